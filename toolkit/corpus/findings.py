@@ -485,6 +485,7 @@ def _splits(summaries: list[SplitSummary]) -> str:
     rows = [head.split()]
     for s in summaries:
         numbers = (s.utterances, s.excluded, s.speakers)
+        # Percent of the word tokens that the lexicon lacks.
         rate = 100 * s.oov_tokens / max(s.tokens, 1)
         rows.append(
             [
@@ -518,6 +519,7 @@ def _durations(summaries: list[SplitSummary]) -> str:
             f"{summary.split}: shortest {seconds[0]:.2f}, median {median(seconds):.2f}, "
             f"longest {seconds[-1]:.2f}"
         )
+        # A histogram: the longest bar has BAR_WIDTH characters.
         ends = [*DURATION_EDGES[1:], float("inf")]
         counts = [
             sum(begin <= value < end for value in seconds)
@@ -544,6 +546,7 @@ def _kinds(findings: list[Finding]) -> str:
         for kind in (kind for kind in KINDS if KINDS[kind].severity == severity and counts[kind]):
             examples = ", ".join(list(dict.fromkeys(first[kind]))[:EXAMPLES])
             rows.append([kind, severity, str(counts[kind]), str(excluded[kind]), examples])
+    # Examples are not aligned: their widths differ too much.
     lines = _table([row[:-1] for row in rows]).splitlines()
     table_lines = [f"{line}  {row[-1]}" for line, row in zip(lines, rows, strict=True)]
     return "\n".join(["Findings (all in findings.tsv)", *table_lines])

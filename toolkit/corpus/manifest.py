@@ -456,6 +456,7 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
                 cut_data = validated(json.loads(line), _CUT, "the line")
                 cut = parse_cut(cut_data, f"{path}:{number}", places)
             copies[cut.id] = copies.get(cut.id, 0) + 1
+            # Exclusions name the copy of the id, counted in the order of the file.
             if (cut.id, copies[cut.id]) not in excluded_copies:
                 yield cut
 
@@ -483,6 +484,7 @@ def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MOST_FOLDERS)
     folders = {Path(source).parent for source in {audio_of(cut) for cut in cuts}}
     folders = {folder for folder in folders if folder.is_absolute() and folder.is_dir()}
     folders = _topmost({f for f in folders if ".." in f.parts or not f.is_relative_to(root)})
+    # Replace the deepest folders by their parents until few enough are left.
     while len(folders) > most:
         depth = max(len(folder.parts) for folder in folders)
         folders = _topmost({f.parent if len(f.parts) == depth else f for f in folders})

@@ -126,11 +126,13 @@ def mp3_pieces(file: BinaryIO, trusts_tag: bool = True) -> tuple[Piece, ...] | N
     if first is None:
         return None
     start, header = first
+    # A tag is trusted unless another stream follows the bytes that it counts.
     tag_frames, tag_bytes = _read_tag(file, start, header) if trusts_tag else (0, 0)
     if tag_frames and tag_bytes and _next_run(file, start + tag_bytes) is None:
         return None
     runs = list(_runs(file, start))
     frames = sum(run.frames for run in runs)
+    # One frame more than the tag tells is the tag's own.
     if not runs or (tag_frames and frames <= tag_frames + 1):
         return None
     for run in runs:
@@ -155,9 +157,11 @@ def _run_pieces(file: BinaryIO, run: _Run, first: int = 0) -> list[Piece]:
     filled = 0
     begin = run.begins[first]
     for position in run.begins:
+        # From here on no frame can reach back before the run's first frame.
         if filled >= _RESERVOIR:
             break
         frame = _read_frame(file, position)
+        # The frame's main data begin before what the run holds: replace it by a silent one.
         if position >= begin and _reach(frame, run.first) > filled:
             pieces += [(begin, position)] if position > begin else []
             pieces.append(_silent(frame, run.first, filled))
@@ -203,18 +207,22 @@ class Mp3Frames:
         starts = [0]
         for run in self.runs:
             starts.append(starts[-1] + run.frames)
+        # The frame that holds the sample.
         target = min((sample + self.delay) // header.samples, starts[-1] - 1)
         first = target - _OVERLAP
         filled = 0
+        # Go back until the frames between fill the bit reservoir.
         while first > 0 and filled < _RESERVOIR:
             first -= 1
             filled += self._main_data(file, first, starts)
+        # Back to a frame at which the decoder's ring buffer is in the same place.
         first -= (first - self.phase) % _CYCLE
         if first <= 0:
             return None
         silent: list[Piece] = []
         filled = 0
         number = first
+        # Silent frames pass their main data on and add no sound of their own.
         while filled < _RESERVOIR and number < target - _OVERLAP:
             frame = self._frame(file, number, starts)
             silent.append(_silent(frame, header, filled))
@@ -249,6 +257,7 @@ def _reach(frame: bytes, header: _Header) -> int:
     """Return how many bytes before a frame's own its main data begin."""
     begin = 4 if frame[1] & 1 else 6
     first, second = frame[begin : begin + 2]
+    # main_data_begin: 9 bits in MPEG-1, 8 bits in MPEG-2 and 2.5.
     return first << 1 | second >> 7 if header.version == 3 else first
 
 
@@ -259,6 +268,7 @@ def _silent(frame: bytes, header: _Header, available: int) -> bytes:
       available: bytes of main data before it; the frame's begin within them.
     """
     reach, begin, end = min(_reach(frame, header), available), 4, _side_end(frame, header)
+    # Side information of zeros means no spectrum; only main_data_begin is set.
     side = bytearray(end - begin)
     place = 0 if frame[1] & 1 else 2
     side[place : place + 2] = (reach << (7 if header.version == 3 else 8)).to_bytes(2, "big")
@@ -281,6 +291,7 @@ def mp3_frames(file: BinaryIO, counted: bool) -> Mp3Frames | None:
     if counted:  # `mp3_pieces` puts a silent frame before the first, as `pieces_before` does
         return Mp3Frames(runs, 0, 0)
     delay = _tag_delay(file, *first)
+    # Whole frames of the delay that mpg123 skips shift the phase of its ring buffer.
     undecoded = max(0, delay // first[1].samples - _BEFORE)
     return Mp3Frames(runs, delay, (1 + undecoded) % _CYCLE)
 
@@ -297,22 +308,28 @@ def _tag_delay(file: BinaryIO, start: int, header: _Header) -> int:
     if tag[:4] not in (b"Xing", b"Info") or len(tag) < 160:
         return 0
     flags = struct.unpack(">I", tag[4:8])[0]
+    # Fields that precede the LAME tag: frames and bytes (4 each), table (100), quality (4).
     lame = 8 + 4 * (flags & 1) + 2 * (flags & 2) + 25 * (flags & 4) + (flags & 8) // 2
     if not tag[lame]:
         return 0
+    # The encoder's delay is in the upper 12 of the 24 bits.
     return (int.from_bytes(tag[lame + 21 : lame + 24], "big") >> 12) + _DECODER_DELAY
 
 
 def _parse(head: bytes) -> _Header | None:
     """Parse the header of a frame; None where it is none of layer III with a bit rate."""
+    # 11 bits of sync, 2 of version, 2 of layer (01: III), 1 of protection.
     if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:
         return None
     version, index = head[1] >> 3 & 3, head[2] >> 2 & 3
+    # Reserved values.
     if version == 1 or index == 3:
         return None
+    # Bit rate index 0 is the free format, 15 is invalid: both are 0 in the table.
     kbits, rate = _BIT_RATES[version == 3][head[2] >> 4], _RATES[version][index]
     if not kbits:
         return None
+    # Samples / 8 * bit rate / sampling rate bytes, and one byte of padding.
     size = (144000 if version == 3 else 72000) * kbits // rate + (head[2] >> 1 & 1)
     return _Header(version, rate, head[3] >> 6 == 3, size)
 
@@ -404,6 +421,7 @@ def _follow(file: BinaryIO, begin: int, header: _Header) -> _Run:
     end = begin + tag_bytes if tag_bytes else total
     sizes, first, begins = _FrameSizes(header.audio_format), position, array("q")
     file.seek(position)
+    # Frame sizes are cached by header bytes: a stream has few different headers.
     while position < end and (size := sizes[file.read(4)]) and position + size <= total:
         begins.append(position)
         position += size

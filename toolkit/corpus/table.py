@@ -179,6 +179,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     first = io.StringIO(text, newline="").readline()
     if not first.strip():
         raise ManifestError(f"{path}: the first line must name the columns, such as {_EXAMPLE}")
+    # The commonest mark of the first line separates; of equals the earlier in DELIMITERS.
     delimiter = max(DELIMITERS, key=lambda mark: (first.count(mark), -DELIMITERS.index(mark)))
     # In tables with tabs quotation marks are part of the text, in CSV files they are doubled.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL

@@ -121,6 +121,7 @@ def _recording(
 
 def _decoded_file(command: str) -> tuple[str, str | None] | None:
     """Return FILE and channel of a command that only decodes it with flac, sph2pipe or sox."""
+    # A command with shell syntax may do more than decode.
     if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
         return None
     try:
@@ -146,6 +147,7 @@ def _decoded_file(command: str) -> tuple[str, str | None] | None:
             del arguments[:2]
         else:
             break
+    # Only options that leave the samples unchanged are accepted.
     options = {argument for argument in arguments if argument.startswith("-")}
     files = [argument for argument in arguments if not argument.startswith("-")]
     only_decodes = program in DECODERS and options <= DECODERS[program]
@@ -167,9 +169,11 @@ class PipeRunner:
 
     def __call__(self, id: str, command: str) -> Audio:
         """Return the audio that `command` writes to its standard output."""
+        # One file per command: recordings that share it share the output.
         name = hashlib.sha256(command.encode()).hexdigest()[:20]
         path = self._folder.absolute() / f"{name}.wav"
         if not path.exists() or not path.stat().st_size:
+            # pipefail: a failed program in the middle of a pipeline is noticed.
             bash = shutil.which("bash")
             shell = [bash, "-o", "pipefail", "-c"] if bash else ["/bin/sh", "-c"]
             process = subprocess.run([*shell, command], capture_output=True, check=False)

@@ -335,8 +335,8 @@ def write_lang(lang: Lang, folder: Path) -> None:
     marked = lang.position_dependent
     groups = [*([phone] for phone in _SILENCES), *group_by(speech, _base(marked)).values()]
     _write_both(lang, folder, "sets", [("", phones, "") for phones in groups])
-    how = {SILENCE: "not-shared not-split ", SPOKEN_NOISE: "not-shared not-split "}
-    roots = [(how.get(phones[0], "not-shared split "), phones, "") for phones in groups]
+    sharing = {SILENCE: "not-shared not-split ", SPOKEN_NOISE: "not-shared not-split "}
+    roots = [(sharing.get(phones[0], "not-shared split "), phones, "") for phones in groups]
     _write_both(lang, folder, "roots", roots)
     questions = [_SILENCES, *group_by(speech, _stress(marked)).values()]
     questions += group_by(speech, lambda phone: phone[-2:]).values() if marked else []

@@ -79,6 +79,7 @@ def check_name(name: str, root: Path) -> None:
       CorpusNameError: it is no Python identifier, or taken.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        # Suggest a name: letters without accents, other characters as underscores.
         ascii_name = unicodedata.normalize("NFKD", name.lower().replace("ß", "ss"))
         ascii_name = "".join(c for c in ascii_name if not unicodedata.combining(c))
         hint = re.sub(r"[^a-z0-9]+", "_", ascii_name).strip("_")
@@ -117,6 +118,7 @@ def write_recipe(root: Path, name: str, settings: Settings, about: str) -> list[
     for file, text in files.items():
         write_atomically(partial / file, text)
     (partial / "run.py").chmod(0o755)
+    # All or nothing: the folder appears with all its files.
     partial.rename(folder)
     return [folder / file for file in files]
 

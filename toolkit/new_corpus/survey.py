@@ -141,6 +141,7 @@ def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
             word = re.match(r"[a-z]*", name.lower())[0]
             if word.startswith(beginnings) or word in wholes:
                 fitting.append(name)
+        # An exact name wins: train_sp and the like are derived from train.
         chosen[purpose] = [purpose] if purpose in fitting else fitting
     if not chosen["train"]:
         raise ManifestError(

@@ -102,6 +102,7 @@ class Progress:
         """Estimated seconds left; None until a partition is done in this run."""
         if self.done == self.kept:
             return None
+        # By hours of audio where they are known, else by partitions
         if self.hours > self.hours_kept:
             return 3600 * (self.hours_total - self.hours) / self.rate
         return self.seconds * (self.total - self.done) / (self.done - self.kept)
@@ -192,6 +193,7 @@ class Executor(ABC):
         partitions = [_located(partition) for partition in partitions]
         if len({partition.id for partition in partitions}) < len(partitions):
             raise ExecutorError(f"{step.name}: two partitions have the same id")
+        # A partition is done where a marker of the same step, configuration and inputs is there.
         markers, calls = all_finished(step, partitions, out, self.config.store, self.numeric)
         results = {name: marker.result for name, marker in markers.items()}
         runs = {name: marker.run for name, marker in markers.items()}

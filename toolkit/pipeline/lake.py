@@ -151,6 +151,7 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
             raise ValueError("no objects")
         if manifest["buckets"] is not None and manifest["buckets"] < 1:
             raise ValueError(f"{manifest['buckets']} buckets")
+    # Paths in lake.json are relative to the lake, so that it can be moved.
     objects = [ObjectRef(f"{url}/{r.path}", r.size, r.digest, r.about) for r in refs]
     return Lake(url, tuple(objects), manifest["buckets"])
 

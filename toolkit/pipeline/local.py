@@ -68,6 +68,7 @@ class WorkerProcess:
         self._scratch = Path(tempfile.mkdtemp(prefix="partition-", dir=scratch))
         arguments = (child_end, self._scratch, threads)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        # A spawned process inherits the environment: set it for the start alone.
         environment = {name: os.environ.get(name) for name in numeric}
         os.environ.update(numeric)
         try:

@@ -113,6 +113,7 @@ class Marker:
             record["numeric"] = dict(self.numeric)
         record["digest"] = _digest(record)
         path = _path(out, partition, self.work, self.numeric)
+        # Of several attempts the first to create the marker counts.
         if store.create(path, (json.dumps(record, indent=1) + "\n").encode()):
             return self
         committed = Marker.read(store, path)
@@ -253,6 +254,7 @@ def rebuild_damaged(store: ObjectStore, hint: str = REBUILD_HINT) -> Iterator[No
 
 def _path(out: str, partition: str, step_digest: str, numeric: Mapping[str, str] | None) -> str:
     variables = None if numeric is None else dict(numeric)
+    # 64 bits of the digest tell apart the markers of one partition.
     key = digest_bytes(json.dumps([step_digest, variables], sort_keys=True).encode())[:16]
     return f"{out}/{FOLDER}/{partition}.{key}.json"
 
@@ -295,6 +297,7 @@ def remove_leftovers(
     listed = [ref.path for ref in store.list(f"{out}/{FOLDER}")]
     existing, foreign = set(listed), []
     works = {p.id: work_digest(step, p) for p in partitions}
+    # Remove markers of earlier configurations, unless another machine's run may still want them.
     for path in listed:
         partition = partition_of(path)
         expected = valid.get(partition)
@@ -309,6 +312,7 @@ def remove_leftovers(
             foreign.append(path)
         else:
             store.remove(path)
+    # Objects that no marker names are left of killed or repeated attempts.
     referenced = {ref.path for result in results for ref in result.outputs}
     orphans = {ref.path for ref in store.list(f"{out}/{OBJECTS}")} - referenced
     for path in foreign if orphans else ():

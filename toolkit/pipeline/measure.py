@@ -130,7 +130,7 @@ class _NoiseLake:
         self.lakes: dict[str, Lake] = {}
         self.utterances = _noise(minutes)
         self.hours = sum(utterance.seconds for utterance in self.utterances) / 3600
-        self.work = self._prepare()
+        self.step_runs = self._prepare()
 
     def _lake(self, layout: str, base: str) -> "Lake":
         if base not in self.lakes:
@@ -222,7 +222,7 @@ class _NoiseLake:
             self.run(step_run)
             return step_run.seconds
 
-        steps = {name: partial(run_step, step_run) for name, step_run in self.work.items()}
+        steps = {name: partial(run_step, step_run) for name, step_run in self.step_runs.items()}
         return {FRONTEND: features, **steps}
 
     def remote_calls(self, layout: str) -> Counts:
@@ -235,7 +235,7 @@ class _NoiseLake:
     def rates(self, speeds: Mapping[str, Sequence[float]], extract: Counts) -> Rates:
         """Return the rates that a plan needs."""
         steps = {"select": self._select_rate()}
-        for name, step_run in self.work.items():
+        for name, step_run in self.step_runs.items():
             counts = extract if name == "extract" else self.calls[name]
             hours, speed = step_run.seconds / 3600, median(speeds[name])
             half_range = _spread(speeds[name]) / 2

@@ -171,6 +171,7 @@ def _fuse(parts: Sequence[StepRate]) -> StepRate:
     """Add up the computation; bytes are the first input, the last shards and the statistics."""
 
     def speed(end: str) -> float:
+        # One after the other on the same audio: the seconds per hour of audio, 1 / speed, add up.
         return 1 / sum(1 / (getattr(part, end) or part.speed) for part in parts)
 
     written = parts[1].written + parts[2].written
@@ -214,13 +215,16 @@ def _row(
     waits = {
         "computing": computing,
         "calls": calls * cluster.latency,
+        # Bytes of the partition over the bandwidth of one connection to the store (C24)
         "connection": partition_hours * (rate.read + rate.written) / cluster.bandwidth,
         "scheduling": TASK_SECONDS,
     }
     waves = math.ceil(partitions / workers)
     bound = max(waits, key=lambda reason: waits[reason])
+    # Seconds that all bytes take through the nodes' network cards
     through = hours * (rate.read + rate.written) / (cluster.nodes * cluster.network)
 
+    # Slots take partitions in waves; the network limits all of them together.
     def wall(speed: float | None) -> float:
         overhead = sum(waits.values()) - computing
         return max(through, waves * (overhead + 3600 * partition_hours / (speed or rate.speed)))

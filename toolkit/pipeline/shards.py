@@ -81,6 +81,7 @@ def shards_of(refs: Iterable[ObjectRef]) -> list[Shard]:
     for ref in refs:
         if "field" in ref.about:
             objects_by_shard.setdefault(ref.about["shard"], {})[ref.about["field"]] = ref
+    # Partitions write their objects in any order; each shard needs its cuts.
     for index, objects in objects_by_shard.items():
         if CUTS not in objects:
             raise StepError(f"shard {index} has no cuts")
@@ -141,6 +142,7 @@ class ShardRows:
         """Yield the rows in `order`: the cut and each field's bytes."""
         with ExitStack() as stack:
             files = {f: stack.enter_context(open(p, "rb")) for f, p in self._files.items()}
+            # A row is a byte range of each file: read in any order without unpacking the tar.
             for row in order:
                 content = {}
                 for field, file in files.items():

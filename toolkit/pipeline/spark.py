@@ -138,6 +138,7 @@ class SparkExecutor(Executor):
             while job.is_alive() or read < len(arrived.value):
                 job.join(POLL_SECONDS)
                 while read < len(arrived.value):
+                    # Spark may run a task twice: the first result of a partition counts.
                     attempt = TaskResult.from_dict(json.loads(arrived.value[read]))
                     read += 1
                     if attempt.partition not in reported:

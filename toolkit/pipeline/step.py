@@ -144,6 +144,7 @@ def work_digest(step: Step, partition: Partition) -> str:
         [ref.path.rsplit("/", 1)[-1] if ref.digest else ref.path, ref.size, ref.digest, ref.about]
         for ref in partition.inputs
     ]
+    # Names instead of paths where there is a digest: moved inputs are the same inputs.
     identity = {
         **config_plain(step),
         "id": partition.id,
@@ -199,6 +200,7 @@ class FusedStep:
             last = step is self.steps[-1]
             folder = resources.scratch / step.name
             (folder / "scratch").mkdir(parents=True)
+            # Intermediate outputs go to scratch; the store gets only those to keep (C22).
             step_resources = replace(resources, scratch=folder / "scratch")
             prefix = f"{out}/{step.name}" if last else str(folder / "out")
             result = step.run(partition, store, prefix, step_resources)

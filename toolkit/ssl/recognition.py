@@ -200,6 +200,7 @@ def most_confident(
             f"none of {len(recognised)} utterances was recognised with a confidence of "
             f"{config.threshold:g}: lower the threshold"
         )
+    # In falling confidence, until the frames before an utterance reach the limit
     limit = config.share * sum(u.frames for u in recognised)
     ranked = sorted(eligible, key=lambda u: (-u.confidence, zlib.crc32(u.utterance.encode())))
     frames_before = accumulate((u.frames for u in ranked), initial=0)
@@ -253,6 +254,7 @@ class _WordRecogniser:
         words = lattice.best_words(self.weights)
         if not words:
             return (), []
+        # A word's posterior is the share of sampled paths that have it.
         return words, word_confidences(words, sampled_words(lattice, self.weights, self.samples))
 
 
@@ -306,7 +308,8 @@ class RecognisedPhones:
         return self._rows.ids
 
     def load(self, utterance: str) -> PhoneAlternatives:
-        """Read what may have been said in an utterance."""
+        """Read an utterance's phone alternatives and their posteriors."""
+        # An alternative begins wherever a phone begins in frame 0.
         rows = self._rows.load(utterance)
         starts = (rows[:, 2] == 0).nonzero()[0]
         frames, ends = self._features.num_frames(utterance), [*starts[1:], len(rows)]
@@ -424,14 +427,16 @@ class _PhoneRecogniser:
     def _phones(
         self, decoder: Decoder, scored: ScoredUtterance, compiler: TranscriptGraphs
     ) -> Iterator[tuple[int, int, int]]:
-        """The rows of an utterance's matrix; none if the search or all alignments find no path."""
+        """Yield the rows of an utterance's matrix; none if search or alignment finds no path."""
         lattice = decoder.search(scored.log_likelihoods).last_lattice
         if lattice is None:
             return
+        # Word sequences drawn by their posteriors; the most frequent ones are aligned.
         drawn = Counter(sampled_words(lattice, self.weights, self.config.samples))
         alternatives = drawn.most_common(self.config.alternatives)
         symbol = compiler.lang.words.symbol
         graphs = [compiler.compile([symbol(word) for word in words]) for words, _ in alternatives]
+        # [T, P] scores of the pdfs of each graph alone
         columns: list[Tensor] = [scored.log_likelihoods[:, graph.pdfs] for graph in graphs]
         decoding = self.decoder.config
         config = AlignConfig(decoding.acoustic_scale, decoding.beam.search)

@@ -159,6 +159,7 @@ def train_student(
     save_model(out, model)
     save_priors(out, corpora.train.counts)
 
+    # Even epochs are passes over unlabelled data, see `AlternatingBatches`.
     unlabelled_passes = history[::2]
     headline = {
         **({"frame_accuracy": results[-1].score} if corpora.valid.utterances else {}),
@@ -206,6 +207,7 @@ def alternating_schedule(config: TrainerConfig, labelled_factor: float) -> Sched
     """
 
     def rate(epoch: int, step: int, steps: Sequence[int]) -> float:
+        # Steps on unlabelled data: all of them, and those before this sub-epoch
         number, is_labelled = divmod(epoch, 2)
         total = sum(steps[::2])
         done = sum(steps[: 2 * number : 2])
@@ -268,7 +270,7 @@ def _save_selection(shards: TeacherShards, config: SelectionConfig, path: Path) 
 def _student(
     config: ScheduledConfig, input_dim: int, num_targets: int, start: Path | None
 ) -> nn.Module:
-    """Make the student, or take the model to begin with."""
+    """Make the student, with the weights of the model in `start`, if any."""
     model_config = replace(config.model, input_dim=input_dim, output_dim=num_targets)
     if start is not None:
         model = load_model(start)
@@ -282,5 +284,5 @@ def _student(
 
 
 def _sizes(config: Any) -> tuple[type, dict[str, Any]]:
-    """What two networks with the same weights have in common: all but the dropout, if any."""
+    """Return class and settings that determine the shapes of the weights: all but the dropout."""
     return type(config), {k: v for k, v in asdict(config).items() if k != "dropout"}

@@ -84,6 +84,7 @@ class KBest:
         ids = torch.from_numpy(self.ids.astype(np.int64))
         if ids.numel() and int(ids.max()) >= num_senones:
             raise TargetError(f"targets name senone {int(ids.max())} of {num_senones}")
+        # softmax(fill): a missing logit far below the others has no mass (C11).
         full = torch.full((len(ids), num_senones), missing, dtype=torch.float32)
         return full.scatter_(1, ids, torch.from_numpy(self.logits.astype(np.float32)))
 
@@ -122,10 +123,12 @@ def k_best(logits: Tensor, k: int) -> KBest:
     if k < 1:
         raise TargetError(f"k is {k}, needs to be 1 or more")
     logits = logits.detach().float()
-    log_sum = logits.logsumexp(dim=-1, keepdim=True)
+    log_sum = logits.logsumexp(dim=-1, keepdim=True)  # [T, 1] log of the softmax's denominator
     if not torch.isfinite(log_sum).all():
         raise TargetError("the teacher's logits are not finite numbers")
     values, ids = logits.topk(min(k, num_senones), dim=-1)
+    # log of the mass 1 - sum_k p that is not stored, from the other logits: a difference of
+    # numbers near 1 would have no digits left.
     log_tail = logits.scatter(1, ids, -torch.inf).logsumexp(dim=-1) - log_sum[:, 0]
     return KBest(
         ids=ids.cpu().numpy().astype(np.uint16),

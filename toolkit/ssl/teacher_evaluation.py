@@ -193,6 +193,7 @@ class Reliability:
 
     def add(self, confidence: np.ndarray, correct: np.ndarray) -> None:
         """Add frames: [T] probability of the best senone, [T] whether it is correct."""
+        # Bin of each frame; a confidence of 1 belongs to the last
         index = np.minimum((confidence * BINS).astype(int), BINS - 1)
         self.frames += np.bincount(index, minlength=BINS)
         self.confidence += np.bincount(index, confidence, minlength=BINS)
@@ -201,6 +202,7 @@ class Reliability:
     @property
     def error(self) -> float:
         """The expected calibration error (ECE), 0 to 1."""
+        # sum_b n_b / n |accuracy_b - confidence_b| (Guo et al. 2017, equation 3)
         return float(np.abs(self.confidence - self.correct).sum() / self.frames.sum())
 
     def rows(self) -> list[tuple[int, float, float]]:
@@ -223,12 +225,13 @@ class TemperatureSweep:
     def add(self, logits: Tensor, targets: Tensor) -> None:
         """Add frames: logits [T, C] and the reference senones [T]."""
         logits = logits.double()
-        highest, best = logits.max(dim=-1)
+        highest, best = logits.max(dim=-1)  # [T] each
         correct = (best == targets).cpu().numpy()
         reference = logits.gather(1, targets[:, None])[:, 0]
         self.frames += len(targets)
         self.correct += int(correct.sum())
         for number, temperature in enumerate(TEMPERATURES):
+            # -log softmax(z / T)_target = log sum_c exp(z_c / T) - z_target / T
             log_sum = (logits / temperature).logsumexp(dim=-1)
             self.loss[number] += float((log_sum - reference / temperature).sum())
             confidence = (highest / temperature - log_sum).exp().cpu().numpy()
@@ -394,6 +397,7 @@ def choose_k(
 def smallest_sufficient(rows: Sequence[Row]) -> int:
     """Return the smallest k from which on the student's loss changes by less than `TOLERANCE`."""
     ks = [row.k for row in rows]
+    # From the largest k down, while the next smaller one is good enough
     while len(ks) > 1 and abs(rows[len(ks) - 2].loss_change) < TOLERANCE:
         ks.pop()
     return ks[-1]
@@ -436,6 +440,7 @@ def train_output_layer(
     rng = torch.Generator().manual_seed(0)
     posteriors, lowest = held_out_logits.softmax(dim=-1), math.inf
     for step in range(STEPS):
+        # Frames are drawn by a generator of their own: the same ones for every k.
         optimizer.param_groups[0]["lr"] = exponential_rate(step, STEPS, *RATES)
         rows = torch.randint(len(hidden), (FRAMES_PER_STEP,), generator=rng)
         optimizer.zero_grad()
@@ -455,7 +460,7 @@ def _compute_utterances(
     model, normaliser = student.load()
     model.output = nn.Identity()
     computed = compute_logits([teacher.load(), (model, normaliser)], store, names)
-    # clones, since tensors of inference mode cannot be used in training
+    # Clones, since tensors of inference mode cannot be used in training
     return [
         Utterance(name, logits.clone(), hidden.clone())
         for name, (logits, hidden) in Bar(computed, "posteriors", len(names))

@@ -163,6 +163,7 @@ class TeacherShards:
                 self._files.open("targets", shard) as targets,
             ):
                 rows = zip(lines, index_arrays(features), index_arrays(targets), strict=True)
+                # A row has an utterance's cut, and the byte ranges of its two arrays.
                 for line, (name, *where), (target_name, *place) in list(rows)[rank::world_size]:
                     cut = json.loads(line)
                     if not cut["id"] == name == target_name:
@@ -246,6 +247,7 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
 
     Utterances are selected from the highest score on until they make up the share of the frames.
     """
+    # All are selected without reading a shard.
     if config.share == 1 or not shards.utterances.any():
         return Selection(config, -np.inf, shards.frames, shards.utterances)
     rows = []
@@ -255,6 +257,7 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
     shard, scores, frames = (np.array(column) for column in zip(*rows, strict=True))
     threshold = score_threshold(scores, frames, config.share * frames.sum())
     is_selected = scores >= threshold
+    # [S] selected frames and utterances of every shard
     counts = (
         np.bincount(shard[is_selected], weights, len(shards.frames)).astype(np.int64)
         for weights in (frames[is_selected], None)
@@ -271,6 +274,7 @@ def score_threshold(scores: Sequence[float], frames: Sequence[int], target_frame
       target_frames: number of frames; if there are fewer, all utterances are selected.
     """
     scores, frames = np.asarray(scores), np.asarray(frames)
+    # The first position, from the highest score down, at which the sum reaches the target
     order = np.argsort(-scores, kind="stable")
     index = int(np.searchsorted(np.cumsum(frames[order]), target_frames))
     return float(scores[order[min(index, len(order) - 1)]])
@@ -393,10 +397,13 @@ class SubEpochs:
 
     def shards(self, number: int) -> Iterator[tuple[int, int]]:
         """Yield (pass, shard) of a sub-epoch, in order."""
+        # Frames [begin, end) of the endless sequence of passes; pass p has the frames from
+        # p * total on.
         begin, end = number * self.length, (number + 1) * self.length
         frames = self._sources[0].shards.frames
         for pass_number in range(int(begin // self._total), int(end // self._total) + 1):
             order = np.random.default_rng([self._seed, pass_number]).permutation(len(frames))
+            # A shard belongs where its middle lies, so that each is in one sub-epoch of a pass.
             ends = np.cumsum(frames[order]) + pass_number * self._total
             middles = ends - frames[order] / 2
             for shard in order[(begin <= middles) & (middles < end)]:
@@ -421,6 +428,7 @@ class SubEpochs:
                 f" utterance for process {rank} of {world_size}: write longer shards"
             )
         names, targets, inputs = zip(*utterances, strict=True)
+        # All utterances one after the other: [sum of T', D] inputs, [sum of T', k] senones
         length = np.array([len(rows) for rows in inputs])
         senones = np.concatenate([best.ids for best in targets])
         return TeacherShardGroup(
@@ -448,6 +456,7 @@ class SubEpochs:
             frames = int(source.selection.frames[shard])
             if not source.selection.utterances[shard]:
                 continue
+            # A set has shards of one pass, since passes differ in offset.
             if current_pass != pass_number or frames > free_frames:
                 shard_sets.append(ShardSet(source, ()))
                 free_frames, current_pass = max_frames, pass_number
@@ -489,6 +498,7 @@ class TeacherBatches:
         shard_sets = self._data.shard_sets(number)
         counts = self._counts(shard_sets, world_size)
         ends = np.cumsum(counts).tolist()
+        # Sets whose batches all come before step `start` are not read.
         remaining = [i for i, end in enumerate(ends) if end > start]
         loaded = self._load([shard_sets[i] for i in remaining], rank, world_size)
         for i, group in zip(remaining, prefetched(loaded, depth=0), strict=True):

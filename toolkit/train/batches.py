@@ -196,7 +196,7 @@ def collate(
       lookahead: frames after these, of the inputs alone.
       width: scored frames of the padded rows; None: those of the longest row.
     """
-    utterance, start, scored = torch.from_numpy(rows).unbind(1)
+    utterance, start, scored = torch.from_numpy(rows).unbind(1)  # [N] each
     end = (int(scored.max()) if width is None else width) + right_context
     first = torch.from_numpy(group.first)[utterance]
     length = torch.from_numpy(group.length)[utterance]
@@ -228,6 +228,7 @@ def stack_utterances(
       loaded: of each, what `Corpus.load` returns; one is in memory at a time.
       offset: raw frame to begin with, 0 to 2.
     """
+    # Rows of one matrix: utterance u has the rows first[u] to first[u] + length[u].
     length = low_rate_lengths(utterances, offset)
     first = np.cumsum(length) - length
     inputs = targets = torch.empty(0)
@@ -245,7 +246,7 @@ def stack_utterances(
 def low_rate_lengths(utterances: Iterable[Utterance], offset: int) -> np.ndarray:
     """Return the numbers of low-rate frames of utterances at an offset: [U] int64."""
     raw = np.array([u.frames for u in utterances], dtype=np.int64)
-    return np.maximum(0, -((offset - raw) // LOW_RATE_FACTOR))
+    return np.maximum(0, -((offset - raw) // LOW_RATE_FACTOR))  # ceil((raw - offset) / 3)
 
 
 class ShardGroups:
@@ -449,6 +450,7 @@ class CorpusBatches:
             [b - end + count for b in range(end - count, end) if b in numbers_of_rank]
             for end, count in zip(ends, counts, strict=True)
         ]
+        # Groups before `start`, or without a batch of this rank, are not read.
         needed = [i for i, numbers in enumerate(by_group) if numbers]
         loaded = (self._groups.load(utterances[i], epoch % LOW_RATE_FACTOR) for i in needed)
         for i, group in zip(needed, prefetched(loaded, depth=0), strict=True):

@@ -155,6 +155,7 @@ class EpochWeights:
         newest = len(scores) - 1
         write_atomically(self._path(newest), save(storable(model.state_dict())))
         best = {_best(scores), _best(scores[:-1] or scores)}
+        # The last epochs for the average, and the best one
         needed = {*range(newest - self._average_epochs + 1, newest + 1), *best}
         for path in self._folder.glob("model-*.safetensors"):
             if path not in map(self._path, needed):
@@ -185,6 +186,7 @@ class EpochWeights:
         best = _best(scores)
         number = min(self._average_epochs, len(scores))
         if number > 1:
+            # The average counts only if it scores at least what it is compared with below.
             average = _average([self._load(e) for e in range(len(scores) - number, len(scores))])
             model.load_state_dict(average)
             of_average = evaluate()
@@ -237,7 +239,8 @@ def update_batch_norm(
         with torch.no_grad():
             for number, batch in enumerate(islice(batches, MAX_BATCHES), 1):
                 for norm in norms:
-                    norm.momentum = 1 / number  # the mean of all so far
+                    # m_n = m_(n-1) + (x_n - m_(n-1)) / n: the mean of all batches so far
+                    norm.momentum = 1 / number
                 compute_loss(batch.to(device))
     finally:
         model.eval()
@@ -326,6 +329,7 @@ def _best(scores: list[float]) -> int:
 
 
 def _average(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    # In float64: [epochs, ...] to the mean, rounded once
     return {
         name: torch.stack([state[name].double() for state in states]).mean(dim=0).to(value.dtype)
         for name, value in states[0].items()

@@ -141,6 +141,7 @@ class Corpus:
             return None
         frames = features.num_frames(name)
         targets = None
+        # The length comes from the supervision, the targets, or the store's index.
         if not self._has_targets:
             self.supervisions[name] = alignments.load(name)
             length = self.supervisions[name].frames
@@ -159,9 +160,9 @@ class Corpus:
 
     def _check_range(self, name: str, targets: Tensor) -> None:
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.counts):
-            wrong = targets.min() if targets.min() < 0 else targets.max()
+            invalid = targets.min() if targets.min() < 0 else targets.max()
             raise TrainingDataError(
-                f"{name}: its alignment has target {int(wrong)} but there are "
+                f"{name}: its alignment has target {int(invalid)} but there are "
                 f"{len(self.counts)}; align again with the tree that is to be trained"
             )
 

@@ -121,14 +121,15 @@ def prepare_text(
     shortlist = Shortlist.of(counts, vocabulary, size)
     parts = Joined(), Joined()
     for words in sentences():
-        aside = not crc32(" ".join(words).encode()) % held_out
-        parts[aside].add(shortlist.ids(words))
+        is_held_out = not crc32(" ".join(words).encode()) % held_out
+        parts[is_held_out].add(shortlist.ids(words))
     train, valid = (part.sentences() for part in parts)
     if not len(train) or not len(valid):
         raise TrainingDataError(
             f"{len(train)} sentences to train a language model on and {len(valid)} held out: "
             "set lm.text to more text, or lstm_lm.held_out to a smaller number"
         )
+    # Every word is predicted as often as it occurs, the end once per sentence.
     predicted = np.bincount(train.words, minlength=len(shortlist.words))
     predicted[shortlist.ids(["</s>"])] = len(train)
     return LmText(shortlist, train, valid, predicted)
@@ -161,6 +162,7 @@ class SentenceBatches:
     ) -> Iterator[Batch]:
         """See `BatchSource`."""
         random = np.random.default_rng([self._seed, epoch])
+        # By length; sentences of one length in a random order
         order = np.lexsort((random.random(len(self._lengths)), self._lengths))
         turns = random.permutation(len(self._cuts) - 1)
         for step in range(start, self.num_steps(epoch, world_size)):
@@ -174,7 +176,7 @@ class SentenceBatches:
             yield self._batch(order[start:end])
 
     def _batch(self, numbers: np.ndarray) -> Batch:
-        lengths = self._lengths[numbers] + 1
+        lengths = self._lengths[numbers] + 1  # with <s> before, or </s> after the words
         inputs = np.full((len(numbers), lengths.max()), LAST)
         targets = np.full_like(inputs, LAST)
         inputs[:, 0] = FIRST
@@ -194,7 +196,7 @@ class SentenceBatches:
 
 
 def _cuts(lengths: np.ndarray, words: int) -> list[int]:
-    """Positions where ascending lengths are cut, so that rows times the longest are `words`."""
+    """Cut ascending lengths into batches whose rows times the longest are at most `words`."""
     cuts = [0]
     for end in range(1, len(lengths) + 1):
         if (end - cuts[-1]) * lengths[end - 1] > words and end - 1 > cuts[-1]:
@@ -217,12 +219,13 @@ class SampledSoftmaxLoss:
 
     def __init__(self, counts: Tensor, samples: int) -> None:
         self._samples = samples
+        # Words are drawn by q(w) proportional to (count + 1)^SMOOTHING: rare ones more often.
         noise = (counts.double() + 1) ** SMOOTHING
         self._noise = (noise / noise.sum()).float()
 
     def __call__(self, model: WordLstm, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `toolkit.train.trainer.Objective`."""
-        hidden, _ = model(batch.inputs)
+        hidden, _ = model(batch.inputs)  # [N, T, H]
         hidden, targets = hidden.flatten(0, 1), batch.targets.flatten()
         weights = batch.weights.flatten()
         if model.training and self._samples < len(self._noise):
@@ -257,6 +260,8 @@ def sampled_losses(
     drawn_logits = torch.addmm(bias[drawn] - log_expected, hidden, weights.t())
     drawn_logits = drawn_logits.float().masked_fill(targets[:, None] == drawn, -math.inf)
     target_logits = target_logits.float()
+    # log(exp(z_w) + sum_s exp(z_s) / (S q(s))): the sum over draws s from q is an unbiased
+    # estimate of that over all other words (importance sampling, Bengio and Senecal 2003).
     log_denominator = torch.logaddexp(target_logits, torch.logsumexp(drawn_logits, dim=1))
     return log_denominator - target_logits
 

@@ -197,11 +197,13 @@ class LfmmiChunkSampler(UtteranceSampler):
 
         Numerators are made here, in the thread that loads batches ahead.
         """
+        # rows [N, 3]: utterance, first frame and number of frames of each chunk
         ids = [group.names[u] for u in rows[:, 0]]
         numerators = [
             self._maker.lattice(self._supervisions[name], Piece(group.offset, start, length))
             for name, (_, start, length) in zip(ids, rows.tolist(), strict=True)
         ]
+        # None: the chunk's phones have no path through the denominator.
         usable = [n for n, numerator in enumerate(numerators) if numerator is not None]
         batch = collate(group, rows[usable] if usable else rows, *self._contexts)
         return LfmmiBatch(
@@ -343,6 +345,7 @@ class LfmmiLoss:
             "cross_entropy": cross_entropy.detach(),
         }
         if model.training and batch.views == 2:
+            # The rows are N chunks in one view, then the same in the other.
             divergence = view_divergence(log_probs, batch.chunk_lengths)
             loss = loss + self._consistency * divergence
             stats["divergence"] = divergence.detach()
@@ -350,7 +353,8 @@ class LfmmiLoss:
 
 
 def _zero_loss(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
-    """Gradients of 0; the weight of one frame, as sums are divided by that of the weights."""
+    """Return a loss with gradients of 0, and a weight of 1: the loss is divided by the weight."""
+    # Every parameter takes part, so that all have gradients, as the other ranks' have.
     loss = sum(0.0 * parameter.sum() for parameter in model.parameters())
     unit, zero = torch.ones((), device=loss.device), torch.zeros((), device=loss.device)
     return loss, {"weight": unit, "objective": zero, "cross_entropy": zero}
@@ -417,6 +421,7 @@ def train_lfmmi(
     )
     input_dim = LOW_RATE_FACTOR * train.load(train.utterances[0])[0].shape[1]
     outputs = 2 * senones.num_pdfs  # two heads, see `LfmmiLoss`
+    # Right before, so that initial weights do not depend on what was drawn earlier
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, input_dim=input_dim, output_dim=outputs))
     logger.info(
@@ -443,6 +448,7 @@ def train_lfmmi(
         progress=progress,
     )
     save_model(out, first_head(model))
+    # Outputs are log-likelihoods up to a constant: equal priors leave them as they are.
     save_priors(out, torch.ones(senones.num_pdfs, dtype=torch.int64))
     headline = {
         "objective": result.score if held_out.utterances else result.history[-1]["objective"],
@@ -454,7 +460,8 @@ def train_lfmmi(
 
 
 def first_head(model: nn.Module) -> nn.Module:
-    """The network with the first half of its outputs alone, on the CPU."""
+    """Return the network with the first half of its outputs alone, on the CPU."""
+    # The output layer is the last one; all other shapes are equal, and are copied whole.
     narrow = make_model(replace(model.config, output_dim=model.config.output_dim // 2))
     shapes = narrow.state_dict()
     weights = {

@@ -93,6 +93,7 @@ def exponential_rate(step: int, total: int, initial: float, final: float, warmup
     if step < warmup:
         return initial * (step + 1) / (warmup + 1)
     decaying = max(1, total - warmup - 1)
+    # initial (final / initial)^(t / T): the same factor at every step, `final` at the last one
     return initial * (final / initial) ** min(1.0, (step - warmup) / decaying)
 
 
@@ -104,6 +105,7 @@ def cosine_rate(step: int, total: int, initial: float, final: float, warmup: int
     if step < warmup:
         return initial * (step + 1) / (warmup + 1)
     done = min(1.0, (step - warmup) / max(1, total - warmup - 1))
+    # final + (initial - final) (1 + cos(pi t / T)) / 2, their equation 5
     return final + (initial - final) * (1 + math.cos(math.pi * done)) / 2
 
 
@@ -117,6 +119,7 @@ def noam_rate(step: int, initial: float, warmup: int) -> float:
       initial: the highest rate, of step `warmup`.
       warmup: steps of linear warm-up.
     """
+    # min(t / W, sqrt(W / t)): their equation 3, scaled so that step W has the rate `initial`
     return initial * min((step + 1) / (warmup + 1), ((warmup + 1) / (step + 1)) ** 0.5)
 
 

@@ -103,6 +103,7 @@ class Precision:
           The norm, and whether to take the step: with float16 not after an overflow.
         """
         parameters = [p for p in model.parameters() if p.grad is not None]
+        # d(factor * loss) / factor is the gradient; the norm is taken of that.
         if self._scaling:
             for parameter in parameters:
                 parameter.grad /= self._factor
@@ -111,6 +112,7 @@ class Precision:
 
     def _adapt(self, finite: bool) -> bool:
         """Change the factor after a step; return whether to take it."""
+        # Overflow: halve and skip. Otherwise double after 2,000 steps in a row.
         if not finite and self._factor > MIN_SCALE:
             self._factor, self._since = max(MIN_SCALE, self._factor / 2), 0
             logger.debug("gradients overflowed; the loss is now scaled by %g", self._factor)
@@ -162,6 +164,7 @@ class NonFiniteDetector:
             which are not known to be done are left for later.
         """
         while self._steps:
+            # The oldest step; its number is read once its copy to the host is done.
             value, copied, batch = self._steps[0]
             if copied is not None:
                 behind = len(self._steps) > STEPS_BEHIND

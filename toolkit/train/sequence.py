@@ -119,6 +119,7 @@ class LatticeBatches:
     ) -> Iterator[LatticeBatch]:
         """See `BatchSource`."""
         batches = self._order(epoch)
+        # Step s of a rank is batch s * world_size + rank, see `BatchSource`.
         for step in range(start, self.num_steps(epoch, world_size)):
             yield self._collate(batches[step * world_size + rank])
 
@@ -128,6 +129,8 @@ class LatticeBatches:
         def shuffled(items: list) -> list:
             return [items[i] for i in rng.permutation(len(items))]
 
+        # Shuffle shards, then utterances of neighbouring shards (a store caches these), then
+        # batches of similar lengths.
         shards, utterances = shuffled(self._corpus.shards), []
         for first in range(0, len(shards), SHARDS_TOGETHER):
             group = shards[first : first + SHARDS_TOGETHER]
@@ -174,6 +177,7 @@ class UpsampledReferences:
         """Read an utterance's reference: [T] integers."""
         reference, raw = self._references.load(name), self._features.num_frames(name)
         if len(reference) != raw and len(reference) == low_rate_length(raw):
+            # [T / 3] to [T]: every target is that of its three raw frames.
             return reference.repeat_interleave(LOW_RATE_FACTOR)[:raw]
         return reference
 
@@ -227,8 +231,10 @@ class SequenceLoss:
     def __call__(self, model: nn.Module, batch: LatticeBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `toolkit.train.trainer.Objective`."""
         logits, _ = model(batch.inputs, lengths=batch.lengths)
-        log_posteriors = logits.float().log_softmax(dim=-1)
+        log_posteriors = logits.float().log_softmax(dim=-1)  # [N, T, C]
         lengths = batch.lengths.tolist()
+        # sMBR: the expected frame accuracy sum_t sum_s gamma_t(s) A_t(s) over the lattice, with
+        # arc posteriors gamma from the acoustic scores log p(s|x) - log p(s) (C8).
         result = sequence_objective(
             batch.lattices,
             log_posteriors - self._log_priors,
@@ -240,6 +246,7 @@ class SequenceLoss:
         # [N, T] log-posteriors of the reference pdfs
         at_targets = log_posteriors.gather(2, batch.targets[:, :, None])[:, :, 0]
         cross_entropy = -(at_targets * batch.weights).sum()
+        # The H-criterion of Su et al. 2013: (1 - h) (-F) + h CE; -F alone overfits the lattices.
         h = self._smoothing
         loss = h * cross_entropy - (1 - h) * objective
         stats = {

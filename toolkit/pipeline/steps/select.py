@@ -163,6 +163,7 @@ class Sample:
                         failures.append((where, f"no metadata record: {reason(error)}"))
                         continue
                     if is_eligible(record, select):
+                        # Microseconds as integers: sums do not depend on the order of partitions.
                         bin = bin_of(number, config.threshold)
                         bins[bin] += round(record.duration * MICROSECONDS)
                         selected += 1
@@ -355,6 +356,7 @@ def select_records(
     Raises:
       LakeError: no records are eligible, or, unless `up_to`, fewer hours than are to be selected.
     """
+    # The lake's own totals where it has them, else an estimate from a sample of metadata (C16)
     totals = metadata_totals(lake.objects)
     total_hours = totals["hours"] if totals else 0.0
     lake_hours = total_hours if total_hours > 0 else estimate_hours(lake.objects, store)

@@ -166,6 +166,7 @@ def batches(lengths: Sequence[int], frames: int) -> list[list[int]]:
 
     Padding counts. A longer utterance is a batch of its own; empty utterances are in no batch.
     """
+    # Longest first: the first row of a batch gives its padded length.
     rows = sorted((r for r in range(len(lengths)) if lengths[r]), key=lambda r: (-lengths[r], r))
     row_batches: list[list[int]] = []
     while rows:

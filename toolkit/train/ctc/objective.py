@@ -89,6 +89,8 @@ def ctc_losses(
       possible: [N] bool, whether there is one. It takes a frame for each label, and one for the
         blank between two equal labels; at least one frame in any case.
     """
+    # -log p(labels | x) = -log sum over alignments of prod_t p(unit_t | x) (Graves et al. 2006).
+    # An alignment needs a frame per label, and a blank between two equal neighbours.
     device = log_probs.device
     label_counts = to_device(label_lengths, device)
     repeated = labels[:, 1:] == labels[:, :-1]
@@ -97,7 +99,7 @@ def ctc_losses(
     needed = (label_counts + repeats).clamp(min=1)
     possible = to_device(lengths, device) >= needed
     losses = functional.ctc_loss(
-        log_probs.transpose(0, 1),
+        log_probs.transpose(0, 1),  # torch wants [T, N, C]
         labels,
         lengths.clamp(min=1),
         label_lengths,

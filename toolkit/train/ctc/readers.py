@@ -94,6 +94,7 @@ class BatchReader:
 
     def __call__(self, group: np.ndarray) -> Arrays:
         """Read the utterances with these indices."""
+        # [N, T, F] and [N, L], padded with zeros
         records = self._records
         frames = self._pad_to or int(records.frames[group].max())
         inputs = np.zeros((len(group), frames, records.dimension), dtype=np.float16)
@@ -102,6 +103,7 @@ class BatchReader:
             record = records.read(number)
             features = record.features
             if self._normaliser is not None:
+                # The speaker's causal mean before this utterance, see `Normaliser.apply`
                 state = CmnState(record.cmn_frames, torch.from_numpy(record.cmn_sum))
                 raw = torch.from_numpy(features.astype(np.float32))
                 features = self._normaliser.apply(raw, state).numpy()
@@ -212,6 +214,8 @@ class RecordSource:
         order = rng.permutation(len(frames))
         if config.order == "shuffled":
             return self._cut(order)
+        # Shuffle, sort within buckets of the shuffled order from the longest to the shortest, cut
+        # into batches, and shuffle these.
         bucket = np.arange(len(order)) // (BUCKET_BATCHES * config.utterances_per_batch)
         groups = self._cut(order[np.lexsort((-frames[order], bucket))])
         return [groups[i] for i in rng.permutation(len(groups))]
@@ -223,6 +227,7 @@ class RecordSource:
     def _part(self, epoch: int, rank: int, world_size: int) -> "list[NumberedGroup]":
         """Return the batches of one rank in an epoch, as indices."""
         groups = [((epoch, i), group) for i, group in enumerate(self._groups(epoch))]
+        # Every world_size-th one; those that are left over at the end go to nobody.
         return groups[rank : len(groups) // world_size * world_size : world_size]
 
     def _batches_of(

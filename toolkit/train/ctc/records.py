@@ -179,6 +179,7 @@ def read_record(index: FileIndex, row: int) -> Record:
 
 
 def _pack(record: Record) -> bytes:
+    # [F, T] and the bytes of float16 apart, [2, F, T]: neighbours are alike, and compress better.
     by_dimension = np.ascontiguousarray(record.features.T.astype("<f2"))
     planes = by_dimension.view(np.uint8).reshape(*by_dimension.shape, 2).transpose(2, 0, 1)
     parts = (record.cmn_sum.astype("<f8"), record.labels.astype("<i4"), planes)
@@ -188,6 +189,7 @@ def _pack(record: Record) -> bytes:
 def _unpack(content: bytes, frames: int, dimension: int, labels: int, cmn_frames: int) -> Record:
     cmn_sum = np.frombuffer(content, "<f8", dimension).copy()  # writable, as torch wants it
     labels_array = np.frombuffer(content, "<i4", labels, 8 * dimension)
+    # The parts stand in the order of `_pack`: 8 F bytes of sums, 4 L of labels, 2 F T of features.
     planes = np.frombuffer(content, np.uint8, offset=8 * dimension + 4 * labels)
     low, high = planes.reshape(2, dimension, frames)
     bits = low | (high.astype("<u2") << 8)
