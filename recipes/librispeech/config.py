@@ -178,6 +178,7 @@ def _small_systems(
 ) -> dict[str, Any]:
     """Return the sections for about an hour of speech, except the LSTM's."""
     tree = TreeConfig(max_leaves=leaves)
+    # Realign at a quarter, a half and three quarters of EM; add Gaussians in the first three.
     quarter = iterations // 4
     realign = (quarter, 2 * quarter, 3 * quarter)
     em = EmConfig(iterations, realign, gaussians, grow_until=3 * quarter)
@@ -188,6 +189,7 @@ def _small_systems(
         "lda_mllt": LdaMlltConfig(tree, em),
         "sat": SatConfig(tree, em),
         "senones": TreeConfig(max_leaves=senones),
+        # Left biphones, as in Kaldi's chain recipes.
         "chain_tree": TreeConfig(max_leaves=biphones, context=("left",)),
         "lfmmi": lattice_free(hours, chain_epochs),
         "blstm": small_network(

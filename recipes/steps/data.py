@@ -116,6 +116,7 @@ def write_transcripts(parts: Mapping[str, Sequence[MonoCut]], policy: TextPolicy
     """Write the transcripts of splits by a policy; tags are noise in the training data alone."""
     counts = TextCounts()
     for split, utterances in parts.items():
+        # Only training transcripts keep noise words; references drop them.
         noise = policy.tags == "noise" and not is_train(split)
         rules = replace(policy, tags="drop") if noise else policy
         rewrite_texts(utterances, partial(rules.transcript, counts=counts), rules.found_tags)
@@ -135,9 +136,12 @@ def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]
     write_transcripts(parts, policy)
     if corpus.speakers == "auto":
         for split, utterances in parts.items():
+            recordings, speakers = name_speakers(utterances, run.jobs, read_features)
             logger.info(
                 "%s: %d recordings without a named speaker are of %d speakers",
-                *(split, *name_speakers(utterances, run.jobs, read_features)),
+                split,
+                recordings,
+                speakers,
             )
     for split, split_cuts in parts.items():
         write_cuts(split_cuts, path_below(data, f"{split}.jsonl"))
@@ -173,6 +177,7 @@ def check_audio(run: Run, lexicon: Mapping[str, int], as_given: bool) -> dict[st
     headline = check(
         manifests, lexicon, out, config, run.jobs, run.progress, run.add_digest, faults
     )
+    # Audio files are inputs by their digests: a replaced file makes the stage stale.
     for split in manifests:
         run.need_audio(f"data/{split}.jsonl")
     return headline

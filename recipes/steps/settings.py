@@ -197,8 +197,10 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
       hours: of training speech, without copies.
       epochs: passes over it and its copies.
     """
+    # 0 at the hours of the smallest network, 1 at those of the largest.
     share = math.log(hours / SMALLEST_AT) / math.log(LARGEST_AT / SMALLEST_AT)
     share = min(1.0, max(0.0, share))
+    # `full` layers at 100 Hz, one of stride 0, and the remaining ones with strides of 3 (33 Hz).
     layers, full = round(LAYERS[0] + (LAYERS[1] - LAYERS[0]) * share), 1 + round(2 * share)
     model = TdnnfConfig(
         hidden=_between(*HIDDEN, share),

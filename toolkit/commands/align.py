@@ -79,7 +79,7 @@ def align(
     if speakers is not None and not aligner.by_speaker:
         note = "Note: a CTC network does not adapt to speakers: --speakers changes nothing."
         click.echo(note, err=True)
-    index = None if channel is None else channel - 1
+    index = None if channel is None else channel - 1  # users count channels from 1
     outcomes = align_folder(aligner, audio_dir, text, out, speakers, jobs, index)
     for outcome in outcomes:
         if not outcome.aligned:

@@ -248,6 +248,7 @@ def import_features(
         if not data.is_dir():
             raise click.UsageError(f"--data {data}: no such folder; give a Kaldi data directory")
         speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
+        # Without audio the duration of an utterance is its number of frames times the shift.
         frames = count_frames(table, allow_pipes, map_paths)
         utterances = cuts_without_audio(frames, speakers, texts, frame_shift)
         for name, column in (("text", texts), ("utt2spk", speakers)):
@@ -344,6 +345,7 @@ def import_alignments(
 
     if features is None:
         raise click.UsageError("a CTM has no numbers of frames: add --features")
+    # Times of a CTM are rounded: the features tell how many frames an utterance has.
     store = FeatureStore(features)
     frames = {id: store.num_frames(id) for id in store.ids}
     done = import_phone_times(read_ctm(table), system, frames, out)

@@ -279,7 +279,7 @@ def _write(
     from toolkit.storage.paths import UnsafePathError, path_below
 
     faults = []
-    quiet = True if out is None else None
+    quiet = True if out is None else None  # None: a bar if standard error is a terminal
     for transcript in Bar(transcripts, "transcribe", total, disable=quiet):
         if transcript.fault:
             faults.append(transcript.fault)
@@ -319,6 +319,7 @@ def _stream(
     faults = []
     ends = None if endpoint is None else EndpointConfig(endpoint)
     recogniser = load_recogniser(bundle, fast=fast)
+    # Compile before the first stream, whose latency is reported.
     recogniser.warm_up(ends)
     for source in sources:
         stream, latency = recogniser.stream(ends, details=form == "json"), Latency()

@@ -132,7 +132,7 @@ def mp3_pieces(file: BinaryIO, trusts_tag: bool = True) -> tuple[Piece, ...] | N
         return None
     runs = list(_runs(file, start))
     frames = sum(run.frames for run in runs)
-    # One frame more than the tag tells is the tag's own.
+    # A count of at most one frame more agrees with the tag.
     if not runs or (tag_frames and frames <= tag_frames + 1):
         return None
     for run in runs:
