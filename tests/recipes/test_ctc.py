@@ -105,7 +105,7 @@ def test_the_bundle_chooses_as_the_recipe_did(exp):
     for split in ("dev", "test"):
         wanted = texts(exp / "decode/ctc_lstm_lm" / split / "text")
         found = {
-            name: recogniser.chosen(recogniser.decoder.decode(rows))
+            name: recogniser.best_text(recogniser.decoder.decode(rows))
             for name, rows in Posteriors(exp / "posteriors" / split).items()
         }
         assert found == wanted
