@@ -106,7 +106,7 @@ def make_training_shards(
     Args:
       features: of `make_features`.
       teacher: the trained model.
-      kept: the part of its posteriors to store.
+      settings: the part of its posteriors to store, and the offsets of the frames.
       parts: the length of the shards.
       frontend: front end of the features.
       executor, store, base: as in `make_features`.

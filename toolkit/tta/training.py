@@ -178,7 +178,7 @@ def repeated(
     Repeats that are finished are kept, and one that was interrupted goes on.
 
     Args:
-      given: the folder of a training, or the run directory that contains it.
+      run_folder: the folder of a training, or the run directory that contains it.
       runs: how many, the given one included.
       device, jobs, command: see `train_by_plan`.
       tell: called with what is being done.
