@@ -54,8 +54,7 @@ from toolkit.fsa.lattice import Weights
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram import BackoffModel
-from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextPolicy
-from toolkit.lang.policy import EnglishRules as EnglishText
+from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, EnglishRules, TextPolicy
 from toolkit.lang.units import load_units, make_units
 from toolkit.models.ctc import CtcModel
 from toolkit.models.neural_lm import NeuralLm
@@ -97,7 +96,7 @@ def transcript_policy(run: Run) -> TextPolicy:
 
 def lm_policy(run: Run) -> TextPolicy:
     """Return the policy of the language model's text."""
-    return TextPolicy(run.config.normaliser or EnglishText.id, run.config.tags)
+    return TextPolicy(run.config.normaliser or EnglishRules.id, run.config.tags)
 
 
 def check_letters(run: Run) -> dict[str, float]:
@@ -141,7 +140,7 @@ def _log_words_that_are_not_english(words: Collection[str]) -> None:
       ToolkitError: it would know none.
     """
     spoken = sorted(word for word in words if not is_tag(word))
-    english = EnglishText()
+    english = EnglishRules()
     lost = [word for word in spoken if english.words(word) != [word]]
     if not lost:
         return
@@ -149,7 +148,7 @@ def _log_words_that_are_not_english(words: Collection[str]) -> None:
     remedy = (
         f"the English rules of its text make {first} of {lost[0]}: set normaliser=letters-upper-1"
         " for another language, with its letters in check.alphabet, or"
-        f" normaliser={EnglishText.id} to write transcripts by these rules too"
+        f" normaliser={EnglishRules.id} to write transcripts by these rules too"
     )
     if len(lost) == len(spoken):
         raise ToolkitError(

@@ -59,16 +59,16 @@ class AlignmentStore(ShardStore[Tensor]):
         return len(self.load(utterance))
 
     def _path(self, utterance: str) -> Path:
+        if utterance in self:
+            return super()._path(utterance)
         if not any(self._folder.glob(field_file("ali", None))):
             raise MissingAlignmentError(
                 f"{self._folder} has no ali.*.tar; align again "
                 "(ali.*.safetensors of earlier versions are not read)"
             )
-        if utterance not in self:
-            raise MissingAlignmentError(
-                f"{utterance} has no alignment in {self._folder}; table.tsv there says why"
-            )
-        return super()._path(utterance)
+        raise MissingAlignmentError(
+            f"{utterance} has no alignment in {self._folder}; table.tsv there says why"
+        )
 
 
 def _to_states(array: np.ndarray) -> Tensor:
