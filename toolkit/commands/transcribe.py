@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.config.click_types import FILE, TEXT_IN, Number
+from toolkit.decode.config import FORMATS
 
 if TYPE_CHECKING:
     from toolkit.decode.decoded import Transcript
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 ON_A_GPU = 16
 """Utterances that a GPU computes at a time."""
-FORMATS = ("text", "ctm", "srt", "vtt", "json")
 
 
 @click.command()

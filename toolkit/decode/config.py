@@ -16,6 +16,9 @@ from toolkit.config.fields import (
 )
 from toolkit.fsa.config import Beam, RescoreLimits
 
+FORMATS = ("text", "ctm", "srt", "vtt", "json")
+"""Output formats of transcripts, see `toolkit.decode.formats`."""
+
 
 @dataclass(frozen=True)
 class DecodeConfig(Settings):

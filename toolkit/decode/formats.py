@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from toolkit.align.times import TimedToken, ctm_lines
+from toolkit.decode.config import FORMATS
 from toolkit.decode.decoded import Transcript
 from toolkit.storage.paths import printable
 
 if TYPE_CHECKING:
     from toolkit.decode.stream import StreamResult
 
-FORMATS = ("text", "ctm", "srt", "vtt", "json")
 SUFFIXES = {name: ".txt" if name == "text" else f".{name}" for name in FORMATS}
 WITH_WORDS = frozenset({"ctm", "srt", "vtt", "json"})
 """Formats that need word times."""
