@@ -245,7 +245,7 @@ class Marker:
             raise UnreadableMarkerError("the marker is damaged") from error
         if not provenance.attempts:
             raise UnreadableMarkerError("the marker is damaged")
-        # A marker vouches for results: one edited by hand must not.
+        # A marker proves which parameters made a result: one edited by hand proves nothing.
         if not intact:
             raise UnreadableMarkerError("the marker's parameters were edited")
         if not all(map(_is_inside, outputs)):
