@@ -81,6 +81,7 @@ def read_stages(run: RunFolder) -> list[StageView]:
             except UnreadableMarkerError as error:
                 markers[int(path.stem)] = None
                 run.note(path, error)
+    # Stages that were started but have no marker are known by what their attempts left.
     failed = _stage_numbers(run, "stages/[0-9]*.failed.txt")
     partial = _stage_numbers(run, ".partial/[0-9]*.json")
     numbers = sorted({*markers, *failed, *partial})
@@ -147,6 +148,7 @@ def _stale_reason(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:
     for name in marker.outputs:
         if not (run.root / name).exists():
             return f"output {name} was deleted"
+    # The reader's marker has the digest of what it read, the producer's that of its last output.
     for name, content in marker.provenance.inputs.items():
         for producer in markers:
             for output, output_content in producer.outputs.items():
@@ -238,6 +240,7 @@ class Split:
 
 def read_splits(run: RunFolder) -> list[Split]:
     """Return the splits: training, tuning and test splits in this order, then any others."""
+    # A recipe writes which split is for what; without that file the order is by name.
     purposes = run.json("data/splits.json")
     purposes = purposes if isinstance(purposes, dict) else {}
     named = [purposes.get("train", ""), *purposes.get("tune", []), *purposes.get("test", [])]
@@ -254,6 +257,7 @@ def _read_split(run: RunFolder, name: str, path: Path) -> Split:
         out = read_exclusions(exclusions, name) if exclusions.exists() else out
     except DAMAGE as error:
         run.note(exclusions, error)
+    # Exclusions name an id and which of its copies: a duplicate id excludes one of several lines.
     copies: Counter[str] = Counter()
     utterances, excluded = {}, 0
     for id, utterance in _manifest_utterances(run, path):
@@ -457,6 +461,7 @@ def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
     Utterances that no system has a line for do not count, as in the recipe's results: in runs of
     earlier versions those without features.
     """
+    # 1. Read the hypotheses of each system and split. Those of finished stages come first.
     splits_by_name = {split.name: split for split in splits}
     texts_by_decode: dict[tuple[str, str], tuple[Path, Mapping[str, str]]] = {}
     for path in (path for pattern in DECODE_PATTERNS for path in run.find(pattern)):
@@ -466,6 +471,7 @@ def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
                 texts_by_decode[key] = path, read_transcripts(path, "text").texts
             except ToolkitError as error:
                 run.note(path, error)
+    # 2. Score them on the utterances that any system has decoded.
     decoded: dict[str, set[str]] = {name: set() for name in splits_by_name}
     for (_, split), (_, texts) in texts_by_decode.items():
         decoded[split] |= texts.keys()

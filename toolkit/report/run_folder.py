@@ -151,6 +151,7 @@ def find_runs(folder: Path) -> list[Run]:
     """
     if not folder.is_dir():
         raise RunsError(f"{folder} is not a folder: name one with run directories below it")
+    # 1. Walk the folder. Below a run there are no other runs; links are only collected.
     roots, linked = [], []
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -160,8 +161,9 @@ def find_runs(folder: Path) -> list[Run]:
         for path in (Path(parent, name) for name in folders):
             if path.is_symlink():
                 linked += [path] if _is_run(path) else filter(_is_run, _folders_in(path))
+    # 2. Add linked runs that are not below the folder. Of several links to a run the one nearest to
+    # the folder counts.
     real_paths = {os.path.realpath(path) for path in roots}
-    # Of several links to a run the one nearest to the folder counts.
     for path in sorted(linked, key=lambda path: (len(path.parts), path)):
         if (real := os.path.realpath(path)) not in real_paths:
             real_paths.add(real)
@@ -226,9 +228,10 @@ def _string(value: Any) -> str:
 
 
 def _best_results(root: Path) -> dict[str, tuple[float, str]]:
-    """The results of the run, or, before its last stage, of what it has decoded.
+    """Return the lowest WER of each split, with its system.
 
-    What was decoded again since the last stage replaces the row in the results.
+    From results.json, or before the last stage from what is decoded. What was decoded again since
+    then replaces its row in results.json.
     """
     results = root / "results.json"
     decoded = [

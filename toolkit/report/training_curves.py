@@ -69,6 +69,7 @@ def read_histories(run: RunFolder) -> list[History]:
         rows = run.json(path)
         rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         name = run.name(path.parent)
+        # A finished history comes before one of the same name in `.partial`, see `RunFolder.find`.
         if rows and name not in histories_by_name:
             unfinished = path.relative_to(run.root).parts[0] == ".partial"
             logged = path.with_name(RUN_LOG).exists()
