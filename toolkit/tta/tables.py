@@ -282,6 +282,7 @@ def published_price_table() -> Table:
     first = times.rows[0]
     rows = []
     for row in times.rows:
+        # TTA and price are both relative to the first platform's, as in `price_table`.
         relative = costs.row(row[0])["total"] / costs.rows[0][1]
         cells = [
             Cell(NA if value is None else f"{relative * value / start:.2f}")
@@ -381,6 +382,8 @@ def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> 
       platforms: the platforms and their runs.
       first: results of the first platform, if its run has not yet written results.json.
     """
+    # Rows of (colour, platform, result). A recipe calls this before its results.json is written:
+    # then the first platform's results are `first`.
     results = [(0, platforms[0].name, row) for row in first]
     for colour, platform in list(enumerate(platforms))[bool(first) :]:
         folder = recipe_folder(platform.first.folder) or platform.first.folder
@@ -389,13 +392,18 @@ def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> 
     cells: dict[tuple[int, str, str, str], dict[str, float]] = {}
     for colour, name, row in results:
         cells.setdefault((colour, name, row.system, row.lm), {})[row.split] = row.wer
-    rows, stage_numbers = [], set()
-    for (colour, name, system, lm), by in cells.items():
-        rates = [Cell(f"{by[split]:.2f}" if split in by else NA) for split in splits]
-        again = colour in stage_numbers
-        stage_numbers.add(colour)
-        first = Cell("" if again else name)
-        rows.append(TableRow([first, Cell(system), Cell(lm), *rates], None if again else colour))
+    rows, named_platforms = [], set()
+    for (colour, name, system, lm), wer_by_split in cells.items():
+        rates = [
+            Cell(f"{wer_by_split[split]:.2f}" if split in wer_by_split else NA) for split in splits
+        ]
+        # Only the first row of a platform has its name and its swatch.
+        is_named = colour in named_platforms
+        named_platforms.add(colour)
+        heading = Cell("" if is_named else name)
+        rows.append(
+            TableRow([heading, Cell(system), Cell(lm), *rates], None if is_named else colour)
+        )
     columns = [Column("platform"), Column("system", text=True), Column("LM", text=True)]
     columns += [Column(split, "WER in percent") for split in splits]
     return Table("Final word error rates", columns, rows) if rows else None
