@@ -149,6 +149,7 @@ def _shards(kind: str) -> ExtractConfig:
 
 def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, Any]:
     """Return the sections of models for an hour or two of speech."""
+    # A third of Kaldi's iterations: realign at each quarter, add Gaussians in the first three.
     tree = TreeConfig(max_leaves=leaves)
     em = EmConfig(iterations=12, realign=(3, 6, 9), gaussians=gaussians, grow_until=9)
     lstm = LstmConfig(hidden=hidden, layers=3, dropout=0.2)
@@ -188,6 +189,7 @@ def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, 
 def demo() -> Config:
     """Offline, with synthetic voices: half an hour labelled, five times as much unlabelled."""
     return Config(
+        # Clean voices: the recipe adds rooms and noise itself.
         corpus=SyntheticConfig(
             train_hours=3.2,
             dev_hours=0.1,
@@ -208,6 +210,7 @@ def demo() -> Config:
     )
 
 
+# Spot, T60 in s, metres to talker and noise, SNR in dB, share of playback, echo ratio in dB.
 NEAR = {
     "dp1": Placement(
         "centre", (0.15, 0.2), (0.4, 0.8), (2.0, 4.0), (25.0, 35.0), 0.1, (20.0, 30.0)
@@ -240,6 +243,7 @@ def mini() -> Config:
             test_placements=5,
             **NEAR,
         ),
+        # Without rare longer n-grams, for smaller graphs.
         lm=NgramConfig(min_counts=(1, 2, 2)),
         rescoring=NgramConfig(order=4, min_counts=(1, 1, 2, 2)),
         decode=replace(Config.decode, beam=WIDE_BEAM),

@@ -122,12 +122,15 @@ class Config:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         if self.neural and self.decode.words.mode == "words":
             raise ValueError("neural rescores with n-grams: decode.words.mode=words has none")
+        # Records leave out utterances with fewer output frames than labels: they must count frames
+        # as the network does.
         records, model, masks = self.records, self.train.model, self.train.specaugment
         if (records.window, records.stride) != (model.frames_needed, model.subsampling):
             raise ValueError(
                 f"records.window={records.window} and records.stride={records.stride} are not the "
                 f"network's: set them to {model.frames_needed} and {model.subsampling}"
             )
+        # Warping and masks of cepstra act on mel filters: the features must have them.
         frontend = self.features.frontend
         if masks.warp or masks.cepstra:
             if frontend.kind not in ("fbank", "fbank_mfcc"):
@@ -198,7 +201,7 @@ def demo() -> Config:
             epochs=8,
             stride=4,
             dropout=0.2,
-            # Made-up voices differ by their formants.
+            # Synthetic voices differ by their formants, which warping shifts.
             specaugment=UtteranceMaskConfig(
                 frequency_masks=1, time_masks=1.0, warp=0.1, cepstra=0.5
             ),
@@ -287,6 +290,7 @@ def _platform(devices: int, batch: int, readers: int, buffer: int) -> Config:
         devices=devices,
         readers=replace(
             base.readers,
+            # Settings are per process, the paper's figures per machine.
             utterances_per_batch=batch // devices,
             readers=readers // devices,
             buffer=buffer,

@@ -67,16 +67,15 @@ SMALL_SEQUENCE = SequenceConfig(
 SMALLEST_AT, LARGEST_AT = 0.5, 100.0
 """Hours up to which the network is the smallest, and from which on it is the largest."""
 
+# Of the smallest network and of the largest, which is Kaldi's.
 LAYERS = 7, 12
-
 HIDDEN = 256, 1024
-
 BOTTLENECK = 64, 128
 
 SMALL_UP_TO = 20.0
-"""Hours up to which one processor core trains the network fastest, dropout is used, all speakers
-are trained on (an eighth of them would teach the network more than they tell, held out), and the
-denominator has phone bigrams, better than 4-grams on AN4; with more hours it is as in Kaldi."""
+"""Hours of a small corpus. Up to these one processor core trains the network fastest; dropout is
+used; no speakers are held out, since training on them is worth more; and the denominator has phone
+bigrams, which are better than 4-grams on AN4. Beyond them all of this is as in Kaldi."""
 
 DROPOUT = 0.3
 
@@ -190,8 +189,7 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
     """Return a TDNN-F for `hours` of training speech and its training with lattice-free MMI.
 
     From 7 layers of 256 values, one of them at 100 Hz, to 12 of 1,024, three at 100 Hz, as in
-    Kaldi's recipes; between them by the logarithm of the hours. The weights of the last
-    epochs are averaged: of the last 4 of 8, of the last 6 of 16.
+    Kaldi's recipes; between them by the logarithm of the hours.
 
     Args:
       hours: of training speech, without copies.
@@ -215,6 +213,7 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
         final_rate=1e-4,
         amp="auto",
         threads=1 if hours <= SMALL_UP_TO else None,
+        # Average the last 4 epochs of 8, the last 6 of 16.
         average_epochs=2 + epochs // 4,
         prefer_average=True,
         valid_utterances=0 if hours <= SMALL_UP_TO else 100,

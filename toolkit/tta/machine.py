@@ -120,8 +120,7 @@ class AmdDevices:
     """
 
     def __init__(self, cards: Path = CARDS) -> None:
-        # Not the connectors of a card, such as card0-DP-1. Processors with graphics have no VRAM
-        # file.
+        # card0 is a card, card0-DP-1 one of its connectors; only AMD's driver has the VRAM file.
         folders = [path / "device" for path in cards.glob("card*") if path.name[4:].isdigit()]
         folders = [path for path in folders if _read(path / "vendor") == VENDOR]
         folders = [path for path in folders if _read(path / "mem_info_vram_total").isdigit()]
