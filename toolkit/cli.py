@@ -102,7 +102,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, is_set: bool) 
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Tools beside the recipes: check the machine, transcribe, score, inspect, convert.
+    """Tools for speech recognition: check the machine, transcribe, score, inspect, convert.
 
     Recipes are run by their own run.py, such as recipes/librispeech/run.py.
 

@@ -215,7 +215,7 @@ def peak_bytes(pid: int | None = None) -> int:
 
 
 def reset_peak() -> bool:
-    """Let the system count this process's peak anew; return whether it does (on Linux)."""
+    """Reset the peak memory of this process; return whether the system can (on Linux)."""
     try:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write("5")  # resets VmHWM, see proc_pid_clear_refs(5)

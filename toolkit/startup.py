@@ -70,7 +70,7 @@ def limit_primitives() -> None:
 
 
 def cpu_field(name: str) -> "str | None":
-    """Return a field of the first processor in /proc/cpuinfo; None where there is no such file."""
+    """Return a field of the first processor in /proc/cpuinfo; None if it does not exist."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:

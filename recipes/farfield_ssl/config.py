@@ -73,7 +73,7 @@ class Config(HybridConfig):
     """All settings of a run; a stage is stale when what it reads of them has changed."""
 
     objective: Literal["ce", "lfmmi"] = "ce"
-    """What teacher and student are trained with. `ce`: cross entropy and sMBR, the student on the
+    """Training criterion of teacher and student. `ce`: cross entropy and sMBR, the student on the
     teacher's posteriors (C9 to C14). `lfmmi`: lattice-free MMI, the student on the words of the
     teacher's lattices; the baseline stays as it is."""
     rooms: FarfieldConfig = FarfieldConfig()
@@ -87,8 +87,9 @@ class Config(HybridConfig):
     executor: ExecutorSection = field(default_factory=ExecutorSection)
     """The executor of the data pipeline: processes of this machine, or Spark."""
     storage: str | None = None
-    """Where lake and intermediates of the data pipeline lie, such as s3://bucket/folder, and on a
-    store the training shards; a folder of another disk will do. None: in the run directory."""
+    """Place of the lake and the intermediate data of the pipeline: a folder of another disk, or an
+    address such as s3://bucket/folder, where the training shards stay too. None: the run
+    directory."""
     cache: CacheConfig = field(default=CacheConfig(), metadata=NO_EFFECT_ON_RESULTS)
     """Local copies of the training shards in `storage`."""
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
@@ -110,7 +111,7 @@ class Config(HybridConfig):
     self_trained: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM on recognised and labelled speech; of the student's size."""
     recognised_phones: RecognisedPhonesConfig = RecognisedPhonesConfig()
-    """What the student of `lfmmi` learns of the teacher's lattices."""
+    """The part of the teacher's lattices that the student of `lfmmi` is trained on."""
     lfmmi_student: LfmmiConfig = field(default_factory=lambda: lattice_free(hours=1000, epochs=6))
     """The student of that objective, on recognised and labelled speech; the teacher is `lfmmi`."""
     decode: DecodeConfig = replace(HybridConfig.decode, scales=(0.15, *HybridConfig.decode.scales))
@@ -120,10 +121,12 @@ class Config(HybridConfig):
     """The front end of the array version of the test sets (C1)."""
 
     def refuse_contradictions(self) -> None:
-        """Called when all settings are known: rooms are simulated with audio of known speakers.
+        """Check that the corpus has audio of known speakers, from which rooms are simulated.
+
+        Called when all settings are known.
 
         Raises:
-          ValueError: there is no audio, or speakers are to be found.
+          ValueError: it has features instead of audio, or its speakers are to be clustered.
         """
         if self.corpus.features == "kaldi":
             raise ValueError(

@@ -233,7 +233,7 @@ def decode_self_trained(run: Run) -> Headline:
 
 @recipe.stage(31, "Train a teacher with lattice-free MMI", distributed=True, when=LFMMI)
 def chain_teacher(run: Run) -> Headline:
-    """A TDNN-F on the phones of the labelled speech, with a tree of its own (C9)."""
+    """A TDNN-F on the phones of the labelled speech, with a separate tree (C9)."""
     return steps.networks.train_chain(run, "chain_teacher", ALIGNER, cepstra="clean")
 
 

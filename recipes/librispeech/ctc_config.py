@@ -36,8 +36,8 @@ class Config:
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""
     check: CheckConfig = CheckConfig(frames_per_phone=2)
-    """What counts as a fault of the data. A letter needs at least one output frame, which is two
-    input frames (A12)."""
+    """Faults of the data. A letter needs at least one output frame, which is two input frames
+    (A12)."""
     normaliser: Rules | None = None
     """Rules that turn transcripts and text into words: English, letters of any alphabet, or
     as-given (see `LangConfig.normaliser`). None: transcripts are taken as they are, in upper case,
@@ -56,7 +56,7 @@ class Config:
     prior_frames: int = 200
     """Weight, in frames, of the global mean in the running mean of a speaker."""
     normalisation: Scope | None = None
-    """What features are normalised with: `causal`, the speaker's frames so far; `whole`, also the
+    """Statistics that normalise the features: `causal`, the speaker's frames so far; `whole`, also the
     rest of the file, and by its variance, which cannot be streamed; `global`, the training data
     alone. None: `whole` for bidirectional networks, which wait for the end anyway, `causal` for
     others."""
@@ -101,10 +101,12 @@ class Config:
         return self.normalisation or ("whole" if both_ways else "causal")
 
     def refuse_contradictions(self) -> None:
-        """Called when all settings are known: features are extracted, for bundles that stream.
+        """Check that there is audio, from which this recipe extracts its features.
+
+        Called when all settings are known.
 
         Raises:
-          ValueError: there is no audio.
+          ValueError: there is none.
         """
         if self.corpus.features == "kaldi":
             raise ValueError(

@@ -83,7 +83,7 @@ def corpus_root(run: Run) -> Path:
 
 
 def read_corpus(run: Run) -> dict[str, list[MonoCut]]:
-    """Read the corpus; the folders outside its own that hold audio of it are inputs too."""
+    """Read the corpus; folders outside its root that hold its audio become inputs too."""
     root = corpus_root(run)
     parts = manifests(run.config.corpus, root)
     for folder in audio_folders(chain.from_iterable(parts.values()), root):
@@ -498,7 +498,7 @@ def write_normaliser(run: Run, features: Path, scope: Scope | None = None) -> No
 
 
 def show_page(directory: Path) -> None:
-    """Write the report of a run beside its results and print its address.
+    """Write the report of a run, and print its address.
 
     A page that is newer than every stage and the results is left as it is. A page that cannot be
     drawn, for whatever reason, does not fail the run: that is said, with the command to try again.

@@ -145,7 +145,7 @@ def enhance_arrays(run: Run) -> dict[str, float]:
 def decode_arrays(
     run: Run, system: str, normaliser: str, graphs: str | None = None
 ) -> dict[str, float]:
-    """Decode the same utterances as heard in several ways, with a network tuned on val.
+    """Decode the same utterances by several front ends, with a network tuned on val.
 
     The results are of splits such as `DP1-raw`, the first microphone, `DP1-device`, what the test
     set DP1 hears, and `DP1-enhanced`.
@@ -193,7 +193,7 @@ def _device_measures(arrays: dict[str, list[MultiCut]]) -> dict[str, float]:
 
 
 def _versions(run: Run) -> dict[str, list[MonoCut]]:
-    """Return the utterances of the arrays by placement, as each front end heard them."""
+    """Return the utterances of the arrays by placement and front end."""
     enhanced, versions = enhanced_cuts(_arrays(run), run.need("enhanced")), {}
     for name in PLACEMENTS:
         ids = {cut.id for cut in enhanced[name]}

@@ -161,7 +161,7 @@ def _user_cache() -> Path:
 
 
 def _link(shards: ShardSet, store: ObjectStore, out: Path) -> None:
-    """Hard-link a set of shards into a folder of its own, without the pipeline's bookkeeping.
+    """Hard-link a set of shards into a folder, without the pipeline's bookkeeping.
 
     Stages that read the folder thus depend on neither the executor nor on interruptions.
     """

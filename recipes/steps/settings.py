@@ -87,7 +87,7 @@ class HybridConfig:
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""
     check: CheckConfig = CheckConfig()
-    """What counts as a fault of the data."""
+    """Faults of the data, which exclude an utterance or stop the run."""
     lang: LangConfig = LangConfig()
     """Lexicon and vocabulary."""
     lm: NgramConfig = NgramConfig()
@@ -102,7 +102,7 @@ class HybridConfig:
     prior_frames: int = 200
     """Weight, in frames, of the global mean in the running mean of a speaker (Kaldi: 200)."""
     normalisation: Scope = "causal"
-    """What the networks' features are normalised with: `causal`, the speaker's frames so far;
+    """Statistics that normalise the networks' features: `causal`, the speaker's frames so far;
     `whole`, also the rest of the file, and by its variance, which cannot be streamed; `global`, the
     training data alone. Features of speaker-adapted GMMs always are by `global`."""
     augment: AugmentConfig = AugmentConfig()
@@ -121,8 +121,8 @@ class HybridConfig:
     """Estimate how often each pronunciation is spoken, and silence around it, on the alignments,
     for the graphs of the networks (Chen et al. 2015)."""
     lattice_lm: NgramConfig = NgramConfig(order=2, mix_transcripts=False)
-    """The weak language model of the denominator lattices; a text is not mixed with transcripts,
-    which are what is said in the lattices' utterances."""
+    """The weak language model of the denominator lattices. A text is not mixed with transcripts,
+    since the lattices are of the same utterances."""
     lattice_text: Literal["transcripts", "lm"] = "transcripts"
     """Text of `lattice_lm` if it names none: the transcripts, or that of `lm`. On an hour or two of
     speech, bigrams of the transcripts overfit, so that lattices have too few wrong paths."""
@@ -152,11 +152,13 @@ class HybridConfig:
         untuned_within=2.0,
         beam=Beam(search=15.0, output=8.0, max_active=7000),
     )
-    """Decoding with that network, whose scores are log-likelihoods without a factor: its criterion
-    weighs them as the search does."""
+    """Decoding with that network. LF-MMI trains its scores at the acoustic scale 1, so the best
+    scale is near it."""
 
     def refuse_contradictions(self) -> None:
-        """Called when all settings are known: copies of training utterances need audio.
+        """Check that there is audio if training utterances are copied at other speeds.
+
+        Called when all settings are known.
 
         Raises:
           ValueError: there is none.

@@ -292,7 +292,7 @@ def _note_unmatched_ids(path: Path, named: Mapping[str, str], frames: Mapping[st
 
 
 def _two_columns(path: Path) -> dict[str, str]:
-    """Read a table of a data directory; empty where there is none."""
+    """Read a table of a data directory; empty if the file does not exist."""
     from toolkit.score.transcripts import read_transcripts
 
     return read_transcripts(path, "text").texts if path.is_file() else {}

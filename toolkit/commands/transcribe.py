@@ -237,7 +237,7 @@ def transcribe(
 
 
 def _check_number(recordings: int, form: str, one_file: bool) -> None:
-    """Refuse to print several recordings in a format that holds one."""
+    """Refuse to print several recordings in a format for one."""
     if one_file and recordings > 1:
         raise click.UsageError(f"several recordings cannot share one {form} file: give --out")
 

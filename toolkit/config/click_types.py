@@ -170,7 +170,7 @@ MAP_PATH = click.option(
 AS_JSON = click.option(
     "--json", "as_json", is_flag=True, callback=_one_object, help="Print JSON instead of text."
 )
-"""The flag of commands that print a table or figures; no text may be printed besides."""
+"""The flag of commands that print a table or figures; with it they print nothing else."""
 
 
 def print_json(content: Any) -> None:

@@ -93,7 +93,7 @@ NumClasses = Annotated[int, Range(1, 10_000_000)]
 ListLength = Annotated[int, Range(1, 1_000_000)]
 """Hypotheses of an n-best list or a beam, samples of a loss."""
 NumThreads = Annotated[int, Range(0, 100_000)]
-"""Threads, processes or slots of a queue; 0 where the field says what it means."""
+"""Threads, processes or slots of a queue; the field says what 0 means."""
 SamplingRate = Annotated[int, Range(1, 1_000_000)]
 """Samples per second."""
 

@@ -344,7 +344,7 @@ _OTHER_BASE = re.compile(r"[-+]?0[0-9_]+|[^:]*:.*")
 
 @cache
 def _plain_loader() -> Any:
-    """Return a loader of plain data; yaml is imported only where there is a file of YAML."""
+    """Return a loader of plain data; yaml is imported only if a file is read."""
     import yaml
 
     class PlainLoader(yaml.SafeLoader):

@@ -116,7 +116,7 @@ class Lake:
     objects: tuple[ObjectRef, ...]
     """Metadata objects sorted by name; `about` has `hours` and `utterances` if lake.json exists."""
     buckets: int | None = None
-    """Number of speaker buckets; None where neither lake.json nor the objects' names tell."""
+    """Number of speaker buckets; None if neither lake.json nor the names of objects tell it."""
 
     def save(self, store: ObjectStore) -> None:
         """Write lake.json."""

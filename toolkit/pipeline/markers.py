@@ -84,7 +84,7 @@ THREADS = 32
 
 
 class MarkerError(ToolkitError):
-    """A marker is in the way."""
+    """The marker of another attempt cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -341,9 +341,9 @@ class TaskResult:
     trace: str = ""
     """Traceback of the failure."""
     run: Mapping[str, Any] = field(default_factory=dict)
-    """`hours` of the partition, where it says so; `seconds`, `cpu_seconds`, and of the former
-    `store_seconds` in calls of the store; `peak_bytes` (the process's peak memory),
-    `device`, and the store's calls and bytes."""
+    """`hours` of the partition, if it says so; `seconds`, of which `store_seconds` in calls of the
+    store; `cpu_seconds`; `peak_bytes` (the process's peak memory); `device`; and the store's calls
+    and bytes."""
     counted: bool = True
     """Whether a failure counts towards the partition's number of tries."""
     damaged: str | None = None

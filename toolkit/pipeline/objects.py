@@ -174,7 +174,7 @@ class MissingObjectError(ObjectError):
 
 
 class DamagedObjectError(ObjectError):
-    """An object is not what its reference says, however often it is read.
+    """An object does not match its reference, however often it is read.
 
     Args:
       message: what is wrong.

@@ -18,7 +18,7 @@ SPAN_BYTES = 32e6
 
 
 class PlanError(ToolkitError):
-    """A plan cannot be made."""
+    """A step has no rate, or no cluster is large enough."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class StepPlan:
     seconds: float
     """Wall time in seconds."""
     least: float
-    """The same at the upper end of the speed's interval; `seconds` where there is none."""
+    """Wall time at the upper end of the speed's interval; `seconds` if there is none."""
     most: float
-    """At its lower end."""
+    """Wall time at the lower end of that interval."""
     measured_on: str
-    """On what the speed was measured, in words."""
+    """Data on which the speed was measured, in words."""
     bound: str
     """The bottleneck: computing, calls, connection, network or scheduling."""
     cost: float
@@ -90,7 +90,7 @@ class Plan:
     hours_per_file: float
     hours_per_shard: float
     aggregated: bool
-    """As given to `plan`."""
+    """These three are the arguments of `plan`."""
 
     @property
     def seconds(self) -> float:

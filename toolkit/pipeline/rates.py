@@ -46,7 +46,7 @@ class StepRate:
     high: float | None = None
     """Its upper end; None: unknown, or no bound."""
     measured_on: str = ""
-    """On what the speed was measured, in words."""
+    """Data on which the speed was measured, in words."""
 
     def __post_init__(self) -> None:
         if not self.speed > 0:
@@ -226,7 +226,7 @@ def _rate(runs: Sequence[PartitionRun]) -> StepRate:
 
 
 def _select_rate(sampled: Sequence[PartitionRun], grouped: Sequence[PartitionRun]) -> StepRate:
-    """Count the selection by the hours selected, whatever the lake has besides."""
+    """Return the rate of the selection per hour of selected audio, not of the whole lake."""
     hours = sum(run.hours for run in grouped)
     parts = [*sampled, *grouped]
     if not hours:

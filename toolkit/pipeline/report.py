@@ -194,7 +194,7 @@ class PlanReport:
 
 
 def print_plan(report: PlanReport) -> None:
-    """Print a plan beside the paper's figures; on a narrow terminal it continues lines below."""
+    """Print a plan and the paper's figures; a narrow terminal wraps the lines."""
     from rich.console import Console
     from rich.table import Table
 

@@ -88,7 +88,7 @@ class CachedShards:
             self._opened(ref).close()
 
     def _opened(self, ref: ObjectRef) -> BinaryIO:
-        """Open the local copy of an object, which is fetched where there is none.
+        """Open the local copy of an object; fetch it first if there is none.
 
         One thread of all processes fetches an object; others that want it wait.
         """

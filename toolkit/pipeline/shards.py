@@ -275,7 +275,7 @@ def write_rows(
     fields: Iterable[str],
     rows: Iterable[tuple[bytes, Mapping[str, bytes]]],
 ) -> dict[str, Path]:
-    """Write a shard of the given rows, byte for byte as if it had been extracted like this.
+    """Write a shard of the given rows, with the same bytes as if extraction had written it.
 
     Returns:
       The files by field, cuts first.

@@ -60,7 +60,7 @@ class Resources:
     threads: int
     """Number of threads for computing."""
     scratch: Path
-    """An empty folder of its own on a local disk, removed afterwards."""
+    """An empty folder on a local disk for this partition alone, removed afterwards."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a run has made: stages, data, findings of the check, decodes and error rates."""
+"""The contents of a run for its page: stages, data, findings, decodes and error rates."""
 
 import json
 import math
@@ -218,7 +218,7 @@ class Utterance(NamedTuple):
     line: int
     """Offset of its line in the file, in bytes."""
     snr: float | None = None
-    """Signal-to-noise ratio in dB, where the manifest says it (`custom.snr_db`)."""
+    """Signal-to-noise ratio in dB, if the manifest has it (`custom.snr_db`)."""
     has_audio: bool = True
     """Whether its recording is audio, not an archive of Kaldi's features."""
 

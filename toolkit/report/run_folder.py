@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ReportError(ToolkitError):
-    """A folder that holds no run."""
+    """A folder is not a run directory."""
 
 
 @dataclass
@@ -119,7 +119,7 @@ LINE_WIDTH = 100
 
 
 class RunsError(ToolkitError):
-    """A folder of runs that is not there."""
+    """The folder of runs does not exist."""
 
 
 @dataclass(frozen=True)

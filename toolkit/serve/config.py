@@ -11,7 +11,7 @@ class Limits(Settings):
     """What a client may do before it is refused; times in seconds."""
 
     clients: PositiveInt = 10
-    """Clients at once."""
+    """Number of clients at the same time."""
     longest: Positive = 3600.0
     """Length of a stream, of its audio and of its time on the clock."""
     frame_bytes: PositiveInt = 65536

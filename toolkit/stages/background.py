@@ -18,7 +18,7 @@ from toolkit.stages.log import StageLog, Verbosity
 from toolkit.stages.signals import TERMINATED, exit_on_signals
 
 StagesFunction = Callable[["BufferedLog", Callable[[], bool]], None]
-"""Runs stages and writes to a log; the function says whether the main process waits for them."""
+"""Runs stages and writes to a log; its second argument says if the main process waits for them."""
 
 
 class BackgroundError(ToolkitError):

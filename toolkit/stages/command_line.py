@@ -70,7 +70,7 @@ class _RunFolder(click.Path):
 
 
 def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
-    """Parse the command line of a recipe, run what it asks for and exit.
+    """Run the command line of a recipe, and exit.
 
     Exit status: 0 when all is done, 1 after an error (one message on standard error), 2 when an
     option is not known, 130 after Ctrl-C, 143 after SIGTERM.

@@ -1,4 +1,4 @@
-"""What a stage's outputs are made from, and the marker of a finished stage."""
+"""The provenance of a stage's outputs, and the marker of a finished stage."""
 
 import dataclasses
 import json

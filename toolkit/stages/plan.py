@@ -157,12 +157,12 @@ class Planner:
             return None
 
     def outputs(self, stage: int) -> list[str]:
-        """Return the names of what a stage made when it last finished."""
+        """Return the names of a stage's outputs when it last finished."""
         marker = self.marker(stage)
         return sorted(marker.outputs) if marker and self._number(marker) == stage else []
 
     def _number(self, marker: Marker) -> int:
-        """Return the number that the stage of a marker has now."""
+        """Return the present number of the stage of a marker; recipes renumber stages."""
         return self._numbers.get(marker.title, marker.stage)
 
     def _marker_changes(self, marker: Marker) -> list[str]:
@@ -409,7 +409,7 @@ def fixed_folder(pattern: Path) -> Path:
 
 
 def audio_input(manifest: str) -> str:
-    """Return how a marker names the audio files of a manifest, beside the manifest itself."""
+    """Return the name in markers of the audio files that a manifest lists."""
     return f"{AUDIO}:{manifest}"
 
 

@@ -34,7 +34,7 @@ class StageFailedError(ToolkitError):
 
 
 class OtherCodeError(ToolkitError):
-    """Partial outputs were made by other code or packages than those that would continue them."""
+    """The code or packages that made partial outputs differ from the present ones."""
 
 
 class Runner:
@@ -101,7 +101,7 @@ class Runner:
         self.digests.save()
 
     def skips(self, stage: Stage) -> bool:
-        """Whether a stage is done and not forced, which the log then says."""
+        """Whether a stage is done and not forced; if so, log it."""
         if not self.planner.state(stage).done or stage.number in self.options.forced:
             return False
         skip_reason = stage.skip_reason(self.options.config)
@@ -268,7 +268,7 @@ class Runner:
             self._background = None
 
     def _wait_for_inputs(self, stage: Stage) -> None:
-        """Wait for what a stage read the last time, if it is made anew: its state depends on it."""
+        """Wait for recorded inputs of a stage that are being made again: they decide its state."""
         if self._background is None or not self._background.running:
             self._wait_for_background()
             return
@@ -290,7 +290,7 @@ class Runner:
             self._wait_for_background()
 
     def _check_engines(self) -> None:
-        """Refuse to run stages beside others that stay and were run with another engine.
+        """Refuse to mix stages of different engines in one run directory.
 
         Raises:
           OtherCodeError: there is such a stage.

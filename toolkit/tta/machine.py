@@ -113,7 +113,7 @@ VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 class AmdDevices:
-    """AMD's GPUs of this machine that ROCm would use; none where there is no such driver.
+    """The AMD GPUs of this machine that ROCm would use; none without the driver amdgpu.
 
     Args:
       cards: the folder in which the driver has a link per card.
@@ -138,7 +138,7 @@ class AmdDevices:
         ]
 
     def utilisation(self) -> tuple[float, ...]:
-        """Return the share (0 to 1) that each device is busy; those that do not tell are left out.
+        """Return the share (0 to 1) of time that each device is busy, if its driver reports it.
 
         It is the driver's `gpu_busy_percent`, which `rocm-smi` prints as well.
         """

@@ -171,7 +171,7 @@ Rows = Iterator[dict[str, Any]]
 
 
 def files(studies: Studies) -> dict[str, str]:
-    """Return the text of each file by name; it is empty where there is no data."""
+    """Return the text of each file by name; empty without data."""
     of_runs = {
         "runs": _run,
         "evaluations": _evaluations,

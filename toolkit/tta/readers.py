@@ -100,7 +100,7 @@ class Measurement:
 
 
 def measure(setting: Setting) -> Measurement | None:
-    """Train with a setting in a process of its own; None where it does not fit into memory."""
+    """Train with a setting in a new process; None if it does not fit into memory."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         try:
             return process.submit(measure_here, setting).result()

@@ -219,7 +219,7 @@ def name_and_folder(argument: str) -> tuple[str, Path]:
 
 
 def log_folder(folder: Path) -> Path:
-    """Return the folder with a training's log: the given one, or the only one in it that has one.
+    """Return the folder with a training's log: this one, or its only subfolder that has one.
 
     Raises:
       BenchRunError: there is none, or there are several.

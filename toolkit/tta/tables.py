@@ -376,7 +376,7 @@ def _format_value(value: Value, digits: int) -> str:
 
 
 def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> Table | None:
-    """Final WERs from the results.json of the recipes' runs (A33); None where there are none.
+    """Final WERs from the results.json of the recipes' runs (A33); None if there are none.
 
     Args:
       platforms: the platforms and their runs.

@@ -120,7 +120,7 @@ class Repartition:
 
 
 def plan_repartition(shards: Sequence[Shard], config: RepartitionConfig) -> list[Partition]:
-    """Group consecutive shards so that each group makes up a whole number of new ones.
+    """Group consecutive shards so that each group gives a whole number of new ones.
 
     Pairs of five-hour shards, for instance, make five of two hours: every object is read once.
     """
