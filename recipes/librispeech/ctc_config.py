@@ -56,8 +56,8 @@ class Config:
     prior_frames: int = 200
     """Weight, in frames, of the global mean in the running mean of a speaker."""
     normalisation: Scope | None = None
-    """Statistics that normalise the features: `causal`, the speaker's frames so far; `whole`, also the
-    rest of the file, and by its variance, which cannot be streamed; `global`, the training data
+    """Statistics that normalise the features: `causal`, the speaker's frames so far; `whole`, also
+    the rest of the file, and its variance, which cannot be streamed; `global`, the training data
     alone. None: `whole` for bidirectional networks, which wait for the end anyway, `causal` for
     others."""
     augment: AugmentConfig = AugmentConfig()

@@ -124,7 +124,7 @@ class PlanReport:
     """A plan with what its text, its JSON and its page show of it."""
 
     plan: Plan
-    other: Plan | None
+    alternative: Plan | None
     """The same run without fusion if `plan` fuses steps, with it otherwise; None if the rates do
     not allow both."""
     rates: Rates
@@ -167,8 +167,8 @@ class PlanReport:
         lines = [f"All steps, one after the other: {duration(plan.seconds)}"]
         interval = _interval(*plan.interval)
         lines[0] += f" ({interval} at the ends of all intervals)." if interval else "."
-        if self.other is not None:
-            lines.append(_fusion(plan, self.other))
+        if self.alternative is not None:
+            lines.append(_fusion(plan, self.alternative))
         if plan.cluster.price:
             lines.append(f"Cost of all steps: {plan.cost:,.2f}.")
         lines += [self._nodes_within(days) for days in DAYS]

@@ -541,10 +541,10 @@ def read_result_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result
     for path in [*paths, run.root / "results.json"]:
         try:
             for row in read_results(path):
-                first = rows.setdefault(row.key, row)
+                listed = rows.setdefault(row.key, row)
                 # The same result with one more error rate replaces it; another result of an older
                 # run does not.
-                if replace(row, wer_unknown_speaker=None) == first:
+                if replace(row, wer_unknown_speaker=None) == listed:
                     rows[row.key] = row
         except ResultsError as error:
             run.note(path, error)
@@ -596,8 +596,8 @@ def error_table(rows: Sequence[Result]) -> Table:
             if row is None:
                 cells += [Cell("-")] * (2 + (split in alone))
                 continue
-            first = row.wer == best[split].wer
-            cells.append(Cell(f"{row.wer:.2f}", row.interval, best=first))
+            is_best = row.wer == best[split].wer
+            cells.append(Cell(f"{row.wer:.2f}", row.interval, best=is_best))
             if split in alone:
                 cells.append(Cell(row.unknown_speaker or "-"))
             cells.append(Cell(f"{row.cer:.2f}"))

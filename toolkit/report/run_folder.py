@@ -205,8 +205,8 @@ def _file_size(path: str) -> int:
 def _read_run(root: Path, paths: Sequence[Path]) -> Run:
     run = RunFolder.open(root)
     markers = [marker for path in paths if isinstance(marker := run.json(path.absolute()), dict)]
-    last = run.json("stages/last_command.json")
-    last = last if isinstance(last, dict) else {}
+    last_command = run.json("stages/last_command.json")
+    last_command = last_command if isinstance(last_command, dict) else {}
     size = sum(
         _file_size(os.path.join(parent, name))
         for parent, _, names in os.walk(root)
@@ -214,8 +214,8 @@ def _read_run(root: Path, paths: Sequence[Path]) -> Run:
     )
     return Run(
         str(root),
-        _string(last.get("recipe")),
-        _string(last.get("profile")),
+        _string(last_command.get("recipe")),
+        _string(last_command.get("profile")),
         len(markers),
         max((_string(marker.get("ended")) for marker in markers), default=""),
         size,

@@ -362,8 +362,10 @@ class _RunPage:
         return page
 
     def _title(self) -> str:
-        last = self._run.json("stages/last_command.json")
-        names = [last.get("recipe"), last.get("profile")] if isinstance(last, dict) else []
+        last_command = self._run.json("stages/last_command.json")
+        names: list[Any] = []
+        if isinstance(last_command, dict):
+            names = [last_command.get("recipe"), last_command.get("profile")]
         return " ".join(str(name) for name in names if name) or self._run.root.name
 
     def _lead(self) -> str:

@@ -132,13 +132,13 @@ def _metric_figure(history: History, metric: str) -> Markup:
     if not series or max(len(s.x) for s in series) < 2:
         return Markup("")
     values = [value for line in series for value in line.y]
-    last = float(history.rows[-1]["epoch"])
+    last_epoch = float(history.rows[-1]["epoch"])
     chart = Chart(
         f"{METRICS[metric]} of {history.name}",
         "epoch",
         METRICS[metric],
         series,
-        x_range=(0.0, last),
+        x_range=(0.0, last_epoch),
         y_range=axis_range(values),
         whole_x=True,
     )

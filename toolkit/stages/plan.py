@@ -140,8 +140,8 @@ class Planner:
             marker = None
         why = join_reasons(reasons)
         if directory.failure(stage).exists():
-            first = _first_line(directory.failure(stage))
-            return State("failed", first, marker, percent)
+            message = _first_line(directory.failure(stage))
+            return State("failed", message, marker, percent)
         # An interrupted attempt resumes only with the parameters and inputs that it had.
         if provenance:
             changes = join_reasons(self.changes(provenance))

@@ -199,13 +199,13 @@ def cost_table(platforms: Sequence[Platform]) -> Table | None:
     priced = [(n, p, p.price) for n, p in enumerate(platforms) if p.price and p.price.total]
     if not priced:
         return None
-    first = priced[0][2].total
+    base_price = priced[0][2].total
     rows = [
         TableRow(
             [
                 Cell(platform.name),
                 Cell(_money(price.total)),
-                Cell(f"{price.total / first:.2f}"),
+                Cell(f"{price.total / base_price:.2f}"),
                 Cell(_money(price.devices)),
                 Cell(_money(price.processors)),
                 Cell(price.as_of or NA),
@@ -238,10 +238,10 @@ def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | Non
 
     def relative(platform: Platform, metric: str, target: float) -> float | None:
         # (TTA price) / (TTA price of the base platform).
-        tta, first = (p.tta(metric, target, config.epochs) for p in (platform, base))
-        if tta is None or not first or not platform.price or not platform.price.total:
+        tta, base_tta = (p.tta(metric, target, config.epochs) for p in (platform, base))
+        if tta is None or not base_tta or not platform.price or not platform.price.total:
             return None
-        return tta * platform.price.total / (first * base.price.total)
+        return tta * platform.price.total / (base_tta * base.price.total)
 
     values = [[relative(p, *target) for target in config.targets] for p in platforms]
     rows = [
@@ -279,14 +279,14 @@ def rent_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None
 def published_price_table() -> Table:
     """TTA times price of the paper's platforms, computed from its tables 1 and 4 (A29, A32)."""
     costs, times = published("A29"), published("A32")
-    first = times.rows[0]
+    base_times = times.rows[0]
     rows = []
     for row in times.rows:
         # TTA and price are both relative to the first platform's, as in `price_table`.
         relative = costs.row(row[0])["total"] / costs.rows[0][1]
         cells = [
             Cell(NA if value is None else f"{relative * value / start:.2f}")
-            for value, start in zip(row[1:], first[1:], strict=True)
+            for value, start in zip(row[1:], base_times[1:], strict=True)
         ]
         total = f"{costs.row(row[0])['total']:,.2f} USD"
         rows.append(TableRow([Cell(str(row[0])), Cell(total, f"x {relative:.2f}"), *cells]))

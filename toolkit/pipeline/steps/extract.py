@@ -325,15 +325,15 @@ def check_order(records: Sequence[Record]) -> None:
     Raises:
       StepError: they do not, so that the mean would not be causal.
     """
-    done, last = set(), None
+    seen_speakers, previous = set(), None
     for record in records:
-        if last is not None and record.speaker == last.speaker:
-            if (record.time, record.id) <= (last.time, last.id):
-                raise StepError(f"{record.id}: not later than {last.id} of the same speaker")
-        elif record.speaker in done:
+        if previous is not None and record.speaker == previous.speaker:
+            if (record.time, record.id) <= (previous.time, previous.id):
+                raise StepError(f"{record.id}: not later than {previous.id} of the same speaker")
+        elif record.speaker in seen_speakers:
             raise StepError(f"{record.id}: speaker {record.speaker} comes a second time")
-        done.add(record.speaker)
-        last = record
+        seen_speakers.add(record.speaker)
+        previous = record
 
 
 def _features(
