@@ -73,7 +73,9 @@ def combine(
     from toolkit.score.wer import score
 
     if tune and (ref is None or weights):
-        raise click.UsageError("--tune needs --ref, and no --weight")
+        raise click.UsageError(
+            "--tune needs --ref, and chooses the weights itself: leave out --weight"
+        )
     # By default every system has the same weight.
     combination = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
     # One table for all: a word has the same id in the lattices of every system.

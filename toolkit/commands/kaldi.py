@@ -354,7 +354,9 @@ def import_alignments(
     from toolkit.features.shards import FeatureStore
 
     if features is None:
-        raise click.UsageError("a CTM has no numbers of frames: add --features")
+        raise click.UsageError(
+            "a CTM does not say how many frames an utterance has: add --features"
+        )
     # The times of a CTM are rounded; the exact number of frames comes from the features.
     store = FeatureStore(features)
     frames = {id: store.num_frames(id) for id in store.ids}

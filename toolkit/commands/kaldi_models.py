@@ -93,7 +93,9 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
     if (model / "gmm.safetensors").is_file():
         scorer = GmmScorer(model, features, transforms)
     elif transforms is not None:
-        raise click.UsageError("a network takes adapted features in place of --transforms")
+        raise click.UsageError(
+            "--transforms are for GMMs: give the adapted features of a network as --features"
+        )
     else:
         # The features of all splits are normalised alike: normaliser.json is beside their folders.
         scorer = NeuralScorer(model, features.parent / "normaliser.json", features)
@@ -205,8 +207,10 @@ def decode(
         if model is not None:
             raise GraphMismatchError(f"{graph} and {table}: {error}") from error
         raise GraphMismatchError(
-            f"{graph} and {table}: {error}; or its labels are transition ids, as in the graphs of"
-            " Kaldi: give their --model then, such as final.mdl or 0.trans_mdl"
+            f"{graph} and {table}: {error}; or its labels are transition ids, as in"
+            " graphs that Kaldi has made: then give --model final.mdl or 0.trans_mdl"
         ) from error
     if not survived:
-        raise click.ClickException(f"{table}: no path of any utterance survives")
+        raise click.ClickException(
+            f"{table}: no path of any utterance survives; try a wider --beam"
+        )

@@ -70,7 +70,9 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     # A missing lattice counts as deletions; if all are missing, FOLDER and --ref do not belong
     # together.
     if not texts:
-        raise click.ClickException(f"{folder} has no lattice of an utterance in {ref}")
+        raise click.ClickException(
+            f"{folder} has no lattice of an utterance in {ref}: do both belong to one split?"
+        )
     result = score(references, texts)
     if as_json:
         print_json({**numbers(result), "lattices": len(texts), "arcs_per_second": arcs / seconds})

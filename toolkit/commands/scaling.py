@@ -171,7 +171,8 @@ def scaling(
     unknown = set(methods) - METHODS.keys()
     if unknown:
         raise click.BadParameter(
-            f"{', '.join(sorted(unknown))}: known are {', '.join(METHODS)}", param_hint="--method"
+            f"no method {', '.join(sorted(unknown))}: choose from {', '.join(METHODS)}",
+            param_hint="--method",
         )
     try:
         frontier = Frontier(

@@ -286,13 +286,17 @@ def _run_options(
     forced = frozenset(_stage(recipe, "--force", number) for number in typed["force"])
     if typed["profile_stage"] is not None:
         if typed["stage"] or typed["stop_stage"] or forced:
-            raise SelectionError("--profile-stage chooses the stage to run by itself")
+            raise SelectionError(
+                "--profile-stage runs one stage alone: leave out --stage, --stop-stage and --force"
+            )
         first = last = _stage(recipe, "--profile-stage", typed["profile_stage"])
         if Provenance.read(directory.provenance(first)) is None:
             forced = frozenset((first,))  # an interrupted attempt is resumed instead
     # 2. Contradictions.
     if typed["listing"] and typed["dry_run"]:
-        raise SelectionError("--list shows what is done, --dry-run what would be: give one of them")
+        raise SelectionError(
+            "--list shows what is done, --dry-run what a run would do: give one of them"
+        )
     if typed["as_json"] and not typed["listing"]:
         raise SelectionError("--json prints the stages together with --list")
     if last < first:
