@@ -152,9 +152,7 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     is_flag=True,
     help="Add _B, _I, _E and _S to the phones of a dict directory.",
 )
-@click.option(
-    "--as-given", is_flag=True, help="Keep words as they are written; without it in upper case."
-)
+@click.option("--as-given", is_flag=True, help="Keep words as they are written, not in upper case.")
 @OUT
 def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Path) -> None:
     """Convert a Kaldi dict or lang directory.
@@ -207,7 +205,9 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
 @kaldi.command("import-features")
 @click.argument("table", type=FILE)
 @click.option("--data", type=FILE, help="Kaldi data directory with utt2spk and text; no audio.")
-@click.option("--cuts", type=FILE, help="Instead of --data, a split: data/<split>.jsonl.")
+@click.option(
+    "--cuts", type=FILE, help="Instead of --data, the cuts of a split: data/<split>.jsonl."
+)
 @click.option(
     "--frame-shift",
     type=Number(1, 1000),
@@ -321,7 +321,9 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
 
 @kaldi.command("import-alignments")
 @click.argument("table", type=FILE)
-@click.option("--system", type=FILE, required=True, help="The folder of their GMM system.")
+@click.option(
+    "--system", type=FILE, required=True, help="The folder of the GMM system whose states to use."
+)
 @click.option("--features", type=FILE, help="For a CTM: the features of the aligned utterances.")
 @click.option("--model", type=FILE, help="Kaldi's final.mdl, for alignments of its transition ids.")
 @OUT

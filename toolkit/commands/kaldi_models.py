@@ -33,7 +33,7 @@ PIPES = click.option(
     type=click.Choice(("transitions", "pdfs")),
     default="transitions",
     show_default=True,
-    help="What the graph reads: transition ids, or columns of log-likelihoods, counted from 1.",
+    help="Labels of the graph: transition ids, or columns of log-likelihoods counted from 1 (pdfs).",
 )
 @click.option(
     "--word-penalty",
@@ -131,7 +131,9 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
 @click.argument("graph", type=FILE)
 @click.argument("table", type=FILE)
 @click.option("--words", type=TEXT_IN, required=True, help="The graph's words.txt.")
-@click.option("--model", type=FILE, help="final.mdl, if the graph reads transition ids.")
+@click.option(
+    "--model", type=FILE, help="final.mdl, if the labels of the graph are transition ids."
+)
 @click.option(
     "--acoustic-scale",
     type=Number(0, min_open=True),

@@ -48,7 +48,7 @@ def export(folder: Path, form: str, out: Path) -> None:
 
 @lattice.command()
 @click.argument("folder", type=FILE)
-@click.option("--ref", type=TEXT_IN, required=True, help="References.")
+@click.option("--ref", type=TEXT_IN, required=True, help="Reference transcripts.")
 @AS_JSON
 def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     """Print the oracle word error rate of lattices.

@@ -182,12 +182,12 @@ def _click_command(recipe: Declaration) -> click.Command:
         click.Option(
             ["--stale-code"],
             is_flag=True,
-            help="Show the stages that other code or packages made.",
+            help="Show the stages whose outputs were made by other code or packages.",
         ),
         click.Option(
             ["--accept-code-change"],
             is_flag=True,
-            help="Continue a stage that other code or packages have begun.",
+            help="Continue a stage that was begun by other code or packages.",
         ),
         click.Option(
             ["--force"], multiple=True, metavar="N", help="Run stage N even if it is done."
@@ -220,7 +220,9 @@ def _click_command(recipe: Declaration) -> click.Command:
             help=f"The run directory; default: exp/{recipe.exp_prefix}PROFILE beside the recipe.",
         ),
         click.Option(
-            ["--device"], metavar="NAME", help="cpu, cuda, ...; default: a GPU if there is one."
+            ["--device"],
+            metavar="NAME",
+            help="Device to compute on: cpu, cuda, ...; default: a GPU if there is one.",
         ),
         click.Option(
             ["--jobs"],
