@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rule",
     type=click.Choice(("mbr", "best")),
-    help="Choose the words with the fewest expected errors (mbr, the default), or those of the best "
+    help="Choose the words with the fewest expected errors (mbr, the default) or those of the best "
     "path (best).",
 )
 @click.option("--ref", type=TEXT_IN, help="Reference transcripts; prints the word error rate.")

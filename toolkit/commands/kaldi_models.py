@@ -33,7 +33,7 @@ PIPES = click.option(
     type=click.Choice(("transitions", "pdfs")),
     default="transitions",
     show_default=True,
-    help="Labels of the graph: transition ids, or columns of log-likelihoods counted from 1 (pdfs).",
+    help="Labels of the graph: transition ids, or columns of log-likelihoods, counted from 1.",
 )
 @click.option(
     "--word-penalty",
