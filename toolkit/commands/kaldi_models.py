@@ -209,8 +209,8 @@ def decode(
         if model is not None:
             raise GraphMismatchError(f"{graph} and {table}: {error}") from error
         raise GraphMismatchError(
-            f"{graph} and {table}: {error}; or its labels are transition ids, as in"
-            " graphs that Kaldi has made: then give --model final.mdl or 0.trans_mdl"
+            f"{graph} and {table}: {error}; or its labels are transition ids, as in graphs that"
+            " Kaldi has made: give their --model, such as final.mdl or 0.trans_mdl"
         ) from error
     if not survived:
         raise click.ClickException(

@@ -140,7 +140,7 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
         objects = [ref for ref in listed if ref.path.endswith(".jsonl")]
         if not objects:
             raise LakeError(
-                f"{url} is not a lake: it has neither {LAKE} nor {METADATA}/**/*.jsonl"
+                f"{url} is no lake: it has neither {LAKE} nor {METADATA}/**/*.jsonl"
             ) from None
         return Lake(url, tuple(objects), _buckets(objects))
     advice = f"write it again, or remove it: then all of {METADATA} is read"
