@@ -73,7 +73,7 @@ def test_saved_and_loaded(tmp_path):
     with pytest.raises(UnitsError, match="other symbols"):
         load_units(tmp_path)
     path.write_text(json.dumps({"kind": "characters", "symbols": [" ", "ab", "_", "<blank>"]}))
-    with pytest.raises(UnitsError, match=r"units\.json: 'ab' is no letter; make the units again"):
+    with pytest.raises(UnitsError, match=r"units\.json: 'ab' cannot be a letter of the units; "):
         load_units(tmp_path)
     path.unlink()
     with pytest.raises(UnitsError, match="not a file of output units"):

@@ -1,4 +1,4 @@
-"""Text of language models, read as sentences."""
+"""Reads text of language models as sentences."""
 
 import glob
 from collections import Counter
@@ -21,7 +21,7 @@ def text_files(source: Path) -> list[Path]:
       source: a file, a folder (its *.txt and *.txt.gz, at any depth) or a glob pattern.
 
     Raises:
-      TextError: nothing is there.
+      TextError: there is no file.
     """
     source = Path(source)
     if source.is_file():
@@ -46,10 +46,10 @@ class WordRules(Protocol):
 
 
 def read_sentences(source: Path, rules: WordRules) -> Iterator[list[str]]:
-    """Yield the words of every line of `source` that has any (see `text_files`).
+    """Yield the words of every line of `source` that has words (see `text_files`).
 
     Raises:
-      TextError: a file cannot be read, or too many lines are not UTF-8; a few are left out with a
+      TextError: a file cannot be read, or too many lines are not UTF-8; a few are skipped with a
         warning.
     """
     lines = TextLines(TextError)
