@@ -203,8 +203,8 @@ def test_states_of_another_system_are_an_error(folder):
         ("u1 -1\n", "u1: the states -1 to -1"),
         ("u1\n", "u1: has no frames"),
         ("u1 0\nu1 0\n", "'u1' occurs twice"),
-        ("u1 zero\n", r"x\.txt: no archive of integer vectors"),
-        ("u1 99999999999\n", r"x\.txt: no archive of integer vectors"),
+        ("u1 zero\n", r"x\.txt: not an archive of integer vectors"),
+        ("u1 99999999999\n", r"x\.txt: not an archive of integer vectors"),
     ):
         path.write_text(content)
         with pytest.raises(ToolkitError, match=message):

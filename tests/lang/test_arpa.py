@@ -128,7 +128,7 @@ def test_only_white_space_of_ascii_ends_a_word(tmp_path):
     [
         ("\\data\\", "data", 17, "not an ARPA file"),
         ("ngram 1=4", "ngram 1=x", 4, "expected `ngram 1=COUNT`"),
-        ("ngram 1=4", "ngram 1=5", 13, "the header says `ngram 1=5`, but 4 are there"),
+        ("ngram 1=4", "ngram 1=5", 13, "the header says `ngram 1=5`, but there are 4"),
         ("\\2-grams:", "\\3-grams:", 13, r"expected `\2-grams:`"),
         ("-0.4\tB", "x B", 10, "not a number"),
         ("-0.4\tB", "0.4 B", 10, "out of range"),

@@ -50,5 +50,5 @@ def test_an_id_of_two_utterances_is_refused():
     """Either would be trained on the phones of one."""
     stores = [store("told", range(3), 2), store("told", range(2, 4), 2)]
     spoken = [phones(store.shards[0], told) for store, told in zip(stores, (1, 0), strict=True)]
-    with pytest.raises(TrainingDataError, match="2 utterances, such as told-2-0, have ids"):
+    with pytest.raises(TrainingDataError, match="2 utterance ids, such as told-2-0, are in two"):
         split_transcribed(stores, spoken, 0)
