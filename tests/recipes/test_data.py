@@ -16,7 +16,7 @@ from toolkit.lang.config import LangConfig
 
 
 class Recorder:
-    """A run that notes the inputs it is told of."""
+    """A run that records its declared inputs."""
 
     def __init__(self):
         self.needed = []
@@ -63,7 +63,7 @@ class FromKaldi:
 
 
 def test_folders_of_audio_above_the_corpus_are_inputs(tmp_path):
-    """Else other recordings there would have the durations of those before."""
+    """Otherwise new recordings there would keep the old durations."""
     from recipes.steps.data import read_corpus
 
     run = FromKaldi(tmp_path)
@@ -120,7 +120,7 @@ def test_lattices_have_the_language_model_of_the_transcripts_or_of_the_text(tmp_
 
 
 class WithTags(FromKaldi):
-    """The same, with tags in the transcripts, some of which the lexicon has."""
+    """Like `FromKaldi`, with tags in the transcripts; the lexicon has some of them."""
 
     def __init__(self, root, normaliser, tags):
         super().__init__(root)
@@ -150,7 +150,7 @@ class WithTags(FromKaldi):
     ],
 )
 def test_tags_of_transcripts(tmp_path, normaliser, tags, train, dev, recorded):
-    """Trained as the noise phone, tags are <UNK> in the training data alone."""
+    """Tags trained as the noise phone are <UNK> only in the training data."""
     from recipes.steps.data import hybrid_policy, write_corpus
 
     run = WithTags(tmp_path, normaliser, tags)

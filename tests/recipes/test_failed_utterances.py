@@ -1,4 +1,4 @@
-"""Steps on features of which the extraction has left an utterance out."""
+"""Steps on features that lack an utterance whose extraction failed."""
 
 import json
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from toolkit.hmm.gmm_system import GmmSystem
 
 
 class Prepared:
-    """A run with features of drawn speech; its manifest has one utterance more, without them."""
+    """A run on drawn speech; its manifest has one more utterance, which has no features."""
 
     jobs, progress = 1, staticmethod(lambda done, total: None)
 
@@ -88,7 +88,7 @@ def test_copies_are_adapted_without_it(run, speech, monkeypatch):
 
 
 def test_speakers_are_adapted_without_it(run, speech, monkeypatch):
-    """Its decode has an empty line, and there is nothing to align."""
+    """Its hypothesis is empty, so there is nothing to align."""
     from recipes.steps import gmm
 
     run.names |= {"plp/test": speech.cepstra}

@@ -41,8 +41,8 @@ def test_an4_trains_a_second_tdnnf_for_unknown_speakers():
     assert an4().needs_adapted
     assert replace(an4(), chain=False).networks == ["lstm_smbr"]
     assert not replace(an4(), chain_features="fbank").needs_adapted
-    others = [make().networks for name, make in PROFILES.items() if name != "an4"]
-    assert not any("chain_fbank" in networks for networks in others)
+    networks_by_profile = [make().networks for name, make in PROFILES.items() if name != "an4"]
+    assert not any("chain_fbank" in networks for networks in networks_by_profile)
 
 
 def test_copies_and_recipes_that_need_audio_are_refused_with_features_alone():
@@ -50,9 +50,9 @@ def test_copies_and_recipes_that_need_audio_are_refused_with_features_alone():
     with pytest.raises(ValueError, match="augment"):
         replace(kaldi(), corpus=corpus).refuse_contradictions()
     replace(kaldi(), corpus=corpus, augment=AugmentConfig()).refuse_contradictions()
-    for other in (ctc_config.kaldi(), farfield_config.demo()):
+    for config in (ctc_config.kaldi(), farfield_config.demo()):
         with pytest.raises(ValueError, match=r"needs audio|from audio"):
-            replace(other, corpus=corpus).refuse_contradictions()
+            replace(config, corpus=corpus).refuse_contradictions()
     unnamed = CorpusConfig("table", speakers="auto")
     with pytest.raises(ValueError, match="names its speakers"):
         replace(farfield_config.demo(), corpus=unnamed).refuse_contradictions()

@@ -1,4 +1,4 @@
-"""The targets that the far field's teacher is trained on, with rounds of realignment (C9)."""
+"""Training targets of the far-field teacher, with rounds of realignment (C9)."""
 
 from dataclasses import replace
 from types import SimpleNamespace
