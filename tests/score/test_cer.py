@@ -14,13 +14,13 @@ def distance(x, y):
     """Levenshtein's distance by its recursive definition."""
 
     @cache
-    def of(i, j):
+    def distance_of_prefixes(i, j):
         if not i or not j:
             return i + j
-        same = of(i - 1, j - 1) + (x[i - 1] != y[j - 1])
-        return min(same, of(i - 1, j) + 1, of(i, j - 1) + 1)
+        same = distance_of_prefixes(i - 1, j - 1) + (x[i - 1] != y[j - 1])
+        return min(same, distance_of_prefixes(i - 1, j) + 1, distance_of_prefixes(i, j - 1) + 1)
 
-    return of(len(x), len(y))
+    return distance_of_prefixes(len(x), len(y))
 
 
 @settings(max_examples=60, deadline=None)

@@ -51,7 +51,7 @@ def test_words_are_dropped_before_the_rules_in_any_case():
     assert normalise.name == "basic-4 without <UNK> [noise]"
 
 
-def test_digits_that_english_removes_are_remarked():
+def test_digits_removed_by_english_get_a_remark():
     normalise = ScoringFilter("english")
     normalise("CALL 911 NOW")
     assert "removed 3 characters" in normalise.remarks()[0]
