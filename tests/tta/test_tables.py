@@ -113,7 +113,7 @@ def test_tta_in_minutes_with_percentages_of_the_first(platforms):
     assert not any(cell.best for cell in table.rows[0].cells)
 
 
-def test_three_rules_stand_below_one_another(platforms):
+def test_three_rules_are_below_one_another(platforms):
     table = rules_table(platforms, CONFIG)
     assert [row.cells[0].text for row in table.rows] == ["slow", "", "", "fast", "", ""]
     dawnbench = table.rows[1].cells
@@ -142,7 +142,7 @@ def test_small_rents_keep_two_digits(training):
     assert cells(rent_table(platforms, CONFIG))[0][2] == (f"{tta / 60 * 0.05:.2g}", "")
 
 
-def test_without_prices_nothing_is_said_of_them(training):
+def test_without_prices_the_tables_have_no_prices(training):
     platforms = read_platforms([str(training("a"))])
     assert price_table(platforms, CONFIG) is None
     assert cost_table(platforms) is None
@@ -181,9 +181,13 @@ def test_final_rates_come_from_the_recipes_results(training, tmp_path):
     assert cells(final_table(platforms)) == [
         [("one", ""), ("ctc", ""), ("3gram", ""), ("7.10", "")]
     ]
-    other = read_platforms([str(training("other"))])
-    assert final_table(other) is None
-    assert cells(final_table(other, [result]))[0][1:] == [("ctc", ""), ("3gram", ""), ("7.10", "")]
+    platforms_without_results = read_platforms([str(training("other"))])
+    assert final_table(platforms_without_results) is None
+    assert cells(final_table(platforms_without_results, [result]))[0][1:] == [
+        ("ctc", ""),
+        ("3gram", ""),
+        ("7.10", ""),
+    ]
     assert stage_table(platforms) is None
 
 

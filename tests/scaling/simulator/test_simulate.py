@@ -1,4 +1,4 @@
-"""The simulator: closed forms of time, and mathematics equal to plain loops of the same classes."""
+"""The simulator: times against closed forms, weights against plain loops of the same classes."""
 
 from dataclasses import replace
 
@@ -97,7 +97,7 @@ ADAM = replace(PLAIN, optimizer="adam", rate=0.01, final_rate=0.002)
 
 
 def adam(task, scenario, learners=1):
-    """Models of learners that average them after every step, each with an Adam of its own."""
+    """Return models of learners with separate Adam states, averaged after every step."""
     models = [torch.nn.Parameter(task.initial()) for _ in range(learners)]
     optimizers = [torch.optim.Adam([model]) for model in models]
     for first in range(0, scenario.minibatches, learners):
@@ -250,14 +250,15 @@ def test_workers_of_asgd_go_on_from_the_weights_that_were_sent_to_them(task):
     network = Network(per_host=1, between=1e9, latency=1.2)
     scenario = replace(PLAIN, minibatches=6, final_rate=PLAIN.rate, network=network)
 
-    def moved(weights, *parts):
+    def apply_gradients(weights, *parts):
         gradients = [task.gradients(w[None], [number], 4)[0] for w, number in parts]
         return weights - 2 * PLAIN.rate * sum(gradients) / 2
 
     first = task.initial()
-    second = moved(first, (first, 0), (first, 2))  # at 2 s, both of worker 0
-    third = moved(second, (first, 1), (second, 4))  # at 3 s; worker 1's reply left at 2.2 s
-    last = moved(third, (third, 5), (second, 3))  # worker 0 has taken 5 over
+    second = apply_gradients(first, (first, 0), (first, 2))  # at 2 s, both of worker 0
+    # At 3 s; the reply to worker 1 left at 2.2 s.
+    third = apply_gradients(second, (first, 1), (second, 4))
+    last = apply_gradients(third, (third, 5), (second, 3))  # worker 0 has taken 5 over
     outcome = simulate("asgd", 2, scenario, task)
     assert outcome.loss == pytest.approx(task.evaluate(last)[0], abs=1e-6)
 
@@ -269,7 +270,7 @@ def test_nodes_need_the_same_number_of_workers():
 
 @pytest.mark.parametrize("method", ["adpsgd", "asgd", "hadpsgd"])
 def test_a_fast_worker_takes_over_what_a_slow_one_has_not_begun(method):
-    """All come to the end within one step of the slowest, as the sharing of real steps has it."""
+    """All end within one step of the slowest, as when real steps are shared."""
     network = replace(FREE, per_host=2)
     scenario = replace(PLAIN, minibatches=400, times=StepTimes(1.0, slow={3: 5.0}), network=network)
     outcome = simulate(method, 4, scenario, None)
@@ -284,16 +285,16 @@ def test_fewer_minibatches_than_workers_are_refused():
 
 
 def test_a_slow_worker_stops_those_that_keep_step_and_no_others():
-    kept = {}
+    speed_ratios = {}
     for method in METHODS:
         times = StepTimes(1.0, slow={7: 10.0})
         scenario = replace(PLAIN, minibatches=1600, times=times)
-        kept[method] = simulate(method, 8, scenario, None).speedup / 8
+        speed_ratios[method] = simulate(method, 8, scenario, None).speedup / 8
     for method in ("ssgd", "gtc", "bmuf", "adpsgd delayed"):
-        assert kept[method] == pytest.approx(0.1, rel=1e-3)
+        assert speed_ratios[method] == pytest.approx(0.1, rel=1e-3)
     for method in ("adpsgd", "adpsgd random", "asgd"):
-        assert kept[method] == pytest.approx((7 + 0.1) / 8, abs=0.05)
-    assert kept["hadpsgd"] == pytest.approx((4 + 0.4) / 8, abs=0.05)
+        assert speed_ratios[method] == pytest.approx((7 + 0.1) / 8, abs=0.05)
+    assert speed_ratios["hadpsgd"] == pytest.approx((4 + 0.4) / 8, abs=0.05)
 
 
 def test_an_all_reduce_takes_what_its_rings_do():
