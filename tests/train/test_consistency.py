@@ -5,7 +5,7 @@ from toolkit.train.config import CtcTrainingConfig, LfmmiConfig, SpecAugmentConf
 from toolkit.train.specaugment import view_divergence
 
 
-def test_the_gradient_of_the_divergence_takes_the_other_view_as_given():
+def test_the_divergence_has_no_gradient_for_the_other_view():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64).requires_grad_()
     view_divergence(logits.log_softmax(-1), torch.tensor([2, 2])).backward()
