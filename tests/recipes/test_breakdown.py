@@ -39,7 +39,7 @@ def rows(page):
     return [re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", row) for row in page.split("<tr>")[2:]]
 
 
-def test_the_papers_twelve_days_stand_beside_the_runs_hours(breakdown):
+def test_the_papers_twelve_days_are_beside_the_runs_hours(breakdown):
     page, _ = breakdown
     assert "The paper, a million hours, the student: 12 days" in page
     assert "This run, all parts: 16 h 30 min" in page

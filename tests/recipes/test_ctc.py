@@ -40,7 +40,7 @@ def test_every_search_has_word_times_for_the_page(exp):
         assert all(hypotheses[name].split() == words for name, words in timed.items())
 
 
-def test_a_row_for_each_search_and_split(exp):
+def test_results_have_a_row_for_each_search_and_split(exp):
     rows = json.loads((exp / "results.json").read_text())
     searches = [*SEARCHES, RESCORED]
     expected = [("ctc", search, split) for search in searches for split in ("dev", "test")]

@@ -73,7 +73,9 @@ def test_records_follow_the_network(tmp_path):
     ("profile", "total", "per_device", "readers", "buffer"),
     [("sys1", 96, 24, 8, 40), ("sys2", 240, 60, 16, 100), ("sys10", 300, 150, 16, 100)],
 )
-def test_the_papers_machines(profile, total, per_device, readers, buffer, monkeypatch):
+def test_profiles_match_the_papers_machines(
+    profile, total, per_device, readers, buffer, monkeypatch
+):
     """The paper's table (A10), and the batch of 96 of the equal-batch study."""
     for name, batch in ((profile, total), (f"{profile}-equal", 96)):
         config = PROFILES[name]()

@@ -34,7 +34,7 @@ def widths(monkeypatch):
     return widths
 
 
-def test_a_command_evaluates_while_the_training_goes_on_and_ends_with_it(recipe, tmp_path, widths):
+def test_a_command_evaluates_during_the_training_and_ends_with_it(recipe, tmp_path, widths):
     exp = tmp_path / "exp"
     assert "evaluator=elsewhere" in evaluate(exp).output
     statuses = []

@@ -39,7 +39,7 @@ def losses(folder):
     return [record["loss"] for record in json.loads((folder / "history.json").read_text())]
 
 
-def test_three_runs_by_one_command(exp, tmp_path):
+def test_one_command_trains_three_runs(exp, tmp_path):
     arguments = ["--runs", 3, "--device", "cpu", "--cer", "100", "--wer", "100", f"this={exp}"]
     result = bench(*arguments, "--out", tmp_path / "tta")
     assert result.exit_code == 0, result.output

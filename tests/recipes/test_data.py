@@ -71,7 +71,7 @@ def test_folders_of_audio_above_the_corpus_are_inputs(tmp_path):
     assert run.needed == [run.data, run.data / "../wav"]
 
 
-def test_rooms_are_made_anew_from_other_recordings_wherever_these_are(tmp_path, monkeypatch):
+def test_rooms_are_simulated_again_from_other_recordings_in_any_folder(tmp_path, monkeypatch):
     from recipes.steps import farfield
 
     run = FromKaldi(tmp_path)
@@ -83,9 +83,7 @@ def test_rooms_are_made_anew_from_other_recordings_wherever_these_are(tmp_path, 
 
 
 @pytest.mark.parametrize(("speakers", "expected"), [("recording", 8), ("auto", 1)])
-def test_recordings_without_speakers_are_clustered_where_that_is_asked_for(
-    tmp_path, speakers, expected
-):
+def test_recordings_without_speakers_are_clustered_if_configured(tmp_path, speakers, expected):
     from recipes.steps.data import write_corpus
 
     run = FromKaldi(tmp_path)
@@ -149,7 +147,7 @@ class WithTags(FromKaldi):
         ("as-given", "keep", "so [noise] {LG} w", "so [noise] {LG} w", None),
     ],
 )
-def test_tags_of_transcripts(tmp_path, normaliser, tags, train, dev, recorded):
+def test_tags_of_transcripts_follow_the_setting(tmp_path, normaliser, tags, train, dev, recorded):
     """Tags trained as the noise phone are <UNK> only in the training data."""
     from recipes.steps.data import hybrid_policy, write_corpus
 
@@ -172,7 +170,7 @@ def test_tags_of_transcripts(tmp_path, normaliser, tags, train, dev, recorded):
         ("english-upper-2", False, "M'APPELLE PO' 'TIS"),
     ],
 )
-def test_words_of_transcripts_that_the_lexicon_decides(
+def test_the_lexicon_decides_about_words_of_transcripts(
     tmp_path, caplog, normaliser, splits, written
 ):
     from recipes.steps.data import hybrid_policy, write_corpus

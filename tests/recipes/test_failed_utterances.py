@@ -58,14 +58,14 @@ def run(speech, tmp_path):
     return Prepared(speech, tmp_path)
 
 
-def test_gmms_are_trained_without_it(run):
+def test_gmms_are_trained_without_a_failed_utterance(run):
     from recipes.steps.gmm import train_mono
 
     assert train_mono(run)["pdfs"] > 0
     assert (run.root / "mono" / "history.json").exists()
 
 
-def test_copies_are_adapted_without_it(run, speech, monkeypatch):
+def test_copies_are_adapted_without_a_failed_utterance(run, speech, monkeypatch):
     from recipes.steps import gmm
 
     gmm.train_mono(run)
@@ -87,7 +87,7 @@ def test_copies_are_adapted_without_it(run, speech, monkeypatch):
         )
 
 
-def test_speakers_are_adapted_without_it(run, speech, monkeypatch):
+def test_speakers_are_adapted_without_a_failed_utterance(run, speech, monkeypatch):
     """Its hypothesis is empty, so there is nothing to align."""
     from recipes.steps import gmm
 
@@ -112,7 +112,7 @@ def test_speakers_are_adapted_without_it(run, speech, monkeypatch):
     assert adapted == {u: list(words) for u, words in speech.transcripts.items()}
 
 
-def test_ctc_scores_what_has_no_posteriors(run, speech):
+def test_ctc_references_include_utterances_without_posteriors(run, speech):
     from recipes.steps.ctc import split_data
 
     folder, names = run.root / "posteriors", list(speech.transcripts)

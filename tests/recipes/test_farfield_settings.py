@@ -32,7 +32,7 @@ def make_utterance(speaker, number, seconds=5.0):
     return make_cut(id, recording, "T", speaker)
 
 
-def test_the_grid_reaches_below_the_scales_that_are_chosen():
+def test_the_grid_reaches_below_the_chosen_scales():
     usual = HybridConfig().decode
     for profile in PROFILES.values():
         assert profile().decode.scales == (0.15, *usual.scales)
@@ -109,7 +109,7 @@ def test_full_trains_in_parallel():
 
 
 @pytest.mark.parametrize("recipe", ["farfield_ssl", "librispeech"])
-def test_without_a_method_the_settings_to_change_are_those_of_the_recipe(recipe, monkeypatch):
+def test_without_a_parallel_method_the_message_names_the_recipes_settings(recipe, monkeypatch):
     config = import_module(f"recipes.{recipe}.config").PROFILES["demo"]()
     monkeypatch.setattr("toolkit.processes.ranks.world_size", lambda: 2)
     with pytest.raises(ParallelError) as error:
@@ -120,7 +120,7 @@ def test_without_a_method_the_settings_to_change_are_those_of_the_recipe(recipe,
     assert "--set ce." not in str(error.value)
 
 
-def test_the_student_learns_from_the_labelled_speech_as_the_baseline_does(tmp_path, monkeypatch):
+def test_the_student_learns_from_the_same_labelled_speech_as_the_baseline(tmp_path, monkeypatch):
     """It uses the copies too, and the targets of the last round of alignment."""
     from recipes.steps import learning
 
@@ -146,7 +146,7 @@ def test_the_student_learns_from_the_labelled_speech_as_the_baseline_does(tmp_pa
 @pytest.mark.parametrize(
     ("objective", "beside"), [("ce", {14, 15, 16, 24, 25, 26, 27}), ("lfmmi", set())]
 )
-def test_stages_run_beside_others_only_where_these_train(objective, beside, tmp_path):
+def test_stages_run_in_parallel_only_with_training_stages(objective, beside, tmp_path):
     """Otherwise they would use half of the jobs while nothing else runs."""
     from recipes.farfield_ssl.run import recipe
 

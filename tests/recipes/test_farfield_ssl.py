@@ -404,7 +404,7 @@ def bucket(monkeypatch):
 
 
 @pytest.mark.timeout(600)
-def test_a_student_of_shards_in_a_store_is_that_of_a_folder(finished, typed, bucket, tmp_path):
+def test_a_student_of_shards_in_a_store_equals_that_of_a_folder(finished, typed, bucket, tmp_path):
     copy = Path(shutil.copytree(finished.root, tmp_path / "exp"))
     cache = tmp_path / "cache"
     settings = ["--set", f"storage={bucket}", "--set", f"cache.folder={cache}"]

@@ -187,7 +187,7 @@ def test_the_table_of_results_is_printed_at_the_end(quick):
     assert ".partial" not in table_of(quick.rows, quick.result.output, "==")
 
 
-def test_every_stage_leaves_a_marker_and_nothing_half_done(quick):
+def test_every_stage_leaves_a_marker_and_no_partial_output(quick):
     markers = {path.stem: path for path in quick.root.glob("stages/[0-9]*")}
     assert sorted(markers) == [f"{number:02d}" for number in STAGES]
     for path in markers.values():

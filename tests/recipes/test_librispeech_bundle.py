@@ -239,7 +239,7 @@ def test_the_bundle_needs_nothing_of_the_run(finished, commands, tmp_path):
     assert result.output == f"a {words}"
 
 
-def test_the_bundle_aligns_to_where_the_words_were_put(finished, commands, tmp_path):
+def test_the_bundle_aligns_words_to_their_true_times(finished, commands, tmp_path):
     """Compared with the synthesiser's word times."""
     dev = finished.root / "corpus" / "dev"
     files = {"text": sorted(dev.rglob("*.trans.txt")), "true.ctm": sorted(dev.rglob("words.ctm"))}

@@ -58,7 +58,7 @@ def test_the_list_shows_state_time_and_result_of_every_stage(finished, commands)
     assert finished.content() == contents
 
 
-def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands):
+def test_a_dry_run_prints_the_plan_and_changes_nothing(finished, commands):
     contents = finished.content()
     arguments = (*commands.demo, "--exp", finished.root, "--dry-run")
     lines = commands.run(*arguments).output.splitlines()
@@ -194,7 +194,7 @@ def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands
     assert chosen["weights"].keys() == {"sat", "lstm_smbr"}
 
 
-def test_the_gmms_alone_make_a_bundle(finished, commands, copy):
+def test_gmms_without_networks_make_a_bundle(finished, commands, copy):
     settings = ("lstm=false", "adapted=false", "bidirectional=false", "chain=false")
     off = [word for setting in settings for word in ("--set", setting)]
     again = commands.run(*commands.demo, *off, "--exp", copy.root)

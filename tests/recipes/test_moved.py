@@ -18,7 +18,7 @@ def move(small):
     small.exp, small.corpus = exp, corpus
 
 
-def test_after_a_move_all_is_done_and_can_be_done_again(small):
+def test_after_a_move_every_stage_is_done_and_can_run_again(small):
     contents = small.contents()
     move(small)
     states = small.states()
@@ -50,7 +50,7 @@ def test_no_absolute_path_is_left_in_what_later_stages_read(small):
         assert not [name for name in inputs if name.startswith("/")]
 
 
-def test_a_partial_stage_goes_on_after_a_move(small):
+def test_a_partial_stage_continues_after_a_move(small):
     path = small.exp / "stages" / "06.json"
     marker = json.loads(path.read_text())
     path.unlink()

@@ -53,11 +53,11 @@ def names(run):
     return [system.name for system in neural_systems(run, SYSTEMS)]
 
 
-def test_the_best_on_dev_of_those_that_the_larger_model_has_rescored(run):
+def test_the_best_system_on_dev_after_rescoring_is_selected(run):
     assert names(run) == ["blstm"]
 
 
-def test_the_simpler_one_of_equals(run):
+def test_the_simplest_of_equal_systems_is_selected(run):
     path = run.need("decode/sat/rows.json")
     path.write_text(path.read_text().replace('"sub": 8', '"sub": 6'))
     assert names(run) == ["sat"]

@@ -78,7 +78,7 @@ def test_the_as_given_normaliser_keeps_words_as_written(run, sentences, tmp_path
     assert [units.decode(units.encode(text)) for text in sentences] == [*sentences]
 
 
-def test_without_the_rules_transcripts_stay_as_they_are(run, tmp_path):
+def test_without_rules_transcripts_stay_unchanged(run, tmp_path):
     code, output = run()
     assert code == 1
     assert "would know no word of the training transcripts" in output

@@ -116,7 +116,7 @@ def test_an_utterance_without_a_hypothesis_is_deleted(tmp_path):
     assert utterances[-1].deletions == utterances[-1].ref_units > 0
 
 
-def test_without_errors_of_the_baseline_there_is_no_gain():
+def test_a_baseline_without_errors_gives_no_gain():
     from recipes.steps.farfield import gain, gains_table
 
     no_gain = gain("DP1", score_with_errors([0, 0, 0]), score_with_errors([0, 1, 0]))

@@ -88,7 +88,7 @@ def trained(train, tmp_path_factory):
     return out, headline, len(reports)
 
 
-def test_a_round_trains_on_what_the_network_aligned(inputs, trained, speech, tmp_path):
+def test_a_round_trains_on_the_networks_alignment(inputs, trained, speech, tmp_path):
     out, headline, _ = trained
     assert headline["frame_accuracy"] > 0.8
     folders = [out / "rounds/0" / f"ali.{offset}" for offset in range(3)]
@@ -113,7 +113,7 @@ def test_a_round_trains_on_what_the_network_aligned(inputs, trained, speech, tmp
 
 @pytest.mark.long
 @pytest.mark.parametrize("share", [0.3, 0.7])
-def test_a_killed_round_continues_to_the_same_bits(train, trained, tmp_path, monkeypatch, share):
+def test_a_killed_round_ends_with_the_same_bits(train, trained, tmp_path, monkeypatch, share):
     out, headline, num_reports = trained
     reports = iter(range(round(share * num_reports)))  # the second half are the round's
 

@@ -10,7 +10,7 @@ from toolkit.corpus.config import CorpusConfig
 
 
 @pytest.mark.parametrize("row", TABLE)
-def test_rows_of_the_table_are_met(row):
+def test_sizes_match_the_rows_of_the_table(row):
     assert dataclasses.astuple(sizes(row.hours)) == pytest.approx(dataclasses.astuple(row))
 
 
@@ -55,7 +55,7 @@ def test_halfway_is_the_geometric_mean():
     assert sizes((0.5 * 1.5) ** 0.5).leaves == pytest.approx((250 * 500) ** 0.5)
 
 
-def test_a_configuration_of_half_an_hour():
+def test_half_an_hour_gives_a_small_configuration():
     corpus = CorpusConfig("table", dev_speakers=1)
     config = config_for_hours(0.5, corpus=corpus)
     assert config.corpus == corpus

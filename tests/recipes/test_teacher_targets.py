@@ -66,7 +66,7 @@ class DrawnRun:
         pass
 
 
-def test_the_teacher_is_trained_on_what_the_baseline_has_realigned(speech, tmp_path):
+def test_the_teacher_is_trained_on_the_baselines_realignment(speech, tmp_path):
     run = DrawnRun(speech, tmp_path, rounds=1)
     baseline_ce(run)
     teacher_ce(run)

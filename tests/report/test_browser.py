@@ -55,7 +55,7 @@ class Rows(HTMLParser):
 
 
 @given(st.lists(st.tuples(WORDS, WORDS).filter(any), max_size=30))
-def test_pieces_are_the_alignment(pairs):
+def test_compact_pieces_restore_the_alignment(pairs):
     restored = []
     for piece in compact_alignment(pairs):
         restored += [(w, w) for w in piece.split(" ")] if isinstance(piece, str) else [tuple(piece)]

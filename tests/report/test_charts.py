@@ -57,7 +57,7 @@ def test_everything_lies_inside_the_drawing_and_text_is_escaped():
     assert float(band.get("x")) >= 40  # clipped at the axis
 
 
-def test_markers_tell_their_point():
+def test_markers_have_the_values_of_their_point():
     titles = ["first", "second", "third"]
     series = [Series("a", [0, 1, 2], [1, 2, 3], colour=1, markers=True, titles=titles)]
     root = ElementTree.fromstring(chart(series=series).svg(400, 300))

@@ -158,7 +158,7 @@ def test_differences_are_those_of_the_scoring_tool(systems):
             assert comparison.exact == expected.p_value
 
 
-def test_of_few_segments_the_exact_test_decides():
+def test_the_exact_test_decides_with_few_segments():
     """Three utterances are all worse by two errors; matched pairs give an infinite statistic."""
     texts = {f"u{n}": "a b c d e f g h" for n in range(10)}
     worse = texts | {f"u{n}": "x x c d e f g h" for n in range(3)}

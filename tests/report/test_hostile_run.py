@@ -10,7 +10,9 @@ from toolkit.report.run_page import write_report
 
 
 @pytest.mark.parametrize("hide", [lambda cut: cut.append(cut), lambda cut: cut.perturb_volume(0.5)])
-def test_no_command_of_somebodys_run_directory_is_run(finished, tmp_path, monkeypatch, hide):
+def test_no_command_of_an_untrusted_run_directory_is_executed(
+    finished, tmp_path, monkeypatch, hide
+):
     monkeypatch.chdir(tmp_path)
     for path in finished.root.glob("data/*.jsonl"):
         lines = []

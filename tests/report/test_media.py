@@ -43,7 +43,7 @@ def entries(*words):
     return [TimedToken(*word) for word in words]
 
 
-def test_words_stand_at_their_times_with_boundaries_and_axes():
+def test_words_are_drawn_at_their_times_with_boundaries_and_axes():
     utterance = score_utterance("the cat sat", f"the {HOSTILE} sat down")
     times = entries(("the", 0.1, 0.4), (HOSTILE, 0.4, 1.0), ("sat", 1.0, 1.5), ("down", 1.6, 2.0))
     html = player(CLIP, times, utterance)

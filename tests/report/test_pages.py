@@ -70,7 +70,7 @@ def test_tables_mark_the_best_the_published_and_continued_rows():
     assert '<th colspan="1" class="group">CER at most</th>' in text
 
 
-def test_a_table_prints(capsys):
+def test_a_table_is_printed_to_the_terminal(capsys):
     table().print()
     output = capsys.readouterr().out
     for text in ("Times", "a & b", "12.3 (100 %)", "CER 10 %", "A note."):

@@ -104,7 +104,7 @@ def test_systems_have_colours_and_language_models_shapes():
 
 
 @pytest.mark.parametrize("highest", [100.0, 10.0, 9.0])
-def test_a_marker_stands_off_the_number_and_the_name(highest):
+def test_markers_keep_a_distance_from_numbers_and_names(highest):
     rows = [result("mono", "3gram", highest), result("a" * 60, "4gram", 0.0)]
     for drawing in re.findall(r"<svg.*?</svg>", interval_figures(rows)):
         width = float(re.search(r'viewBox="0 0 (\d+)', drawing)[1])

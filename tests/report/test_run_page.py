@@ -122,7 +122,7 @@ def test_stages_are_shown_in_their_states(page):
     assert "Prepare lexicon" in page  # the title of a stage without a marker, from the log
 
 
-def test_errors_are_marked_as_they_were_made(page):
+def test_errors_are_marked_by_kind(page):
     assert '<del class="sub">cat</del> <ins class="sub">hat</ins>' in page
     assert '<del class="gone">on</del>' in page
     assert '<ins class="new">five</ins>' in page
@@ -343,7 +343,7 @@ setTimeout(done, 3000);
 
 @needs_browser
 @pytest.mark.parametrize("width", [1280, 400])
-def test_in_a_browser(page, tmp_path, width):
+def test_the_page_works_in_a_browser(page, tmp_path, width):
     watched = tmp_path / "watched.html"
     watched.write_text(
         page.replace("<head>", f"<head>{WATCH}").replace("</body>", f"{LOOK}</body>"),
@@ -376,7 +376,7 @@ def test_invalid_unicode_does_not_stop_the_page(finished, tmp_path):
     assert "the" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_numbers_beyond_a_float_leave_their_part_out(finished, tmp_path):
+def test_numbers_beyond_a_float_drop_only_their_part(finished, tmp_path):
     gain = {"split": "dev", "werr": 1.0, "low": HUGE, "high": HUGE}
     (finished.root / "werr.json").write_text(json.dumps({"lstm": [gain]}))
     write_report(finished.root, tmp_path / "page.html", ReportConfig(utterances=0))
@@ -415,7 +415,7 @@ def cells(html):
     return re.findall(r'<td( class="chosen")? style="--shade:\d+%">([\d.]+)</td>', html)
 
 
-def test_two_weights(write):
+def test_a_grid_of_two_weights_is_a_table(write):
     head = "acoustic_scale word_penalty errors words wer search_scale"
     rows = ["0.1 0 3 10 30.00 0.1", "0.1 -1 2 10 20.00 0.1", "0.2 0 4 10 40.00 0.1"]
     run = write("mono", head, rows, {"acoustic_scale": 0.1, "word_penalty": -1.0})
@@ -429,7 +429,7 @@ def test_two_weights(write):
     assert "Lowest over" not in html
 
 
-def test_of_three_weights_the_lowest_over_the_third(write):
+def test_with_three_weights_the_grid_has_the_minimum_over_the_third(write):
     head = "neural acoustic_scale word_penalty errors words wer search_scale"
     rows = ["0 0.2 -1 3 10 30.00 1", "0 0.2 0 2 10 20.00 1", "1 0.2 0 5 10 50.00 1"]
     chosen = {"neural": 0.0, "acoustic_scale": 0.2, "word_penalty": 0.0}

@@ -48,7 +48,7 @@ def test_every_series_of_the_history_is_drawn(run):
     assert headings(training_progress(run, [History("lstm", EPOCHS[:1])])) == []
 
 
-def test_a_gaussian_training_has_no_course(run):
+def test_a_gmm_training_has_no_progress_chart(run):
     rows = [{"iteration": n, "log_likelihood_per_frame": -n, "rate": 1.0} for n in (1, 2)]
     assert training_progress(run, [History("mono", rows)]) == ""
 

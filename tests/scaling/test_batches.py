@@ -32,7 +32,7 @@ def test_every_method_and_batch_has_as_many_trials_as_the_baseline(task):
     assert 0.3 < rows["ADPSGD", 512]["averagings per step"] <= 1
 
 
-def test_rows_have_the_best_rate_and_the_papers():
+def test_rows_have_the_best_rate_and_the_papers_rate():
     study, outcome = TunedBatches(), lambda loss: Outcome("x", 1, 1.0, minibatches=1, loss=loss)
     losses = {("ssgd", 256): [2.0, 1.0], ("adpsgd", 1024): [1.5, 1.2, float("nan")]}
     trials = [

@@ -106,7 +106,7 @@ def trainings(losses, seed=0, alone=1.0):
             yield Trained(method, batch, Outcome(method, 1, 1.0, loss=loss), seed)
 
 
-def test_largest_batch_is_that_up_to_which_all_are_good():
+def test_the_largest_batch_is_the_last_of_consecutive_good_ones():
     study = Frontier(methods=("scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed"))
     losses = {
         "scpsgd": (1.0, 1.2, 1.0),
@@ -134,7 +134,7 @@ def test_ratios_without_a_limit_found_are_bounds():
     assert Reach(4096, ">=").ratio(Reach(2048, "<")) == ">= 2.00"
 
 
-def test_a_batch_is_as_good_as_the_median_over_seeds_says():
+def test_a_batch_is_judged_by_the_median_over_seeds():
     study = Frontier(methods=("adpsgd",))
     nan = float("nan")  # it diverged
     by_seed = [(1.0, nan, nan), (2.0, 2.0, 2.0), (3.0, 3.1, nan)]  # alone: 1, 2, 3

@@ -87,7 +87,7 @@ def test_longer_pairs_have_kaldis_split_and_keep_both_sequences(ref, hyp):
         ("b c c a b b", "b c c d c d d a a", (3, 0, 3)),  # (4, 1, 1) if deletions won ties
     ],
 )
-def test_split_worked_out_by_hand(ref, hyp, expected):
+def test_errors_split_as_worked_out_by_hand(ref, hyp, expected):
     assert counts(align(ref.split(), hyp.split())) == expected
 
 
@@ -101,7 +101,7 @@ def test_split_worked_out_by_hand(ref, hyp, expected):
         ("a b c", "", (0, 3, 0)),
     ],
 )
-def test_sclites_split_worked_out_by_hand(ref, hyp, expected):
+def test_errors_split_as_sclite_does_worked_out_by_hand(ref, hyp, expected):
     assert counts(align(ref.split(), hyp.split(), "sclite")) == expected
 
 

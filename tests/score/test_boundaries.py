@@ -19,7 +19,7 @@ def move_boundaries(entry, start_ms, end_ms):
     return dataclasses.replace(entry, start=start, duration=entry.end + end_ms / 1000 - start)
 
 
-def test_an_alignment_compared_with_itself():
+def test_an_alignment_compared_with_itself_has_no_deviation():
     words = entries("a", "ONE TWO THREE") + entries("b", "ONE")
     report = compare_boundaries(words, words)
     assert (report.num_compared, report.num_reference_only, report.num_hypothesis_only) == (4, 0, 0)

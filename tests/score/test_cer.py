@@ -49,7 +49,7 @@ def test_the_papers_rate_divides_by_the_longer_side():
     assert error_rates(refs, hyps).cer_usual == 100.0
 
 
-def test_a_missing_hypothesis_is_one_of_nothing():
+def test_a_missing_hypothesis_counts_as_empty():
     refs = {"u": "A B", "v": "C"}
     assert error_rates(refs, {"u": "A B"}) == error_rates(refs, {"u": "A B", "v": ""})
     assert error_rates(refs, {"u": "A B"}).wer == pytest.approx(100 / 3)

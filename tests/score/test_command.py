@@ -55,7 +55,7 @@ def test_strict_mode_ends_with_an_error(files):
     assert "1 of 3 utterances have no hypothesis, first 'b-1'" in result.stderr
 
 
-def test_recordings_against_segments_with_tables(files):
+def test_recordings_are_scored_against_segments_with_tables(files):
     result = run(
         "--ref", files / "x.stm", "--hyp", files / "x.ctm", "--per-speaker", "--per-utterance"
     )  # fmt: skip
@@ -66,7 +66,7 @@ def test_recordings_against_segments_with_tables(files):
     assert "1 words recognised in q 1" in result.stderr
 
 
-def test_everything_in_a_folder(files):
+def test_out_writes_every_file_into_a_folder(files):
     result = run(
         "--ref", files / "ref", "--hyp", files / "hyp", "--speakers", "id", "--out", files / "o"
     )
@@ -164,7 +164,7 @@ def test_json_is_not_mixed_with_alignments(files):
         (["--normalise", "basic"], "--normalise basic removes the marks that --glm reads"),
     ],
 )
-def test_options_that_a_glm_excludes(files, options, message):
+def test_a_glm_excludes_other_options(files, options, message):
     arguments = ["--ref", files / "ref", "--hyp", files / "hyp", "--glm", files / "x.glm"]
     result = run(*arguments, *options)
     assert result.exit_code == 2

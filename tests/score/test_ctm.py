@@ -17,7 +17,7 @@ def read(tmp_path):
     return read
 
 
-def test_lines_that_sclite_takes(read):
+def test_lines_of_sclites_ctm_format_are_read(read):
     entries = read(
         ";; comment\n\n"
         "r A 1.5 0.2 one NA\n"

@@ -20,7 +20,7 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_a_pair_of_files(files):
+def test_a_pair_of_files_is_read(files):
     sides = InputReader().read(files / "ref", files / "hyp.trn")
     assert (sides.refs["s1-1"], sides.hyps["s1-1"], sides.speakers) == ("a b", "a x", None)
     assert sides.notes == (
@@ -75,12 +75,12 @@ def test_an_stm_needs_a_ctm_and_errors_name_files(files):
 @pytest.mark.parametrize(
     ("id", "speaker"), [("a-b_c", "a"), ("a_b", "a"), ("a_b-c", "a_b"), ("a-1/b_c", "a-1")]
 )
-def test_speaker_of_an_id(id, speaker):
+def test_the_speaker_is_read_from_an_id(id, speaker):
     assert speaker_of_id(id) == speaker
 
 
 @pytest.mark.parametrize("id", ["abc", "-a"])
-def test_ids_without_a_speaker(id):
+def test_ids_without_a_speaker_are_an_error(id):
     with pytest.raises(ToolkitError, match="file of `utterance speaker` lines"):
         speaker_of_id(id)
 
@@ -153,7 +153,7 @@ def test_names_that_differ_only_in_white_space_become_numbers():
     assert names_of([Path("d/x y/text"), Path("d/x_y/text")]) == ["1", "2"]
 
 
-def test_files_named_as_ctm_and_stm_are_read_so_whatever_the_format_of_others(files):
+def test_the_suffixes_ctm_and_stm_override_the_format_option(files):
     (files / "one.ctm").write_text("s1-1 1 0.5 0.2 b\ns1-1 1 0 0.2 a\n")
     sides = InputReader("text").read(files / "ref", files / "one.ctm")
     assert (sides.hyps, sides.marked) == ({"s1-1": "a b"}, True)

@@ -16,7 +16,7 @@ def test_different_normal_forms_get_a_remark():
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\u2028", "\u0085"])
-def test_white_space_of_unicode_is_part_of_a_word_and_noted(space):
+def test_unicode_white_space_is_part_of_a_word_and_gets_a_remark(space):
     ref = f"a{space}b c"
     result = score({"u": ref}, {"u": "a b c"})
     assert (result.ref_units, result.errors) == (2, 2)

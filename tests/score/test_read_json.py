@@ -41,7 +41,7 @@ def test_cuts_give_texts_and_speakers(write, name):
         [{"utterance": "u1", "text": "a b"}, {"path": "u2.wav", "text": "c", "speaker": None}],
     ],
 )
-def test_records_and_mappings(write, content):
+def test_records_and_mappings_give_texts_by_id(write, content):
     assert read_transcripts(write("x.json", content)).texts == {"u1": "a b", "u2": "c"}
 
 
@@ -120,11 +120,11 @@ WHISPER = {
 
 
 @pytest.mark.parametrize("name", ["a.b.json", "a.b.json.gz"])
-def test_what_whisper_writes_is_named_like_its_file(write, name):
+def test_whispers_output_is_named_like_its_file(write, name):
     assert read_transcripts(write(name, WHISPER)).texts == {"a.b": "Hello there."}
 
 
-def test_what_transcribe_writes_keeps_its_id_in_any_file(write):
+def test_output_of_transcribe_keeps_its_id_in_any_file(write):
     result = {"name": "talk-1", "segments": [{"start": 0.0, "text": "HI"}, {"text": "YOU"}]}
     assert read_transcripts(write("out.json", result)).texts == {"talk-1": "HI YOU"}
 
@@ -241,6 +241,6 @@ def test_ids_and_texts_that_no_table_can_hold_are_errors(write, record, message)
     assert read_transcripts(path).texts == {"u 1": "a \U0001f600 b"}
 
 
-def test_texts_that_are_no_strings_are_named_so(write):
+def test_texts_that_are_no_strings_are_an_error(write):
     with pytest.raises(ToolkitError, match=r"record 1: 'u1' has a `text` that is no string"):
         read_transcripts(write("x.json", [{"id": "u1", "text": ["a", "b"]}]))

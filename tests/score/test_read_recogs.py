@@ -38,7 +38,7 @@ def test_the_rate_is_icefalls(write):
     assert "%WER 100.00 [ 3 / 3, 2 ins, 1 del, 0 sub ]" in result.output
 
 
-def test_words_end_at_asciis_space_alone(write):
+def test_words_end_only_at_ascii_space(write):
     transcripts = read_transcripts(write("a:\thyp=['A\u00a0B', 'C']\n"), side="hyp")
     assert transcripts.texts == {"a": "A\u00a0B C"}
 

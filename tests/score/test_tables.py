@@ -56,7 +56,7 @@ def test_rows_by_utterance():
     assert list(utterance_lines(score(REFS, HYPS)))[1].split("\t")[1] == "-"
 
 
-def test_kaldis_lines_of_an_utterance():
+def test_lines_of_an_utterance_are_kaldis():
     # The example in the documentation of Kaldi's script, with *** for <eps>.
     reference = "word-A word-B word-C word-D word-E"
     hypothesis = "word-A word-A word-B word-D word-X"
@@ -69,7 +69,7 @@ def test_kaldis_lines_of_an_utterance():
     ]
 
 
-def test_kaldis_lines_by_speaker():
+def test_lines_by_speaker_are_kaldis():
     references = {"UTT-A": "word-A word-B word-C word-D word-E"}
     hypotheses = {"UTT-A": "word-A word-A word-B word-D word-X"}
     lines = list(kaldi_speaker_lines(score(references, hypotheses, speakers={"UTT-A": "A"})))

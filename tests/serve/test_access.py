@@ -42,7 +42,7 @@ def test_pages_of_other_origins_may_not_connect(origins):
     assert "Origin names another site" in refusal(["localhost:8000"], origins, "127.0.0.1")
 
 
-def test_loopback_addresses():
+def test_loopback_addresses_are_recognised():
     inside = ["127.0.0.1", "127.9.9.9", "::1", "localhost"]
     outside = ["0.0.0.0", "::", "192.168.1.5", "asr.lan", "localhost.evil.example", ""]
     assert [is_loopback(host) for host in inside + outside] == [True] * 4 + [False] * 6

@@ -100,7 +100,7 @@ def test_a_bundle_of_another_kind_is_refused(final):
     assert "needs an LSTM of one direction or a TDNN-F" in result.stderr
 
 
-def test_a_port_that_is_taken_and_an_address_of_another_machine_are_named(final, monkeypatch):
+def test_unusable_ports_and_addresses_are_named(final, monkeypatch):
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -75,7 +75,7 @@ def test_the_source_distribution_makes_the_same_wheel(built):
     assert wheel.read_bytes() == direct.read_bytes()
 
 
-def test_metadata_name_version_licence_and_pythons(built):
+def test_metadata_has_name_version_licence_and_pythons(built):
     with zipfile.ZipFile(built[1]) as file:
         (path,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
         lines = file.read(path).decode().partition("\n\n")[0].splitlines()

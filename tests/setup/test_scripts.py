@@ -121,7 +121,7 @@ def audit(tmp_path):
     return run
 
 
-def test_an_audit_that_cannot_be_made_says_why(audit):
+def test_an_audit_that_fails_says_why(audit):
     status, lines = audit(None)
     assert (status, len(lines)) == (0, 1)
     assert lines[0].startswith("skipped: pip-audit is not installed")

@@ -23,7 +23,7 @@ def steps(workflow: dict) -> list[tuple[dict, dict]]:
     return [(job, step) for job in workflow["jobs"].values() for step in job["steps"]]
 
 
-def test_there_is_one_each_for_tests_wheels_and_docs():
+def test_there_is_one_workflow_each_for_tests_wheels_and_docs():
     assert [path.stem for path in WORKFLOWS] == ["docs", "tests", "wheels"]
 
 

@@ -36,7 +36,7 @@ def summary(logits, targets, parts=3):
     return sums.summary()
 
 
-def test_against_brute_force():
+def test_calibration_equals_brute_force():
     logits, targets = draw_logits(300, sharpen=1.7)
     result = summary(logits, targets)
     p = logits.softmax(-1).numpy()
@@ -83,7 +83,7 @@ def judge(normaliser, tmp_path):
     return TrainedModel(tmp_path / "model", tmp_path / "normaliser.json"), model
 
 
-def test_a_teacher_on_stored_features(judge, make_synthetic, normaliser, tmp_path):
+def test_a_teacher_is_measured_on_stored_features(judge, make_synthetic, normaliser, tmp_path):
     synthetic, (teacher, model) = make_synthetic(8), judge
     del synthetic.targets["u003"]
     config, out = CalibrationConfig(), tmp_path / "out"

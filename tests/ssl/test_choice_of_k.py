@@ -47,7 +47,7 @@ def synthetic(make_synthetic):
     return make_synthetic(10)
 
 
-def test_against_brute_force_in_float64(judges, synthetic, normaliser, tmp_path):
+def test_the_choice_of_k_equals_brute_force_in_float64(judges, synthetic, normaliser, tmp_path):
     (teacher, teaching), (student, _) = judges
     config = ChoiceConfig(ks=(1, 5, 20), utterances=6)
     rows = choose_k(teacher, student, synthetic.folder, config, tmp_path)
@@ -97,7 +97,7 @@ def test_too_few_utterances_are_refused(judges, make_synthetic, tmp_path):
         choose_k(judges[0][0], judges[1][0], synthetic.folder, ChoiceConfig(), tmp_path)
 
 
-def test_the_smallest_k_that_changes_little():
+def test_the_smallest_k_with_little_change_is_chosen():
     def row(k, change):
         return Row(k, 1.0, 0.0, 0.0, 1.0, change)
 

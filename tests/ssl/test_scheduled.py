@@ -224,7 +224,7 @@ def test_every_unlabelled_frame_is_seen_once_and_labelled_data_at_three_offsets(
     assert turns == ["KBestBatch", "Batch"] * 4
 
 
-def test_a_start_from_other_weights(train, teacher, tmp_path):
+def test_training_starts_from_other_weights(train, teacher, tmp_path):
     train(tmp_path / "first")
     config = replace(CONFIG, epochs=1, initial_rate=1e-9, final_rate=1e-9, valid_utterances=0)
     config = replace(config, whole_utterances=replace(WHOLE, epochs=0), hours_per_sub_epoch=0.004)
@@ -331,7 +331,7 @@ def test_impossible_configurations_are_refused(wrong):
         ScheduledConfig(**wrong)
 
 
-def test_the_papers_numbers():
+def test_defaults_are_the_papers_numbers():
     config = ScheduledConfig()
     assert (config.epochs + config.whole_utterances.epochs) * config.hours_per_sub_epoch == 990_000
     assert (config.epochs, config.whole_utterances.epochs) == (15, 3)

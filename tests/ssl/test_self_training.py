@@ -69,7 +69,7 @@ def test_training_takes_the_selected_utterances_and_their_alignments(
     assert training["utterances"] == 36 + len(alignments.ids)
 
 
-def test_finished_shards_are_kept_and_the_transcripts_not_read(done, system, unlabelled, tmp_path):
+def test_finished_shards_are_reused_and_transcripts_not_read(done, system, unlabelled, tmp_path):
     out, headline, _ = done
     assert system.label(unlabelled.cepstra, out, CONFIG) == headline
     line = {"utterance": "anna-00", "frames": 90, "text": "AX AX", "confidence": 0.99}
@@ -81,7 +81,7 @@ def test_finished_shards_are_kept_and_the_transcripts_not_read(done, system, unl
     assert (tmp_path / "text").read_text() == "anna-00 AX AX\n"
 
 
-def test_calibrated_confidences(done, system, unlabelled, tmp_path):
+def test_confidences_are_calibrated(done, system, unlabelled, tmp_path):
     Calibration(-8.0, 1.0).save(tmp_path / "calibration.json")
     config = replace(CONFIG, threshold=0.9)
     with pytest.raises(TrainingDataError, match="lower the threshold"):

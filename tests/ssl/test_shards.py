@@ -33,7 +33,7 @@ def synthetic(make_synthetic, normaliser):
     return data
 
 
-def test_reads_what_the_stores_hold(synthetic):
+def test_teacher_shards_hold_the_contents_of_the_stores(synthetic):
     shards, store, targets = (
         TeacherShards(synthetic.folder),
         synthetic.store,

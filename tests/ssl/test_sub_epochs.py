@@ -42,7 +42,7 @@ def sub_epochs(source, normaliser, count=3, hours=None, max_frames=1500, seed=0)
     return SubEpochs([source], normaliser, hours, count, max_frames, seed)
 
 
-def test_one_pass_over_all_shards(source, normaliser):
+def test_one_pass_reads_all_shards(source, normaliser):
     for seed in (0, 1):
         data = sub_epochs(source, normaliser, seed=seed)
         order = [shard for number in range(3) for _, shard in data.shards(number)]

@@ -24,7 +24,7 @@ def test_all_logits_give_the_full_posteriors():
 
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(0, 1000), st.floats(0.1, 8))
-def test_against_sorting_in_float64(k, seed, scale):
+def test_k_best_equals_sorting_in_float64(k, seed, scale):
     x = logits(6, 12, scale, seed)
     best = k_best(x, k)
     full = x.double().log_softmax(dim=-1).numpy()
@@ -78,7 +78,7 @@ def test_a_shift_of_the_logits_changes_nothing():
     np.testing.assert_allclose(best.logits, shifted.logits, rtol=2**-9, atol=1e-3)
 
 
-def test_no_frames():
+def test_no_frames_give_empty_targets():
     best = k_best(torch.zeros(0, 50), 20)
     assert best.pack().shape == (0, 41)
     assert best.rebuild(50).shape == (0, 50)

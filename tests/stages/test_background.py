@@ -85,7 +85,7 @@ def order(recipe, *events):
     return [happened.index(event) for event in events]
 
 
-def test_the_same_outputs_in_less_time(recipe, expected):
+def test_parallel_stages_give_the_same_outputs(recipe, expected):
     output = recipe.run(WAIT_2="4 begins", WAIT_4="3 begins")
     assert recipe.outputs() == expected
     assert recipe.done() == list(NUMBERS)

@@ -93,7 +93,7 @@ def test_a_stage_begun_by_another_commit_is_not_continued(upgraded):
     assert upgraded.commits() == [upgraded.first] * 2
 
 
-def test_accepted_it_is_continued_and_the_marker_names_both(upgraded, finished):
+def test_an_accepted_stage_continues_and_its_marker_names_both_commits(upgraded, finished):
     result = upgraded.main("--accept-code-change")
     assert result.status == 0, result.output
     change = commit_change(upgraded.first, upgraded.second)
@@ -113,7 +113,7 @@ def test_an_accepted_code_change_need_not_be_accepted_again(upgraded):
     assert upgraded.commits() == [upgraded.first, upgraded.second, upgraded.second]
 
 
-def test_forced_it_starts_over_and_the_marker_names_one(upgraded, finished):
+def test_a_forced_stage_starts_over_and_its_marker_names_one_commit(upgraded, finished):
     result = upgraded.main("--force", 3)
     assert result.status == 0, result.output
     assert "starts over: --force 3" in result.output
@@ -122,7 +122,7 @@ def test_forced_it_starts_over_and_the_marker_names_one(upgraded, finished):
     assert upgraded.commits() == [upgraded.second]
 
 
-def test_other_settings_start_it_over_anyway(upgraded):
+def test_other_settings_start_a_stage_over_despite_new_code(upgraded):
     assert upgraded.main("--set", "train.rate=0.25").status == 0
     assert upgraded.commits() == [upgraded.second]
 
@@ -159,7 +159,7 @@ def test_further_edits_of_a_dirty_tree_are_noticed(repository):
     assert (codes[0]["dirty"], len(codes[0]["diff"])) == (True, 32)
 
 
-def test_other_packages_are_named_and_not_continued_with(repository, monkeypatch):
+def test_a_stage_does_not_continue_with_other_packages_and_names_them(repository, monkeypatch):
     repository.kill()
     torch = metadata.version("torch")
     versions = environment.result_versions() | {"torch": "9.9"}

@@ -82,7 +82,7 @@ def test_on_finish_is_called_when_the_last_stage_is_done(sample):
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--list", "--stale-code"])
-def test_it_ends_quietly_when_nobody_reads_its_output(sample, option):
+def test_it_ends_quietly_when_its_output_is_closed(sample, option):
     unread, output = os.pipe()
     os.close(unread)
     ended = subprocess.run(
@@ -309,14 +309,14 @@ def test_paths_that_are_not_utf8_are_refused_at_once(sample, arguments):
     assert not [*sample.folder.rglob("stages")]
 
 
-def test_a_run_directory_may_not_lie_below_such_a_folder(sample):
+def test_a_run_directory_may_not_be_below_a_folder_that_is_not_utf8(sample):
     (sample.folder / NOT_UTF8).mkdir()
     enter = partial(os.chdir, sample.folder / NOT_UTF8)
     result = sample.main("--exp", "exp", setup=enter)
     assert (result.status, "rename the file or folder" in result.output) == (1, True)
 
 
-def test_the_list_as_json(sample):
+def test_the_list_can_be_json(sample):
     sample.main("--stop-stage", 2)
     rows = json.loads(sample.main("--list", "--json").output)
     assert [row["title"] for row in rows] == TITLES

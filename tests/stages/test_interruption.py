@@ -30,7 +30,7 @@ def points(offset):
 
 
 @pytest.mark.long
-def test_a_kill_at_any_write_loses_nothing_finished(sample, finished):
+def test_a_kill_at_any_write_loses_no_finished_stage(sample, finished):
     killed = 0
     for point in points(0):
         shutil.rmtree(sample.exp, ignore_errors=True)

@@ -21,7 +21,7 @@ from toolkit.stages.log import StageLog, duration, headline, toolkit_logs
         (float("nan"), "?"),
     ],
 )
-def test_durations_are_for_people(seconds, text):
+def test_durations_are_human_readable(seconds, text):
     assert duration(seconds) == text
 
 

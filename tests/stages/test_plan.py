@@ -148,7 +148,7 @@ def test_a_failed_stage_shows_its_message_until_it_is_done(directory):
     assert state(directory).done
 
 
-def test_an_interrupted_publication_is_all_but_done(directory):
+def test_an_interrupted_publication_counts_as_almost_done(directory):
     marker(1).write(directory.publishing(1))
     assert str(state(directory)).startswith("partial 100 %: the next run puts")
 

@@ -9,7 +9,7 @@ from toolkit.errors import ToolkitError
 from toolkit.stages.recipe import Recipe
 
 
-def test_stages_are_declared_upwards(tmp_path):
+def test_stages_are_declared_in_ascending_order(tmp_path):
     recipe = Recipe("r", tmp_path / "run.py", {})
     function = recipe.stage(2, "two")(lambda run: None)
     assert recipe.stages[0].function is function

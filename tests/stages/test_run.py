@@ -146,7 +146,7 @@ def test_inputs_from_outside_are_recorded_by_listing_or_content(directory, tmp_p
     assert changes(directory, run.provenance) == [f"input `{tmp_path / 'place'}` is missing"]
 
 
-def test_a_folder_recorded_whole_is_another_with_other_contents(directory, tmp_path):
+def test_a_folder_with_other_contents_is_another_input(directory, tmp_path):
     sound = tmp_path / "noise" / "a.wav"
     sound.parent.mkdir()
     digests = []
@@ -198,7 +198,7 @@ def test_a_missing_input_names_its_stage_or_those_that_are_not_done(directory):
         run.need("lang")
 
 
-def test_of_many_stages_that_are_not_done_the_first_are_named(directory):
+def test_the_first_of_many_unfinished_stages_are_named(directory):
     further = [StageOutputs(number, "Step", ()) for number in (7, 8)]
     with pytest.raises(MissingInputError, match=r"6 \(Decode\) and 2 more\. Run .*--stage 1"):
         run_of(directory, number=9, further=further).need("lang")

@@ -92,7 +92,7 @@ def test_worker_processes_end_at_once(tmp_path):
     assert all(map(has_ended, workers))
 
 
-def test_handlers_are_those_from_before_after_the_block():
+def test_signal_handlers_are_restored_after_the_block():
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with exit_on_signals():
         assert signal.getsignal(signal.SIGTERM) is not handlers[0]

@@ -53,7 +53,7 @@ def test_a_parameter_makes_just_its_readers_stale(done, override, reason, stages
     assert stages_run(done.main("--set", override)) == set()
 
 
-def test_of_a_new_corpus_folder_the_content_counts_and_not_the_path(done):
+def test_the_content_of_a_new_corpus_folder_counts_not_its_path(done):
     copy = done.folder / "other"
     shutil.copytree(done.folder / "corpus", copy)
     assert stages_run(done.main("--set", f"corpus.root={copy}")) == set()
@@ -64,7 +64,7 @@ def test_of_a_new_corpus_folder_the_content_counts_and_not_the_path(done):
     assert f"stale: input the files in `{copy}` changed" in result.output
 
 
-def test_a_setting_whose_path_was_not_recorded_as_an_input_counts_by_its_text(done):
+def test_a_path_setting_that_is_no_input_counts_by_its_text(done):
     marker = done.exp / "stages" / "01.json"
     root = str(done.folder / "corpus")
     edit(marker, '"{corpus.root}"', f'"{root}"')  # as markers were written before

@@ -54,7 +54,7 @@ def test_codes_are_explained_below_the_table():
         max_size=5,
     )
 )
-def test_it_is_never_wider_and_loses_nothing(rows):
+def test_the_table_is_never_too_wide_and_loses_nothing(rows):
     table = table_lines(rows)
     assert max(map(len, table)) <= WIDTH
     words = " ".join(table).split()

@@ -58,7 +58,7 @@ def test_the_digest_covers_names_and_contents_but_not_times_or_empty_folders(fol
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.binary(max_size=3)), max_size=3))
-def test_folders_are_equal_just_when_their_files_are(tmp_path_factory, files):
+def test_folders_are_equal_exactly_when_their_files_are(tmp_path_factory, files):
     root = tmp_path_factory.mktemp("exp")
     for name in ("x", "y"):
         (root / name).mkdir()
@@ -95,7 +95,7 @@ def test_an_edit_that_keeps_size_and_modification_time_is_noticed(folder, reads)
     assert stored.content(path).digest != content.digest
 
 
-def test_a_file_of_this_very_moment_is_not_remembered(folder, reads, monkeypatch):
+def test_a_file_written_just_now_is_not_remembered(folder, reads, monkeypatch):
     monkeypatch.setattr(module, "RACY_AGE", 10**18)
     stored = digests(folder)
     for _ in range(2):
@@ -117,7 +117,7 @@ def test_a_rename_keeps_stored_digests(folder, reads):
     assert reads == []
 
 
-def test_damaged_memory_is_forgotten_and_vanished_files_are_dropped(folder, reads):
+def test_damaged_digest_files_are_ignored_and_vanished_files_dropped(folder, reads):
     stored = digests(folder)
     stored.content(folder / "lang")
     (folder / "lang" / "deep" / "phones.txt").unlink()
@@ -216,7 +216,7 @@ def test_an_edit_changes_a_listing_whatever_time_it_sets(folder, reads, monkeypa
     assert listing(folder / "lang", stored.since) == second
 
 
-def test_files_of_a_place_are_known_after_it_was_moved(folder, tmp_path, reads):
+def test_digests_stay_known_after_a_place_moves(folder, tmp_path, reads):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "a").write_text("1")
     file = folder / "stages" / "digests.json"

@@ -17,7 +17,7 @@ from toolkit.storage.files import (
 )
 
 
-def test_content_appears_whole(tmp_path):
+def test_content_appears_atomically(tmp_path):
     path = tmp_path / "new" / "file"
     write_atomically(path, "text")
     assert path.read_text() == "text"

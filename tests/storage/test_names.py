@@ -18,7 +18,7 @@ NAMES = st.one_of(st.text(), st.lists(PIECES, max_size=12).map("".join))
 @example("//etc/passwd")
 @example("a/" * 5000)
 @example("\udcc3\udca9")
-def test_any_name_is_a_path_inside(name):
+def test_any_name_becomes_a_path_inside_the_folder(name):
     folder = Path("/some/folder")
     safe = safe_name(name)
     path = PurePath(safe)
@@ -45,7 +45,7 @@ def test_a_safe_name_stays(name):
     assert safe_name(name) == name
 
 
-def test_names_by_example():
+def test_safe_names_by_example():
     safe_names = {
         **{"": "_", "/": "_", "//": "_", "..": "_", "a": "a", "a//b/../c/": "a/b/c"},
         **{"//etc/x": "etc/x", "///etc/x": "etc/x", "../../x": "x", "a\n\0b": "a__b"},
@@ -66,7 +66,7 @@ def test_long_names_can_be_written_with_a_suffix(tmp_path, name):
     assert path.read_text() == "x"
 
 
-def test_the_same_file_twice():
+def test_names_of_the_same_output_file_clash():
     assert first_clash(["a", "b", "a"]) == (0, 2)
     assert first_clash(["é", "\udcc3\udca9"]) == (0, 1)
     assert first_clash(["a", "A", "b/a"]) is None

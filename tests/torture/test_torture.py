@@ -70,7 +70,7 @@ def zombie_or_gone(pid):
         return True
 
 
-def test_files_may_not_grow_beyond_the_limit_while_the_output_may(run, tmp_path):
+def test_the_size_limit_holds_for_files_but_not_for_the_output(run, tmp_path):
     lines = f"print('x' * 5000)\nwith open({str(tmp_path / 'big')!r}, 'w') as file:"
     lines += "\n    file.write('x' * 2000)"
     process = run(lines, limit=1000)

@@ -97,7 +97,7 @@ def test_nothing_is_loaded_for_a_model_without_batch_normalisation():
     assert data.loaded == 0
 
 
-def test_momenta_are_restored_after_a_fault():
+def test_momenta_are_restored_after_an_exception():
     model, data = random_batches(2)
 
     def fail(batch):

@@ -179,7 +179,7 @@ def test_other_settings_do_not_continue_a_partial_run(toy, tmp_path):
         train(toy(0), tmp_path, replace(config, seed=1))
 
 
-def test_several_stores_and_separate_validation_data(make_stores, tmp_path):
+def test_several_stores_can_have_separate_validation_data(make_stores, tmp_path):
     first, second, valid = (make_stores([60] * 6, seed=seed) for seed in range(3))
     headline = train_cross_entropy(
         [first.features, second.features],

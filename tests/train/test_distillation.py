@@ -120,7 +120,7 @@ def test_one_best_senone_is_the_cross_entropy_of_hard_targets():
     assert float(soft_stats["agreement"]) == float(hard_stats["accuracy"])
 
 
-def test_batches_of_both_kinds():
+def test_batches_of_both_kinds_have_their_loss():
     model, soft = Linear(), batch_of(2)
     names = ("ids", "inputs", "targets", "weights", "lengths", "frames")
     hard = Batch(**{name: getattr(soft, name) for name in names})

@@ -49,7 +49,7 @@ def test_a_ctc_network_asks_for_no_value(criterion, sentences):
         model(batch.inputs, batch.input_lengths)[0].sum().backward()
 
 
-def test_the_detector_detects():
+def test_the_detector_finds_a_waiting_copy():
     with NoWaiting():
         for wait in (
             lambda: torch.tensor(1.0, device=META),

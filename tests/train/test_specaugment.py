@@ -110,7 +110,7 @@ def test_targets_and_weights_are_unchanged(data):
         assert masked.ids == unmasked.ids
 
 
-def test_off_by_default_and_refuses_negative_values():
+def test_masks_are_off_by_default_and_refuse_negative_values():
     assert not SpecAugmentConfig().active
     assert SpecAugmentConfig(frequency_masks=1).active
     assert SpecAugmentConfig(time_masks=0.1).active

@@ -96,7 +96,7 @@ def test_synthetic_records_are_like_read_sentences(records):
 
 
 @pytest.mark.long
-def test_measures_in_a_separate_process(records):
+def test_readers_are_measured_in_a_separate_process(records):
     setting = Setting(records, ReaderConfig(4, 1, 2, pad_to=1670), seconds=0.1)
     measurement = measure(setting)
     assert (measurement.readers, measurement.batch) == (1, 4)

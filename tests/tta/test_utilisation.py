@@ -40,7 +40,7 @@ def wait_for(condition):
     assert condition()
 
 
-def test_children_count(monkeypatch):
+def test_child_processes_count(monkeypatch):
     monkeypatch.setattr(utilisation, "CHILDREN_INTERVAL", 0.0)
     monkeypatch.setattr(utilisation, "usable_cpus", lambda: 1)
     code = "import time\nwhile time.process_time() < 0.3: pass\ntime.sleep(60)"

@@ -46,7 +46,7 @@ def test_a_gradient_is_the_slope_of_the_loss(task):
     assert (ahead - behind) / 2e-2 == pytest.approx(float(slope), rel=0.02)
 
 
-def test_an_epoch_has_every_chunk_once_in_an_order_of_its_own(task):
+def test_an_epoch_has_every_chunk_once_in_a_new_order(task):
     assert task.frames == 64 * CHUNK  # of 1030 frames
     orders = [[int(n) for n in task.sample_indices(first, 64)] for first in (0, 64)]
     assert all(sorted(order) == list(range(64)) for order in orders)

@@ -75,7 +75,7 @@ def test_without_costs_the_speedup_is_the_number_of_workers(task, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_time_alone_is_that_of_training(task, method):
+def test_times_without_a_task_equal_those_with_one(task, method):
     scenario = replace(PLAIN, times=StepTimes(0.1, (0.8, 1.2)), network=Network(per_host=4))
     scenario = replace(scenario, gtc=GtcConfig(threshold=0.5, dense_fallback=False))
     trained = simulate(method, 8, scenario, task)
@@ -137,7 +137,7 @@ def test_where_models_are_averaged_every_adam_has_its_own_state(task):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_many_workers_learn_with_adam_also_when_the_data_end_within_a_step(task, method):
+def test_many_workers_learn_with_adam_even_if_the_data_end_within_a_step(task, method):
     outcome = simulate(method, 8, replace(ADAM, minibatches=241, rate=0.002), task)
     assert outcome.loss < task.evaluate(task.initial())[0]
     if method.startswith("adpsgd"):
@@ -157,7 +157,7 @@ def test_threshold_zero_is_synchronous_training(task):
     )
 
 
-def test_messages_of_gtc_have_one_header_word_however_large_the_model(task):
+def test_messages_of_gtc_have_one_header_word_for_any_model(task):
     scenario = replace(PLAIN, gtc=GtcConfig(threshold=1e6))  # nothing is sent
     for size in (4e3, 4e9):
         outcome = simulate("gtc", 8, replace(scenario, model_bytes=size), task)
@@ -245,7 +245,7 @@ def test_a_node_averages_gradients_in_the_backward_pass_and_passes_the_model_on(
     assert alone.seconds == pytest.approx(20 * (0.3 + INSIDE / 4) + INSIDE)
 
 
-def test_workers_of_asgd_go_on_from_the_weights_that_were_sent_to_them(task):
+def test_workers_of_asgd_continue_from_the_weights_sent_to_them(task):
     """Worker 1's messages take 1.2 s each way; worker 0 makes an update in the meantime."""
     network = Network(per_host=1, between=1e9, latency=1.2)
     scenario = replace(PLAIN, minibatches=6, final_rate=PLAIN.rate, network=network)
@@ -269,7 +269,7 @@ def test_nodes_need_the_same_number_of_workers():
 
 
 @pytest.mark.parametrize("method", ["adpsgd", "asgd", "hadpsgd"])
-def test_a_fast_worker_takes_over_what_a_slow_one_has_not_begun(method):
+def test_a_fast_worker_takes_over_minibatches_of_a_slow_one(method):
     """All end within one step of the slowest, as when real steps are shared."""
     network = replace(FREE, per_host=2)
     scenario = replace(PLAIN, minibatches=400, times=StepTimes(1.0, slow={3: 5.0}), network=network)
@@ -284,7 +284,7 @@ def test_fewer_minibatches_than_workers_are_refused():
         simulate("bmuf", 4, replace(PLAIN, minibatches=3), None)
 
 
-def test_a_slow_worker_stops_those_that_keep_step_and_no_others():
+def test_a_slow_worker_slows_synchronous_methods_most():
     speed_ratios = {}
     for method in METHODS:
         times = StepTimes(1.0, slow={7: 10.0})
@@ -297,7 +297,7 @@ def test_a_slow_worker_stops_those_that_keep_step_and_no_others():
     assert speed_ratios["hadpsgd"] == pytest.approx((4 + 0.4) / 8, abs=0.05)
 
 
-def test_an_all_reduce_takes_what_its_rings_do():
+def test_an_all_reduce_takes_the_time_of_its_rings():
     network = Network(per_host=4, between=10, inside=100, latency=1e-3, latency_inside=1e-4)
     size = 1e6
     inside = 6 * (size / 4 / (100 * GIGABIT) + 1e-4)
@@ -337,7 +337,7 @@ def test_messages_queue_at_a_card_but_not_inside_a_host():
     assert cards.carried == 3e9
 
 
-def test_workers_are_spread_as_far_as_so_many_draws_are():
+def test_the_spread_of_workers_is_that_of_normal_draws():
     rng = np.random.default_rng(0)
     for workers, slowest in ((8, 1.4236), (64, 2.3506), (128, 2.6)):  # of a normal distribution
         means = StepTimes(2.0, spread=0.1).means(rng, workers)

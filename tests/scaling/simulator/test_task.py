@@ -31,7 +31,7 @@ def by_autograd(task, frames, weights, chosen):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_gradients_are_autograds(task, shared):
+def test_gradients_equal_autograds(task, shared):
     config = SyntheticConfig(frames=1000, valid_frames=400, classes=7, dimension=5)
     frames, _ = synthetic_frames(config)
     weights = torch.stack([task.initial() + 0.1 * torch.randn(task.size) for _ in range(3)])
@@ -67,7 +67,7 @@ def test_another_seed_draws_other_weights_and_another_order(task):
     assert torch.equal(again.sample_indices(0, 50), task.sample_indices(0, 50))
 
 
-def test_it_can_be_learned_but_not_perfectly(task):
+def test_the_task_can_be_learned_but_not_perfectly(task):
     weights = task.initial()
     initial = task.evaluate(weights)
     for number in range(600):

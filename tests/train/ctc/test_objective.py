@@ -41,7 +41,7 @@ def padded(sequences):
     st.integers(0, 2),
     st.integers(0, 10_000),
 )
-def test_equals_the_sum_over_all_paths(sequences, blank, seed):
+def test_the_loss_equals_the_sum_over_all_paths(sequences, blank, seed):
     symbols = [s for s in range(3) if s != blank]
     sequences = [[symbols[i] for i in s] for s in sequences]
     lengths = torch.tensor([4, 5, 2][: len(sequences)])

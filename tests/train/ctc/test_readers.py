@@ -107,7 +107,7 @@ def test_the_number_of_readers_does_not_matter(records, tmp_path):
         assert is_same_batch(next(data.batches(0, start=1)), alone[1])
 
 
-def test_fixed_padding(records):
+def test_fixed_padding_gives_equal_shapes(records):
     data = source(records, pad_to=120)
     assert {batch.inputs.shape[1] for batch in data.batches(0)} == {120}
     with pytest.raises(TrainingDataError, match=r"u1 has 95 frames, more than pad_to = 94"):

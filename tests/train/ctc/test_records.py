@@ -23,7 +23,7 @@ def contents(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_holds_features_labels_and_states(write_store, tmp_path):
+def test_records_hold_features_labels_and_states(write_store, tmp_path):
     features, texts = write_store([40, 41, 52, 63, 40, 45, 60]), texts_of(7)
     progress = []
     headline = write_records(
@@ -116,7 +116,7 @@ def stamps(folder):
     return {number: (file.st_ino, file.st_mtime_ns) for number, file in files.items()}
 
 
-def test_resumes_with_the_files_that_are_missing_or_differ(write_store, tmp_path):
+def test_writing_resumes_with_missing_or_different_files(write_store, tmp_path):
     features, texts, out = write_store([40] * 9), texts_of(9), tmp_path / "r"
 
     def write(texts):

@@ -32,7 +32,7 @@ def drive(machine, epochs, begin=(0, 0), stop=None):
     return visited
 
 
-def test_the_papers_intervals():
+def test_states_follow_the_papers_intervals():
     visited = drive(Machine(StatesConfig()), [270, 270])
     assert [step for step, state in visited if state is State.SENTENCES] == [*range(50, 541, 50)]
     assert [step for step, state in visited if state is State.SAVING] == [250, 270, 500, 540]
@@ -40,7 +40,7 @@ def test_the_papers_intervals():
     assert [step for step, state in visited if state is State.SWAPPING] == [270, 270, 540, 540]
 
 
-def test_the_figures_transitions():
+def test_transitions_are_those_of_the_papers_figure():
     machine = Machine(StatesConfig(sentences_every=2, checkpoint_every=4))
     drive(machine, [4])
     train, sentences, saving, swap, evaluate = State
@@ -73,7 +73,7 @@ def test_evaluators_choose_the_states_at_the_end_of_an_epoch(evaluator, expected
     assert [state for _, state in drive(machine, [3])] == expected
 
 
-def test_an_overdue_checkpoint_is_made_at_once():
+def test_an_overdue_checkpoint_is_written_at_once():
     machine = Machine(StatesConfig())
     assert list(machine.after_iteration(overdue=True)) == [State.SAVING]
     assert list(machine.after_iteration()) == []
