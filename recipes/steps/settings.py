@@ -11,6 +11,7 @@ from toolkit.align.config import (
     MonophoneConfig,
     TriphoneConfig,
 )
+from toolkit.config.fields import NonNegativeInt, check_fields
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.config import DecodeConfig, LatticeConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig, Scope
@@ -100,7 +101,7 @@ class HybridConfig:
     """Features of the GMMs: 13 PLP cepstra (C4)."""
     fbank: ExtractConfig = ExtractConfig(FrontendConfig("fbank"))
     """Features of the networks: 64 log-mel energies (C5)."""
-    prior_frames: int = 200
+    prior_frames: NonNegativeInt = 200
     """Weight, in frames, of the global mean in the running mean of a speaker (Kaldi: 200)."""
     normalisation: Scope = "causal"
     """What the networks' features are normalised with: `causal`, the speaker's frames so far;
@@ -155,6 +156,9 @@ class HybridConfig:
     )
     """Decoding with that network, whose scores are log-likelihoods without a factor: its criterion
     weighs them as the search does."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)  # not by `Settings`, whose method `check` is a section here
 
     def refuse_contradictions(self) -> None:
         """Called when all settings are known: copies of training utterances need audio.
