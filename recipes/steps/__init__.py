@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         learning,
         networks,
         settings,
+        stages,
     )
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "learning",
     "networks",
     "settings",
+    "stages",
 ]
 
 
