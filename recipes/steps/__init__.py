@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         learning,
         networks,
         settings,
-        stages,
     )
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "learning",
     "networks",
     "settings",
-    "stages",
 ]
 
 
