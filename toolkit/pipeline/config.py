@@ -32,7 +32,7 @@ class StoreConfig(Settings):
     """Options of fsspec's file system, such as `{"endpoint_url": "http://localhost:5000"}`; never
     credentials."""
     tries: PositiveInt = 8
-    """Tries of a call before it counts as failed."""
+    """Number of tries of a call, the first included, before it counts as failed."""
     first_wait: NonNegative = 0.2
     """Seconds: the longest wait before the second try, doubled from try to try; the actual wait is
     uniform from 0 to it, so that workers do not come back together."""
@@ -46,6 +46,7 @@ class StoreConfig(Settings):
 
     def check(self) -> None:
         """Refuse credentials among the options."""
+        # Settings are in files that people share, and stored with runs: no secrets among them.
         for name in self.options:
             if any(secret in name.lower() for secret in SECRETS):
                 raise ValueError(
