@@ -31,7 +31,7 @@ class ServeConfig(Settings):
     """Address to listen on. There is no authentication: whoever can reach it can use the server."""
     port: Annotated[int, Range(0, 65535)] = 8000
     """TCP port; 0: any that is free."""
-    threads: PositiveInt = 2
+    threads: Annotated[int, Range(1, 100_000)] = 2
     """Threads that recognise; streams wait in line for them."""
     limits: Limits = field(default_factory=Limits)
     """What a client may do."""

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import CmnState
 from toolkit.processes.workers import WorkerError, start_worker, worker_context
 from toolkit.train.batches import TensorBatch
 from toolkit.train.config import ReaderConfig
-from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.ctc.records import Records
 from toolkit.train.errors import TrainingDataError
 
@@ -81,9 +81,7 @@ class CtcBatch(TensorBatch):
 class BatchReader:
     """Reads and pads batches, in numpy with a single thread, as training uses the cores."""
 
-    def __init__(
-        self, records: Records, pad_to: int | None, normaliser: FeatureNormaliser | None
-    ) -> None:
+    def __init__(self, records: Records, pad_to: int | None, normaliser: Normaliser | None) -> None:
         self._records = records
         self._pad_to = pad_to
         self._normaliser = normaliser
@@ -144,7 +142,7 @@ class RecordSource:
         records: Path,
         config: ReaderConfig,
         seed: int,
-        normaliser: FeatureNormaliser | None = None,
+        normaliser: Normaliser | None = None,
     ) -> None:
         self.records = Records(records)
         """The utterances."""
