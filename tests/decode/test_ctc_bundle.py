@@ -39,9 +39,9 @@ from toolkit.lang.shortlist import Shortlist
 from toolkit.lang.units import Characters
 from toolkit.models.config import CtcConfig, WordLstmConfig
 from toolkit.models.ctc import CtcModel
+from toolkit.models.lstm import WordLstm
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.store import save_model
-from toolkit.models.word_lstm import WordLstm
 
 UNITS = Characters()
 WORDS = ("A", "ABBA", "AN", "BAND", "CAB", "DO", "DOG", "OX", "TO", "ZOO")

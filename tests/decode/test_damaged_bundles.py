@@ -35,10 +35,10 @@ from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram import estimate
 from toolkit.lang.shortlist import Shortlist
 from toolkit.models.config import LstmConfig, WordLstmConfig
+from toolkit.models.lstm import WordLstm
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
-from toolkit.models.word_lstm import WordLstm
 
 CEPSTRA, DIMENSION = 4, 6
 FLOATS = ("F16", "BF16", "F32", "F64")

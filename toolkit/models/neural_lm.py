@@ -10,9 +10,8 @@ from torch import Tensor
 
 from toolkit.lang.shortlist import Shortlist
 from toolkit.lang.tables import END, START
-from toolkit.models.lstm import LstmState
+from toolkit.models.lstm import LstmState, WordLstm
 from toolkit.models.store import ModelError, load_model, save_model
-from toolkit.models.word_lstm import WordLstm
 from toolkit.processes.devices import full_float32
 
 SHORTLIST = "shortlist.json"
