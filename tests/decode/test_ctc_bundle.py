@@ -35,12 +35,11 @@ from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.lang.arpa import read_binary, write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.lang.policy import TextPolicy
-from toolkit.lang.shortlist import Shortlist
 from toolkit.lang.units import Characters
 from toolkit.models.config import CtcConfig, WordLstmConfig
 from toolkit.models.ctc import CtcModel
 from toolkit.models.lstm import WordLstm
-from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 from toolkit.models.store import save_model
 
 UNITS = Characters()

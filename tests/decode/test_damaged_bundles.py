@@ -33,10 +33,9 @@ from toolkit.lang.arpa import write_binary
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram import estimate
-from toolkit.lang.shortlist import Shortlist
 from toolkit.models.config import LstmConfig, WordLstmConfig
 from toolkit.models.lstm import WordLstm
-from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
 

@@ -22,10 +22,9 @@ from toolkit.fsa.config import Beam
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.lang.arpa import write_binary
-from toolkit.lang.shortlist import Shortlist
 from toolkit.models.config import WordLstmConfig
 from toolkit.models.lstm import WordLstm
-from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 
 
 @pytest.fixture
