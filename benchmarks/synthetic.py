@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from toolkit.decode.ctc.dictionary import Dictionary
-from toolkit.decode.graph import make_decoding_graph
+from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology

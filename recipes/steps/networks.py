@@ -26,10 +26,10 @@ from toolkit.align.store import (
 )
 from toolkit.align.train_gmm import build_low_rate_senones
 from toolkit.decode.denominators import make_lattices
-from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import FeatureStore
+from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.fsa.discriminative import PdfClasses
 from toolkit.fsa.lattice_store import LatticeStore

@@ -63,7 +63,7 @@ class Recogniser:
     """YES and NO, two states per phone, one pdf per state; a bigram's graph."""
 
     def __init__(self, folder):
-        from toolkit.decode.graph import make_decoding_graph
+        from toolkit.fsa.decoding_graph import make_decoding_graph
         from toolkit.hmm.senones import Senones
         from toolkit.hmm.topology import Topology
         from toolkit.lang.arpa import write_arpa

@@ -8,11 +8,11 @@ import torch
 from toolkit.align.scorer import GmmScorer
 from toolkit.decode.config import LatticeConfig
 from toolkit.decode.denominators import LatticeFailuresError, make_lattices
-from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa import search as fsa_search
 from toolkit.fsa.config import Beam
+from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.lattice import acoustic_scores, best_path
 from toolkit.fsa.lattice_store import LatticeStore, LatticeStoreError, graph_digest

@@ -17,8 +17,8 @@ from tests.fsa.transducers import agree, silent, transductions
 from tests.hmm.test_tree import TOPOLOGY, trees
 from tests.kaldi.forms import read_topology, read_transitions
 from tests.kaldi.test_graph import KINDS, exported
-from toolkit.decode.graph import make_lexicon
 from toolkit.fsa.config import Beam
+from toolkit.fsa.decoding_graph import make_lexicon
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import best_path

@@ -14,7 +14,7 @@ from tests.kaldi.forms import ReadTree, read_transitions
 from tests.kaldi.openfst_files import fst_of, read_openfst
 from tests.kaldi.rules import lang_faults
 from toolkit import cli
-from toolkit.decode.graph import make_lexicon
+from toolkit.fsa.decoding_graph import make_lexicon
 from toolkit.fsa.fst import GraphError, connect, fst_from_arcs, load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.remove_epsilon import remove_epsilon

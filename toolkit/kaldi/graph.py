@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from toolkit.align.scorer import Scorer
-from toolkit.decode.graph import compile_graph, make_lexicon
 from toolkit.fsa.config import Beam
+from toolkit.fsa.decoding_graph import compile_graph, make_lexicon
 from toolkit.fsa.fst import EPSILON, FINAL, Fst, GraphError
 from toolkit.fsa.lattice import best_path
 from toolkit.fsa.remove_epsilon import remove_epsilon
