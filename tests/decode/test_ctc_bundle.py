@@ -25,8 +25,7 @@ from toolkit.decode.bundle import (
 )
 from toolkit.decode.config import EndpointConfig, WordsConfig
 from toolkit.decode.ctc import recogniser as scorer_module
-from toolkit.decode.ctc.aligner import CtcAlignerFiles
-from toolkit.decode.ctc.recogniser import CtcRecogniser, CtcScorer
+from toolkit.decode.ctc.recogniser import CtcAlignerFiles, CtcRecogniser, CtcScorer
 from toolkit.decode.recogniser import load_recogniser
 from toolkit.decode.rescore import RescoringWeights, neural_scores, to_nbest_list
 from toolkit.errors import ToolkitError

@@ -1,7 +1,7 @@
 """Alignment of a folder of recordings with their texts, in several processes.
 
 An acoustic model takes part as an `Aligner`: GMMs in `toolkit.align.aligner`, CTC networks in
-`toolkit.decode.ctc.aligner`.
+`toolkit.decode.ctc.recogniser`.
 """
 
 import json

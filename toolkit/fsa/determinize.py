@@ -1,4 +1,4 @@
-"""Determinization of weighted transducers by compiled kernels (numba): weighted subset construction.
+"""Determinization of weighted transducers, in compiled kernels (numba): subset construction.
 
 A state of the result is a subset: elements (state, residual score, residual string) of the input
 (Mohri, "Finite-state transducers in language and speech processing", 1997, figure 10). Scores are
