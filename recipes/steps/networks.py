@@ -32,7 +32,7 @@ from toolkit.features.shards import FeatureStore
 from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.fsa.discriminative import PdfClasses
-from toolkit.fsa.lattice_store import LatticeStore
+from toolkit.fsa.lattice_store import GraphCodec, LatticeStore
 from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -186,11 +186,11 @@ def train_on_lattices(
     features = training_features(run, "fbank")
     senones = Senones.load(run.need("senones"))
     denominators, parts = run.need(name), _sequence_parts(run)
-    graph = denominators / "graph.safetensors"
+    codec = GraphCodec(denominators / "graph.safetensors")
     return train_sequence(
         model=run.need(start),
         features=[FeatureStore(features / part) for part in parts],
-        lattices=[LatticeStore(denominators / part / "lattices", graph) for part in parts],
+        lattices=[LatticeStore(denominators / part / "lattices", codec) for part in parts],
         references=[
             PdfAlignments(AlignmentStore(denominators / part / "ali"), senones) for part in parts
         ],
