@@ -38,7 +38,15 @@ from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.paths import PathAliases, places_of
-from toolkit.storage.reading import NATURAL, parse_array, read_json, reading, validated
+from toolkit.storage.reading import (
+    LONGEST_NPY_HEADER,
+    NATURAL,
+    parse_array,
+    parse_shape,
+    read_json,
+    reading,
+    validated,
+)
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -511,13 +519,25 @@ class ShardStore(Generic[Value]):
 
     def load(self, utterance: str) -> Value:
         """Read the value of an utterance."""
+        with self._opened(utterance) as (file, offset, size):
+            return self._decode(read_array(file, offset, size))
+
+    def num_frames(self, utterance: str) -> int:
+        """Return the first dimension of an utterance's array, from the header of the array."""
+        with self._opened(utterance) as (file, offset, size):
+            file.seek(offset)
+            return parse_shape(file.read(min(size, LONGEST_NPY_HEADER)), size)[0]
+
+    @contextmanager
+    def _opened(self, utterance: str) -> Iterator[tuple[IO[bytes], int, int]]:
+        """Open the file of an utterance; yield it with the place and size of its array in bytes."""
         path = self._path(utterance)
         damage = f"{utterance} cannot be read"
         with reading(path, self._error, self._advice, damage), open(path, "rb") as file:
             place = self._index(path).get(utterance)
             if place is None:
                 raise ValueError("it is not in the file")
-            return self._decode(read_array(file, *place))
+            yield file, *place
 
     def iter(self) -> Iterator[tuple[str, Value]]:
         """Yield (utterance, value) of every utterance in stored order."""
@@ -665,9 +685,9 @@ class FeatureStore(ShardStore[Tensor]):
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
-    def num_frames(self, name: str) -> int:
+    def num_frames(self, utterance: str) -> int:
         """Return T, the number of raw frames of an utterance."""
-        return self._entry(name).num_frames
+        return self._entry(utterance).num_frames
 
     def speaker(self, name: str) -> str:
         """Return the speaker of an utterance."""
