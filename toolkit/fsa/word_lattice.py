@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from toolkit.fsa.arrays import ragged_ranges, with_capacity
+from toolkit.fsa.arrays import ragged_ranges, ragged_rows, with_capacity
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import ScoredLattice, backward_scores, best_arcs, forward_scores
 from toolkit.kernels import njit
@@ -229,8 +229,7 @@ def _single_words(scored: ScoredLattice) -> _Arcs:
     frames = lattice.state_frames
     # To the end leads an arc without a word, since the end is among the states of no word.
     links = np.maximum(counts, 1) + ((lattice.target == lattice.num_states - 1) & (counts > 0))
-    arc = np.repeat(np.arange(lattice.num_arcs), links)
-    link = np.arange(len(arc)) - np.repeat(np.cumsum(links) - links, links)  # 0, 1, ... per arc
+    arc, link = ragged_rows(links)
     words = np.zeros(len(arc), np.int32)
     words[link < counts[arc]] = lattice.words
     # States stay in topological order: a chain's inner states get fractional keys just below that

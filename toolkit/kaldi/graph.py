@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from toolkit.align.scorer import Scorer
+from toolkit.fsa.arrays import ragged_rows
 from toolkit.fsa.config import Beam
 from toolkit.fsa.decoding_graph import compile_graph, make_lexicon
 from toolkit.fsa.fst import EPSILON, FINAL, Fst, GraphError
@@ -84,10 +85,9 @@ def _single_words(fst: Fst) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     states = max(fst.num_states - (0 if is_final[kept_arcs].any() else 1), 0)
     # An arc of n words becomes n pieces, max(n, 1) as each arc stays; axes below: [pieces].
     num_pieces = np.maximum(num_words[kept_arcs], 1)
-    arc_of_piece = np.repeat(kept_arcs, num_pieces)
-    first_piece = num_pieces.cumsum() - num_pieces
-    position = np.arange(len(arc_of_piece)) - np.repeat(first_piece, num_pieces)
-    is_first, is_last = position == 0, position == np.repeat(num_pieces, num_pieces) - 1
+    row, position = ragged_rows(num_pieces)
+    arc_of_piece = kept_arcs[row]
+    is_first, is_last = position == 0, position == num_pieces[row] - 1
     # Within the pieces of an arc, each leads to a new state, from which the next begins.
     new_states = states + np.cumsum(~is_last) - 1
     source = np.where(
