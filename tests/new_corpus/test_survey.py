@@ -179,7 +179,7 @@ def test_ids_and_speakers():
     cuts[-2].custom = {OTHER_SPEAKER: "ann, not ben"}
     found = find_faults(cuts)
     assert found.keys() == {"duplicate-id", "no-speaker", "two-speakers", "like-speakers"}
-    assert found["duplicate-id"].startswith("1 duplicate-id, left out, first a: copy 2 ")
+    assert found["duplicate-id"].startswith("1 duplicate-id, left out, first a: copy 2: ")
     assert found["no-speaker"].startswith("1 no-speaker, first d: line 5 ")
     assert found["two-speakers"].startswith("1 two-speakers, first c: ann, not ben ")
     assert "'Ann' and 'ann'" in found["like-speakers"]
@@ -188,7 +188,7 @@ def test_ids_and_speakers():
 def test_the_same_id_in_two_splits_is_left_out_of_neither():
     found = find_faults([cut("1"), cut("2"), cut("2")], [cut("1"), cut("3")], [cut("1")])
     assert found.keys() == {"duplicate-id", "shared-id"}
-    assert found["duplicate-id"].startswith("1 duplicate-id, left out, first 2: copy 2 ")
+    assert found["duplicate-id"].startswith("1 duplicate-id, left out, first 2: copy 2: ")
     assert found["shared-id"].startswith("1 shared-id, first 1: in 3 splits (fix: see whether")
 
 

@@ -5,7 +5,7 @@ import logging
 import math
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -176,6 +176,28 @@ FeatureFaults = Mapping[tuple[str, str, int], Sequence[tuple[str, str]]]
 """(kind, detail) of what is wrong with features, by (split, utterance id, copy of the id)."""
 
 
+def reader_faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
+    """Yield (kind, detail) of the id of a cut, the `copy`-th with it, and of what its reader found.
+
+    These show without decoding.
+    """
+    if copy > 1:
+        yield "duplicate-id", f"copy {copy}: {audio_of(cut)}"
+    if _at_fault(cut):
+        yield cut.custom["fault"], cut.custom["fault_detail"]
+
+
+def speaker_faults(cut: MonoCut) -> Iterator[tuple[str, str]]:
+    """Yield (kind, detail) of the speaker of a cut that is not left out anyway."""
+    custom = cut.custom or {}
+    if _at_fault(cut):
+        return
+    if NO_SPEAKER in custom:
+        yield "no-speaker", custom[NO_SPEAKER]
+    if OTHER_SPEAKER in custom:
+        yield "two-speakers", custom[OTHER_SPEAKER]
+
+
 class SplitChecker:
     """Finds the faults of one split's utterances, given in order.
 
@@ -208,21 +230,16 @@ class SplitChecker:
         """Return the findings about the next utterance of the split."""
         self._copies[cut.id] += 1
         copy = self._copies[cut.id]
-        faults = [("duplicate-id", f"copy {copy}: {audio_of(cut)}")] if copy > 1 else []
+        faults = [*reader_faults(cut, copy)]
         custom = cut.custom or {}
-        if _at_fault(cut):
-            faults.append((custom["fault"], custom["fault_detail"]))
-        else:
+        if not _at_fault(cut):
             if has_audio(cut):
                 faults += self._audio_faults(cut, self._info[audio_of(cut)])
             else:
                 faults += self._feature_faults.get((self.split, cut.id, copy), ())
             faults += self._length_faults(cut)
             faults += self._text_faults(cut)
-        if NO_SPEAKER in custom and not _at_fault(cut):
-            faults.append(("no-speaker", custom[NO_SPEAKER]))
-        if OTHER_SPEAKER in custom and not _at_fault(cut):
-            faults.append(("two-speakers", custom[OTHER_SPEAKER]))
+            faults += speaker_faults(cut)
         if "note" in custom:
             faults.append((custom["note"], custom["note_detail"]))
         return [Finding(kind, self.split, cut.id, detail, copy) for kind, detail in faults]

@@ -283,6 +283,36 @@ KINDS: dict[str, Kind] = {
     ),
 }
 """Kinds by name, in the order of the report."""
+SURVEY_KINDS: dict[str, Kind] = {
+    "digits": Kind(
+        WARNING,
+        "none",
+        "transcript with digits",
+        "write numbers out as they are said: a word with digits that the lexicon lacks has no"
+        " pronunciation",
+    ),
+    "garbled letters": Kind(
+        WARNING,
+        "none",
+        "transcript with garbled letters",
+        "they are UTF-8 that some program took for Latin-1 and saved again: export them anew, as"
+        " UTF-8",
+    ),
+    "like-speakers": Kind(
+        WARNING,
+        "none",
+        "speakers whose names differ in case alone",
+        "write the name of a speaker alike everywhere, or splits may share the speaker",
+    ),
+    "no-end": Kind(
+        WARNING,
+        "none",
+        "utterance that lasts to the end of the recording although others begin later",
+        "give each an end, in seconds from the recording's beginning, in `segments` or a column"
+        " `end`; a column of durations is not read",
+    ),
+}
+"""Kinds that `toolkit new-corpus` looks for beside some of `KINDS`, and the check does not."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from lhotse import MonoCut
 
+from toolkit.corpus.check import reader_faults, speaker_faults
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.findings import ERROR, KINDS
+from toolkit.corpus.findings import ERROR, KINDS, SURVEY_KINDS
 from toolkit.corpus.manifest import (
     NO_SPEAKER,
-    OTHER_SPEAKER,
     ManifestError,
     audio_of,
     speaker_of,
@@ -186,13 +186,6 @@ def _hours(cuts: Iterable[MonoCut]) -> float:
     return sum(cut.duration for cut in cuts) / 3600
 
 
-REMEDIES = {
-    "digits": "write numbers out as they are said: a word with digits that the lexicon lacks has no"
-    " pronunciation",
-    "garbled letters": "they are UTF-8 that some program took for Latin-1 and saved again: export"
-    " them anew, as UTF-8",
-}
-"""Remedies for faults that the check of a corpus does not look for."""
 SAME_TIME = 1e-3
 """Seconds by which two times of a recording may differ, as they are rounded."""
 
@@ -200,8 +193,7 @@ SAME_TIME = 1e-3
 def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) -> dict[str, str]:
     """Return, by kind, a text with how many utterances have the fault, the first, and the remedy.
 
-    The kinds are some of `toolkit.corpus.findings.KINDS`, those of `REMEDIES`,
-    "like-speakers" and "no-end".
+    The kinds are some of `toolkit.corpus.findings.KINDS`, and those of `SURVEY_KINDS` there.
 
     Args:
       splits: the cuts of each split; of those with the same id in a split only the first is used.
@@ -226,11 +218,11 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
     missing = (cut for cut in cuts if (cut.custom or {}).get("fault") == "missing-audio")
     texts = {}
     for kind, count in sorted(counts.items()):
-        kind_info = KINDS.get(kind)
+        kind_info = KINDS.get(kind) or SURVEY_KINDS[kind]
         transcripts = "transcript" if count == 1 else "transcripts"
-        noun = kind if kind_info is not None else f"{transcripts} with {kind}"
-        left_out = ", left out" if kind_info is not None and kind_info.severity == ERROR else ""
-        fix = kind_info.fix if kind_info is not None else REMEDIES[kind]
+        noun = kind if kind in KINDS else f"{transcripts} with {kind}"
+        left_out = ", left out" if kind_info.severity == ERROR else ""
+        fix = kind_info.fix
         if kind == "missing-audio" and (advice := suggestion(map(audio_of, missing))):
             fix = f"{fix}; {advice}"
         texts[kind] = f"{count} {noun}{left_out}, first {first[kind]} (fix: {fix})"
@@ -240,18 +232,12 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
 def _faults(cut: MonoCut, copy: int, policy: TextPolicy) -> Iterator[tuple[str, str]]:
     """Yield (kind, detail) of one utterance, the `copy`-th with its id."""
     custom, text = cut.custom or {}, text_of(cut)
-    if copy > 1:
-        yield "duplicate-id", f"copy {copy}"
-    if "fault" in custom:
-        yield custom["fault"], custom["fault_detail"]
-    elif not any(character.isalnum() for character in text):
+    yield from reader_faults(cut, copy)
+    if "fault" not in custom and not any(character.isalnum() for character in text):
         yield "empty-transcript", repr(text)
     if custom.get("mix_channels") and "fault" not in custom:
         yield "many-channels", f"{cut.recording.num_channels} channels"
-    if NO_SPEAKER in custom:
-        yield "no-speaker", custom[NO_SPEAKER]
-    if OTHER_SPEAKER in custom:
-        yield "two-speakers", custom[OTHER_SPEAKER]
+    yield from speaker_faults(cut)
     digits = [
         word
         for word in split_words(text)
@@ -281,8 +267,8 @@ def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
         return {}
     names = "; ".join(" and ".join(map(repr, spelled)) for spelled in like[:3])
     return {
-        "like-speakers": f"speakers whose names differ in case alone: {names} (fix: write the name "
-        "of a speaker alike everywhere, or splits may share the speaker)"
+        "like-speakers": f"{SURVEY_KINDS['like-speakers'].title}: {names} "
+        f"(fix: {SURVEY_KINDS['like-speakers'].fix})"
     }
 
 
@@ -308,9 +294,8 @@ def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
     )
     return {
         "no-end": f"{last_to} to the end of the recording although others begin later, first "
-        f"{first_cut.id}: {first_cut.start:g} to {first_cut.end:g} s (fix: give each an end, in "
-        "seconds from the recording's beginning, in `segments` or a column `end`; a column of "
-        "durations is not read)"
+        f"{first_cut.id}: {first_cut.start:g} to {first_cut.end:g} s (fix: "
+        f"{SURVEY_KINDS['no-end'].fix})"
     }
 
 
