@@ -64,12 +64,12 @@ class NoiseFeatures:
         """See `FeatureStore`."""
         return self._features
 
-    def state(self, name: str) -> None:
+    def cmn_state(self, name: str) -> None:
         """See `FeatureStore`."""
         return None
 
     def apply(self, features: Tensor, state: None) -> Tensor:
-        """See `Normaliser`."""
+        """See `Cmvn`."""
         return features
 
 

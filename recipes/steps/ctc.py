@@ -20,7 +20,7 @@ from recipes.steps.data import (
 )
 from recipes.steps.networks import train_for_words
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
-from toolkit.corpus.text import is_tag
+from toolkit.corpus.text import is_event_tag
 from toolkit.decode.bundle import (
     BundledSystem,
     Card,
@@ -52,7 +52,7 @@ from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa.lattice import Weights
 from toolkit.lang.arpa import read_arpa
-from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.lm import lm_word_counts, prepare_lm
 from toolkit.lang.ngram import BackoffModel
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, EnglishRules, TextPolicy
 from toolkit.lang.units import load_units, make_units
@@ -125,7 +125,7 @@ def prepare_units(run: Run) -> dict[str, float]:
     if run.config.normaliser is None and lm.arpa is None:
         _log_words_that_are_not_english(words)
     # All training words, and the most frequent ones of the language model's text.
-    words |= most_frequent(word_weights(lm, policy) or {}, run.config.dictionary_size)
+    words |= most_frequent(lm_word_counts(lm, policy) or {}, run.config.dictionary_size)
     write_atomically(run.make("words.txt"), "".join(f"{word}\n" for word in sorted(words)))
     headline = prepare_lm(
         lm, transcripts, words, run.make("lm"), tune=splits(run).tune, policy=policy
@@ -139,7 +139,7 @@ def _log_words_that_are_not_english(words: Collection[str]) -> None:
     Raises:
       ToolkitError: it would know none.
     """
-    spoken = sorted(word for word in words if not is_tag(word))
+    spoken = sorted(word for word in words if not is_event_tag(word))
     english = EnglishRules()
     lost = [word for word in spoken if english.words(word) != [word]]
     if not lost:

@@ -27,7 +27,7 @@ from toolkit.align.store import (
 from toolkit.align.train_gmm import build_low_rate_senones
 from toolkit.decode.denominators import make_lattices
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
@@ -90,7 +90,7 @@ def train_network(
         headline = train_cross_entropy(
             [train, *copies],
             [alignments, *(AugmentedAlignments(alignments, store) for store in copies)],
-            Normaliser.load(normaliser),
+            Cmvn.load(normaliser),
             config or run.config.ce,
             senones.num_pdfs,
             folder,
@@ -195,7 +195,7 @@ def train_on_lattices(
             PdfAlignments(AlignmentStore(denominators / part / "ali"), senones) for part in parts
         ],
         classes=PdfClasses.of(senones),
-        normaliser=Normaliser.load(run.need(normaliser or "fbank/normaliser.json")),
+        normaliser=Cmvn.load(run.need(normaliser or "fbank/normaliser.json")),
         config=run.config.sequence,
         out=run.make(system),
         device=run.device,
@@ -234,7 +234,7 @@ def train_chain(
         phones,
         Senones.load(graphs),
         Denominator.load(graphs / DENOMINATOR),
-        Normaliser.load(features / "normaliser.json"),
+        Cmvn.load(features / "normaliser.json"),
         run.config.lfmmi,
         out,
         run.device,

@@ -51,7 +51,7 @@ def test_the_mean_begins_anew_with_each_utterance(bundle, stored):
     store = FeatureStore(features)
     alone = {name: recogniser.recognise_features(store.load(name)).text for name in store.ids}
     with_mean = {
-        name: recogniser.recognise_features(store.load(name), store.state(name)).text
+        name: recogniser.recognise_features(store.load(name), store.cmn_state(name)).text
         for name in store.ids
     }
     assert alone != with_mean

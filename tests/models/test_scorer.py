@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import stack
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.features.shards import CmnState
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
@@ -22,7 +22,7 @@ def scorer(tmp_path):
     save_model(tmp_path / "model", model)
     save_priors(tmp_path / "model", COUNTS)
     x = torch.randn(20, 4)
-    normaliser = Normaliser(x.double().mean(0), GlobalStats.of(x))
+    normaliser = Cmvn(x.double().mean(0), GlobalStats.of(x))
     normaliser.save(tmp_path / "normaliser.json")
     scorer = NeuralScorer(tmp_path / "model", tmp_path / "normaliser.json", tmp_path)
     state = CmnState(50, torch.ones(4).double() * 30)

@@ -113,7 +113,7 @@ def test_a_student_does_better_than_the_labels_alone(
     model, store = load_model(tmp_path / "student"), valid.store
     right = frames = 0
     for name in valid.ids:
-        x = stack(normaliser.apply(store.load(name), store.state(name)))
+        x = stack(normaliser.apply(store.load(name), store.cmn_state(name)))
         found = log_posteriors(model, [x])[0].argmax(1)
         right += int((found == valid.load(name)[centre(store.num_frames(name))]).sum())
         frames += len(found)

@@ -48,7 +48,7 @@ def test_reads_what_the_stores_hold(synthetic):
         assert [example.name for example in examples] == names
         for example in examples:
             assert torch.equal(example.features, store.load(example.name))
-            state = store.state(example.name)
+            state = store.cmn_state(example.name)
             assert example.state.frames == state.frames
             assert torch.equal(example.state.sum, state.sum)
             best = targets.load(example.name)

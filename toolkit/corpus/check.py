@@ -25,7 +25,7 @@ from toolkit.corpus.audio_headers import ogg_end
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.findings import (
     ERROR,
-    KINDS,
+    FINDING_KINDS,
     WARNING,
     Exclusion,
     Finding,
@@ -47,7 +47,7 @@ from toolkit.corpus.manifest import (
     speaker_of,
     text_of,
 )
-from toolkit.corpus.text import is_tag, word_of_two_alphabets
+from toolkit.corpus.text import is_event_tag, word_of_two_alphabets
 from toolkit.errors import ToolkitError
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digests import FileDigest, file_digest
@@ -294,15 +294,15 @@ class SplitChecker:
         self.tokens += len(words)
         missing = [word for word in words if word not in self._lexicon]
         if tags:  # those trained as the noise phone are <UNK>
-            missing = [word for word in missing if not is_tag(word)]
+            missing = [word for word in missing if not is_event_tag(word)]
         for word in missing:
             self.oov[word].append(cut.id)
         faults = []
         alphabet = set(self._config.alphabet)
-        unknown_tags = [word for word in missing if is_tag(word)]
+        unknown_tags = [word for word in missing if is_event_tag(word)]
         if tags or unknown_tags:
             faults.append(("tag", tags or " ".join(dict.fromkeys(unknown_tags))))
-        spoken = [word for word in words if word in self._lexicon or not is_tag(word)]
+        spoken = [word for word in words if word in self._lexicon or not is_event_tag(word)]
         foreign = {word: self._outside(word, alphabet) for word in dict.fromkeys(spoken)}
         if outside := sorted(set().union(*foreign.values())):
             where = ", ".join(repr(word) for word, letters in foreign.items() if letters)
@@ -410,7 +410,7 @@ def _same_audio_and_text(
 
 
 logger = logging.getLogger(__name__)
-MOST_KINDS = 6
+MAX_KINDS = 6
 """Of faults that the warning names."""
 
 
@@ -479,7 +479,7 @@ def check(
         _check_excluded(summary, exclusions, config, out)
     total = sum(summary.utterances for summary in summaries)
     tokens = sum(summary.tokens for summary in summaries)
-    severities = Counter(KINDS[finding.kind].severity for finding in findings)
+    severities = Counter(FINDING_KINDS[finding.kind].severity for finding in findings)
     return {
         "utterances": total,
         "excluded": len(exclusions),
@@ -492,9 +492,9 @@ def check(
 
 def _warn(findings: list[Finding]) -> None:
     """Say how many faults there are of which kinds."""
-    counts = Counter(f.kind for f in findings if KINDS[f.kind].severity in (ERROR, WARNING))
+    counts = Counter(f.kind for f in findings if FINDING_KINDS[f.kind].severity in (ERROR, WARNING))
     if counts:
-        descriptions = [f"{count} {kind}" for kind, count in counts.most_common(MOST_KINDS)]
+        descriptions = [f"{count} {kind}" for kind, count in counts.most_common(MAX_KINDS)]
         num_other_kinds = len(counts) - len(descriptions)
         descriptions += [f"{num_other_kinds} kinds more"] if num_other_kinds > 0 else []
         logger.warning(

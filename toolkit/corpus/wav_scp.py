@@ -12,7 +12,7 @@ from pathlib import Path
 
 from toolkit.corpus.audio_headers import is_shortened
 from toolkit.corpus.manifest import ManifestError
-from toolkit.corpus.pairing import NOT_UTF8, Audio, count_from_one, locate
+from toolkit.corpus.pairing import NOT_UTF8, AudioSegment, count_from_one, locate
 from toolkit.storage.files import open_atomically
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
 from toolkit.storage.paths import PathMap, map_path, printable
@@ -26,13 +26,13 @@ DECODERS = {
 }
 """Programs that decode a file, with the options that change nothing for a reader of the file."""
 
-RunPipe = Callable[[str, str], Audio]
+RunPipe = Callable[[str, str], AudioSegment]
 """(recording id, shell command) -> the audio it writes."""
 
 
 def read_scp(
     path: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
-) -> list[tuple[str, Audio]]:
+) -> list[tuple[str, AudioSegment]]:
     """Read a wav.scp as `read_kaldi_dir` does: recording id and audio, line by line.
 
     The channels are those of the file reco2file_and_channel beside it, if there is one.
@@ -94,29 +94,29 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     return [(line.id, line.value) for line in read_lines(path) if not line.fault]
 
 
-def faulty_audio(line: TableLine) -> Audio:
+def faulty_audio(line: TableLine) -> AudioSegment:
     """Return the audio of a line that is not UTF-8: a fault of its utterance."""
-    return Audio(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
+    return AudioSegment(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
 
 
 def _recording(
     scp: Path, id: str, source: str, run_pipe: RunPipe | None, path_map: PathMap
-) -> Audio:
+) -> AudioSegment:
     folder = scp.parent
     if not source:
-        return Audio(id, fault=("missing-audio", f"{scp} names no file for {id}"))
+        return AudioSegment(id, fault=("missing-audio", f"{scp} names no file for {id}"))
     if not source.endswith("|"):
-        return Audio(str(locate(folder, map_path(source, path_map))), recording_id=id)
+        return AudioSegment(str(locate(folder, map_path(source, path_map))), recording_id=id)
     decoded = _decoded_file(source)
     if decoded is not None:
         name, channel = decoded
         path = str(locate(folder, map_path(name, path_map)))
         if not (run_pipe and is_shortened(path)):
             note = ("replaced-pipe", f"{path} for `{source}`")
-            return Audio(path, recording_id=id, note=note, channel=channel)
+            return AudioSegment(path, recording_id=id, note=note, channel=channel)
     if run_pipe is not None:
         return run_pipe(id, source[:-1].strip())
-    return Audio(source, recording_id=id, fault=("refused-pipe", f"{scp}: {source}"))
+    return AudioSegment(source, recording_id=id, fault=("refused-pipe", f"{scp}: {source}"))
 
 
 def _decoded_file(command: str) -> tuple[str, str | None] | None:
@@ -167,7 +167,7 @@ class PipeRunner:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, id: str, command: str) -> Audio:
+    def __call__(self, id: str, command: str) -> AudioSegment:
         """Return the audio that `command` writes to its standard output."""
         # One file per command: recordings that share it share the output.
         name = hashlib.sha256(command.encode()).hexdigest()[:20]
@@ -182,7 +182,7 @@ class PipeRunner:
                 problem = f"ended with status {process.returncode}"
                 problem = problem if process.returncode else "wrote nothing"
                 detail = f"`{command}` {problem}: {' '.join(last_line)}".removesuffix(": ")
-                return Audio(command, recording_id=id, fault=("unreadable-audio", detail))
+                return AudioSegment(command, recording_id=id, fault=("unreadable-audio", detail))
             with open_atomically(path, "wb") as file:
                 file.write(process.stdout)
-        return Audio(str(path), recording_id=id)
+        return AudioSegment(str(path), recording_id=id)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.corpus.manifest import audio_of, portable, speaker_of, write_cuts
+from toolkit.corpus.manifest import audio_of, speaker_of, to_relative_paths, write_cuts
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.config import ExtractConfig, FrontendConfig
@@ -228,7 +228,7 @@ def _digest(
     places: PathAliases | None,
     audio: Mapping[str, str],
 ) -> str:
-    content = [asdict(form), [portable(cut.to_dict(), places) for cut in cuts]]
+    content = [asdict(form), [to_relative_paths(cut.to_dict(), places) for cut in cuts]]
     if audio:
         content.append([audio.get(audio_of(cut), "") for cut in cuts])
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

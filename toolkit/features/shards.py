@@ -31,7 +31,7 @@ import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
 
-from toolkit.corpus.manifest import portable
+from toolkit.corpus.manifest import to_relative_paths
 from toolkit.errors import ToolkitError
 from toolkit.features.silence import KINDS, counted_frames, outside, spans
 from toolkit.processes.bars import Bar
@@ -340,7 +340,7 @@ def write_shard(
             # The running sums start anew with each speaker.
             if speaker != current:
                 current, state = speaker, CmnState.empty(config.dimension)
-            cut_dict = portable(cut if isinstance(cut, Mapping) else cut.to_dict(), places)
+            cut_dict = to_relative_paths(cut if isinstance(cut, Mapping) else cut.to_dict(), places)
             stored = features.to(torch.float16)
             manifest = _manifest(cut_dict, len(stored), config)
             tar.add_array(cut_dict["id"], stored.numpy(), manifest)
@@ -720,7 +720,7 @@ class FeatureStore(ShardStore[Tensor]):
     def _path(self, utterance: str) -> Path:
         return features_path(self._folder, self._entry(utterance).shard)
 
-    def state(self, name: str) -> CmnState:
+    def cmn_state(self, name: str) -> CmnState:
         """Return the state of mean normalisation before an utterance."""
         entry = self._entry(name)
         return CmnState(self._frames[entry.shard][entry.row], self._sums[entry.shard][entry.row])
@@ -735,7 +735,7 @@ class FeatureStore(ShardStore[Tensor]):
         if speaker not in self._last_of_speaker:
             raise StoreError(f"{speaker}: no such speaker in {self.path}")
         last = self._last_of_speaker[speaker]
-        return self.state(last).after(self.load(last), self.counted(last))
+        return self.cmn_state(last).after(self.load(last), self.counted(last))
 
     def speaker_mean(self, speaker: str) -> Tensor:
         """Return the mean of the raw frames of a speaker, as in Kaldi's apply-cmvn: [F] float64.

@@ -19,7 +19,7 @@ from toolkit.fsa.remove_epsilon import remove_epsilon
 from toolkit.fsa.search import search_lattice
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.kaldi.archive import ArchiveWriter, entries, native, read_matrix
+from toolkit.kaldi.archive import ArchiveWriter, entries, kaldi_native_io, read_matrix
 from toolkit.kaldi.dict_lang import write_lang
 from toolkit.kaldi.features import check_key
 from toolkit.kaldi.model import KaldiTransitions, Transitions, topology_text, tree_text
@@ -402,9 +402,9 @@ def export_likelihoods(scorer: Scorer, out: Path) -> int:
 
     Raises:
       KaldiFeaturesError: an id that Kaldi's tables cannot hold.
-      KaldiIoError: the archive cannot be written.
+      ArchiveError: the archive cannot be written.
     """
-    kaldi, out = native(), Path(out)
+    kaldi, out = kaldi_native_io(), Path(out)
     ids = sorted(scorer.store.ids, key=str.encode)
     for utterance in ids:
         check_key(utterance)

@@ -107,7 +107,7 @@ def _probabilities(where: str, numbers: tuple[float, ...]) -> EntryProbabilities
 
 
 _DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
-MOST_COLUMNS = 4
+MAX_COLUMNS = 4
 """Of a pronunciation: its probability, that of silence after it, and the factors of silence before
 it and of none."""
 NEARLY_ALL = 0.9
@@ -241,7 +241,7 @@ def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[Dictio
         for field in entry.fields[entry.columns if entry.closed else entry.leading :]
         if _INTEGER.fullmatch(field)
     }
-    for column in range(MOST_COLUMNS):
+    for column in range(MAX_COLUMNS):
         _decide(entries, column, phones, name)
     return [
         DictionaryLine(
@@ -256,13 +256,13 @@ def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[Dictio
 
 def _fields(number: int, line: str, tabbed: Sequence[str]) -> _Fields:
     """Split a line; `tabbed` are its parts between tabs where these separate columns."""
-    if len(tabbed) > 2 and len(tabbed) - 2 <= MOST_COLUMNS:
+    if len(tabbed) > 2 and len(tabbed) - 2 <= MAX_COLUMNS:
         fields = [*tabbed[1:-1], *split_words(tabbed[-1])]
         columns = len(tabbed) - 2
         return _Fields(number, tabbed[0], fields, columns, columns, closed=True)
     word, *fields = split_words(line)
     leading = 0
-    while leading < min(MOST_COLUMNS, len(fields) - 1) and _NUMBER.fullmatch(fields[leading]):
+    while leading < min(MAX_COLUMNS, len(fields) - 1) and _NUMBER.fullmatch(fields[leading]):
         leading += 1
     decimals = [i + 1 for i in range(leading) if not _INTEGER.fullmatch(fields[i])]
     return _Fields(number, word, fields, leading, max(decimals, default=0))

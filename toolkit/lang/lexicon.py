@@ -105,7 +105,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
                 lexicon.add(key, phones)
         return lexicon
 
-    def shortest(self) -> dict[str, int]:
+    def min_phone_counts(self) -> dict[str, int]:
         """Return each word's smallest number of phones, for its minimum duration."""
         return {word: min(map(len, variants)) for word, variants in sorted(self.items())}
 
@@ -167,7 +167,7 @@ SILENT = f"'{MIDDLE_DOT}"
 """Characters inside of words without a sound."""
 
 
-def spell(word: str) -> Pronunciation:
+def grapheme_pronunciation(word: str) -> Pronunciation:
     """Return the letters of a word and their marks, one phone each; the characters `SILENT` none.
 
     Empty for a word without letters, or with other characters: a digit has no sound of its own.
@@ -181,6 +181,6 @@ def grapheme_lexicon(words: Iterable[str]) -> Lexicon:
     """Return the words that can be spelled, each pronounced by its letters."""
     lexicon = Lexicon()
     for word in sorted(set(words)):
-        if letters := spell(word):
+        if letters := grapheme_pronunciation(word):
             lexicon.add(word, letters)
     return lexicon

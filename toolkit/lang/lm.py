@@ -32,7 +32,9 @@ COVERED = 0.9
 """Share of the vocabulary below which a given ARPA model's coverage is a warning."""
 
 
-def word_weights(config: NgramConfig, policy: TextPolicy | None = None) -> dict[str, float] | None:
+def lm_word_counts(
+    config: NgramConfig, policy: TextPolicy | None = None
+) -> dict[str, float] | None:
     """Weigh the words that the language model brings to the vocabulary.
 
     Args:

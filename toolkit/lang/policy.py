@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-from toolkit.corpus.text import Tags, is_tag, tags_in
+from toolkit.corpus.text import Tags, is_event_tag, tags_in
 from toolkit.errors import ToolkitError
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.storage.words import single_spaced, split_words
@@ -147,7 +147,7 @@ class EnglishRules:
         """
         words = []
         for token in self._unquoted(text).split():
-            words += [token] if is_tag(token) else self._words(token, keep_foreign=True)
+            words += [token] if is_event_tag(token) else self._words(token, keep_foreign=True)
         return " ".join(words)
 
     def _words(self, text: str, keep_foreign: bool) -> list[str]:
@@ -179,7 +179,7 @@ class EnglishRules:
 
 
 class EnglishLexiconRules(EnglishRules):
-    """The rules of `Normaliser`; and an apostrophe at the edge of a word stays for a reason only.
+    """The rules of `EnglishRules`; and an apostrophe at the edge of a word stays for a reason only.
 
     The lexicon has the word with it (DOGS', 'TIS). Without a lexicon the reason is the spelling:
     one behind S or N (DOGS', GOIN') or behind a word of `CUT_WORDS`, and one before a word of
@@ -355,7 +355,7 @@ def text_rules(
 
     Args:
       id: of the rules.
-      lexicon: words that have pronunciations, see `Normaliser`.
+      lexicon: words that have pronunciations, see `EnglishRules`.
       split_clitics: split words that the lexicon lacks at its clitics.
 
     Raises:

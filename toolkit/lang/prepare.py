@@ -48,7 +48,7 @@ def prepare_lang(
       config: see `LangConfig`.
       texts_by_split: transcripts, normalised or not, by split.
       lm_words: normalised words of the language model with a weight to rank them (see
-        `lm.word_weights`), None for none.
+        `lm.lm_word_counts`), None for none.
       out: the folder.
       train: name of the training split.
       dictionary: where words are looked up, see `source_dictionary`; by default it is read.
@@ -80,7 +80,7 @@ def prepare_lang(
         logger.info("%s: %s", config.lexicon_file, note)
     source = dictionary.lexicon
     if config.words == "lexicon":
-        listed = set(possible_words(source, policy))
+        listed = set(words_stable_under(source, policy))
     vocabulary = needed | listed | set(_ranked(config, lm_words, source))
     lexicon = source.restrict(vocabulary)
     guesses = _guess(source, sorted(vocabulary - source.keys()), out)
@@ -286,6 +286,6 @@ def read_words(path: Path, rules: WordRules) -> set[str]:
     return words
 
 
-def possible_words(lexicon: Lexicon, rules: WordRules) -> Collection[str]:
+def words_stable_under(lexicon: Lexicon, rules: WordRules) -> Collection[str]:
     """Return the words of a lexicon that texts can have once they are normalised."""
     return [word for word in lexicon if rules.words(word) == [word]]

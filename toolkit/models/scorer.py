@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import CmnState, FeatureStore
 from toolkit.models.lstm import LstmModel, LstmState, with_lookahead
 from toolkit.models.store import ModelError, load_model
@@ -114,7 +114,7 @@ class NeuralModel:
     def __init__(self, folder: Path, normaliser: Path, device: str = "cpu") -> None:
         self._folder = folder
         self.model: nn.Module = load_model(folder).to(device)
-        self.normaliser = Normaliser.load(normaliser)
+        self.normaliser = Cmvn.load(normaliser)
         self.log_priors = load_log_priors(folder)
         sizes = self.model.config.input_dim, self.model.config.output_dim
         expected = LOW_RATE_FACTOR * len(self.normaliser.prior_mean), len(self.log_priors)
@@ -203,7 +203,7 @@ class NeuralScorer:
 
     def batch_log_likelihoods(self, utterances: Sequence[str]) -> list[Tensor]:
         """Scaled likelihoods of several utterances in one batch: [T, P] each, on the CPU."""
-        stored = [(self.store.load(name), self.store.state(name)) for name in utterances]
+        stored = [(self.store.load(name), self.store.cmn_state(name)) for name in utterances]
         return self._model.batch_log_likelihoods(stored, self.offset)
 
 

@@ -11,7 +11,7 @@ from lhotse import MonoCut
 
 from toolkit.corpus.check import reader_faults, speaker_faults
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.findings import ERROR, KINDS, SURVEY_KINDS
+from toolkit.corpus.findings import ERROR, FINDING_KINDS, SURVEY_KINDS
 from toolkit.corpus.manifest import (
     NO_SPEAKER,
     ManifestError,
@@ -45,7 +45,7 @@ of its leading letters."""
 
 
 @dataclass(frozen=True)
-class Survey:
+class CorpusSummary:
     """The size, splits, speakers and faults of a corpus."""
 
     corpus: CorpusConfig
@@ -73,7 +73,7 @@ def survey(
     corpus: CorpusConfig,
     left_out: Sequence[str] = (),
     policy: TextPolicy | None = None,
-) -> Survey:
+) -> CorpusSummary:
     """Choose which parts of a corpus are for training, tuning and testing, and what is held out.
 
     Args:
@@ -109,7 +109,7 @@ def survey(
     corpus = choose_held_out(parts, corpus, held_out)
     splits = assemble(dict(parts), corpus, hold_out_test=True)
     used = {name for names in parts_by_purpose.values() for name in names}
-    return Survey(
+    return CorpusSummary(
         corpus,
         {split: _hours(cuts) for split, cuts in splits.items()},
         {split: len({speaker_of(cut) for cut in cuts}) for split, cuts in splits.items()},
@@ -193,7 +193,7 @@ SAME_TIME = 1e-3
 def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) -> dict[str, str]:
     """Return, by kind, a text with how many utterances have the fault, the first, and the remedy.
 
-    The kinds are some of `toolkit.corpus.findings.KINDS`, and those of `SURVEY_KINDS` there.
+    The kinds are some of `FINDING_KINDS` and all `SURVEY_KINDS` of `toolkit.corpus.findings`.
 
     Args:
       splits: the cuts of each split; of those with the same id in a split only the first is used.
@@ -218,9 +218,9 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
     missing = (cut for cut in cuts if (cut.custom or {}).get("fault") == "missing-audio")
     texts = {}
     for kind, count in sorted(counts.items()):
-        kind_info = KINDS.get(kind) or SURVEY_KINDS[kind]
+        kind_info = FINDING_KINDS.get(kind) or SURVEY_KINDS[kind]
         transcripts = "transcript" if count == 1 else "transcripts"
-        noun = kind if kind in KINDS else f"{transcripts} with {kind}"
+        noun = kind if kind in FINDING_KINDS else f"{transcripts} with {kind}"
         left_out = ", left out" if kind_info.severity == ERROR else ""
         fix = kind_info.fix
         if kind == "missing-audio" and (advice := suggestion(map(audio_of, missing))):
@@ -299,7 +299,7 @@ def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
     }
 
 
-def describe(summary: Survey) -> list[str]:
+def summary_lines(summary: CorpusSummary) -> list[str]:
     """Return lines on size, splits and held-out data."""
     splits = ", ".join(
         f"{split} {_time(hours)} ({_count(summary.speakers[split], 'speaker')})"
@@ -330,7 +330,7 @@ def describe(summary: Survey) -> list[str]:
     return lines
 
 
-def cautions(summary: Survey) -> list[str]:
+def warning_lines(summary: CorpusSummary) -> list[str]:
     """Return warnings about the data, with the remedy."""
     lines = [f"caution: {fault}" for fault in summary.faults.values()]
     if summary.faults:

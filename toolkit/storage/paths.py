@@ -168,14 +168,14 @@ class PathAliases:
             return name
         return self.folders[match[1]] + name[len(match[1]) + 2 :]
 
-    def names_in(self, text: str) -> str:
+    def relativize_in(self, text: str) -> str:
         """Replace the paths in a message by names, as far as they lie in places."""
         for place, folder in sorted(self.folders.items(), key=lambda item: -len(item[1])):
             named = f"{{{place}}}/".replace("\\", r"\\")
             text = re.sub(f"{_BEGINS}{re.escape(folder)}/", named, text)
         return text
 
-    def paths_in(self, text: str) -> str:
+    def resolve_in(self, text: str) -> str:
         """Replace the names in a message by paths."""
         for place, folder in self.folders.items():
             text = text.replace(f"{{{place}}}/", f"{folder}/")

@@ -40,7 +40,7 @@ class Features(Protocol):
     def load(self, name: str) -> Tensor:
         """Read an utterance: [T, F] raw."""
 
-    def state(self, name: str) -> Any:
+    def cmn_state(self, name: str) -> Any:
         """Return the state of the running mean before the utterance."""
 
     def speaker(self, name: str) -> str:
@@ -59,7 +59,7 @@ class Alignments(Protocol):
 
 
 class FeatureNormaliser(Protocol):
-    """Normalisation of raw features, such as `toolkit.features.normalise.Normaliser`."""
+    """Normalisation of raw features, such as `toolkit.features.normalise.Cmvn`."""
 
     def apply(self, features: Tensor, state: Any) -> Tensor:
         """Normalise [T, F] raw features of an utterance, given the speaker's state before it."""
@@ -178,7 +178,7 @@ class Corpus:
         """
         features, alignments = self._sources[utterance.source]
         name = utterance.name
-        normalised = self._normaliser.apply(features.load(name), features.state(name))
+        normalised = self._normaliser.apply(features.load(name), features.cmn_state(name))
         if not self._has_targets:
             return normalised.half(), torch.zeros(utterance.frames, dtype=torch.int32)
         targets = alignments.load(name)

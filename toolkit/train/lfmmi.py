@@ -17,7 +17,7 @@ from toolkit.features.config import LOW_RATE_FACTOR
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lfmmi import lfmmi
-from toolkit.fsa.numerator import NumeratorMaker, PhoneSupervision, PhoneTimes, Piece
+from toolkit.fsa.numerator import Chunk, NumeratorMaker, PhoneSupervision, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.scorer import save_priors
@@ -200,7 +200,7 @@ class LfmmiChunkSampler(UtteranceSampler):
         # rows [N, 3]: utterance, first frame and number of frames of each chunk
         ids = [group.names[u] for u in rows[:, 0]]
         numerators = [
-            self._maker.lattice(self._supervisions[name], Piece(group.offset, start, length))
+            self._maker.lattice(self._supervisions[name], Chunk(group.offset, start, length))
             for name, (_, start, length) in zip(ids, rows.tolist(), strict=True)
         ]
         # None: the chunk's phones have no path through the denominator.

@@ -13,7 +13,7 @@ import torch
 from toolkit.config.fields import from_plain
 from toolkit.config.settings import to_plain
 from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.lang.units import load_units
 from toolkit.models.config import CtcConfig
 from toolkit.models.store import load_model
@@ -108,7 +108,7 @@ def train_by_plan(
     about = {"machine": machine, "settings": settings, "command": command}
     records = Records(root / plan.records)
     about["system"] = _described(plan, records.dimension, units.size)
-    normaliser = Normaliser.load(root / evaluation.normaliser)
+    normaliser = Cmvn.load(root / evaluation.normaliser)
     with ExitStack() as opened:
         data, valid = (
             opened.enter_context(

@@ -33,7 +33,7 @@ from toolkit.decode.rescore import CtcRescorer, Rescorer, missing_words
 from toolkit.decode.stream import Recogniser, RecogniserStream, StreamParts, Utterance
 from toolkit.decode.words import CtcWordAligner, SilenceGate
 from toolkit.features.frontend import Frontend
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.features.stream import extract_file
@@ -66,7 +66,7 @@ class CtcScorer:
     def __init__(self, bundle: Path, device: str = "cpu", int8: bool = False) -> None:
         self._bundle = bundle
         self.model: nn.Module = load_model(bundle / MODEL).to(device)
-        self.normaliser = Normaliser.load(bundle / NORMALISER)
+        self.normaliser = Cmvn.load(bundle / NORMALISER)
         self.units = load_units(bundle / UNITS)
         config, sizes = self.model.config, (len(self.normaliser.prior_mean), self.units.size)
         if not (hasattr(config, "frames_needed") and hasattr(config, "subsampling")):
@@ -397,7 +397,7 @@ class CtcAlignerFiles:
     """The folder."""
     unit_tier: ClassVar[str] = "units"
     by_speaker: ClassVar[bool] = False
-    adapts: ClassVar[bool] = False
+    needs_speakers: ClassVar[bool] = False
 
     def spoken(self, recording: Recording) -> tuple[list[str], str]:
         """The words of a recording by the units' policy, and what was left out."""

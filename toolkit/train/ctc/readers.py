@@ -103,7 +103,7 @@ class BatchReader:
             record = records.read(number)
             features = record.features
             if self._normaliser is not None:
-                # The speaker's causal mean before this utterance, see `Normaliser.apply`
+                # The speaker's causal mean before this utterance, see `Cmvn.apply`
                 state = CmnState(record.cmn_frames, torch.from_numpy(record.cmn_sum))
                 raw = torch.from_numpy(features.astype(np.float32))
                 features = self._normaliser.apply(raw, state).numpy()
