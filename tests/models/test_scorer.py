@@ -26,7 +26,7 @@ def scorer(tmp_path):
     normaliser.save(tmp_path / "normaliser.json")
     scorer = NeuralScorer(tmp_path / "model", tmp_path / "normaliser.json", tmp_path)
     state = CmnState(50, torch.ones(4).double() * 30)
-    scorer.__dict__["store"] = SimpleNamespace(load=lambda u: x, state=lambda u: state)
+    scorer.__dict__["store"] = SimpleNamespace(load=lambda u: x, cmn_state=lambda u: state)
     inputs = stack(normaliser.apply(x, state))
     extended = torch.cat([inputs, inputs[-1:]])
     expected = model(extended[None])[0][0].log_softmax(-1) - (COUNTS / 100).log()
@@ -37,7 +37,7 @@ def test_scores_are_posteriors_less_priors_behind_the_speakers_earlier_frames(sc
     scorer, expected = scorer
     torch.testing.assert_close(scorer.log_likelihoods("u"), expected)
     assert expected.shape == (7, 5)
-    scorer.store.state = lambda u: None
+    scorer.store.cmn_state = lambda u: None
     assert not torch.allclose(scorer.log_likelihoods("u"), expected, atol=1e-3)
 
 
