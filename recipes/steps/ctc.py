@@ -65,7 +65,7 @@ from toolkit.score.transcripts import read_transcripts
 from toolkit.score.wer import score
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import split_words
 from toolkit.train.ctc.records import count_too_long, write_records
 from toolkit.tta.figures import utterance_figure
 from toolkit.tta.page import Extras, write_page

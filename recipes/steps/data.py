@@ -58,8 +58,8 @@ from toolkit.score.results import (
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.run import Run
 from toolkit.storage.files import link_or_copy, write_atomically
+from toolkit.storage.lines import split_words
 from toolkit.storage.paths import path_below, printable
-from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
 

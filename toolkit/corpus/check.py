@@ -51,8 +51,8 @@ from toolkit.corpus.text import is_event_tag, word_of_two_alphabets
 from toolkit.errors import ToolkitError
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digests import FileDigest, file_digest
+from toolkit.storage.lines import split_words
 from toolkit.storage.reading import regular
-from toolkit.storage.words import split_words
 
 FILES_PER_TASK = 16
 BLOCK = 1 << 18

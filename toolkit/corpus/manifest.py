@@ -29,9 +29,9 @@ from toolkit.corpus.audio import open_audio
 from toolkit.corpus.findings import read_exclusions
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
+from toolkit.storage.lines import single_spaced
 from toolkit.storage.paths import PathAliases, encoding_error, places_of, printable
 from toolkit.storage.reading import NATURAL, quoted, reading, validated
-from toolkit.storage.words import single_spaced
 
 _DETAILS = ("fault_detail", "note_detail")
 

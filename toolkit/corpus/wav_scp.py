@@ -14,9 +14,8 @@ from toolkit.corpus.audio_headers import is_shortened
 from toolkit.corpus.manifest import ManifestError
 from toolkit.corpus.pairing import NOT_UTF8, AudioSegment, count_from_one, locate
 from toolkit.storage.files import open_atomically
-from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, key_and_rest
 from toolkit.storage.paths import PathMap, map_path, printable
-from toolkit.storage.words import key_and_rest
 
 PIPE_CLOSED = 141
 """The status of a program that wrote on when the next one, such as `head`, had ended."""

@@ -27,9 +27,8 @@ from toolkit.lang.probabilities import (
     LexiconProbabilities,
     read_ends,
 )
-from toolkit.storage.lines import TextLines
+from toolkit.storage.lines import TextLines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,8 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.policy import MIDDLE_DOT, TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
 from toolkit.storage.files import open_atomically
-from toolkit.storage.lines import read_lines
+from toolkit.storage.lines import read_lines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import split_words
 
 Pronunciation = tuple[str, ...]
 

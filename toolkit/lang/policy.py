@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from toolkit.corpus.text import Tags, is_event_tag, tags_in
 from toolkit.errors import ToolkitError
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.storage.words import single_spaced, split_words
+from toolkit.storage.lines import single_spaced, split_words
 
 TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR"}
 QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")

@@ -17,8 +17,7 @@ from toolkit.lang.probabilities import Entry
 from toolkit.lang.tables import UNKNOWN
 from toolkit.lang.text import TextError, WordRules
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.lines import TextLines, read_lines
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import TextLines, read_lines, split_words
 
 logger = logging.getLogger(__name__)
 

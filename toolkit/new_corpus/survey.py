@@ -22,8 +22,8 @@ from toolkit.corpus.manifest import (
 from toolkit.corpus.split import assemble
 from toolkit.corpus.text import is_garbled, word_of_two_alphabets
 from toolkit.lang.policy import TextPolicy
+from toolkit.storage.lines import split_words
 from toolkit.storage.paths import suggestion
-from toolkit.storage.words import split_words
 
 MIN_SPEAKERS = 5
 """With fewer speakers, none can be spared from training: utterances are held out instead."""

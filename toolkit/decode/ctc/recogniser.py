@@ -45,7 +45,7 @@ from toolkit.lang.units import SPACE, Characters, Units, load_units
 from toolkit.models.ctc import CtcModel, CtcState, ctc_log_probs
 from toolkit.models.store import load_model, quantize_int8
 from toolkit.processes.devices import full_float32
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import split_words
 
 WHOLE, WINDOW, CONTEXT = 6000, 3000, 500
 """In input frames: the longest recording that is scored at once, and the windows of longer ones."""
