@@ -37,8 +37,14 @@ from toolkit.lang.policy import (
     split_clitics,
     text_rules,
 )
-from toolkit.lang.prepare import prepare_lang
-from toolkit.lang.text import TextError, check_sentences, count_words, read_sentences, text_files
+from toolkit.lang.prepare import (
+    TextError,
+    check_sentences,
+    count_words,
+    prepare_lang,
+    read_sentences,
+    text_files,
+)
 from toolkit.lang.units import load_units, make_units
 from toolkit.score.normalise import ScoringFilter
 from toolkit.storage.lines import read_lines

@@ -21,7 +21,7 @@ from toolkit.corpus.manifest import ManifestError, text_of
 from toolkit.corpus.table import read_table
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.text import TextError
+from toolkit.lang.prepare import TextError
 from toolkit.new_corpus.make import (
     CheckoutError,
     CorpusNameError,

@@ -21,9 +21,8 @@ from toolkit.lang.ngram import (
     prune_by_entropy,
 )
 from toolkit.lang.policy import LmText, TextCounts, TextPolicy
-from toolkit.lang.prepare import Transcripts
+from toolkit.lang.prepare import Transcripts, count_words, read_sentences
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.lang.text import count_words, read_sentences
 from toolkit.storage.files import open_atomically, write_atomically
 
 logger = logging.getLogger(__name__)

@@ -428,7 +428,7 @@ class TextCounts:
 
 @dataclass(frozen=True)
 class LmText:
-    """A policy's rules for lines of language model text, for `toolkit.lang.text.read_sentences`."""
+    """A policy as the rules of `toolkit.lang.prepare.read_sentences`, for language model text."""
 
     policy: "TextPolicy"
     counts: TextCounts = field(default_factory=TextCounts)

@@ -36,7 +36,7 @@ from toolkit.lang.policy import (
     TextPolicy,
     split_clitics,
 )
-from toolkit.lang.text import check_sentences, read_sentences
+from toolkit.lang.prepare import check_sentences, read_sentences
 from toolkit.new_corpus.survey import choose_parts, summary_lines, survey, warning_lines
 from toolkit.new_corpus.templates import READER, README, Settings, config_py, run_py
 from toolkit.storage.files import write_atomically
