@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
 from toolkit.kaldi.archive import (
+    ArchiveError,
     ArchiveWriter,
-    KaldiIoError,
     describe_entries,
     entries,
     read_header,
@@ -312,7 +312,7 @@ def test_an_archive_is_whole_or_not_there(tmp_path, kind):
     for size in range(len(whole[0])):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
         try:
-            with pytest.raises(KaldiIoError, match="cannot be written: is the disk full"):
+            with pytest.raises(ArchiveError, match="cannot be written: is the disk full"):
                 write()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)

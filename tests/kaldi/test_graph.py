@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fsa.transducers import agree, silent, transducers, transductions
-from tests.kaldi.forms import ReadTree, read_transitions
+from tests.kaldi.forms import ReadTree, pdf_of_id, read_transitions
 from tests.kaldi.openfst_files import fst_of, read_openfst
 from tests.kaldi.rules import lang_faults
 from toolkit import cli
-from toolkit.decode.graph import make_lexicon
+from toolkit.fsa.decoding_graph import make_lexicon
 from toolkit.fsa.fst import GraphError, connect, fst_from_arcs, load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.remove_epsilon import remove_epsilon
@@ -206,7 +206,7 @@ def test_transition_ids_are_walks_through_hmms_with_the_pdfs_and_words_of_the_gr
     assert expected
     best = {}
     for (read, wrote), score in found.items():
-        key = tuple(1 + int(transitions.pdf_of_id[id - 1]) for id in read), wrote
+        key = tuple(1 + int(pdf_of_id(transitions)[id - 1]) for id in read), wrote
         best[key] = max(best.get(key, score), score)
         assert is_walk(read, transitions)
     agree(best, expected)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.hmm.test_tree import PHONES, TOPOLOGY, trees
 from tests.interop.kaldi_worker import binary_tree
-from tests.kaldi.forms import ReadTree, read_topology, read_transitions
+from tests.kaldi.forms import ReadTree, pdf_of_id, read_topology, read_transitions
 from toolkit import cli
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -76,7 +76,7 @@ def test_the_text_has_every_state_with_every_pdf_and_numbers_its_transitions(tre
         for row, (phone, state, pdf) in enumerate(triples, 1)
         for target, _ in topology[phone][state]
     ]
-    assert transitions.pdf_of_id.tolist() == [pdf for *_, pdf in numbered]
+    assert pdf_of_id(transitions).tolist() == [pdf for *_, pdf in numbered]
     assert len(scores) == len(numbered)
     for number, (row, target, _) in enumerate(numbered, 1):
         phone, state, _ = triples[row - 1]
@@ -207,7 +207,7 @@ def test_what_was_written_is_read(tmp_path, tree):
     for content in (transitions.text().encode(), binary(transitions.text())):
         (tmp_path / "x").write_bytes(content)
         found = KaldiTransitions.read(tmp_path / "x")
-        assert found.pdf.tolist() == transitions.pdf_of_id.tolist()
+        assert found.pdf.tolist() == pdf_of_id(transitions).tolist()
         assert found.phone.tolist() == np.repeat(transitions.phone, counts).tolist()
         assert found.state.tolist() == np.repeat(transitions.state, counts).tolist()
         assert (found.num_states, found.chain) == (sizes, False)

@@ -90,7 +90,7 @@ def test_a_teacher_is_measured_on_stored_features(judge, make_synthetic, normali
     calibration = measure_calibration(teacher, synthetic.folder, synthetic, config, out)
     store, logits, targets = synthetic.store, [], []
     for name in synthetic.ids:
-        x = stack(normaliser.apply(store.load(name), store.state(name)))
+        x = stack(normaliser.apply(store.load(name), store.cmn_state(name)))
         logits.append(log_posteriors(model, [x])[0])
         targets.append(synthetic.load(name)[centre(store.num_frames(name))].long())
     expected = summary(torch.cat(logits), torch.cat(targets))

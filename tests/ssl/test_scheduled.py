@@ -113,7 +113,7 @@ def test_a_student_beats_training_on_labels_only(
     model, store = load_model(tmp_path / "student"), valid.store
     num_correct = frames = 0
     for name in valid.ids:
-        x = stack(normaliser.apply(store.load(name), store.state(name)))
+        x = stack(normaliser.apply(store.load(name), store.cmn_state(name)))
         best_senones = log_posteriors(model, [x])[0].argmax(1)
         num_correct += int((best_senones == valid.load(name)[centre(store.num_frames(name))]).sum())
         frames += len(best_senones)

@@ -48,7 +48,7 @@ def test_teacher_shards_hold_the_contents_of_the_stores(synthetic):
         assert [example.name for example in examples] == names
         for example in examples:
             assert torch.equal(example.features, store.load(example.name))
-            state = store.state(example.name)
+            state = store.cmn_state(example.name)
             assert example.state.frames == state.frames
             assert torch.equal(example.state.sum, state.sum)
             best = targets.load(example.name)

@@ -5,7 +5,7 @@ import logging
 import math
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from toolkit.corpus.audio_headers import ogg_end
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.findings import (
     ERROR,
-    KINDS,
+    FINDING_KINDS,
     WARNING,
     Exclusion,
     Finding,
@@ -47,12 +47,12 @@ from toolkit.corpus.manifest import (
     speaker_of,
     text_of,
 )
-from toolkit.corpus.text import is_tag, word_of_two_alphabets
+from toolkit.corpus.text import is_event_tag, word_of_two_alphabets
 from toolkit.errors import ToolkitError
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digests import FileDigest, file_digest
+from toolkit.storage.lines import split_words
 from toolkit.storage.reading import regular
-from toolkit.storage.words import split_words
 
 FILES_PER_TASK = 16
 BLOCK = 1 << 18
@@ -178,6 +178,28 @@ FeatureFaults = Mapping[tuple[str, str, int], Sequence[tuple[str, str]]]
 """Faults of features, (kind, detail), by (split, utterance id, copy of the id)."""
 
 
+def reader_faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
+    """Yield (kind, detail) of the id of a cut, the `copy`-th with it, and of what its reader found.
+
+    These show without decoding.
+    """
+    if copy > 1:
+        yield "duplicate-id", f"copy {copy}: {audio_of(cut)}"
+    if _at_fault(cut):
+        yield cut.custom["fault"], cut.custom["fault_detail"]
+
+
+def speaker_faults(cut: MonoCut) -> Iterator[tuple[str, str]]:
+    """Yield (kind, detail) of the speaker of a cut that is not left out anyway."""
+    custom = cut.custom or {}
+    if _at_fault(cut):
+        return
+    if NO_SPEAKER in custom:
+        yield "no-speaker", custom[NO_SPEAKER]
+    if OTHER_SPEAKER in custom:
+        yield "two-speakers", custom[OTHER_SPEAKER]
+
+
 class SplitChecker:
     """Finds the faults of one split's utterances, given in order.
 
@@ -210,22 +232,16 @@ class SplitChecker:
         """Return the findings about the next utterance of the split."""
         self._copies[cut.id] += 1
         copy = self._copies[cut.id]
-        faults = [("duplicate-id", f"copy {copy}: {audio_of(cut)}")] if copy > 1 else []
+        faults = [*reader_faults(cut, copy)]
         custom = cut.custom or {}
-        # A cut without audio or transcript has nothing else to check.
-        if _at_fault(cut):
-            faults.append((custom["fault"], custom["fault_detail"]))
-        else:
+        if not _at_fault(cut):
             if has_audio(cut):
                 faults += self._audio_faults(cut, self._info[audio_of(cut)])
             else:
                 faults += self._feature_faults.get((self.split, cut.id, copy), ())
             faults += self._length_faults(cut)
             faults += self._text_faults(cut)
-        if NO_SPEAKER in custom and not _at_fault(cut):
-            faults.append(("no-speaker", custom[NO_SPEAKER]))
-        if OTHER_SPEAKER in custom and not _at_fault(cut):
-            faults.append(("two-speakers", custom[OTHER_SPEAKER]))
+            faults += speaker_faults(cut)
         if "note" in custom:
             faults.append((custom["note"], custom["note_detail"]))
         return [Finding(kind, self.split, cut.id, detail, copy) for kind, detail in faults]
@@ -284,16 +300,16 @@ class SplitChecker:
         self.tokens += len(words)
         missing = [word for word in words if word not in self._lexicon]
         if tags:  # tags that are trained as the noise phone are <UNK> in the transcript
-            missing = [word for word in missing if not is_tag(word)]
+            missing = [word for word in missing if not is_event_tag(word)]
         for word in missing:
             self.oov[word].append(cut.id)
         # 2. Tags, and characters outside the alphabet in the other words.
         faults = []
         alphabet = set(self._config.alphabet)
-        unknown_tags = [word for word in missing if is_tag(word)]
+        unknown_tags = [word for word in missing if is_event_tag(word)]
         if tags or unknown_tags:
             faults.append(("tag", tags or " ".join(dict.fromkeys(unknown_tags))))
-        spoken = [word for word in words if word in self._lexicon or not is_tag(word)]
+        spoken = [word for word in words if word in self._lexicon or not is_event_tag(word)]
         foreign = {word: self._outside(word, alphabet) for word in dict.fromkeys(spoken)}
         if outside := sorted(set().union(*foreign.values())):
             where = ", ".join(repr(word) for word, letters in foreign.items() if letters)
@@ -409,7 +425,7 @@ def _same_audio_and_text(
 
 
 logger = logging.getLogger(__name__)
-MOST_KINDS = 6
+MAX_KINDS = 6
 """Largest number of kinds of faults that the warning names."""
 
 
@@ -481,7 +497,7 @@ def check(
         _check_excluded(summary, exclusions, config, out)
     total = sum(summary.utterances for summary in summaries)
     tokens = sum(summary.tokens for summary in summaries)
-    severities = Counter(KINDS[finding.kind].severity for finding in findings)
+    severities = Counter(FINDING_KINDS[finding.kind].severity for finding in findings)
     return {
         "utterances": total,
         "excluded": len(exclusions),
@@ -494,9 +510,9 @@ def check(
 
 def _warn(findings: list[Finding]) -> None:
     """Log the number of faults of each kind."""
-    counts = Counter(f.kind for f in findings if KINDS[f.kind].severity in (ERROR, WARNING))
+    counts = Counter(f.kind for f in findings if FINDING_KINDS[f.kind].severity in (ERROR, WARNING))
     if counts:
-        descriptions = [f"{count} {kind}" for kind, count in counts.most_common(MOST_KINDS)]
+        descriptions = [f"{count} {kind}" for kind, count in counts.most_common(MAX_KINDS)]
         num_other_kinds = len(counts) - len(descriptions)
         descriptions += [f"{num_other_kinds} more kinds"] if num_other_kinds > 0 else []
         logger.warning(

@@ -12,8 +12,8 @@ from typing import Any
 from lhotse import MonoCut, SupervisionSegment
 from lhotse.cut import Cut
 
-from toolkit.corpus.manifest import ManifestError, mark_no_speaker, parse_cut
-from toolkit.corpus.pairing import Audio, FaultyText, locate, pair
+from toolkit.corpus.manifest import ManifestError, flag_missing_speaker, parse_cut
+from toolkit.corpus.pairing import AudioSegment, FaultyText, locate, pair
 from toolkit.storage.lines import is_faulty, shown
 from toolkit.storage.paths import PathMap, map_path
 from toolkit.storage.reading import quoted, reading, regular, validated
@@ -112,7 +112,7 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     for utterance in utterances:
         speaker, place = speakers[utterance.id]
         if not speaker:
-            mark_no_speaker(utterance, f"{place} names none")
+            flag_missing_speaker(utterance, f"{place} names none")
     return utterances
 
 
@@ -250,7 +250,7 @@ def _name(transform: Any) -> str:
 
 def _audio(
     cut: MonoCut, supervision: SupervisionSegment | None, path: Path, path_map: PathMap
-) -> Audio:
+) -> AudioSegment:
     """Return the audio of a supervision of a cut, or of the whole cut."""
     recording = cut.recording
     matching_sources = [source for source in recording.sources if cut.channel in source.channels]
@@ -268,7 +268,7 @@ def _audio(
             fault = ("bad-segment", detail)
     start, end = cut.start + begin, cut.start + end
     whole = start == 0 and abs(end - recording.duration) < 1e-6
-    return Audio(
+    return AudioSegment(
         name,
         start,
         end,

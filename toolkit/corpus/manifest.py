@@ -29,31 +29,31 @@ from toolkit.corpus.audio import open_audio
 from toolkit.corpus.findings import read_exclusions
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
+from toolkit.storage.lines import single_spaced
 from toolkit.storage.paths import PathAliases, encoding_error, places_of, printable
 from toolkit.storage.reading import NATURAL, quoted, reading, validated
-from toolkit.storage.words import single_spaced
 
 _DETAILS = ("fault_detail", "note_detail")
 
 
-def portable(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
+def to_relative_paths(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
     """Return a cut's plain data with names of places instead of the paths in `places`.
 
     Args:
       cut_data: `Cut.to_dict()`; it is not changed.
       places: places of the file that the cut is written to; None: nothing is replaced.
     """
-    return _replaced(cut_data, places.name, places.names_in) if places else cut_data
+    return _replaced(cut_data, places.name, places.relativize_in) if places else cut_data
 
 
-def resolved(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
-    """Return a cut's plain data with paths instead of the names that `portable` wrote.
+def to_absolute_paths(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
+    """Return a cut's plain data with paths instead of the names that `to_relative_paths` wrote.
 
     Args:
       cut_data: plain data of a cut; it is not changed.
       places: places of the file that the cut is read from; None: nothing is replaced.
     """
-    return _replaced(cut_data, places.path, places.paths_in) if places else cut_data
+    return _replaced(cut_data, places.path, places.resolve_in) if places else cut_data
 
 
 def _replaced(
@@ -119,7 +119,7 @@ def parse_cut(cut_data: Any, place: str, places: PathAliases | None = None) -> C
       ValueError, KeyError, TypeError, ...: it is no cut; `reading` catches them.
     """
     id = validated(cut_data, {"id": str, "type": str}, "the line")["id"]
-    cut_data = resolved(cut_data, places)
+    cut_data = to_absolute_paths(cut_data, places)
     for fault in _faults(cut_data):
         raise UnsafeCutError(f"{place}: {id}: {fault}")
     try:
@@ -245,7 +245,7 @@ class ManifestError(ToolkitError):
     """A corpus or manifest that cannot be read at all."""
 
 
-def recording_or_fault(path: Path, id: str) -> tuple[Recording, str | None]:
+def probe_recording(path: Path, id: str) -> tuple[Recording, str | None]:
     """Read the header of an audio file, or all of a streamed file, whose header has no length.
 
     Returns:
@@ -310,8 +310,8 @@ def make_cut(
     Args:
       text: transcript; white space is normalised.
       start, end: seconds in the recording; `end` None or negative: the recording's end.
-      fault: (kind of `toolkit.corpus.findings.KINDS`, detail), which the check will report. A
-        segment outside its recording gets its fault here.
+      fault: (kind of `toolkit.corpus.findings.FINDING_KINDS`, detail), which the check will report.
+        A segment outside its recording gets its fault here.
       note: the same for something harmless; a trimmed segment gets its note here.
       channel: the channel of the recording, from 0; None: the mean of all.
       channel_name: name of the channel in the corpus, for CTM files and the like; None: its number
@@ -358,7 +358,7 @@ def make_cut(
     )
 
 
-def mark_no_speaker(cut: MonoCut, why: str, recording_id: str | None = None) -> None:
+def flag_missing_speaker(cut: MonoCut, why: str, recording_id: str | None = None) -> None:
     """Make the recording of a cut its speaker, as the corpus names none, for the check to report.
 
     If the channels of a recording are not mixed, each channel is a speaker. A recording has one
@@ -377,7 +377,7 @@ def mark_no_speaker(cut: MonoCut, why: str, recording_id: str | None = None) -> 
     cut.custom = {**custom, NO_SPEAKER: f"{why}: its recording counts as its speaker"}
 
 
-def mark_other_speaker(cut: MonoCut, which: str) -> None:
+def flag_ambiguous_speaker(cut: MonoCut, which: str) -> None:
     """Record in a cut that the corpus names another speaker too, for the check to report."""
     cut.custom = {**(cut.custom or {}), OTHER_SPEAKER: which}
 
@@ -443,7 +443,9 @@ def write_cuts(cuts: Iterable[MonoCut], path: Path) -> int:
     count, places = 0, places_of(path)
     with open_atomically(path) as file:
         for cut in cuts:
-            file.write(json.dumps(portable(cut.to_dict(), places), ensure_ascii=False) + "\n")
+            file.write(
+                json.dumps(to_relative_paths(cut.to_dict(), places), ensure_ascii=False) + "\n"
+            )
             count += 1
     return count
 
@@ -483,10 +485,10 @@ def read_cuts(path: Path, excluded: Path | None = None) -> list[MonoCut]:
     return list(iter_cuts(path, excluded))
 
 
-MOST_FOLDERS = 16
+MAX_FOLDERS = 16
 
 
-def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MOST_FOLDERS) -> list[Path]:
+def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MAX_FOLDERS) -> list[Path]:
     """Return folders outside `root` with all audio of `cuts` in or below them.
 
     A path upwards, such as `root/../wav`, counts as outside. At most `most` folders are returned:

@@ -15,7 +15,7 @@ from toolkit.corpus.manifest import (
     empty_recording,
     feature_recording,
     make_cut,
-    recording_or_fault,
+    probe_recording,
 )
 
 
@@ -34,7 +34,7 @@ class FeatureMatrix:
 
 
 @dataclass(frozen=True)
-class Audio:
+class AudioSegment:
     """The audio of an utterance: a file or a segment of one; or features in its place."""
 
     path: str
@@ -73,7 +73,7 @@ NOT_UTF8 = "not-utf8"
 """Fault of an utterance whose line in a text or table is not UTF-8."""
 NO_CHANNEL = "no-channel"
 """Fault of an utterance whose file lacks its channel, or that names none while others do."""
-MOST_CHANNELS = 1024
+MAX_CHANNELS = 1024
 """Largest number of channels of a file, in libsndfile."""
 
 
@@ -87,7 +87,7 @@ def channel_index(name: str) -> int | None:
     """
     if name.lower() in _SIDES:
         return _SIDES[name.lower()]
-    if name.isdecimal() and name.isascii() and len(name) <= len(str(MOST_CHANNELS)):
+    if name.isdecimal() and name.isascii() and len(name) <= len(str(MAX_CHANNELS)):
         return int(name) - 1 if int(name) else None
     return ord(name.upper()) - ord("A") if len(name) == 1 and name.upper() in "ABCDEFGH" else None
 
@@ -103,7 +103,7 @@ def from_one(name: str | None, first: int) -> str | None:
     """Return the name of a channel with its number from 1, where numbers begin at `first`."""
     if first or name is None or not (name.isdecimal() and name.isascii()):
         return name
-    return str(int(name) + 1) if len(name) <= len(str(MOST_CHANNELS)) else name
+    return str(int(name) + 1) if len(name) <= len(str(MAX_CHANNELS)) else name
 
 
 def locate(folder: Path, name: str) -> Path:
@@ -116,7 +116,7 @@ def locate(folder: Path, name: str) -> Path:
 
 def pair(
     texts: Iterable[tuple[str, str | FaultyText]],
-    audio: Iterable[tuple[str, Audio]],
+    audio: Iterable[tuple[str, AudioSegment]],
     speaker: Callable[[str, Path | None], str],
     where: str,
 ) -> list[MonoCut]:
@@ -131,7 +131,7 @@ def pair(
     audio = list(audio)
     named = named_channels(item for _, item in audio)
     texts_by_id: dict[str, list[str | FaultyText]] = {}
-    audio_by_id: dict[str, list[Audio]] = {}
+    audio_by_id: dict[str, list[AudioSegment]] = {}
     for id, text in texts:
         texts_by_id.setdefault(id, []).append(text)
     for id, item in audio:
@@ -146,7 +146,9 @@ def pair(
             text = next_text if next_text is not None else text
             item = next_item if next_item is not None else item
             if item is None:
-                item = Audio(id, fault=("missing-audio", f"{where} has a transcript, but no audio"))
+                item = AudioSegment(
+                    id, fault=("missing-audio", f"{where} has a transcript, but no audio")
+                )
             path = Path(item.path) if item.fault is None else None
             cut = _cut(id, text, item, speaker(id, path), where, recordings, named)
             cuts.append(cut)
@@ -156,7 +158,7 @@ def pair(
 def _cut(
     id: str,
     text: str | FaultyText | None,
-    item: Audio,
+    item: AudioSegment,
     speaker: str,
     where: str,
     recordings: dict[str, tuple[Recording, str | None]],
@@ -176,7 +178,7 @@ def _cut(
             fault = ("missing-transcript", f"{where} has no line for the features in {item.path}")
     else:
         if item.path not in recordings:
-            recordings[item.path] = recording_or_fault(Path(item.path), recording_id)
+            recordings[item.path] = probe_recording(Path(item.path), recording_id)
         recording, reason = recordings[item.path]
         if reason is not None:
             exists = os.path.exists(item.path)
@@ -214,7 +216,7 @@ def _cut(
     return cut
 
 
-def named_channels(audio: Iterable[Audio]) -> dict[str, set[str]]:
+def named_channels(audio: Iterable[AudioSegment]) -> dict[str, set[str]]:
     """Return, by file, the channels and sides that its utterances name."""
     named: dict[str, set[str]] = {}
     for item in audio:
@@ -224,7 +226,7 @@ def named_channels(audio: Iterable[Audio]) -> dict[str, set[str]]:
 
 
 def choose_channel(
-    item: Audio, num_channels: int, named: Collection[str]
+    item: AudioSegment, num_channels: int, named: Collection[str]
 ) -> tuple[int | None, str]:
     """Return the channel of an utterance, from 0 or None for the mean of all, and what is wrong.
 

@@ -14,8 +14,8 @@ from typing import Literal
 
 from lhotse import MonoCut
 
-from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import NOT_UTF8, Audio, count_from_one, pair
+from toolkit.corpus.manifest import ManifestError, flag_missing_speaker
+from toolkit.corpus.pairing import NOT_UTF8, AudioSegment, count_from_one, pair
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, too_many
 from toolkit.storage.paths import PathMap, is_of_windows, map_path, printable
 from toolkit.storage.reading import quoted
@@ -148,7 +148,7 @@ def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path
     )
     for cut in cuts:
         if cut.id in unnamed:
-            mark_no_speaker(cut, unnamed[cut.id])
+            flag_missing_speaker(cut, unnamed[cut.id])
     return cuts
 
 
@@ -346,12 +346,12 @@ def _part(row: Row, path: Path) -> str:
     return PARTS.get(name, name) or "train"
 
 
-def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
+def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> AudioSegment:
     """Return the audio of a row, or the fault in its place."""
     if row.fault:
-        return Audio(row["audio"], fault=row.fault)
+        return AudioSegment(row["audio"], fault=row.fault)
     if not row["audio"]:
-        return Audio("", fault=("missing-audio", f"{path}:{row.line} names no audio file"))
+        return AudioSegment("", fault=("missing-audio", f"{path}:{row.line} names no audio file"))
     file, recording = str(path.absolute().parent / row["audio"]), recordings[row["audio"]]
     if is_of_windows(row["audio"]) and not os.path.exists(file):
         file = row["audio"]
@@ -360,8 +360,8 @@ def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
     except ValueError:
         times = f"{quoted(row['start'])} to {quoted(row['end'])}"
         detail = f"{path}:{row.line}: not seconds, such as 12.5: {times}"
-        return Audio(file, recording_id=recording, fault=("bad-segment", detail))
-    return Audio(file, start, end, recording, side=row["channel"] or None)
+        return AudioSegment(file, recording_id=recording, fault=("bad-segment", detail))
+    return AudioSegment(file, start, end, recording, side=row["channel"] or None)
 
 
 def _seconds(text: str) -> float | None:

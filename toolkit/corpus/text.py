@@ -55,7 +55,7 @@ def tags_in(text: str, round_brackets: bool | None = None) -> Iterator[re.Match[
             yield match
 
 
-def is_tag(text: str) -> bool:
+def is_event_tag(text: str) -> bool:
     """Whether a text is one tag; see `tags_in`."""
     return any(match.group() == text for match in tags_in(text))
 

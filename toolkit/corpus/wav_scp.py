@@ -12,11 +12,10 @@ from pathlib import Path
 
 from toolkit.corpus.audio_headers import is_shortened
 from toolkit.corpus.manifest import ManifestError
-from toolkit.corpus.pairing import NOT_UTF8, Audio, count_from_one, locate
+from toolkit.corpus.pairing import NOT_UTF8, AudioSegment, count_from_one, locate
 from toolkit.storage.files import open_atomically
-from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, key_and_rest
 from toolkit.storage.paths import PathMap, map_path, printable
-from toolkit.storage.words import key_and_rest
 
 PIPE_CLOSED = 141
 """Exit status of a program whose reader, such as `head`, ended before it (SIGPIPE)."""
@@ -26,13 +25,13 @@ DECODERS = {
 }
 """Programs that decode a file, with the options that do not change the samples."""
 
-RunPipe = Callable[[str, str], Audio]
+RunPipe = Callable[[str, str], AudioSegment]
 """Called as run_pipe(recording id, shell command); returns the audio that the command writes."""
 
 
 def read_scp(
     path: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
-) -> list[tuple[str, Audio]]:
+) -> list[tuple[str, AudioSegment]]:
     """Read a wav.scp like `read_kaldi_dir`: recording id and audio of each line.
 
     The channels are those in the file reco2file_and_channel beside it, if there is one.
@@ -94,31 +93,31 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     return [(line.id, line.value) for line in read_lines(path) if not line.fault]
 
 
-def faulty_audio(line: TableLine) -> Audio:
+def faulty_audio(line: TableLine) -> AudioSegment:
     """Return the audio of a line that is not UTF-8: a fault of its utterance."""
-    return Audio(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
+    return AudioSegment(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
 
 
 def _recording(
     scp: Path, id: str, source: str, run_pipe: RunPipe | None, path_map: PathMap
-) -> Audio:
+) -> AudioSegment:
     """Return the audio of a line of wav.scp."""
     # A file; a command that only decodes a file, which is read instead; any other command.
     folder = scp.parent
     if not source:
-        return Audio(id, fault=("missing-audio", f"{scp} names no file for {id}"))
+        return AudioSegment(id, fault=("missing-audio", f"{scp} names no file for {id}"))
     if not source.endswith("|"):
-        return Audio(str(locate(folder, map_path(source, path_map))), recording_id=id)
+        return AudioSegment(str(locate(folder, map_path(source, path_map))), recording_id=id)
     decoded = _decoded_file(source)
     if decoded is not None:
         name, channel = decoded
         path = str(locate(folder, map_path(name, path_map)))
         if not (run_pipe and is_shortened(path)):
             note = ("replaced-pipe", f"{path} for `{source}`")
-            return Audio(path, recording_id=id, note=note, channel=channel)
+            return AudioSegment(path, recording_id=id, note=note, channel=channel)
     if run_pipe is not None:
         return run_pipe(id, source[:-1].strip())
-    return Audio(source, recording_id=id, fault=("refused-pipe", f"{scp}: {source}"))
+    return AudioSegment(source, recording_id=id, fault=("refused-pipe", f"{scp}: {source}"))
 
 
 def _decoded_file(command: str) -> tuple[str, str | None] | None:
@@ -171,7 +170,7 @@ class PipeRunner:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, id: str, command: str) -> Audio:
+    def __call__(self, id: str, command: str) -> AudioSegment:
         """Return the audio that `command` writes to its standard output."""
         # One file per command: recordings that share it share the output.
         name = hashlib.sha256(command.encode()).hexdigest()[:20]
@@ -186,7 +185,7 @@ class PipeRunner:
                 problem = f"ended with status {process.returncode}"
                 problem = problem if process.returncode else "wrote nothing"
                 detail = f"`{command}` {problem}: {' '.join(last_line)}".removesuffix(": ")
-                return Audio(command, recording_id=id, fault=("unreadable-audio", detail))
+                return AudioSegment(command, recording_id=id, fault=("unreadable-audio", detail))
             with open_atomically(path, "wb") as file:
                 file.write(process.stdout)
-        return Audio(str(path), recording_id=id)
+        return AudioSegment(str(path), recording_id=id)

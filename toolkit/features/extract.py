@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.corpus.manifest import audio_of, portable, speaker_of, write_cuts
+from toolkit.corpus.manifest import audio_of, speaker_of, to_relative_paths, write_cuts
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.config import ExtractConfig, FrontendConfig
@@ -243,7 +243,7 @@ def _digest(
 ) -> str:
     """Return the digest of a shard's format, cuts and audio files."""
     # Paths relative to `places`, so that a moved run directory keeps its shards.
-    content = [asdict(form), [portable(cut.to_dict(), places) for cut in cuts]]
+    content = [asdict(form), [to_relative_paths(cut.to_dict(), places) for cut in cuts]]
     if audio:
         content.append([audio.get(audio_of(cut), "") for cut in cuts])
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

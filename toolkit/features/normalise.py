@@ -1,7 +1,7 @@
 """Causal mean normalisation per speaker, then a global mean and variance (C5, C17, C19).
 
 Systems that decode only whole files can use the mean and variance of the file instead. Features are
-stored raw and normalised when they are loaded, by a `Normaliser` and the running sum over the
+stored raw and normalised when they are loaded, by a `Cmvn` and the running sum over the
 speaker's earlier utterances, which is stored with each utterance.
 """
 
@@ -88,7 +88,7 @@ class GlobalStats:
 
 
 @dataclass(frozen=True)
-class Normaliser:
+class Cmvn:
     """Causal mean with a prior, then global mean and standard deviation.
 
     y_t = (x_t - m_t - mean) / std with
@@ -176,7 +176,7 @@ class Normaliser:
         return json.dumps(data, indent=1) + "\n"
 
     @classmethod
-    def load(cls, path: Path) -> "Normaliser":
+    def load(cls, path: Path) -> "Cmvn":
         """Read what `save` wrote; values come back bit for bit.
 
         Raises:
@@ -202,7 +202,7 @@ def subtract_causal_mean(
     prior_frames: int,
     state: CmnState | None = None,
 ) -> np.ndarray:
-    """Compute x_t - m_t of `Normaliser`: [T, F] raw to [T, F] float64.
+    """Compute x_t - m_t of `Cmvn`: [T, F] raw to [T, F] float64.
 
     Frames that are not `counted` [T] do not change the mean. This is numpy, which uses one thread:
     with torch's threads it takes several times as long when other processes use the cores.
@@ -229,7 +229,7 @@ def subtract_whole_mean(
     prior_frames: int,
     state: CmnState | None = None,
 ) -> np.ndarray:
-    """Compute x_t - m of `Normaliser`, m over the `counted` [T]: [T, F] raw to [T, F] float64."""
+    """Compute x_t - m of `Cmvn`, m over the `counted` [T]: [T, F] raw to [T, F] float64."""
     raw = features.numpy().astype(np.float64)
     # m = (n0 m0 + sum of counted frames) / (n0 + their number), with the prior m0 as n0 frames.
     total = prior_frames * prior_mean.numpy() + raw[counted.numpy()].sum(axis=0)
@@ -242,7 +242,7 @@ def subtract_whole_mean(
 
 def estimate_normaliser(
     store: FeatureStore, prior_frames: int = 200, scope: Scope = "causal"
-) -> Normaliser:
+) -> Cmvn:
     """Estimate a normaliser from training features, in float64 and in shard order.
 
     The prior mean follows from each speaker's stored sums, the residual's statistics from one
@@ -263,9 +263,9 @@ def estimate_normaliser(
         # The mean of all training frames, from sums stored by speaker.
         prior_mean = torch.stack([total.sum for total in totals]).sum(dim=0) / frames
         stats = GlobalStats.empty(len(prior_mean))
-        estimated = Normaliser(prior_mean, stats, prior_frames, scope, store.kind)
+        estimated = Cmvn(prior_mean, stats, prior_frames, scope, store.kind)
         for name, features in store.iter():
-            residual = estimated.subtract_mean(features, store.state(name))
+            residual = estimated.subtract_mean(features, store.cmn_state(name))
             stats += GlobalStats.of(torch.from_numpy(residual)[store.counted(name)])
     return replace(estimated, residual=stats)
 

@@ -31,14 +31,22 @@ import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
 
-from toolkit.corpus.manifest import portable
+from toolkit.corpus.manifest import to_relative_paths
 from toolkit.errors import ToolkitError
 from toolkit.features.silence import KINDS, counted_frames, outside, spans
 from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.paths import PathAliases, places_of
-from toolkit.storage.reading import NATURAL, parse_array, read_json, reading, validated
+from toolkit.storage.reading import (
+    LONGEST_NPY_HEADER,
+    NATURAL,
+    parse_array,
+    parse_shape,
+    read_json,
+    reading,
+    validated,
+)
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -344,7 +352,7 @@ def write_shard(
             if speaker != current:
                 current, state = speaker, CmnState.empty(config.dimension)
             # 1. The features as float16, with lhotse's manifest of them.
-            cut_dict = portable(cut if isinstance(cut, Mapping) else cut.to_dict(), places)
+            cut_dict = to_relative_paths(cut if isinstance(cut, Mapping) else cut.to_dict(), places)
             stored = features.to(torch.float16)
             manifest = _manifest(cut_dict, len(stored), config)
             tar.add_array(cut_dict["id"], stored.numpy(), manifest)
@@ -525,13 +533,25 @@ class ShardStore(Generic[Value]):
 
     def load(self, utterance: str) -> Value:
         """Read the value of an utterance."""
+        with self._opened(utterance) as (file, offset, size):
+            return self._decode(read_array(file, offset, size))
+
+    def num_frames(self, utterance: str) -> int:
+        """Return the first dimension of an utterance's array, from the header of the array."""
+        with self._opened(utterance) as (file, offset, size):
+            file.seek(offset)
+            return parse_shape(file.read(min(size, LONGEST_NPY_HEADER)), size)[0]
+
+    @contextmanager
+    def _opened(self, utterance: str) -> Iterator[tuple[IO[bytes], int, int]]:
+        """Open the file of an utterance; yield it with the place and size of its array in bytes."""
         path = self._path(utterance)
         damage = f"{utterance} cannot be read"
         with reading(path, self._error, self._advice, damage), open(path, "rb") as file:
             place = self._index(path).get(utterance)
             if place is None:
                 raise ValueError("it is not in the file")
-            return self._decode(read_array(file, *place))
+            yield file, *place
 
     def iter(self) -> Iterator[tuple[str, Value]]:
         """Yield (utterance, value) of every utterance in stored order."""
@@ -682,9 +702,9 @@ class FeatureStore(ShardStore[Tensor]):
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
-    def num_frames(self, name: str) -> int:
+    def num_frames(self, utterance: str) -> int:
         """Return T, the number of raw frames of an utterance."""
-        return self._entry(name).num_frames
+        return self._entry(utterance).num_frames
 
     def speaker(self, name: str) -> str:
         """Return the speaker of an utterance."""
@@ -717,7 +737,7 @@ class FeatureStore(ShardStore[Tensor]):
     def _path(self, utterance: str) -> Path:
         return features_path(self._folder, self._entry(utterance).shard)
 
-    def state(self, name: str) -> CmnState:
+    def cmn_state(self, name: str) -> CmnState:
         """Return the state of mean normalisation before an utterance."""
         entry = self._entry(name)
         return CmnState(self._frames[entry.shard][entry.row], self._sums[entry.shard][entry.row])
@@ -732,7 +752,7 @@ class FeatureStore(ShardStore[Tensor]):
         if speaker not in self._last_of_speaker:
             raise StoreError(f"{speaker}: no such speaker in {self.path}")
         last = self._last_of_speaker[speaker]
-        return self.state(last).after(self.load(last), self.counted(last))
+        return self.cmn_state(last).after(self.load(last), self.counted(last))
 
     def speaker_mean(self, speaker: str) -> Tensor:
         """Return the mean of the raw frames of a speaker, as in Kaldi's apply-cmvn: [F] float64.

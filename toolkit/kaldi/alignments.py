@@ -20,7 +20,7 @@ from toolkit.align.store import (
 from toolkit.align.times import CtmEntry, TimedToken, write_ctm
 from toolkit.errors import ToolkitError
 from toolkit.hmm.topology import Topology
-from toolkit.kaldi.archive import ArchiveWriter, native, read_int_vectors, writer_path
+from toolkit.kaldi.archive import ArchiveWriter, kaldi_native_io, read_int_vectors, writer_path
 from toolkit.kaldi.model import KaldiTransitions
 from toolkit.storage.files import write_atomically
 
@@ -60,7 +60,7 @@ def export_alignments(ali: Path, system: Path, out: Path) -> int:
 
     def write_states() -> Iterator[tuple[str, str, list[TimedToken]]]:
         """Write the states of each utterance, and yield its phones, one utterance at a time."""
-        with ArchiveWriter(native().Int32VectorWriter, ark, out / "ali.scp") as writer:
+        with ArchiveWriter(kaldi_native_io().Int32VectorWriter, ark, out / "ali.scp") as writer:
             for utterance in ids:
                 states = store.load(utterance)
                 _check_states(utterance, states, topology)

@@ -134,16 +134,16 @@ _LONGEST_OFFSET = 18  # digits: below 2**63
 _ADVICE = "write the table again, or remove the entry from the scp file"
 
 
-class KaldiIoError(ToolkitError):
+class ArchiveError(ToolkitError):
     """A Kaldi table that cannot be read, or must not be."""
 
 
-def native() -> ModuleType:
+def kaldi_native_io() -> ModuleType:
     """Import kaldi_native_io, which is optional."""
     try:
         import kaldi_native_io
     except ImportError as error:
-        raise KaldiIoError(
+        raise ArchiveError(
             f"kaldi_native_io cannot be imported ({error}): pip install kaldi_native_io"
         ) from error
     return kaldi_native_io
@@ -175,7 +175,7 @@ def entries(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> d
       path_map: mappings of the paths in an scp file, see `toolkit.storage.paths`.
 
     Raises:
-      KaldiIoError: the table cannot be read, a key occurs twice, or a command is not allowed; the
+      ArchiveError: the table cannot be read, a key occurs twice, or a command is not allowed; the
         message names file and line.
     """
     table = Path(table)
@@ -183,10 +183,10 @@ def entries(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> d
     table_entries = _scp(table, allow_pipes, path_map) if table.suffix == ".scp" else _ark(table)
     for entry in table_entries:
         if entry.key in entry_of_key:
-            raise KaldiIoError(f"{table}: the key {quoted(entry.key)} occurs twice: remove one")
+            raise ArchiveError(f"{table}: the key {quoted(entry.key)} occurs twice: remove one")
         entry_of_key[entry.key] = entry
     if not entry_of_key:
-        raise KaldiIoError(f"{table}: has no entries")
+        raise ArchiveError(f"{table}: has no entries")
     return entry_of_key
 
 
@@ -198,7 +198,7 @@ def _scp(table: Path, allow_pipes: bool, path_map: PathMap) -> Iterator[Entry]:
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:
-            raise KaldiIoError(f"{table}:{number}: byte {error.start + 1} is not UTF-8") from error
+            raise ArchiveError(f"{table}:{number}: byte {error.start + 1} is not UTF-8") from error
         if line:
             key, *remainder = line.split(maxsplit=1)
             source = remainder[0] if remainder else ""
@@ -223,13 +223,13 @@ def scp_entry(
       allow_pipes, path_map: see `entries`.
 
     Raises:
-      KaldiIoError: there is no such file, or it is a command that is not allowed.
+      ArchiveError: there is no such file, or it is a command that is not allowed.
     """
     if not source:
-        raise KaldiIoError(f"{where}: expected `key file:offset`, found {quoted(key)}")
+        raise ArchiveError(f"{where}: expected `key file:offset`, found {quoted(key)}")
     if source.endswith("|"):
         if not allow_pipes:
-            raise KaldiIoError(
+            raise ArchiveError(
                 f"{where}: {key} is written by a command ({quoted(source)}), which is not run "
                 "without --allow-pipes: copy the table to an archive, for example with copy-feats"
             )
@@ -238,14 +238,14 @@ def scp_entry(
     path = _locate(folder, map_path(match["path"], path_map)) if match else Path(source)
     if match is None or not os.path.isfile(path):
         advice = suggestion([str(path)])
-        raise KaldiIoError(
+        raise ArchiveError(
             f"{where}: {key}: there is no file {quoted(str(path))}"
             f"{f'; {advice}' if advice and not path_map else ''}"
         )
     digits = (match["offset"] or "0").lstrip("0")
     # Python's int() refuses very long numbers, which are no valid offsets anyway.
     if len(digits) > _LONGEST_OFFSET:
-        raise KaldiIoError(f"{where}: {key}: no file has a byte {quoted(digits)}")
+        raise ArchiveError(f"{where}: {key}: no file has a byte {quoted(digits)}")
     return Entry(key, path, int(digits or 0), match["range"] or "")
 
 
@@ -260,7 +260,7 @@ def _ark(table: Path) -> Iterator[Entry]:
     """Yield the entries of an archive, by reading keys and headers alone."""
     with opened(table) as file:
         if file.read(len(GZIP)) == GZIP:
-            raise KaldiIoError(
+            raise ArchiveError(
                 f"{table}: the archive is compressed by gzip: unpack it with gunzip first"
             )
         file.seek(0)
@@ -276,11 +276,11 @@ def _ark(table: Path) -> Iterator[Entry]:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Open a binary file; raise a KaldiIoError that names it if that fails."""
+    """Open a binary file; raise an ArchiveError that names it if that fails."""
     try:
         return open(regular(path), "rb")
     except OSError as error:
-        raise KaldiIoError(f"{path}: cannot read it: {error.strerror}") from error
+        raise ArchiveError(f"{path}: cannot read it: {error.strerror}") from error
 
 
 def _key(table: Path, file: IO[bytes]) -> str:
@@ -298,7 +298,7 @@ def _key(table: Path, file: IO[bytes]) -> str:
     except UnicodeDecodeError:
         key = ""
     if letter != b" " or not key:
-        raise KaldiIoError(f"{table}: not an archive (no key before byte {file.tell()}); {_ADVICE}")
+        raise ArchiveError(f"{table}: not an archive (no key before byte {file.tell()}); {_ADVICE}")
     return key
 
 
@@ -323,30 +323,30 @@ def read_header(entry: Entry) -> Header:
     """Read the header of an entry of a file.
 
     Raises:
-      KaldiIoError: the object is of another kind, or goes beyond the end of the file.
+      ArchiveError: the object is of another kind, or goes beyond the end of the file.
     """
     with opened(entry.path) as file:
         if entry.offset > os.fstat(file.fileno()).st_size:
-            raise KaldiIoError(f"{entry.key}: {entry.path} has no byte {entry.offset}; {_ADVICE}")
+            raise ArchiveError(f"{entry.key}: {entry.path} has no byte {entry.offset}; {_ADVICE}")
         file.seek(entry.offset)
         try:
             return _header(entry.path, file)
-        except KaldiIoError as error:
-            raise KaldiIoError(f"{entry.key}: {error}") from error
+        except ArchiveError as error:
+            raise ArchiveError(f"{entry.key}: {error}") from error
 
 
 def read_shape(entry: Entry) -> tuple[int, int]:
     """Return the rows and columns of a matrix; its values are read only if it has a range.
 
     Raises:
-      KaldiIoError: names the key and the file.
+      ArchiveError: names the key and the file.
     """
     if entry.path is None or entry.range:
         rows, columns = read_matrix(entry).shape
         return rows, columns
     header = read_header(entry)
     if header.is_vector:
-        raise KaldiIoError(f"{entry.key}: {entry.path} holds integers there, not features")
+        raise ArchiveError(f"{entry.key}: {entry.path} holds integers there, not features")
     rows, columns = header.shape
     return rows, columns
 
@@ -363,12 +363,12 @@ def _header(path: Path, file: IO[bytes]) -> Header:
             return Header(kind, shape_of(kind, body), file.tell() - start)
         header = _parsed(begin)
     except (ValueError, struct.error) as error:
-        raise KaldiIoError(
+        raise ArchiveError(
             f"{path}: at byte {start} is neither a matrix nor an integer vector ({error}); "
             f"{_ADVICE}"
         ) from error
     if start + header.size > os.fstat(file.fileno()).st_size:
-        raise KaldiIoError(
+        raise ArchiveError(
             f"{path}: the {header.kind} of {' x '.join(map(str, header.shape))} at byte {start} "
             f"goes beyond the end of the file; {_ADVICE}"
         )
@@ -412,32 +412,32 @@ def read_matrix(entry: Entry) -> np.ndarray:
     """Read a matrix, compressed or not, as float32 [rows, columns].
 
     Raises:
-      KaldiIoError: names the key and the file.
+      ArchiveError: names the key and the file.
     """
     if entry.path is None:
         source = entry.command
     else:
         header = read_header(entry)
         if header.is_vector:
-            raise KaldiIoError(f"{entry.key}: {entry.path} holds integers there, not features")
+            raise ArchiveError(f"{entry.key}: {entry.path} holds integers there, not features")
         if header.kind == MATRIX:
             return _text(entry, lambda body: parse_matrix(body, entry.range))
         source = f"{entry.path}:{entry.offset}{entry.range}"
     try:
-        return native().FloatMatrix.read(source).numpy().copy()
+        return kaldi_native_io().FloatMatrix.read(source).numpy().copy()
     except RuntimeError as error:
-        raise KaldiIoError(f"{entry.key}: {source} cannot be read ({reason(error)})") from error
+        raise ArchiveError(f"{entry.key}: {source} cannot be read ({reason(error)})") from error
 
 
 def read_vector(entry: Entry) -> np.ndarray:
     """Read a vector of integers from a file, int32 [T].
 
     Raises:
-      KaldiIoError: names the key and the file.
+      ArchiveError: names the key and the file.
     """
     header = read_header(entry)
     if not header.is_vector:
-        raise KaldiIoError(f"{entry.key}: {entry.path} holds a matrix there, not integers")
+        raise ArchiveError(f"{entry.key}: {entry.path} holds a matrix there, not integers")
     if header.kind == INTEGERS:
         return _text(entry, parse_integers)
     with opened(entry.path) as file:
@@ -445,7 +445,7 @@ def read_vector(entry: Entry) -> np.ndarray:
         try:
             return decode_integers(file.read(header.size - INTEGERS_START))
         except ValueError as error:
-            raise KaldiIoError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
+            raise ArchiveError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
 
 
 def _text(entry: Entry, parse: Callable[[bytes], np.ndarray]) -> np.ndarray:
@@ -455,7 +455,7 @@ def _text(entry: Entry, parse: Callable[[bytes], np.ndarray]) -> np.ndarray:
         try:
             return parse(scan(file)[1])
         except (ValueError, OverflowError) as error:
-            raise KaldiIoError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
+            raise ArchiveError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
 
 
 def decode_integers(content: bytes) -> np.ndarray:
@@ -470,11 +470,11 @@ def writer_path(path: Path) -> Path:
     """Make the folder of a file, and check that Kaldi's table specifiers can contain its path.
 
     Raises:
-      KaldiIoError: it has a comma, white space, or a bar at an end.
+      ArchiveError: it has a comma, white space, or a bar at an end.
     """
     path = Path(path).absolute()
     if set(str(path)) & set(", \t\n|"):
-        raise KaldiIoError(
+        raise ArchiveError(
             f"{path}: Kaldi's tables cannot be written to a path with a comma, white space or a "
             "bar: choose another folder"
         )
@@ -486,13 +486,13 @@ class ArchiveWriter:
     """Writes an archive of Kaldi with its scp file, and removes both after an error.
 
     Args:
-      make: the writer class of `native`.
+      make: the writer class of `kaldi_native_io`.
       archive: the archive; its folder is made.
       scp: the table of its objects, with absolute paths.
       text: write a text archive.
 
     Raises:
-      KaldiIoError: a path is impossible, see `writer_path`, or cannot be written.
+      ArchiveError: a path is impossible, see `writer_path`, or cannot be written.
     """
 
     def __init__(
@@ -525,21 +525,21 @@ class ArchiveWriter:
         archive, scp = self._paths
         *lines, end = scp.read_text("utf-8").split("\n")
         if end or len(lines) != self._written:
-            raise KaldiIoError(f"{scp}: lines are missing")
+            raise ArchiveError(f"{scp}: lines are missing")
         offset = int(lines[-1].rpartition(":")[2]) if lines else -1
         if offset >= archive.stat().st_size:
-            raise KaldiIoError(f"{archive}: objects are missing")
+            raise ArchiveError(f"{archive}: objects are missing")
         # Zeros in place of the last object look like a text vector.
         if lines and read_header(Entry("", archive, offset)).kind == INTEGERS:
-            raise KaldiIoError(f"{archive}: an object is missing")
+            raise ArchiveError(f"{archive}: an object is missing")
 
     def _tried(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of the writer; after an error remove the files."""
         try:
             return call(*arguments)
-        except (RuntimeError, KaldiIoError) as error:
+        except (RuntimeError, ArchiveError) as error:
             self._remove()
-            raise KaldiIoError(f"{self._paths[0]}: cannot be written: is the disk full?") from error
+            raise ArchiveError(f"{self._paths[0]}: cannot be written: is the disk full?") from error
 
     def _remove(self) -> None:
         """Remove both files."""
@@ -551,7 +551,7 @@ def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (key, int32 [T]) from an scp file or an archive, binary or text, gzipped or not.
 
     Raises:
-      KaldiIoError: names the file and key.
+      ArchiveError: names the file and key.
     """
     table = Path(table)
     if table.suffix == ".scp":
@@ -564,7 +564,7 @@ def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
         with gzip.open(table, "rb") if compressed else open(table, "rb") as file:
             content = file.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise KaldiIoError(f"{table}: cannot be read ({reason(error)})") from error
+        raise ArchiveError(f"{table}: cannot be read ({reason(error)})") from error
     yield from _int_vectors(table, content)
 
 
@@ -587,7 +587,7 @@ def _int_vectors(table: Path, content: bytes) -> Iterator[tuple[str, np.ndarray]
             if key:
                 yield key.decode(), integers
         except (ValueError, OverflowError) as error:
-            raise KaldiIoError(
+            raise ArchiveError(
                 f"{table}: not an archive of integer vectors at byte {offset} ({reason(error)}): "
                 "write it again"
             ) from error
@@ -620,7 +620,7 @@ def describe_entries(table: Path, key: str | None = None, count: int = 10) -> It
       count: number of entries to list.
 
     Raises:
-      KaldiIoError: the table cannot be read, or has no such key.
+      ArchiveError: the table cannot be read, or has no such key.
     """
     table_entries = _entries(table, key)
     if key is not None:
@@ -642,7 +642,7 @@ def plain_entries(table: Path, key: str | None = None, count: int = 10) -> dict[
       table, key, count: see `describe_entries`.
 
     Raises:
-      KaldiIoError: the table cannot be read, or has no such key.
+      ArchiveError: the table cannot be read, or has no such key.
     """
     table_entries = _entries(table, key)
     listed = []
@@ -661,7 +661,7 @@ def _entries(table: Path, key: str | None) -> dict[str, Entry]:
     """Return the entries of a table, in which the key must be."""
     table_entries = entries(table, allow_pipes=False)
     if key is not None and key not in table_entries:
-        raise KaldiIoError(
+        raise ArchiveError(
             f"{table} has no {key!r}; its first key is {next(iter(table_entries))!r}"
         )
     return table_entries

@@ -17,14 +17,14 @@ from toolkit.corpus.manifest import (
     audio_of,
     channel_name,
     channel_of,
+    flag_ambiguous_speaker,
+    flag_missing_speaker,
     has_audio,
-    mark_no_speaker,
-    mark_other_speaker,
     speaker_of,
     text_of,
 )
 from toolkit.corpus.pairing import (
-    Audio,
+    AudioSegment,
     FaultyText,
     channel_index,
     from_one,
@@ -66,14 +66,16 @@ def read_kaldi_dir(
         if not (folder / name).is_file():
             raise ManifestError(f"{folder} is not a Kaldi data directory: it has no file {name!r}")
     recordings = read_scp(folder / "wav.scp", run_pipe, path_map)
-    audio: Iterable[tuple[str, Audio]] = recordings
+    audio: Iterable[tuple[str, AudioSegment]] = recordings
     if (folder / "segments").is_file():
         audio = _segments(folder / "segments", _by_id(recordings))
     return pair_with_text(folder, audio)
 
 
 def pair_with_text(
-    folder: Path, audio: Iterable[tuple[str, Audio]], recordings: Mapping[str, str] | None = None
+    folder: Path,
+    audio: Iterable[tuple[str, AudioSegment]],
+    recordings: Mapping[str, str] | None = None,
 ) -> list[MonoCut]:
     """Make cuts from the audio, or features, of utterances and a folder's `text` and `utt2spk`.
 
@@ -93,9 +95,9 @@ def pair_with_text(
     detail = f"not in {folder / 'utt2spk'}" if has_speakers else f"{folder} has no utt2spk"
     for cut in cuts:
         if cut.id not in speakers:
-            mark_no_speaker(cut, detail, (recordings or {}).get(cut.id))
+            flag_missing_speaker(cut, detail, (recordings or {}).get(cut.id))
         if cut.id in other_speakers:
-            mark_other_speaker(cut, other_speakers[cut.id])
+            flag_ambiguous_speaker(cut, other_speakers[cut.id])
     return cuts
 
 
@@ -109,9 +111,9 @@ def _read_speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     return speakers, other_speakers
 
 
-def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
+def _by_id(recordings: list[tuple[str, AudioSegment]]) -> dict[str, AudioSegment]:
     """Keep the first recording of each id, with a note if there are others."""
-    table: dict[str, Audio] = {}
+    table: dict[str, AudioSegment] = {}
     for id, item in recordings:
         if id in table:
             note = ("duplicate-recording", f"wav.scp: {id}: {table[id].path}, not {item.path}")
@@ -120,7 +122,7 @@ def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
     return table
 
 
-def _segments(path: Path, recordings: dict[str, Audio]) -> list[tuple[str, Audio]]:
+def _segments(path: Path, recordings: dict[str, AudioSegment]) -> list[tuple[str, AudioSegment]]:
     """Read the lines `utterance recording start end [channel]`."""
     lines = read_lines(path)
     rows = [line.value.split() for line in lines]
@@ -138,11 +140,13 @@ def _is_number(channel: str) -> bool:
     return channel.isdecimal() and channel.isascii() and len(channel) < 5
 
 
-def _segment(row: list[str], recordings: dict[str, Audio], first: int) -> Audio:
+def _segment(row: list[str], recordings: dict[str, AudioSegment], first: int) -> AudioSegment:
     """Read `recording start end [channel]`; numbers of channels begin at `first`."""
     name, *numbers = row or [""]
     if name not in recordings:
-        return Audio(name, fault=("missing-audio", f"segments: no recording {name!r} in wav.scp"))
+        return AudioSegment(
+            name, fault=("missing-audio", f"segments: no recording {name!r} in wav.scp")
+        )
     whole = recordings[name]
     try:
         start, end = (float(number) for number in numbers[:2])
@@ -153,9 +157,9 @@ def _segment(row: list[str], recordings: dict[str, Audio], first: int) -> Audio:
             "bad-segment",
             f"segments: not `recording start end`: {' '.join(row)!r}",
         )
-        return Audio(whole.path, recording_id=name, fault=fault)
+        return AudioSegment(whole.path, recording_id=name, fault=fault)
     channel = from_one(numbers[2], first) if len(numbers) > 2 else whole.channel
-    return Audio(whole.path, start, end, name, whole.fault, whole.note, channel, whole.side)
+    return AudioSegment(whole.path, start, end, name, whole.fault, whole.note, channel, whole.side)
 
 
 def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
@@ -267,7 +271,7 @@ RENAMED = "utt_map"
 
 
 @dataclass(frozen=True)
-class Exported:
+class DataDirSummary:
     """The result of an export."""
 
     utterances: int
@@ -279,7 +283,7 @@ class Exported:
     notes: tuple[str, ...]
 
 
-def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> Exported:
+def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> DataDirSummary:
     """Write wav.scp, text, utt2spk, spk2utt, utt2dur and, for parts of recordings, segments.
 
     Kaldi requires that utterances sorted by id are sorted by speaker too. If they are not, every id
@@ -330,7 +334,7 @@ def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> Exported:
     faults = data_dir_faults(folder)
     if faults:
         raise ManifestError(f"Kaldi would refuse {folder}: {'; '.join(faults)}")
-    return Exported(
+    return DataDirSummary(
         utterances=len(ordered),
         speakers=len({speaker_of(cut) for cut in ordered}),
         renamed=renamed,

@@ -33,9 +33,8 @@ from toolkit.lang.tables import (
     SymbolTable,
 )
 from toolkit.storage.files import write_atomically
-from toolkit.storage.lines import TextLines, read_lines
+from toolkit.storage.lines import TextLines, read_lines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import split_words
 
 SILENCE_WORD = "!SIL"
 WEIGHTED = "lexiconp.txt"

@@ -18,13 +18,13 @@ from lhotse import MonoCut
 
 from toolkit.corpus.check import FeatureFaults
 from toolkit.corpus.manifest import FEATURE_MATRIX, ManifestError, audio_of, text_of
-from toolkit.corpus.pairing import NOT_UTF8, Audio, FeatureMatrix
+from toolkit.corpus.pairing import NOT_UTF8, AudioSegment, FeatureMatrix
 from toolkit.corpus.wav_scp import TableLine, read_lines, read_pairs
 from toolkit.kaldi.archive import (
     RANGE,
+    ArchiveError,
     Entry,
-    KaldiIoError,
-    native,
+    kaldi_native_io,
     read_matrix,
     read_shape,
     scp_entry,
@@ -99,7 +99,7 @@ def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:
     for line in read_lines(folder / "text"):
         if line.id not in named:
             fault = ("missing-features", f"{folder / 'feats.scp'} has no line for it")
-            features.append((line.id, Audio(line.id, fault=fault)))
+            features.append((line.id, AudioSegment(line.id, fault=fault)))
             named.add(line.id)
     recordings = {id: fields[0] for id, fields in segments.items() if fields}
     return pair_with_text(folder, features, recordings)
@@ -109,13 +109,13 @@ def read_features(cut: MonoCut) -> np.ndarray:
     """Read the features of a cut that `read_feature_dir` has made: [T, F] float32.
 
     Raises:
-      KaldiIoError: they cannot be read, or have another size than when the cut was made.
+      ArchiveError: they cannot be read, or have another size than when the cut was made.
     """
     entry = feature_entry(cut)
     matrix = read_matrix(entry)
     size = round(cut.recording.duration * 1000 / FRAME_SHIFT_MS), feature_dimension(cut)
     if matrix.shape != size:
-        raise KaldiIoError(
+        raise ArchiveError(
             f"{cut.id}: {entry.path} has {matrix.shape} values there, not {size}, as it has "
             "changed: prepare the data again"
         )
@@ -126,14 +126,14 @@ def feature_entry(cut: MonoCut) -> Entry:
     """Return the location of the features of a cut.
 
     Raises:
-      KaldiIoError: the manifest does not have it.
+      ArchiveError: the manifest does not have it.
     """
     try:
         place = validated((cut.custom or {}).get(FEATURE_MATRIX), _PLACE, FEATURE_MATRIX)
         if not RANGE.fullmatch(place["range"]):
             raise ValueError(f"{place['range']!r} is no range")
     except ValueError as error:
-        raise KaldiIoError(f"{cut.id}: {error}: prepare the data again") from error
+        raise ArchiveError(f"{cut.id}: {error}: prepare the data again") from error
     return Entry(cut.id, Path(audio_of(cut)), place["offset"], place["range"])
 
 
@@ -142,20 +142,22 @@ def feature_dimension(cut: MonoCut) -> int:
     return cut.custom[FEATURE_MATRIX]["dimension"]
 
 
-def _features(line: TableLine, folder: Path, path_map: PathMap) -> Audio:
+def _features(line: TableLine, folder: Path, path_map: PathMap) -> AudioSegment:
     """Locate the features of a line of feats.scp and read their size."""
     if line.fault:
-        return Audio(line.id, fault=(NOT_UTF8, line.fault))
+        return AudioSegment(line.id, fault=(NOT_UTF8, line.fault))
     try:
         where = str(folder / "feats.scp")
         entry = scp_entry(line.id, line.value, folder, where, path_map=path_map)
         rows, columns = read_shape(entry)
-    except KaldiIoError as error:
-        return Audio(line.id, fault=("unreadable-features", str(error)))
+    except ArchiveError as error:
+        return AudioSegment(line.id, fault=("unreadable-features", str(error)))
     if not rows or not columns:
-        return Audio(line.id, fault=("empty-features", f"{entry.path}: {rows} x {columns} values"))
+        return AudioSegment(
+            line.id, fault=("empty-features", f"{entry.path}: {rows} x {columns} values")
+        )
     matrix = FeatureMatrix(rows, columns, entry.offset, entry.range)
-    return Audio(str(entry.path), features=matrix)
+    return AudioSegment(str(entry.path), features=matrix)
 
 
 def _pairs(path: Path) -> list[tuple[str, str]]:
@@ -208,7 +210,7 @@ class _ExpectedFrames:
         self._durations = dict(_pairs(folder / "utt2dur"))
         self._segments = segments
 
-    def noted(self, id: str, item: Audio) -> Audio:
+    def noted(self, id: str, item: AudioSegment) -> AudioSegment:
         """Return the features of an utterance, with a note if the number of frames differs."""
         if item.features is None:
             return item
@@ -235,7 +237,7 @@ class _ExpectedFrames:
         return times[1] - times[0]
 
 
-def _with_note(item: Audio, expected: str) -> Audio:
+def _with_note(item: AudioSegment, expected: str) -> AudioSegment:
     """Return features with a note on the number of frames."""
     detail = f"{item.features.num_frames} frames in {item.path}, but {expected}"
     return replace(item, note=("other-frames", detail))
@@ -267,12 +269,12 @@ def find_feature_faults(
 
     Returns:
       Faults of the kinds unreadable-features, other-dimension (than most utterances of the corpus
-      have) and same-audio-and-text of `toolkit.corpus.findings.KINDS`.
+      have) and same-audio-and-text of `toolkit.corpus.findings.FINDING_KINDS`.
 
     Raises:
-      KaldiIoError: kaldi_native_io is not installed.
+      ArchiveError: kaldi_native_io is not installed.
     """
-    native()  # if it is missing, fail here and not for every utterance
+    kaldi_native_io()  # if it is missing, fail here and not for every utterance
     utterances = list(_readable(splits))
     dimensions = Counter(feature_dimension(item.cut) for item in utterances)
     usual = dimensions.most_common(1)[0][0] if dimensions else 0
@@ -323,7 +325,7 @@ def _read(entry: Entry) -> tuple[str, str]:
     """Return the digest of a matrix, and what is wrong with it; one of them is empty."""
     try:
         matrix = read_matrix(entry)
-    except KaldiIoError as error:
+    except ArchiveError as error:
         return "", str(error)
     usable = np.isfinite(matrix) & (np.abs(matrix) <= HALF_MAX)
     if not usable.all():

@@ -22,7 +22,7 @@ from toolkit.kaldi.archive import (
     ArchiveWriter,
     Entry,
     entries,
-    native,
+    kaldi_native_io,
     read_matrix,
     read_shape,
 )
@@ -59,12 +59,12 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
     Raises:
       KaldiFeaturesError: both `text` and `compress` are set, an id is impossible in Kaldi's tables,
         or `utt_map` is of other utterances.
-      KaldiIoError: an archive cannot be written, see `ArchiveWriter`.
+      ArchiveError: an archive cannot be written, see `ArchiveWriter`.
     """
     if text and compress:
         raise KaldiFeaturesError("text archives cannot be compressed: choose one of the two")
     store = FeatureStore(features)
-    kaldi, out = native(), Path(out)
+    kaldi, out = kaldi_native_io(), Path(out)
     keys = _keys(store, out / RENAMED)
     # The scp of an earlier export goes first: its offsets are wrong in the new archives.
     (out / "feats.scp").unlink(missing_ok=True)
@@ -125,7 +125,7 @@ def write_table(path: Path, table: Mapping[str, str]) -> None:
 
 
 @dataclass(frozen=True)
-class Imported:
+class FeatureImportSummary:
     """The result of an import."""
 
     utterances: int
@@ -147,7 +147,7 @@ def import_features(
     hours_per_shard: float = 0.5,
     allow_pipes: bool = False,
     path_map: PathMap = (),
-) -> Imported:
+) -> FeatureImportSummary:
     """Write the features of a Kaldi table into shards, on which recipes train.
 
     Values are rounded to 16-bit floats; features that a store exported do not change.
@@ -202,7 +202,9 @@ def import_features(
             shards.append(dict(zip(("utterances", "frames"), written, strict=True)))
     without = tuple(sorted(cut["id"] for cut in all_cuts if cut["id"] not in entry_of_id))
     write_manifest(Path(out), feature_format, shards, len(without))
-    return Imported(len(cut_of_id), sum(s["frames"] for s in shards), without, rounding.largest)
+    return FeatureImportSummary(
+        len(cut_of_id), sum(s["frames"] for s in shards), without, rounding.largest
+    )
 
 
 def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) -> np.ndarray:

@@ -10,15 +10,16 @@ import numpy as np
 import torch
 
 from toolkit.align.scorer import Scorer
-from toolkit.decode.graph import compile_graph, make_lexicon
+from toolkit.fsa.arrays import ragged_rows
 from toolkit.fsa.config import Beam
+from toolkit.fsa.decoding_graph import compile_graph, make_lexicon
 from toolkit.fsa.fst import EPSILON, FINAL, Fst, GraphError
 from toolkit.fsa.lattice import best_path
 from toolkit.fsa.remove_epsilon import remove_epsilon
 from toolkit.fsa.search import search_lattice
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.kaldi.archive import ArchiveWriter, entries, native, read_matrix
+from toolkit.kaldi.archive import ArchiveWriter, entries, kaldi_native_io, read_matrix
 from toolkit.kaldi.dict_lang import write_lang
 from toolkit.kaldi.features import check_key
 from toolkit.kaldi.model import KaldiTransitions, Transitions, topology_text, tree_text
@@ -85,10 +86,9 @@ def _single_words(fst: Fst) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     states = max(fst.num_states - (0 if is_final[kept_arcs].any() else 1), 0)
     # An arc of n words becomes max(n, 1) pieces; arrays below are [pieces].
     num_pieces = np.maximum(num_words[kept_arcs], 1)
-    arc_of_piece = np.repeat(kept_arcs, num_pieces)
-    first_piece = num_pieces.cumsum() - num_pieces
-    position = np.arange(len(arc_of_piece)) - np.repeat(first_piece, num_pieces)
-    is_first, is_last = position == 0, position == np.repeat(num_pieces, num_pieces) - 1
+    row, position = ragged_rows(num_pieces)
+    arc_of_piece = kept_arcs[row]
+    is_first, is_last = position == 0, position == num_pieces[row] - 1
     # Within the pieces of an arc, each leads to a new state, from which the next begins.
     new_states = states + np.cumsum(~is_last) - 1
     source = np.where(
@@ -407,9 +407,9 @@ def export_likelihoods(scorer: Scorer, out: Path) -> int:
 
     Raises:
       KaldiFeaturesError: an id is impossible in Kaldi's tables.
-      KaldiIoError: the archive cannot be written.
+      ArchiveError: the archive cannot be written.
     """
-    kaldi, out = native(), Path(out)
+    kaldi, out = kaldi_native_io(), Path(out)
     ids = sorted(scorer.store.ids, key=str.encode)
     for utterance in ids:
         check_key(utterance)

@@ -11,13 +11,12 @@ import numpy as np
 
 from toolkit.decode.combine import LATTICES
 from toolkit.fsa.lattice_store import (
+    LatticeStore,
+    LatticeStoreError,
     WeightsUsed,
-    WordLatticeError,
-    WordLatticeStore,
+    WordCodec,
     WordTable,
-    remove_word_lattices,
-    word_lattice_path,
-    write_word_lattices,
+    write_lattices,
 )
 from toolkit.fsa.minimum_bayes_risk import oracle_words
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice
@@ -65,9 +64,9 @@ def read_compact_lattices(
       frame_shift: seconds per frame.
 
     Raises:
-      WordLatticeError: the file is no such archive; the message names it.
+      LatticeStoreError: the file is no such archive; the message names it.
     """
-    with reading(path, WordLatticeError, ADVICE, "no archive of compact lattices"):
+    with reading(path, LatticeStoreError, ADVICE, "no archive of compact lattices"):
         content = Path(path).read_bytes()
         if content.startswith(_GZIP):
             content = gzip.decompress(content)
@@ -310,29 +309,30 @@ def import_lattices(
       The number of lattices, and the utterances whose lattice has no path.
 
     Raises:
-      WordLatticeError: a file holds no lattices, an utterance occurs twice, or a word has no
+      LatticeStoreError: a file holds no lattices, an utterance occurs twice, or a word has no
         symbol.
     """
     table = SymbolTable.read(words)
     symbols = {table[word]: word for word in table}
+    codec = WordCodec(symbol=symbols.__getitem__)
     utterances: set[str] = set()
     failed: list[str] = []
     for number, archive in enumerate(archives):
         lattices: dict[str, WordLattice | None] = {}
         for utterance, lattice in read_compact_lattices(archive, decoding.frame_shift):
             if utterance in utterances:
-                raise WordLatticeError(f"{archive}: {utterance!r} occurs twice: remove one")
+                raise LatticeStoreError(f"{archive}: {utterance!r} occurs twice: remove one")
             utterances.add(utterance)
             lattices[utterance] = lattice
             unknown = set() if lattice is None else {*lattice.words.tolist()} - symbols.keys()
             if unknown:
-                raise WordLatticeError(
+                raise LatticeStoreError(
                     f"{archive}: {utterance}: {words} has no word {min(unknown)}: give the "
                     "words.txt of the graph in which the lattices were found"
                 )
         failed += [utterance for utterance, lattice in lattices.items() if lattice is None]
-        write_word_lattices(word_lattice_path(out, number), lattices, symbols.__getitem__, decoding)
-    remove_word_lattices(out, len(archives))  # of an earlier import of more archives
+        write_lattices(codec.path(out, number), lattices, codec, decoding)
+    codec.remove_from(out, len(archives))  # of an earlier import of more archives
     return len(utterances) - len(failed), failed
 
 
@@ -340,10 +340,10 @@ SUFFIXES = {"slf": ".lat", "openfst": ".fst.txt"}
 """Suffixes of the formats with a file per utterance."""
 
 
-def open_lattices(folder: Path, words: WordTable) -> WordLatticeStore:
+def open_lattices(folder: Path, words: WordTable) -> LatticeStore[WordLattice, WeightsUsed]:
     """Open the word lattices of a decoded split by its folder, or by that of the lattices."""
     inner = folder / LATTICES
-    return WordLatticeStore(inner if inner.is_dir() else folder, words)
+    return LatticeStore(inner if inner.is_dir() else folder, WordCodec(words))
 
 
 def export_lattices(folder: Path, form: str, out: Path) -> int:
@@ -355,25 +355,24 @@ def export_lattices(folder: Path, form: str, out: Path) -> int:
       out: output folder.
 
     Raises:
-      WordLatticeError: there are no lattices, or two utterances would have the same file.
+      LatticeStoreError: there are no lattices, or two utterances would have the same file.
     """
     words = WordTable()
     store = open_lattices(folder, words)
-    symbol, ids = words.symbols.__getitem__, list(store)
+    symbol, ids = words.symbols.__getitem__, store.ids
     names = [f"{safe_name(name)}{SUFFIXES.get(form, '')}" for name in ids]
     clash = first_clash(names)
     if clash and form != "kaldi":
-        raise WordLatticeError(
+        raise LatticeStoreError(
             f"{ids[clash[0]]} and {ids[clash[1]]} would have the same file: export as kaldi"
         )
     out.mkdir(parents=True, exist_ok=True)
     if form == "kaldi":
         with open_atomically(out / "lat.txt") as file:
             for utterance in ids:
-                lattice = store[utterance]
-                file.write(kaldi_text(utterance, lattice, store.decodings[utterance]))
+                file.write(kaldi_text(utterance, store.load(utterance), store.info(utterance)))
     for utterance, name in zip(ids, names, strict=True) if form != "kaldi" else ():
-        lattice, decoding = store[utterance], store.decodings[utterance]
+        lattice, decoding = store.load(utterance), store.info(utterance)
         path = path_below(out, name)
         if form == "slf":
             text = slf(utterance, lattice, decoding, symbol)
@@ -392,9 +391,9 @@ def oracle_texts(folder: Path, references: Mapping[str, str]) -> tuple[dict[str,
     words = WordTable()
     store = open_lattices(folder, words)
     texts, arcs, seconds = {}, 0, 0.0
-    for name in store:
+    for name in store.ids:
         if name in references:
-            lattice = store[name]
+            lattice = store.load(name)
             oracle = oracle_words(lattice, words.ids(references[name].split()))
             texts[name] = " ".join(words.symbols[word] for word in oracle)
             arcs, seconds = arcs + lattice.num_arcs, seconds + lattice.times[-1]

@@ -177,11 +177,6 @@ class Transitions:
         pairs = zip(self.phone.tolist(), self.state.tolist(), strict=True)
         return [transitions_of(topology, phone, state) for phone, state in pairs]
 
-    @property
-    def pdf_of_id(self) -> np.ndarray:
-        """[ids] the pdf of each transition id; that of id 1 comes first."""
-        return np.repeat(self.pdf, np.diff(self.first))
-
     @cached_property
     def _index(self) -> np.ndarray:
         """[N, S + 1] index of the transition to each HMM state, in column S to the phone's end.

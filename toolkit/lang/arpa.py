@@ -14,9 +14,8 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.ngram import LOG_ZERO, BackoffModel, Level, check_levels
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.lines import read_lines
+from toolkit.storage.lines import WHITE_SPACE, read_lines, split_words
 from toolkit.storage.reading import quoted, read_tensors, reading, validated
-from toolkit.storage.words import WHITE_SPACE, split_words
 
 
 class ArpaError(ToolkitError):

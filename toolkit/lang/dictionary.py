@@ -27,9 +27,8 @@ from toolkit.lang.probabilities import (
     LexiconProbabilities,
     read_ends,
 )
-from toolkit.storage.lines import TextLines
+from toolkit.storage.lines import TextLines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +109,7 @@ def _probabilities(where: str, numbers: tuple[float, ...]) -> EntryProbabilities
 
 
 _DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
-MOST_COLUMNS = 4
+MAX_COLUMNS = 4
 """Largest number of columns of a pronunciation: its probability, the probability of silence after
 it, and the factors of silence and of no silence before it."""
 NEARLY_ALL = 0.9
@@ -252,7 +251,7 @@ def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[Dictio
         if _INTEGER.fullmatch(field)
     }
     # 3. Decide about the other integers, column by column.
-    for column in range(MOST_COLUMNS):
+    for column in range(MAX_COLUMNS):
         _decide(entries, column, phones, name)
     return [
         DictionaryLine(
@@ -267,13 +266,13 @@ def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[Dictio
 
 def _fields(number: int, line: str, tabbed: Sequence[str]) -> _Fields:
     """Split a line; `tabbed` are its parts between tabs, if tabs separate columns."""
-    if len(tabbed) > 2 and len(tabbed) - 2 <= MOST_COLUMNS:
+    if len(tabbed) > 2 and len(tabbed) - 2 <= MAX_COLUMNS:
         fields = [*tabbed[1:-1], *split_words(tabbed[-1])]
         columns = len(tabbed) - 2
         return _Fields(number, tabbed[0], fields, columns, columns, closed=True)
     word, *fields = split_words(line)
     leading = 0
-    while leading < min(MOST_COLUMNS, len(fields) - 1) and _NUMBER.fullmatch(fields[leading]):
+    while leading < min(MAX_COLUMNS, len(fields) - 1) and _NUMBER.fullmatch(fields[leading]):
         leading += 1
     # All numbers up to the last one with a decimal point are probabilities.
     decimals = [i + 1 for i in range(leading) if not _INTEGER.fullmatch(fields[i])]

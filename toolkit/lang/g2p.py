@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.lexicon import Lexicon, Pronunciation, spell
+from toolkit.lang.lexicon import Lexicon, Pronunciation, grapheme_pronunciation
 from toolkit.lang.ngram import BackoffModel, Level, check_levels, estimate_ids
 from toolkit.lang.tables import END, START
 from toolkit.storage.files import open_atomically
@@ -268,7 +268,7 @@ class Guess:
 
 def spellable(word: str) -> bool:
     """Return whether a word has only letters, marks and apostrophes, and at least one letter."""
-    return word.replace("'", "").isalpha() or bool(spell(word))
+    return word.replace("'", "").isalpha() or bool(grapheme_pronunciation(word))
 
 
 class G2p:

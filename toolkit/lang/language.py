@@ -15,7 +15,7 @@ ENGLISH_SHARE = 0.85
 """A text is English if at least this share of its tokens is in the English lexicon. The share is
 0.97 for an English novel, 0.5 to 0.6 for German, Spanish and Dutch stories and 0.7 for Italian
 verse: cmudict has many names, and languages share short words."""
-MOST_LETTERS = 200
+MAX_LETTERS = 200
 """Largest number of different letters; alphabets and syllabaries have fewer."""
 LONGEST_WORDS = 20.0
 """Largest mean number of letters per word; with more, words are not separated by spaces."""
@@ -84,7 +84,7 @@ def survey_language(
             f"the transcripts have {sum(letters.values()) / total:.0f} letters per word: "
             "separate the words by spaces (a segmenter for your language does it)"
         )
-    if not as_given and len(letters) > MOST_LETTERS:
+    if not as_given and len(letters) > MAX_LETTERS:
         raise LanguageError(
             f"the transcripts have {len(letters)} different letters, too many to spell words with: "
             "write them in an alphabet, or give a pronunciation lexicon with --lexicon FILE"

@@ -9,9 +9,8 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.policy import MIDDLE_DOT, TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
 from toolkit.storage.files import open_atomically
-from toolkit.storage.lines import read_lines
+from toolkit.storage.lines import read_lines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import split_words
 
 Pronunciation = tuple[str, ...]
 
@@ -106,7 +105,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
                 lexicon.add(key, phones)
         return lexicon
 
-    def shortest(self) -> dict[str, int]:
+    def min_phone_counts(self) -> dict[str, int]:
         """Return each word's smallest number of phones, for its minimum duration."""
         return {word: min(map(len, variants)) for word, variants in sorted(self.items())}
 
@@ -170,7 +169,7 @@ SILENT = f"'{MIDDLE_DOT}"
 """Characters within words that have no sound."""
 
 
-def spell(word: str) -> Pronunciation:
+def grapheme_pronunciation(word: str) -> Pronunciation:
     """Return the letters and marks of a word as its phones, without the characters of `SILENT`.
 
     It is empty for a word without letters, or with other characters, such as digits.
@@ -184,6 +183,6 @@ def grapheme_lexicon(words: Iterable[str]) -> Lexicon:
     """Return the words that can be spelled, each pronounced by its letters."""
     lexicon = Lexicon()
     for word in sorted(set(words)):
-        if letters := spell(word):
+        if letters := grapheme_pronunciation(word):
             lexicon.add(word, letters)
     return lexicon

@@ -21,9 +21,8 @@ from toolkit.lang.ngram import (
     prune_by_entropy,
 )
 from toolkit.lang.policy import LmText, TextCounts, TextPolicy
-from toolkit.lang.prepare import Transcripts
+from toolkit.lang.prepare import Transcripts, count_words, read_sentences
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.lang.text import count_words, read_sentences
 from toolkit.storage.files import open_atomically, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,9 @@ COVERED = 0.9
 """Smallest share of the vocabulary in a given ARPA model without a warning."""
 
 
-def word_weights(config: NgramConfig, policy: TextPolicy | None = None) -> dict[str, float] | None:
+def lm_word_counts(
+    config: NgramConfig, policy: TextPolicy | None = None
+) -> dict[str, float] | None:
     """Return the words that the language model adds to the vocabulary, with their weights.
 
     Args:

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-from toolkit.corpus.text import Tags, is_tag, tags_in
+from toolkit.corpus.text import Tags, is_event_tag, tags_in
 from toolkit.errors import ToolkitError
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.storage.words import single_spaced, split_words
+from toolkit.storage.lines import single_spaced, split_words
 
 TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR"}
 QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")
@@ -153,7 +153,7 @@ class EnglishRules:
         """
         words = []
         for token in self._unquoted(text).split():
-            words += [token] if is_tag(token) else self._words(token, keep_foreign=True)
+            words += [token] if is_event_tag(token) else self._words(token, keep_foreign=True)
         return " ".join(words)
 
     def _words(self, text: str, keep_foreign: bool) -> list[str]:
@@ -437,7 +437,7 @@ class TextCounts:
 
 @dataclass(frozen=True)
 class LmText:
-    """A policy's rules for lines of language model text, for `toolkit.lang.text.read_sentences`."""
+    """A policy as the rules of `toolkit.lang.prepare.read_sentences`, for language model text."""
 
     policy: "TextPolicy"
     counts: TextCounts = field(default_factory=TextCounts)

@@ -1,12 +1,15 @@
-"""The language stage: vocabulary, pronunciations, G2P and out-of-vocabulary report."""
+"""The language stage: texts, vocabulary, pronunciations, G2P and out-of-vocabulary report."""
 
 import dataclasses
+import glob
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
+from toolkit.errors import ToolkitError
 from toolkit.lang.config import LangConfig
 from toolkit.lang.dictionary import EXTRA_QUESTIONS, Dictionary, read_dictionary
 from toolkit.lang.g2p import G2p, G2pError, Guess, spellable
@@ -15,10 +18,8 @@ from toolkit.lang.lexicon import Lexicon, grapheme_lexicon, with_positions, with
 from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.probabilities import Entry
 from toolkit.lang.tables import UNKNOWN
-from toolkit.lang.text import TextError, WordRules
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.lines import TextLines, read_lines
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import TextLines, read_lines, split_words
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def prepare_lang(
       config: see `LangConfig`.
       texts_by_split: transcripts, normalised or not, by split.
       lm_words: normalised words of the language model with weights to rank them (see
-        `toolkit.lang.lm.word_weights`); None: no words.
+        `toolkit.lang.lm.lm_word_counts`); None: no words.
       out: output folder.
       train: name of the training split.
       dictionary: words with pronunciations, see `source_dictionary`; by default it is read.
@@ -82,7 +83,7 @@ def prepare_lang(
         logger.info("%s: %s", config.lexicon_file, note)
     source = dictionary.lexicon
     if config.words == "lexicon":
-        listed = set(possible_words(source, policy))
+        listed = set(words_stable_under(source, policy))
     vocabulary = needed | listed | set(_ranked(config, lm_words, source))
     # 2. Their pronunciations, from the dictionary or guessed.
     lexicon = source.restrict(vocabulary)
@@ -267,6 +268,74 @@ def _report_oov(
     return summary
 
 
+class TextError(ToolkitError):
+    """Text that is missing or cannot be read."""
+
+
+def text_files(source: Path) -> list[Path]:
+    """List the files that `source` names, in sorted order.
+
+    Args:
+      source: a file, a folder (its *.txt and *.txt.gz, at any depth) or a glob pattern.
+
+    Raises:
+      TextError: there is no file.
+    """
+    source = Path(source)
+    if source.is_file():
+        return [source]
+    if source.is_dir():
+        paths = [p for p in source.rglob("*") if p.name.endswith((".txt", ".txt.gz"))]
+        problem = "no .txt or .txt.gz file in the folder"
+    else:
+        paths = [Path(p) for p in glob.glob(str(source), recursive=True)]
+        problem = "no file, folder or pattern matches"
+    files = sorted(p for p in paths if p.is_file())
+    if not files:
+        raise TextError(f"language model text: {problem} {source}")
+    return files
+
+
+class WordRules(Protocol):
+    """Rules that turn a text into words."""
+
+    def words(self, text: str, /) -> list[str]:
+        """Return the words of a text."""
+
+
+def read_sentences(source: Path, rules: WordRules) -> Iterator[list[str]]:
+    """Yield the words of every line of `source` that has words (see `text_files`).
+
+    Raises:
+      TextError: a file cannot be read, or too many lines are not UTF-8; a few are skipped with a
+        warning.
+    """
+    lines = TextLines(TextError)
+    for path in text_files(source):
+        for _, line in lines.read(path):
+            words = rules.words(line)
+            if words:
+                yield words
+    lines.finish()
+
+
+def check_sentences(source: Path) -> None:
+    """Check that a text can be read, without normalising it: see `read_sentences`."""
+    lines = TextLines(TextError)
+    for path in text_files(source):
+        for _ in lines.read(path):
+            pass
+    lines.finish()
+
+
+def count_words(sentences: Iterable[Iterable[str]]) -> Counter[str]:
+    """Count the words of `sentences`."""
+    counts: Counter[str] = Counter()
+    for words in sentences:
+        counts.update(words)
+    return counts
+
+
 def read_words(path: Path, rules: WordRules) -> set[str]:
     """Read the words of a file, gzipped or not, normalised.
 
@@ -292,6 +361,6 @@ def read_words(path: Path, rules: WordRules) -> set[str]:
     return words
 
 
-def possible_words(lexicon: Lexicon, rules: WordRules) -> Collection[str]:
+def words_stable_under(lexicon: Lexicon, rules: WordRules) -> Collection[str]:
     """Return the words of a lexicon that normalised text can contain."""
     return [word for word in lexicon if rules.words(word) == [word]]

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
-from toolkit.storage.lines import read_lines
+from toolkit.storage.lines import read_lines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import split_words
 
 EPSILON = "<eps>"
 SILENCE = "SIL"

@@ -36,8 +36,8 @@ from toolkit.lang.policy import (
     TextPolicy,
     split_clitics,
 )
-from toolkit.lang.text import check_sentences, read_sentences
-from toolkit.new_corpus.survey import cautions, choose_parts, describe, survey
+from toolkit.lang.prepare import check_sentences, read_sentences
+from toolkit.new_corpus.survey import choose_parts, summary_lines, survey, warning_lines
 from toolkit.new_corpus.templates import READER, README, Settings, config_py, run_py
 from toolkit.storage.files import write_atomically
 from toolkit.storage.lines import too_many
@@ -149,7 +149,7 @@ class NewCorpus:
     """Lines about the data and the choices made from them."""
 
 
-def make_empty(
+def create_reader_stub(
     root: Path, name: str, lexicon: str | None = None, lm_text: Path | None = None
 ) -> NewCorpus:
     """Write a recipe, and a reader for the user to fill in, into the checkout `root`.
@@ -166,7 +166,7 @@ def make_empty(
     return NewCorpus((reader, *write_recipe(root, name, settings, f"Read by local/{name}.py.")))
 
 
-def make_from_data(
+def create_recipe(
     root: Path,
     name: str,
     data: Path,
@@ -185,8 +185,8 @@ def make_from_data(
       data: a table; a Kaldi data directory, or a folder of them; a file of cuts, or a folder of
         them. For Kaldi data directories without audio their features (feats.scp) are used.
       reader: "table", "kaldi" or "cuts".
-      lexicon: as in `make_empty`; by default the one that suits the transcripts.
-      lm_text: as in `make_empty`.
+      lexicon: as in `create_reader_stub`; by default the one that suits the transcripts.
+      lm_text: as in `create_reader_stub`.
       pipes: run the commands of a Kaldi wav.scp, and keep their audio in this folder.
       map_paths: mappings `OLD=NEW` of the paths of audio, see `CorpusConfig`.
       speakers: who speaks where the data name no speaker, see `CorpusConfig`.
@@ -238,9 +238,9 @@ def make_from_data(
         chosen.alphabet,
         lm_text,
     )
-    about = [*describe(summary), *about_features, chosen.remark, *about_text]
+    about = [*summary_lines(summary), *about_features, chosen.remark, *about_text]
     written = write_recipe(root, name, settings, "\n".join(f"- {line}" for line in about))
-    return NewCorpus(tuple(written), (*about, *cautions(summary)))
+    return NewCorpus(tuple(written), (*about, *warning_lines(summary)))
 
 
 def _tables(path: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:

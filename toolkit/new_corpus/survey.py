@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from lhotse import MonoCut
 
+from toolkit.corpus.check import reader_faults, speaker_faults
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.findings import ERROR, KINDS
+from toolkit.corpus.findings import ERROR, FINDING_KINDS, SURVEY_KINDS
 from toolkit.corpus.manifest import (
     NO_SPEAKER,
-    OTHER_SPEAKER,
     ManifestError,
     audio_of,
     speaker_of,
@@ -22,8 +22,8 @@ from toolkit.corpus.manifest import (
 from toolkit.corpus.split import assemble
 from toolkit.corpus.text import is_garbled, word_of_two_alphabets
 from toolkit.lang.policy import TextPolicy
+from toolkit.storage.lines import split_words
 from toolkit.storage.paths import suggestion
-from toolkit.storage.words import split_words
 
 MIN_SPEAKERS = 5
 """With fewer speakers, utterances are held out instead of whole speakers."""
@@ -45,7 +45,7 @@ be all of them."""
 
 
 @dataclass(frozen=True)
-class Survey:
+class CorpusSummary:
     """The size, splits, speakers and faults of a corpus."""
 
     corpus: CorpusConfig
@@ -73,7 +73,7 @@ def survey(
     corpus: CorpusConfig,
     left_out: Sequence[str] = (),
     policy: TextPolicy | None = None,
-) -> Survey:
+) -> CorpusSummary:
     """Choose which parts of a corpus are for training, tuning and testing, and what is held out.
 
     Args:
@@ -111,7 +111,7 @@ def survey(
     corpus = choose_held_out(parts, corpus, held_out)
     splits = assemble(dict(parts), corpus, hold_out_test=True)
     used = {name for names in parts_by_purpose.values() for name in names}
-    return Survey(
+    return CorpusSummary(
         corpus,
         {split: _hours(cuts) for split, cuts in splits.items()},
         {split: len({speaker_of(cut) for cut in cuts}) for split, cuts in splits.items()},
@@ -190,13 +190,6 @@ def _hours(cuts: Iterable[MonoCut]) -> float:
     return sum(cut.duration for cut in cuts) / 3600
 
 
-REMEDIES = {
-    "digits": "write numbers out as they are said: a word with digits that the lexicon lacks has no"
-    " pronunciation",
-    "garbled letters": "a program read UTF-8 as Latin-1 and saved it again: export the transcripts"
-    " as UTF-8",
-}
-"""Remedies for faults that the check of a corpus does not look for."""
 SAME_TIME = 1e-3
 """Seconds by which two times of a recording may differ, as they are rounded."""
 
@@ -204,8 +197,7 @@ SAME_TIME = 1e-3
 def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) -> dict[str, str]:
     """Return, by kind, a text with the number of faulty utterances, the first, and the remedy.
 
-    The kinds are some of `toolkit.corpus.findings.KINDS`, those of `REMEDIES`,
-    "like-speakers" and "no-end".
+    The kinds are some of `FINDING_KINDS` and all `SURVEY_KINDS` of `toolkit.corpus.findings`.
 
     Args:
       splits: the cuts of each split; a recipe uses only the first of those with the same id.
@@ -231,11 +223,11 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
     missing = (cut for cut in cuts if (cut.custom or {}).get("fault") == "missing-audio")
     texts = {}
     for kind, count in sorted(counts.items()):
-        kind_info = KINDS.get(kind)
+        kind_info = FINDING_KINDS.get(kind) or SURVEY_KINDS[kind]
         transcripts = "transcript" if count == 1 else "transcripts"
-        noun = kind if kind_info is not None else f"{transcripts} with {kind}"
-        left_out = ", left out" if kind_info is not None and kind_info.severity == ERROR else ""
-        fix = kind_info.fix if kind_info is not None else REMEDIES[kind]
+        noun = kind if kind in FINDING_KINDS else f"{transcripts} with {kind}"
+        left_out = ", left out" if kind_info.severity == ERROR else ""
+        fix = kind_info.fix
         if kind == "missing-audio" and (advice := suggestion(map(audio_of, missing))):
             fix = f"{fix}; {advice}"
         texts[kind] = f"{count} {noun}{left_out}, first {first[kind]} (fix: {fix})"
@@ -245,18 +237,12 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
 def _faults(cut: MonoCut, copy: int, policy: TextPolicy) -> Iterator[tuple[str, str]]:
     """Yield the faults, (kind, detail), of one utterance, the `copy`-th with its id."""
     custom, text = cut.custom or {}, text_of(cut)
-    if copy > 1:
-        yield "duplicate-id", f"copy {copy}"
-    if "fault" in custom:
-        yield custom["fault"], custom["fault_detail"]
-    elif not any(character.isalnum() for character in text):
+    yield from reader_faults(cut, copy)
+    if "fault" not in custom and not any(character.isalnum() for character in text):
         yield "empty-transcript", repr(text)
     if custom.get("mix_channels") and "fault" not in custom:
         yield "many-channels", f"{cut.recording.num_channels} channels"
-    if NO_SPEAKER in custom:
-        yield "no-speaker", custom[NO_SPEAKER]
-    if OTHER_SPEAKER in custom:
-        yield "two-speakers", custom[OTHER_SPEAKER]
+    yield from speaker_faults(cut)
     digits = [
         word
         for word in split_words(text)
@@ -286,8 +272,8 @@ def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
         return {}
     names = "; ".join(" and ".join(map(repr, spelled)) for spelled in like[:3])
     return {
-        "like-speakers": f"speakers whose names differ only in case: {names} (fix: write the name "
-        "of a speaker the same everywhere, or splits may share the speaker)"
+        "like-speakers": f"{SURVEY_KINDS['like-speakers'].title}: {names} "
+        f"(fix: {SURVEY_KINDS['like-speakers'].fix})"
     }
 
 
@@ -314,13 +300,12 @@ def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
     )
     return {
         "no-end": f"{last_to} to the end of the recording although others begin later, first "
-        f"{first_cut.id}: {first_cut.start:g} to {first_cut.end:g} s (fix: give each an end, in "
-        "seconds from the recording's beginning, in `segments` or a column `end`; a column of "
-        "durations is not read)"
+        f"{first_cut.id}: {first_cut.start:g} to {first_cut.end:g} s (fix: "
+        f"{SURVEY_KINDS['no-end'].fix})"
     }
 
 
-def describe(summary: Survey) -> list[str]:
+def summary_lines(summary: CorpusSummary) -> list[str]:
     """Return lines about size, splits and held-out data."""
     splits = ", ".join(
         f"{split} {_time(hours)} ({_count(summary.speakers[split], 'speaker')})"
@@ -351,7 +336,7 @@ def describe(summary: Survey) -> list[str]:
     return lines
 
 
-def cautions(summary: Survey) -> list[str]:
+def warning_lines(summary: CorpusSummary) -> list[str]:
     """Return warnings about the data, with the remedy."""
     lines = [f"caution: {fault}" for fault in summary.faults.values()]
     if summary.faults:

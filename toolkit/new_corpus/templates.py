@@ -73,7 +73,7 @@ from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError
-from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.pairing import AudioSegment, pair
 from toolkit.corpus.split import assemble
 
 
@@ -85,9 +85,9 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     beside it. They fill
 
     - `texts`: (utterance id, transcript), as written: later stages normalise case and punctuation.
-    - `audio`: (utterance id, Audio(file)), or Audio(file, start, end) in seconds for a part of a
-      file; WAV, FLAC, MP3, OGG, SPHERE, M4A, of any rate. Channels are averaged, unless
-      Audio(file, channel="A") names one: "A" or "1" is the first.
+    - `audio`: (utterance id, AudioSegment(file)), or AudioSegment(file, start, end) in seconds for
+      a part of a file; WAV, FLAC, MP3, OGG, SPHERE, M4A, of any rate. Channels are averaged, unless
+      AudioSegment(file, channel="A") names one: "A" or "1" is the first.
     - `speakers`: utterance id to speaker.
 
     Ids may be anything without white space, in any order. Leave nothing out: stage 3 finds and
@@ -100,7 +100,7 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     for path in sorted(root.glob("*/*.wav")):
         id = f"{{path.parent.name}}-{{path.stem}}"
         speakers[id] = path.parent.name
-        audio.append((id, Audio(str(path.absolute()))))
+        audio.append((id, AudioSegment(str(path.absolute()))))
         for words in (path.with_suffix(".txt"), path.with_suffix(".lab")):
             if words.is_file():
                 texts.append((id, words.read_text(encoding="utf-8")))

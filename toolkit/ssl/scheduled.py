@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.config import LOW_RATE_FACTOR
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model, save_model
@@ -53,7 +53,7 @@ def train_student(
     unlabelled: Path | Sequence[Path | ShardFiles],
     features: FeatureStore | Sequence[FeatureStore],
     alignments: Alignments | Sequence[Alignments],
-    normaliser: Normaliser,
+    normaliser: Cmvn,
     config: ScheduledConfig,
     num_targets: int,
     out: Path,
@@ -239,7 +239,7 @@ def student_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tens
 
 def _unlabelled(
     folders: Path | Sequence[Path | ShardFiles],
-    normaliser: Normaliser,
+    normaliser: Cmvn,
     config: ScheduledConfig,
     num_targets: int,
     out: Path,

@@ -19,7 +19,7 @@ from toolkit.storage.reading import NATURAL
 
 MISSING = -1e4
 """Logit of a senone that was not stored: "large negative" (C11), zero after a softmax."""
-MOST_SENONES = 1 << 16
+MAX_SENONES = 1 << 16
 """Largest number of senones that 16-bit ids can tell apart."""
 MANIFEST = "targets.json"
 ADVICE = "make the targets again"
@@ -120,8 +120,8 @@ def k_best(logits: Tensor, k: int) -> KBest:
       TargetError: there are more senones than 16-bit ids, or logits are not finite.
     """
     num_senones = logits.shape[1]
-    if num_senones > MOST_SENONES:
-        raise TargetError(f"{num_senones} senones, but 16-bit ids allow only {MOST_SENONES}")
+    if num_senones > MAX_SENONES:
+        raise TargetError(f"{num_senones} senones, but 16-bit ids allow only {MAX_SENONES}")
     if k < 1:
         raise TargetError(f"k is {k}: it must be 1 or more")
     logits = logits.detach().float()

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.features.low_frame_rate import centre, low_rate_length, stack
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore, TarWriter
 from toolkit.models.scorer import batch_logits
 from toolkit.models.store import load_model
@@ -146,13 +146,13 @@ class TrainedModel:
     device: str = "cpu"
     """Where the model computes."""
 
-    def load(self) -> tuple[nn.Module, Normaliser]:
+    def load(self) -> tuple[nn.Module, Cmvn]:
         """Load model and normaliser."""
-        return load_model(self.model).to(self.device), Normaliser.load(self.normaliser)
+        return load_model(self.model).to(self.device), Cmvn.load(self.normaliser)
 
 
 def compute_logits(
-    models: Sequence[tuple[nn.Module, Normaliser]], store: FeatureStore, names: Iterable[str]
+    models: Sequence[tuple[nn.Module, Cmvn]], store: FeatureStore, names: Iterable[str]
 ) -> Iterator[tuple[str, list[Tensor]]]:
     """Compute the logits of several models on the same utterances, at offset 0.
 
@@ -169,7 +169,7 @@ def compute_logits(
     lengths = [low_rate_length(store.num_frames(name)) for name in ordered]
     for rows in slices_within(lengths, FRAMES_PER_BATCH):
         batch = ordered[rows]
-        raw = [(store.load(name), store.state(name)) for name in batch]
+        raw = [(store.load(name), store.cmn_state(name)) for name in batch]
         logits_by_model = [
             batch_logits(model, [stack(normaliser.apply(x, state)) for x, state in raw])
             for model, normaliser in models

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length, stack
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import (
     MANIFEST,
     SHARDS,
@@ -358,7 +358,7 @@ class SubEpochs:
     def __init__(
         self,
         sources: Sequence[Source],
-        normaliser: Normaliser,
+        normaliser: Cmvn,
         hours: float | None,
         count: int,
         max_frames: int,

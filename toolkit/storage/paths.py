@@ -175,7 +175,7 @@ class PathAliases:
             return name
         return self.folders[match[1]] + name[len(match[1]) + 2 :]
 
-    def names_in(self, text: str) -> str:
+    def relativize_in(self, text: str) -> str:
         """Replace the paths in a message by their aliases, as far as they lie in places."""
         # The longest folders first, as others may contain them
         for place, folder in sorted(self.folders.items(), key=lambda item: -len(item[1])):
@@ -183,7 +183,7 @@ class PathAliases:
             text = re.sub(f"{_BEGINS}{re.escape(folder)}/", named, text)
         return text
 
-    def paths_in(self, text: str) -> str:
+    def resolve_in(self, text: str) -> str:
         """Replace the aliases in a message by paths."""
         for place, folder in self.folders.items():
             text = text.replace(f"{{{place}}}/", f"{folder}/")

@@ -263,6 +263,10 @@ _NPY_HEADER = re.compile(
 )
 
 
+LONGEST_NPY_HEADER = 256
+"""Maximum size of the header of an array, in bytes; that of a matrix takes 128."""
+
+
 def parse_array(content: bytes | bytearray) -> "np.ndarray":
     """Return the array of numbers in the bytes of a `.npy` file, without a copy; C order only.
 
@@ -271,14 +275,33 @@ def parse_array(content: bytes | bytearray) -> "np.ndarray":
     """
     import numpy as np
 
+    kind, shape, begin = _parse_npy_header(content, len(content))
+    return np.frombuffer(content, kind, offset=begin).reshape(shape)
+
+
+def parse_shape(header: bytes, size: int) -> tuple[int, ...]:
+    """Return the shape of an array from the first bytes of its `.npy` file of `size` bytes.
+
+    Raises:
+      ValueError: see `parse_array`.
+    """
+    return _parse_npy_header(header, size)[1]
+
+
+def _parse_npy_header(
+    content: bytes | bytearray, size: int
+) -> tuple["np.dtype", tuple[int, ...], int]:
+    """Return the type and shape of an array, and where its values begin."""
+    import numpy as np
+
     header = _NPY_HEADER.match(content)
     if header is None:
         raise ValueError("no array of numbers in NumPy's format")
     kind = np.dtype(header[1].decode())
     shape = tuple(int(length) for length in header[2].split(b",") if length.strip())
-    if math.prod(shape) * kind.itemsize != len(content) - header.end():
-        raise ValueError(f"an array of shape {shape} with {len(content) - header.end()} bytes")
-    return np.frombuffer(content, kind, offset=header.end()).reshape(shape)
+    if math.prod(shape) * kind.itemsize != size - header.end():
+        raise ValueError(f"an array of shape {shape} with {size - header.end()} bytes")
+    return kind, shape, header.end()
 
 
 def read_archive(path: Path) -> dict[str, "np.ndarray"]:

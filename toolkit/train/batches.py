@@ -21,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre, stack
+from toolkit.fsa.arrays import ragged_rows
 from toolkit.parallel.strategy import BatchSource
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
@@ -526,9 +527,7 @@ def cut_chunks(lengths: np.ndarray, frames: int | np.ndarray) -> np.ndarray:
       [chunks, 3] int64: index of the utterance, first frame in it, number of frames.
     """
     counts = -(-lengths // frames)
-    utterance = np.repeat(np.arange(len(counts)), counts)
-    # The number of a chunk within its utterance: its index less that of the utterance's first.
-    number = np.arange(len(utterance)) - np.repeat(np.cumsum(counts) - counts, counts)
+    utterance, number = ragged_rows(counts)
     size = np.broadcast_to(frames, len(counts))[utterance]
     start = number * size
     return np.stack([utterance, start, np.minimum(size, lengths[utterance] - start)], axis=1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from toolkit.features.augment import original_id
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
@@ -64,7 +64,7 @@ class Corpus:
     def __init__(
         self,
         sources: Sequence[tuple[FeatureStore, Any]],
-        normaliser: Normaliser,
+        normaliser: Cmvn,
         num_targets: int | None,
         names: Iterable[str] | None = None,
         excluded: Mapping[str, str] | None = None,
@@ -157,7 +157,7 @@ class Corpus:
         """
         features, alignments = self._sources[utterance.source]
         name = utterance.name
-        normalised = self._normaliser.apply(features.load(name), features.state(name))
+        normalised = self._normaliser.apply(features.load(name), features.cmn_state(name))
         if not self._has_targets:
             return normalised.half(), torch.zeros(utterance.frames, dtype=torch.int32)
         targets = alignments.load(name)
@@ -241,7 +241,7 @@ class Corpora:
 
 def open_corpora(
     sources: Sequence[tuple[FeatureStore, Any]],
-    normaliser: Normaliser,
+    normaliser: Cmvn,
     num_targets: int | None,
     config: "CorpusTrainerConfig",
     out: Path,

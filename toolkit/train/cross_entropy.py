@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.features.config import LOW_RATE_FACTOR
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
@@ -123,7 +123,7 @@ def distillation(model: nn.Module, batch: KBestBatch) -> tuple[Tensor, dict[str,
 def train_cross_entropy(
     features: FeatureStore | Sequence[FeatureStore],
     alignments: Alignments | Sequence[Alignments],
-    normaliser: Normaliser,
+    normaliser: Cmvn,
     config: CrossEntropyConfig,
     num_targets: int,
     out: Path,

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from toolkit.lang.shortlist import SPECIAL, Shortlist
 from toolkit.lang.tables import END, START
-from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstm
+from toolkit.models.lstm import WordLstm
+from toolkit.models.neural_lm import SPECIAL, NeuralLm, Shortlist
 from toolkit.train.batches import Batch
 from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
 from toolkit.train.config import NeuralLmConfig

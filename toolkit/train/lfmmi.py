@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.config import LOW_RATE_FACTOR
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lfmmi import lfmmi
-from toolkit.fsa.numerator import NumeratorMaker, PhoneSupervision, PhoneTimes, Piece
+from toolkit.fsa.numerator import Chunk, NumeratorMaker, PhoneSupervision, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.scorer import save_priors
@@ -204,7 +204,7 @@ class LfmmiChunkSampler(UtteranceSampler):
         # rows [N, 3]: utterance, first frame and number of frames of each chunk
         ids = [group.names[u] for u in rows[:, 0]]
         numerators = [
-            self._maker.lattice(self._supervisions[name], Piece(group.offset, start, length))
+            self._maker.lattice(self._supervisions[name], Chunk(group.offset, start, length))
             for name, (_, start, length) in zip(ids, rows.tolist(), strict=True)
         ]
         # None: the chunk's phones have no path through the denominator.
@@ -379,7 +379,7 @@ def train_lfmmi(
     phones: Sequence[Phones],
     senones: Senones,
     denominator: Denominator,
-    normaliser: Normaliser,
+    normaliser: Cmvn,
     config: LfmmiConfig,
     out: Path,
     device: torch.device | str = "cpu",

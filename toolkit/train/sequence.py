@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from toolkit.align.store import PdfAlignments
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa.config import Criterion
 from toolkit.fsa.discriminative import PdfClasses, sequence_objective
@@ -247,7 +247,7 @@ def train_sequence(
     lattices: LatticeStore | Sequence[LatticeStore],
     references: PdfAlignments | Sequence[PdfAlignments],
     classes: PdfClasses,
-    normaliser: Normaliser,
+    normaliser: Cmvn,
     config: SequenceConfig,
     out: Path,
     device: torch.device | str = "cpu",

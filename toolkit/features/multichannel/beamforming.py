@@ -432,9 +432,9 @@ def _enhance_one(task: _Task, config: EnhanceConfig, out: Path) -> None:
 
 def _enhanced_cut(task: _Task, out: Path) -> "MonoCut":
     """Return the cut of an enhanced utterance."""
-    from toolkit.corpus.manifest import make_cut, recording_or_fault, speaker_of, text_of
+    from toolkit.corpus.manifest import make_cut, probe_recording, speaker_of, text_of
 
-    recording, fault = recording_or_fault(task.audio(out), task.cut.id)
+    recording, fault = probe_recording(task.audio(out), task.cut.id)
     if fault is not None:
         raise EnhanceError(f"{fault}; run the front end again")
     cut = make_cut(task.cut.id, recording, text_of(task.cut), speaker_of(task.cut))

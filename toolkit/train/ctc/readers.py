@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import CmnState
 from toolkit.processes.workers import WorkerError, start_worker, worker_context
 from toolkit.train.batches import TensorBatch
@@ -81,7 +81,7 @@ class CtcBatch(TensorBatch):
 class BatchReader:
     """Reads and pads batches, in numpy with a single thread, as training uses the cores."""
 
-    def __init__(self, records: Records, pad_to: int | None, normaliser: Normaliser | None) -> None:
+    def __init__(self, records: Records, pad_to: int | None, normaliser: Cmvn | None) -> None:
         self._records = records
         self._pad_to = pad_to
         self._normaliser = normaliser
@@ -97,7 +97,7 @@ class BatchReader:
             record = records.read(number)
             features = record.features
             if self._normaliser is not None:
-                # The speaker's causal mean before this utterance, see `Normaliser.apply`
+                # The speaker's causal mean before this utterance, see `Cmvn.apply`
                 state = CmnState(record.cmn_frames, torch.from_numpy(record.cmn_sum))
                 raw = torch.from_numpy(features.astype(np.float32))
                 features = self._normaliser.apply(raw, state).numpy()
@@ -142,7 +142,7 @@ class RecordSource:
         records: Path,
         config: ReaderConfig,
         seed: int,
-        normaliser: Normaliser | None = None,
+        normaliser: Cmvn | None = None,
     ) -> None:
         self.records = Records(records)
         """The utterances."""

@@ -437,5 +437,5 @@ def _opened(features: Path, written: int) -> FeatureStore:
 
 def _records(store: FeatureStore, labels: Mapping[str, list[int]]) -> Iterator[tuple[str, Record]]:
     for name, ids in labels.items():
-        state, raw = store.state(name), store.load(name).half().numpy()
+        state, raw = store.cmn_state(name), store.load(name).half().numpy()
         yield name, Record(raw, np.array(ids, dtype=np.int32), state.frames, state.sum.numpy())
