@@ -425,7 +425,7 @@ def check(
     config: CheckConfig,
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
-    remember: Callable[[str, FileDigest], None] | None = None,
+    add_digest: Callable[[str, FileDigest], None] | None = None,
     feature_faults: FeatureFaults | None = None,
 ) -> dict[str, float]:
     """Check all splits in one pass over the audio; write reports and the utterances to exclude.
@@ -437,7 +437,7 @@ def check(
         oov.tsv (split, word, count, utterances) and excluded.tsv, which `read_cuts` takes.
       jobs: processes that decode audio.
       progress: called with (files decoded, files).
-      remember: called with the path and the digest of every file that was read.
+      add_digest: called with the path and the digest of every file that was read.
       feature_faults: what is wrong with the features of a corpus that has features instead of
         audio, see `toolkit.kaldi.feature_dir`; None: it has audio, which is decoded.
 
@@ -458,8 +458,8 @@ def check(
     )
     info = read_audio_info(readable, jobs, progress)
     for item in info.values():
-        if remember is not None and item.file is not None:
-            remember(item.path, item.file)
+        if add_digest is not None and item.file is not None:
+            add_digest(item.path, item.file)
     findings: list[Finding] = []
     summaries: list[SplitSummary] = []
     oov: dict[str, dict[str, list[str]]] = {}

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from toolkit.config.fields import (
     NonNegative,
     Positive,
-    PositiveInt,
     PositiveShare,
     ProperShare,
     Range,
@@ -199,7 +198,7 @@ class BeamformingConfig(Settings):
     """`mvdr`, `delay-and-sum`, or `none`: the first microphone."""
     window: Annotated[int, Range(16, 1 << 24)] = 512
     """Samples per frame of the spectra (512: 32 ms at 16 kHz)."""
-    shift: PositiveInt = 128
+    shift: Annotated[int, Range(1, 1 << 24)] = 128
     """Samples from frame to frame."""
     quiet_share: ProperShare = 0.15
     """Share of the frames, the quietest, that are taken as noise only: every utterance has pauses,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from toolkit.config.fields import PositiveInt, Range, Settings
+from toolkit.config.fields import Range, Settings
 from toolkit.decode.config import EndpointConfig
 from toolkit.decode.stream import Recogniser
 from toolkit.errors import ToolkitError
@@ -39,7 +39,7 @@ class ServeConfig(Settings):
     """Address to listen on. There is no authentication: whoever can reach it can use the server."""
     port: Annotated[int, Range(0, 65535)] = 8000
     """TCP port; 0: any that is free."""
-    threads: PositiveInt = 2
+    threads: Annotated[int, Range(1, 100_000)] = 2
     """Threads that recognise; streams wait in line for them."""
     limits: Limits = field(default_factory=Limits)
     """What a client may do."""

@@ -134,7 +134,7 @@ def recognise_and_align(
     scorer = NeuralScorer(model, normaliser, features, device=device)
     shards = len(scorer.store.shards)
     total = (1 + LOW_RATE_FACTOR) * shards
-    weights = Weights(**json.loads(tuned.read_text(encoding="utf-8")))
+    weights = Weights.load(tuned)
     decoder = decoder.at(weights.acoustic_scale)
     recogniser = _WordRecogniser(decoder, weights, config.samples, calibration, out / "recognised")
     recognised: list[Recognised] = []

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.config import LOW_RATE_FACTOR
+from toolkit.features.normalise import Cmvn
+from toolkit.features.shards import FeatureStore
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model, save_model
 from toolkit.parallel.strategy import BatchSource, make_strategy
@@ -36,7 +38,7 @@ from toolkit.train.batches import (
 )
 from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
 from toolkit.train.config import TrainerConfig
-from toolkit.train.corpus import Alignments, FeatureNormaliser, Features, as_list, open_corpora
+from toolkit.train.corpus import Alignments, as_list, open_corpora
 from toolkit.train.cross_entropy import KBestBatch, cross_entropy, distillation
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.monitor import Progress, phase_progress
@@ -49,15 +51,15 @@ logger = logging.getLogger(__name__)
 
 def train_student(
     unlabelled: Path | Sequence[Path | ShardFiles],
-    features: Features | Sequence[Features],
+    features: FeatureStore | Sequence[FeatureStore],
     alignments: Alignments | Sequence[Alignments],
-    normaliser: FeatureNormaliser,
+    normaliser: Cmvn,
     config: ScheduledConfig,
     num_targets: int,
     out: Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    valid: tuple[Features, Alignments] | None = None,
+    valid: tuple[FeatureStore, Alignments] | None = None,
     start: Path | None = None,
 ) -> dict[str, float]:
     """Train a student by scheduled learning (C10-C12), or continue what a killed run left in `out`.
@@ -229,7 +231,7 @@ def student_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tens
 
 def _unlabelled(
     folders: Path | Sequence[Path | ShardFiles],
-    normaliser: FeatureNormaliser,
+    normaliser: Cmvn,
     config: ScheduledConfig,
     num_targets: int,
     out: Path,

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length, stack
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import (
     MANIFEST,
     SHARDS,
@@ -38,7 +39,6 @@ from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import DAMAGE_ERRORS, reading, regular, validated
 from toolkit.train.batches import Batch, ChunkSampler, ShardGroup, UtteranceSampler, prefetched
-from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.cross_entropy import KBestBatch
 from toolkit.train.errors import TrainingDataError
 
@@ -349,7 +349,7 @@ class SubEpochs:
     def __init__(
         self,
         sources: Sequence[Source],
-        normaliser: FeatureNormaliser,
+        normaliser: Cmvn,
         hours: float | None,
         count: int,
         max_frames: int,

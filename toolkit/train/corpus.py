@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from toolkit.features.augment import original_id
+from toolkit.features.normalise import Cmvn
+from toolkit.features.shards import FeatureStore
 from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
 from toolkit.train.errors import TrainingDataError
@@ -28,25 +30,6 @@ ENOUGH_SPEAKERS = 10
 """Speakers to hold out where they fit, also if fewer have utterances enough."""
 
 
-class Features(Protocol):
-    """Stored raw features, such as `toolkit.features.shards.FeatureStore`."""
-
-    shards: list[list[str]]
-    """Utterance ids in stored order; a shard is best read as a whole."""
-
-    def num_frames(self, name: str) -> int:
-        """Count the raw frames T of an utterance."""
-
-    def load(self, name: str) -> Tensor:
-        """Read an utterance: [T, F] raw."""
-
-    def cmn_state(self, name: str) -> Any:
-        """Return the state of the running mean before the utterance."""
-
-    def speaker(self, name: str) -> str:
-        """Return the speaker of an utterance."""
-
-
 class Alignments(Protocol):
     """Targets of every raw frame, such as `toolkit.align.store.AlignmentStore`."""
 
@@ -56,13 +39,6 @@ class Alignments(Protocol):
 
     def load(self, name: str) -> Tensor:
         """Read an utterance's targets: [T] integers."""
-
-
-class FeatureNormaliser(Protocol):
-    """Normalisation of raw features, such as `toolkit.features.normalise.Cmvn`."""
-
-    def apply(self, features: Tensor, state: Any) -> Tensor:
-        """Normalise [T, F] raw features of an utterance, given the speaker's state before it."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +62,8 @@ class Corpus:
 
     def __init__(
         self,
-        sources: Sequence[tuple[Features, Any]],
-        normaliser: FeatureNormaliser,
+        sources: Sequence[tuple[FeatureStore, Any]],
+        normaliser: Cmvn,
         num_targets: int | None,
         names: Iterable[str] | None = None,
         excluded: Mapping[str, str] | None = None,
@@ -259,12 +235,12 @@ class Corpora:
 
 
 def open_corpora(
-    sources: Sequence[tuple[Features, Any]],
-    normaliser: FeatureNormaliser,
+    sources: Sequence[tuple[FeatureStore, Any]],
+    normaliser: Cmvn,
     num_targets: int | None,
     config: "CorpusTrainerConfig",
     out: Path,
-    valid: tuple[Features, Any] | None = None,
+    valid: tuple[FeatureStore, Any] | None = None,
     split: DataSplit | None = None,
     excluded: Mapping[str, str] | None = None,
     valid_excluded: Mapping[str, str] | None = None,

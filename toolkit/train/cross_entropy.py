@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.features.config import LOW_RATE_FACTOR
+from toolkit.features.normalise import Cmvn
+from toolkit.features.shards import FeatureStore
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
 from toolkit.parallel.strategy import make_strategy
@@ -28,7 +30,7 @@ from toolkit.train.config import (
     CrossEntropyConfig,
     TrainerConfig,
 )
-from toolkit.train.corpus import Alignments, FeatureNormaliser, Features, as_list, open_corpora
+from toolkit.train.corpus import Alignments, as_list, open_corpora
 from toolkit.train.monitor import Progress, phase_progress
 from toolkit.train.specaugment import masked
 from toolkit.train.trainer import fit, joined_history, write_history
@@ -117,15 +119,15 @@ def distillation(model: nn.Module, batch: KBestBatch) -> tuple[Tensor, dict[str,
 
 
 def train_cross_entropy(
-    features: Features | Sequence[Features],
+    features: FeatureStore | Sequence[FeatureStore],
     alignments: Alignments | Sequence[Alignments],
-    normaliser: FeatureNormaliser,
+    normaliser: Cmvn,
     config: CrossEntropyConfig,
     num_targets: int,
     out: Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    valid: tuple[Features, Alignments] | None = None,
+    valid: tuple[FeatureStore, Alignments] | None = None,
 ) -> dict[str, float]:
     """Train an LSTM on aligned utterances (C7), or continue what a killed run left in `out`.
 

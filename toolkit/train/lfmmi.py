@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.config import LOW_RATE_FACTOR
+from toolkit.features.normalise import Cmvn
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lfmmi import lfmmi
@@ -39,8 +41,6 @@ from toolkit.train.config import (
 from toolkit.train.corpus import (
     Alignments,
     DataSplit,
-    FeatureNormaliser,
-    Features,
     open_corpora,
     split_by_speaker,
 )
@@ -93,7 +93,7 @@ class AlignedPhones:
 
 
 def split_transcribed(
-    features: Sequence[Features], phones: Sequence[Phones], number: int, seed: int = 0
+    features: Sequence[FeatureStore], phones: Sequence[Phones], number: int, seed: int = 0
 ) -> DataSplit:
     """Hold out transcribed utterances; of recognised ones, leave out those of the same speakers.
 
@@ -361,11 +361,11 @@ def _zero_loss(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def train_lfmmi(
-    features: Sequence[Features],
+    features: Sequence[FeatureStore],
     phones: Sequence[Phones],
     senones: Senones,
     denominator: Denominator,
-    normaliser: FeatureNormaliser,
+    normaliser: Cmvn,
     config: LfmmiConfig,
     out: Path,
     device: torch.device | str = "cpu",

@@ -7,16 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_high
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from toolkit.align.store import PdfAlignments
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length
+from toolkit.features.normalise import Cmvn
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa.config import Criterion
 from toolkit.fsa.discriminative import PdfClasses, sequence_objective
 from toolkit.fsa.fst import Lattice
+from toolkit.fsa.lattice_store import LatticeStore
 from toolkit.models.scorer import PRIORS, load_log_priors
 from toolkit.models.store import WEIGHTS, load_model, save_model
 from toolkit.storage.files import write_atomically
@@ -30,10 +33,7 @@ from toolkit.train.checkpoints import (
 )
 from toolkit.train.config import LatticeBatchConfig, SequenceConfig
 from toolkit.train.corpus import (
-    Alignments,
     Corpus,
-    FeatureNormaliser,
-    Features,
     Utterance,
     as_list,
     open_corpora,
@@ -46,26 +46,6 @@ SHARDS_TOGETHER = 16
 """Number of shards shuffled together; a lattice store caches about as many."""
 BUCKET_BATCHES = 50
 """Number of batches whose utterances are sorted by length together, after shuffling."""
-
-
-class Lattices(Protocol):
-    """Stored lattices, such as `toolkit.fsa.lattice_store.LatticeStore`."""
-
-    ids: list[str]
-    """The utterances with a lattice."""
-
-    def num_frames(self, name: str) -> int:
-        """Count the frames of an utterance's lattice; quick, without reading it."""
-
-    def load(self, name: str) -> Lattice:
-        """Read the lattice of an utterance, see `toolkit.fsa.discriminative.sequence_objective`."""
-
-
-class References(Alignments, Protocol):
-    """Stored references, such as `toolkit.align.store.PdfAlignments`."""
-
-    def num_frames(self, name: str) -> int:
-        """Count the frames of an utterance's reference; quick, without reading it."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +75,7 @@ class LatticeBatches:
     def __init__(
         self,
         corpus: Corpus,
-        lattices: Sequence[Lattices],
+        lattices: Sequence[LatticeStore],
         config: LatticeBatchConfig,
         lookahead: int,
         seed: int,
@@ -159,7 +139,7 @@ class UpsampledReferences:
       references: the reference pdf of every raw frame, or of every low-rate frame at offset 0.
     """
 
-    def __init__(self, features: Features, references: References) -> None:
+    def __init__(self, features: FeatureStore, references: PdfAlignments) -> None:
         self._features = features
         self._references = references
 
@@ -182,7 +162,9 @@ class UpsampledReferences:
         return reference
 
 
-def unusable_lattices(features: Features, lattices: Lattices, max_frames: int) -> dict[str, str]:
+def unusable_lattices(
+    features: FeatureStore, lattices: LatticeStore, max_frames: int
+) -> dict[str, str]:
     """Return utterance id -> reason, for unusable lengths and lattices; no lattice is read.
 
     Args:
@@ -260,16 +242,16 @@ class SequenceLoss:
 
 def train_sequence(
     model: Path,
-    features: Features | Sequence[Features],
-    lattices: Lattices | Sequence[Lattices],
-    references: References | Sequence[References],
+    features: FeatureStore | Sequence[FeatureStore],
+    lattices: LatticeStore | Sequence[LatticeStore],
+    references: PdfAlignments | Sequence[PdfAlignments],
     classes: PdfClasses,
-    normaliser: FeatureNormaliser,
+    normaliser: Cmvn,
     config: SequenceConfig,
     out: Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    valid: tuple[Features, Lattices, References] | None = None,
+    valid: tuple[FeatureStore, LatticeStore, PdfAlignments] | None = None,
 ) -> dict[str, float]:
     """Train a network on lattices, or continue what a killed run left in `out`.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.config.fields import from_plain
+from toolkit.config.fields import BatchFrames, BatchSize, ListLength, from_plain
 from toolkit.config.settings import to_plain
 from toolkit.decode.config import EvaluationConfig, PrefixConfig, WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
@@ -49,11 +49,11 @@ class EvaluationPlan:
     """File of the feature normaliser."""
     records: str
     """Folder of the held-out records."""
-    batch: int
+    batch: BatchSize
     """Utterances per batch."""
-    pad_to: int | None
+    pad_to: BatchFrames | None
     """Frames to which every batch is padded, see `ReaderConfig`."""
-    width: int
+    width: ListLength
     """Beam width of the search."""
     weight: LossPer
     """What the loss is divided by."""

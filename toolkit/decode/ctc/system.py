@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.config.fields import from_plain, read_plain
+from toolkit.config.fields import ListLength, from_plain, read_plain
 from toolkit.decode.config import (
     BeamTuneConfig,
     CtcDecodeConfig,
@@ -288,7 +288,7 @@ IMPROVED = 0.01
 class WidthTrial:
     """A width, and how often twice that width finds another text with a higher score."""
 
-    width: int
+    width: ListLength
     """Prefixes kept per frame."""
     improved: float
     """Share of the utterances."""
@@ -303,7 +303,7 @@ class WidthTrial:
 class TunedBeam:
     """The chosen beam."""
 
-    width: int
+    width: ListLength
     """Prefixes kept per frame."""
     margin: float
     """See `WordsConfig.margin`."""

@@ -7,17 +7,17 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import CmnState
 from toolkit.processes.workers import WorkerError, start_worker, worker_context
 from toolkit.train.batches import TensorBatch
 from toolkit.train.config import ReaderConfig
-from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.ctc.records import Records
 from toolkit.train.errors import TrainingDataError
 
@@ -78,16 +78,10 @@ class CtcBatch(TensorBatch):
         return [row[:n] for row, n in zip(rows, self.label_lengths.tolist(), strict=True)]
 
 
-if TYPE_CHECKING:
-    from toolkit.train.corpus import FeatureNormaliser
-
-
 class BatchReader:
     """Reads and pads batches, in numpy with a single thread, as training uses the cores."""
 
-    def __init__(
-        self, records: Records, pad_to: int | None, normaliser: "FeatureNormaliser | None"
-    ) -> None:
+    def __init__(self, records: Records, pad_to: int | None, normaliser: Cmvn | None) -> None:
         self._records = records
         self._pad_to = pad_to
         self._normaliser = normaliser
@@ -148,7 +142,7 @@ class RecordSource:
         records: Path,
         config: ReaderConfig,
         seed: int,
-        normaliser: FeatureNormaliser | None = None,
+        normaliser: Cmvn | None = None,
     ) -> None:
         self.records = Records(records)
         """The utterances."""
