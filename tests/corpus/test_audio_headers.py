@@ -111,7 +111,7 @@ def test_aiff_is_as_long_as_its_samples_whatever_its_count_says(write, subtype, 
 def test_files_that_follow_one_another_are_refused(write, form):
     path = write(*form)
     path.write_bytes(path.read_bytes() + path.read_bytes())
-    message = "several files follow one another in it: write each to its own file"
+    message = "it holds several files, one after the other: write each to its own file"
     with pytest.raises(AudioError, match=f"a: {message}"):
         load_audio(path)
     with pytest.raises(AudioError, match=message):
@@ -165,7 +165,7 @@ def test_the_end_of_ogg_files(write, subtype):
         assert "may be truncated" in told(path)
     path.write_bytes(whole + whole)
     assert end_of_ogg(path) == "chained"
-    assert "the first alone is read" in told(path)
+    assert "only the first is read" in told(path)
     path.write_bytes(whole + b"TAG of another program")
     assert end_of_ogg(path) == ""
 
@@ -224,7 +224,7 @@ def test_all_chunks_of_samples_are_read(tmp_path, content):
 def test_chunks_of_samples_that_do_not_fit_together_are_an_error(tmp_path, content):
     path = tmp_path / "a.wav"
     path.write_bytes(content)
-    message = r"a\.wav: its samples are in several chunks that cannot be put together: write"
+    message = r"a\.wav: its samples are in several chunks that cannot be joined: write"
     for read in (load_audio, lambda path: list(audio_blocks(path, 16000, 1.0))):
         with pytest.raises(AudioError, match=message):
             read(path)

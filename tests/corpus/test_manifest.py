@@ -383,5 +383,5 @@ def test_a_transform_that_needs_a_missing_package_is_an_error_for_reading(monkey
         raise ModuleNotFoundError("No module named 'torchaudio'", name="torchaudio")
 
     monkeypatch.setattr("toolkit.corpus.manifest.deserialize_item", fail)
-    with pytest.raises(ValueError, match="torchaudio is not installed, which a transform needs"):
+    with pytest.raises(ValueError, match="a transform needs torchaudio, which is not installed"):
         parse_cut({"id": "u", "type": "MonoCut"}, "x")

@@ -183,7 +183,7 @@ def test_of_a_film_the_sound_is_read(tmp_path, name):
 def test_of_several_streams_of_sound_none_is_chosen(tmp_path, name):
     encode_media(tmp_path / name, "aac", streams=2, language="deu")
     for message in refusals(tmp_path / name):
-        assert "holds 2 streams of sound (deu, deu): write the one that is meant" in message
+        assert "holds 2 streams of sound (deu, deu): write the right one" in message
 
 
 @pytest.mark.parametrize("name", [*FORMATS, *STREAMED, "a.amr"])

@@ -241,7 +241,7 @@ def test_values_dimensions_and_copies_are_found(splits, tmp_path):
     }
     details = {id: found[0][1] for (_, id, _), found in faults.items()}
     archive = tmp_path / "train/feats.ark"
-    assert details["nan"].startswith(f"{archive}: values that are no numbers")
+    assert details["nan"].startswith(f"{archive}: values that are not finite")
     assert details["nan"].endswith("in 1 frames, first 7")
     assert details["wide"] == f"{archive}: 6 values per frame, where most have 5"
     assert details["copy"] == "the features are those of a1 in train"

@@ -152,11 +152,14 @@ WRITTEN = dump_openfst(GRAPH)
         (header("vector", 0, -1, 0, 0), "no start"),
         (header("vector", 0, 0, 2**40, 0), "no states"),
         (WRITTEN[:-4], "unpack"),
-        (WRITTEN.replace(struct.pack("<q", 1), struct.pack("<q", 9)), "more arcs than"),
+        (WRITTEN.replace(struct.pack("<q", 1), struct.pack("<q", 9)), "truncated within the arcs"),
         (const(WRITTEN, False)[:-4], "buffer"),
-        (WRITTEN.replace(struct.pack("<f", 2.0), struct.pack("<f", float("inf"))), "may end"),
-        (WRITTEN.replace(struct.pack("<f", 0.5), struct.pack("<f", float("nan"))), "no numbers"),
-        (WRITTEN.replace(struct.pack("<ii", 2, 7), struct.pack("<ii", -2, 7)), "below 0"),
+        (
+            WRITTEN.replace(struct.pack("<f", 2.0), struct.pack("<f", float("inf"))),
+            "no final state",
+        ),
+        (WRITTEN.replace(struct.pack("<f", 0.5), struct.pack("<f", float("nan"))), "costs are NaN"),
+        (WRITTEN.replace(struct.pack("<ii", 2, 7), struct.pack("<ii", -2, 7)), "label is negative"),
     ],
 )
 def test_other_files_are_refused(tmp_path, content, reason):

@@ -246,7 +246,7 @@ def test_arcs_of_infinite_cost_are_on_no_path(tmp_path, form):
         (b"a \n0\t1\t1\t0,-inf,1\n1\n\n", "a: costs that are no numbers"),
         (b"a " + binary(1, [], {0: (float("nan"), 0, [])}), "a: costs that are no numbers"),
         (b"no lattice", "invalid literal"),
-        (b"a " + binary(2, [(0, 9, 1, 0, 0, [])], {1: (0, 0, [])}), "not there"),
+        (b"a " + binary(2, [(0, 9, 1, 0, 0, [])], {1: (0, 0, [])}), "does not exist"),
         (b"a " + binary(2, [(0, 1, 1, 0, 0, [1])], {})[:-9], "unpack"),
         (b"a " + binary(1, [], {}).replace(b"compactlattice44", b"lattice4________"), "lattice4"),
     ],

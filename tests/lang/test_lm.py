@@ -101,7 +101,7 @@ def test_a_given_file_of_other_words_is_refused(tmp_path):
     for word in "ABC":
         text = re.sub(rf"(?<=[\t ]){word}(?=[\t \n])", word.lower(), text)
     arpa.write_text(text)
-    with pytest.raises(ArpaError, match=r"none of its words, such as 'c'.*such as 'C': spell them"):
+    with pytest.raises(ArpaError, match=r"none of its words, such as 'c'.*such as 'C': spell both"):
         prepare_lm(NgramConfig(arpa=arpa), TEXTS, {"A", "B", "C"}, tmp_path / "two")
 
 

@@ -176,7 +176,7 @@ def test_no_transcripts(config, tmp_path, texts):
 
 
 def test_a_foreign_lexicon(config, tmp_path):
-    with pytest.raises(LangError, match="same language"):
+    with pytest.raises(LangError, match="lexicon of their language"):
         prepare_lang(config(), {"train": {"u": "zoo"}}, None, tmp_path / "o")
 
 

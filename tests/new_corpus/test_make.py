@@ -122,7 +122,7 @@ def test_a_folder_of_tables_as_common_voice_has_it(root, corpus):
     splits = table.manifests(config.corpus, config.corpus.root)
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
     (corpus / "train.csv").touch()
-    with pytest.raises(ManifestError, match=r"two tables for one part, train\.csv, train\.tsv"):
+    with pytest.raises(ManifestError, match=r"two tables for one part, train\.csv and train\.tsv"):
         create_recipe(root, "two", corpus, "table")
 
 

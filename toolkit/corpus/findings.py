@@ -22,9 +22,9 @@ class FindingKind:
     """One kind of finding."""
 
     severity: str
-    """"error": something is excluded; "warning": look at it; "note": nothing needs doing."""
+    """"error": utterances are excluded; "warning": look at it; "note": nothing to do."""
     excluded_from: str
-    """Splits that leave the utterance out: "all", "train" or "none"."""
+    """Splits from which the utterance is excluded: "all", "train" or "none"."""
     title: str
     """Short description."""
     fix: str
@@ -338,7 +338,7 @@ class Finding:
 
 
 def is_train(split: str) -> bool:
-    """Tell whether a split is trained on: its faults exclude more than those of a test split."""
+    """Return whether a split is trained on; its faults exclude more than those of a test split."""
     return split.startswith("train")
 
 
@@ -366,8 +366,8 @@ class Exclusion:
 def write_exclusions(exclusions: Iterable[Exclusion], path: Path) -> None:
     """Write a header and one tab-separated line per exclusion, sorted.
 
-    Paths in reasons are written as in manifests: later stages read this file, and a move must not
-    change it.
+    Paths in reasons are written as in manifests, since later stages read this file, and a moved run
+    must not change it.
     """
     places = places_of(path)
     with open_atomically(path) as file:
@@ -402,7 +402,7 @@ DURATION_EDGES = (0, 1, 2, 5, 10, 15, 20, 30, 60)
 OOV_SHOWN = 30
 BAR_WIDTH = 40
 EXAMPLES = 3
-"""Ids shown of a kind in the overview, and of a note in its list, by split."""
+"""Number of ids of a kind in the overview, and of a note in the list of each split."""
 
 
 @dataclass(frozen=True)
@@ -424,9 +424,9 @@ class SplitSummary:
     types: int
     """Word types."""
     oov_tokens: int
-    """Word tokens that the lexicon lacks."""
+    """Out-of-vocabulary word tokens."""
     oov_types: int
-    """Word types that the lexicon lacks."""
+    """Out-of-vocabulary word types."""
     formats: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Cuts by (sampling rate in Hz, channels)."""
 
@@ -460,9 +460,9 @@ def write_report(
 
 
 def write_findings(findings: list[Finding], path: Path) -> None:
-    """Write one line per finding, with a head, in the order in which they were found.
+    """Write a header and one line per finding, in the order of the findings.
 
-    Tabs and line ends within a field become spaces. Places are named as in the manifests.
+    Tabs and line ends within a field become spaces. Paths are written as in the manifests.
     """
     places = places_of(path)
     with open_atomically(path) as file:
@@ -484,10 +484,12 @@ def write_oov(oov: dict[str, dict[str, list[str]]], path: Path) -> None:
 
 
 def _by_count(words: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """Sort words with their utterances, the most frequent word first."""
     return sorted(words.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
 def _plain(summary: SplitSummary) -> dict[str, object]:
+    """Return a summary as plain data for JSON."""
     fields = dict(vars(summary))
     fields["hours"] = sum(fields.pop("seconds")) / 3600
     fields["formats"] = [

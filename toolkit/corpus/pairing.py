@@ -48,7 +48,7 @@ class AudioSegment:
     fault: tuple[str, str] | None = None
     """(kind, detail) of a fault found while the corpus was read."""
     note: tuple[str, str] | None = None
-    """(kind, detail) of something harmless that the check should mention."""
+    """(kind, detail) of something harmless that the check will report."""
     channel: str | None = None
     """The channel of the file that holds the utterance: A, B, ... or 1, 2, ...; None: the mean of
     all."""
@@ -72,18 +72,18 @@ class FaultyText:
 NOT_UTF8 = "not-utf8"
 """Fault of an utterance whose line in a text or table is not UTF-8."""
 NO_CHANNEL = "no-channel"
-"""Fault of an utterance on a channel that its file does not have, or on none where others are."""
+"""Fault of an utterance whose file lacks its channel, or that names none while others do."""
 MAX_CHANNELS = 1024
-"""Channels of a file, at most: libsndfile's."""
+"""Largest number of channels of a file, in libsndfile."""
 
 
 _SIDES = {"left": 0, "l": 0, "right": 1, "r": 1}
 
 
 def channel_index(name: str) -> int | None:
-    """Return the index of a channel called A, B, ..., 1, 2, ..., or left and right, in any case.
+    """Return the index of a channel called A, B, ..., 1, 2, ..., left or right, in any case.
 
-    None for other names.
+    None: another name.
     """
     if name.lower() in _SIDES:
         return _SIDES[name.lower()]
@@ -93,17 +93,14 @@ def channel_index(name: str) -> int | None:
 
 
 def count_from_one(names: Iterable[str | None]) -> list[str | None]:
-    """Return the names of channels, with 1 for the first where numbers are counted from 0.
-
-    They are where one of them is 0.
-    """
+    """Return the names of channels with numbers from 1; if one of them is 0, they count from 0."""
     names = list(names)
     first = 0 if "0" in names else 1
     return [from_one(name, first) for name in names]
 
 
 def from_one(name: str | None, first: int) -> str | None:
-    """Return the name of a channel, with 1 for the first where numbers begin at `first`."""
+    """Return the name of a channel with its number from 1, where numbers begin at `first`."""
     if first or name is None or not (name.isdecimal() and name.isascii()):
         return name
     return str(int(name) + 1) if len(name) <= len(str(MAX_CHANNELS)) else name
@@ -111,6 +108,7 @@ def from_one(name: str | None, first: int) -> str | None:
 
 def locate(folder: Path, name: str) -> Path:
     """Resolve a path relative to `folder` or to one of the folders above it."""
+    # A path that exists nowhere is returned relative to the innermost folder.
     folder = folder.absolute()
     places = [place / name for place in (folder, *folder.parents)]
     return next((path for path in places if os.path.isfile(path)), places[0])
@@ -124,10 +122,10 @@ def pair(
 ) -> list[MonoCut]:
     """Make the cuts of utterances given as (id, text) and (id, audio), in any order.
 
-    An id that occurs more than once on either side gives as many cuts, for the check to report.
+    An id that occurs several times as text or audio becomes as many cuts, for the check to report.
 
     Args:
-      speaker: (utterance id, audio file or None) to the speaker's name.
+      speaker: returns a speaker's name for (utterance id, audio file or None).
       where: name of the transcripts in messages, such as "etc/an4_train.transcription".
     """
     audio = list(audio)
@@ -141,6 +139,7 @@ def pair(
     recordings: dict[str, tuple[Recording, str | None]] = {}
     cuts = []
     for id in dict.fromkeys([*texts_by_id, *audio_by_id]):
+        # The n-th text belongs to the n-th audio; a missing one is the last that there is.
         copies = zip_longest(texts_by_id.get(id, []), audio_by_id.get(id, []))
         text, item = None, None
         for next_text, next_item in copies:
@@ -170,6 +169,7 @@ def _cut(
     fault, note, end, channel = item.fault, item.note, item.end, None
     if isinstance(text, FaultyText):
         fault, text = fault or (NOT_UTF8, text.detail), ""
+    # The recording is empty for a fault, stands for features, or is read once per file.
     if fault is not None:
         recording = empty_recording(item.path, recording_id)
     elif item.features is not None:
@@ -195,7 +195,7 @@ def _cut(
                 lengths = f"{recording.duration:g} s, not {end:g} s as its manifest says"
                 note = ("other-length", f"{item.path}: {lengths}")
             end = None
-        if recording.id != recording_id:  # another recording in the same file, such as another side
+        if recording.id != recording_id:  # several recordings share a file, such as two sides
             recording = fastcopy(recording, id=recording_id)
     cut = make_cut(
         id,
@@ -211,13 +211,13 @@ def _cut(
     )
     if item.features is not None:
         place = asdict(item.features)
-        del place["num_frames"]  # the duration says it
+        del place["num_frames"]  # follows from the duration
         cut.custom = {**(cut.custom or {}), FEATURE_MATRIX: place}
     return cut
 
 
 def named_channels(audio: Iterable[AudioSegment]) -> dict[str, set[str]]:
-    """Return, by file, the channels and sides that are named for its utterances."""
+    """Return, by file, the channels and sides that its utterances name."""
     named: dict[str, set[str]] = {}
     for item in audio:
         if name := item.channel or item.side:
@@ -228,11 +228,11 @@ def named_channels(audio: Iterable[AudioSegment]) -> dict[str, set[str]]:
 def choose_channel(
     item: AudioSegment, num_channels: int, named: Collection[str]
 ) -> tuple[int | None, str]:
-    """Return the index of the channel of an utterance, None for the mean of all; or what is wrong.
+    """Return the channel of an utterance, from 0 or None for the mean of all, and what is wrong.
 
     Args:
-      num_channels: the channels of its file.
-      named: the names of channels that utterances of the file have.
+      num_channels: number of channels of its file.
+      named: names of the channels of all utterances of the file.
     """
     count = f"{num_channels} channel" if num_channels == 1 else f"{num_channels} channels"
     name = item.channel or item.side

@@ -1,8 +1,8 @@
 """Causal mean normalisation per speaker, then a global mean and variance (C5, C17, C19).
 
-Or, where nothing is decoded before its end, mean and variance of whole files. Features are stored
-raw and normalised when they are loaded, with two things: the running sum over the speaker's earlier
-utterances, stored with each utterance, and a `Cmvn`.
+Systems that decode only whole files can use the mean and variance of the file instead. Features are
+stored raw and normalised when they are loaded, by a `Cmvn` and the running sum over the
+speaker's earlier utterances, which is stored with each utterance.
 """
 
 import json
@@ -29,9 +29,9 @@ _FORM = {
     "kind": str,
 }
 QUIETEST = -2.0
-"""Normalised value that digital silence has at least, in standard deviations from the mean. Pauses
-in recordings have some -1.3, zeros -7 to -10, which no network has learnt: with these the TDNN-F of
-AN4 hears a word at each edge of a span of zeros."""
+"""Lowest normalised value of digital silence, in standard deviations from the mean. Pauses in
+recordings have about -1.3. Zeros have -7 to -10, which no network has seen in training: without
+this floor the TDNN-F of AN4 recognises a word at each edge of a span of zeros."""
 MIN_STD = 1e-5  # a dimension that never varies stays at zero
 
 
@@ -41,7 +41,7 @@ class NormaliserError(ToolkitError):
 
 @dataclass(frozen=True)
 class GlobalStats:
-    """Zeroth, first and second order statistics in float64; parts merge with `+` (C19)."""
+    """Zeroth, first and second order statistics in float64; those of parts are added (C19)."""
 
     count: int
     """Number of frames."""
@@ -103,8 +103,8 @@ class Cmvn:
     v = (prior_frames * std^2 + (x_0 - m)^2 + ... + (x_T - m)^2) / (prior_frames + T + 1).
     With the scope `global` m_t is the prior mean, and the state is not used.
 
-    Frames of digital silence (`toolkit.features.silence.counted_frames`) count in no sum and
-    number. They are normalised like others, but their y is at least `QUIETEST`.
+    Frames of digital silence (`toolkit.features.silence.counted_frames`) are left out of all sums
+    and numbers. They are normalised like others, but their y is at least `QUIETEST`.
     """
 
     prior_mean: Tensor
@@ -116,11 +116,11 @@ class Cmvn:
     scope: Scope = "causal"
     """Which frames a frame is normalised with."""
     kind: str = "fbank"
-    """Of the features, as their store says; digital silence is found by it."""
+    """Kind of the features, by which digital silence is found, see `FeatureStore.kind`."""
 
     @property
     def online(self) -> bool:
-        """Whether a frame is normalised without what comes after it."""
+        """Whether a frame is normalised without later frames."""
         return self.scope != "whole"
 
     def apply(self, features: Tensor, state: CmnState | None = None) -> Tensor:
@@ -128,7 +128,7 @@ class Cmvn:
 
         Args:
           features: [T, F] raw.
-          state: of the speaker's earlier utterances; None for a new speaker.
+          state: statistics of the speaker's earlier utterances; None for a new speaker.
 
         Returns:
           [T, F] float32.
@@ -138,7 +138,7 @@ class Cmvn:
                 f"features of {features.shape[1]} dimensions for a normaliser of "
                 f"{len(self.prior_mean)}; extract them with the model's front end"
             )
-        residual = self.subtract_mean(features, state)
+        residual = self.subtract_mean(features, state)  # [T, F] x_t - m_t
         counted = counted_frames(features, self.kind).numpy()
         if self.scope == "whole":
             # v of the file, with the prior variance as `prior_frames` frames
@@ -186,9 +186,9 @@ class Cmvn:
             data = read_json(path, _FORM)
             residual, mean = GlobalStats.from_dict(data["residual"]), _float64(data["prior_mean"])
             if not mean.shape == residual.sum.shape == residual.sumsq.shape or not residual.count:
-                raise ValueError("its vectors have different lengths, or it has seen no frames")
+                raise ValueError("its vectors have different lengths, or it was given no frames")
             if not all(x.float().isfinite().all() for x in (mean, residual.mean, residual.std)):
-                raise ValueError("its means or deviations are beyond any feature")
+                raise ValueError("its means or deviations are beyond the range of float32")
             scope = data.get("scope", "causal")
             if scope not in get_args(Scope):
                 raise ValueError(f"its scope {quoted(str(scope))} is not known")
@@ -204,8 +204,8 @@ def subtract_causal_mean(
 ) -> np.ndarray:
     """Compute x_t - m_t of `Cmvn`: [T, F] raw to [T, F] float64.
 
-    The frames that are not `counted` [T] keep the mean as it is. In numpy, which uses one thread:
-    torch's threads make work of this size several times slower when other processes use the cores.
+    Frames that are not `counted` [T] do not change the mean. This is numpy, which uses one thread:
+    with torch's threads it takes several times as long when other processes use the cores.
     """
     raw = features.numpy().astype(np.float64)
     start = prior_frames * prior_mean.numpy()
@@ -213,7 +213,7 @@ def subtract_causal_mean(
     if state is not None:
         start = start + state.sum.numpy()
         weight += state.frames
-    # m_t: the prior counts as `prior_frames` frames, the state as the frames that it has seen.
+    # m_t: the prior counts as `prior_frames` frames, the state as the frames in its sum.
     counts = counted.numpy()
     # Cumulative sums over the counted frames up to and including t: [T, F].
     means = (raw if counts.all() else raw * counts[:, None]).cumsum(axis=0)

@@ -28,10 +28,10 @@ class ShortlistError(ToolkitError):
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Words with ids of their own; all others are <UNK>, whose probability they share.
+    """Words with an id each; all others share the probability of <UNK>.
 
-    A word that is not in the shortlist gets a fixed share of p(<UNK> | words before it), so that
-    the probabilities of all words of the recogniser add up to at most 1.
+    A word that is not in the shortlist has a fixed share of p(<UNK> | words before it), so that the
+    probabilities of all words of the recogniser sum to at most 1.
     """
 
     words: tuple[str, ...]
@@ -39,27 +39,28 @@ class Shortlist:
     shares: Mapping[str, float]
     """Share of the probability of <UNK>, above 0, of the recogniser's other words."""
     smallest_share: float
-    """Share of every word that is in neither."""
+    """Share of every word that is neither in `words` nor in `shares`."""
 
     @classmethod
     def of(
         cls, counts: Mapping[str, int], vocabulary: Collection[str], size: int | None
     ) -> "Shortlist":
-        """Choose the most frequent words of a text; ties go by the alphabet.
+        """Choose the most frequent words of a text; words of equal counts are sorted.
 
-        The shares of the others are by count plus one, so that a word that the text lacks has one.
+        The shares of all others are proportional to their count plus one, so that words that are
+        not in the text have a share, too.
 
         Args:
-          counts: of all words of the text.
+          counts: counts of all words of the text.
           vocabulary: the recogniser's words; others are never in the shortlist.
-          size: most words in the shortlist; None takes all that occur.
+          size: largest number of words; None takes all that occur.
         """
         in_vocabulary = set(vocabulary) - set(SPECIAL)
         ranked = sorted(in_vocabulary & counts.keys(), key=lambda word: (-counts[word], word))[
             :size
         ]
         unlisted = in_vocabulary.difference(ranked)
-        # Add-one smoothing over the unlisted words; one more class is an unknown word.
+        # Add-one smoothing over the unlisted words and one class for all unknown words.
         tokens = sum(counts.values()) - sum(counts[word] for word in ranked)
         total = tokens + len(unlisted) + 1
         shares = {word: (counts.get(word, 0) + 1) / total for word in sorted(unlisted)}

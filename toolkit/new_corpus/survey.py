@@ -1,4 +1,4 @@
-"""What the cuts of a new corpus hold, the faults that show without decoding, and a summary."""
+"""Surveys the cuts of a new corpus: its size, splits, and faults that show without decoding."""
 
 import dataclasses
 import re
@@ -26,22 +26,22 @@ from toolkit.storage.lines import split_words
 from toolkit.storage.paths import suggestion
 
 MIN_SPEAKERS = 5
-"""With fewer speakers, none can be spared from training: utterances are held out instead."""
+"""With fewer speakers, utterances are held out instead of whole speakers."""
 HELD_OUT = 0.1
 """Fraction of the speakers that each held-out split gets."""
 HOURS_HELD_OUT = (0.04, 0.25)
 """Smallest and largest fraction of the hours that a held-out split may have, if possible."""
 MAX_DRAWS = 20
-"""Maximum number of groups of speakers that are tried to find one with hours in that range."""
+"""Largest number of groups of speakers to try until the hours are in that range."""
 LONG_SECONDS = 30.0
-"""Utterances of this length or more are hard to align from a flat start."""
+"""Utterances of at least this length are hard to align from a flat start."""
 PURPOSES = {
     "train": (("train",), ("tr",)),
     "dev": (("dev", "val"), ("cv", "dt")),
     "test": (("test", "eval"), ("et", "tt")),
 }
-"""The purpose of a part by its name: words that the name may start with, and words that must be all
-of its leading letters."""
+"""The purpose of a part by its name: beginnings of the name's leading letters, and words that must
+be all of them."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class CorpusSummary:
     utterances: int
     """Number of utterances in all splits."""
     faults: dict[str, str]
-    """See `toolkit.new_corpus.survey.find_faults`."""
+    """Texts by kind, see `find_faults`."""
     long: int
     """Number of utterances of `LONG_SECONDS` or more."""
     held_out: tuple[str, ...]
@@ -79,7 +79,7 @@ def survey(
     Args:
       parts: cuts by the name of the part.
       corpus: its reader and root.
-      left_out: names of further parts, which are known not to be used.
+      left_out: names of other parts, which were not read.
       policy: how text becomes words.
 
     Returns:
@@ -88,6 +88,7 @@ def survey(
     Raises:
       ManifestError: no part to train on, or no readable audio.
     """
+    # 1. Sort the parts by purpose, and look for faults.
     parts_by_purpose = choose_parts(parts)
     cuts = [cut for names in parts_by_purpose.values() for name in names for cut in parts[name]]
     held_out_parts = [
@@ -103,6 +104,7 @@ def survey(
             if kinds
             else "there is no utterance"
         )
+    # 2. Choose what is held out, and make the splits as the recipe will.
     patterns = {purpose: ",".join(names) for purpose, names in parts_by_purpose.items() if names}
     corpus = dataclasses.replace(corpus, **patterns)
     held_out = tuple(purpose for purpose in ("dev", "test") if not parts_by_purpose[purpose])
@@ -125,8 +127,8 @@ def survey(
 def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
     """Sort parts by their names into those to train, tune (dev) and test on.
 
-    Where a part has exactly the name of the purpose, variants of it (train_sp beside train) are not
-    used. A single part is for training, whatever its name.
+    If a part has exactly the name of a purpose, other parts of this purpose (train_sp beside train)
+    are not used. A single part is for training, whatever its name.
 
     Raises:
       ManifestError: no part is for training.
@@ -145,8 +147,8 @@ def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
         chosen[purpose] = [purpose] if purpose in fitting else fitting
     if not chosen["train"]:
         raise ManifestError(
-            f"none of the parts {', '.join(names) or '(there are none)'} is called train: rename "
-            "the one to train on to train, and those to tune and test on to dev and test"
+            f"none of the parts {', '.join(names) or '(there are none)'} is called train: call the "
+            "part for training train, and those for tuning and testing dev and test"
         )
     return chosen
 
@@ -154,9 +156,9 @@ def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
 def choose_held_out(
     parts: Mapping[str, list[MonoCut]], corpus: CorpusConfig, held_out: tuple[str, ...]
 ) -> CorpusConfig:
-    """Choose which speakers are held out, or that utterances are.
+    """Choose the speakers to hold out, or hold out utterances.
 
-    With `MIN_SPEAKERS` or more that the corpus names, a tenth of the speakers is held out for each
+    If the corpus names at least `MIN_SPEAKERS` speakers, a tenth of them is held out for each
     split: the first group drawn whose hours are in the range `HOURS_HELD_OUT`. If there is none,
     because one speaker has most of the corpus, utterances are held out.
     """
@@ -172,6 +174,7 @@ def choose_held_out(
     # Held-out speakers of each split; draw until the hours of all splits are in range.
     each = max(1, round(HELD_OUT * speakers))
     least, most = (share * _hours(cuts) for share in HOURS_HELD_OUT)
+    # Each rotation draws other speakers, until all have been drawn once.
     for rotation in range(min(MAX_DRAWS, speakers // (each * len(held_out)))):
         drawn = dataclasses.replace(
             corpus, dev_speakers=each, test_speakers=each, rotation=rotation
@@ -183,6 +186,7 @@ def choose_held_out(
 
 
 def _hours(cuts: Iterable[MonoCut]) -> float:
+    """Return the duration of cuts in hours."""
     return sum(cut.duration for cut in cuts) / 3600
 
 
@@ -191,17 +195,17 @@ SAME_TIME = 1e-3
 
 
 def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) -> dict[str, str]:
-    """Return, by kind, a text with how many utterances have the fault, the first, and the remedy.
+    """Return, by kind, a text with the number of faulty utterances, the first, and the remedy.
 
     The kinds are some of `FINDING_KINDS` and all `SURVEY_KINDS` of `toolkit.corpus.findings`.
 
     Args:
-      splits: the cuts of each split; of those with the same id in a split only the first is used.
+      splits: the cuts of each split; a recipe uses only the first of those with the same id.
       policy: how their text becomes words.
     """
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}
-    owners: Counter[str] = Counter()
+    owners: Counter[str] = Counter()  # number of splits that have an id
     cuts = []
     for split in map(list, splits):
         cuts += split
@@ -215,6 +219,7 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
     if shared := [id for id, number in owners.items() if number > 1]:
         counts["shared-id"] = len(shared)
         first["shared-id"] = f"{shared[0]}: in {owners[shared[0]]} splits"
+    # One text per kind; the fix comes from the check's kinds, or from `REMEDIES`.
     missing = (cut for cut in cuts if (cut.custom or {}).get("fault") == "missing-audio")
     texts = {}
     for kind, count in sorted(counts.items()):
@@ -230,7 +235,7 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
 
 
 def _faults(cut: MonoCut, copy: int, policy: TextPolicy) -> Iterator[tuple[str, str]]:
-    """Yield (kind, detail) of one utterance, the `copy`-th with its id."""
+    """Yield the faults, (kind, detail), of one utterance, the `copy`-th with its id."""
     custom, text = cut.custom or {}, text_of(cut)
     yield from reader_faults(cut, copy)
     if "fault" not in custom and not any(character.isalnum() for character in text):
@@ -258,7 +263,7 @@ def _is_digit(character: str) -> bool:
 
 
 def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
-    """Find names of speakers that differ in case alone."""
+    """Find names of speakers that differ only in case."""
     spellings: dict[str, set[str]] = {}
     for speaker in {speaker_of(cut) for cut in cuts}:
         spellings.setdefault(speaker.casefold(), set()).add(speaker)
@@ -273,12 +278,13 @@ def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
 
 
 def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
-    """Find pieces that last to the end of their recording although another one begins later."""
+    """Find segments that last to the end of their recording although another one begins later."""
+    # By recording, its segments that last to its end
     last_pieces: dict[str, list[MonoCut]] = {}
     for cut in cuts:
         if cut.duration > 0 and abs(cut.end - cut.recording.duration) < SAME_TIME:
             last_pieces.setdefault(cut.recording.sources[0].source, []).append(cut)
-    # A piece without an end time extends to the end of its recording, beyond later pieces.
+    # A segment without an end time extends to the end of its recording, beyond later segments.
     overlapping = [
         cut
         for pieces in last_pieces.values()
@@ -300,7 +306,7 @@ def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
 
 
 def summary_lines(summary: CorpusSummary) -> list[str]:
-    """Return lines on size, splits and held-out data."""
+    """Return lines about size, splits and held-out data."""
     splits = ", ".join(
         f"{split} {_time(hours)} ({_count(summary.speakers[split], 'speaker')})"
         for split, hours in summary.hours.items()
@@ -350,11 +356,12 @@ def warning_lines(summary: CorpusSummary) -> list[str]:
 
 
 def _time(hours: float) -> str:
-    """Of less than a tenth of an hour minutes or, of less than a minute, seconds."""
+    """Format a time in hours, minutes (below 0.1 h) or seconds (below a minute)."""
     if hours >= 0.1 or hours == 0:
         return f"{hours:.2f} h"
     return f"{60 * hours:.1f} min" if 60 * hours >= 1 else f"{3600 * hours:.0f} s"
 
 
 def _count(number: int, noun: str) -> str:
+    """Format a number with its noun, in the plural if needed."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
