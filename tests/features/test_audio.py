@@ -50,10 +50,10 @@ def test_mixes_and_selects_channels(tone, name):
 @pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000])
 def test_resamples(tone, rate):
     path, _ = tone("a.wav", rate, subtype="FLOAT")
-    got = load_audio(path, 16000)
-    assert got.shape == (16000,)
+    samples = load_audio(path, 16000)
+    assert samples.shape == (16000,)
     expected = 0.375 * np.sin(2 * np.pi * 440 * np.arange(16000) / 16000)
-    np.testing.assert_allclose(got[500:-500], expected[500:-500], atol=2e-3)
+    np.testing.assert_allclose(samples[500:-500], expected[500:-500], atol=2e-3)
 
 
 def test_reads_a_part(tone):
@@ -63,7 +63,7 @@ def test_reads_a_part(tone):
     assert len(load_audio(path, offset=0.75)) == 4000
 
 
-def test_names_every_fault(tone, tmp_path):
+def test_an_error_names_the_fault(tone, tmp_path):
     path, _ = tone("a.flac")
     cases = {
         "missing.wav": (None, {}, "no such audio file"),
@@ -102,14 +102,14 @@ def test_audio_in_memory_is_read_as_a_file_is(tmp_path, format, subtype, channel
     assert np.array_equal(load_audio(path, 8000).numpy(), mono.mean(axis=1))
 
 
-def test_a_plain_wav_file_is_taken_as_it_lies_in_memory(tmp_path):
+def test_pcm16_reads_the_samples_of_a_wav_file_in_memory(tmp_path):
     samples = np.arange(-300, 300, dtype=np.int16).reshape(-1, 2)
     path = tmp_path / "a.wav"
     soundfile.write(path, samples, 16000)
     content = path.read_bytes()
-    found, rate = pcm16(content)
+    decoded, rate = pcm16(content)
     assert rate == 16000
-    assert np.array_equal(found, samples)
+    assert np.array_equal(decoded, samples)
     listed = content[:12] + b"LIST" + (3).to_bytes(4, "little") + b"abc\0" + content[12:]
     assert np.array_equal(pcm16(listed)[0], samples)
     assert pcm16(content[:-1]) is None
@@ -117,7 +117,7 @@ def test_a_plain_wav_file_is_taken_as_it_lies_in_memory(tmp_path):
     assert pcm16(content.replace(b"WAVE", b"WAVX")) is None
 
 
-def test_what_is_no_audio_in_memory_is_named_and_nothing_else():
+def test_bytes_that_are_no_audio_are_an_error_with_their_name():
     with pytest.raises(AudioError) as error:
         decode_audio(b"nonsense", "lake/a.wav")
     assert str(error.value).startswith("lake/a.wav: ")
@@ -140,11 +140,11 @@ def test_pieces_make_up_the_whole(audio, tmp_path, rate, seconds):
     for options in ({}, {"channel": 1}, {"offset": 0.1, "duration": 0.7}):
         whole = load_audio(path, 16000, **options)
         pieces = list(audio_blocks(path, 16000, seconds, **options))
-        found = torch.cat(pieces)
-        assert found.dtype == torch.float32
-        assert found.shape == whole.shape
-        assert torch.allclose(found, whole, atol=1e-6)
-        assert rate != 16000 or torch.equal(found, whole)
+        joined = torch.cat(pieces)
+        assert joined.dtype == torch.float32
+        assert joined.shape == whole.shape
+        assert torch.allclose(joined, whole, atol=1e-6)
+        assert rate != 16000 or torch.equal(joined, whole)
         assert max(map(len, pieces)) <= seconds * 16000 + 1000
 
 
@@ -172,12 +172,12 @@ def test_a_piece_comes_before_the_next_is_read(audio, tmp_path):
 def test_raw_samples(rate):
     samples = np.random.default_rng(0).integers(-3000, 3000, rate, dtype=np.int16)
     content = samples.astype("<i2").tobytes() + b"x"  # half a sample at the end
-    found = torch.cat(list(pcm_blocks(io.BytesIO(content), rate, 16000, 0.03)))
+    decoded = torch.cat(list(pcm_blocks(io.BytesIO(content), rate, 16000, 0.03)))
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, rate, format="WAV")
     whole = decode_audio(buffer.getvalue(), "x").samples
-    assert found.shape == whole.shape
-    assert torch.allclose(found, whole, atol=1e-6)
+    assert decoded.shape == whole.shape
+    assert torch.allclose(decoded, whole, atol=1e-6)
 
 
 def test_an_interrupt_ends_a_pipe():
@@ -187,8 +187,8 @@ def test_an_interrupt_ends_a_pipe():
                 raise KeyboardInterrupt
             return super().read(size)
 
-    (found,) = pcm_blocks(Pipe(bytes(1000)), 16000, 16000, 0.01)
-    assert len(found) == 160
+    (block,) = pcm_blocks(Pipe(bytes(1000)), 16000, 16000, 0.01)
+    assert len(block) == 160
 
 
 def test_faults_are_those_of_reading_the_whole(audio, truncate, tmp_path):
@@ -248,9 +248,9 @@ def test_the_result_is_that_of_scipy(rate):
     samples = np.random.default_rng(rate).standard_normal(rate // 2).astype(np.float32)
     common = math.gcd(rate, 16000)
     whole = resample_poly(samples, 16000 // common, rate // common)
-    found = resample(samples, rate, 16000)
-    assert found.dtype == np.float32
-    assert np.array_equal(found, whole[: len(found)])
+    resampled = resample(samples, rate, 16000)
+    assert resampled.dtype == np.float32
+    assert np.array_equal(resampled, whole[: len(resampled)])
 
 
 def test_the_filter_of_two_rates_is_designed_once(designed):
@@ -259,8 +259,8 @@ def test_the_filter_of_two_rates_is_designed_once(designed):
         whole = resample(samples, 16001, 16000)
     stream = Resampler(16001, 16000)
     parts = [stream.push(part) for part in np.array_split(samples, 5)]
-    found = np.concatenate([*parts, stream.finish()])
-    np.testing.assert_allclose(found, whole, atol=1e-5)
+    streamed = np.concatenate([*parts, stream.finish()])
+    np.testing.assert_allclose(streamed, whole, atol=1e-5)
     assert designed == [20 * 16001 + 1]
 
 

@@ -38,7 +38,7 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def test_stores_what_the_front_end_gives(cuts, tmp_path):
+def test_the_store_holds_the_features_of_the_front_end(cuts, tmp_path):
     calls = []
     headline = extract(cuts, CONFIG, tmp_path / "f", progress=lambda *call: calls.append(call))
     store = FeatureStore(tmp_path / "f")
@@ -68,7 +68,7 @@ def test_the_engine_is_stored_and_logged_once(cuts, tmp_path, monkeypatch, caplo
     ]
 
 
-def test_what_one_engine_has_begun_the_other_ends(cuts, tmp_path, monkeypatch):
+def test_another_engine_completes_a_begun_extraction(cuts, tmp_path, monkeypatch):
     monkeypatch.setenv(FRONTEND_VARIABLE, "torch")
     extract(cuts, CONFIG, tmp_path / "f")
     for path in sorted((tmp_path / "f" / "done").iterdir())[1:]:
@@ -135,7 +135,7 @@ def test_another_front_end_or_cut_is_extracted_anew(cuts, tmp_path):
     assert cuts[-1].id not in FeatureStore(out)
 
 
-def test_lists_failures_and_goes_on(cuts, tmp_path, caplog):
+def test_extraction_lists_failures_and_continues(cuts, tmp_path, caplog):
     Path(cuts[5].recording.sources[0].source).write_bytes(b"broken")
     config = ExtractConfig(CONFIG.frontend, CONFIG.hours_per_shard, max_failed_share=0.1)
     headline = extract(cuts, config, tmp_path / "f")
@@ -146,8 +146,8 @@ def test_lists_failures_and_goes_on(cuts, tmp_path, caplog):
     store = FeatureStore(tmp_path / "f")
     assert len(store) == 11
     assert store.failed_cuts == [cuts[5]]
-    own = [cut.id for cut in cuts if cut.id.startswith("b") and cut.id != cuts[5].id]
-    assert store.state(own[1]).frames == store.num_frames(own[0])
+    remaining_ids = [cut.id for cut in cuts if cut.id.startswith("b") and cut.id != cuts[5].id]
+    assert store.state(remaining_ids[1]).frames == store.num_frames(remaining_ids[0])
 
 
 def test_too_many_failures_are_an_error(cuts, tmp_path):
@@ -194,7 +194,7 @@ def test_refuses_no_cuts_and_double_ids(cuts, tmp_path):
         extract([*cuts, cuts[0]], CONFIG, tmp_path / "f")
 
 
-def test_shards_are_whole_speakers_of_near_equal_duration(make_cut):
+def test_shards_hold_whole_speakers_and_have_similar_durations(make_cut):
     lengths = {"huge": 40, "a": 3, "b": 4, "c": 5, "d": 6, "e": 7}
     cuts = []
     for speaker, count in lengths.items():
@@ -204,7 +204,7 @@ def test_shards_are_whole_speakers_of_near_equal_duration(make_cut):
             cuts.append(cut)
     shards = pack_shards(cuts, 1.0 / 3600)
     speakers = [{cut.supervisions[0].speaker for cut in shard} for shard in shards]
-    assert sorted(name for own in speakers for name in own) == sorted(lengths)
+    assert sorted(name for shard_speakers in speakers for name in shard_speakers) == sorted(lengths)
     loads = sorted(len(shard) for shard in shards)
     assert loads[-1] == 40
     assert loads[-2] - loads[0] <= 7  # the shortest speaker that could still be moved
@@ -225,7 +225,7 @@ def test_refuses_impossible_settings(wrong):
         ExtractConfig(**wrong)
 
 
-def test_takes_over_what_would_be_made_again_and_nothing_else(cuts, tmp_path, make_cut):
+def test_only_unchanged_shards_are_linked_from_the_previous_store(cuts, tmp_path, make_cut):
     from toolkit.features.cut_audio import AddNoise
 
     noise = make_cut("noise").recording.sources[0].source
@@ -239,7 +239,7 @@ def test_takes_over_what_would_be_made_again_and_nothing_else(cuts, tmp_path, ma
     audio[changed.recording.sources[0].source] = "of other audio"
     extract(cuts, CONFIG, new, audio=audio, previous=old)
     store = FeatureStore(new)
-    kept = {
+    linked_speakers = {
         store.speaker(ids[0])
         for number, ids in enumerate(store.shards)
         if (new / f"shards/features.{number:06d}.tar").samefile(
@@ -247,7 +247,7 @@ def test_takes_over_what_would_be_made_again_and_nothing_else(cuts, tmp_path, ma
         )
     }
     assert [store.speaker(ids[0]) for ids in store.shards] == ["a", "b", "c"]
-    assert kept == {"a"}
+    assert linked_speakers == {"a"}
     extract(cuts, CONFIG, tmp_path / "whole", audio=audio)
     assert digests(new) == digests(tmp_path / "whole")
 
@@ -259,8 +259,8 @@ def test_another_device_stores_what_the_cpu_stores(cuts, tmp_path, make_cut):
     Path(broken.recording.sources[0].source).write_bytes(b"broken")
     config = ExtractConfig(CONFIG.frontend, CONFIG.hours_per_shard, max_failed_share=0.5)
     expected = extract([*cuts, short, broken], config, tmp_path / "cpu")
-    found = extract([*cuts, short, broken], config, tmp_path / "device", jobs=3, device="cpu:0")
-    assert {**found, "xRT": 0} == {**expected, "xRT": 0}
+    headline = extract([*cuts, short, broken], config, tmp_path / "device", jobs=3, device="cpu:0")
+    assert {**headline, "xRT": 0} == {**expected, "xRT": 0}
     stores = FeatureStore(tmp_path / "cpu"), FeatureStore(tmp_path / "device")
     assert stores[0].shards == stores[1].shards
     for name in stores[0].ids:

@@ -64,8 +64,8 @@ def test_silent_spans_of_a_stream_are_those_of_the_whole(size):
     gap = silence[: SILENT_AFTER - 1]
     features = torch.cat([silence, sound, gap, sound, silence, sound, silence])
     finder = SilentSpans("fbank")
-    found = torch.cat([finder.push(x) for x in features.split(size)])
-    assert spans(found) == [[0, 30], [99 + SILENT_AFTER, 129], [154 + SILENT_AFTER, 184]]
+    silent = torch.cat([finder.push(x) for x in features.split(size)])
+    assert spans(silent) == [[0, 30], [99 + SILENT_AFTER, 129], [154 + SILENT_AFTER, 184]]
 
 
 @pytest.fixture
@@ -126,10 +126,14 @@ def test_padded_training_clips_have_the_means_and_normaliser_of_clean_ones(
     for speaker in clean.speakers:
         torch.testing.assert_close(padded.speaker_mean(speaker), clean.speaker_mean(speaker))
     for scope in ("causal", "whole", "global"):
-        one, other = (estimate_normaliser(s, 20, scope) for s in (clean, padded))
-        torch.testing.assert_close(one.prior_mean, other.prior_mean)
-        torch.testing.assert_close(one.residual.mean, other.residual.mean, rtol=0, atol=1e-9)
-        torch.testing.assert_close(one.residual.std, other.residual.std)
+        clean_normaliser, padded_normaliser = (
+            estimate_normaliser(s, 20, scope) for s in (clean, padded)
+        )
+        torch.testing.assert_close(clean_normaliser.prior_mean, padded_normaliser.prior_mean)
+        torch.testing.assert_close(
+            clean_normaliser.residual.mean, padded_normaliser.residual.mean, rtol=0, atol=1e-9
+        )
+        torch.testing.assert_close(clean_normaliser.residual.std, padded_normaliser.residual.std)
 
 
 def test_one_pass_over_padded_shards_gives_the_same_normaliser(small_store, tmp_path):
