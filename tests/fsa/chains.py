@@ -37,8 +37,8 @@ def enumerated(hmm: Denominator, scores: torch.Tensor, leak: float) -> torch.Ten
     for path in itertools.product(states, repeat=2 * len(scores) + 2):
         value = torch.tensor(hmm.initial[path[0]])
         for t in range(len(scores)):
-            before, leaked, after = path[2 * t : 2 * t + 3]
-            value = value * leaks[before, leaked] * weight[leaked, after]
-            value = value * scores[t, hmm.pdf[after]].exp()
+            source, leaked, target = path[2 * t : 2 * t + 3]
+            value = value * leaks[source, leaked] * weight[leaked, target]
+            value = value * scores[t, hmm.pdf[target]].exp()
         parts.append(value * leaks[path[-2], path[-1]])
     return torch.stack(parts).sum().log()

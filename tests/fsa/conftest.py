@@ -42,8 +42,8 @@ class Toy:
         from toolkit.hmm.topology import Topology
 
         phones, silence = ("SIL", "A", "B"), ("SIL",)
-        plain = Topology(phones, silence, states=2, silence_states=5 if form == "kaldi" else 1)
-        topology = plain.at_low_rate() if form == "onset" else plain
+        topology = Topology(phones, silence, states=2, silence_states=5 if form == "kaldi" else 1)
+        topology = topology.at_low_rate() if form == "onset" else topology
         return Senones(topology, RandomTree(topology, variants))
 
     def within(self, topology, phone, frames):
@@ -68,7 +68,7 @@ class Toy:
 
         Or, with `begun`, of the beginnings that enter that many of the phones.
         """
-        found, topology = set(), hmms.topology
+        pdf_sequences, topology = set(), hmms.topology
         count = begun or len(phones)
         for cuts in itertools.combinations(range(1, frames), count - 1):
             parts = []
@@ -79,12 +79,12 @@ class Toy:
                     for n in more
                     for path in self.within(topology, phones[i], last - first + n)
                 }
-                left = phones[i - 1] if i else SIL
-                right = phones[i + 1] if i + 1 < len(phones) else SIL
-                table = hmms.table[:, left, right].tolist()
+                left_phone = phones[i - 1] if i else SIL
+                right_phone = phones[i + 1] if i + 1 < len(phones) else SIL
+                table = hmms.table[:, left_phone, right_phone].tolist()
                 parts.append({tuple(table[s] for s in path) for path in paths})
-            found |= {tuple(itertools.chain(*path)) for path in itertools.product(*parts)}
-        return found
+            pdf_sequences |= {tuple(itertools.chain(*path)) for path in itertools.product(*parts)}
+        return pdf_sequences
 
     def with_silences(self, words_phones):
         """Phone sequences of words, silence optional at every boundary."""
@@ -99,13 +99,13 @@ class Toy:
 
         Not whole: of every beginning of one.
         """
-        found = set()
+        pdf_sequences = set()
         for phones in itertools.product(*(self.lexicon[w] for w in words)):
             for sequence in self.with_silences(phones):
                 for begun in [None] if whole else range(1, len(sequence) + 1):
                     if 0 < (begun or len(sequence)) <= frames:
-                        found |= self.pdf_paths(hmms, sequence, frames, begun)
-        return found
+                        pdf_sequences |= self.pdf_paths(hmms, sequence, frames, begun)
+        return pdf_sequences
 
     def transcript(self, hmms, words, open_end=False):
         """The graph of a transcript, which reads pdf + 1."""
@@ -172,20 +172,20 @@ class RandomGraph:
         leaving = {}
         for number, source in enumerate(self.fst.source.tolist()):
             leaving.setdefault(source, []).append(number)
-        found = [()]
+        paths = [()]
         for frame in range(frames + 1):
-            found = [
+            paths = [
                 (*path, arc)
-                for path in found
+                for path in paths
                 for arc in leaving.get(target[path[-1]] if path else 0, [])
                 if (label[arc] == -1) == (frame == frames)
             ]
-        return found
+        return paths
 
     def score(self, path, scores):
         """The score of a path, the acoustic scores [T, P] included."""
-        labels, own = self.fst.labels.tolist(), self.fst.scores.tolist()
-        return sum(own[arc] for arc in path) + sum(
+        labels, graph_scores = self.fst.labels.tolist(), self.fst.scores.tolist()
+        return sum(graph_scores[arc] for arc in path) + sum(
             float(scores[t, labels[arc] - 1]) for t, arc in enumerate(path[:-1])
         )
 

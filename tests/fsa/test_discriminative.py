@@ -39,9 +39,9 @@ def random_lattice(seed, frames=4, width=3):
     g = torch.Generator().manual_seed(seed)
     layers = [[0], *([1 + t * width + i for i in range(width)] for t in range(frames))]
     arcs = []
-    for left, right in itertools.pairwise(layers):
-        pairs = {(a, right[i % width]) for i, a in enumerate(left * width)}
-        pairs |= {(left[i % len(left)], b) for i, b in enumerate(right)}
+    for sources, targets in itertools.pairwise(layers):
+        pairs = {(a, targets[i % width]) for i, a in enumerate(sources * width)}
+        pairs |= {(sources[i % len(sources)], b) for i, b in enumerate(targets)}
         for a, b in sorted(pairs):
             for _ in range(1 + int(torch.randint(2, (), generator=g))):
                 pdf = int(torch.randint(PDFS, (), generator=g))
@@ -61,50 +61,50 @@ def paths(fsa):
     leaving = {}
     for a, b, label, score, _ in zip(*(x.tolist() for x in columns(fsa)), strict=True):
         leaving.setdefault(a, []).append((b, label, score))
-    found = []
+    complete = []
 
     def walk(state, pdfs, score):
         for to, label, more in leaving.get(state, []):
             if label == -1:
-                found.append((pdfs, score + more))
+                complete.append((pdfs, score + more))
             else:
                 walk(to, [*pdfs, label - 1], score + more)
 
     walk(0, [], 0.0)
-    return found
+    return complete
 
 
-def accuracy(pdf, right, criterion):
+def accuracy(pdf, reference, criterion):
     """Kaldi's frame_acc, written out."""
     sil, phones = CLASSES.silence.tolist(), CLASSES.phones.tolist()
-    same = pdf == right if criterion.kind == "smbr" else phones[pdf] == phones[right]
+    same = pdf == reference if criterion.kind == "smbr" else phones[pdf] == phones[reference]
     if criterion.one_silence_class:
-        return float(same or (sil[pdf] and sil[right]))
+        return float(same or (sil[pdf] and sil[reference]))
     return float(same and not sil[pdf])
 
 
 def enumerated(fsa, scores, reference, criterion):
     """The criterion by going through all paths in float64."""
-    right = reference.tolist()
-    found = paths(fsa)
+    reference_pdfs = reference.tolist()
+    lattice_paths = paths(fsa)
     used = scores
     if criterion.kind == "mmi" and criterion.drop_frames:
-        there = [{p[t] for p, _ in found} for t in range(len(right))]
-        lacking = torch.tensor([r not in s for r, s in zip(right, there, strict=True)])
+        there = [{p[t] for p, _ in lattice_paths} for t in range(len(reference_pdfs))]
+        lacking = torch.tensor([r not in s for r, s in zip(reference_pdfs, there, strict=True)])
         used = torch.where(lacking[:, None], scores.detach(), scores)
     totals, counts = [], []
-    for pdfs, graph_score in found:
+    for pdfs, graph_score in lattice_paths:
         total = criterion.lm_scale * graph_score
         for t, pdf in enumerate(pdfs):
             total = total + criterion.acoustic_scale * used[t, pdf]
-            if criterion.kind == "mmi" and CLASSES.phones[pdf] != CLASSES.phones[right[t]]:
+            if criterion.kind == "mmi" and CLASSES.phones[pdf] != CLASSES.phones[reference_pdfs[t]]:
                 total = total + criterion.boost * float(not CLASSES.silence[pdf])
         totals.append(total)
-        pairs = zip(pdfs, right, strict=True)
+        pairs = zip(pdfs, reference_pdfs, strict=True)
         counts.append(sum(accuracy(p, r, criterion) for p, r in pairs))
     totals = torch.stack(totals)
     if criterion.kind == "mmi":
-        numerator = sum(used[t, r] for t, r in enumerate(right)) * criterion.acoustic_scale
+        numerator = sum(used[t, r] for t, r in enumerate(reference_pdfs)) * criterion.acoustic_scale
         return numerator - totals.logsumexp(0)
     return (totals.softmax(0) * torch.tensor(counts).double()).sum()
 
@@ -116,10 +116,10 @@ def columns(fsa):
 def computed(fsa, scores, reference, criterion):
     """Value and gradient by the code under test."""
     scores = scores.float().detach().requires_grad_()
-    before = [x.copy() for x in columns(fsa)]
+    original_columns = [x.copy() for x in columns(fsa)]
     value = sequence_objective([fsa], scores[None], [reference], criterion, CLASSES)
     (gradient,) = torch.autograd.grad(value.objective.sum(), scores)
-    assert all(map(np.array_equal, columns(fsa), before))  # the lattice can be used again
+    assert all(map(np.array_equal, columns(fsa), original_columns))  # the lattice can be used again
     return value.objective[0].detach(), gradient
 
 
@@ -163,15 +163,17 @@ def test_gradient_is_kaldis_closed_form(criterion):
     fsa = random_lattice(7, frames=12, width=5)
     scores, reference = draw(7, 12)
     arcs = list(zip(*(x.tolist() for x in columns(fsa)), strict=True))  # sorted by state: by time
-    weight, right = [], []
+    weight, accuracies = [], []
     for _, _, label, score, t in arcs:
-        heard = criterion.acoustic_scale * scores[t, label - 1].item() if label > 0 else 0.0
-        weight.append(criterion.lm_scale * score + heard)
-        right.append(accuracy(label - 1, int(reference[t]), criterion) if label > 0 else 0.0)
+        acoustic_score = (
+            criterion.acoustic_scale * scores[t, label - 1].item() if label > 0 else 0.0
+        )
+        weight.append(criterion.lm_scale * score + acoustic_score)
+        accuracies.append(accuracy(label - 1, int(reference[t]), criterion) if label > 0 else 0.0)
     states = fsa.num_states
     alpha, beta = [-math.inf] * states, [-math.inf] * states
     alpha[0], beta[-1] = 0.0, 0.0
-    alpha_right, beta_right = [0.0] * states, [0.0] * states
+    alpha_accuracy, beta_accuracy = [0.0] * states, [0.0] * states
 
     def log_add(a, b):
         return max(a, b) + math.log1p(math.exp(-abs(a - b))) if min(a, b) > -math.inf else max(a, b)
@@ -181,19 +183,19 @@ def test_gradient_is_kaldis_closed_form(criterion):
     for (a, b, *_), w in zip(reversed(arcs), reversed(weight), strict=True):
         beta[a] = log_add(beta[a], beta[b] + w)
     assert alpha[-1] == pytest.approx(beta[0], abs=1e-9)
-    for (a, b, *_), w, r in zip(arcs, weight, right, strict=True):
-        alpha_right[b] += math.exp(alpha[a] + w - alpha[b]) * (alpha_right[a] + r)
-    for (a, b, *_), w, r in zip(*map(reversed, (arcs, weight, right)), strict=True):
-        beta_right[a] += math.exp(beta[b] + w - beta[a]) * (beta_right[b] + r)
-    assert alpha_right[-1] == pytest.approx(beta_right[0], abs=1e-9)
+    for (a, b, *_), w, r in zip(arcs, weight, accuracies, strict=True):
+        alpha_accuracy[b] += math.exp(alpha[a] + w - alpha[b]) * (alpha_accuracy[a] + r)
+    for (a, b, *_), w, r in zip(*map(reversed, (arcs, weight, accuracies)), strict=True):
+        beta_accuracy[a] += math.exp(beta[b] + w - beta[a]) * (beta_accuracy[b] + r)
+    assert alpha_accuracy[-1] == pytest.approx(beta_accuracy[0], abs=1e-9)
     expected = torch.zeros(12, PDFS, dtype=torch.float64)
-    for (a, b, label, _, t), w, r in zip(arcs, weight, right, strict=True):
+    for (a, b, label, _, t), w, r in zip(arcs, weight, accuracies, strict=True):
         if label > 0:
             gamma = math.exp(alpha[a] + w + beta[b] - alpha[-1])
-            advantage = alpha_right[a] + r + beta_right[b] - alpha_right[-1]
+            advantage = alpha_accuracy[a] + r + beta_accuracy[b] - alpha_accuracy[-1]
             expected[t, label - 1] += criterion.acoustic_scale * gamma * advantage
     value, gradient = computed(fsa, scores, reference, criterion)
-    assert value.item() == pytest.approx(alpha_right[-1], abs=1e-5)
+    assert value.item() == pytest.approx(alpha_accuracy[-1], abs=1e-5)
     assert expected.abs().max() > 1e-2
     torch.testing.assert_close(gradient.double(), expected, atol=5e-6, rtol=0)
 
@@ -216,7 +218,7 @@ def test_gradient_is_the_slope(criterion):
 
 
 @pytest.mark.parametrize("criterion", VARIANTS, ids=names)
-def test_what_is_constant_over_a_frame_does_not_matter(criterion):
+def test_a_constant_added_to_a_frame_does_not_matter(criterion):
     fsa = random_lattice(5, frames=8)
     scores, reference = draw(5, 8)
     value, gradient = computed(fsa, scores, reference, criterion)
@@ -236,15 +238,15 @@ def test_a_batch_is_its_utterances_and_padding_is_not_read(criterion):
         row[: len(scores)] = scores
     padded.requires_grad_()
     references = [reference for _, reference in drawn]
-    together = sequence_objective(fsas, padded, references, criterion, CLASSES)
-    together.objective.sum().backward()
+    batch = sequence_objective(fsas, padded, references, criterion, CLASSES)
+    batch.objective.sum().backward()
     for n, (fsa, (scores, reference)) in enumerate(zip(fsas, drawn, strict=True)):
         value, gradient = computed(fsa, scores, reference, criterion)
-        assert together.objective[n].item() == pytest.approx(value.item(), abs=1e-9)
+        assert batch.objective[n].item() == pytest.approx(value.item(), abs=1e-9)
         assert torch.equal(padded.grad[n, : lengths[n]], gradient)
         assert not padded.grad[n, lengths[n] :].any()
-        alone = sequence_objective([fsa], scores[None], [reference], criterion, CLASSES)
-        assert together.missing[n] == alone.missing[0] <= lengths[n]
+        single = sequence_objective([fsa], scores[None], [reference], criterion, CLASSES)
+        assert batch.missing[n] == single.missing[0] <= lengths[n]
 
 
 def chain(pdfs, scores=None):
@@ -263,7 +265,7 @@ def chain(pdfs, scores=None):
         (Criterion("mpfe", one_silence_class=False), 2),
     ],
 )
-def test_which_frames_are_right(criterion, expected):
+def test_which_frames_count_as_correct(criterion, expected):
     reference = torch.tensor([0, 0, 2, 2, 0])
     value, gradient = computed(chain([0, 1, 2, 3, 4]), draw(0, 5)[0], reference, criterion)
     assert value.item() == pytest.approx(expected, abs=1e-9)
@@ -287,14 +289,14 @@ def test_frames_without_their_reference_are_counted_and_dropped():
     for criterion in VARIANTS:
         value = sequence_objective([fsa], scores[None], [reference], criterion, CLASSES)
         assert value.missing.tolist() == [2]
-    _, kept = computed(fsa, scores, reference, Criterion("mmi", 0.5, drop_frames=False))
-    _, dropped = computed(fsa, scores, reference, Criterion("mmi", 0.5, drop_frames=True))
-    assert torch.equal(dropped[0], kept[0])
-    assert dropped[0].abs().max() > 0.05
-    assert not dropped[1:].any()
+    _, full_gradient = computed(fsa, scores, reference, Criterion("mmi", 0.5, drop_frames=False))
+    _, dropped_gradient = computed(fsa, scores, reference, Criterion("mmi", 0.5, drop_frames=True))
+    assert torch.equal(dropped_gradient[0], full_gradient[0])
+    assert dropped_gradient[0].abs().max() > 0.05
+    assert not dropped_gradient[1:].any()
     posterior = (0.5 * scores[1, 2:4]).softmax(0)
     expected = torch.tensor([0, 0, -0.5 * posterior[0], -0.5 * posterior[1], 0, 0.5])
-    torch.testing.assert_close(kept[1], expected)
+    torch.testing.assert_close(full_gradient[1], expected)
     # sMBR: nothing can be won in the second frame, the third is silence whatever its pdf
     value, _ = computed(fsa, scores, reference, Criterion("smbr", 0.5))
     silence = (0.5 * scores[2, [2, 0]]).softmax(0)[1]
@@ -309,13 +311,13 @@ def test_lattices_of_a_search(toy):
     graph = toy.decoding_graph(hmms, grammar)
     scores = 2 * torch.randn(9, hmms.num_pdfs, generator=torch.Generator().manual_seed(1))
     lattice = search_lattice(0.5 * scores, graph, Beam(20.0, 8.0, 30, 3000))
-    found = paths(lattice)
-    total = torch.tensor([score for _, score in found], dtype=torch.float64).logsumexp(0)
+    lattice_paths = paths(lattice)
+    total = torch.tensor([score for _, score in lattice_paths], dtype=torch.float64).logsumexp(0)
     reads = lattice.labels > 0
-    heard = np.zeros(lattice.num_arcs, np.float32)
-    heard[reads] = 0.5 * scores.numpy()[lattice.frame[reads], lattice.labels[reads] - 1]
-    graph_alone = replace(lattice, scores=lattice.scores - heard)
-    reference = torch.tensor(max(found, key=lambda path: path[1])[0])
+    acoustic_scores = np.zeros(lattice.num_arcs, np.float32)
+    acoustic_scores[reads] = 0.5 * scores.numpy()[lattice.frame[reads], lattice.labels[reads] - 1]
+    graph_alone = replace(lattice, scores=lattice.scores - acoustic_scores)
+    reference = torch.tensor(max(lattice_paths, key=lambda path: path[1])[0])
     classes = PdfClasses.of(hmms)
     assert classes.silence.tolist() == [phone == 1 for phone in hmms.phone_of_pdf.tolist()]
     criterion = Criterion("mmi", 0.5)
@@ -327,7 +329,7 @@ def test_lattices_of_a_search(toy):
 
 
 @pytest.mark.parametrize("criterion", [c for c in VARIANTS if c.kind != "mmi" or not c.drop_frames])
-def test_dead_ends_do_no_harm(criterion):
+def test_dead_ends_change_nothing(criterion):
     """Pruned intersection leaves arcs that lead nowhere."""
     whole = random_lattice(4)
     scores, reference = draw(4)
@@ -362,7 +364,7 @@ def test_in_inference_mode():
     assert torch.equal(value.objective[0], expected)
 
 
-def test_what_does_not_belong_together_is_refused():
+def test_mismatched_lattices_scores_and_references_are_refused():
     fsa, (scores, reference) = random_lattice(1), draw(1)
 
     def run(fsa, scores, reference):

@@ -41,9 +41,9 @@ def drawn(seed, frames, labels):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("frames", [1, 4])
 def test_without_a_beam_the_lattice_holds_every_path(random_graph, engine, seed, frames):
-    made = random_graph(seed)
-    graph, scores = load_fst(made.path), drawn(seed, frames, made.labels)
-    expected = {(t, arc) for path in made.paths(frames) for t, arc in enumerate(path)}
+    reference_graph = random_graph(seed)
+    graph, scores = load_fst(reference_graph.path), drawn(seed, frames, reference_graph.labels)
+    expected = {(t, arc) for path in reference_graph.paths(frames) for t, arc in enumerate(path)}
     lattice = search_lattice(scores, graph, WIDE)
     if not expected:
         assert lattice is None
@@ -62,26 +62,26 @@ def test_without_a_beam_the_lattice_holds_every_path(random_graph, engine, seed,
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_best_path_is_that_of_enumeration(random_graph, engine, seed):
-    made = random_graph(seed)
-    graph, scores = load_fst(made.path), drawn(seed, 5, made.labels)
-    best = max(made.score(path, scores) for path in made.paths(5))
-    [found] = search_best_paths([scores], [graph], WIDE)
-    assert found.score == pytest.approx(best, abs=1e-4)
-    again = best_path(search_lattice(scores, graph, WIDE))
-    assert again.score == pytest.approx(best, abs=1e-4)
-    assert (found.words, found.word_frames) == (again.words, again.word_frames)
-    assert found.pdfs.tolist() == again.pdfs.tolist()
+    reference_graph = random_graph(seed)
+    graph, scores = load_fst(reference_graph.path), drawn(seed, 5, reference_graph.labels)
+    best = max(reference_graph.score(path, scores) for path in reference_graph.paths(5))
+    [searched] = search_best_paths([scores], [graph], WIDE)
+    assert searched.score == pytest.approx(best, abs=1e-4)
+    from_lattice = best_path(search_lattice(scores, graph, WIDE))
+    assert from_lattice.score == pytest.approx(best, abs=1e-4)
+    assert (searched.words, searched.word_frames) == (from_lattice.words, from_lattice.word_frames)
+    assert searched.pdfs.tolist() == from_lattice.pdfs.tolist()
 
 
 def test_several_utterances_are_each_searched_in_their_graph(random_graph, engine):
-    made = [random_graph(seed) for seed in range(3)]
-    graphs = [load_fst(x.path) for x in made]
-    scores = [drawn(n, 7 - n, made[n].labels) for n in range(3)]
-    together = search_best_paths(scores, graphs, WIDE)
-    for n, path in enumerate(together):
-        [alone] = search_best_paths([scores[n]], [graphs[n]], WIDE)
-        assert (path.score, path.words) == (pytest.approx(alone.score, abs=1e-5), alone.words)
-        assert path.pdfs.tolist() == alone.pdfs.tolist()
+    reference_graphs = [random_graph(seed) for seed in range(3)]
+    graphs = [load_fst(x.path) for x in reference_graphs]
+    scores = [drawn(n, 7 - n, reference_graphs[n].labels) for n in range(3)]
+    batch = search_best_paths(scores, graphs, WIDE)
+    for n, path in enumerate(batch):
+        [single] = search_best_paths([scores[n]], [graphs[n]], WIDE)
+        assert (path.score, path.words) == (pytest.approx(single.score, abs=1e-5), single.words)
+        assert path.pdfs.tolist() == single.pdfs.tolist()
 
 
 def test_no_path_to_the_end_is_none(engine):
@@ -120,17 +120,17 @@ def test_both_engines_keep_the_same_arcs(language, graph, beam, seconds):
     for seed in range(3):
         scores = language.sentence(seed, seconds).scores * 0.3
         with searching_with("native"):
-            ours = search_lattice(scores, graph, beam)
+            native_lattice = search_lattice(scores, graph, beam)
             [path] = search_best_paths([scores], [graph], beam)
         with searching_with("k2"):
-            theirs = search_lattice(scores, graph, beam)
-        mine, other = arcs(ours), arcs(theirs)
+            k2_lattice = search_lattice(scores, graph, beam)
+        native_arcs, k2_arcs = arcs(native_lattice), arcs(k2_lattice)
         # Both add in float32, in another order: arcs at the edge of a beam may differ.
-        assert len(mine.keys() ^ other.keys()) <= 0.002 * len(other)
-        both = mine.keys() & other.keys()
-        assert max(abs(mine[place] - other[place]) for place in both) < 1e-4
-        assert best_path(ours).words == best_path(theirs).words == path.words
-        assert best_path(ours).pdfs.tolist() == best_path(theirs).pdfs.tolist()
+        assert len(native_arcs.keys() ^ k2_arcs.keys()) <= 0.002 * len(k2_arcs)
+        common_arcs = native_arcs.keys() & k2_arcs.keys()
+        assert max(abs(native_arcs[place] - k2_arcs[place]) for place in common_arcs) < 1e-4
+        assert best_path(native_lattice).words == best_path(k2_lattice).words == path.words
+        assert best_path(native_lattice).pdfs.tolist() == best_path(k2_lattice).pdfs.tolist()
 
 
 @pytest.mark.parametrize("beam", BEAMS, ids=str)
@@ -145,8 +145,8 @@ def test_a_frame_keeps_all_arcs_into_states_within_the_beam(language, graph, bea
         states, forward = trellis.state[begin:end], trellis.forward[begin:end]
         left = len(rows) - 1 - t
         trellis = advance_frame(trellis, arrays, row, left, limits, beam.output, place)
-        found = slice(*trellis.arcs_at[t : t + 2])
-        source, arc = trellis.source[found], trellis.arc[found]
+        frame_arcs = slice(*trellis.arcs_at[t : t + 2])
+        source, arc = trellis.source[frame_arcs], trellis.arc[frame_arcs]
         assert (place == -1).all()
 
         every = np.concatenate([np.arange(*graph.first[state : state + 2]) for state in states])
@@ -159,10 +159,10 @@ def test_a_frame_keeps_all_arcs_into_states_within_the_beam(language, graph, bea
         best = np.full(graph.num_states, -np.inf)
         np.maximum.at(best, graph.target[every], total)
         behind = best[graph.target[every]] - total
-        kept = (best[graph.target[every]] > cutoff) & (behind <= beam.output)
-        pairs = set(zip(origin[kept], every[kept], strict=True))
+        within_beam = (best[graph.target[every]] > cutoff) & (behind <= beam.output)
+        pairs = set(zip(origin[within_beam], every[within_beam], strict=True))
         assert pairs <= set(zip(source, arc, strict=True))
-        below += int((kept & (total <= cutoff)).sum())
+        below += int((within_beam & (total <= cutoff)).sum())
     assert below
 
 

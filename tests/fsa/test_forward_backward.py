@@ -69,12 +69,12 @@ def recursion(request, monkeypatch):
 def with_gradients(function, scores):
     scores = scores.detach().requires_grad_()
     results = function(scores)
-    found = []
+    values_and_gradients = []
     for result in results:
         weighted = result * torch.arange(1, 1 + len(result))  # which utterance's gradient is which
         (gradient,) = torch.autograd.grad(weighted.sum(), scores, retain_graph=True)
-        found.append((result.detach(), gradient))
-    return found
+        values_and_gradients.append((result.detach(), gradient))
+    return values_and_gradients
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -82,14 +82,16 @@ def test_sums_and_gradients_are_those_of_all_paths(recursion, seed):
     lattices = drawn_batch(seed)
     packed, values = pack(lattices, CPU), drawn_values(seed, lattices)
     expected = with_gradients(lambda x: enumerated(lattices, x, values), packed.scores)
-    found = with_gradients(
+    computed = with_gradients(
         lambda x: (total_scores(packed, x), expected_sums(packed, x, values)), packed.scores
     )
-    for (value, gradient), (right, slope) in zip(found, expected, strict=True):
+    for (value, gradient), (expected_value, expected_gradient) in zip(
+        computed, expected, strict=True
+    ):
         assert value.dtype == torch.float64
-        torch.testing.assert_close(value, right, atol=1e-10, rtol=0)
-        torch.testing.assert_close(gradient, slope, atol=1e-10, rtol=0)
-        assert slope.abs().max() > 1e-2
+        torch.testing.assert_close(value, expected_value, atol=1e-10, rtol=0)
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=0)
+        assert expected_gradient.abs().max() > 1e-2
 
 
 def test_gradients_are_slopes(recursion):
@@ -118,8 +120,8 @@ def test_both_recursions_agree(seed, sizes, spread):
                 lambda x: (total_scores(packed, x), expected_sums(packed, x, values)), scores
             )
 
-    for one, other in zip(run(True), run(False), strict=True):
-        for a, b in zip(one, other, strict=True):
+    for compiled, fallback in zip(run(True), run(False), strict=True):
+        for a, b in zip(compiled, fallback, strict=True):
             torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
 
 
@@ -130,30 +132,30 @@ def test_posteriors_of_a_frame_sum_to_one(recursion):
     (posterior,) = torch.autograd.grad(total_scores(packed, scores).sum(), scores)
     for n, frames in enumerate((200, 120)):
         of_frame = torch.zeros(frames, dtype=torch.float64)
-        mine = packed.utterance[packed.emitting] == n
-        of_frame.index_add_(0, packed.frame[mine], posterior[packed.emitting[mine]])
+        in_utterance = packed.utterance[packed.emitting] == n
+        of_frame.index_add_(0, packed.frame[in_utterance], posterior[packed.emitting[in_utterance]])
         torch.testing.assert_close(of_frame, torch.ones_like(of_frame), atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
-def test_scores_that_are_no_numbers(recursion, bad):
+def test_scores_that_are_not_finite(recursion, bad):
     """NaN reaches the result of its utterance alone; an arc of score -inf is as good as absent."""
     lattices = drawn_batch(3, [(3, 2), (3, 2)])
     packed, values = pack(lattices, CPU), drawn_values(3, lattices)
     scores = packed.scores.clone()
     scores[0] = bad
-    kept = [lattices[0].select_arcs(lattices[0].graph_arc > 0), lattices[1]]
-    left = pack(kept, CPU)
-    right = expected_sums(left, left.scores, values[1:])
-    found = expected_sums(packed, scores.requires_grad_(), values)
-    (gradient,) = torch.autograd.grad(found.sum(), scores)
+    remaining = [lattices[0].select_arcs(lattices[0].graph_arc > 0), lattices[1]]
+    packed_remaining = pack(remaining, CPU)
+    expected = expected_sums(packed_remaining, packed_remaining.scores, values[1:])
+    sums = expected_sums(packed, scores.requires_grad_(), values)
+    (gradient,) = torch.autograd.grad(sums.sum(), scores)
     if math.isnan(bad):
-        assert found.isnan().tolist() == [True, False]
+        assert sums.isnan().tolist() == [True, False]
     else:
-        torch.testing.assert_close(found, right)
+        torch.testing.assert_close(sums, expected)
         assert gradient[0] == 0
         assert gradient.isfinite().all()
-    assert found[1] == right[1]
+    assert sums[1] == expected[1]
 
 
 def test_posteriors_are_those_of_k2(recursion):
@@ -164,9 +166,9 @@ def test_posteriors_are_those_of_k2(recursion):
     packed = pack(lattices, CPU)
     total, posterior = total_scores_and_posteriors(lattices)
     scores = packed.scores.clone().requires_grad_()
-    found = total_scores(packed, scores)
-    torch.testing.assert_close(found, total, atol=1e-9, rtol=0)
-    (gradient,) = torch.autograd.grad(found.sum(), scores)
+    computed_total = total_scores(packed, scores)
+    torch.testing.assert_close(computed_total, total, atol=1e-9, rtol=0)
+    (gradient,) = torch.autograd.grad(computed_total.sum(), scores)
     torch.testing.assert_close(gradient, posterior, atol=1e-9, rtol=0)
 
 
@@ -177,13 +179,13 @@ def test_posteriors_of_pdfs_by_enumeration(seed, frames, pdfs):
     rng = np.random.default_rng(seed)
     lattice.labels[emitting] = rng.integers(1, 1 + pdfs, emitting.sum())
     scores = torch.from_numpy(lattice.scores).double()
-    found = torch.zeros(frames, pdfs, dtype=torch.float64)
-    where = pdf_posteriors(lattice)
-    found[where[0], where[1]] = where[2]
-    assert len({*zip(where[0].tolist(), where[1].tolist(), strict=True)}) == len(where[0])
+    posteriors = torch.zeros(frames, pdfs, dtype=torch.float64)
+    frame_ids, pdf_ids, weights = pdf_posteriors(lattice)
+    posteriors[frame_ids, pdf_ids] = weights
+    assert len({*zip(frame_ids.tolist(), pdf_ids.tolist(), strict=True)}) == len(frame_ids)
     for frame in range(frames):
         for pdf in range(pdfs):
             here = emitting & (lattice.frame == frame) & (lattice.labels == pdf + 1)
             values = torch.from_numpy(here).double()
             expected = enumerated([lattice], scores, values)[1]
-            assert float(found[frame, pdf]) == pytest.approx(float(expected), abs=1e-9)
+            assert float(posteriors[frame, pdf]) == pytest.approx(float(expected), abs=1e-9)

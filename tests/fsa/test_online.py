@@ -25,7 +25,7 @@ def advanced(graph, beam, scores, piece):
 BEAMS = [Beam(12.0, 5.0), Beam(6.0, 8.0), Beam(2.0, 2.0, min_active=200, max_active=4000)]
 
 
-def both(language, graph, beam, seconds, piece):
+def offline_and_online(language, graph, beam, seconds, piece):
     scores = language.sentence(int(10 * seconds), seconds).scores * SCALE
     return search_lattice(scores, graph, beam), advanced(graph, beam, scores, piece).finish()
 
@@ -33,22 +33,22 @@ def both(language, graph, beam, seconds, piece):
 @pytest.mark.parametrize("beam", BEAMS, ids=str)
 @pytest.mark.parametrize(("seconds", "piece"), [(0.2, 1), (1.0, 7), (4.0, 1), (9.0, 33)])
 def test_the_lattice_is_that_of_all_scores_at_once(language, graph, beam, seconds, piece):
-    expected, found = both(language, graph, beam, seconds, piece)
-    assert arcs(found).keys() == arcs(expected).keys()
-    assert arcs(found) == pytest.approx(arcs(expected), abs=1e-4)
-    assert best_path(found).pdfs.tolist() == best_path(expected).pdfs.tolist()
-    assert best_path(found).words == best_path(expected).words
-    assert found.lm_scores.sum() == pytest.approx(float(expected.lm_scores.sum()), rel=1e-4)
+    offline, online = offline_and_online(language, graph, beam, seconds, piece)
+    assert arcs(online).keys() == arcs(offline).keys()
+    assert arcs(online) == pytest.approx(arcs(offline), abs=1e-4)
+    assert best_path(online).pdfs.tolist() == best_path(offline).pdfs.tolist()
+    assert best_path(online).words == best_path(offline).words
+    assert online.lm_scores.sum() == pytest.approx(float(offline.lm_scores.sum()), rel=1e-4)
 
 
 @pytest.mark.parametrize("most", [60, 200])
-def test_a_beam_that_meets_the_most_states_gives_no_less(language, graph, most):
+def test_a_beam_limited_by_max_active_keeps_all_offline_arcs(language, graph, most):
     beam = Beam(15.0, 6.0, min_active=30, max_active=most)
     for seconds in (0.2, 0.6, 1.0, 4.0):
-        expected, found = both(language, graph, beam, seconds, 5)
-        assert arcs(found).keys() >= arcs(expected).keys()
-        assert len(arcs(found)) < 1.1 * len(arcs(expected))
-        assert best_path(found).words == best_path(expected).words
+        offline, online = offline_and_online(language, graph, beam, seconds, 5)
+        assert arcs(online).keys() >= arcs(offline).keys()
+        assert len(arcs(online)) < 1.1 * len(arcs(offline))
+        assert best_path(online).words == best_path(offline).words
 
 
 def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
@@ -85,7 +85,7 @@ def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
     assert checked > 8
 
 
-def test_nothing_comes_of_nothing(graph):
+def test_without_frames_there_are_no_words_and_no_lattice(graph):
     search = OnlineSearch(graph, BEAMS[0])
     assert search.best_words() == []
     assert search.finish() is None
@@ -105,7 +105,7 @@ def test_no_path_to_the_end_is_none_as_for_all_at_once():
         search.advance(torch.zeros(1, 1))
 
 
-def test_memory_does_not_grow_with_what_is_decided(language, graph):
+def test_memory_does_not_grow_with_decided_frames(language, graph):
     scores = language.sentence(5, 30.0).scores * SCALE
     search = advanced(graph, BEAMS[0], scores, 50)
     arcs_per_frame = search.arcs_per_frame.tolist()

@@ -26,28 +26,31 @@ def lattices(toy, tmp_path):
     write_arpa(estimate([["A", "B"], ["AB"]], ["A", "AB", "B"], 2, (1,))[0], tmp_path / "lm.arpa")
     grammar = grammar_acceptor(tmp_path / "lm.arpa", tmp_path / "words.txt")
     hmms = toy.senones("onset")
-    graph, made = toy.decoding_graph(hmms, grammar), []
+    graph, scored = toy.decoding_graph(hmms, grammar), []
     for frames in (5, 6, 7):
         generator = torch.Generator().manual_seed(frames)
         scores = torch.randn(frames, hmms.num_pdfs, generator=generator)
         lattice = search_lattice(scores, graph, Beam(1000.0, 8.0, 1, 10**6))
-        made.append(ScoredLattice.of(lattice, scores, 0.5))
-    return made
+        scored.append(ScoredLattice.of(lattice, scores, 0.5))
+    return scored
 
 
 def test_every_weight_finds_the_same_path(lattices, tmp_path):
     path = tmp_path / "lattices.safetensors"
     write_scored(path, lattices, "what is known")
-    found, described = read_scored(path)
+    loaded, described = read_scored(path)
     assert described == "what is known"
-    for one, kept in zip(lattices, found, strict=True):
+    for original, restored in zip(lattices, loaded, strict=True):
         for weights in WEIGHTS:
-            mine, theirs = kept.best_path(weights), one.best_path(weights)
-            assert (mine.words, mine.score) == (theirs.words, theirs.score)
-            assert mine.pdfs.tolist() == theirs.pdfs.tolist()
+            restored_path, original_path = restored.best_path(weights), original.best_path(weights)
+            assert (restored_path.words, restored_path.score) == (
+                original_path.words,
+                original_path.score,
+            )
+            assert restored_path.pdfs.tolist() == original_path.pdfs.tolist()
 
 
-def test_none(tmp_path):
+def test_no_lattices_round_trip(tmp_path):
     write_scored(tmp_path / "none", [], "[]")
     assert read_scored(tmp_path / "none") == ([], "[]")
 

@@ -26,17 +26,17 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_what_is_read_is_what_was_written(folder):
+def test_lattices_round_trip(folder):
     words = WordTable()
     words.id_of("THREE")  # known from another store
     store = WordLatticeStore(folder, words)
     assert list(store) == ["a", "c"]
     assert store.failed == ["b", "d"]
     for name, original in (("a", random_lattice(1)), ("c", random_lattice(2, states=4, arcs=5))):
-        found = store[name]
+        loaded = store[name]
         for column in ("source", "target", "graph", "acoustic", "times"):
-            assert np.array_equal(getattr(found, column), getattr(original, column))
-        spoken = [words.symbols[word] for word in found.words]
+            assert np.array_equal(getattr(loaded, column), getattr(original, column))
+        spoken = [words.symbols[word] for word in loaded.words]
         assert spoken == [SYMBOLS[word] for word in original.words]
         assert store.decodings[name] == DECODING
         assert store.scores(name) == pytest.approx(original.scores(0.3, -1.0))

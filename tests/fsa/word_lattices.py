@@ -38,18 +38,18 @@ def chain(words, begin=0.0, step=1.0):
 
 def paths(lattice):
     """The arcs of every path."""
-    found, stack = [], [(0, ())]
+    complete, stack = [], [(0, ())]
     while stack:
         state, arcs = stack.pop()
         if state == lattice.num_states - 1:
-            found.append(arcs)
+            complete.append(arcs)
             continue
         for arc in np.flatnonzero(lattice.source == state).tolist():
             stack.append((int(lattice.target[arc]), (*arcs, arc)))
-    return found
+    return complete
 
 
-def said(lattice, scores):
+def word_sequences(lattice, scores):
     """[(words, score)] of every path."""
     return [
         (tuple(w for w in lattice.words[list(p)].tolist() if w), float(scores[list(p)].sum()))

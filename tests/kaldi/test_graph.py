@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fsa.transducers import agree, silent, transducers, transductions
+from tests.fsa.transducers import assert_scores_equal, transducers, transductions, without_labels
 from tests.kaldi.forms import ReadTree, read_transitions
 from tests.kaldi.openfst_files import fst_of, read_openfst
 from tests.kaldi.rules import lang_faults
@@ -50,7 +50,7 @@ def test_a_file_says_what_the_transducer_said(fst):
         return
     for by_output in (False, True):
         again = fst_of(dump_openfst(fst, by_output))
-        agree(transductions(again, 5), transductions(fst, 5))
+        assert_scores_equal(transductions(again, 5), transductions(fst, 5))
 
 
 @settings(max_examples=60, deadline=None)
@@ -59,8 +59,8 @@ def test_several_words_of_an_arc_follow_each_other(fst, counts):
     """Those of arcs to the final state too."""
     splits = np.append(0, np.cumsum(counts[: fst.num_arcs])).astype(np.int32)
     fst = replace(fst, splits=splits, words=np.arange(1, 1 + splits[-1], dtype=np.int32))
-    found = silent(transductions(fst_of(dump_openfst(fst)), 30), 0)
-    agree(found, transductions(fst, 10))
+    found = without_labels(transductions(fst_of(dump_openfst(fst)), 30), 0)
+    assert_scores_equal(found, transductions(fst, 10))
 
 
 @pytest.mark.parametrize("by_output", [False, True])
@@ -102,9 +102,9 @@ def const(content, aligned):
     for state in range(states):
         first = sum(arc[0] < state for arc in arcs)
         mine = [arc for arc in arcs if arc[0] == state]
-        silent = [sum(arc[side] == 0 for arc in mine) for side in (2, 3)]
+        without_labels = [sum(arc[side] == 0 for arc in mine) for side in (2, 3)]
         cost = finals.get(state, float("inf"))
-        made += struct.pack("<fIIII", cost, first, len(mine), *silent)
+        made += struct.pack("<fIIII", cost, first, len(mine), *without_labels)
     made += bytes(-len(made) % 16 if aligned else 0)
     return made + b"".join(struct.pack("<iifi", r, w, c, t) for _, t, r, w, c in arcs)
 
@@ -117,7 +117,7 @@ def test_what_was_written_is_read(tmp_path, fst):
     written = dump_openfst(fst)
     for content in (written, const(written, False), const(written, True)):
         (tmp_path / "x.fst").write_bytes(content)
-        agree(transductions(load_openfst(tmp_path / "x.fst"), 5), transductions(fst, 5))
+        assert_scores_equal(transductions(load_openfst(tmp_path / "x.fst"), 5), transductions(fst, 5))
 
 
 def test_a_start_that_is_not_the_first_state_becomes_it(tmp_path):
@@ -199,14 +199,14 @@ def test_transition_ids_are_walks_through_hmms_with_the_pdfs_and_words_of_the_gr
     graph = with_transition_ids(toy.decoding_graph(transitions.states, GRAMMAR), transitions)
     length = 6 if name == "Kaldi's" else 5
     expected = transductions(own, length + 1)
-    found = silent(transductions(graph, length + 2), 0)  # the first arc reads nothing
+    found = without_labels(transductions(graph, length + 2), 0)  # the first arc reads nothing
     assert expected
     best = {}
     for (read, wrote), score in found.items():
         key = tuple(1 + int(transitions.pdf_of_id[id - 1]) for id in read), wrote
         best[key] = max(best.get(key, score), score)
         assert is_walk(read, transitions)
-    agree(best, expected)
+    assert_scores_equal(best, expected)
 
 
 def is_walk(read, transitions):
@@ -244,7 +244,7 @@ def test_sentences_have_the_costs_of_the_toolkits_graph(recogniser, tmp_path, la
         (read, words): score + PENALTY * len(words)
         for (read, words), score in transductions(own, frames + 1).items()
     }
-    found = silent(transductions(fst_of((tmp_path / "out/HCLG.fst").read_bytes()), frames + 4), 0)
+    found = without_labels(transductions(fst_of((tmp_path / "out/HCLG.fst").read_bytes()), frames + 4), 0)
     found = {key: score for key, score in found.items() if len(key[0]) <= frames}
     if labels == "transitions":
         text = (tmp_path / "out/0.trans_mdl").read_text()
@@ -256,7 +256,7 @@ def test_sentences_have_the_costs_of_the_toolkits_graph(recogniser, tmp_path, la
             best[key] = max(best.get(key, score), score)
         found = best
     assert {words for _, words in found} >= {(lang.words["NO"],), (lang.words["YES"],)}
-    agree(found, expected)
+    assert_scores_equal(found, expected)
 
 
 def test_the_folder_has_what_decoders_ask_for(recogniser, tmp_path):
@@ -381,16 +381,16 @@ def test_lexicon_and_grammar_are_the_toolkits(tmp_path, kind):
     own = make_lexicon(lang, unknown=True)
     length = 7
     expected = transductions(own, length)
-    agree(transductions(fst_of((folder / "L_disambig.fst").read_bytes()), length), expected)
+    assert_scores_equal(transductions(fst_of((folder / "L_disambig.fst").read_bytes()), length), expected)
     symbols = [lang.phones[symbol] for symbol in lang.disambig_symbols]
     # Where L_disambig reads a symbol, L reads nothing; #0 is in neither what it reads nor writes.
     backoff = lang.words["#0"]
     spoken = {key: score for key, score in expected.items() if backoff not in key[1]}
-    found = silent(transductions(fst_of((folder / "L.fst").read_bytes()), length), 0)
-    agree(found, silent(spoken, 0, *symbols))
+    found = without_labels(transductions(fst_of((folder / "L.fst").read_bytes()), length), 0)
+    assert_scores_equal(found, without_labels(spoken, 0, *symbols))
     grammar = grammar_acceptor(tmp_path / "lm.arpa", folder / "words.txt")
     found = transductions(fst_of((folder / "G.fst").read_bytes()), 4)
-    agree(found, transductions(grammar, 4))
+    assert_scores_equal(found, transductions(grammar, 4))
     assert lang.words["<UNK>"] in {word for _, words in expected for word in words}
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.decode.test_combine import write_lattices
-from tests.fsa.word_lattices import random_lattice, said
+from tests.fsa.word_lattices import random_lattice, word_sequences
 from toolkit import cli
 from toolkit.fsa.lattice_store import WeightsUsed, WordLatticeError
 from toolkit.kaldi.lattices import kaldi_text, openfst_text, read_compact_lattices, slf
@@ -54,7 +54,7 @@ def sentences(arcs, finals):
 
 def expected(lattice, frames):
     scores = lattice.scores(SCALE, PENALTY)
-    return {(words, round(-score, 4), frames) for words, score in said(lattice, scores)}
+    return {(words, round(-score, 4), frames) for words, score in word_sequences(lattice, scores)}
 
 
 def read_kaldi(text):
@@ -200,8 +200,8 @@ def test_paths_have_their_words_and_scores(tmp_path, form):
     assert list(found) == list(lattices)
     for name, lattice in lattices.items():
         for kind in ("graph", "acoustic"):
-            known = sorted(said(lattice, getattr(lattice, kind)))
-            got = sorted(said(found[name], getattr(found[name], kind)))
+            known = sorted(word_sequences(lattice, getattr(lattice, kind)))
+            got = sorted(word_sequences(found[name], getattr(found[name], kind)))
             assert [words for words, _ in got] == [words for words, _ in known]
             scores = [score for _, score in known]
             assert [score for _, score in got] == pytest.approx(scores, abs=1e-4)
@@ -219,7 +219,7 @@ def test_states_in_any_order_dead_ends_and_lattices_without_paths(tmp_path):
     found = dict(read_compact_lattices(tmp_path / "lat", 0.01))
     assert found["b"] is None
     assert found["c"] is None
-    assert said(found["a"], found["a"].graph) == [((5, 6), -1.75)]
+    assert word_sequences(found["a"], found["a"].graph) == [((5, 6), -1.75)]
     assert found["a"].times.tolist() == pytest.approx([0, 0.02, 0.03, 0.04])
 
 
@@ -231,7 +231,7 @@ def test_arcs_of_infinite_cost_are_on_no_path(tmp_path, form):
     )
     (tmp_path / "lat").write_bytes(of_text(text) if form == "binary" else text.encode())
     found = dict(read_compact_lattices(tmp_path / "lat", SHIFT))
-    assert said(found["a"], found["a"].graph + found["a"].acoustic) == [((4,), -3.5)]
+    assert word_sequences(found["a"], found["a"].graph + found["a"].acoustic) == [((4,), -3.5)]
     assert found["b"] is None
 
 
