@@ -58,14 +58,14 @@ class HostileCuts:
 
 def sources() -> dict[str, Callable[[Path], Source]]:
     """Return what makes each reader's valid files in a folder, by name."""
-    found: dict[str, Callable[[Path], Source]] = {}
+    makers: dict[str, Callable[[Path], Source]] = {}
     for module in MODULES:
         readers = importlib.import_module(f"tests.fuzz.test_{module}").READERS
         for name, reader in readers.items():
-            found[f"{module}/{name}"] = lambda folder, reader=reader: Trial(reader, folder)
+            makers[f"{module}/{name}"] = lambda folder, reader=reader: Trial(reader, folder)
     for name, read in test_cuts.CUT_READERS.items():
-        found[name.replace("-", "/", 1)] = lambda folder, read=read: HostileCuts(read)
-    return found
+        makers[name.replace("-", "/", 1)] = lambda folder, read=read: HostileCuts(read)
+    return makers
 
 
 class Readers:

@@ -61,9 +61,9 @@ sys.addaudithook(_hook)
 def watched() -> Iterator[None]:
     """Fail if, within, a program is started or anything outside of the temporary folder changes."""
     global _seen
-    before, _seen = _seen, (found := [])
+    outer, _seen = _seen, (actions := [])
     try:
         yield
     finally:
-        _seen = before
-    assert not found, f"a file's content made the reader do this: {'; '.join(found[:5])}"
+        _seen = outer
+    assert not actions, f"a file's content made the reader do this: {'; '.join(actions[:5])}"

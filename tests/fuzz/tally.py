@@ -29,13 +29,13 @@ class Tally:
     @classmethod
     def read(cls, path: Path) -> "Tally":
         """Return what `write` wrote, or nothing yet."""
-        plain = json.loads(path.read_text()) if path.exists() else {}
-        return cls({name: Row(**row) for name, row in plain.items()})
+        rows = json.loads(path.read_text()) if path.exists() else {}
+        return cls({name: Row(**row) for name, row in rows.items()})
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all."""
-        plain = {name: asdict(row) for name, row in sorted(self.rows.items())}
-        write_atomically(path, json.dumps(plain, indent=1) + "\n")
+        rows = {name: asdict(row) for name, row in sorted(self.rows.items())}
+        write_atomically(path, json.dumps(rows, indent=1) + "\n")
 
     def row(self, name: str) -> Row:
         """Return the row of a reader, an empty one at first."""

@@ -28,19 +28,19 @@ def failing(action, *arguments):
         failing(os.remove, "/proc/none"),
     ],
 )
-def test_the_canary_tells(act):
+def test_changes_outside_the_temporary_folder_are_a_failure(act):
     with pytest.raises(AssertionError, match="made the reader do this"):
         reads_or_explains(act, ())
 
 
-def test_in_the_temporary_folder_anything_goes(tmp_path):
+def test_changes_in_the_temporary_folder_are_allowed(tmp_path):
     with watched():
         (tmp_path / "a").write_text("x")
         os.rename(tmp_path / "a", tmp_path / "b")
         os.remove(tmp_path / "b")
 
 
-def test_a_reader_within_a_reader_does_not_blind_the_canary():
+def test_a_nested_reader_does_not_stop_the_watch():
     def act():
         reads_or_explains(lambda: None, ())
         failing(os.system, "true")()

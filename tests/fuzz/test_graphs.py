@@ -39,13 +39,13 @@ def lattices(folder):
     graph(folder)
     path = folder / "graph.safetensors"
     fst = load_fst(path)
-    found = {}
+    pruned = {}
     for name in NAMES:
-        scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(len(found)))
+        scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(len(pruned)))
         lattice = search_lattice(scores, fst, WIDE)
-        found[name] = prune_to_density(lattice, 5, 100.0, 500.0)
+        pruned[name] = prune_to_density(lattice, 5, 100.0, 500.0)
     index = graph_index(fst)
-    write_shard(shard_path(folder, 0), found, index, graph_digest(path), 1, [("bert-1", "short")])
+    write_shard(shard_path(folder, 0), pruned, index, graph_digest(path), 1, [("bert-1", "short")])
 
 
 def use_lattices(folder):

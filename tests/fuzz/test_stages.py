@@ -39,7 +39,7 @@ class Inner:
 @dataclass(frozen=True)
 class Outer:
     inner: Inner = field(default_factory=Inner)
-    other: Inner | None = None
+    optional: Inner | None = None
     root: Path = Path("x")
     kind: Literal["a", "b"] = "a"
     table: dict[str, float] = field(default_factory=dict)

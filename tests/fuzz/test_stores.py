@@ -69,7 +69,7 @@ def read_alignments(folder):
 def records(folder):
     rng = np.random.default_rng(0)
     for number, names in enumerate((NAMES[:2], NAMES[2:])):
-        made = [
+        named_records = [
             (
                 name,
                 Record(
@@ -81,14 +81,14 @@ def records(folder):
             )
             for name in names
         ]
-        write_file(record_path(folder, number), "plan", made)
+        write_file(record_path(folder, number), "plan", named_records)
     manifest = {"symbols": Characters().symbols, "dimension": 3, "files": 2, "utterances": 3}
     (folder / RECORDS).write_text(json.dumps(manifest))
 
 
 def read_records(folder):
-    found = Records(folder)
-    return [found.read(number) for number in range(len(found))]
+    stored = Records(folder)
+    return [stored.read(number) for number in range(len(stored))]
 
 
 def targets(folder):

@@ -123,7 +123,7 @@ def lhotse_arrays(folder):
     sources = [{"type": "file", "channels": [0, 1], "source": "a.wav"}]
     recording = {"id": "r", "sampling_rate": 8000, "num_samples": 8000, "duration": 1.0}
     recording["sources"] = sources
-    said = {
+    supervision = {
         "id": "s",
         "recording_id": "r",
         "start": 0.0,
@@ -132,8 +132,8 @@ def lhotse_arrays(folder):
         "text": "A",
     }
     cut = {"id": "c", "type": "MonoCut", "start": 0.0, "duration": 1.0, "channel": 1}
-    cut |= {"supervisions": [said], "recording": recording}
-    for name, item in (("recordings", recording), ("supervisions", said), ("cuts", cut)):
+    cut |= {"supervisions": [supervision], "recording": recording}
+    for name, item in (("recordings", recording), ("supervisions", supervision), ("cuts", cut)):
         (folder / f"{name}.json").write_text(json.dumps([item]))
 
 

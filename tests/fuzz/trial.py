@@ -131,14 +131,14 @@ def bounded() -> Iterator[None]:
         yield
         return
     used = psutil.Process().memory_info().vms
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, before[1]))
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, limits[1]))
     _bounded = True
     try:
         yield
     finally:
         _bounded = False
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def reads_or_explains(read: Callable[[], object], names: tuple[str, ...]) -> bool:

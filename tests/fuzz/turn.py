@@ -71,8 +71,8 @@ def take_turn(
     if not pid:
         os.close(reading)
         with contextlib.suppress(BaseException):
-            found = _feed(name, source, seed, first, most, seconds, failed, shared)
-            os.write(writing, json.dumps(vars(found)).encode())
+            turn = _feed(name, source, seed, first, most, seconds, failed, shared)
+            os.write(writing, json.dumps(vars(turn)).encode())
         os._exit(0)
     os.close(writing)
     with open(reading, "rb") as pipe:
@@ -81,30 +81,30 @@ def take_turn(
     if text:
         return Turn(**json.loads(text))
     tried = int.from_bytes(shared[:8], "little")
-    how = "blocked" if blocked else f"ended by {_said(status)}"
-    return Turn(tried + 1, 0, 0.0, [f"{name} seed {seed} input {first + tried}: {how}"])
+    cause = "blocked" if blocked else f"ended by {_describe_status(status)}"
+    return Turn(tried + 1, 0, 0.0, [f"{name} seed {seed} input {first + tried}: {cause}"])
 
 
-def _said(status: int) -> str:
+def _describe_status(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGPROF:
         return f"its limit of {SECONDS:.0f} s of processor time"
     return signal.Signals(-code).name if code < 0 else f"exit status {code}"
 
 
-def _watch(pid: int, said: int, shared: mmap.mmap) -> tuple[int, bool]:
+def _watch(pid: int, results_pipe: int, shared: mmap.mmap) -> tuple[int, bool]:
     """Wait for a process; kill it, and return True, where it does not go on to the next input."""
-    seen, since, blocked = shared[:8], time.monotonic(), False
+    last_count, since, blocked = shared[:8], time.monotonic(), False
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return status, blocked
-        if shared[:8] != seen:
-            seen, since = shared[:8], time.monotonic()
+        if shared[:8] != last_count:
+            last_count, since = shared[:8], time.monotonic()
         elif time.monotonic() - since > BLOCKED and not blocked:
             blocked = True
             os.kill(pid, signal.SIGKILL)
-        select.select([said], [], [], PAUSE)
+        select.select([results_pipe], [], [], PAUSE)
 
 
 def _feed(
@@ -156,13 +156,13 @@ def quiet() -> Callable:
     sys.stdout.flush()
     sys.stderr.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    kept = [os.dup(number) for number in (1, 2)]
+    saved_descriptors = [os.dup(number) for number in (1, 2)]
     try:
         for number in (1, 2):
             os.dup2(nowhere, number)
         yield
     finally:
-        for number, copy in zip((1, 2), kept, strict=True):
+        for number, copy in zip((1, 2), saved_descriptors, strict=True):
             os.dup2(copy, number)
             os.close(copy)
         os.close(nowhere)

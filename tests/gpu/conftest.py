@@ -67,7 +67,9 @@ def make_sentences(folder):
     path = language.graph(folder, sentences=200)
     graph, config = load_fst(path), LatticeConfig(acoustic_scale=0.4)
     spoken = {str(seed): language.sentence(seed, 2.0) for seed in range(4)}
-    made = {name: search(0.4 * one.scores, graph, config)[0] for name, one in spoken.items()}
-    write_shard(shard_path(folder, 0), made, graph_index(graph), graph_digest(path))
+    lattices = {
+        name: search(0.4 * sentence.scores, graph, config)[0] for name, sentence in spoken.items()
+    }
+    write_shard(shard_path(folder, 0), lattices, graph_index(graph), graph_digest(path))
     store = LatticeStore(folder, path)
-    return language, [(store.load(name), one) for name, one in spoken.items()]
+    return language, [(store.load(name), sentence) for name, sentence in spoken.items()]

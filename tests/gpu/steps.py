@@ -27,13 +27,13 @@ INPUTS, OUTPUTS, HIDDEN = 12, 30, 64
 class Batches:
     """A data source that gives the same batches in every epoch."""
 
-    given: list
+    batch_list: list
 
     def num_steps(self, epoch, world_size=1):
-        return len(self.given) // world_size
+        return len(self.batch_list) // world_size
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
-        yield from self.given[start * world_size + rank :: world_size]
+        yield from self.batch_list[start * world_size + rank :: world_size]
 
 
 @dataclass
@@ -85,10 +85,10 @@ def _batch(lengths, lookahead):
 def _sequence(kind, device, language, pairs):
     config = LstmConfig(INPUTS, language.senones.num_pdfs, HIDDEN, layers=2, lookahead=2)
     lengths = [len(sentence.pdfs) for _, sentence in pairs]
-    plain = _batch(lengths, 2)
+    frames_batch = _batch(lengths, 2)
     targets = pad_sequence([sentence.pdfs for _, sentence in pairs], batch_first=True)
     lattices = [lattice for lattice, _ in pairs]
-    batch = LatticeBatch(**{**vars(plain), "targets": targets}, lattices=lattices)
+    batch = LatticeBatch(**{**vars(frames_batch), "targets": targets}, lattices=lattices)
     classes = PdfClasses.of(language.senones).to(device)
     priors = torch.zeros(config.output_dim, device=device)
     objective = SequenceLoss(Criterion(kind), classes, priors, smoothing=0.1)

@@ -26,37 +26,37 @@ def step(criterion, device, sentences, out, **config):
     return (stats["loss"] / stats["weight"]).item(), gradients
 
 
-def distance(found, expected):
+def distance(gradients, expected):
     """The difference of two sets of gradients as a share of the expected ones' norm."""
-    difference = sum((found[name] - expected[name]).square().sum() for name in expected)
+    difference = sum((gradients[name] - expected[name]).square().sum() for name in expected)
     return (difference / sum(x.square().sum() for x in expected.values())).sqrt().item()
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_a_step_is_the_cpus(criterion, device, sentences, tmp_path):
     loss, gradients = step(criterion, device, sentences, tmp_path / "device")
-    expected, others = step(criterion, CPU, sentences, tmp_path / "cpu")
-    assert loss == pytest.approx(expected, rel=1e-5)
-    assert distance(gradients, others) < 1e-4
+    expected_loss, expected_gradients = step(criterion, CPU, sentences, tmp_path / "cpu")
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    assert distance(gradients, expected_gradients) < 1e-4
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_a_step_in_bfloat16_is_nearly_the_cpus(criterion, device, sentences, tmp_path):
     loss, gradients = step(criterion, device, sentences, tmp_path / "device", amp="bf16")
-    expected, others = step(criterion, CPU, sentences, tmp_path / "cpu")
-    assert loss == pytest.approx(expected, rel=0.02, abs=0.02)
-    assert distance(gradients, others) < 0.2
+    expected_loss, expected_gradients = step(criterion, CPU, sentences, tmp_path / "cpu")
+    assert loss == pytest.approx(expected_loss, rel=0.02, abs=0.02)
+    assert distance(gradients, expected_gradients) < 0.2
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "adadelta"])
 @pytest.mark.parametrize("first", ["cpu", "device"])
-def test_a_training_goes_on_on_another_device(optimizer, first, device, sentences, tmp_path):
+def test_a_training_continues_on_another_device(optimizer, first, device, sentences, tmp_path):
     def train(name, where, steps):
-        task, seen = make("chunks", where, sentences), []
+        task, batches = make("chunks", where, sentences), []
 
         def objective(model, batch):
-            seen.append(batch)
-            if len(seen) > steps:
+            batches.append(batch)
+            if len(batches) > steps:
                 raise KeyboardInterrupt
             return cross_entropy(model, batch)
 
@@ -69,8 +69,8 @@ def test_a_training_goes_on_on_another_device(optimizer, first, device, sentence
     devices = [CPU, device] if first == "cpu" else [device, CPU]
     with pytest.raises(KeyboardInterrupt):
         train("parts", devices[0], 3)
-    found = train("parts", devices[1], 6)  # of 8 steps; the third may have been lost
-    assert (found - expected).norm() < 1e-3 * expected.norm()
+    resumed = train("parts", devices[1], 6)  # of 8 steps; the third may have been lost
+    assert (resumed - expected).norm() < 1e-3 * expected.norm()
 
 
 @contextmanager

@@ -14,11 +14,11 @@ class Example(Accumulators):
 
 
 def test_add_sums_every_field():
-    one, other = Example(3, torch.tensor([1.0, 2.0])), Example(4, torch.tensor([10.0, 20.0]))
-    one.add(other)
-    assert one.frames == 7
-    assert one.total.tolist() == [11.0, 22.0]
-    assert other.total.tolist() == [10.0, 20.0]
+    total, part = Example(3, torch.tensor([1.0, 2.0])), Example(4, torch.tensor([10.0, 20.0]))
+    total.add(part)
+    assert total.frames == 7
+    assert total.total.tolist() == [11.0, 22.0]
+    assert part.total.tolist() == [10.0, 20.0]
 
 
 def test_pickles_hold_numpy_arrays_and_come_back_writable():

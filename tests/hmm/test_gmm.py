@@ -58,9 +58,9 @@ def test_statistics_are_posterior_weighted_sums(gmm):
     pdfs = torch.arange(30) % 3
     statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(x[:11], pdfs[:11], statistics)
-    rest = GmmStatistics.zeros(6, 4)
-    gmm.accumulate(x[11:], pdfs[11:], rest)
-    statistics.add(rest)
+    second_part = GmmStatistics.zeros(6, 4)
+    gmm.accumulate(x[11:], pdfs[11:], second_part)
+    statistics.add(second_part)
     occupancy, first = torch.zeros(6).double(), torch.zeros(6, 4).double()
     likelihood = 0.0
     for t in range(30):
@@ -197,10 +197,10 @@ def test_from_moments_has_the_moments_of_the_frames():
     first, second = (torch.zeros(3, 4).double().index_add_(0, pdfs, y) for y in (x, x**2))
     gmm = Gmm.from_moments(count, first, second, torch.tensor([0.0, 0.0, 0.0, 50.0]))
     assert gmm.owner.tolist() == [0, 1, 2]
-    for pdf, mine in ((0, x[pdfs == 0]), (1, x), (2, x[pdfs == 2])):
-        torch.testing.assert_close(gmm.means[pdf], mine.mean(0).float())
+    for pdf, pdf_frames in ((0, x[pdfs == 0]), (1, x), (2, x[pdfs == 2])):
+        torch.testing.assert_close(gmm.means[pdf], pdf_frames.mean(0).float())
         torch.testing.assert_close(
-            gmm.variances[pdf, :3], mine[:, :3].var(0, unbiased=False).float()
+            gmm.variances[pdf, :3], pdf_frames[:, :3].var(0, unbiased=False).float()
         )
     assert gmm.variances[:, 3].tolist() == [50.0] * 3
 
@@ -251,7 +251,7 @@ def test_sums_near_and_far_from_a_whole_number_of_blocks(gmm, count):
     torch.testing.assert_close(statistics.second, expected, rtol=1e-4, atol=1e-3)
 
 
-def test_what_does_not_fit_together_is_refused(gmm):
+def test_mismatched_shapes_are_refused(gmm):
     x, pdfs, fitting = frames(4), torch.arange(4) % 3, GmmStatistics.zeros(6, 4)
     for frame_count, labels, into in (
         (3, pdfs, fitting),

@@ -59,7 +59,7 @@ def test_parts_merge_and_pickle():
     assert merged.beta == 300
 
 
-def test_no_row_update_lowers_the_objective_and_none_can_be_bettered():
+def test_each_row_update_reaches_a_local_maximum_of_the_objective():
     statistics = statistics_of(model(), *frames())
     inverses = torch.linalg.inv(statistics.scatter)
     matrix = torch.eye(3, dtype=torch.float64)

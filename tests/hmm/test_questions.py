@@ -49,16 +49,18 @@ def test_first_and_last_states_are_clustered_apart():
     topology = Topology(("SIL", "A", "B", "C", "D"), silence_phones=("SIL",))
     first = {"SIL": 0.0, "A": 1.0, "B": 1.1, "C": 5.0, "D": 5.5}
     last = {"SIL": 0.0, "A": 1.0, "B": 5.0, "C": 1.1, "D": 5.5}
-    found = named(automatic_questions(statistics(topology, first, last), topology), topology)
+    question_sets = named(
+        automatic_questions(statistics(topology, first, last), topology), topology
+    )
     pairs = [{"A", "B"}, {"C", "D"}, {"A", "C"}, {"B", "D"}]
-    assert {s for s in found if len(s) == 2} == {frozenset(s) for s in pairs}
+    assert {s for s in question_sets if len(s) == 2} == {frozenset(s) for s in pairs}
 
 
 def test_marks_of_stress_and_position_make_questions():
     symbols = ("SIL", "A0_B", "A1_B", "A0_E", "T_B", "T_E", "K_S")
     topology = Topology(symbols, silence_phones=("SIL",))
     place = {"SIL": 0.0, "A0_B": 1.0, "A1_B": 1.5, "A0_E": 1.0, "T_B": 4.0, "T_E": 4.0, "K_S": 4.5}
-    found = named(automatic_questions(statistics(topology, place), topology), topology)
+    question_sets = named(automatic_questions(statistics(topology, place), topology), topology)
     expected = [
         {"SIL"},
         {"A0_B", "A1_B", "T_B"},
@@ -70,15 +72,15 @@ def test_marks_of_stress_and_position_make_questions():
         {"T_B", "T_E"},
         {"T_B", "T_E", "K_S"},
     ]
-    assert found == {frozenset(s) for s in expected}
+    assert question_sets == {frozenset(s) for s in expected}
 
 
-def test_phone_never_seen_is_in_no_cluster():
+def test_an_unseen_phone_is_in_no_cluster():
     topology = Topology(("SIL", "A", "B", "C"), silence_phones=("SIL",))
     place = {"SIL": 0.0, "A": 1.0, "B": 2.0}
-    found = named(automatic_questions(statistics(topology, place), topology), topology)
-    assert frozenset({"A", "B"}) in found
-    assert not any(len(s) > 1 and "C" in s for s in found)
+    question_sets = named(automatic_questions(statistics(topology, place), topology), topology)
+    assert frozenset({"A", "B"}) in question_sets
+    assert not any(len(s) > 1 and "C" in s for s in question_sets)
 
 
 def test_without_any_frames_there_are_still_questions():
@@ -105,8 +107,8 @@ def test_extra_questions_are_about_phones_in_all_positions(tmp_path):
     topology = Topology(("SIL", "A1_B", "A1_E", "A2_B", "T_B"), silence_phones=("SIL",))
     path = tmp_path / "extra_questions.txt"
     path.write_text("sil SPN\nA1 T gone\nA2_B\n\n")
-    found = read_extra_questions(path, topology)
-    names = [{topology.phones[p - 1] for p in phones} for phones in found]
+    questions = read_extra_questions(path, topology)
+    names = [{topology.phones[p - 1] for p in phones} for phones in questions]
     assert names == [set(), {"A1_B", "A1_E", "T_B"}, {"A2_B"}, set()]
 
 
@@ -136,7 +138,7 @@ def test_extra_questions_are_asked_besides_those_from_the_data(tmp_path):
     path = tmp_path / "extra_questions.txt"
     path.write_text("A B\n")
     config = TreeConfig(max_leaves=25, min_gain=1.0, min_frames=5, cluster_threshold=0)
-    plain = grow_tree(counts, topology, config)
-    extra = grow_tree(counts, topology, dataclasses.replace(config, extra_questions=path))
-    assert {2, 3} not in asked(plain)
-    assert {2, 3} in asked(extra)
+    tree = grow_tree(counts, topology, config)
+    tree_with_extra = grow_tree(counts, topology, dataclasses.replace(config, extra_questions=path))
+    assert {2, 3} not in asked(tree)
+    assert {2, 3} in asked(tree_with_extra)

@@ -75,18 +75,18 @@ def test_each_pdf_knows_its_place_and_one_of_its_phones(hmms):
 
 @settings(deadline=None, max_examples=30)
 @given(senones())
-def test_units_say_as_much_as_the_table(hmms):
+def test_context_units_hold_the_pdfs_of_the_table(hmms):
     """Each phone in each context has a unit with the phone's pdfs there, valid on that right."""
-    units, topology, seen = hmms.context_units, hmms.topology, set()
+    units, topology, unit_ids = hmms.context_units, hmms.topology, set()
     for left, phone, right in itertools.product(range(1, 6), repeat=3):
         unit = int(units.index[left, phone, right])
-        seen.add(unit)
+        unit_ids.add(unit)
         assert units.phone[unit] == phone
         assert units.right[unit, right]
         states = topology.num_states(phone)
         pdfs = [int(hmms.table[topology.state_id(phone, s), left, right]) for s in range(states)]
         assert units.pdfs[unit].tolist() == pdfs + [-1] * (units.pdfs.shape[1] - states)
-    assert seen == set(range(len(units.phone)))  # and none besides
+    assert unit_ids == set(range(len(units.phone)))  # and none besides
 
 
 @settings(deadline=None, max_examples=30)
@@ -95,8 +95,8 @@ def test_left_and_phone_and_unit_agree_on_the_right(hmms):
     """Behind one left neighbour the units of a phone divide the right neighbours among them."""
     units = hmms.context_units
     for left, phone in itertools.product(range(1, 6), repeat=2):
-        mine = set(units.index[left, phone, 1:].tolist())
-        shared = sum(units.right[unit, 1:].astype(int) for unit in mine)
+        units_of_phone = set(units.index[left, phone, 1:].tolist())
+        shared = sum(units.right[unit, 1:].astype(int) for unit in units_of_phone)
         assert shared.tolist() == [1] * 5
 
 
@@ -117,9 +117,9 @@ def test_a_pickle_carries_no_tables_and_a_process_makes_them_once(hmms):
     hmms.table, hmms.context_units  # noqa: B018 - made when first used
     pickled = pickle.dumps(hmms)
     assert len(pickled) < fresh + 1500
-    found, again = pickle.loads(pickled), pickle.loads(pickled)
-    assert torch.equal(found.table, hmms.table)
-    assert again is found  # as each item of work brings the senones along
+    first_copy, second_copy = pickle.loads(pickled), pickle.loads(pickled)
+    assert torch.equal(first_copy.table, hmms.table)
+    assert second_copy is first_copy  # as each item of work brings the senones along
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

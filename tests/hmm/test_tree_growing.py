@@ -87,7 +87,7 @@ def test_known_contexts_are_found(cluster_threshold):
         assert (root.node.ask, root.node.phones) == ("left", VOWELS)
 
 
-def test_leaves_that_belong_together_are_clustered():
+def test_similar_leaves_are_clustered():
     def label(left, state, right):
         return left in VOWELS or right in NASALS  # takes three leaves, two of them alike
 
@@ -104,7 +104,7 @@ def test_leaves_that_belong_together_are_clustered():
     assert partition(TOPOLOGY, tree.pdf) == partition(TOPOLOGY, label)
 
 
-def test_variants_are_told_apart_by_questions_about_the_phone_itself():
+def test_variants_are_split_by_questions_about_the_centre_phone():
     topology = Topology(("SIL", "A0", "A1", "A2"), silence_phones=("SIL",), states=1)
     first = topology.state_id(2, 0)
 
@@ -126,7 +126,7 @@ def test_variants_are_told_apart_by_questions_about_the_phone_itself():
 def brute_force_split(x, left, states, right, topology, questions, floor, min_frames):
     """The largest gain of one split of one root, and all splits that have it."""
     centre = np.array(topology.phone_of_state_id)[states]
-    asked = {"left": left, "centre": centre, "right": right}
+    context_phones = {"left": left, "centre": centre, "right": right}
 
     def fitted(rows):
         mean, variance = x[rows].mean(0), np.maximum(x[rows].var(0), floor)
@@ -134,16 +134,16 @@ def brute_force_split(x, left, states, right, topology, questions, floor, min_fr
             dtype=np.float64
         )
 
-    found = []
+    splits = []
     for state in sorted(set(states[states >= 2].tolist())):
-        mine = states == state
-        for (ask, ids), phones in product(asked.items(), questions):
-            yes = mine & np.isin(ids, list(phones))
-            no = mine & ~yes
+        in_state = states == state
+        for (ask, ids), phones in product(context_phones.items(), questions):
+            yes = in_state & np.isin(ids, list(phones))
+            no = in_state & ~yes
             if min(yes.sum(), no.sum()) >= min_frames:
-                found.append((fitted(yes) + fitted(no) - fitted(mine), (state, ask, phones)))
-    best = max(found, default=(0.0, None))[0]
-    return best, [split for gain, split in found if gain > best - 1e-6]
+                splits.append((fitted(yes) + fitted(no) - fitted(in_state), (state, ask, phones)))
+    best = max(splits, default=(0.0, None))[0]
+    return best, [split for gain, split in splits if gain > best - 1e-6]
 
 
 @settings(max_examples=40, deadline=None)
@@ -314,7 +314,7 @@ def test_low_rate_topology_and_unseen_phones_have_pdfs():
     assert [leaf.frames for r in tree.roots[4:6] for leaf in leaves(r.node)] == [10, 0]
 
 
-def test_nothing_to_grow_from():
+def test_statistics_without_frames_are_an_error():
     with pytest.raises(TreeError, match="no frames"):
         build_tree(TreeStatistics(2), TOPOLOGY, QUESTIONS, TreeConfig())
 

@@ -100,12 +100,12 @@ def test_the_flow_of_hubscr(tmp_path):
         [HUBSCR, "-V", "-g", "x.glm", "-l", "english", "-h", "hub4", "-r", "x.stm", "x.ctm"],
         tmp_path,
     )
-    theirs = [
+    sclite_counts = [
         sum(column) for column in zip(*counts_of(tmp_path / "x.ctm.filt.pra").values(), strict=True)
     ]
     names = [f"--ref={tmp_path}/x.stm", f"--hyp={tmp_path}/x.ctm", f"--glm={tmp_path}/x.glm"]
     done = CliRunner().invoke(cli.main, ["score", *names])
-    correct, wrong, deleted, inserted = theirs
+    correct, wrong, deleted, inserted = sclite_counts
     rate = f"[ {wrong + deleted + inserted} / {correct + wrong + deleted}, {inserted} ins, "
     assert f"{rate}{deleted} del, {wrong} sub ]" in done.stdout
     assert wrong + deleted > 0

@@ -93,25 +93,30 @@ def _rows(folder, name, phones):
     if len(text) != len(numbers) or not text:
         yield f"{name}: other lines in .int"
     for symbols, ids in zip(text, numbers, strict=False):
-        row, how = symbols.split(), []
+        row, flags = symbols.split(), []
         if name == "roots":
-            how, row = row[:2], row[2:]
-            if how[0] not in ("shared", "not-shared") or how[1] not in ("split", "not-split"):
+            flags, row = row[:2], row[2:]
+            if flags[0] not in ("shared", "not-shared") or flags[1] not in (
+                "split",
+                "not-split",
+            ):
                 yield "roots: how"
         if name == "word_boundary":
-            row, how = row[:1], row[1:]
-            if len(how) != 1 or how[0] not in BOUNDARIES:
+            row, flags = row[:1], row[1:]
+            if len(flags) != 1 or flags[0] not in BOUNDARIES:
                 yield "word_boundary: kind"
         expected = [str(phones.get(phone)) for phone in row]
-        if ids.split() != (expected + how if name == "word_boundary" else how + expected):
+        if ids.split() != (expected + flags if name == "word_boundary" else flags + expected):
             yield f"{name}: other phones in .int"
         yield row
 
 
 def _topology_faults(folder, real):
     lines = (folder / "topo").read_text().split("\n")[:-1]
-    found = [int(number) for line in lines if not line.startswith("<") for number in line.split()]
-    if sorted(found) != sorted(real):
+    listed_phones = [
+        int(number) for line in lines if not line.startswith("<") for number in line.split()
+    ]
+    if sorted(listed_phones) != sorted(real):
         yield "topo: not each phone once"
 
 
@@ -145,11 +150,11 @@ def _boundary_faults(folder, phones, words, real, symbols, generator, sentences)
             if read is None:
                 yield f"{name}: lacks a word"
                 continue
-            heard = [p for p in read if p not in {phones[symbol] for symbol in symbols}]
-            if any(phone not in kinds for phone in heard):
+            phones_read = [p for p in read if p not in {phones[symbol] for symbol in symbols}]
+            if any(phone not in kinds for phone in phones_read):
                 yield f"{name}: reads other phones"
                 continue
-            states = [None, *(kinds[phone] for phone in heard), None]
+            states = [None, *(kinds[phone] for phone in phones_read), None]
             steps = list(itertools.pairwise(states))
             if any(to not in FOLLOWING[state] for state, to in steps):
                 yield f"{name}: boundaries within words"

@@ -88,25 +88,25 @@ def test_kaldi_reads_what_is_written_and_states_are_explained(folder):
 
 def test_phones_are_written_utterance_by_utterance(folder, monkeypatch):
     """No more than those of one utterance are in memory."""
-    read, known = [], []
+    read, reads_before_write = [], []
     load = AlignmentStore.load
     monkeypatch.setattr(AlignmentStore, "load", lambda self, u: read.append(u) or load(self, u))
 
     def write(rows, path):
         for utterance, _, _ in rows:
-            known.append((utterance, len(read)))
+            reads_before_write.append((utterance, len(read)))
 
     monkeypatch.setattr(alignments, "write_ctm", write)
     export_alignments(folder / "ali", folder / "system", folder / "kaldi")
-    assert dict(known) == {"u1": 1, "u2": 2}
+    assert dict(reads_before_write) == {"u1": 1, "u2": 2}
 
 
 def test_phones_as_ctm(folder):
     export_alignments(folder / "ali", folder / "system", folder / "out")
-    found = [
+    rows = [
         (e.utterance, e.token, e.start, e.duration) for e in read_ctm(folder / "out/phones.ctm")
     ]
-    assert found == [
+    assert rows == [
         ("u1", "SIL", 0.0, 0.03), ("u1", "A", 0.03, 0.04), ("u1", "B", 0.07, 0.04),
         ("u2", "A", 0.0, 0.03), ("u2", "A", 0.03, 0.04), ("u2", "SIL", 0.07, 0.05),
     ]  # fmt: skip

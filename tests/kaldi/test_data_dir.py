@@ -188,8 +188,8 @@ def test_names_of_sides(folder, audio, tmp_path, first, second):
 
 
 def test_two_sides_of_a_file_of_one_channel_are_a_fault(folder, audio, tmp_path):
-    wav, mine = audio(tmp_path / "s.wav"), audio(tmp_path / "b.wav")
-    path = folder(wav_scp=f"x {wav}\ny {wav}\nz {mine}\n", text="x A\ny B\nz C\n")
+    wav, mono = audio(tmp_path / "s.wav"), audio(tmp_path / "b.wav")
+    path = folder(wav_scp=f"x {wav}\ny {wav}\nz {mono}\n", text="x A\ny B\nz C\n")
     (path / "reco2file_and_channel").write_text("x s A\ny s B\nz b B\n")
     x, y, z = read_kaldi_dir(path)
     assert [fault_of(cut) for cut in (x, y, z)] == ["no-channel", "no-channel", None]
@@ -252,11 +252,11 @@ def test_of_two_speakers_the_first_is_kept_and_an_empty_one_is_none(folder, audi
         segments="u1 a 0 0.5\nu2 a 0.5 1\nu3 a 0 1\n",
         utt2spk="u1 ann\nu1 ben\nu2\nu3 ann\nu3 ann\n",
     )
-    one, two, three = read_kaldi_dir(path)
-    assert [speaker_of(cut) for cut in (one, two, three)] == ["ann", "a", "ann"]
-    assert one.custom == {"other_speaker": f"{path / 'utt2spk'}: ann, not ben"}
-    assert "no_speaker" in two.custom
-    assert three.custom is None
+    first, second, third = read_kaldi_dir(path)
+    assert [speaker_of(cut) for cut in (first, second, third)] == ["ann", "a", "ann"]
+    assert first.custom == {"other_speaker": f"{path / 'utt2spk'}: ann, not ben"}
+    assert "no_speaker" in second.custom
+    assert third.custom is None
 
 
 def test_commands_are_refused_and_not_run(folder, tmp_path):
@@ -324,12 +324,12 @@ def test_a_pipeline_fails_with_each_of_its_programs(folder, tmp_path):
 
 
 def test_a_program_whose_output_is_not_wanted_to_its_end_has_not_failed(tmp_path):
-    found = PipeRunner(tmp_path)("u", "yes | head -c 100")
-    assert found.fault is None
-    assert len(Path(found.path).read_bytes()) == 100
+    output = PipeRunner(tmp_path)("u", "yes | head -c 100")
+    assert output.fault is None
+    assert len(Path(output.path).read_bytes()) == 100
 
 
-def test_what_wrote_nothing_is_run_again(folder, audio, tmp_path):
+def test_a_command_without_output_runs_again(folder, audio, tmp_path):
     pipes, path = tmp_path / "pipes", tmp_path / "a.wav"
     data = folder(wav_scp=f"a test ! -e {path} || cat {path} |\n", text="a ONE\n")
     (cut,) = read_kaldi_dir(data, PipeRunner(pipes))
@@ -337,8 +337,8 @@ def test_what_wrote_nothing_is_run_again(folder, audio, tmp_path):
     audio(path, seconds=0.5)
     (cut,) = read_kaldi_dir(data, PipeRunner(pipes))
     assert cut.duration == 0.5
-    (kept,) = pipes.iterdir()
-    kept.write_bytes(b"")  # as earlier versions left it
+    (cached,) = pipes.iterdir()
+    cached.write_bytes(b"")  # as earlier versions left it
     (cut,) = read_kaldi_dir(data, PipeRunner(pipes))
     assert cut.duration == 0.5
 
@@ -484,12 +484,12 @@ def test_each_utterance_keeps_its_file_where_recordings_share_an_id(cut, tmp_pat
 
 
 def test_audio_that_wav_scp_cannot_name_is_left_out(cut, tmp_path):
-    fast, both = cut("a-2", "a"), cut("a-3", "a")
+    fast, two_files = cut("a-2", "a"), cut("a-3", "a")
     fast.recording = fast.recording.perturb_speed(0.9)
-    second = AudioSource("file", [1], both.recording.sources[0].source)
-    both.recording.sources.append(second)
-    both.recording.channel_ids = [0, 1]
-    done = export_data_dir([cut("a-1", "a"), fast, both], tmp_path / "out")
+    second = AudioSource("file", [1], two_files.recording.sources[0].source)
+    two_files.recording.sources.append(second)
+    two_files.recording.channel_ids = [0, 1]
+    done = export_data_dir([cut("a-1", "a"), fast, two_files], tmp_path / "out")
     assert (tmp_path / "out/text").read_text() == "a-1 A B\n"
     assert dict(done.left_out) == {
         "a-2": "its audio is changed when it is read, such as in speed: write it to a file",
@@ -519,8 +519,8 @@ def test_channels_come_back_as_they_were(audio, tmp_path, suffix):
         (0, "A", str(path)),
         (1, "B", str(path)),
     ]
-    for one, other in zip(cuts, back, strict=True):
-        assert torch.equal(load_cut_audio(one), load_cut_audio(other))
+    for original, restored in zip(cuts, back, strict=True):
+        assert torch.equal(load_cut_audio(original), load_cut_audio(restored))
     mono, _ = recording_or_fault(audio(tmp_path / "m.wav"), "m")
     export_data_dir([make_cut("m-1", mono, "X", "m")], tmp_path / "out")
     assert not (tmp_path / "out/reco2file_and_channel").exists()
@@ -531,7 +531,7 @@ def test_words_that_kaldi_reserves_are_an_error_that_names_the_line(cut, tmp_pat
         export_data_dir([cut("a-1", "a", "X </s>")], tmp_path / "out")
 
 
-def test_notes_on_what_kaldi_would_take_otherwise(cut, tmp_path):
+def test_recordings_with_several_channels_are_a_note(cut, tmp_path):
     done = export_data_dir([cut("a-1", "a", channels=2), cut("a-2", "a")], tmp_path / "out")
     (note,) = done.notes
     assert "1 utterances are of recordings with several channels" in note

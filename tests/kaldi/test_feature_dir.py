@@ -153,7 +153,7 @@ def test_a_folder_without_features_or_text_is_refused(folder, name):
         read_feature_dir(folder)
 
 
-def test_what_needs_audio_says_that_there_is_none(folder, tmp_path):
+def test_reading_audio_of_imported_features_is_an_error(folder, tmp_path):
     cuts = read_feature_dir(write_feature_dir(folder, matrices(IDS)))
     with pytest.raises(AudioError, match="a1: its corpus has features instead of audio"):
         load_cut_audio(cuts[0])
@@ -195,9 +195,9 @@ def test_only_shards_of_changed_archives_are_copied_again(folder, tmp_path):
     cuts = read_feature_dir(write_feature_dir(folder, features))
     digests = {audio_of(cuts[0]): "first"}
     imported(cuts, tmp_path / "plp", audio=digests)
-    before = (tmp_path / "plp/done/000000.json").stat().st_mtime_ns
+    modified_ns = (tmp_path / "plp/done/000000.json").stat().st_mtime_ns
     imported(cuts, tmp_path / "plp", audio=digests)
-    assert (tmp_path / "plp/done/000000.json").stat().st_mtime_ns == before
+    assert (tmp_path / "plp/done/000000.json").stat().st_mtime_ns == modified_ns
     write_feature_dir(folder, {id: matrix + 1 for id, matrix in features.items()})
     imported(cuts, tmp_path / "plp", audio={audio_of(cuts[0]): "second"})
     loaded = FeatureStore(tmp_path / "plp").load("a1")
@@ -232,14 +232,14 @@ def splits(tmp_path):
 
 def test_values_dimensions_and_copies_are_found(splits, tmp_path):
     faults = find_feature_faults(splits)
-    kinds = {(split, id): found[0][0] for (split, id, _), found in faults.items()}
+    kinds = {(split, id): records[0][0] for (split, id, _), records in faults.items()}
     assert kinds == {
         ("train", "nan"): "unreadable-features",
         ("train", "large"): "unreadable-features",
         ("train", "wide"): "other-dimension",
         ("test", "copy"): "same-audio-and-text",
     }
-    details = {id: found[0][1] for (_, id, _), found in faults.items()}
+    details = {id: records[0][1] for (_, id, _), records in faults.items()}
     archive = tmp_path / "train/feats.ark"
     assert details["nan"].startswith(f"{archive}: values that are no numbers")
     assert details["nan"].endswith("in 1 frames, first 7")

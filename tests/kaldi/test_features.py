@@ -61,29 +61,29 @@ def test_text_archives_cannot_be_compressed(small_store, tmp_path):
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_a_full_disk_is_told_and_leaves_no_archive(small_store, tmp_path, text):
+def test_a_full_disk_is_an_error_and_leaves_no_archive(small_store, tmp_path, text):
     export_features(small_store.path, tmp_path / "out", text=text)
     size = (tmp_path / "out/feats.000000.ark").stat().st_size
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, limits[1]))
     try:
         with pytest.raises(KaldiIoError, match=r"feats.000000.ark: cannot be written"):
             export_features(small_store.path, tmp_path / "out", text=text)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     left = {path.name for path in (tmp_path / "out").iterdir()}
     assert not left & {"feats.000000.ark", ".feats.000000.scp", "feats.scp"}
 
 
-def test_kaldi_reads_what_is_written(small_store, tmp_path):
+def test_kaldi_reads_exported_features(small_store, tmp_path):
     export_features(small_store.path, tmp_path)
     with kaldi.SequentialFloatMatrixReader(f"scp:{tmp_path}/feats.scp") as reader:
-        found = {key: matrix.copy() for key, matrix in reader}
-    assert list(found) == sorted(small_store.store.ids, key=str.encode)
-    for id, matrix in found.items():
+        matrices = {key: matrix.copy() for key, matrix in reader}
+    assert list(matrices) == sorted(small_store.store.ids, key=str.encode)
+    for id, matrix in matrices.items():
         np.testing.assert_array_equal(matrix, small_store.store.load(id).numpy())
-    text = "".join(f"{id} X\n" for id in found)
-    wavs = "".join(f"{id} x.wav\n" for id in found)
+    text = "".join(f"{id} X\n" for id in matrices)
+    wavs = "".join(f"{id} x.wav\n" for id in matrices)
     (tmp_path / "text").write_text(text)
     (tmp_path / "wav.scp").write_text(wavs)
     faults = data_dir_faults(tmp_path)
@@ -172,10 +172,10 @@ def test_a_killed_import_leaves_no_store_and_a_new_one_no_strays(table, tmp_path
     assert len(FeatureStore(out).shards) == 3
     path = table(a=np.zeros((360, 2)), b=np.zeros((360, 2)))
 
-    def killed(folder, number, *rest):
+    def killed(folder, number, *fields):
         if number:
             raise KeyboardInterrupt
-        return write_shard(folder, number, *rest)
+        return write_shard(folder, number, *fields)
 
     monkeypatch.setattr(features, "write_shard", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -197,9 +197,9 @@ def test_in_a_data_directory_with_new_ids_features_have_them(small_store, tmp_pa
     for table in ("feats.scp", "utt2spk", "utt2num_frames"):
         lines = (tmp_path / table).read_text().splitlines()
         assert {line.split()[0] for line in lines} == {*named.values()}
-    found = entries(tmp_path / "feats.scp")
+    index = entries(tmp_path / "feats.scp")
     original = small_store.store.load(first).numpy()
-    np.testing.assert_array_equal(read_matrix(found[named[first]]), original)
+    np.testing.assert_array_equal(read_matrix(index[named[first]]), original)
     (tmp_path / "utt_map").write_text("new old\n")
     with pytest.raises(ToolkitError, match="is of other utterances"):
         export_features(small_store.path, tmp_path)
