@@ -135,7 +135,7 @@ def test_a_streamed_flac_is_read_whole_in_part_and_in_memory(audio, streamed, tm
 
 @pytest.mark.parametrize("rate", [16000, 8000, 11025, 44100, 48000])
 @pytest.mark.parametrize("seconds", [0.01, 0.37, 10.0])
-def test_pieces_make_up_the_whole(audio, tmp_path, rate, seconds):
+def test_blocks_concatenate_to_the_whole_audio(audio, tmp_path, rate, seconds):
     path = audio(tmp_path / "a.wav", 1.234, rate, channels=2)
     for options in ({}, {"channel": 1}, {"offset": 0.1, "duration": 0.7}):
         whole = load_audio(path, 16000, **options)
@@ -162,7 +162,7 @@ def test_files_that_cannot_seek_are_read_from_their_beginning(tmp_path):
         assert torch.equal(torch.cat(list(pieces)), whole[part])
 
 
-def test_a_piece_comes_before_the_next_is_read(audio, tmp_path):
+def test_a_block_is_returned_before_the_next_is_read(audio, tmp_path):
     path = audio(tmp_path / "a.wav", 60.0, 8000)
     first = next(audio_blocks(path, 16000, 0.1))
     assert 1500 < len(first) <= 1600
@@ -191,7 +191,7 @@ def test_an_interrupt_ends_a_pipe():
     assert len(block) == 160
 
 
-def test_faults_are_those_of_reading_the_whole(audio, truncate, tmp_path):
+def test_errors_equal_those_of_reading_the_whole(audio, truncate, tmp_path):
     good = audio(tmp_path / "good.wav", 1.0)
     (tmp_path / "text.flac").write_text("no audio at all")
     (tmp_path / "samples.raw").write_bytes(b"1234")
@@ -217,7 +217,7 @@ def test_faults_are_those_of_reading_the_whole(audio, truncate, tmp_path):
         list(audio_blocks(loud, 16000, 0.1))
 
 
-def test_a_rate_that_is_no_audios_is_refused_before_a_filter_is_made_for_it(audio, tmp_path):
+def test_an_impossible_rate_is_refused_before_a_filter_is_designed(audio, tmp_path):
     content = bytearray(audio(tmp_path / "a.wav").read_bytes())
     content[24:28] = (1_999_999_999).to_bytes(4, "little")
     (tmp_path / "a.wav").write_bytes(content)
@@ -244,7 +244,7 @@ def designed(monkeypatch):
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000, 16001])
-def test_the_result_is_that_of_scipy(rate):
+def test_resampling_equals_scipy(rate):
     samples = np.random.default_rng(rate).standard_normal(rate // 2).astype(np.float32)
     common = math.gcd(rate, 16000)
     whole = resample_poly(samples, 16000 // common, rate // common)

@@ -158,9 +158,7 @@ def test_too_many_failures_are_an_error(cuts, tmp_path):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:0"])
-def test_utterances_shorter_than_a_window_are_listed_and_no_error(
-    cuts, make_cut, tmp_path, caplog, device
-):
+def test_utterances_shorter_than_a_window_are_listed(cuts, make_cut, tmp_path, caplog, device):
     """Training has none: the check excludes them. Decodes count their words as deleted."""
     short = [make_cut(f"short{number}", "a", seconds=0.02) for number in range(2)]
     headline = extract([*cuts, *short], CONFIG, tmp_path / "f", device=device)
@@ -178,7 +176,7 @@ def test_stores_that_do_not_list_failures_have_none(small_store):
     assert small_store.store.failed_cuts == []
 
 
-def test_a_bug_names_the_utterance(cuts, tmp_path, monkeypatch):
+def test_an_exception_names_the_utterance(cuts, tmp_path, monkeypatch):
     def fail(cut, rate):
         raise ZeroDivisionError
 
@@ -212,7 +210,7 @@ def test_shards_hold_whole_speakers_and_have_similar_durations(make_cut):
     assert len(pack_shards(cuts, 100.0)) == 1
 
 
-def test_a_speakers_cuts_go_by_time_or_else_by_id(make_cut):
+def test_cuts_of_a_speaker_are_sorted_by_time_or_id(make_cut):
     timed = [make_cut(name, "a", time=t) for name, t in (("x", 3), ("y", 1), ("z", 2))]
     untimed = [make_cut("q", "b"), make_cut("p", "b", time=9)]
     (shard,) = pack_shards(timed + untimed, 1.0)
@@ -271,7 +269,7 @@ def test_another_device_stores_what_the_cpu_stores(cuts, tmp_path, make_cut):
     assert failed[0].count("\n") == 2
 
 
-def test_a_bug_on_another_device_names_the_utterance(cuts, tmp_path, monkeypatch):
+def test_an_exception_on_another_device_names_the_utterance(cuts, tmp_path, monkeypatch):
     def fail(cut, rate):
         raise RuntimeError("a bug") if cut.id == "b1" else AudioError("broken")
 

@@ -29,7 +29,7 @@ def peak_of_extraction(folder, recordings):
     return peak_bytes()
 
 
-def test_eight_times_the_recordings_take_as_much_memory(tmp_path):
+def test_memory_does_not_grow_with_the_number_of_recordings(tmp_path):
     peaks = []
     for recordings in (16, 128):
         folder = tmp_path / str(recordings)

@@ -151,7 +151,7 @@ def test_log_mel_beside_mfcc_equals_its_definition(noise, engine):
         torch.testing.assert_close(features[t].double(), expected, rtol=1e-3, atol=5e-3)
 
 
-def test_the_cepstral_transform_is_kaldis(noise, engine):
+def test_the_cepstral_transform_equals_kaldi(noise, engine):
     common = {"num_mel_bins": 80, "frame_length_ms": 32.0}
     log_mel = Frontend(FrontendConfig(**common), engine)(noise).double()
     expected = Frontend(FrontendConfig("mfcc", num_ceps=20, **common), engine)(noise)
@@ -183,7 +183,7 @@ def test_log_mel_beside_mfcc_is_extracted_and_stored(make_cut, tmp_path):
 
 @pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
 @pytest.mark.parametrize("num_samples", [400, 479, 480, 16000, 16079, 16080])
-def test_the_number_of_frames_is_that_of_every_kind(kind, num_samples, engine):
+def test_every_kind_has_the_same_number_of_frames(kind, num_samples, engine):
     config = FrontendConfig(kind=kind)
     features = Frontend(config, engine)(torch.randn(num_samples) * 0.1)
     assert features.shape == ((num_samples + 80) // 160, config.dimension)
@@ -241,7 +241,7 @@ def test_refuses_windows_that_would_take_all_memory(wrong):
 
 
 @pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
-def test_a_batch_is_its_utterances(kind, engine):
+def test_a_batch_equals_its_utterances(kind, engine):
     frontend = Frontend(FrontendConfig(kind), engine)
     utterances = [0.1 * torch.randn(n) for n in (16000, 479, 8123)]
     utterances += [torch.zeros(4000), torch.zeros(100), torch.full((4000,), float("nan"))]
@@ -263,12 +263,12 @@ def no_engine_set(monkeypatch):
     module.kaldifeat_import_error.cache_clear()
 
 
-def test_kaldifeat_computes_where_it_is_installed(monkeypatch):
+def test_kaldifeat_is_the_engine_when_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "kaldifeat", sys)
     assert feature_backend() == frontend_engine() == engines()["front end"] == "kaldifeat"
 
 
-def test_torch_computes_elsewhere(monkeypatch):
+def test_torch_is_the_engine_without_kaldifeat(monkeypatch):
     monkeypatch.setitem(sys.modules, "kaldifeat", None)
     assert feature_backend() == frontend_engine() == engines()["front end"] == "torch"
     assert Frontend(FrontendConfig()).engine == "torch"
@@ -397,7 +397,7 @@ def test_durbin_solves_the_normal_equations(spectra):
         assert float(energy[t]) == pytest.approx(float(r[0] + expected @ r[1:]), rel=1e-6)
 
 
-def test_a_tone_leaves_a_hundred_thousandth_per_order():
+def test_the_residual_of_a_tone_is_floored():
     tone = torch.cos(torch.arange(3, dtype=torch.float64))[:, None]
     _, energy = durbin(tone)
     assert float(energy) == pytest.approx((1 - math.cos(1) ** 2) * 1e-5)

@@ -123,7 +123,7 @@ def test_each_speakers_static_features_are_centred(small_store):
 
 
 @pytest.mark.parametrize("matrix", [None, projection()])
-def test_the_front_end_comes_back_from_disk_and_pickle(matrix, tmp_path):
+def test_the_front_end_round_trips_through_disk_and_pickle(matrix, tmp_path):
     frontend = GmmFrontend(2, matrix)
     frontend.save(tmp_path)
     files = {"features.json"} | ({"projection.safetensors"} if matrix is not None else set())
@@ -210,7 +210,7 @@ def test_no_frames():
     assert add_deltas(torch.empty(0, 13)).shape == (0, 39)
 
 
-def test_frames_stand_between_their_neighbours():
+def test_splicing_concatenates_neighbouring_frames():
     x = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
     joined = splice(x, 2, 1)
     assert joined.shape == (7, 12)

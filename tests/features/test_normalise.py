@@ -53,14 +53,14 @@ def test_carried_state_equals_concatenation(normaliser):
     torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-6)
 
 
-def test_is_causal(normaliser):
+def test_normalisation_is_causal(normaliser):
     x = torch.randn(40, 3)
     changed = x.clone()
     changed[25:] += 100
     assert torch.equal(normaliser.apply(x)[:25], normaliser.apply(changed)[:25])
 
 
-def test_of_whole_files_equals_the_formulas(normaliser):
+def test_whole_file_normalisation_equals_the_formulas(normaliser):
     x = 10 + 3 * torch.randn(57, 3).double()
     whole, mean, spread = replace(normaliser, scope="whole"), normaliser.prior_mean, 20
     state = CmnState(31, torch.tensor([300.0, 50.0, -90.0], dtype=torch.float64))
@@ -144,7 +144,7 @@ def test_a_constant_dimension_stays_finite():
     assert stats.std.item() >= 1e-5
 
 
-def test_saves_bit_for_bit(normaliser, tmp_path):
+def test_a_normaliser_is_saved_bit_for_bit(normaliser, tmp_path):
     normaliser.save(tmp_path / "normaliser.json")
     again = Normaliser.load(tmp_path / "normaliser.json")
     x = torch.randn(20, 3)

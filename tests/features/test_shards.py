@@ -188,5 +188,5 @@ def test_the_order_of_the_groups_does_not_matter(sizes, count, random):
         *[(7200, 0.1, 20), (90, 0.005, 5), (36_000, 1, 10)],
     ],
 )
-def test_a_split_of_minutes_keeps_several_processes_busy(seconds, hours, shards):
+def test_a_few_minutes_are_split_into_several_shards(seconds, hours, shards):
     assert number_of_shards(seconds, hours) == shards

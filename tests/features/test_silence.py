@@ -51,7 +51,7 @@ def test_all_frames_of_other_features_count():
     assert counted_frames(torch.full((5, 3), -100.0), "lda_mllt").all()
 
 
-def test_spans_and_frames_outside_them_say_the_same():
+def test_spans_and_counted_frames_agree():
     counted = torch.tensor([False, True, True, False, False, True, False])
     assert spans(~counted) == [[0, 1], [3, 5], [6, 7]]
     assert torch.equal(outside(spans(~counted), 7), counted)
@@ -89,7 +89,7 @@ def test_zeros_change_no_other_normalised_frame(normaliser, scope, at):
     torch.testing.assert_close(state.sum, x.double().sum(0))
 
 
-def test_zeros_before_all_else_are_finite_without_a_prior(normaliser):
+def test_leading_zeros_are_finite_without_a_prior(normaliser):
     bare = replace(normaliser, prior_frames=0)
     zeros = torch.full((9, 4), LOG_FLOOR)
     assert bare.apply(zeros).isfinite().all()
@@ -166,7 +166,7 @@ def test_a_speaker_of_silence_alone_has_a_mean_of_zero(small_store, tmp_path):
         estimate_normaliser(store)
 
 
-def test_damaged_spans_are_refused_by_name(small_store, tmp_path):
+def test_damaged_spans_of_silence_are_an_error(small_store, tmp_path):
     store = write_store(tmp_path / "padded", small_store, 10)
     path = store.path / "shards" / "cuts.000000.jsonl"
     lines = path.read_text().splitlines()

@@ -93,7 +93,7 @@ def test_features_of_many_values_are_clustered_by_their_principal_components():
     assert partition(range(len(drawn)), clusters) == expected
 
 
-def test_none_and_one_recording():
+def test_no_recording_and_one_recording():
     assert cluster_recordings([]) == []
     assert cluster_recordings([FrameStatistics.of(np.ones((80, 20)))]) == [0]
 
@@ -161,7 +161,7 @@ def test_pieces_of_a_recording_have_the_same_speaker(unnamed):
     assert {speaker_of(piece) for piece in pieces} == {speaker_of(unnamed[2])}
 
 
-def test_too_many_recordings_are_an_error_that_names_the_way_out(unnamed, monkeypatch):
+def test_too_many_recordings_are_an_error_with_advice(unnamed, monkeypatch):
     monkeypatch.setattr(module, "MAX_RECORDINGS", 5)
     with pytest.raises(SpeakerClusteringError, match=r"6 recordings .* corpus.speakers=recording"):
         name_speakers(unnamed)

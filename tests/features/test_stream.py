@@ -27,7 +27,7 @@ def test_blocks_give_the_features_of_the_whole(
     assert torch.allclose(features, whole, atol=1e-3)
 
 
-def test_faults_are_those_of_reading_the_whole(audio, frontend, tmp_path):
+def test_errors_equal_those_of_reading_the_whole(audio, frontend, tmp_path):
     with pytest.raises(AudioError, match=r"none\.wav"):
         extract_file(tmp_path / "none.wav", frontend)
     (tmp_path / "text.wav").write_text("no audio")
@@ -37,7 +37,7 @@ def test_faults_are_those_of_reading_the_whole(audio, frontend, tmp_path):
         extract_file(audio(tmp_path / "short.wav", 0.01), frontend)
 
 
-def test_faults_of_files_are_named_as_elsewhere(audio, frontend, tmp_path):
+def test_faulty_files_are_an_error_with_their_name(audio, frontend, tmp_path):
     (tmp_path / "empty.wav").write_bytes(b"")
     (tmp_path / "film.m4a").write_bytes(b"\0\0\0\x14ftypM4A ")
     (tmp_path / "folder.wav").mkdir()

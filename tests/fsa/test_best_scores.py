@@ -50,7 +50,7 @@ def acyclic(draw):
 
 @settings(deadline=None)
 @given(acyclic())
-def test_scores_are_those_of_the_best_of_all_paths(fst):
+def test_scores_equal_the_best_of_all_paths(fst):
     states = range(fst.num_states)
     forward, backward = forward_scores(fst), backward_scores(fst)
     assert forward.dtype == backward.dtype == np.float64

@@ -70,7 +70,7 @@ def test_a_large_state_is_searched_from_the_smaller_side():
 
 
 @pytest.mark.parametrize("wrong", ["two words", "a word at the end", "an epsilon"])
-def test_arguments_of_another_form_are_refused(wrong):
+def test_malformed_transducers_are_refused(wrong):
     a = fst_from_arcs([(0, 1, 1, 3, 0.0)], [1])
     b = fst_from_arcs([(0, 1, 3 if wrong != "an epsilon" else 0, 3, 0.0)], [1])
     if wrong == "two words":

@@ -129,7 +129,7 @@ def test_k2_agrees():
     assert composed.num_states <= lg.shape[0]
 
 
-def test_lm_scores_are_the_grammars():
+def test_lm_scores_equal_those_of_the_grammar():
     graph = compose_words(lexicon(), GRAMMAR, 4, 4)
     lm = transductions(replace(graph, scores=graph.scores - graph.lm_scores), 7)
     assert lm.keys() == transductions(graph, 7).keys()

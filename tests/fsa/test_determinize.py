@@ -66,7 +66,7 @@ def test_scores_and_words_come_as_early_as_they_are_decided():
     ]
 
 
-def test_words_of_the_past_do_not_multiply_the_states_of_the_future():
+def test_pending_words_do_not_multiply_later_states():
     """Each of 50 words leads to the same long sequence: once in the result."""
     arcs = [(0, 1, 10 + k, k + 1, -k / 8) for k in range(50)]
     arcs += [(1 + k, 2 + k, 1, 0, -1.0) for k in range(100)]

@@ -137,7 +137,7 @@ def check_against_enumeration(seed, frames, criterion):
 
 
 @pytest.mark.parametrize("criterion", VARIANTS, ids=names)
-def test_value_and_gradient_are_those_of_all_paths(criterion):
+def test_value_and_gradient_equal_the_sum_over_all_paths(criterion):
     gradients = [check_against_enumeration(seed, 4, criterion) for seed in range(3)]
     assert max(gradient.abs().max() for gradient in gradients) > 1e-2
 
@@ -201,7 +201,7 @@ def test_gradient_is_kaldis_closed_form(criterion):
 
 
 @pytest.mark.parametrize("criterion", VARIANTS[:6], ids=names[:6])
-def test_gradient_is_the_slope(criterion):
+def test_gradient_equals_finite_differences(criterion):
     fsa = random_lattice(3, frames=20, width=6)
     scores, reference = draw(3, 20)
     if criterion.kind == "mmi":  # has a slope where the reference is missing unless dropped
@@ -229,7 +229,7 @@ def test_a_constant_added_to_a_frame_does_not_matter(criterion):
 
 
 @pytest.mark.parametrize("criterion", VARIANTS, ids=names)
-def test_a_batch_is_its_utterances_and_padding_is_not_read(criterion):
+def test_a_batch_equals_its_utterances_and_padding_is_not_read(criterion):
     lengths = [5, 2, 4]
     fsas = [random_lattice(seed, n) for seed, n in enumerate(lengths)]
     drawn = [draw(seed, n) for seed, n in enumerate(lengths)]

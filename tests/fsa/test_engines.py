@@ -61,7 +61,7 @@ def test_without_a_beam_the_lattice_holds_every_path(random_graph, engine, seed,
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_best_path_is_that_of_enumeration(random_graph, engine, seed):
+def test_the_best_path_equals_enumeration(random_graph, engine, seed):
     reference_graph = random_graph(seed)
     graph, scores = load_fst(reference_graph.path), drawn(seed, 5, reference_graph.labels)
     best = max(reference_graph.score(path, scores) for path in reference_graph.paths(5))
@@ -84,7 +84,7 @@ def test_several_utterances_are_each_searched_in_their_graph(random_graph, engin
         assert path.pdfs.tolist() == single.pdfs.tolist()
 
 
-def test_no_path_to_the_end_is_none(engine):
+def test_a_search_without_a_final_state_gives_no_lattice(engine):
     """One word of three frames: two do not suffice, nor do four."""
     graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 2, 0, 0.0), (2, 3, 1, 0, 0.0)], [3])
     for frames in (1, 2, 3, 4):
@@ -107,7 +107,7 @@ def test_a_graph_without_arcs_has_no_paths(engine):
 
 
 @pytest.mark.parametrize("frames", [3, 19, 20, 21, 40, 45])
-def test_a_search_that_dies_early_ends_as_none(engine, frames):
+def test_a_search_that_loses_all_states_gives_no_lattice(engine, frames):
     """Two frames suffice for the whole graph: the levels after them are empty."""
     graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 1, 0, 0.0)], [2])
     assert search_lattice(torch.zeros(frames, 1), graph, WIDE) is None

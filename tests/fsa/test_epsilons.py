@@ -39,7 +39,7 @@ def test_without_words_nothing_is_left_out(fst):
     )
 
 
-def test_words_and_scores_of_epsilons_go_to_the_arcs_that_read():
+def test_words_and_scores_of_epsilons_move_to_labelled_arcs():
     # From the start, between two arcs, and before the end.
     arcs = [(0, 1, 0, 5, -0.5), (1, 2, 1, 6, -1.0), (2, 3, 0, 7, -0.25), (3, 4, 0, 0, 0.0)]
     arcs += [(4, 5, 2, 0, -1.0), (5, 6, 0, 8, -2.0)]
@@ -55,14 +55,14 @@ def test_an_empty_input_may_write_words():
     assert transductions(fst, 3) == {((), (5,)): -0.5}
 
 
-def test_the_better_of_two_ways_is_taken_whatever_their_length():
+def test_the_better_of_two_epsilon_paths_wins_whatever_their_length():
     arcs = [(0, 1, 1, 0, 0.0), (1, 4, 0, 5, -3.0), (1, 2, 0, 6, -1.0), (2, 4, 0, 7, -1.0)]
     fst = remove_epsilon(fst_from_arcs(arcs, [4]))
     assert transductions(fst, 4) == {((1,), (6, 7)): -2.0}
 
 
 @pytest.mark.parametrize("gain", [0.0, -0.5])
-def test_cycles_of_epsilons_that_gain_nothing_are_gone_round_at_most_once(gain):
+def test_epsilon_cycles_without_gain_are_traversed_at_most_once(gain):
     arcs = [(0, 1, 1, 3, 0.0), (1, 2, 0, 0, 0.3), (2, 3, 0, 0, -0.1), (3, 1, 0, 0, gain - 0.2)]
     fst = remove_epsilon(fst_from_arcs([*arcs, (2, 4, 2, 0, 0.0), (1, 4, 3, 0, 0.0)], [4]))
     scores = transductions(fst, 4)
@@ -70,7 +70,7 @@ def test_cycles_of_epsilons_that_gain_nothing_are_gone_round_at_most_once(gain):
     assert scores[(1, 3), (3,)] == pytest.approx(0.0)
 
 
-def test_a_cycle_of_epsilons_that_gains_is_an_error():
+def test_an_epsilon_cycle_with_gain_is_an_error():
     arcs = [(0, 1, 1, 3, 0.0), (1, 2, 0, 0, 0.3), (2, 1, 0, 0, -0.2), (2, 3, 1, 0, 0.0)]
     with pytest.raises(EpsilonError, match="gains"):
         remove_epsilon(fst_from_arcs(arcs, [3]))

@@ -94,7 +94,7 @@ def test_sums_and_gradients_are_those_of_all_paths(recursion, seed):
         assert expected_gradient.abs().max() > 1e-2
 
 
-def test_gradients_are_slopes(recursion):
+def test_gradients_equal_finite_differences(recursion):
     lattices = drawn_batch(11)
     packed, values = pack(lattices, CPU), drawn_values(11, lattices)
     scores = packed.scores.clone().requires_grad_()
@@ -158,7 +158,7 @@ def test_scores_that_are_not_finite(recursion, bad):
     assert sums[1] == expected[1]
 
 
-def test_posteriors_are_those_of_k2(recursion):
+def test_posteriors_equal_k2(recursion):
     pytest.importorskip("k2")
     from toolkit.fsa.k2_engine import total_scores_and_posteriors
 

@@ -150,7 +150,7 @@ def test_higher_orders_and_pruned_models(files):
         assert_scores_equal(scores, best_scores(listed, 4, 5))
 
 
-def test_contexts_that_nothing_follows_are_passed_over(files):
+def test_contexts_without_successors_are_skipped(files):
     fst = grammar_acceptor(*files)
     for state in range(fst.num_states - 1):
         leaving = fst.labels[fst.source == state].tolist()

@@ -78,7 +78,7 @@ def test_too_few_frames_give_no_alignment(toy):
     assert align(toy, hmms, [torch.zeros(4, hmms.num_pdfs)], [[1]]) != [None]
 
 
-def test_a_batch_aligns_as_its_utterances_do(toy):
+def test_batch_alignments_equal_single_ones(toy):
     hmms = toy.senones()
     transcripts = [[2, 3], [1], [1, 1, 1], [3]]
     generator = torch.Generator().manual_seed(4)

@@ -169,7 +169,7 @@ def test_graphs_have_no_epsilons_and_only_states_that_lead_somewhere(toy):
         assert connect(graph).num_arcs == graph.num_arcs
 
 
-def test_a_graph_of_nothing_but_silence(toy):
+def test_an_empty_transcript_reads_silence(toy):
     """An empty transcript; silence of one state may last any time."""
     hmms = toy.senones()
     graph = toy.transcript(hmms, [])

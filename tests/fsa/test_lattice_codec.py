@@ -53,7 +53,7 @@ def assert_same_arcs(decoded, original):
     degrees=st.lists(st.integers(1, 12), min_size=1, max_size=9),
     sizes=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8)), min_size=1, max_size=4),
 )
-def test_lattices_come_back_as_they_were(seed, degrees, sizes):
+def test_encoded_lattices_round_trip(seed, degrees, sizes):
     rng = np.random.default_rng(seed)
     graph = Graph(rng, degrees)
     lattices = [graph.lattice(rng, frames, paths) for frames, paths in sizes]
@@ -120,7 +120,7 @@ def test_a_lattice_of_another_length_is_refused():
             encode([whole, replace(whole, frames=frames), whole], graph.index)
 
 
-def test_damage_is_noticed():
+def test_damaged_shards_are_an_error():
     rng = np.random.default_rng(4)
     graph = Graph(rng, [5, 4, 3])
     data = encode([graph.lattice(rng, 8, 4)], graph.index)
@@ -173,7 +173,7 @@ def test_arcs_take_as_many_bits_as_their_information():
     assert 6 * arcs / 8 < len(data) < 1.2 * 6 * arcs / 8  # one of 64 arcs drawn at random
 
 
-def test_arcs_of_the_frame_before_take_little():
+def test_repeated_arcs_take_few_bytes():
     rng = np.random.default_rng(5)
     graph = Graph(rng, rng.integers(30, 40, 50))
     self_loop, *_ = np.flatnonzero(graph.destination[: graph.first[1]] == 0)

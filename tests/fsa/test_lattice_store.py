@@ -64,7 +64,7 @@ def written(random_graph, tmp_path):
     return Written(random_graph(3), tmp_path / "lattices", density=100.0)
 
 
-def test_with_acoustic_scores_a_whole_lattice_is_the_one_searched(written):
+def test_an_unpruned_lattice_with_acoustic_scores_equals_the_searched_one(written):
     store = written.store()
     assert store.ids == ["u0", "u1", "u2", "u3"]
     for name, scores in written.scores.items():
@@ -88,7 +88,7 @@ def test_with_acoustic_scores_a_whole_lattice_is_the_one_searched(written):
 
 
 @pytest.mark.parametrize("density", [2.0, 4.0])
-def test_every_arc_has_what_the_graph_has(random_graph, tmp_path, density):
+def test_arcs_have_the_labels_words_and_scores_of_the_graph(random_graph, tmp_path, density):
     written = Written(random_graph(4), tmp_path / "lattices", density)
     store, graph = written.store(), written.graph.fst
     for name, arcs in written.arcs.items():
@@ -124,7 +124,7 @@ def test_every_arc_has_what_the_graph_has(random_graph, tmp_path, density):
         assert [by_state[t] for t in targets] == reached
 
 
-def test_lattices_have_memory_of_their_own(written):
+def test_changing_a_loaded_lattice_changes_no_other(written):
     store = written.store()
     first = store.load("u1")
     columns = ("source", "target", "labels", "scores", "splits", "words", "lm_scores", "frame")
@@ -217,7 +217,7 @@ def test_missing_damaged_and_foreign_files(written, tmp_path):
         written.store()
 
 
-def test_a_store_travels_to_other_processes(written):
+def test_a_store_is_pickled_for_other_processes(written):
     store = written.store()
     expected = store.load("u3").scores
     copy = pickle.loads(pickle.dumps(store))

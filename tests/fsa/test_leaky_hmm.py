@@ -72,7 +72,7 @@ def test_a_pdf_that_no_state_reads_does_not_matter_however_high_it_is(dtype):
     assert not shifted_posteriors[:, :, [0, 4]].any()
 
 
-def test_threads_do_not_change_a_bit():
+def test_results_do_not_depend_on_the_number_of_threads():
     hmm, lengths = drawn_denominator(6, states=300), torch.full((50,), 12)
     scores = drawn_scores(6, 50, 12).float()
     num_threads = torch.get_num_threads()
@@ -87,7 +87,7 @@ def test_threads_do_not_change_a_bit():
     assert torch.equal(single[1], threaded[1])
 
 
-def test_the_same_as_k2_without_leaks():
+def test_without_leaks_totals_and_posteriors_equal_k2():
     k2 = pytest.importorskip("k2")
     from toolkit.fsa.fst import fst_from_arcs
     from toolkit.fsa.k2_engine import to_k2

@@ -39,7 +39,7 @@ def lists(seed, count=4, words=3):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_on_lists_the_risk_is_that_of_the_words_and_near_the_least_of_all(seed):
+def test_on_lists_the_risk_equals_the_expected_errors_and_is_near_the_minimum(seed):
     lattice = lists(seed, words=2)
     scores = lattice.scores(1.0)
     distribution, outcome = posteriors(lattice, scores), minimum_risk(lattice, scores)

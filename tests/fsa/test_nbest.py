@@ -70,7 +70,7 @@ def test_the_n_best_sequences_are_those_of_enumeration(scored, weights, count):
     assert list(hypotheses[0].words) == scored.best_words(weights)
 
 
-def test_samples_are_as_frequent_as_they_are_likely(scored):
+def test_samples_are_as_frequent_as_their_posteriors(scored):
     weights, mass = Weights(0.2), {}
     for score, _, _, words in all_paths(scored, weights):
         mass[words] = mass.get(words, 0.0) + math.exp(score)

@@ -187,7 +187,7 @@ def batch(system):
     )
 
 
-def test_the_gradient_is_that_of_finite_differences(batch):
+def test_the_gradient_equals_finite_differences(batch):
     scores, lengths, numerators, hmm = batch
     scores, lengths, numerators = scores[1:, :5], lengths[1:], numerators[1:]
     scores = scores.clone().requires_grad_()
@@ -255,7 +255,7 @@ def test_posteriors_add_up_and_padding_has_none(batch):
     torch.testing.assert_close(lower.double(), gradient, rtol=1e-3, atol=1e-5)
 
 
-def test_the_numerator_is_k2s(batch):
+def test_the_numerator_equals_k2(batch):
     k2 = pytest.importorskip("k2")
     from toolkit.fsa.k2_engine import to_k2
 

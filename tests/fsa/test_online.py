@@ -32,7 +32,7 @@ def offline_and_online(language, graph, beam, seconds, piece):
 
 @pytest.mark.parametrize("beam", BEAMS, ids=str)
 @pytest.mark.parametrize(("seconds", "piece"), [(0.2, 1), (1.0, 7), (4.0, 1), (9.0, 33)])
-def test_the_lattice_is_that_of_all_scores_at_once(language, graph, beam, seconds, piece):
+def test_the_online_lattice_equals_the_offline_lattice(language, graph, beam, seconds, piece):
     offline, online = offline_and_online(language, graph, beam, seconds, piece)
     assert arcs(online).keys() == arcs(offline).keys()
     assert arcs(online) == pytest.approx(arcs(offline), abs=1e-4)
@@ -91,7 +91,7 @@ def test_without_frames_there_are_no_words_and_no_lattice(graph):
     assert search.finish() is None
 
 
-def test_no_path_to_the_end_is_none_as_for_all_at_once():
+def test_an_online_search_without_a_final_state_gives_no_lattice():
     """One word of three frames: two do not suffice."""
     graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 2, 0, 0.0), (2, 3, 1, 0, 0.0)], [3])
     for frames in (1, 2, 4):
@@ -114,7 +114,7 @@ def test_memory_does_not_grow_with_decided_frames(language, graph):
     assert search.num_history_nodes < 2000  # of some hundred thousand beginnings
 
 
-def test_the_callers_memory_may_be_used_again(language, graph):
+def test_the_caller_may_reuse_the_score_buffer(language, graph):
     scores = language.sentence(3, 1.5).scores * SCALE
     search, buffer = OnlineSearch(graph, BEAMS[0]), torch.empty(1, scores.shape[1])
     for row in scores:

@@ -37,7 +37,7 @@ def relative_frequencies(sentences, length):
 
 
 @given(SENTENCES, st.integers(2, 4))
-def test_with_all_histories_kept_it_has_the_relative_frequencies(sentences, order):
+def test_with_all_histories_probabilities_are_relative_frequencies(sentences, order):
     fst = phone_ngram(sentences, PhoneNgramConfig(order, extra_states=10_000))
     counts, totals = relative_frequencies(sentences, order - 1)
     for sentence in sentences:

@@ -110,7 +110,7 @@ def test_a_beam_keeps_the_paths_within_it(build_lattice, table):
     assert len(everything) > len(pruned) > 1
 
 
-def test_a_word_that_is_written_late_has_no_head_start(table):
+def test_a_word_that_is_output_late_has_no_advantage(table):
     """Two words of three frames; the graph charges both at once, and writes one at the end."""
     grammar = Grammar(model(3), table)
     scores, states = grammar.step(np.repeat(grammar.start(), 2, axis=0), np.array([2, 3]))
@@ -239,7 +239,7 @@ def test_pruning_keeps_the_arcs_on_good_paths_alone(seed, beam):
     assert pruned.target.tolist() == [number[arcs[i][1]] for i in good]
 
 
-def test_pruning_what_has_no_path_gives_nothing():
+def test_pruning_a_lattice_without_paths_gives_an_empty_lattice():
     arcs = [(0, 1, 1, 0, 0.5), (0, 2, 2, 0, 0.1), (1, 2, 1, 0, 0.5)]
     assert prune(fst_from_arcs(arcs, finals=[3])) is None
     assert prune(fst_from_arcs(arcs, finals=[])) is None

@@ -134,7 +134,7 @@ def test_the_worst_arcs_are_pruned_from_large_lattices(scored, monkeypatch):
     }
 
 
-def test_the_best_path_stays_however_few_arcs_there_may_be(scored, monkeypatch):
+def test_the_best_path_survives_any_limit_of_arcs(scored, monkeypatch):
     full = word_lattice(scored, SCALE, math.inf, 0.03)
     monkeypatch.setattr("toolkit.fsa.word_lattice.MOST_ARCS", 1)
     part = word_lattice(scored, SCALE, math.inf, 0.03)
@@ -159,7 +159,7 @@ def test_arcs_of_several_words_and_words_at_the_end():
     assert spoken == pytest.approx({(2, 5, 7): -1.5, (3, 7): -2.0})
 
 
-def test_words_on_the_way_to_the_end_hide_no_other_path():
+def test_words_before_the_end_hide_no_other_path():
     """A, then B at the very end, is better than A B before it."""
     arcs = [(0, 1, 1, 2, 0.0), (0, 2, 2, 2, -5.0), (1, 3, 1, 3, 0.0), (2, 3, 1, 0, 0.0)]
     lattice = lattice_from_arcs(arcs, [3], [0, 1, 1, 2])

@@ -27,7 +27,7 @@ def test_best_path_total_and_shares(seed):
     assert shares[1:] == pytest.approx(np.ones(lattice.num_states - 1))
 
 
-def test_weights_are_those_of_decoding():
+def test_weights_equal_those_of_decoding():
     lattice = random_lattice(3)
     expected = lattice.graph + 0.1 * lattice.acoustic - 2.0 * (lattice.words > 0)
     assert lattice.scores(0.1, -2.0) == pytest.approx(expected)

@@ -155,7 +155,7 @@ def test_cuts_without_commands_are_read(read, way):
          | HIDE[way](GOOD))  # fmt: skip
 
 
-def test_lhotse_by_itself_would_run_them():
+def test_lhotse_alone_runs_the_commands_of_cuts():
     from lhotse.audio.backend import audio_backend
     from lhotse.serialization import deserialize_item
 

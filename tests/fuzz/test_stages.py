@@ -102,7 +102,7 @@ READERS = {
         "? [1, 2]\n: x",
     ],
 )
-def test_yaml_that_wants_more_than_data(content, tmp_path):
+def test_yaml_beyond_plain_data_is_refused(content, tmp_path):
     from toolkit.config.settings import ConfigError
 
     trace = tmp_path / "trace"

@@ -138,7 +138,7 @@ def normalise_with(normaliser):
     return normaliser.apply(torch.zeros(3, len(normaliser.prior_mean)))
 
 
-def test_a_tar_without_end_is_not_read_for_ever(tmp_path):
+def test_a_tar_without_end_is_an_error(tmp_path):
     from toolkit.features.shards import index_arrays, member_header
 
     header = bytearray(member_header("a.npy", 0))

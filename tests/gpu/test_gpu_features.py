@@ -23,7 +23,7 @@ def utterances():
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_a_batch_on_the_device_is_the_cpus(config, device, utterances):
+def test_a_batch_on_the_device_equals_the_cpu(config, device, utterances):
     cpu_frontend = Frontend(config, "torch")
     batch = Frontend(config, "torch", str(device)).batch(utterances)
     for features, samples in zip(batch, utterances, strict=True):

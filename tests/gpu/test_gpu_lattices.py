@@ -17,7 +17,7 @@ CRITERIA = [
 
 
 @pytest.mark.parametrize("criterion", CRITERIA, ids=str)
-def test_value_and_gradient_are_the_cpus(criterion, device, sentences):
+def test_value_and_gradient_equal_the_cpu(criterion, device, sentences):
     language, pairs = sentences
     lattices, spoken = zip(*pairs, strict=True)
     scores = pad_sequence([sentence.scores.double() for sentence in spoken], batch_first=True)

@@ -49,7 +49,7 @@ def on(scorer, device):
     return replace(scorer, device=str(device))
 
 
-def test_scores_are_the_cpus(system, device):
+def test_scores_equal_the_cpu(system, device):
     _, scorer = system
     names = scorer.store.ids[:5]
     batch_scores = on(scorer, device).batch_log_likelihoods(names)
@@ -60,7 +60,7 @@ def test_scores_are_the_cpus(system, device):
         assert on(scorer, device).scores_of(name, torch.tensor([2, 0])).shape[1] == 2
 
 
-def test_the_words_are_the_cpus_whatever_the_number_of_threads(system, device, tmp_path):
+def test_words_equal_the_cpu_for_any_number_of_threads(system, device, tmp_path):
     recogniser, scorer = system
     config = DecodeConfig(acoustic_scale=0.5, beam=Beam(30.0, 8.0))
     decoder, weights = DecoderFiles(recogniser.graph, recogniser.words, config), [[Weights(0.5)]]
@@ -75,7 +75,7 @@ def test_the_words_are_the_cpus_whatever_the_number_of_threads(system, device, t
     assert len({words for _, words in hypotheses["cpu"]}) > 3
 
 
-def test_lattices_are_nearly_the_cpus(system, device, tmp_path):
+def test_lattices_nearly_equal_the_cpu(system, device, tmp_path):
     recogniser, scorer = system
     results = {}
     for name, where, jobs in (("on_cpu", "cpu", 1), ("on_device", device, 3)):
@@ -91,7 +91,7 @@ def test_lattices_are_nearly_the_cpus(system, device, tmp_path):
     assert device_arcs == pytest.approx(cpu_arcs, rel=0.01)
 
 
-def test_alignments_are_the_cpus(system, device, tmp_path, monkeypatch):
+def test_alignments_equal_the_cpu(system, device, tmp_path, monkeypatch):
     recogniser, scorer = system
     monkeypatch.setattr("toolkit.align.corpus.text_of", lambda cut: text_of(cut) or "YES NO")
     config = CorpusAlignConfig(AlignConfig(beam=200.0), max_failed=0.5)
@@ -107,7 +107,7 @@ def test_alignments_are_the_cpus(system, device, tmp_path, monkeypatch):
     assert same > 0.99 * sum(len(a) for a, _ in pairs)
 
 
-def test_a_teachers_targets_are_the_cpus(system, device):
+def test_teacher_targets_equal_the_cpu(system, device):
     _, scorer = system
     inputs = [(str(n), torch.randn(n, 15)) for n in (7, 0, 30, 12)]
     config, model = TargetsConfig(teacher=None, k=4, batch_frames=40), load_model(scorer.model)
@@ -123,7 +123,7 @@ def test_a_teachers_targets_are_the_cpus(system, device):
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_ctc_posteriors_are_the_cpus(bidirectional, device, tmp_path):
+def test_ctc_posteriors_equal_the_cpu(bidirectional, device, tmp_path):
     sizes = {"input_dim": 5, "output_dim": 7, "channels": (8,), "lstm_layers": 2, "hidden": 16}
     save_model(tmp_path / "model", CtcModel(CtcConfig(**sizes, bidirectional=bidirectional)))
     store = write_synthetic(tmp_path / "fbank", 20).store

@@ -33,7 +33,7 @@ def distance(gradients, expected):
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
-def test_a_step_is_the_cpus(criterion, device, sentences, tmp_path):
+def test_a_training_step_equals_the_cpu(criterion, device, sentences, tmp_path):
     loss, gradients = step(criterion, device, sentences, tmp_path / "device")
     expected_loss, expected_gradients = step(criterion, CPU, sentences, tmp_path / "cpu")
     assert loss == pytest.approx(expected_loss, rel=1e-5)
@@ -41,7 +41,7 @@ def test_a_step_is_the_cpus(criterion, device, sentences, tmp_path):
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
-def test_a_step_in_bfloat16_is_nearly_the_cpus(criterion, device, sentences, tmp_path):
+def test_a_bfloat16_step_nearly_equals_the_cpu(criterion, device, sentences, tmp_path):
     loss, gradients = step(criterion, device, sentences, tmp_path / "device", amp="bf16")
     expected_loss, expected_gradients = step(criterion, CPU, sentences, tmp_path / "cpu")
     assert loss == pytest.approx(expected_loss, rel=0.02, abs=0.02)
@@ -126,7 +126,7 @@ def test_memory_does_not_grow(criterion, gpu, sentences, tmp_path):
     assert used[-1] == used[0]
 
 
-def test_weights_stay_in_one_piece_for_cudnn(gpu, sentences, tmp_path):
+def test_weights_stay_contiguous_for_cudnn(gpu, sentences, tmp_path):
     task = make("chunks", gpu, sentences)
     trainer = task.trainer(tmp_path, gpu)
     with warnings.catch_warnings():
@@ -142,7 +142,7 @@ def test_the_optimizer_takes_a_step_in_one_kernel(gpu, sentences, tmp_path):
         assert trainer.optimizer.param_groups[0]["fused"]
 
 
-def test_a_loss_that_is_no_number_is_found_later_and_named(device, sentences, tmp_path):
+def test_a_non_finite_loss_is_reported_with_its_batch(device, sentences, tmp_path):
     task = make("chunks", device, sentences)
     trainer = task.trainer(tmp_path, device)
     batch = task.batch.to(device)

@@ -32,7 +32,7 @@ def by_definition(gmm, x, pdf):
     seed=st.integers(0, 999),
     spread=st.sampled_from([0.0, 1.0, 30.0]),
 )
-def test_scores_are_log_densities_of_float64(sizes, dimension, seed, spread):
+def test_scores_equal_float64_log_densities(sizes, dimension, seed, spread):
     gmm = mixtures(sizes, dimension, seed, spread)
     generator = torch.Generator().manual_seed(seed + 1)
     x = (1 + spread) * torch.randn(6, dimension, generator=generator)

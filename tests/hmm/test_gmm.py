@@ -106,7 +106,7 @@ def test_em_never_lowers_the_likelihood(gmm):
     assert likelihoods[-1] > likelihoods[0] + 10
 
 
-def test_starved_gaussians_go_but_every_pdf_keeps_one(gmm):
+def test_starved_gaussians_are_removed_but_every_pdf_keeps_one(gmm):
     x = frames(40)
     statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(x, torch.zeros(40, dtype=torch.long), statistics)  # pdfs 1 and 2 never seen
@@ -155,7 +155,7 @@ def test_mixtures_whose_densities_are_no_numbers_are_refused(tmp_path, name, val
         Gmm.load(path)
 
 
-def test_some_pdfs_score_as_among_all(gmm):
+def test_scores_of_some_pdfs_equal_those_among_all(gmm):
     x = frames()
     pdfs = torch.tensor([2, 0, 1, 0])
     torch.testing.assert_close(gmm.log_likelihoods(x, pdfs), gmm.log_likelihoods(x)[:, pdfs])
@@ -170,7 +170,7 @@ def test_scores_do_not_depend_on_the_memory_bound(gmm, monkeypatch):
     torch.testing.assert_close(gmm.log_likelihoods(x, torch.tensor([1, 2])), whole[:, 1:])
 
 
-def test_posteriors_come_by_pdf_and_in_the_order_of_time(gmm):
+def test_posteriors_are_sorted_by_pdf_and_time(gmm):
     x = frames(9)
     pdfs = torch.tensor([2, 0, 2, 0, 0, 2, 2, 2, 0])  # no frame of pdf 1
     blocks = list(gmm.posteriors(x, pdfs))
@@ -183,7 +183,7 @@ def test_posteriors_come_by_pdf_and_in_the_order_of_time(gmm):
         )
 
 
-def test_no_frames_leave_the_statistics_alone(gmm):
+def test_no_frames_leave_the_statistics_unchanged(gmm):
     statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(frames(0), torch.zeros(0, dtype=torch.long), statistics)
     assert statistics.frames == 0
@@ -213,7 +213,7 @@ def test_split_gives_no_pdf_more_gaussians_than_its_frames_carry(gmm):
     assert torch.bincount(scarce.owner).tolist() == [1, 2, 4]
 
 
-def test_transformed_means_see_transformed_frames(gmm):
+def test_transformed_means_score_frames_like_transformed_frames(gmm):
     rotation = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(3))).Q
     gmm = Gmm(gmm.owner, gmm.weights, gmm.means, torch.ones(6, 4))  # round: rotations keep them
     moved = gmm.transform_means(rotation.double())

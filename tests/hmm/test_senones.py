@@ -43,7 +43,7 @@ def senones(draw):
 
 @settings(deadline=None, max_examples=30)
 @given(senones())
-def test_the_table_is_the_tree_asked_one_by_one(hmms):
+def test_the_table_equals_the_answers_of_the_tree(hmms):
     contexts = list(itertools.product(range(hmms.topology.num_state_ids), (1, 3, 5), (1, 2, 4)))
     for state, left, right in contexts:
         assert int(hmms.table[state, left, right]) == hmms.tree.pdf(left, state, right)
@@ -63,7 +63,7 @@ def test_pdfs_of_a_path_are_those_of_its_phones_in_context(hmms, phones):
 
 @settings(deadline=None, max_examples=30)
 @given(senones())
-def test_each_pdf_knows_its_place_and_one_of_its_phones(hmms):
+def test_each_pdf_has_its_state_position_and_a_phone(hmms):
     owner = hmms.topology.phone_of_state_id
     for state_id, phone in enumerate(owner):
         place = state_id - hmms.topology.state_id(phone, 0)
@@ -91,7 +91,7 @@ def test_context_units_hold_the_pdfs_of_the_table(hmms):
 
 @settings(deadline=None, max_examples=30)
 @given(senones())
-def test_left_and_phone_and_unit_agree_on_the_right(hmms):
+def test_units_of_a_phone_partition_the_right_neighbours(hmms):
     """Behind one left neighbour the units of a phone divide the right neighbours among them."""
     units = hmms.context_units
     for left, phone in itertools.product(range(1, 6), repeat=2):
@@ -112,7 +112,7 @@ def test_monophones_have_a_pdf_for_every_state():
 
 @settings(deadline=None, max_examples=30)
 @given(senones())
-def test_a_pickle_carries_no_tables_and_a_process_makes_them_once(hmms):
+def test_a_pickle_has_no_tables_and_a_process_builds_them_once(hmms):
     fresh = len(pickle.dumps(Senones(hmms.topology, Tree(hmms.tree.phones, hmms.tree.roots))))
     hmms.table, hmms.context_units  # noqa: B018 - made when first used
     pickled = pickle.dumps(hmms)

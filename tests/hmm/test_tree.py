@@ -42,7 +42,7 @@ def trees(draw):
 
 @settings(max_examples=40)
 @given(trees())
-def test_table_is_pdf_one_by_one(tree):
+def test_the_table_equals_single_pdf_lookups(tree):
     table = tree.table()
     assert table.dtype == torch.int32
     expected = [[[tree.pdf(a, s, b) for b in range(5)] for a in range(5)] for s in range(7)]

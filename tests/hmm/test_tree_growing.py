@@ -148,7 +148,7 @@ def brute_force_split(x, left, states, right, topology, questions, floor, min_fr
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 3))
-def test_first_split_is_that_of_brute_force(seed, min_frames):
+def test_the_first_split_equals_brute_force(seed, min_frames):
     topology = Topology(("SIL", "A", "B", "C"), silence_phones=("SIL",), states=1, silence_states=2)
     questions = tuple(map(frozenset, [*combinations(range(1, 5), 1), *combinations([2, 3, 4], 2)]))
     rng = np.random.default_rng(seed)
@@ -260,7 +260,7 @@ def test_a_side_of_a_split_has_enough_frames():
     assert sum(leaf.frames for r in tree.roots for leaf in leaves(r.node)) == statistics.frames
 
 
-def test_left_biphones_ask_nothing_of_the_right():
+def test_left_biphones_do_not_ask_about_the_right_phone():
     statistics = random_statistics(TOPOLOGY)
     questions = automatic_questions(statistics, TOPOLOGY)
     tree = build_tree(statistics, TOPOLOGY, questions, config(context=("left",)))
@@ -269,7 +269,7 @@ def test_left_biphones_ask_nothing_of_the_right():
     assert tree.num_pdfs > TOPOLOGY.num_state_ids
 
 
-def test_roots_of_the_user():
+def test_explicit_roots_are_used():
     statistics = random_statistics(TOPOLOGY)
     roots = [
         RootGroup((4, 5), False),

@@ -185,7 +185,7 @@ class NoisyScorer(Scorer):
 
 @needs("kaldi_decoder", "kaldifst", "kaldi_native_io")
 @pytest.mark.parametrize("labels", ["pdfs", "transitions"])
-def test_kaldis_decoder_finds_the_words_that_the_toolkit_finds(tmp_path, labels):
+def test_the_kaldi_decoder_finds_the_same_words(tmp_path, labels):
     recogniser = Recogniser(tmp_path)
     texts = {"clear": "YES NO", "a": "NO", "bb": "YES YES", "ccc": "NO YES NO", "dddd": "YES"}
     scorer = NoisyScorer(texts, recogniser)

@@ -45,7 +45,9 @@ PAIRS = st.lists(
 
 @MANY
 @given(PAIRS, st.booleans(), st.booleans(), st.booleans())
-def test_the_counts_of_transcripts_are_sclites(tmp_path_factory, pairs, fragments, optional, cased):
+def test_the_counts_of_transcripts_equal_sclite(
+    tmp_path_factory, pairs, fragments, optional, cased
+):
     folder = tmp_path_factory.mktemp("trn")
     for number, name in enumerate(("ref", "hyp")):
         lines = (f"{pair[number]} (S-{n})\n" for n, pair in enumerate([*pairs, ("a", "a")]))

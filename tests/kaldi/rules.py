@@ -96,10 +96,8 @@ def _rows(folder, name, phones):
         row, flags = symbols.split(), []
         if name == "roots":
             flags, row = row[:2], row[2:]
-            if flags[0] not in ("shared", "not-shared") or flags[1] not in (
-                "split",
-                "not-split",
-            ):
+            shared, split = flags
+            if shared not in ("shared", "not-shared") or split not in ("split", "not-split"):
                 yield "roots: how"
         if name == "word_boundary":
             row, flags = row[:1], row[1:]

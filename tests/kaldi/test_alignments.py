@@ -48,7 +48,7 @@ def loaded(path):
 
 
 @pytest.mark.parametrize("name", ["ali.ark", "ali.scp", "text", "ali.1.gz", "text.gz"])
-def test_alignments_come_back_bit_for_bit(folder, name):
+def test_alignments_round_trip_bit_for_bit(folder, name):
     out = folder / "kaldi"
     assert export_alignments(folder / "ali", folder / "system", out) == 2
     lines = "".join(f"{u} {' '.join(map(str, s))} \n" for u, s in STATES.items())
@@ -76,7 +76,7 @@ def test_an_import_takes_the_place_of_other_alignments_and_loads_few_at_a_time(f
     assert [o.utterance for o in read_table(back / "table.tsv")] == [f"u{n}" for n in range(5)]
 
 
-def test_kaldi_reads_what_is_written_and_states_are_explained(folder):
+def test_kaldi_reads_exported_alignments_and_their_states(folder):
     export_alignments(folder / "ali", folder / "system", folder / "out")
     with kaldi.SequentialInt32VectorReader(f"scp:{folder}/out/ali.scp") as reader:
         assert {key: list(states) for key, states in reader} == STATES
@@ -212,7 +212,7 @@ def test_states_of_another_system_are_an_error(folder):
 
 
 @given(st.binary(max_size=60))
-def test_damaged_archives_are_errors_and_never_more(tmp_path_factory, content):
+def test_damaged_archives_raise_only_toolkit_errors(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "x.ark"
     for bytes_ in (content, b"u \0B\4" + content, gzip.compress(content)[: len(content)]):
         path.write_bytes(bytes_)

@@ -66,12 +66,12 @@ def test_every_kind_of_matrix_is_found_and_read(table, kind, name):
     assert read_matrix(index["a"]).dtype == np.float32
 
 
-def test_both_ways_in_find_the_same_places(table):
+def test_ark_and_scp_find_the_same_offsets(table):
     folder = table(a=X, b=X + 1)
     assert list(entries(folder / "x.ark").values()) == list(entries(folder / "x.scp").values())
 
 
-def test_paths_are_looked_for_from_the_file_upwards_and_ranges_are_kept(table):
+def test_relative_paths_are_searched_upwards_and_ranges_apply(table):
     folder = table(a=X)
     (folder / "data").mkdir()
     (folder / "data/y.scp").write_text("a x.ark:2[0:1]\nb  x.ark:2\n")
@@ -118,7 +118,7 @@ def test_faults_of_tables_name_the_file(table):
 
 
 @pytest.mark.parametrize("offset", [10_000, 10**12, 10**17])
-def test_a_byte_that_the_file_does_not_have_names_it(table, offset):
+def test_an_offset_beyond_the_file_is_an_error_with_its_name(table, offset):
     folder = table(a=X)
     (folder / "y.scp").write_text(f"a {folder / 'x.ark'}:{offset}\n")
     with pytest.raises(ToolkitError, match=r"^a: .*x\.ark"):
@@ -126,7 +126,7 @@ def test_a_byte_that_the_file_does_not_have_names_it(table, offset):
 
 
 @pytest.mark.parametrize("kind", ["FM", "CM"])
-def test_a_size_that_the_file_does_not_have_is_no_allocation(table, kind):
+def test_a_size_beyond_the_file_allocates_nothing(table, kind):
     folder = table(kind, a=X)
     content = bytearray((folder / "x.ark").read_bytes())
     at = content.index(struct.pack("<i", 3))
@@ -138,7 +138,7 @@ def test_a_size_that_the_file_does_not_have_is_no_allocation(table, kind):
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_damaged_archives_are_errors_and_never_more(table, data):
+def test_damaged_archives_raise_only_toolkit_errors(table, data):
     folder = table(data.draw(st.sampled_from(["FM", "CM"])), a=X, b=X)
     content = bytearray((folder / "x.ark").read_bytes())
     content = content[: data.draw(st.integers(0, len(content)))]
@@ -183,7 +183,7 @@ def test_compressed_files_are_no_archives(tmp_path):
         entries(path)
 
 
-def test_the_mark_of_windows_editors_is_no_part_of_the_first_key(table):
+def test_a_byte_order_mark_is_not_part_of_the_first_key(table):
     folder = table(a=X)
     (folder / "y.scp").write_bytes(b"\xef\xbb\xbfa x.ark:2\r\nb x.ark:2\r\n")
     assert list(entries(folder / "y.scp")) == ["a", "b"]

@@ -59,7 +59,7 @@ def test_unsorted_directory_with_relative_paths(folder, audio, tmp_path):
 
 
 @pytest.mark.parametrize("marked", ["wav.scp", "text", "utt2spk"])
-def test_the_mark_of_windows_editors_is_no_part_of_the_first_id(folder, audio, tmp_path, marked):
+def test_a_byte_order_mark_is_not_part_of_the_first_id(folder, audio, tmp_path, marked):
     audio(tmp_path / "a.wav", seconds=1.0)
     path = folder(wav_scp=f"a {tmp_path}/a.wav\n", text="a ONE\n", utt2spk="a s\n")
     (path / marked).write_bytes(b"\xef\xbb\xbf" + (path / marked).read_bytes())
@@ -219,7 +219,7 @@ def test_sph2pipe_of_a_channel_that_the_file_lacks_is_a_fault(folder, audio, tmp
 
 
 @pytest.mark.parametrize("coding", ["pcm,embedded-shorten-v2.00", "ulaw,embedded-shorten-v2.00"])
-def test_shortened_sphere_names_the_way_out(folder, tmp_path, coding):
+def test_a_shortened_sphere_file_is_an_error_with_advice(folder, tmp_path, coding):
     head = f"NIST_1A\n   1024\nsample_coding -s{len(coding)} {coding}\nend_head\n"
     wav = tmp_path / "s.sph"
     wav.write_bytes(head.encode().ljust(1024) + b"ajkg" + bytes(100))
@@ -270,7 +270,7 @@ def test_commands_are_refused_and_not_run(folder, tmp_path):
 @pytest.mark.parametrize(
     "command", ["flac -c -d -s {} |", "flac -cds '{}' |", "sph2pipe -f wav -p {} |"]
 )
-def test_a_mere_decoding_command_is_read_as_its_file(folder, audio, tmp_path, command):
+def test_a_pure_decoding_command_is_read_as_its_file(folder, audio, tmp_path, command):
     path = audio(tmp_path / "a b.flac" if "'" in command else tmp_path / "a.flac")
     (cut,) = read_kaldi_dir(folder(wav_scp=f"a {command.format(path)}\n", text="a ONE\n"))
     assert audio_of(cut) == str(path)
@@ -323,7 +323,7 @@ def test_a_pipeline_fails_with_each_of_its_programs(folder, tmp_path):
     assert not pipes.exists()
 
 
-def test_a_program_whose_output_is_not_wanted_to_its_end_has_not_failed(tmp_path):
+def test_a_program_that_ends_with_sigpipe_has_not_failed(tmp_path):
     output = PipeRunner(tmp_path)("u", "yes | head -c 100")
     assert output.fault is None
     assert len(Path(output.path).read_bytes()) == 100
@@ -417,7 +417,7 @@ def attributes_by_id(cuts):
     return {c.id: (speaker_of(c), text_of(c), c.start, c.duration, c.recording_id) for c in cuts}
 
 
-def test_whole_recordings_come_back_as_they_were(cut, tmp_path):
+def test_whole_recordings_round_trip(cut, tmp_path):
     cuts = [cut("b-1", "b"), cut("a-2", "a", "C"), cut("a-1", "a")]
     done = export_data_dir(cuts, tmp_path / "out")
     assert (done.utterances, done.speakers, done.renamed) == (3, 2, False)
@@ -431,7 +431,7 @@ def test_whole_recordings_come_back_as_they_were(cut, tmp_path):
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
 
 
-def test_parts_of_recordings_come_back_as_they_were(cut, tmp_path):
+def test_parts_of_recordings_round_trip(cut, tmp_path):
     cuts = [
         cut("a-1", "a", start=0.25, end=1.5, recording="r"),
         cut("a-2", "a", start=1.5, recording="r"),
@@ -452,7 +452,7 @@ def test_ids_out_of_the_speakers_order_get_their_speakers_as_prefixes(cut, tmp_p
     assert not (tmp_path / "out/utt_map").exists()  # no longer what it says
 
 
-def test_speakers_that_begin_like_each_other_are_an_error(cut, tmp_path):
+def test_a_speaker_that_is_a_prefix_of_another_is_an_error(cut, tmp_path):
     cuts = [cut("z", "a"), cut("c", "a-b")]
     with pytest.raises(ManifestError, match="one is the beginning of another"):
         export_data_dir(cuts, tmp_path / "out")
@@ -498,7 +498,7 @@ def test_audio_that_wav_scp_cannot_name_is_left_out(cut, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "sph"])
-def test_channels_come_back_as_they_were(audio, tmp_path, suffix):
+def test_channels_round_trip(audio, tmp_path, suffix):
     path = tmp_path / f"s.{suffix}"
     audio(tmp_path / "s.wav", 2.0, channels=2)
     samples, rate = soundfile.read(tmp_path / "s.wav", dtype="int16")

@@ -50,7 +50,7 @@ def test_a_question_splits_each_two_phones_of_a_line(folder):
             assert any((first in q) != (variant in q) for q in questions)
 
 
-def test_a_dictionary_comes_back_bit_for_bit(folder, tmp_path):
+def test_a_dictionary_round_trips_bit_for_bit(folder, tmp_path):
     loaded = read_dict(folder)
     assert loaded.lexicon == LEXICON
     assert loaded.notes == ("left out, as the toolkit adds its own: !SIL <UNK>",)
@@ -59,7 +59,7 @@ def test_a_dictionary_comes_back_bit_for_bit(folder, tmp_path):
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
 
 
-def test_marks_of_the_place_in_the_word_are_taken_off(folder, tmp_path):
+def test_word_position_markers_are_removed(folder, tmp_path):
     write_dict(Lang.of(LEXICON.with_positions()), tmp_path / "marked")
     for path in folder.glob("*.txt"):
         assert path.read_bytes() == (tmp_path / "marked" / path.name).read_bytes()
@@ -106,7 +106,7 @@ def test_without_probabilities_there_are_none(folder):
 
 
 @pytest.mark.parametrize("marked", [False, True])
-def test_probabilities_come_back(tmp_path, marked):
+def test_probabilities_round_trip(tmp_path, marked):
     entries = {
         entry: EntryProbabilities(1 / (n + 1), 0.25, 1.5, n + 0.5)
         for n, entry in enumerate(LEXICON.pairs())
@@ -165,7 +165,7 @@ SMALL_LEXICON = Lexicon({"A": [("AH",), ("EY",)], "CAT": [("K", "AE", "T")]})
 
 
 @pytest.mark.parametrize("marked", [False, True])
-def test_words_and_ids_come_back_as_they_were(tmp_path, marked):
+def test_words_and_ids_round_trip(tmp_path, marked):
     lang = Lang.of(SMALL_LEXICON.with_positions() if marked else SMALL_LEXICON)
     write_lang(lang, tmp_path)
     assert SymbolTable.read(tmp_path / "phones.txt") == lang.phones

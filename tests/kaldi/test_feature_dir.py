@@ -126,7 +126,7 @@ def test_numbers_of_frames_that_other_files_contradict_are_noted(folder):
         ("utt2dur", "unknown 9", True),
     ],
 )
-def test_frames_of_another_step_are_refused(folder, name, line, accepted):
+def test_another_frame_shift_is_refused(folder, name, line, accepted):
     write_feature_dir(folder, matrices(IDS))
     (folder / name).write_text(f"{line}\n")
     if accepted:
@@ -204,7 +204,7 @@ def test_only_shards_of_changed_archives_are_copied_again(folder, tmp_path):
     np.testing.assert_allclose(loaded.numpy(), features["a1"] + 1, atol=2e-3)
 
 
-def test_an_archive_of_other_sizes_is_not_taken_for_the_former(folder):
+def test_an_archive_with_other_sizes_is_another_archive(folder):
     cuts = read_feature_dir(write_feature_dir(folder, matrices(IDS)))
     write_feature_dir(folder, matrices(IDS, dimension=3))
     with pytest.raises(KaldiIoError, match=r"\(120, 3\) values there, not \(120, 5\)"):

@@ -25,7 +25,7 @@ def cuts_of(store):
 
 @pytest.mark.parametrize("text", [False, True])
 @pytest.mark.parametrize("name", ["feats.scp", "feats.000000.ark"])
-def test_features_come_back_bit_for_bit(small_store, tmp_path, name, text):
+def test_features_round_trip_bit_for_bit(small_store, tmp_path, name, text):
     written = export_features(small_store.path, tmp_path / "kaldi", text=text)
     assert written == len(small_store.store)
     head = (tmp_path / "kaldi/feats.000000.ark").read_bytes()[:200]
@@ -160,12 +160,12 @@ def test_a_first_utterance_without_frames_is_not_compared_with_itself(table, tmp
         import_features(path, cuts_without_audio({"a": 0, "b": 1}, {}, {}), tmp_path / "out")
 
 
-def test_utterances_with_an_empty_speaker_are_not_one_speakers():
+def test_utterances_with_an_empty_speaker_have_different_speakers():
     cuts = cuts_without_audio({"a": 1, "b": 1, "c": 1}, {"a": "", "b": "", "c": "zoe"}, {})
     assert [cut["supervisions"][0]["speaker"] for cut in cuts] == ["a", "b", "zoe"]
 
 
-def test_a_killed_import_leaves_no_store_and_a_new_one_no_strays(table, tmp_path, monkeypatch):
+def test_a_killed_import_leaves_no_store_and_the_next_no_stray_files(table, tmp_path, monkeypatch):
     out, ids = tmp_path / "out", ("a", "b", "c")
     cuts = cuts_without_audio(dict.fromkeys(ids, 360), {}, {})
     import_features(table(**{id: np.ones((360, 2)) for id in ids}), cuts, out, hours_per_shard=1e-3)
@@ -188,7 +188,7 @@ def test_a_killed_import_leaves_no_store_and_a_new_one_no_strays(table, tmp_path
     assert len(list((out / "shards").iterdir())) == 4
 
 
-def test_in_a_data_directory_with_new_ids_features_have_them(small_store, tmp_path):
+def test_features_get_the_new_ids_of_a_data_directory(small_store, tmp_path):
     first, second, *_ = ids = small_store.store.ids
     (tmp_path / "utt_map").write_text(f"x-{first} {first}\nx-{second} {second}\n")
     export_features(small_store.path, tmp_path)

@@ -73,7 +73,7 @@ def test_arcs_are_sorted_by_the_labels_of_one_side(random_graph, by_output):
     assert properties == 0x3 | (0x40000000 if by_output else 0x10000000)
 
 
-def test_of_several_ends_of_a_state_the_best_counts():
+def test_the_best_final_arc_of_a_state_wins():
     fst = fst_from_arcs([(0, 1, 1, 0, -1.0)], {1: -2.0})
     twice = fst.select_arcs(np.array([0, 1, 1]))
     twice.scores[2] = -0.5
@@ -235,7 +235,7 @@ PENALTY = -0.75
 
 
 @pytest.mark.parametrize("labels", ["pdfs", "transitions"])
-def test_sentences_have_the_costs_of_the_toolkits_graph(recogniser, tmp_path, labels):
+def test_sentences_have_the_costs_of_the_graph(recogniser, tmp_path, labels):
     folder, lang = recogniser.folder, recogniser.lang
     arguments = (folder / "lang", folder / "lm.arpa", recogniser.senones, tmp_path / "out")
     sizes = export_graph(*arguments, labels, PENALTY)
@@ -380,7 +380,7 @@ def test_the_rules_find_unk_that_is_no_word(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lexicon_and_grammar_are_the_toolkits(tmp_path, kind):
+def test_lexicon_and_grammar_equal_those_of_the_toolkit(tmp_path, kind):
     lang, folder = exported(tmp_path, kind)
     lexicon = make_lexicon(lang, unknown=True)
     length = 7
@@ -402,7 +402,7 @@ def test_lexicon_and_grammar_are_the_toolkits(tmp_path, kind):
     assert lang.words["<UNK>"] in {word for _, words in expected for word in words}
 
 
-def test_roots_are_those_of_the_toolkits_trees(tmp_path):
+def test_roots_equal_those_of_the_trees(tmp_path):
     lang, folder = exported(tmp_path)
     topology = Topology(tuple(lang.real_phones))
     assert read_roots(folder / "phones/roots.txt", topology) == default_roots(topology)

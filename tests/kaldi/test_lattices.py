@@ -322,7 +322,7 @@ def test_exported_lattices_are_imported(decoded, tmp_path):
 
 
 @pytest.mark.parametrize("shift", ["0", "-10"])
-def test_an_import_needs_time_that_passes(decoded, tmp_path, shift):
+def test_an_import_without_a_positive_frame_shift_is_refused(decoded, tmp_path, shift):
     run("export", decoded, "--out", tmp_path)
     words = ["--words", str(tmp_path / "words.txt"), "--out", str(tmp_path / "again")]
     arguments = ["lattice", "import", str(tmp_path / "lat.txt"), *words, "--frame-shift", shift]

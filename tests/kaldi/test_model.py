@@ -30,7 +30,7 @@ from toolkit.lang.tables import phone_table
 PLAIN = Topology(("SIL", "SPN", "A", "B"))
 
 
-def test_silence_and_speech_have_kaldis_topologies():
+def test_silence_and_speech_have_the_topologies_of_kaldi():
     topology = read_topology(topology_text(PLAIN))
     speech = [[(0, 0.5), (1, 0.5)], [(1, 0.5), (2, 0.5)], [(2, 0.5), (3, 0.5)], []]
     assert topology[3] == topology[4] == speech

@@ -120,7 +120,7 @@ def planted(folder, name, content):
 @pytest.mark.parametrize(
     ("name", "content", "accepted"), [row[1:] for row in PLANTED], ids=[row[0] for row in PLANTED]
 )
-def test_the_verdict_is_kaldis(tmp_path, name, content, accepted):
+def test_the_verdict_equals_kaldi(tmp_path, name, content, accepted):
     faults = data_dir_faults(planted(tmp_path, name, content))
     assert (not faults) == accepted, faults
     utils = os.environ.get("KALDI_UTILS")

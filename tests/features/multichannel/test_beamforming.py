@@ -211,7 +211,7 @@ def array_cut(tmp_path):
     return make
 
 
-def test_measures_are_those_of_the_parts():
+def test_measures_equal_those_of_the_components():
     speech, echo, mixture, played = echo_scene(1)
     nothing = EnhanceConfig(cancel_echo=False, beamforming=BeamformingConfig("none"))
     bypassed = enhance_utterance(mixture, played, nothing, Components(speech, echo))
@@ -229,7 +229,7 @@ def test_measures_are_those_of_the_parts():
     assert enhanced.snr_gain_db > without_echo.snr_gain_db + 3
 
 
-def test_measures_stay_unknown_with_the_parts():
+def test_without_components_there_are_no_measures():
     _, _, mixture, played = echo_scene(1)
     enhanced = enhance_utterance(mixture, played, QUICK)
     assert (enhanced.erle_db, enhanced.snr_gain_db) == (None, None)
@@ -262,7 +262,7 @@ def test_sets_are_written_measured_and_read_back(array_cut, tmp_path):
         assert path.read_bytes() == two_jobs_path.read_bytes()
 
 
-def test_what_is_there_is_kept(array_cut, tmp_path):
+def test_existing_outputs_are_kept(array_cut, tmp_path):
     sets = {"near": [array_cut("a", 1)]}
     enhance(sets, QUICK, tmp_path / "out")
     report = tmp_path / "out" / "near" / "a.json"
@@ -270,10 +270,9 @@ def test_what_is_there_is_kept(array_cut, tmp_path):
     assert enhance(sets, QUICK, tmp_path / "out") == {"near SNR gain dB": 5.0}
 
 
-def test_unknown_parts_are_not_in_the_headline(array_cut, tmp_path):
-    assert (
-        enhance({"near": [array_cut("a", 1, with_components=False)]}, QUICK, tmp_path / "out") == {}
-    )
+def test_sets_without_components_are_not_in_the_headline(array_cut, tmp_path):
+    cut = array_cut("a", 1, with_components=False)
+    assert enhance({"near": [cut]}, QUICK, tmp_path / "out") == {}
 
 
 def test_faults_name_the_utterance(array_cut, tmp_path):

@@ -96,7 +96,7 @@ def test_the_talker_passes_without_delay_or_distortion():
     assert ratio_db(expected[part], output.samples[part] - expected[part]) > 15
 
 
-def test_the_echo_is_cancelled_and_parts_add_up():
+def test_the_echo_is_cancelled_and_the_outputs_sum_up():
     _, echo, mixture, played = scene()
     output = process_whole(mixture, played)
     beams = fixed_beams(mixture, POSITIONS, RATE, CONFIG)
@@ -241,7 +241,7 @@ def test_the_microphones_own_noise_is_limited(gain_db):
     assert white_noise_gain(limited).min() >= gain_db - 1e-6
 
 
-def test_where_the_limit_cannot_be_kept_the_beam_is_delay_and_sum():
+def test_an_unreachable_noise_limit_gives_delay_and_sum():
     positions, towards = circle("circle-4", 0.035), directions(BeamsConfig(beams=1))
     weights = superdirective_weights(positions, towards, FREQUENCIES, 60.0)[0]
     expected = steering(positions, towards[0], FREQUENCIES).T / 4
