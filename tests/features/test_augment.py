@@ -122,8 +122,8 @@ def test_a_stored_manifest_gives_the_same_audio(make_cut, sounds):
     cut = make_cut("u", seconds=1.0)
     config = AugmentConfig((0.9,), *(sounds[0], 1.0, (5.0, 5.0)), *(sounds[1], 1.0))
     copy = next(augmented([cut], config))
-    again = deserialize_item(copy.to_dict())
-    assert (load_cut_audio(again) == load_cut_audio(copy)).all()
+    restored = deserialize_item(copy.to_dict())
+    assert (load_cut_audio(restored) == load_cut_audio(copy)).all()
     clean = load_cut_audio(next(augmented([cut], AugmentConfig((0.9,)))))
     assert len(clean) == len(load_cut_audio(copy))
     assert (clean - load_cut_audio(copy)).abs().max() > 0.01

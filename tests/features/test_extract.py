@@ -117,10 +117,10 @@ def test_resumes_at_the_first_missing_shard(cuts, tmp_path):
     assert len(finished) == 9
     assert finished | first == finished
     assert digests(out) == digests(tmp_path / "whole")
-    again = extract(cuts, CONFIG, out, progress=lambda *call: calls.append(call))
+    resumed_headline = extract(cuts, CONFIG, out, progress=lambda *call: calls.append(call))
     assert len(calls) == 2
     assert shard_files(out) == finished
-    assert again == {k: v for k, v in headline.items() if k != "xRT"}
+    assert resumed_headline == {k: v for k, v in headline.items() if k != "xRT"}
 
 
 def test_another_front_end_or_cut_is_extracted_anew(cuts, tmp_path):

@@ -129,9 +129,9 @@ def test_the_front_end_round_trips_through_disk_and_pickle(matrix, tmp_path):
     files = {"features.json"} | ({"projection.safetensors"} if matrix is not None else set())
     assert {path.name for path in tmp_path.iterdir()} == files
     x, mean = torch.randn(9, 4), torch.randn(4).double()
-    for again in (GmmFrontend.load(tmp_path), pickle.loads(pickle.dumps(frontend))):
-        assert again.splice == 2
-        assert torch.equal(again(x, mean), frontend(x, mean))
+    for restored in (GmmFrontend.load(tmp_path), pickle.loads(pickle.dumps(frontend))):
+        assert restored.splice == 2
+        assert torch.equal(restored(x, mean), frontend(x, mean))
 
 
 def test_features_pickle_without_the_store(small_store):

@@ -146,10 +146,10 @@ def test_a_constant_dimension_stays_finite():
 
 def test_a_normaliser_is_saved_bit_for_bit(normaliser, tmp_path):
     normaliser.save(tmp_path / "normaliser.json")
-    again = Normaliser.load(tmp_path / "normaliser.json")
+    loaded = Normaliser.load(tmp_path / "normaliser.json")
     x = torch.randn(20, 3)
-    assert torch.equal(again.apply(x), normaliser.apply(x))
-    assert again.prior_frames == 20
+    assert torch.equal(loaded.apply(x), normaliser.apply(x))
+    assert loaded.prior_frames == 20
     (tmp_path / "normaliser.json").write_text(json.dumps({"prior_frames": 3}))
     with pytest.raises(NormaliserError, match=r"normaliser\.json"):
         Normaliser.load(tmp_path / "normaliser.json")

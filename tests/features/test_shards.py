@@ -79,9 +79,9 @@ def test_lhotse_reads_a_segment_of_a_recording(tmp_path, make_cut):
 
 
 def test_survives_pickling(small_store):
-    again = pickle.loads(pickle.dumps(small_store.store))
-    name = again.ids[-1]
-    assert torch.equal(again.load(name), small_store.features[name])
+    unpickled = pickle.loads(pickle.dumps(small_store.store))
+    name = unpickled.ids[-1]
+    assert torch.equal(unpickled.load(name), small_store.features[name])
 
 
 def test_errors_name_missing_or_damaged_utterances(small_store, tmp_path):

@@ -73,10 +73,11 @@ class Toy:
         for cuts in itertools.combinations(range(1, frames), count - 1):
             parts = []
             for i, (first, last) in enumerate(itertools.pairwise((0, *cuts, frames))):
-                more = range(5 if begun and i == count - 1 else 1)  # what the phone still lacks
+                # Frames that the last of the begun phones still lacks.
+                missing_frames = range(5 if begun and i == count - 1 else 1)
                 paths = {
                     tuple(path[: last - first])
-                    for n in more
+                    for n in missing_frames
                     for path in self.within(topology, phones[i], last - first + n)
                 }
                 left_phone = phones[i - 1] if i else SIL

@@ -144,9 +144,9 @@ def columns(fst):
 def test_graph_files_round_trip(toy, tmp_path):
     graph = toy.decoding_graph(toy.senones("plain", 2), GRAMMAR)
     (tmp_path / "graph.safetensors").write_bytes(dump_fst(graph))
-    again = load_fst(tmp_path / "graph.safetensors")
+    loaded = load_fst(tmp_path / "graph.safetensors")
     for name, value in columns(graph).items():
-        assert np.array_equal(getattr(again, name), value), name
+        assert np.array_equal(getattr(loaded, name), value), name
 
 
 def test_labels_of_arcs_that_form_a_matrix_are_refused(toy, tmp_path):

@@ -58,20 +58,23 @@ def test_the_denominator_accepts_what_the_composed_graph_accepts(denominator_and
 
 def test_initial_probabilities_are_those_of_a_hundred_frames(denominator_and_graph):
     hmm, graph = denominator_and_graph
-    here, total = {0: 1.0}, {}
+    occupancy, total = {0: 1.0}, {}
     leaving = {}
     for source, score in zip(graph.source.tolist(), graph.scores.tolist(), strict=True):
         leaving[source] = leaving.get(source, 0) + math.exp(score)
     for _ in range(100):
-        for state, share in here.items():
+        for state, share in occupancy.items():
             total[state] = total.get(state, 0) + share / 100
-        there = {}
+        next_states = {}
         for a in range(graph.num_arcs):
             source = int(graph.source[a])
-            if graph.labels[a] != FINAL and source in here:
-                share = here[source] * math.exp(graph.scores[a]) / leaving[source]
-                there[int(graph.target[a])] = there.get(int(graph.target[a]), 0) + share
-        here = {state: share / sum(there.values()) for state, share in there.items()}
+            if graph.labels[a] != FINAL and source in occupancy:
+                share = occupancy[source] * math.exp(graph.scores[a]) / leaving[source]
+                target = int(graph.target[a])
+                next_states[target] = next_states.get(target, 0) + share
+        occupancy = {
+            state: share / sum(next_states.values()) for state, share in next_states.items()
+        }
     assert hmm.initial.tolist() == pytest.approx([total.get(s, 0) for s in range(hmm.num_states)])
     assert hmm.initial.sum() == pytest.approx(1)
     expected = np.zeros(hmm.num_states)

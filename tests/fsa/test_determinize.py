@@ -22,14 +22,14 @@ def test_a_deterministic_transducer_has_the_same_transductions(fst):
     trimmed = connect(fst)
     if not trimmed.num_arcs:
         return
-    once = determinize(trimmed)
-    assert_scores_equal(transductions(once, 7), transductions(fst, 7))
-    pairs = Counter(zip(once.source.tolist(), once.labels.tolist(), strict=True))
+    deterministic = determinize(trimmed)
+    assert_scores_equal(transductions(deterministic, 7), transductions(fst, 7))
+    pairs = Counter(zip(deterministic.source.tolist(), deterministic.labels.tolist(), strict=True))
     assert all(count == 1 for (_, label), count in pairs.items() if label != FINAL)
-    assert connect(once).num_arcs == once.num_arcs
-    again = determinize(once)
-    assert again.num_states <= once.num_states
-    assert_scores_equal(transductions(again, 7), transductions(fst, 7))
+    assert connect(deterministic).num_arcs == deterministic.num_arcs
+    redeterminized = determinize(deterministic)
+    assert redeterminized.num_states <= deterministic.num_states
+    assert_scores_equal(transductions(redeterminized, 7), transductions(fst, 7))
 
 
 @settings(deadline=None, max_examples=100)

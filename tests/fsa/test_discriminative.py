@@ -64,11 +64,11 @@ def paths(fsa):
     complete = []
 
     def walk(state, pdfs, score):
-        for to, label, more in leaving.get(state, []):
+        for to, label, arc_score in leaving.get(state, []):
             if label == -1:
-                complete.append((pdfs, score + more))
+                complete.append((pdfs, score + arc_score))
             else:
-                walk(to, [*pdfs, label - 1], score + more)
+                walk(to, [*pdfs, label - 1], score + arc_score)
 
     walk(0, [], 0.0)
     return complete
@@ -89,9 +89,11 @@ def enumerated(fsa, scores, reference, criterion):
     lattice_paths = paths(fsa)
     used = scores
     if criterion.kind == "mmi" and criterion.drop_frames:
-        there = [{p[t] for p, _ in lattice_paths} for t in range(len(reference_pdfs))]
-        lacking = torch.tensor([r not in s for r, s in zip(reference_pdfs, there, strict=True)])
-        used = torch.where(lacking[:, None], scores.detach(), scores)
+        frame_pdfs = [{p[t] for p, _ in lattice_paths} for t in range(len(reference_pdfs))]
+        is_missing = torch.tensor(
+            [r not in s for r, s in zip(reference_pdfs, frame_pdfs, strict=True)]
+        )
+        used = torch.where(is_missing[:, None], scores.detach(), scores)
     totals, counts = [], []
     for pdfs, graph_score in lattice_paths:
         total = criterion.lm_scale * graph_score

@@ -149,18 +149,18 @@ def test_a_frame_keeps_all_arcs_into_states_within_the_beam(language, graph, bea
         source, arc = trellis.source[frame_arcs], trellis.arc[frame_arcs]
         assert (place == -1).all()
 
-        every = np.concatenate([np.arange(*graph.first[state : state + 2]) for state in states])
+        leaving = np.concatenate([np.arange(*graph.first[state : state + 2]) for state in states])
         origin = np.repeat(np.arange(len(states)), np.diff(graph.first)[states])
-        emits = graph.labels[every] > 0
-        every, origin = every[emits], origin[emits]
-        score = graph.scores[every] + row[graph.labels[every] - 1]
+        emits = graph.labels[leaving] > 0
+        leaving, origin = leaving[emits], origin[emits]
+        score = graph.scores[leaving] + row[graph.labels[leaving] - 1]
         total = forward[origin] + score
         cutoff = total.max() - trellis.beam[t + 1] * 1.25 ** max(0, FINAL_FRAMES - left)
         best = np.full(graph.num_states, -np.inf)
-        np.maximum.at(best, graph.target[every], total)
-        behind = best[graph.target[every]] - total
-        within_beam = (best[graph.target[every]] > cutoff) & (behind <= beam.output)
-        pairs = set(zip(origin[within_beam], every[within_beam], strict=True))
+        np.maximum.at(best, graph.target[leaving], total)
+        behind = best[graph.target[leaving]] - total
+        within_beam = (best[graph.target[leaving]] > cutoff) & (behind <= beam.output)
+        pairs = set(zip(origin[within_beam], leaving[within_beam], strict=True))
         assert pairs <= set(zip(source, arc, strict=True))
         below += int((within_beam & (total <= cutoff)).sum())
     assert below

@@ -185,7 +185,7 @@ def test_posteriors_of_pdfs_by_enumeration(seed, frames, pdfs):
     assert len({*zip(frame_ids.tolist(), pdf_ids.tolist(), strict=True)}) == len(frame_ids)
     for frame in range(frames):
         for pdf in range(pdfs):
-            here = emitting & (lattice.frame == frame) & (lattice.labels == pdf + 1)
-            values = torch.from_numpy(here).double()
+            is_selected = emitting & (lattice.frame == frame) & (lattice.labels == pdf + 1)
+            values = torch.from_numpy(is_selected).double()
             expected = enumerated([lattice], scores, values)[1]
             assert float(posteriors[frame, pdf]) == pytest.approx(float(expected), abs=1e-9)

@@ -189,12 +189,12 @@ def test_lattice_scores_are_acoustic_plus_graph(toy, grammar):
 def test_graph_files_round_trip(toy, grammar, tmp_path):
     graph = toy.decoding_graph(toy.senones(), grammar)
     (tmp_path / "graph.safetensors").write_bytes(dump_fst(graph))
-    again = load_fst(tmp_path / "graph.safetensors")
+    loaded = load_fst(tmp_path / "graph.safetensors")
     for name in ("source", "target", "labels", "scores", "splits", "words", "lm_scores"):
-        assert getattr(again, name).tolist() == getattr(graph, name).tolist()
+        assert getattr(loaded, name).tolist() == getattr(graph, name).tolist()
     hmms = toy.senones()
     scores = torch.randn(6, hmms.num_pdfs, generator=torch.Generator().manual_seed(1))
-    hypothesis = best_path(search_lattice(scores, again, WIDE))
+    hypothesis = best_path(search_lattice(scores, loaded, WIDE))
     assert hypothesis.score == best_path(search_lattice(scores, graph, WIDE)).score
 
 

@@ -153,8 +153,8 @@ def test_lm_scores_stay_with_their_words(toy):
         assert total - lm == pytest.approx((len(words) + 1) * math.log(0.5), abs=1e-4)
         word_sequences.add(words)
     frames = {1: 4, 2: 2, 3: 2}
-    every = [words for n in (1, 2, 3) for words in itertools.product(frames, repeat=n)]
-    short = {words for words in every if sum(map(frames.get, words)) <= 7}
+    candidates = [words for n in (1, 2, 3) for words in itertools.product(frames, repeat=n)]
+    short = {words for words in candidates if sum(map(frames.get, words)) <= 7}
     assert word_sequences == {words for words in short if lm_score(words) is not None}
 
 

@@ -152,8 +152,8 @@ def test_damage_that_a_checksum_misses_is_an_error_or_a_valid_lattice(seed, code
         return
     for number in range(2):  # by chance, lattices of this graph
         lattice = block.decode(number)
-        again = LatticeBlock(encode([lattice], graph.index), 1, graph.index)
-        assert_same_arcs(again.decode(0), lattice)
+        reencoded = LatticeBlock(encode([lattice], graph.index), 1, graph.index)
+        assert_same_arcs(reencoded.decode(0), lattice)
 
 
 def test_bytes_that_grow_beyond_memory_are_refused():

@@ -63,8 +63,8 @@ def test_sentences_have_these_scores_after_composition_and_determinization(weigh
     graph = compose_words(lexicon, all_sentences(-0.25), *first)
     assert not (graph.labels == 0).any()
     scores = {k: v for k, v in transductions(graph, 8).items() if len(k[1]) <= 2}
-    every = expected(weights, ALL_WORDS[:13])
-    expected_scores = {key: score - 0.25 * len(key[1]) for key, score in every.items()}
+    weighted_scores = expected(weights, ALL_WORDS[:13])
+    expected_scores = {key: score - 0.25 * len(key[1]) for key, score in weighted_scores.items()}
     # Of words that sound alike in the same place, removing epsilons keeps the likeliest.
     assert_scores_equal(scores, {key: expected_scores[key] for key in scores})
     assert_scores_equal(_best_of_sound(scores), _best_of_sound(expected_scores))

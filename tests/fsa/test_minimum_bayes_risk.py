@@ -47,8 +47,8 @@ def test_on_lists_the_risk_equals_the_expected_errors_and_is_near_the_minimum(se
     assert outcome.risk == pytest.approx(expected_errors(distribution, words), abs=1e-3)
     best = tuple(lattice.best_words(scores))
     assert outcome.risk <= expected_errors(distribution, best) + 1e-3
-    every = [s for n in range(6) for s in product((1, 2), repeat=n)]
-    least = min(expected_errors(distribution, s) for s in every)
+    sequences = [s for n in range(6) for s in product((1, 2), repeat=n)]
+    least = min(expected_errors(distribution, s) for s in sequences)
     assert least - 1e-3 <= outcome.risk <= least + 0.25  # a local optimum
 
 

@@ -60,7 +60,7 @@ def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
     splits, words = select_words(graph.splits, graph.words, inner)
     counts = np.append(np.diff(splits), 0 * ends)
     begins = np.append(splits[:-1], 0 * ends)
-    again = np.concatenate([begins[i] + np.arange(counts[i]) for i in order])
+    arc_words = np.concatenate([begins[i] + np.arange(counts[i]) for i in order])
 
     def column(old, new):
         return np.append(old[inner], new.astype(old.dtype))[order]
@@ -71,7 +71,7 @@ def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
         labels=column(graph.labels, 0 * ends + FINAL),
         scores=column(graph.scores, 0 * ends),
         splits=np.append(0, np.cumsum(counts[order])).astype(np.int32),
-        words=words[again],
+        words=words[arc_words],
     )
     beam = Beam(20.0, 3.0)
     scores = language.sentence(3, 1.5).scores * SCALE

@@ -11,12 +11,12 @@ from toolkit.fsa.minimum_bayes_risk import oracle_words
 def test_no_path_is_nearer_to_the_reference(seed):
     lattice = random_lattice(seed)
     generator = np.random.default_rng(seed)
-    every = {words for words, _ in word_sequences(lattice, lattice.graph)}
+    sequences = {words for words, _ in word_sequences(lattice, lattice.graph)}
     for length in range(7):
         reference = generator.integers(1, 4, length).tolist()
         oracle = tuple(oracle_words(lattice, reference))
-        assert oracle in every
-        nearest = min(distance(words, reference) for words in every)
+        assert oracle in sequences
+        nearest = min(distance(words, reference) for words in sequences)
         assert distance(oracle, reference) == nearest
 
 

@@ -15,12 +15,12 @@ SEEDS = range(20)
 def test_best_path_total_and_shares(seed):
     lattice = random_lattice(seed)
     scores = lattice.scores(0.3, -0.5)
-    every = word_sequences(lattice, scores)
+    sequences = word_sequences(lattice, scores)
     assert sum(s == 0 for s in lattice.words) < lattice.num_arcs
-    words, best = max(every, key=lambda pair: pair[1])
+    words, best = max(sequences, key=lambda pair: pair[1])
     assert tuple(lattice.best_words(scores)) == words
     assert scores[lattice.best_path(scores)].sum() == pytest.approx(best)
-    assert lattice.total(scores) == pytest.approx(math.log(sum(math.exp(s) for _, s in every)))
+    assert lattice.total(scores) == pytest.approx(math.log(sum(math.exp(s) for _, s in sequences)))
     shares = np.bincount(
         lattice.target, lattice.incoming_arc_posteriors(scores), lattice.num_states
     )

@@ -17,9 +17,9 @@ DEVICE = os.environ.get("TOOLKIT_TEST_DEVICE", "cuda")
 def pytest_collection_modifyitems(items):
     if torch.device(DEVICE).type == "cpu" or torch.cuda.is_available():
         return
-    here = Path(__file__).parent
+    gpu_folder = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here):
+        if item.path.is_relative_to(gpu_folder):
             item.add_marker(pytest.mark.skip(reason="needs a GPU: make test-gpu"))
 
 

@@ -31,8 +31,8 @@ def test_a_batch_on_the_device_equals_the_cpu(config, device, utterances):
         # A narrow filter that holds next to nothing shows roundings, and PLP amplifies them.
         torch.testing.assert_close(features, expected, rtol=0, atol=5e-3)
         if config.kind != "plp":
-            apart = (features - expected).abs() > 2e-4
-            assert apart.float().mean() < 1e-3
+            differs = (features - expected).abs() > 2e-4
+            assert differs.float().mean() < 1e-3
 
 
 def test_an_utterance_that_is_too_short_does_not_spoil_its_batch(device, utterances):

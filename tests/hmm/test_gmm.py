@@ -137,8 +137,8 @@ def test_split_follows_occupancy_and_keeps_weights_normalised(gmm):
 
 def test_save_and_load(gmm, tmp_path):
     gmm.save(tmp_path / "gmm.safetensors")
-    again = Gmm.load(tmp_path / "gmm.safetensors")
-    assert torch.equal(again.log_likelihoods(frames()), gmm.log_likelihoods(frames()))
+    loaded = Gmm.load(tmp_path / "gmm.safetensors")
+    assert torch.equal(loaded.log_likelihoods(frames()), gmm.log_likelihoods(frames()))
 
 
 @pytest.mark.parametrize(
@@ -225,13 +225,13 @@ def test_transformed_means_score_frames_like_transformed_frames(gmm):
     )
 
 
-@pytest.mark.parametrize("apart", [1.0, 12.0, 14.0, 100.0])
-def test_gaussians_far_from_a_frame_are_summed_as_in_float64(apart):
+@pytest.mark.parametrize("distance", [1.0, 12.0, 14.0, 100.0])
+def test_gaussians_far_from_a_frame_are_summed_as_in_float64(distance):
     # Log-densities 0.5, 72, 98 and 5000 below the nearest: the last two underflow in float32.
-    means = torch.tensor([[0.0, 0.0], [apart, 0.0], [0.0, 0.0]])
+    means = torch.tensor([[0.0, 0.0], [distance, 0.0], [0.0, 0.0]])
     weights = torch.tensor([0.25, 0.75, 1.0])
     gmm = Gmm(torch.tensor([0, 0, 1]), weights, means, torch.ones(3, 2))
-    x = torch.tensor([[0.0, 0.0], [apart, 1.0]])
+    x = torch.tensor([[0.0, 0.0], [distance, 1.0]])
     squares = ((x[:, None] - means) ** 2).sum(2).double()
     densities = weights.double().log() - 0.5 * squares - math.log(2 * math.pi)
     expected = torch.stack([densities[:, :2].logsumexp(1), densities[:, 2]], dim=1)

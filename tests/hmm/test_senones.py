@@ -127,6 +127,6 @@ def test_files_round_trip(topology, tmp_path):
     senones = Senones.monophone(topology)
     senones.save(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"topology.json", "tree.json"}
-    again = Senones.load(tmp_path)
-    assert again.topology == topology
-    assert again.tree == senones.tree
+    loaded = Senones.load(tmp_path)
+    assert loaded.topology == topology
+    assert loaded.tree == senones.tree

@@ -95,8 +95,8 @@ def test_similar_leaves_are_clustered():
         return [10.0 * state, 3.0 * label(left, state, right)]
 
     statistics = synthetic_statistics(TOPOLOGY, mean)
-    apart = build_tree(statistics, TOPOLOGY, QUESTIONS, config(min_gain=10.0))
-    assert apart.num_pdfs == 2 + 12 * 3
+    unclustered = build_tree(statistics, TOPOLOGY, QUESTIONS, config(min_gain=10.0))
+    assert unclustered.num_pdfs == 2 + 12 * 3
     tree = build_tree(
         statistics, TOPOLOGY, QUESTIONS, config(min_gain=10.0, cluster_threshold=None)
     )
@@ -119,8 +119,8 @@ def test_variants_are_split_by_questions_about_the_centre_phone():
     assert root.phones == (2, 3, 4)
     assert (root.node.ask, root.node.phones) == ("centre", frozenset({2}))
     assert {len({tree.pdf(left, state, 2) for left in range(1, 5)}) for state in range(8)} == {1}
-    alone = tree.pdf(2, first, 2)
-    assert tree.pdf(2, first + 1, 2) == tree.pdf(2, first + 2, 2) != alone
+    pdf_of_first = tree.pdf(2, first, 2)
+    assert tree.pdf(2, first + 1, 2) == tree.pdf(2, first + 2, 2) != pdf_of_first
 
 
 def brute_force_split(x, left, states, right, topology, questions, floor, min_frames):
@@ -175,8 +175,8 @@ def test_likelihood_rises_with_the_leaves_by_the_gains():
     questions = automatic_questions(statistics, topology)
     roots = len(Tree.monophone(topology).roots)
     trees = [
-        build_tree(statistics, topology, questions, config(max_leaves=roots + more))
-        for more in (0, 1, 2, 5, 10, 20, 40)
+        build_tree(statistics, topology, questions, config(max_leaves=roots + extra_leaves))
+        for extra_leaves in (0, 1, 2, 5, 10, 20, 40)
     ]
     assert [tree.num_pdfs - roots for tree in trees] == [0, 1, 2, 5, 10, 20, 40]
     values = [likelihood(tree, statistics) for tree in trees]
@@ -197,7 +197,7 @@ def test_clustering_stops_at_its_threshold(threshold):
     statistics = random_statistics(topology)
     questions = automatic_questions(statistics, topology)
     limits = {"max_leaves": 60, "min_gain": 10.0, "min_frames": 4}
-    apart = build_tree(statistics, topology, questions, config(**limits))
+    unclustered = build_tree(statistics, topology, questions, config(**limits))
     tree = build_tree(
         statistics, topology, questions, config(**limits, cluster_threshold=threshold)
     )
@@ -206,7 +206,7 @@ def test_clustering_stops_at_its_threshold(threshold):
         [t.view(tree.num_pdfs, -1) for t in statistics.sum_by_pdf(tree.table())], 1
     ).numpy()
     if threshold is None:
-        splits = [root.node for root in apart.roots if isinstance(root.node, Split)]
+        splits = [root.node for root in unclustered.roots if isinstance(root.node, Split)]
         gains = []
         while splits:
             node = splits.pop()
@@ -222,7 +222,7 @@ def test_clustering_stops_at_its_threshold(threshold):
             )
             assert loss >= threshold
     if threshold == 0.0:
-        assert tree == apart
+        assert tree == unclustered
     if threshold == 1e9:
         assert tree.num_pdfs == len(tree.roots)
 

@@ -54,10 +54,10 @@ TEXTS = st.lists(
 )
 
 
-def nist(command, folder, **more):
+def nist(command, folder, **options):
     tools = {**os.environ, "PATH": f"{Path(CSRFILT).parent}:{os.environ['PATH']}"}
     return subprocess.run(
-        command, cwd=folder, env=tools, check=True, capture_output=True, text=True, **more
+        command, cwd=folder, env=tools, check=True, capture_output=True, text=True, **options
     )
 
 

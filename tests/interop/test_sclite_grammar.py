@@ -86,7 +86,7 @@ def recordings(draw):
                 at = end
             for n in range(draw(st.integers(1, 4 * at))):
                 start, word = f"{n / 4 + 0.01:.2f}", draw(st.sampled_from(["a", "b", "ab", "c-"]))
-                more = draw(st.sampled_from(["", " NA", " 0.5", " 0.25 1", " NA lex x y"]))
+                confidence = draw(st.sampled_from(["", " NA", " 0.5", " 0.25 1", " NA lex x y"]))
                 length = draw(st.sampled_from(["0.2", "0.1", "-0.1"]))
                 name = recording.lower() if draw(st.booleans()) else recording
                 line = f"{name} {channel} {start} {length} "
@@ -96,7 +96,7 @@ def recordings(draw):
                     ctm += [f"{marks}<ALT_BEGIN>", f"{line}{word}", f"{marks}<ALT>"]
                     ctm += [f"{line}{alternative}", f"{marks}<ALT_END>"]
                 else:
-                    ctm.append(f"{line}{word}{more}")
+                    ctm.append(f"{line}{word}{confidence}")
     return stm, ctm
 
 

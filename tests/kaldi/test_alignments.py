@@ -62,18 +62,18 @@ def test_alignments_round_trip_bit_for_bit(folder, name):
 
 def test_an_import_takes_the_place_of_other_alignments_and_loads_few_at_a_time(folder, monkeypatch):
     monkeypatch.setattr("toolkit.kaldi.alignments.PER_SHARD", 2)
-    back, lines = folder / "back", [f"u{n} {n} {n}\n" for n in range(5)]
+    imported, lines = folder / "back", [f"u{n} {n} {n}\n" for n in range(5)]
     for number in range(4):
         old = {f"u{number}": torch.tensor([15])}
-        write_shard(back / f"ali.{number:06d}.tar", old, [])
+        write_shard(imported / f"ali.{number:06d}.tar", old, [])
     (folder / "text").write_text("".join(lines))
-    assert import_alignments(folder / "text", folder / "system", back) == 5
-    assert loaded(back) == {f"u{n}": [n, n] for n in range(5)}
-    assert [path.name for path in sorted(back.iterdir())] == [
+    assert import_alignments(folder / "text", folder / "system", imported) == 5
+    assert loaded(imported) == {f"u{n}": [n, n] for n in range(5)}
+    assert [path.name for path in sorted(imported.iterdir())] == [
         *(f"ali.{number:06d}.tar" for number in range(3)),
         "table.tsv",
     ]
-    assert [o.utterance for o in read_table(back / "table.tsv")] == [f"u{n}" for n in range(5)]
+    assert [o.utterance for o in read_table(imported / "table.tsv")] == [f"u{n}" for n in range(5)]
 
 
 def test_kaldi_reads_exported_alignments_and_their_states(folder):

@@ -359,8 +359,8 @@ def test_written_directories_are_read_back(folder, audio, tmp_path):
     )
     cuts = read_kaldi_dir(source)
     write_kaldi_dir(cuts, tmp_path / "out")
-    again = read_kaldi_dir(tmp_path / "out")
-    assert attributes(again) == sorted(attributes(cuts))
+    reread_cuts = read_kaldi_dir(tmp_path / "out")
+    assert attributes(reread_cuts) == sorted(attributes(cuts))
     assert (tmp_path / "out" / "spk2utt").read_text() == "s u1 u2\nt v\n"
     lines = (tmp_path / "out" / "wav.scp").read_text().splitlines()
     assert lines == [f"q flac -c -d -s {tmp_path}/q.flac |", f"r {tmp_path}/r.wav"]
@@ -424,9 +424,9 @@ def test_whole_recordings_round_trip(cut, tmp_path):
     assert data_dir_faults(tmp_path / "out") == []
     assert not (tmp_path / "out/segments").exists()
     assert (tmp_path / "out/utt2dur").read_text() == "a-1 2\na-2 2\nb-1 2\n"
-    back = read_kaldi_dir(tmp_path / "out")
-    assert attributes_by_id(back) == attributes_by_id(cuts)
-    export_data_dir(back, tmp_path / "again")
+    imported = read_kaldi_dir(tmp_path / "out")
+    assert attributes_by_id(imported) == attributes_by_id(cuts)
+    export_data_dir(imported, tmp_path / "again")
     for path in (tmp_path / "out").iterdir():
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
 
@@ -477,9 +477,9 @@ def test_each_utterance_keeps_its_file_where_recordings_share_an_id(cut, tmp_pat
         cut("a-4", "a", recording="r", name="y/r.wav", start=1.0),
     ]
     export_data_dir(cuts, tmp_path / "out")
-    back = {c.id: (c.recording_id, audio_of(c)) for c in read_kaldi_dir(tmp_path / "out")}
+    imported = {c.id: (c.recording_id, audio_of(c)) for c in read_kaldi_dir(tmp_path / "out")}
     named = {"a-1": "r", "a-2": "r-2", "a-3": "r-3", "a-4": "r"}
-    assert back == {c.id: (named[c.id], audio_of(c)) for c in cuts}
+    assert imported == {c.id: (named[c.id], audio_of(c)) for c in cuts}
     assert (tmp_path / "out/reco2dur").read_text() == "r 2\nr-2 2\nr-3 2\n"
 
 
@@ -514,12 +514,12 @@ def test_channels_round_trip(audio, tmp_path, suffix):
     assert data_dir_faults(tmp_path / "out") == []
     command = "sph2pipe -f wav -p -c 2 {}" if suffix == "sph" else "sox {} -t wav - remix 2"
     assert f"s-2 {command.format(path)} |\n" in (tmp_path / "out/wav.scp").read_text()
-    back = read_kaldi_dir(tmp_path / "out")
-    assert [(channel_of(c), channel_name(c), audio_of(c)) for c in back] == [
+    imported = read_kaldi_dir(tmp_path / "out")
+    assert [(channel_of(c), channel_name(c), audio_of(c)) for c in imported] == [
         (0, "A", str(path)),
         (1, "B", str(path)),
     ]
-    for original, restored in zip(cuts, back, strict=True):
+    for original, restored in zip(cuts, imported, strict=True):
         assert torch.equal(load_cut_audio(original), load_cut_audio(restored))
     mono, _ = recording_or_fault(audio(tmp_path / "m.wav"), "m")
     export_data_dir([make_cut("m-1", mono, "X", "m")], tmp_path / "out")

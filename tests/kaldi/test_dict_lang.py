@@ -170,8 +170,12 @@ def test_words_and_ids_round_trip(tmp_path, marked):
     write_lang(lang, tmp_path)
     assert SymbolTable.read(tmp_path / "phones.txt") == lang.phones
     assert SymbolTable.read(tmp_path / "words.txt") == lang.words
-    back, notes = read_lang(tmp_path)
-    assert (back.lexicon, back.phones, back.words) == (lang.lexicon, lang.phones, lang.words)
+    imported, notes = read_lang(tmp_path)
+    assert (imported.lexicon, imported.phones, imported.words) == (
+        lang.lexicon,
+        lang.phones,
+        lang.words,
+    )
     assert notes == ("left out, as the toolkit adds its own: <UNK>",)
 
 

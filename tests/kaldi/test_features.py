@@ -32,14 +32,14 @@ def test_features_round_trip_bit_for_bit(small_store, tmp_path, name, text):
     assert (b"\0B" in head) != text
     done = import_features(tmp_path / "kaldi" / name, cuts_of(small_store.store), tmp_path / "back")
     assert done.rounding <= (1e-5 if text else 0)  # six digits
-    back = FeatureStore(tmp_path / "back")
-    assert set(back.ids) | set(done.without) == set(small_store.store.ids)
+    imported = FeatureStore(tmp_path / "back")
+    assert set(imported.ids) | set(done.without) == set(small_store.store.ids)
     assert (len(done.without) == 0) == (name == "feats.scp")
-    for id in back.ids:
-        assert torch.equal(back.load(id), small_store.store.load(id))
-        assert back.state(id).frames == small_store.store.state(id).frames
-        assert torch.equal(back.state(id).sum, small_store.store.state(id).sum)
-        assert back.speaker(id) == small_store.store.speaker(id)
+    for id in imported.ids:
+        assert torch.equal(imported.load(id), small_store.store.load(id))
+        assert imported.state(id).frames == small_store.store.state(id).frames
+        assert torch.equal(imported.state(id).sum, small_store.store.state(id).sum)
+        assert imported.speaker(id) == small_store.store.speaker(id)
 
 
 def test_paths_of_another_machine_are_mapped(small_store, tmp_path):
@@ -116,13 +116,13 @@ def test_features_without_audio(small_store, tmp_path):
     first = sorted(frames)[0]
     cuts = cuts_without_audio(frames, {first: "zoe"}, {first: "A B"}, frame_shift_ms=10.0)
     import_features(tmp_path / "feats.scp", cuts, tmp_path / "back", hours_per_shard=1e-4)
-    back = FeatureStore(tmp_path / "back")
-    assert len(back.shards) > 1
-    cut = back.cut(first)
-    assert (cut.supervisions[0].text, back.speaker(first)) == ("A B", "zoe")
+    imported = FeatureStore(tmp_path / "back")
+    assert len(imported.shards) > 1
+    cut = imported.cut(first)
+    assert (cut.supervisions[0].text, imported.speaker(first)) == ("A B", "zoe")
     assert cut.duration == pytest.approx(frames[first] / 100)
-    assert back.speaker(sorted(frames)[1]) == sorted(frames)[1]
-    assert torch.equal(back.load(first), small_store.store.load(first))
+    assert imported.speaker(sorted(frames)[1]) == sorted(frames)[1]
+    assert torch.equal(imported.load(first), small_store.store.load(first))
 
 
 @pytest.fixture

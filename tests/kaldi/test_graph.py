@@ -49,8 +49,8 @@ def test_an_openfst_file_has_the_paths_of_the_transducer(fst):
     if not fst.num_arcs:
         return
     for by_output in (False, True):
-        again = fst_of(dump_openfst(fst, by_output))
-        assert_scores_equal(transductions(again, 5), transductions(fst, 5))
+        loaded = fst_of(dump_openfst(fst, by_output))
+        assert_scores_equal(transductions(loaded, 5), transductions(fst, 5))
 
 
 @settings(max_examples=60, deadline=None)

@@ -43,8 +43,8 @@ def sentences(arcs, finals):
     while stack:
         state, words, cost, frames = stack.pop()
         if state in finals:
-            more, length = finals[state]
-            complete.add((words, round(cost + more, 4), frames + length))
+            final_cost, length = finals[state]
+            complete.add((words, round(cost + final_cost, 4), frames + length))
         for source, target, word, weight, length in arcs:
             if source == state:
                 read = (*words, word) if word else words
@@ -208,8 +208,8 @@ def test_paths_have_their_words_and_scores(tmp_path, form):
         length = lattice.times[-1] - lattice.times[0]
         assert loaded[name].times[-1] == pytest.approx(length)
         if form != "binary":  # whose costs have fewer digits
-            again = kaldi_text(name, loaded[name], DECODING)
-            assert dict(read_kaldi(again))[name] == expected(lattice, round(length / SHIFT))
+            exported = kaldi_text(name, loaded[name], DECODING)
+            assert dict(read_kaldi(exported))[name] == expected(lattice, round(length / SHIFT))
 
 
 def test_states_in_any_order_dead_ends_and_lattices_without_paths(tmp_path):
