@@ -149,7 +149,7 @@ def test_blocks_concatenate_to_the_whole_audio(audio, tmp_path, rate, seconds):
 
 
 def test_files_that_cannot_seek_are_read_from_their_beginning(tmp_path):
-    """GSM in WAV files, of telephone systems."""
+    """Telephone systems write GSM in WAV files, which libsndfile cannot seek."""
     samples = np.random.default_rng(0).integers(-9000, 9000, 320 * 120, dtype=np.int16)
     soundfile.write(tmp_path / "a.wav", samples, 8000, subtype="GSM610")
     whole = torch.from_numpy(soundfile.read(tmp_path / "a.wav", dtype="float32")[0])
@@ -230,7 +230,7 @@ def test_an_impossible_rate_is_refused_before_a_filter_is_designed(audio, tmp_pa
 
 @pytest.fixture
 def designed(monkeypatch):
-    """Lengths of the filters that are designed from now on."""
+    """Record the length of each filter that the test designs."""
     lengths = []
 
     def count(length, *arguments, **options):

@@ -34,7 +34,7 @@ def test_a_transformed_cut_goes_through_lhotse(make_cut):
 
 
 def test_lhotse_reads_files_that_cannot_seek(tmp_path):
-    """GSM in WAV files, of telephone systems."""
+    """Telephone systems write GSM in WAV files, which libsndfile cannot seek."""
     samples = np.random.default_rng(0).integers(-9000, 9000, 320 * 50, dtype=np.int16)
     soundfile.write(tmp_path / "a.wav", samples, 8000, subtype="GSM610")
     whole = soundfile.read(tmp_path / "a.wav", dtype="float32")[0]
@@ -117,7 +117,7 @@ def test_commands_of_cuts_made_in_memory_do_not_run(
 
 
 def test_a_file_named_like_a_command_is_only_a_file(make_cut, tmp_path, monkeypatch):
-    """Somebody's folder may hold files whose names are commands: even then none runs."""
+    """A file name may look like a command. The file is read and no command runs."""
     monkeypatch.chdir(tmp_path)
     cut = make_cut("a").perturb_volume(0.5)
     expected = load_cut_audio(cut)

@@ -1,4 +1,4 @@
-"""The torch engine against kaldifeat, and on a GPU against itself."""
+"""The torch engine equals kaldifeat, and a GPU equals the CPU."""
 
 import math
 
@@ -23,7 +23,7 @@ CONFIGS = [
 
 @pytest.fixture(scope="module")
 def speech():
-    """Words of the demo corpus's synthesiser between two stretches of digital silence: int16."""
+    """Words of the demo corpus between two stretches of digital silence: int16."""
     pytest.importorskip("espeakng_loader")
     from local.synthetic.espeak import Voice, speak
     from local.synthetic.sound import to_corpus_rate
@@ -65,7 +65,7 @@ def test_torch_agrees_with_kaldifeat(config, samples, monkeypatch):
 
 
 def remember_conditions(monkeypatch):
-    """A list that gets the condition numbers [T] of the frames of every call of `durbin`."""
+    """Record the condition numbers [T] of the frames of every call of `durbin`."""
     conditions, durbin = [], module.durbin
 
     def remembering(autocorrelation):

@@ -92,7 +92,7 @@ def test_bytes_depend_neither_on_jobs_nor_on_the_order_of_the_cuts(cuts, tmp_pat
 
 
 def shard_files(folder: Path) -> dict[str, tuple[int, int]]:
-    """The files of all shards, with what changes where one is written again."""
+    """The files of all shards with the inode and time that change when a shard is rewritten."""
     status = {str(path.relative_to(folder)): path.stat() for path in folder.glob("*/*")}
     return {name: (file.st_ino, file.st_mtime_ns) for name, file in status.items()}
 
@@ -159,7 +159,7 @@ def test_too_many_failures_are_an_error(cuts, tmp_path):
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:0"])
 def test_utterances_shorter_than_a_window_are_listed(cuts, make_cut, tmp_path, caplog, device):
-    """Training has none: the check excludes them. Decodes count their words as deleted."""
+    """The corpus check excludes them from training. Decoding counts their words as deletions."""
     short = [make_cut(f"short{number}", "a", seconds=0.02) for number in range(2)]
     headline = extract([*cuts, *short], CONFIG, tmp_path / "f", device=device)
     assert (headline["failed"], headline["utterances"]) == (2, 12)
@@ -251,7 +251,7 @@ def test_only_unchanged_shards_are_linked_from_the_previous_store(cuts, tmp_path
 
 
 def test_another_device_stores_what_the_cpu_stores(cuts, tmp_path, make_cut):
-    """`cpu:0` takes the path of a GPU."""
+    """The device `cpu:0` runs the code for GPUs on the CPU."""
     short = make_cut("short", "b", seconds=0.01)
     broken = make_cut("broken", "c", seconds=0.3)
     Path(broken.recording.sources[0].source).write_bytes(b"broken")

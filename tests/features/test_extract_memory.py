@@ -18,7 +18,7 @@ SECONDS = 10.0
 
 
 def peak_of_extraction(folder, recordings):
-    """Extract the features of so many recordings, and return this process's peak in bytes."""
+    """Extract the features of some recordings and return this process's peak memory in bytes."""
     cuts = []
     for number in range(recordings):
         cut = write_noise(folder, number, SECONDS)

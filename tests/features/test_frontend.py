@@ -123,7 +123,7 @@ def test_plp_equals_its_definition(noise, engine):
 
 
 def log_mel_magnitudes_of_frame(frame, num_bins):
-    """Log-mel of one frame in float64, from the magnitude of the spectrum (A1), else as Kaldi."""
+    """Log-mel features of one frame in float64: Kaldi's, but of the magnitude spectrum (A1)."""
     length = len(frame)
     frame = frame.double() - frame.double().mean()
     frame = frame - 0.97 * torch.cat([frame[:1], frame[:-1]])
@@ -191,8 +191,8 @@ def test_every_kind_has_the_same_number_of_frames(kind, num_samples, engine):
 
 
 @pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
-def test_rows_are_frames_in_memory_too(kind, engine):
-    """As files and kernels want them."""
+def test_features_are_contiguous(kind, engine):
+    """Files and kernels need contiguous rows."""
     assert Frontend(FrontendConfig(kind), engine)(torch.randn(16000)).is_contiguous()
 
 
@@ -256,7 +256,7 @@ def test_a_batch_equals_its_utterances(kind, engine):
 
 @pytest.fixture(autouse=True)
 def no_engine_set(monkeypatch):
-    """No variable is set, and nothing is remembered of the imports tried before or in the test."""
+    """Unset the variable of the engine and clear the cached import of kaldifeat."""
     monkeypatch.delenv(FRONTEND_VARIABLE, raising=False)
     module.kaldifeat_import_error.cache_clear()
     yield
@@ -293,7 +293,7 @@ def test_an_unknown_or_missing_engine_is_an_error(monkeypatch):
 
 
 def test_a_broken_installed_engine_is_an_error(monkeypatch):
-    """Never another engine in its place without a word: the features would differ."""
+    """Another engine gives other features, so there is no silent fallback."""
     monkeypatch.setattr(module, "frontend_engine", lambda: "kaldifeat")
     monkeypatch.setitem(sys.modules, "kaldifeat", None)
     with pytest.raises(EngineError, match="kaldifeat cannot be imported"):
@@ -379,7 +379,7 @@ SMOOTH = st.lists(st.floats(0.1, 10), min_size=16, max_size=16)
 
 
 def autocorrelation(spectrum, order):
-    """Of a power spectrum at 16 frequencies from 0 to the Nyquist frequency: [order + 1]."""
+    """Autocorrelation [order + 1] of a power spectrum at 16 frequencies from 0 to Nyquist."""
     return torch.fft.irfft(torch.tensor(spectrum, dtype=torch.complex128))[: order + 1]
 
 

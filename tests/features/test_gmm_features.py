@@ -75,7 +75,7 @@ def test_features_are_deltas_then_splicing_then_projection_then_transform(
 
 @contextmanager
 def hidden_features(folder):
-    """A context in which the features of a store cannot be read."""
+    """Make the features of a store unreadable within the context."""
     paths = list(folder.rglob("*.tar"))
     for path in paths:
         path.rename(path.with_suffix(".hidden"))
@@ -85,7 +85,7 @@ def hidden_features(folder):
 
 
 def test_cached_features_equal_computed_features(small_store, tmp_path, monkeypatch):
-    """Whether there is room or not, for each front end, and whatever callers do to it."""
+    """With and without room in the cache, for each front end, and after callers change a copy."""
     matrices = projection(), -projection()
     monkeypatch.setattr(gmm_features, "CACHED_BYTES", 0)
     systems = [GmmFeatures(small_store.path, GmmFrontend(2, matrix)) for matrix in matrices]
@@ -168,7 +168,7 @@ def test_transforms_round_trip_whatever_the_speakers_are_called(tmp_path):
 
 
 def regression(values, window, length):
-    """The regression of an infinite signal (a function of t), at t = 0 ... length - 1."""
+    """The regression over an infinite signal x(t) at t = 0 ... length - 1."""
     norm = sum(j * j for j in range(-window, window + 1))
 
     def at(t):

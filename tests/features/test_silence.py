@@ -1,4 +1,4 @@
-"""Digital silence: what counts, in every front end, mean and statistic."""
+"""Frames of digital silence do not count in means and statistics of any front end."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ def speech(seconds=1.0, level=3000 / 32768, seed=0):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("voltage", [0.0, 0.1])
 def test_a_constant_voltage_does_not_count(engine, kind, voltage):
-    """Here: zeros, or a constant, in the middle of noise, whose windows reach into it."""
+    """Zeros or a constant in the middle of noise."""
     frontend = Frontend(FrontendConfig(kind), engine)
     samples = torch.cat([speech(), torch.full((SECOND,), voltage), speech(seed=1)])
     counted = counted_frames(frontend(samples), kind)
@@ -97,7 +97,7 @@ def test_leading_zeros_are_finite_without_a_prior(normaliser):
 
 
 def write_store(folder, small_store, padding, kind="fbank"):
-    """The utterances of a store, each with some frames at the energy floor in its middle."""
+    """Write the utterances of a store with frames at the energy floor in their middles."""
     config, shards = replace(small_store.config, kind=kind, num_ceps=4), []
     for index, names in enumerate(small_store.store.shards):
         rows = []

@@ -1,4 +1,4 @@
-"""Speakers that nobody named are found by clustering recordings."""
+"""Clustering of recordings into speakers."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ RATE = 16000
 
 
 def criterion(frames, mean_covariance):
-    """Half of n log|S| for the frames [T, D] of a cluster, by its definition."""
+    """n/2 log|S| of the frames [T, D] of a cluster; S is smoothed by the mean covariance."""
     scatter = len(frames) * np.cov(frames.T, bias=True) + PRIOR_FRAMES * mean_covariance
     covariance = scatter / (len(frames) + PRIOR_FRAMES)
     return 0.5 * len(frames) * np.linalg.slogdet(covariance)[1]
@@ -57,7 +57,7 @@ def test_two_recordings_merge_where_one_gaussian_is_the_better_model(seed, n1, n
 
 
 def gaussians(speakers=6, recordings=8, dimension=20, seed=1):
-    """Frames of recordings, each of a Gaussian of its speaker."""
+    """Frames of recordings, drawn from their speakers' Gaussians."""
     rng = np.random.default_rng(seed)
     means = 3 * rng.standard_normal((speakers, dimension))
     return [
@@ -100,7 +100,7 @@ def test_no_recording_and_one_recording():
 
 @pytest.fixture
 def unnamed(tmp_path):
-    """Cuts of two voices, two recordings each, and of digital silence; nobody is named."""
+    """Cuts without speakers: two voices with two recordings each, and digital silence."""
 
     def record(name, voice, seconds=3.0, seed=0):
         noise = np.random.default_rng(seed).standard_normal(round(seconds * RATE))

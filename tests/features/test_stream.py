@@ -1,4 +1,4 @@
-"""Features block by block and piece by piece against those of the whole."""
+"""Features of blocks and pieces equal those of the whole."""
 
 import pytest
 import torch

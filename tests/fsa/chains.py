@@ -1,4 +1,4 @@
-"""Small denominators, and what they say by the enumeration of all paths."""
+"""Small denominators and the enumeration of their paths."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from toolkit.fsa.denominator import Denominator
 
 
 def drawn_denominator(seed: int, states: int = 3, pdfs: int = 3) -> Denominator:
-    """An HMM with random transitions, of which every state has one or more."""
+    """An HMM with random transitions, at least one out of each state."""
     chance = np.random.default_rng(seed)
     present = chance.random((states, states)) < 0.6
     present[np.arange(states), (np.arange(states) + 1) % states] = True

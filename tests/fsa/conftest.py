@@ -1,4 +1,4 @@
-"""A language of two phones and three words, small enough to enumerate all that can be said."""
+"""A language of two phones and three words, small enough to enumerate all its sentences."""
 
 import itertools
 from dataclasses import replace
@@ -13,7 +13,7 @@ SIL, A, B = 1, 2, 3
 
 
 class RandomTree:
-    """Ties contexts at random, each state of each phone on its own."""
+    """Ties contexts at random, separately for each state of each phone."""
 
     def __init__(self, topology, variants):
         size = len(topology.phones) + 1
@@ -28,7 +28,7 @@ class RandomTree:
 
 
 class Toy:
-    """Its words, its HMMs, and by enumeration what a graph of them must accept."""
+    """Words and HMMs of a toy language, and by enumeration the paths its graphs must accept."""
 
     lexicon = {1: [(A, B)], 2: [(A,), (B, B)], 3: [(B,)]}  # noqa: RUF012 - word id -> phones
     names = {1: "AB", 2: "A", 3: "B"}  # noqa: RUF012
@@ -98,7 +98,7 @@ class Toy:
     def sentence_paths(self, hmms, words, frames, whole=True):
         """The pdfs of every path through a sentence, any pronunciations and silences.
 
-        Not whole: of every beginning of one.
+        With `whole` false, the pdfs of every beginning of such a path.
         """
         pdf_sequences = set()
         for phones in itertools.product(*(self.lexicon[w] for w in words)):
@@ -168,7 +168,7 @@ class RandomGraph:
         self.fst = load_fst(self.path)
 
     def paths(self, frames):
-        """All paths of so many frames, as tuples of arcs, the one to the final state included."""
+        """All paths of `frames` frames as tuples of arcs, the final arc included."""
         target, label = self.fst.target.tolist(), self.fst.labels.tolist()
         leaving = {}
         for number, source in enumerate(self.fst.source.tolist()):
@@ -184,7 +184,7 @@ class RandomGraph:
         return paths
 
     def score(self, path, scores):
-        """The score of a path, the acoustic scores [T, P] included."""
+        """The graph score of a path plus its acoustic scores [T, P]."""
         labels, graph_scores = self.fst.labels.tolist(), self.fst.scores.tolist()
         return sum(graph_scores[arc] for arc in path) + sum(
             float(scores[t, labels[arc] - 1]) for t, arc in enumerate(path[:-1])
@@ -199,7 +199,7 @@ def random_graph(tmp_path):
 
 @pytest.fixture(params=SEARCHES)
 def engine(request):
-    """Each engine that is installed searches, one after the other."""
+    """Run the test with each installed search engine."""
     from toolkit.fsa.search import searching_with
 
     if request.param != "native":
@@ -218,7 +218,7 @@ def language():
 
 @pytest.fixture(scope="session")
 def graph(language, tmp_path_factory):
-    """Its decoding graph."""
+    """The decoding graph of the language."""
     from toolkit.fsa.fst import load_fst
 
     return load_fst(language.graph(tmp_path_factory.mktemp("graph"), sentences=200))

@@ -1,4 +1,4 @@
-"""Best scores against the enumeration of all paths."""
+"""Best scores equal the enumeration of all paths."""
 
 import math
 
@@ -12,7 +12,7 @@ from toolkit.fsa.lattice import backward_scores, forward_scores
 
 
 def transducer(arcs):
-    """Arcs (source, target, score), sorted; the last state ends."""
+    """A transducer of sorted arcs (source, target, score); the last state is final."""
     source, target, scores = zip(*sorted(arcs), strict=True) if arcs else ((), (), ())
     last = max(target, default=0)
     return Fst(
@@ -26,7 +26,7 @@ def transducer(arcs):
 
 
 def best(fst, state, end):
-    """The best score of all paths between two states, by walking each."""
+    """The best score of all paths between two states, by enumeration."""
     if state == end:
         return 0.0
     return max(

@@ -1,4 +1,4 @@
-"""Composition against joining all paths of both sides."""
+"""Composition equals joining all paths of both sides."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -13,7 +13,7 @@ from toolkit.fsa.fst import connect, fst_from_arcs
 
 
 def expected_composition(a, b):
-    """What the composition must do, from all that both do."""
+    """The transductions of a composition, from those of both sides."""
     best = defaultdict(lambda: -np.inf)
     for (read, wrote), score in a.items():
         for (b_input, b_output), b_score in b.items():
@@ -48,7 +48,7 @@ def test_a_composition_with_cycles_ends():
 
 
 def test_a_large_state_is_searched_from_the_smaller_side():
-    """One of 300,000 words of the one side, with each of 300,000 states of the other."""
+    """One of 300,000 words of one side matches each of 300,000 states of the other."""
     size = 300_000
     many = np.arange(1, size + 1, dtype=np.int32)
     single_arc = fst_from_arcs([(0, 0, 1, 1, 0.0)], [0])

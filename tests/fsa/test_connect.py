@@ -1,4 +1,4 @@
-"""Trimming keeps all paths and nothing else."""
+"""Trimming keeps exactly the arcs on paths."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Decoding graphs against enumeration of all that can be said, and against k2's operations."""
+"""Decoding graphs equal the enumeration of all sentences and k2's operations."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ def lexicon():
 
 
 def sentences(length):
-    """The best score of every sentence of the grammar, back-off free."""
+    """The best score of every sentence of the grammar; back-off is free."""
     scores = transductions(GRAMMAR, 2 * length + 2)
     best = defaultdict(lambda: -math.inf)
     for (_, words), score in scores.items():

@@ -1,4 +1,4 @@
-"""Determinization against all paths, and what it promises about scores and words."""
+"""Determinization keeps all paths and emits scores and words as early as possible."""
 
 from collections import Counter
 from dataclasses import replace
@@ -35,7 +35,7 @@ def test_a_deterministic_transducer_has_the_same_transductions(fst):
 @settings(deadline=None, max_examples=100)
 @given(fst=transducers(labels=(1, 2), arcs=12))
 def test_lm_scores_are_those_of_the_paths_kept(fst):
-    """LM scores that follow from the scores arc by arc: so they do path by path."""
+    """LM scores that are a function of the scores on each arc remain so on each path."""
     trimmed = connect(fst)
     if not trimmed.num_arcs:
         return
@@ -67,7 +67,7 @@ def test_scores_and_words_come_as_early_as_they_are_decided():
 
 
 def test_pending_words_do_not_multiply_later_states():
-    """Each of 50 words leads to the same long sequence: once in the result."""
+    """Each of 50 words leads to the same long sequence; the result has it once."""
     arcs = [(0, 1, 10 + k, k + 1, -k / 8) for k in range(50)]
     arcs += [(1 + k, 2 + k, 1, 0, -1.0) for k in range(100)]
     fst = determinize(fst_from_arcs(arcs, [101]))

@@ -35,7 +35,7 @@ names = [f"{c.kind}{i}" for i, c in enumerate(VARIANTS)]
 
 
 def random_lattice(seed, frames=4, width=3):
-    """Layers of states, one per frame, arcs between neighbours at random, all states in use."""
+    """Random arcs between layers of states, one layer per frame; every state is on a path."""
     g = torch.Generator().manual_seed(seed)
     layers = [[0], *([1 + t * width + i for i in range(width)] for t in range(frames))]
     arcs = []
@@ -75,7 +75,7 @@ def paths(fsa):
 
 
 def accuracy(pdf, reference, criterion):
-    """Kaldi's frame_acc, written out."""
+    """Kaldi's frame_acc."""
     sil, phones = CLASSES.silence.tolist(), CLASSES.phones.tolist()
     same = pdf == reference if criterion.kind == "smbr" else phones[pdf] == phones[reference]
     if criterion.one_silence_class:
@@ -84,7 +84,7 @@ def accuracy(pdf, reference, criterion):
 
 
 def enumerated(fsa, scores, reference, criterion):
-    """The criterion by going through all paths in float64."""
+    """The criterion in float64, by enumeration of all paths."""
     reference_pdfs = reference.tolist()
     lattice_paths = paths(fsa)
     used = scores
@@ -116,7 +116,7 @@ def columns(fsa):
 
 
 def computed(fsa, scores, reference, criterion):
-    """Value and gradient by the code under test."""
+    """Value and gradient of the code under test."""
     scores = scores.float().detach().requires_grad_()
     original_columns = [x.copy() for x in columns(fsa)]
     value = sequence_objective([fsa], scores[None], [reference], criterion, CLASSES)
@@ -307,7 +307,7 @@ def test_frames_without_their_reference_are_counted_and_dropped():
 
 
 def test_lattices_of_a_search(toy):
-    """Graph scores and frames as a search leaves them give back the lattice's total score."""
+    """The graph scores and frames of a searched lattice give the lattice's total score."""
     hmms = toy.senones("onset", variants=2)
     grammar = fst_from_arcs([(0, 0, 1, 1, -0.5), (0, 0, 2, 2, -1.0), (0, 0, 3, 3, -1.5)], [0])
     graph = toy.decoding_graph(hmms, grammar)
@@ -332,7 +332,7 @@ def test_lattices_of_a_search(toy):
 
 @pytest.mark.parametrize("criterion", [c for c in VARIANTS if c.kind != "mmi" or not c.drop_frames])
 def test_dead_ends_change_nothing(criterion):
-    """Pruned intersection leaves arcs that lead nowhere."""
+    """A pruned intersection has dead ends."""
     whole = random_lattice(4)
     scores, reference = draw(4)
     expected, expected_gradient = computed(whole, scores, reference, criterion)

@@ -1,4 +1,4 @@
-"""Both engines against the enumeration of a graph's paths, and against each other."""
+"""Both search engines equal the enumeration of a graph's paths and each other."""
 
 import sys
 
@@ -85,7 +85,7 @@ def test_several_utterances_are_each_searched_in_their_graph(random_graph, engin
 
 
 def test_a_search_without_a_final_state_gives_no_lattice(engine):
-    """One word of three frames: two do not suffice, nor do four."""
+    """The word has three frames: other lengths have no path."""
     graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 2, 0, 0.0), (2, 3, 1, 0, 0.0)], [3])
     for frames in (1, 2, 3, 4):
         scores = torch.zeros(frames, 2)
@@ -108,7 +108,7 @@ def test_a_graph_without_arcs_has_no_paths(engine):
 
 @pytest.mark.parametrize("frames", [3, 19, 20, 21, 40, 45])
 def test_a_search_that_loses_all_states_gives_no_lattice(engine, frames):
-    """Two frames suffice for the whole graph: the levels after them are empty."""
+    """The graph has two frames: no state is active after them."""
     graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 1, 0, 0.0)], [2])
     assert search_lattice(torch.zeros(frames, 1), graph, WIDE) is None
 
@@ -135,7 +135,7 @@ def test_both_engines_keep_the_same_arcs(language, graph, beam, seconds):
 
 @pytest.mark.parametrize("beam", BEAMS, ids=str)
 def test_a_frame_keeps_all_arcs_into_states_within_the_beam(language, graph, beam):
-    """But those that are further than the output beam behind the best one into their state."""
+    """Arcs that lie further than the output beam behind the best into their state may go."""
     arrays, limits = graph_arrays(graph), (beam.search, beam.min_active, beam.max_active)
     rows = rows_of(language.sentence(0, 1.0).scores * 0.3)
     place = np.full(graph.num_states, -1, np.int32)

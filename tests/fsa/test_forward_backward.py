@@ -1,4 +1,4 @@
-"""Forward-backward against the enumeration of paths, finite differences and k2."""
+"""Forward-backward equals the enumeration of paths, finite differences and k2."""
 
 import math
 
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def drawn_lattice(seed, frames, width, parallel=2):
-    """Random arcs between the states of neighbouring frames, of which some lead nowhere."""
+    """Random arcs between the states of neighbouring frames; some are dead ends."""
     g = torch.Generator().manual_seed(seed)
     layers = [[0], *(range(1 + t * width, 1 + (t + 1) * width) for t in range(frames))]
     arcs = []
@@ -42,7 +42,7 @@ def drawn_values(seed, lattices):
 
 
 def enumerated(lattices, scores, values):
-    """Total score and expected sum of each lattice by walking all its paths."""
+    """Total score and expected sum of each lattice, by enumeration of its paths."""
     totals, sums, first = [], [], 0
     for x in lattices:
         arcs = list(zip(x.source.tolist(), x.target.tolist(), strict=True))
@@ -62,7 +62,7 @@ def enumerated(lattices, scores, values):
 
 @pytest.fixture(params=["compiled", "by_frame"])
 def recursion(request, monkeypatch):
-    """Both recursions: the CPU's, and the one of other devices, here with tensors of the CPU."""
+    """Run the test with both recursions: the CPU's and, on the CPU, that of other devices."""
     monkeypatch.setattr(forward_backward, "runs_compiled", lambda _: request.param == "compiled")
 
 
@@ -139,7 +139,7 @@ def test_posteriors_of_a_frame_sum_to_one(recursion):
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 def test_scores_that_are_not_finite(recursion, bad):
-    """NaN reaches the result of its utterance alone; an arc of score -inf is as good as absent."""
+    """NaN affects its utterance alone; an arc of score -inf counts as absent."""
     lattices = drawn_batch(3, [(3, 2), (3, 2)])
     packed, values = pack(lattices, CPU), drawn_values(3, lattices)
     scores = packed.scores.clone()

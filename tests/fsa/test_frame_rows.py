@@ -1,4 +1,4 @@
-"""Searches that compute what they read, against the same searches of tensors of all scores."""
+"""Searches with lazy scores equal searches with dense scores."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ BEAMS = [Beam(1000.0, 1000.0, 1, 10**6), Beam(4.0, 4.0), Beam(3.0, 3.0, min_acti
 
 
 def demanded(seed, frames, columns):
-    """Scores by mixtures of two Gaussians each, whose pdfs stand in another order."""
+    """Lazy scores of mixtures of two Gaussians, with permuted pdfs."""
     generator = torch.Generator().manual_seed(seed)
     means = torch.randn(2 * columns, 5, generator=generator)
     gmm = Gmm(

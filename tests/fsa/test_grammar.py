@@ -1,4 +1,4 @@
-"""G against the definition of back-off, by enumeration, and against kaldilm."""
+"""G equals the definition of back-off, by enumeration, and agrees with kaldilm."""
 
 import itertools
 import math
@@ -74,7 +74,7 @@ def ngrams():
 
 
 def best_scores(listed, memory, length):
-    """By enumeration: every listed n-gram may be used, and backed off from, at any place."""
+    """The best score of every string, by enumeration of n-grams and back-offs at each word."""
     listed = {gram: entry for gram, entry in listed.items() if "D" not in gram}
 
     def state(history):
@@ -109,7 +109,7 @@ def best_scores(listed, memory, length):
 
 
 def scored(fst, length):
-    """The best score of every string of so many words, back-off arcs reading nothing."""
+    """The best score of every string of up to `length` words; back-off arcs are epsilons."""
     epsilon_free = remove_epsilon(replace(fst, labels=np.where(fst.labels == 5, 0, fst.labels)))
     scores = transductions(epsilon_free, length + 1)
     assert all(read == wrote for read, wrote in scores)
@@ -160,7 +160,7 @@ def test_contexts_without_successors_are_skipped(files):
 
 
 def kaldilm(arpa, words):
-    """The arcs and final states that kaldilm writes, in fields."""
+    """The fields of the arcs and final states that kaldilm writes."""
     command = [sys.executable, "-m", "kaldilm", f"--read-symbol-table={words}"]
     command += ["--disambig-symbol=#0", str(arpa)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -168,7 +168,7 @@ def kaldilm(arpa, words):
 
 
 def kaldilm_scores(lines, sentences):
-    """The best score of sentences through kaldilm's arcs, `#0` read freely."""
+    """The best score of sentences through kaldilm's arcs; `#0` is an epsilon."""
     arcs, finals = {}, {}
     for fields in lines:
         if len(fields) <= 2:
@@ -217,7 +217,7 @@ def test_kaldilm_agrees(files, source):
 
 
 def test_scores_go_with_words_through_epsilon_removal(files):
-    """As a check of the check: back-off symbols left in, every string is read all the same."""
+    """With back-off symbols kept, every string has the same score."""
     fst = grammar_acceptor(*files)
     with_symbols = without_labels(transductions(fst, 9), 5)
     short = {read: s for (read, _), s in with_symbols.items() if len(read) <= 2}

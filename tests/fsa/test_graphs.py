@@ -1,4 +1,4 @@
-"""Graphs and search against exhaustive enumeration on a language of two phones and three words."""
+"""Graphs and search equal exhaustive enumeration on a language of three words."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Graphs accept the pdf sequences of their transcripts and no others, in training as decoding."""
+"""Training and decoding graphs accept exactly the pdf sequences of their transcripts."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ FORMS = ("plain", "onset", "kaldi")
 
 
 def paths(graph, frames):
-    """(labels, output labels, scores, LM scores) of every path of so many frames."""
+    """(labels, output labels, scores, LM scores) of every path of `frames` frames."""
     outgoing = {}
     words = [w.tolist() for w in np.split(graph.words, graph.splits[1:-1])]
     lm_scores = [0.0] * len(words) if graph.lm_scores is None else graph.lm_scores.tolist()
@@ -132,7 +132,7 @@ def test_phones_and_words_are_written_in_the_frames_in_which_they_begin(toy, for
 
 
 def test_lm_scores_stay_with_their_words(toy):
-    """Of every path of a weighted grammar: the score less the silences' is the LM's."""
+    """The score of each path, minus that of its silences, is its LM score."""
     arcs = [(0, 1, 1, 1, -0.5), (0, 1, 2, 2, -1.5), (1, 2, 3, 3, -2.0), (1, 2, 2, 2, -3.0)]
     arcs += [(0, 2, 3, 3, -0.25), (2, 0, 4, 0, -0.7)]  # the last is the back-off
     step = {(source, word): (target, score) for source, target, word, _, score in arcs}
@@ -170,14 +170,14 @@ def test_graphs_have_no_epsilons_and_only_states_that_lead_somewhere(toy):
 
 
 def test_an_empty_transcript_reads_silence(toy):
-    """An empty transcript; silence of one state may last any time."""
+    """Silence of one state may last any number of frames."""
     hmms = toy.senones()
     graph = toy.transcript(hmms, [])
     assert read_by_training(graph, 3) == [(0, 0, 0)]
 
 
 def test_context_reaches_across_words_and_silences():
-    """B asks whether A is before it."""
+    """The pdf of B depends on whether A precedes it."""
     topology = Topology(("SIL", "A", "B"), ("SIL",), states=1, silence_states=1)
     after_a = Split("left", frozenset({2}), 0.0, 0, Leaf(2, 0), Leaf(3, 0))
     tree = Tree(

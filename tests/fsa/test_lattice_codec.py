@@ -1,4 +1,4 @@
-"""Coding of lattices of random graphs."""
+"""Encoding of lattices of random graphs."""
 
 import lzma
 from dataclasses import replace
@@ -13,7 +13,7 @@ from toolkit.fsa.lattice_store import GraphIndex, LatticeBlock, LatticeError, en
 
 
 class Graph:
-    """Random arcs between `states` states; all lead on to the end in one step."""
+    """A graph with random arcs and a final arc from each state."""
 
     def __init__(self, rng, degrees):
         states = len(degrees) + 1

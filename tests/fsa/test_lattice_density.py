@@ -1,4 +1,4 @@
-"""Shallow lattices against the enumeration of all paths of a small graph."""
+"""Pruning to a density equals the enumeration of all paths of a small graph."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ def drawn_scores(seed, frames=FRAMES):
 
 
 def losses_of(graph, scores):
-    """(frame, arc) -> how much the best path through it is below the best of all."""
+    """By (frame, arc): the score of the best path minus that of the best path through the arc."""
     best = {}
     for path in graph.paths(len(scores)):
         score = graph.score(path, scores)

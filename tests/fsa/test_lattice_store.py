@@ -1,4 +1,4 @@
-"""Stored lattices against what was searched."""
+"""Stored lattices equal the searched ones."""
 
 import json
 import pickle
@@ -33,7 +33,7 @@ WIDE = Beam(1000.0, 1000.0, 1, 10**6)
 
 
 class Written:
-    """Two shards of lattices of one graph, and what they were made of."""
+    """Two shards of lattices of one graph, and their scores and arcs."""
 
     def __init__(self, graph, folder, density):
         self.graph, self.folder, self.density = graph, folder, density
@@ -177,7 +177,7 @@ def test_frames_are_counted_without_reading_lattices(written):
 
 
 def with_header(path, **changes):
-    """Write a shard again with other fields in its header."""
+    """Rewrite a shard with other fields in its header."""
     with safe_open(path, "pt") as file:
         header = json.loads(file.metadata()["lattices"])
     save_file(load_file(path), path, {"lattices": json.dumps(header | changes)})

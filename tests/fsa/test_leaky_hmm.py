@@ -1,4 +1,4 @@
-"""Forward-backward with leaky HMM against the enumeration of paths, and k2."""
+"""Forward-backward with a leaky HMM equals the enumeration of paths and k2."""
 
 from dataclasses import replace
 

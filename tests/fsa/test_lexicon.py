@@ -1,4 +1,4 @@
-"""L against all ways to say a few words, scored by the formula."""
+"""L has all pronunciations of a few words, scored by the formula."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ ALL_WORDS = [w for n in range(4) for w in itertools.product(LEXICON, repeat=n)]
 
 
 def expected(weights, sentences):
-    """(phones, words) -> the best score of all ways to say them."""
+    """The best score of each (phones, words) over all silences and pronunciations."""
     best = defaultdict(lambda: -math.inf)
     for words in sentences:
         for entries, silences in ways_to_say(LEXICON, words):
@@ -38,7 +38,7 @@ def expected(weights, sentences):
 
 
 def all_sentences(weight: float):
-    """A grammar of any words, each with a score; `#0` passes."""
+    """A grammar of any word sequence with a score per word; `#0` is accepted."""
     loop = [(0, 0, LANG.words[w], LANG.words[w], weight) for w in LEXICON]
     return fst_from_arcs([*loop, (0, 0, LANG.words["#0"], LANG.words["#0"], 0.0)], [0])
 

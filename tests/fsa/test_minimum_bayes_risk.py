@@ -1,4 +1,4 @@
-"""Minimum Bayes risk against expected edit distances by enumeration."""
+"""Minimum Bayes risk equals expected edit distances, by enumeration."""
 
 import math
 from dataclasses import replace
@@ -26,7 +26,7 @@ def expected_errors(distribution, words):
 
 
 def lists(seed, count=4, words=3):
-    """A lattice whose paths meet in the end alone."""
+    """A lattice whose paths share only the start and the end."""
     generator = np.random.default_rng(seed)
     hypotheses = [generator.integers(1, words + 1, generator.integers(1, 5)) for _ in range(count)]
     weights = generator.dirichlet(np.ones(count))
@@ -72,7 +72,7 @@ def test_on_lattices_the_risk_is_an_upper_bound_and_falls(seed):
 
 
 def test_words_that_many_paths_share_win_over_those_of_the_best_path():
-    """The best path is A B; most of the others say C D, in one place each."""
+    """The best path is A B. Most other paths have C or D in one place."""
     weights = {(1, 2): 0.4, (3, 2): 0.3, (3, 4): 0.3}
     lattice = union([normalise_to_weight(chain(w), np.zeros(2), p) for w, p in weights.items()])
     scores = lattice.scores(1.0)

@@ -1,4 +1,4 @@
-"""N-best lists and samples against the enumeration of a lattice's paths."""
+"""N-best lists and samples agree with the enumeration of a lattice's paths."""
 
 import math
 

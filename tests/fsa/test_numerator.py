@@ -1,4 +1,4 @@
-"""Numerators against the enumeration of all paths near an alignment."""
+"""Numerators equal the enumeration of all paths near an alignment."""
 
 import itertools
 
@@ -47,7 +47,7 @@ def near_paths(senones, times, piece, tolerance):
 
 
 def from_anywhere(hmm, frames):
-    """The summed weight of all paths of a denominator by the pdfs that they read."""
+    """The summed weight of all paths of a denominator by pdf sequence, from any state."""
     arcs = {}
     columns = (hmm.source, hmm.target, hmm.pdf[hmm.target], hmm.weight)
     for source, target, pdf, weight in zip(*(x.tolist() for x in columns), strict=True):

@@ -1,4 +1,4 @@
-"""The search that goes on while scores arrive, against that of all scores at once."""
+"""The online search equals the offline search of all scores."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_a_beam_limited_by_max_active_keeps_all_offline_arcs(language, graph, mo
 
 
 def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
-    """Against a search of the same graph with every state final."""
+    """Compared with a search of the same graph with every state final."""
     inner = np.flatnonzero(graph.labels != FINAL)
     last = graph.num_states - 1
     ends = np.arange(last, dtype=np.int32)
@@ -92,7 +92,7 @@ def test_without_frames_there_are_no_words_and_no_lattice(graph):
 
 
 def test_an_online_search_without_a_final_state_gives_no_lattice():
-    """One word of three frames: two do not suffice."""
+    """The word has three frames: other lengths have no path."""
     graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 2, 0, 0.0), (2, 3, 1, 0, 0.0)], [3])
     for frames in (1, 2, 4):
         scores = torch.zeros(frames, 2)

@@ -1,4 +1,4 @@
-"""The oracle's path against all paths."""
+"""No path of a lattice has fewer errors than the oracle path."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Batches of lattices as one."""
+"""Lattices packed into one batch."""
 
 import torch
 from hypothesis import given, settings

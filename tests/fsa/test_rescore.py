@@ -1,4 +1,4 @@
-"""Rescoring against the enumeration of a lattice's paths."""
+"""Rescoring equals the enumeration of a lattice's paths."""
 
 import math
 from itertools import pairwise
@@ -37,7 +37,7 @@ def table():
 
 @pytest.fixture
 def build_lattice(toy, tmp_path, table):
-    """Seed and frames -> a lattice of all that the toy's words can be, scored with a bigram."""
+    """build_lattice(seed, frames) -> an unpruned lattice of the toy language with bigram scores."""
     table.write(tmp_path / "words.txt")
     write_arpa(model(2), tmp_path / "small.arpa")
     grammar = grammar_acceptor(tmp_path / "small.arpa", tmp_path / "words.txt")
@@ -111,7 +111,7 @@ def test_a_beam_keeps_the_paths_within_it(build_lattice, table):
 
 
 def test_a_word_that_is_output_late_has_no_advantage(table):
-    """Two words of three frames; the graph charges both at once, and writes one at the end."""
+    """Two words of three frames: the graph scores both at once and outputs one at the end."""
     grammar = Grammar(model(3), table)
     scores, states = grammar.step(np.repeat(grammar.start(), 2, axis=0), np.array([2, 3]))
     whole = scores + grammar.end(states)

@@ -1,4 +1,4 @@
-"""Lattices on disk give the paths that they gave before."""
+"""Saved lattices have the same best paths."""
 
 from dataclasses import replace
 
@@ -75,7 +75,7 @@ def test_an_arc_beyond_the_arrays_is_refused(lattices, tmp_path, name):
 
 
 def test_an_arc_that_skips_a_frame_is_refused(lattices, tmp_path):
-    """It would be waited for in no frame: compiled queues of states have a place for each once."""
+    """The compiled state queues hold each state once and would never reach it."""
     path = tmp_path / "lattices.safetensors"
     write_scored(path, lattices, "")
     tensors = load_file(path)

@@ -1,4 +1,4 @@
-"""The graph of a transcript against all ways to say it, scored by the formula."""
+"""The graph of a transcript has all its pronunciations, scored by the formula."""
 
 import math
 from collections import defaultdict

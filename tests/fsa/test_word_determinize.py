@@ -1,4 +1,4 @@
-"""Determinised lattices against the enumeration of the search's paths."""
+"""Determinised lattices equal the enumeration of the search's paths."""
 
 import math
 
@@ -23,7 +23,7 @@ SCALE = 0.5
 
 @pytest.fixture(params=range(4))
 def scored(request, toy, tmp_path):
-    """A lattice of a search without pruning: 5 or 6 frames of noise."""
+    """An unpruned lattice of 5 or 6 frames of noise."""
     (tmp_path / "words.txt").write_text(WORDS)
     write_arpa(estimate(TEXT, ["A", "AB", "B"], 2, (1,))[0], tmp_path / "lm.arpa")
     grammar = grammar_acceptor(tmp_path / "lm.arpa", tmp_path / "words.txt")
@@ -38,7 +38,7 @@ def scored(request, toy, tmp_path):
 
 
 def enumerated(scored, scale):
-    """By words: (score, graph, acoustic) of the best path; by prefix: the earliest frame."""
+    """(score, graph, acoustic) of the best path by words, and the earliest frame by prefix."""
     fst = scored.lattice
     best, earliest = {}, {}
     stack = [(0, 0.0, 0.0, (), {(): 0})]
@@ -92,7 +92,7 @@ def test_every_word_sequence_has_one_path_with_its_best_scores(scored, scale):
 
 
 def test_states_are_at_the_frame_where_their_first_alignment_ends(scored):
-    """Where a word sequence alone leads to a state, that is where its first alignment ends."""
+    """A state with one word sequence is at the frame where its first alignment ends."""
     _, earliest = enumerated(scored, SCALE)
     lattice = word_lattice(scored, SCALE, math.inf, frame_shift=1.0)
     prefixes = [set() for _ in range(lattice.num_states)]
@@ -160,7 +160,7 @@ def test_arcs_of_several_words_and_words_at_the_end():
 
 
 def test_words_before_the_end_hide_no_other_path():
-    """A, then B at the very end, is better than A B before it."""
+    """A with B on the final arc scores better than A B before it."""
     arcs = [(0, 1, 1, 2, 0.0), (0, 2, 2, 2, -5.0), (1, 3, 1, 3, 0.0), (2, 3, 1, 0, 0.0)]
     lattice = lattice_from_arcs(arcs, [3], [0, 1, 1, 2])
     lattice = lattice.select_arcs(np.arange(lattice.num_arcs))

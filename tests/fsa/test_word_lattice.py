@@ -1,4 +1,4 @@
-"""Word lattices against the enumeration of their paths."""
+"""Word lattices equal the enumeration of their paths."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Small random transducers, and all that they do by brute force."""
+"""Small random transducers and their transductions, by brute force."""
 
 import math
 from collections import defaultdict
@@ -37,7 +37,7 @@ def transductions(fst: Fst, length: int) -> dict[tuple, float]:
 
 
 def without_labels(scores: dict[tuple, float], *labels: int) -> dict[tuple, float]:
-    """The same with some input labels left out."""
+    """The transductions with some input labels removed."""
     best = defaultdict(lambda: -math.inf)
     for (read, wrote), score in scores.items():
         key = tuple(x for x in read if x not in labels), wrote
@@ -48,14 +48,14 @@ def without_labels(scores: dict[tuple, float], *labels: int) -> dict[tuple, floa
 def assert_scores_equal(
     scores: dict[tuple, float], expected: dict[tuple, float], within: float = 1e-4
 ) -> None:
-    """Assert that two dicts of scores are the same."""
+    """Assert that two dicts of scores are equal within a tolerance."""
     assert scores.keys() == expected.keys()
     assert all(abs(score - expected[key]) <= within for key, score in scores.items())
 
 
 @st.composite
 def transducers(draw, labels=(1, 2, 3), words=(0, 1, 2), states=5, arcs=9, cyclic=False) -> Fst:
-    """A transducer of few states; acyclic ones have arcs to later states alone."""
+    """A transducer of few states; acyclic ones have only arcs to later states."""
     ends = st.tuples(st.integers(0, states - 1), st.integers(0, states - 1))
     if not cyclic:
         ends = ends.map(sorted).filter(lambda pair: pair[0] < pair[1])

@@ -1,4 +1,4 @@
-"""Small random word lattices, and all that they say."""
+"""Small random word lattices and their word sequences."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from toolkit.fsa.word_lattice import WordLattice
 
 
 def random_lattice(seed, states=6, arcs=14, words=3):
-    """A random lattice: states in a row, and further arcs forward; some say no word."""
+    """A random lattice: a chain of states with extra forward arcs, some without a word."""
     generator = np.random.default_rng(seed)
     source = [*range(states - 1), *generator.integers(0, states - 1, arcs - states + 1)]
     target = [

@@ -1,4 +1,4 @@
-"""The trials that every reader goes through: a module of `READERS` takes them as its tests."""
+"""Tests of every reader: a module with `READERS` imports them."""
 
 import pytest
 from hypothesis import given

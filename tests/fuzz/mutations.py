@@ -1,4 +1,4 @@
-"""Valid files, damaged: faults in bytes, by what the bytes are."""
+"""Damage valid files in ways that suit their format."""
 
 import io
 import json
@@ -51,7 +51,7 @@ ARRAYS = (
 
 
 def damaged(pick: Choices, content: bytes) -> bytes:
-    """Return a file with one to three faults, such as its format invites and as any may have."""
+    """Return a file with one to three faults, typical of its format or of any file."""
     for _ in range(pick.number(1, 3)):
         ways = [_cut, _flip, _junk, _insert, _remove, _repeat]
         if content[:1] in (b"{", b"["):
@@ -156,7 +156,7 @@ def _number(pick, content):
 
 
 def _json(pick, content):
-    """A value in JSON, or in one line of several, replaced, left out or given twice."""
+    """Replace, remove or duplicate a value of JSON or of one line of JSON lines."""
     try:
         return _json_text(pick, content.decode()).encode("utf-8", "surrogatepass")
     except (ValueError, RecursionError):
@@ -220,7 +220,7 @@ def _safetensors(pick, content):
 
 
 def _reshaped(pick, header):
-    """A tensor with as many elements in another shape, or in one that cannot be."""
+    """Give a tensor another shape of as many elements, or an invalid one."""
     document = json.loads(header)
     entry = document[pick.among(sorted(document.keys() - {"__metadata__"}))]
     count = 1
@@ -233,7 +233,7 @@ def _reshaped(pick, header):
 
 
 def _size(pick, content):
-    """Another number before or behind the name of an element: its size, rate, channels, flags."""
+    """Change a number next to the name of an element: its size, rate, channels or flags."""
     names = [match.span() for match in ELEMENT.finditer(content[: 1 << 16])]
     if not names:
         return content
@@ -247,7 +247,7 @@ def _size(pick, content):
 
 
 def _moved(pick, content):
-    """What stands between two elements left out, twice, or elsewhere."""
+    """Remove, duplicate or move the bytes between two elements."""
     names = [match.start() for match in ELEMENT.finditer(content[: 1 << 16])]
     if len(names) < 3:
         return content
@@ -264,7 +264,7 @@ def _moved(pick, content):
 
 
 def _array(pick, content):
-    """Another header in the place of a NumPy array's, as long as the old one."""
+    """Replace the header of a NumPy array by another one of the same length."""
     headers = list(re.finditer(rb"\{'descr': [^\n]*\n", content))
     if not headers:
         return content
@@ -277,7 +277,7 @@ def _array(pick, content):
 
 
 def _tar(pick, content):
-    """The archive written anew with a member of another name, kind or content."""
+    """Rewrite the archive with a member of another name, kind or content."""
     try:
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             members = [(m, (tar.extractfile(m) or io.BytesIO()).read()) for m in tar]

@@ -1,4 +1,4 @@
-"""Recognisers that others hand over, damaged on the way."""
+"""Damaged recogniser bundles."""
 
 import dataclasses
 import json

@@ -9,7 +9,7 @@ from tests.fuzz.trial import reads_or_explains
 
 
 def failing(action, *arguments):
-    """Do what the system refuses."""
+    """Return a call of an action that the system refuses."""
 
     def act():
         with contextlib.suppress(OSError):

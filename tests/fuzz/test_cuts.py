@@ -1,4 +1,4 @@
-"""Commands anywhere in the cuts of others: whoever reads them, and their audio, none is run."""
+"""Commands in cuts do not run, whichever part of the toolkit reads the cuts or their audio."""
 
 import copy
 import io
@@ -120,7 +120,7 @@ CUT_READERS = {
 
 
 def try_one(read, pick: Choices):
-    """Read a hostile cut; whether it was refused."""
+    """Read a hostile cut and return whether it was refused."""
     manifest = hostile(pick)
     # An id of one letter is in every message: a message is all that is asked for.
     refused = reads_or_explains(lambda: read(manifest), (manifest["id"],))

@@ -1,4 +1,4 @@
-"""Graphs and lattices: what a search would read from memory not its own is refused before."""
+"""Graphs and lattices with indices beyond their arrays are refused before a search."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Models, their parts and their bundles, damaged on the way from one machine to another."""
+"""Damaged models and their parts."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A lake whose metadata and audio others write, and what the pipeline keeps of its own."""
+"""Metadata and audio of a data lake, and the files that the pipeline writes."""
 
 import json
 import tempfile
@@ -58,7 +58,7 @@ def open_and_plan(folder):
 
 
 def without_list(layout):
-    """A lake that is found by looking for it: nobody has promised what its objects hold."""
+    """A lake without a manifest: the pipeline lists its objects."""
 
     def write(folder):
         lake(folder, layout)
@@ -68,7 +68,7 @@ def without_list(layout):
 
 
 def process(folder):
-    """Sample, group, and extract: faults are told, none raised."""
+    """Sample, group and extract. Faulty elements are reported and raise nothing."""
     with tempfile.TemporaryDirectory() as place:
         resources = Resources("cpu", 1, Path(place) / "scratch")
         sample = Sample(SampleConfig(SelectConfig(hours=1, min_duration=0.0), RANGE, 1))

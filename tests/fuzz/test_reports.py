@@ -1,4 +1,4 @@
-"""Pages of run directories that others made."""
+"""Report pages of damaged run directories."""
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader

@@ -1,4 +1,4 @@
-"""What the runner keeps in a run directory, and the configurations that people write."""
+"""The files of a run directory and configuration files."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,7 +114,7 @@ def test_yaml_beyond_plain_data_is_refused(content, tmp_path):
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside", "", "."])
 def test_no_marker_reaches_outside_the_run_directory(name, tmp_path):
-    """Finishing an interrupted publication moves what stands in the way of the outputs."""
+    """Completing an interrupted publication moves files that block the outputs."""
     outside = tmp_path / "outside"
     outside.write_text("mine")
     name = str(outside) if name == "/outside" else name

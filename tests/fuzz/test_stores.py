@@ -1,4 +1,4 @@
-"""What the toolkit wrote and something damaged: manifests, features, alignments, records."""
+"""Damaged manifests, features, alignments and records."""
 
 import json
 
@@ -134,7 +134,7 @@ READERS = {
 
 
 def normalise_with(normaliser):
-    """Normalise features of as many dimensions as it is for, which may be other than before."""
+    """Normalise features of the normaliser's dimension."""
     return normaliser.apply(torch.zeros(3, len(normaliser.prior_mean)))
 
 

@@ -1,4 +1,4 @@
-"""Text that people write by hand or other programs wrote: lexica, tables, transcripts, times."""
+"""Text files of users and other programs: lexicons, tables, transcripts, times."""
 
 import gzip
 import json
@@ -155,7 +155,7 @@ def phone_sets(folder):
 
 
 def texts_and_audio(folder):
-    """What `toolkit align` reads: audio, texts in a folder, and speakers."""
+    """The inputs of `toolkit align`: audio, a folder of texts, and speakers."""
     (folder / "audio" / "ann").mkdir(parents=True)
     (folder / "texts" / "ann").mkdir(parents=True)
     for name in ("ann/a", "b"):

@@ -1,4 +1,4 @@
-"""One reader's turn: a process of its own that feeds it hostile files until its time is over."""
+"""Feed hostile files to one reader in a process of its own for a limited time."""
 
 import contextlib
 import json
@@ -26,18 +26,18 @@ BLOCKED = 600.0
 
 
 class Source(Protocol):
-    """A reader, and what makes hostile files for it."""
+    """A reader with a generator of hostile files."""
 
     last: tuple[str, bytes]
     """The name and the content of the file that was tried last."""
 
     def try_one(self, pick: Choices) -> bool:
-        """Try one file; whether it was refused. Any exception is a failure."""
+        """Try one file and return whether it was refused. Any exception is a failure."""
 
 
 @dataclass
 class Turn:
-    """What came of it."""
+    """The counts and failures of a turn."""
 
     inputs: int = 0
     refused: int = 0
@@ -53,7 +53,7 @@ def choices(name: str, seed: int, number: int) -> Rolled:
 def take_turn(
     name: str, source: Source, seed: int, first: int, most: int, seconds: float, failed: Path
 ) -> Turn:
-    """Feed a reader in a process of its own, which a crash or a hang ends alone.
+    """Feed a reader in a process of its own, so that a crash or hang ends only that process.
 
     Args:
       name: of the reader.
@@ -93,7 +93,7 @@ def _describe_status(status: int) -> str:
 
 
 def _watch(pid: int, results_pipe: int, shared: mmap.mmap) -> tuple[int, bool]:
-    """Wait for a process; kill it, and return True, where it does not go on to the next input."""
+    """Wait for a process. Kill it and return True if it is stuck on one input."""
     last_count, since, blocked = shared[:8], time.monotonic(), False
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -139,7 +139,7 @@ def _feed(
 def _keep(
     name: str, source: Source, seed: int, number: int, error: BaseException, failed: Path
 ) -> str:
-    """Write down the input and the traceback; return the failure in a line."""
+    """Save the input and the traceback, and return a line about the failure."""
     folder = failed / name.replace("/", "-") / f"{seed}-{number}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "traceback.txt").write_text(
@@ -152,7 +152,7 @@ def _keep(
 
 @contextlib.contextmanager
 def quiet() -> Callable:
-    """Send what readers print, warnings for instance, nowhere."""
+    """Discard what readers print, such as warnings."""
     sys.stdout.flush()
     sys.stderr.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)

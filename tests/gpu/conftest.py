@@ -1,4 +1,4 @@
-"""Tests that compare a GPU with the CPU: `make test-gpu`. Skipped where there is none.
+"""Tests that compare a GPU with the CPU: `make test-gpu`. Skipped without a GPU.
 
 With `TOOLKIT_TEST_DEVICE=cpu:0` the same code runs on the CPU as if that were a device.
 """
@@ -30,7 +30,7 @@ def device():
 
 @pytest.fixture
 def gpu(device):
-    """The device, for tests of what only a GPU has."""
+    """The device, for tests that need a GPU."""
     if device.type == "cpu":
         pytest.skip("needs a GPU")
     return device
@@ -38,7 +38,7 @@ def gpu(device):
 
 @pytest.fixture(autouse=True)
 def _all_bits(device):
-    """cuDNN would otherwise round the factors of float32 products to 10 bits."""
+    """Switch off TF32, which rounds the factors of float32 products to 10 bits."""
     torch.manual_seed(0)
     with full_float32(device):
         yield
@@ -50,7 +50,7 @@ def sentences(tmp_path_factory):
 
 
 def make_sentences(folder):
-    """A synthetic language, and sentences of 2 s with their lattices: [(lattice, sentence)]."""
+    """A synthetic language and [(lattice, sentence)] of four sentences of 2 s."""
     from benchmarks.synthetic import SyntheticSentences
     from toolkit.decode.config import LatticeConfig
     from toolkit.decode.denominators import search

@@ -38,7 +38,7 @@ class Batches:
 
 @dataclass
 class Task:
-    """What is trained and on what."""
+    """A model, an objective and a batch to train on."""
 
     model: nn.Module
     objective: object
@@ -51,7 +51,7 @@ class Task:
 
 
 def make(criterion, device, sentences):
-    """The task of a criterion, the same for every device."""
+    """Return the training task of a criterion, the same for every device."""
     torch.manual_seed(5)
     if criterion.startswith("ctc"):
         return _ctc(bidirectional="both" in criterion)

@@ -1,4 +1,4 @@
-"""The front end on a GPU against the CPU's."""
+"""The front end on a GPU equals that on the CPU."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Sequence criteria on a GPU, frame by frame, against the CPU's compiled loop."""
+"""Sequence criteria on a GPU equal those of the compiled loop on the CPU."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A network's scores on a GPU, and what is made of them: words, lattices, alignments, targets."""
+"""Scores of a network on a GPU, and the words, lattices, alignments and targets from them."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ UTTERANCES = 50  # more than a batch
 
 @pytest.fixture(params=[LstmConfig, BlstmConfig])
 def system(request, tmp_path):
-    """A recogniser, and a random network over synthetic features that is sure of what it says."""
+    """A recogniser, and a random network with confident outputs over synthetic features."""
     recogniser = Recogniser(tmp_path)
     pdfs = recogniser.senones.num_pdfs
     model = make_model(request.param(input_dim=15, output_dim=pdfs, hidden=24, layers=2))

@@ -1,4 +1,4 @@
-"""Training steps on a GPU: the CPU's loss and gradients, no waiting, no growing memory."""
+"""Training steps on a GPU: loss and gradients of the CPU, no synchronisation, constant memory."""
 
 import gc
 import warnings
@@ -27,7 +27,7 @@ def step(criterion, device, sentences, out, **config):
 
 
 def distance(gradients, expected):
-    """The difference of two sets of gradients as a share of the expected ones' norm."""
+    """The norm of the difference of two sets of gradients, relative to the expected norm."""
     difference = sum((gradients[name] - expected[name]).square().sum() for name in expected)
     return (difference / sum(x.square().sum() for x in expected.values())).sqrt().item()
 
@@ -98,7 +98,7 @@ def test_a_step_never_waits_for_the_gpu(criterion, amp, gpu, sentences, tmp_path
 
 @pytest.mark.parametrize("criterion", ["ctc", "ctc both ways"])
 def test_a_ctc_network_never_waits_for_the_gpu(criterion, gpu, sentences):
-    """The loss does: torch copies the lengths for it."""
+    """Only the loss waits: torch copies the lengths for it."""
     task = make(criterion, gpu, sentences)
     model, pinned = task.model.to(gpu).train(), task.batch.pin()
     for attempt in range(4):

@@ -44,7 +44,7 @@ def test_floor_is_a_part_of_the_variance_of_all_frames():
 
 
 def brute_force(clusters, floor, threshold):
-    """Merge frames, not statistics, searching all pairs each time."""
+    """Cluster by merging frames; each step searches all pairs."""
     alive = dict(enumerate(clusters))
     merges = []
     while len(alive) > 1:

@@ -11,7 +11,7 @@ SIL = 1
 
 
 def path(topology, phones, lengths):
-    """A path through phones, each of whose states lasts the next of `lengths` frames."""
+    """A path through phones; each state lasts the next number of frames of `lengths`."""
     lengths = itertools.cycle(lengths)
     return [
         topology.state_id(phone, state)

@@ -15,7 +15,7 @@ from toolkit.hmm.transforms import (
 
 
 def single(pdfs=12, dimension=3, seed=1):
-    """A Gaussian per pdf: then posteriors do not depend on the features."""
+    """A model of one Gaussian per pdf: posteriors do not depend on the features."""
     generator = torch.Generator().manual_seed(seed)
     means = 2 * torch.randn(pdfs, dimension, generator=generator)
     variances = 0.3 + torch.rand(pdfs, dimension, generator=generator)
@@ -31,14 +31,14 @@ def sampled(gmm, count=4000, seed=2):
 
 
 def distortion(dimension=3, seed=3):
-    """An affine transform [D, D+1] some way from the identity."""
+    """An affine transform [D, D+1] near the identity."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(dimension, dimension + 1, generator=generator).double()
     return torch.eye(dimension, dimension + 1).double() + 0.25 * noise
 
 
 def distorted(gmm, transform):
-    """Frames that the transform makes the model's own, and their pdfs."""
+    """Frames that the transform maps to frames of the model, and their pdfs."""
     y, pdfs = sampled(gmm)
     x = torch.linalg.solve(transform[:, :-1], (y.double() - transform[:, -1]).T).T
     return x.float(), pdfs
@@ -51,7 +51,7 @@ def statistics_of(gmm, x, pdfs):
 
 
 def log_likelihood(gmm, x, pdfs, transform):
-    """Of frames of single Gaussians, by definition; may be differentiated."""
+    """Differentiable log-likelihood of frames of single Gaussians, by definition."""
     y = x.double() @ transform[:, :-1].T + transform[:, -1]
     normal = torch.distributions.Normal(
         gmm.means[pdfs].double(), gmm.variances[pdfs].double().sqrt()

@@ -15,7 +15,7 @@ from toolkit.hmm.transforms import (
 
 
 def model(dimension=3, seed=1):
-    """Two pdfs: one Gaussian and three."""
+    """A model of two pdfs, with one Gaussian and three."""
     generator = torch.Generator().manual_seed(seed)
     owner, weights = torch.tensor([0, 1, 1, 1]), torch.tensor([1.0, 0.2, 0.5, 0.3])
     means = torch.randn(4, dimension, generator=generator)

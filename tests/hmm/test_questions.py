@@ -18,7 +18,7 @@ from toolkit.hmm.tree_growing import (
 
 
 def statistics(topology, *places):
-    """Two frames around the place of each phone in its first state, its last, ..."""
+    """Statistics of two frames around the given means of each phone in its states."""
     result = TreeStatistics(1)
     sides = torch.ones(2, dtype=torch.int64)
     for phone, symbol in enumerate(topology.phones, 1):
@@ -113,7 +113,7 @@ def test_extra_questions_are_about_phones_in_all_positions(tmp_path):
 
 
 def asked(tree):
-    """The sets of phones that the splits of a tree ask for."""
+    """The sets of phones that the splits of a tree ask about."""
     waiting, sets = [root.node for root in tree.roots], []
     while waiting:
         node = waiting.pop()
@@ -124,7 +124,7 @@ def asked(tree):
 
 
 def test_extra_questions_are_asked_besides_those_from_the_data(tmp_path):
-    """Of two phones that sound unlike and have the same effect on their neighbour."""
+    """Two phones sound different and have the same effect on their neighbour."""
     topology = Topology(("SIL", "A", "B", "C", "D"), silence_phones=("SIL",))
     counts = TreeStatistics(1)
     sounds = dict(zip(topology.phones, (0.0, 1.0, 40.0, 2.0, 41.0), strict=True))

@@ -76,7 +76,7 @@ def test_each_pdf_has_its_state_position_and_a_phone(hmms):
 @settings(deadline=None, max_examples=30)
 @given(senones())
 def test_context_units_hold_the_pdfs_of_the_table(hmms):
-    """Each phone in each context has a unit with the phone's pdfs there, valid on that right."""
+    """Each phone in each context has a unit with its pdfs that allows that right phone."""
     units, topology, unit_ids = hmms.context_units, hmms.topology, set()
     for left, phone, right in itertools.product(range(1, 6), repeat=3):
         unit = int(units.index[left, phone, right])
@@ -92,7 +92,7 @@ def test_context_units_hold_the_pdfs_of_the_table(hmms):
 @settings(deadline=None, max_examples=30)
 @given(senones())
 def test_units_of_a_phone_partition_the_right_neighbours(hmms):
-    """Behind one left neighbour the units of a phone divide the right neighbours among them."""
+    """After one left phone, each right phone belongs to exactly one unit of a phone."""
     units = hmms.context_units
     for left, phone in itertools.product(range(1, 6), repeat=2):
         units_of_phone = set(units.index[left, phone, 1:].tolist())

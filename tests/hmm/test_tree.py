@@ -22,7 +22,7 @@ def leaf_per_state(topology):
 
 @st.composite
 def trees(draw):
-    """Any tree of TOPOLOGY whose leaves, some of them clustered, are numbered in order."""
+    """A random tree of TOPOLOGY with ordered pdfs; some leaves are clustered."""
     used = 0
 
     def node(depth, first):

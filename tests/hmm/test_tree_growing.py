@@ -60,7 +60,7 @@ def likelihood(tree, statistics):
 
 
 def partition(topology, label_of):
-    """The contexts of all speech states, those with equal labels together."""
+    """The contexts of all speech states, grouped by state and label."""
     groups = {}
     for left, state, right in product(
         topology.phone_ids(), range(2, topology.num_state_ids), topology.phone_ids()
@@ -124,7 +124,7 @@ def test_variants_are_split_by_questions_about_the_centre_phone():
 
 
 def brute_force_split(x, left, states, right, topology, questions, floor, min_frames):
-    """The largest gain of one split of one root, and all splits that have it."""
+    """The largest gain of a split of a root, and all splits with that gain."""
     centre = np.array(topology.phone_of_state_id)[states]
     context_phones = {"left": left, "centre": centre, "right": right}
 

@@ -14,7 +14,7 @@ ID = st.integers(1, 4)
 
 @st.composite
 def frames(draw):
-    """Frames of whole numbers, whose sums are exact in any order."""
+    """Frames of integers, whose sums are exact in any order."""
     count = draw(st.integers(0, 25))
     ids = st.lists(ID, min_size=count, max_size=count)
     left, states, right = (torch.tensor(draw(ids), dtype=torch.int64) for _ in range(3))

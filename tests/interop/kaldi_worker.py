@@ -1,4 +1,4 @@
-"""Kaldi's own code, as wheels have it, in a process of its own: copies of OpenFst may not meet.
+"""Run Kaldi's code from wheels in a separate process: two copies of OpenFst conflict.
 
 Reads a request in JSON from standard input and prints the answer in JSON.
 """
@@ -9,7 +9,7 @@ import sys
 
 
 def costs(fst, strings):
-    """The costs of the best paths that read some labels and write others; None for no path."""
+    """The costs of the best paths with given input and output labels; None without a path."""
     import kaldifst
 
     path_costs = []
@@ -35,7 +35,7 @@ def _path_cost(path):
 
 
 def describe(fst):
-    """The numbers of states and arcs, and by which labels OpenFst finds the arcs sorted."""
+    """The numbers of states and arcs, the sorting of the arcs, the type and the start."""
     import kaldifst
 
     machine = kaldifst.StdVectorFst.read(fst)
@@ -45,7 +45,7 @@ def describe(fst):
 
 
 def determinizable(fst, first=None):
-    """Whether Kaldi determinises a transducer, composed with another one before it, if any."""
+    """Whether Kaldi determinises a transducer, after composition with `first` if given."""
     import kaldifst
 
     machine = kaldifst.StdVectorFst.read(fst)
@@ -56,7 +56,7 @@ def determinizable(fst, first=None):
 
 
 def copy(fst, vector, const):
-    """Write a transducer as OpenFst writes its two usual kinds."""
+    """Write a transducer as OpenFst's types `vector` and `const`."""
     import kaldifst
 
     machine = kaldifst.StdVectorFst.read(fst)
@@ -105,7 +105,7 @@ def model(text, tree, contexts):
 
 
 def transitions(text, tree):
-    """Kaldi's transition model in its text form, and what its ids stand for, from 1 on."""
+    """Kaldi's transition model as text, and the pdf and phone of each id from 1 on."""
     import kaldi_hmm_gmm
 
     topology = kaldi_hmm_gmm.HmmTopology()
@@ -123,7 +123,7 @@ def transitions(text, tree):
 
 
 def binary_tree(tree):
-    """A tree's text in Kaldi's binary form, the only one in which this wheel reads trees."""
+    """A tree in Kaldi's binary format, the only one that this wheel reads."""
     tokens, content = iter(tree.split()), b""
     for token in tokens:
         if token == "[":

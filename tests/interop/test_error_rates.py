@@ -1,4 +1,4 @@
-"""Counts of errors against jiwer, kaldialign and meeteval on generated texts."""
+"""Error counts equal those of jiwer, kaldialign and meeteval on generated texts."""
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +30,7 @@ def test_jiwer_counts_the_same_errors(pairs):
 @MANY
 @given(PAIRS)
 def test_kaldialign_counts_the_same_errors(pairs):
-    """Its sclite mode is left out: it breaks ties otherwise than sclite."""
+    """Its sclite mode is not used: it breaks ties differently from sclite."""
     kaldialign = pytest.importorskip("kaldialign")
     for utterance, (ref, hyp) in zip(scored(pairs).utterances, pairs, strict=True):
         counts = kaldialign.edit_distance(ref.split(), hyp.split())

@@ -1,4 +1,4 @@
-"""Archives and TextGrids against the readers and writers of others."""
+"""Archives and TextGrids exchanged with other readers and writers."""
 
 import numpy as np
 import pytest

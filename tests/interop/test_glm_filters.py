@@ -1,4 +1,4 @@
-"""Generated rules and texts against NIST's csrfilt.sh, and a whole run of hubscr.pl."""
+"""Filtering equals NIST's csrfilt.sh on generated rules and texts; scoring equals hubscr.pl."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Exported transducers, trees and graphs in the hands of Kaldi's own code, as wheels have it."""
+"""Kaldi's code, from wheels, reads exported transducers, trees and graphs."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def needs(*packages):
 
 
 def ask(do, **request):
-    """The answer of Kaldi's code."""
+    """Run a function of kaldi_worker.py and return its result."""
     done = subprocess.run(
         [sys.executable, str(WORKER)],
         input=json.dumps({"do": do, **request}),

@@ -1,4 +1,4 @@
-"""Generated transcripts in NIST's grammar against sclite itself: the same counts per utterance.
+"""Counts per utterance equal sclite on generated transcripts in NIST's grammar.
 
 INTEROP_EXAMPLES raises the number of runs, each of up to 40 transcripts.
 """
@@ -157,7 +157,7 @@ def test_sclite_reads_the_reports_as_its_own(tmp_path):
 
 
 def test_a_folder_of_scores_can_be_scored_by_sclite(tmp_path):
-    """The chosen alternatives, written as trn, have the counts that the alternatives had."""
+    """The chosen alternatives, written as trn, have the same counts."""
     result = score(
         {"s-1": "{ a / b } c", "s-2": "d"},
         {"s-1": "b", "s-2": "d"},

@@ -1,4 +1,4 @@
-"""The rules by which Kaldi's validate_lang.pl judges a lang directory, for tests.
+"""The rules of Kaldi's validate_lang.pl for a lang directory, for tests.
 
 Those that need Kaldi's own programs (determinisation) are not here.
 """
@@ -20,7 +20,7 @@ FOLLOWING = {
 
 
 def lang_faults(folder, seed=0, sentences=20):
-    """What is wrong with a directory; nothing if it is as it should be."""
+    """The faults of a directory; none if it is valid."""
     return list(_faults(Path(folder), random.Random(seed), sentences))
 
 
@@ -85,7 +85,7 @@ def _list_faults(folder, name, members, phones):
 
 
 def _rows(folder, name, phones):
-    """The phones of each line, or what is wrong with it."""
+    """The phones of each line, or the fault of the line."""
     text, numbers = (
         (folder / f"phones/{name}.{end}").read_text("utf-8").split("\n")[:-1]
         for end in ("txt", "int")
@@ -127,7 +127,7 @@ def _symbol_faults(folder, phones, words):
 
 
 def _boundary_faults(folder, phones, words, real, symbols, generator, sentences):
-    """Sentences through L and L_disambig come out as so many words."""
+    """Phones of sentences through L and L_disambig have as many words by their boundaries."""
     if not (folder / "phones/word_boundary.txt").exists():
         return
     rows = list(_rows(folder, "word_boundary", phones))
@@ -161,7 +161,7 @@ def _boundary_faults(folder, phones, words, real, symbols, generator, sentences)
 
 
 def _spoken(lexicon, sentence, generator):
-    """The input labels of a random path that writes a sentence; None if there is none."""
+    """The input labels of a random path that outputs a sentence; None without a path."""
     _, arcs, finals = lexicon
     leaving = {}
     for arc in arcs:

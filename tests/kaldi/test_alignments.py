@@ -87,7 +87,7 @@ def test_kaldi_reads_exported_alignments_and_their_states(folder):
 
 
 def test_phones_are_written_utterance_by_utterance(folder, monkeypatch):
-    """No more than those of one utterance are in memory."""
+    """Only the phones of one utterance are in memory."""
     read, reads_before_write = [], []
     load = AlignmentStore.load
     monkeypatch.setattr(AlignmentStore, "load", lambda self, u: read.append(u) or load(self, u))

@@ -197,7 +197,7 @@ def test_places_that_specifiers_cannot_name_are_refused(tmp_path, name):
 
 
 def test_objects_beyond_the_end_of_an_archive_are_an_error(tmp_path):
-    """An archive that was cut short, and an scp file that was not."""
+    """The archive is truncated and the scp file is not."""
     (tmp_path / "x.ark").write_bytes(b"a ")
     (tmp_path / "x.scp").write_text(f"a {tmp_path}/x.ark:2\nb {tmp_path}/x.ark:90\n")
     index = entries(tmp_path / "x.scp")

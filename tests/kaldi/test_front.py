@@ -1,4 +1,4 @@
-"""The names that `toolkit.kaldi` itself has."""
+"""The public names of `toolkit.kaldi`."""
 
 import subprocess
 import sys

@@ -56,7 +56,7 @@ def test_an_openfst_file_has_the_paths_of_the_transducer(fst):
 @settings(max_examples=60, deadline=None)
 @given(transducers(words=(0,)), st.lists(st.integers(0, 3), min_size=20, max_size=20))
 def test_several_words_of_an_arc_follow_each_other(fst, counts):
-    """Those of arcs to the final state too."""
+    """Also on final arcs."""
     splits = np.append(0, np.cumsum(counts[: fst.num_arcs])).astype(np.int32)
     fst = replace(fst, splits=splits, words=np.arange(1, 1 + splits[-1], dtype=np.int32))
     scores = without_labels(transductions(fst_of(dump_openfst(fst)), 30), 0)
@@ -180,7 +180,7 @@ TOPOLOGIES = {
 
 
 def senones(topology):
-    """Pdfs that depend on the neighbours, some of them those of both A and B."""
+    """Senones whose pdfs depend on the neighbours; A and B share some."""
     roots, pdf = [], 0
     for state in range(topology.num_states(1)):
         roots.append(Root((1,), state, Leaf(pdf, 0)))
@@ -456,7 +456,7 @@ def export_with(tmp_path, arpa):
 
 
 def test_a_model_in_the_other_case_is_refused(tmp_path):
-    """Its n-grams of <unk> and </s> alone are no grammar."""
+    """The remaining n-grams, <unk> and </s>, are no grammar."""
     words = ["<s>", "</s>", "<unk>", *map(str.lower, vocabulary("plain").vocabulary)]
     grams = "".join(f"-1.0\t{word}\n" for word in words)
     arpa = f"\\data\\\nngram 1={len(words)}\n\n\\1-grams:\n{grams}\n\\end\\\n"

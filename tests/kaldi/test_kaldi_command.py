@@ -1,4 +1,4 @@
-"""`toolkit kaldi`, each command once, and back."""
+"""Each command of `toolkit kaldi`, as a round trip."""
 
 import sys
 

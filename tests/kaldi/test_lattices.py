@@ -1,4 +1,4 @@
-"""Word lattices."""
+"""Export and import of word lattices."""
 
 import gzip
 import re
@@ -58,7 +58,7 @@ def expected(lattice, frames):
 
 
 def read_kaldi(text):
-    """Utterances of a text archive of compact lattices, scaled as the lattices were decoded."""
+    """Paths by utterance of a text archive of compact lattices, with the scale of decoding."""
     blocks = text.split("\n\n")
     assert blocks.pop() == ""
     for block in blocks:

@@ -118,7 +118,7 @@ def test_a_transition_that_the_hmm_lacks_leads_out_of_the_phone():
 @settings(max_examples=60, deadline=None)
 @given(trees())
 def test_every_state_has_its_pdf_in_every_context(tree):
-    """Where there is no neighbour, that of silence."""
+    """Silence replaces a missing neighbour."""
     kaldi_tree = ReadTree(tree_text(tree, TOPOLOGY))
     for phone in TOPOLOGY.phone_ids():
         for state in range(TOPOLOGY.num_states(phone)):
@@ -158,7 +158,7 @@ CHAIN = """<TransitionModel>
 
 
 def binary(text):
-    """A model as Kaldi writes it by default; of the tests' own making."""
+    """A model in the binary format that Kaldi writes by default."""
 
     def number(value):
         return struct.pack("<bi", 4, value)
@@ -277,7 +277,7 @@ OTHERS = "TE -1 2 ( CE 5 CE 6 )"
 
 
 def test_a_table_of_phones_as_build_tree_makes_it(tmp_path):
-    """A0 and A1 share the trees of their states, which ask about the right and the middle."""
+    """A0 and A1 share the trees of their states, which ask about the right and centre phones."""
     shared = (
         "SE -1 [ 0 ] { SE 2 [ 0 3 5 ] { CE 1 SE 1 [ 5 ] { CE 2 CE 3 } } SE 0 [ 7 ] { CE 4 CE 0 } }"
     )

@@ -1,6 +1,6 @@
-"""Faults planted in a data directory, with the verdict of Kaldi's validate_data_dir.sh --no-feats.
+"""Faults of a data directory, with the verdict of Kaldi's validate_data_dir.sh --no-feats.
 
-Where KALDI_UTILS names the folder utils/ of a Kaldi recipe, the script itself is asked too.
+If KALDI_UTILS names the folder utils/ of a Kaldi recipe, the script itself runs too.
 """
 
 import os

@@ -34,7 +34,7 @@ RATE, LENGTH, MICROPHONES = 16000, 32000, 4
 
 
 def delayed(samples, delays):
-    """Fractional delays by a linear phase: [M, S]."""
+    """Delay samples by fractions of a sample with a linear phase: [M, S]."""
     spectrum = torch.fft.rfft(torch.from_numpy(samples))
     frequency = torch.arange(len(spectrum)) / len(samples)
     phases = [torch.exp(-2j * math.pi * frequency * delay) for delay in delays]
@@ -42,7 +42,7 @@ def delayed(samples, delays):
 
 
 def plane_wave(samples, angle, radius=0.035):
-    """What a circle of microphones hears from far away, relative to the first one."""
+    """A plane wave at a circle of microphones, relative to the first one."""
     around = np.arange(MICROPHONES) * 2 * np.pi / MICROPHONES
     arrival = -radius * np.cos(around - angle) / 343 * RATE
     return delayed(samples, arrival - arrival[0])

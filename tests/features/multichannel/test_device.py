@@ -1,4 +1,4 @@
-"""The front end of a device: fixed beams, the choice of one, blocks."""
+"""The front end of a device: fixed beams, the choice of a beam, processing in blocks."""
 
 from itertools import pairwise
 
@@ -34,7 +34,7 @@ def wave(sound, towards):
 
 
 def burst(rng):
-    """Bursts of low sound in the second half, as the middle of the array hears them: [S]."""
+    """Bursts of low-frequency sound in the second half, at the centre of the array: [S]."""
     bursts = np.repeat(rng.random(30) < 0.6, LENGTH // 30) * (np.arange(LENGTH) > LENGTH // 2)
     return 0.05 * bursts * np.convolve(rng.standard_normal(LENGTH), np.hanning(6), "same")
 
