@@ -178,7 +178,7 @@ def test_unusable_folders_are_named(make_cut, tmp_path, sounds):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "options",
     [
         {"speeds": (0.9, 0.9)},
         {"speeds": (9.0,)},
@@ -188,6 +188,6 @@ def test_unusable_folders_are_named(make_cut, tmp_path, sounds):
         {"speeds": (0.9,), "snr": (9.0, 3.0)},
     ],
 )
-def test_impossible_configurations_are_refused(wrong):
+def test_impossible_configurations_are_refused(options):
     with pytest.raises(ValueError, match=r"speed|share|snr"):
-        AugmentConfig(**wrong)
+        AugmentConfig(**options)

@@ -217,10 +217,10 @@ def test_cuts_of_a_speaker_are_sorted_by_time_or_id(make_cut):
     assert [cut.id for cut in shard] == ["y", "z", "x", "p", "q"]
 
 
-@pytest.mark.parametrize("wrong", [{"hours_per_shard": 0.0}, {"max_failed_share": 1.5}])
-def test_refuses_impossible_settings(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        ExtractConfig(**wrong)
+@pytest.mark.parametrize("options", [{"hours_per_shard": 0.0}, {"max_failed_share": 1.5}])
+def test_refuses_impossible_settings(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        ExtractConfig(**options)
 
 
 def test_only_unchanged_shards_are_linked_from_the_previous_store(cuts, tmp_path, make_cut):

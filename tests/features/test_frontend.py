@@ -31,7 +31,7 @@ from toolkit.features.frontend import (
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("options", "message"),
     [
         ({"kind": "lpc"}, "kind"),
         ({"num_mel_bins": 2}, "num_mel_bins"),
@@ -45,9 +45,9 @@ from toolkit.features.frontend import (
         ({"kind": "fbank_mfcc", "num_ceps": 81}, "num_ceps"),
     ],
 )
-def test_refuses_impossible_settings(wrong, message):
+def test_refuses_impossible_settings(options, message):
     with pytest.raises(ValueError, match=message):
-        FrontendConfig(**wrong)
+        FrontendConfig(**options)
 
 
 def test_dimensions():
@@ -232,12 +232,12 @@ def test_16_bit_samples_give_exactly_the_features_of_one_kaldifeat_call(kind, en
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "options",
     [{"sampling_rate": 10**12}, {"sampling_rate": 0}, {"frame_length_ms": math.inf}],
 )
-def test_refuses_windows_that_would_take_all_memory(wrong):
+def test_refuses_windows_that_would_take_all_memory(options):
     with pytest.raises(ValueError, match=r"sampling_rate|frame_length_ms|low_freq"):
-        FrontendConfig(**wrong)
+        FrontendConfig(**options)
 
 
 @pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])

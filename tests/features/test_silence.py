@@ -172,8 +172,8 @@ def test_damaged_spans_of_silence_are_an_error(small_store, tmp_path):
     lines = path.read_text().splitlines()
     cut = json.loads(lines[0])
     assert cut["custom"]["digital_silence"] == [[7, 17]]
-    for wrong in ([[1]], [[1, -2]], "all"):
-        cut["custom"]["digital_silence"] = wrong
+    for damaged_spans in ([[1]], [[1, -2]], "all"):
+        cut["custom"]["digital_silence"] = damaged_spans
         path.write_text("\n".join([json.dumps(cut), *lines[1:]]) + "\n")
         with pytest.raises(StoreError, match="damaged"):
             FeatureStore(store.path)

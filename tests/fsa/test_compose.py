@@ -69,13 +69,13 @@ def test_a_large_state_is_searched_from_the_smaller_side():
     assert connect(compose(a, b)).num_arcs == size + 1
 
 
-@pytest.mark.parametrize("wrong", ["two words", "a word at the end", "an epsilon"])
-def test_malformed_transducers_are_refused(wrong):
+@pytest.mark.parametrize("fault", ["two words", "a word at the end", "an epsilon"])
+def test_malformed_transducers_are_refused(fault):
     a = fst_from_arcs([(0, 1, 1, 3, 0.0)], [1])
-    b = fst_from_arcs([(0, 1, 3 if wrong != "an epsilon" else 0, 3, 0.0)], [1])
-    if wrong == "two words":
+    b = fst_from_arcs([(0, 1, 3 if fault != "an epsilon" else 0, 3, 0.0)], [1])
+    if fault == "two words":
         a = replace(a, splits=2 * a.splits, words=np.array([3, 3], np.int32))
-    elif wrong == "a word at the end":
+    elif fault == "a word at the end":
         a = replace(a, splits=np.array([0, 0, 1], np.int32))
     with pytest.raises(CompositionError):
         compose(a, b)

@@ -92,15 +92,15 @@ def test_a_denominator_is_read_as_it_was_written(denominator_and_graph, tmp_path
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "changes",
     [
         {"source": 7}, {"target": -1}, {"target": 10_000}, {"weight": 0.0}, {"initial": -1.0},
         {"pdf": -1},
     ],
 )  # fmt: skip
-def test_damaged_files_are_refused(denominator_and_graph, tmp_path, wrong):
+def test_damaged_files_are_refused(denominator_and_graph, tmp_path, changes):
     hmm, _ = denominator_and_graph
-    for name, value in wrong.items():
+    for name, value in changes.items():
         column = getattr(hmm, name).copy()
         column[0] = value
         replace(hmm, **{name: column}).save(tmp_path / "den")

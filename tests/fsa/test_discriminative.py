@@ -385,8 +385,8 @@ def test_mismatched_lattices_scores_and_references_are_refused():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"kind": "mwer"}, {"acoustic_scale": 0}, {"lm_scale": -1}, {"boost": -0.1}]
+    "options", [{"kind": "mwer"}, {"acoustic_scale": 0}, {"lm_scale": -1}, {"boost": -0.1}]
 )
-def test_impossible_criteria_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Criterion(**wrong)
+def test_impossible_criteria_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Criterion(**options)

@@ -163,8 +163,8 @@ def kaldilm(arpa, words):
     """The fields of the arcs and final states that kaldilm writes."""
     command = [sys.executable, "-m", "kaldilm", f"--read-symbol-table={words}"]
     command += ["--disambig-symbol=#0", str(arpa)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [line.split() for line in done.stdout.splitlines() if line]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [line.split() for line in result.stdout.splitlines() if line]
 
 
 def kaldilm_scores(lines, sentences):

@@ -214,9 +214,9 @@ def test_a_boost_raises_the_paths_of_the_denominator_by_their_wrong_frames(syste
     weights = from_anywhere(hmm, 4)
 
     def score(pdfs):
-        wrong = sum(a != b for a, b in zip(pdfs, reference, strict=True))
+        num_errors = sum(a != b for a, b in zip(pdfs, reference, strict=True))
         acoustic_score = sum(scores[0, t, pdf] for t, pdf in enumerate(pdfs))
-        return np.log(weights[pdfs]) + acoustic_score + boost * wrong
+        return np.log(weights[pdfs]) + acoustic_score + boost * num_errors
 
     expected = score(reference) - torch.stack([score(pdfs) for pdfs in weights]).logsumexp(0)
     torch.testing.assert_close(objective(scores)[0], expected, rtol=1e-5, atol=1e-5)

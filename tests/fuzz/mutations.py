@@ -226,9 +226,9 @@ def _reshaped(pick, header):
     count = 1
     for length in entry["shape"]:
         count *= length
-    same = [[count], [count, 1], [1, count], entry["shape"][::-1], [1, 1, count]]
-    wrong = [json.loads(shape) for shape in SHAPES]
-    entry["shape"] = pick.among(same + wrong)
+    valid_shapes = [[count], [count, 1], [1, count], entry["shape"][::-1], [1, 1, count]]
+    invalid_shapes = [json.loads(shape) for shape in SHAPES]
+    entry["shape"] = pick.among(valid_shapes + invalid_shapes)
     return json.dumps(document).encode()
 
 

@@ -40,7 +40,7 @@ def needs(*packages):
 
 def ask(do, **request):
     """Run a function of kaldi_worker.py and return its result."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(WORKER)],
         input=json.dumps({"do": do, **request}),
         capture_output=True,
@@ -48,8 +48,8 @@ def ask(do, **request):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 @needs("kaldifst")
@@ -65,9 +65,9 @@ def test_strings_have_the_same_costs_in_openfst(tmp_path, kind):
     ):
         expected = without_labels(transductions(transducer, 6), *symbols)
         strings = generator.sample(sorted(expected), min(40, len(expected)))
-        wrong = [(read, (*written, 1)) for read, written in strings[:5]]
-        wrong = [string for string in wrong if string not in expected]
-        kaldi_costs = ask("costs", fst=str(folder / name), strings=[*strings, *wrong])
+        extra_strings = [(read, (*written, 1)) for read, written in strings[:5]]
+        extra_strings = [string for string in extra_strings if string not in expected]
+        kaldi_costs = ask("costs", fst=str(folder / name), strings=[*strings, *extra_strings])
         expected_costs = [-expected[string] for string in strings]
         # Longer paths than were enumerated may read the same, and be better.
         assert all(

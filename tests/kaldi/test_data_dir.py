@@ -419,8 +419,8 @@ def attributes_by_id(cuts):
 
 def test_whole_recordings_round_trip(cut, tmp_path):
     cuts = [cut("b-1", "b"), cut("a-2", "a", "C"), cut("a-1", "a")]
-    done = export_data_dir(cuts, tmp_path / "out")
-    assert (done.utterances, done.speakers, done.renamed) == (3, 2, False)
+    export = export_data_dir(cuts, tmp_path / "out")
+    assert (export.utterances, export.speakers, export.renamed) == (3, 2, False)
     assert data_dir_faults(tmp_path / "out") == []
     assert not (tmp_path / "out/segments").exists()
     assert (tmp_path / "out/utt2dur").read_text() == "a-1 2\na-2 2\nb-1 2\n"
@@ -443,8 +443,8 @@ def test_parts_of_recordings_round_trip(cut, tmp_path):
 
 
 def test_ids_out_of_the_speakers_order_get_their_speakers_as_prefixes(cut, tmp_path):
-    done = export_data_dir([cut("1", "zoe"), cut("2", "amy"), cut("3", "zoe")], tmp_path / "out")
-    assert done.renamed
+    export = export_data_dir([cut("1", "zoe"), cut("2", "amy"), cut("3", "zoe")], tmp_path / "out")
+    assert export.renamed
     assert (tmp_path / "out/utt_map").read_text() == "amy-2 2\nzoe-1 1\nzoe-3 3\n"
     assert (tmp_path / "out/wav.scp").read_text().startswith("amy-2 ")
     assert data_dir_faults(tmp_path / "out") == []
@@ -460,8 +460,8 @@ def test_a_speaker_that_is_a_prefix_of_another_is_an_error(cut, tmp_path):
 
 def test_cuts_that_kaldi_cannot_use_are_left_out_with_the_reason(cut, tmp_path):
     silent = make_cut("a-3", dummy_recording(3), "X", "a", fault=("missing-audio", "gone"))
-    done = export_data_dir([cut("a-1", "a"), cut("a-2", "a", ""), silent], tmp_path / "out")
-    assert done.left_out == (
+    export = export_data_dir([cut("a-1", "a"), cut("a-2", "a", ""), silent], tmp_path / "out")
+    assert export.left_out == (
         ("a-2", "no word in its transcript"),
         ("a-3", "missing-audio: gone"),
     )
@@ -489,9 +489,9 @@ def test_audio_that_wav_scp_cannot_name_is_left_out(cut, tmp_path):
     second = AudioSource("file", [1], two_files.recording.sources[0].source)
     two_files.recording.sources.append(second)
     two_files.recording.channel_ids = [0, 1]
-    done = export_data_dir([cut("a-1", "a"), fast, two_files], tmp_path / "out")
+    export = export_data_dir([cut("a-1", "a"), fast, two_files], tmp_path / "out")
     assert (tmp_path / "out/text").read_text() == "a-1 A B\n"
-    assert dict(done.left_out) == {
+    assert dict(export.left_out) == {
         "a-2": "its audio is changed when it is read, such as in speed: write it to a file",
         "a-3": "its recording consists of 2 files",
     }
@@ -532,8 +532,8 @@ def test_words_that_kaldi_reserves_are_an_error_that_names_the_line(cut, tmp_pat
 
 
 def test_recordings_with_several_channels_are_a_note(cut, tmp_path):
-    done = export_data_dir([cut("a-1", "a", channels=2), cut("a-2", "a")], tmp_path / "out")
-    (note,) = done.notes
+    export = export_data_dir([cut("a-1", "a", channels=2), cut("a-2", "a")], tmp_path / "out")
+    (note,) = export.notes
     assert "1 utterances are of recordings with several channels" in note
     assert Path(tmp_path / "out/wav.scp").is_file()
 
@@ -544,7 +544,7 @@ def test_a_speaker_with_white_space_is_named(cut, tmp_path):
 
 
 def test_suffixes_in_capitals_are_those_of_the_same_formats(cut, tmp_path):
-    done = export_data_dir([cut("a-1", "a", name="x.FLAC")], tmp_path / "out")
-    assert done.notes == ()
+    export = export_data_dir([cut("a-1", "a", name="x.FLAC")], tmp_path / "out")
+    assert export.notes == ()
     line = f"a-1 flac -c -d -s {tmp_path}/x.FLAC |\n"
     assert (tmp_path / "out/wav.scp").read_text() == line

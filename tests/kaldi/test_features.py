@@ -30,11 +30,13 @@ def test_features_round_trip_bit_for_bit(small_store, tmp_path, name, text):
     assert written == len(small_store.store)
     head = (tmp_path / "kaldi/feats.000000.ark").read_bytes()[:200]
     assert (b"\0B" in head) != text
-    done = import_features(tmp_path / "kaldi" / name, cuts_of(small_store.store), tmp_path / "back")
-    assert done.rounding <= (1e-5 if text else 0)  # six digits
+    report = import_features(
+        tmp_path / "kaldi" / name, cuts_of(small_store.store), tmp_path / "back"
+    )
+    assert report.rounding <= (1e-5 if text else 0)  # six digits
     imported = FeatureStore(tmp_path / "back")
-    assert set(imported.ids) | set(done.without) == set(small_store.store.ids)
-    assert (len(done.without) == 0) == (name == "feats.scp")
+    assert set(imported.ids) | set(report.without) == set(small_store.store.ids)
+    assert (len(report.without) == 0) == (name == "feats.scp")
     for id in imported.ids:
         assert torch.equal(imported.load(id), small_store.store.load(id))
         assert imported.state(id).frames == small_store.store.state(id).frames
@@ -51,8 +53,8 @@ def test_paths_of_another_machine_are_mapped(small_store, tmp_path):
     mappings = (f"/home/ann={tmp_path}",)
     assert len(count_frames(scp, path_map=mappings)) == len(small_store.store)
     cuts = cuts_of(small_store.store)
-    done = import_features(scp, cuts, tmp_path / "back", path_map=mappings)
-    assert done.utterances == len(small_store.store)
+    report = import_features(scp, cuts, tmp_path / "back", path_map=mappings)
+    assert report.utterances == len(small_store.store)
 
 
 def test_text_archives_cannot_be_compressed(small_store, tmp_path):
@@ -103,10 +105,10 @@ def test_compressed_features_are_near_and_smaller(small_store, tmp_path):
         sum(p.stat().st_size for p in (tmp_path / n).glob("*.ark")) for n in ("small", "whole")
     ]
     assert sizes[0] < 0.5 * sizes[1]
-    done = import_features(
+    report = import_features(
         tmp_path / "small/feats.scp", cuts_of(small_store.store), tmp_path / "back"
     )
-    assert 0 < done.rounding < 0.01
+    assert 0 < report.rounding < 0.01
 
 
 def test_features_without_audio(small_store, tmp_path):

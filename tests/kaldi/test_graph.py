@@ -268,9 +268,9 @@ def test_the_folder_has_what_decoders_ask_for(recogniser, tmp_path):
     recogniser.senones.save(folder / "mono")
     command = ["kaldi", "export-graph", "--lang", str(folder / "lang")]
     command += ["--lm", str(folder / "lm.arpa"), "--senones", str(folder / "mono")]
-    done = CliRunner().invoke(cli.main, [*command, "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    assert "states" in done.output
+    result = CliRunner().invoke(cli.main, [*command, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "states" in result.output
     out = tmp_path / "out"
     assert sorted(path.name for path in out.iterdir()) == [
         "0.trans_mdl", "HCLG.fst", "num_pdfs", "phones.txt", "tree", "words.txt",
@@ -304,9 +304,9 @@ def test_an_id_that_kaldi_cannot_read_is_refused(recogniser, tmp_path):
 def test_a_network_takes_no_transforms(tmp_path):
     command = ["kaldi", "export-likelihoods", "--model", str(tmp_path), "--features", "x"]
     command += ["--transforms", "y", "--out", str(tmp_path)]
-    done = CliRunner().invoke(cli.main, command)
-    assert done.exit_code == 2
-    assert "adapted features" in done.output
+    result = CliRunner().invoke(cli.main, command)
+    assert result.exit_code == 2
+    assert "adapted features" in result.output
 
 
 LEXICON = Lexicon(
@@ -436,9 +436,9 @@ def test_a_model_that_cannot_be_read_leaves_nothing_behind(tmp_path):
     vocabulary("plain").save(tmp_path / "lang")
     (tmp_path / "empty").touch()
     command = ["kaldi", "export-lang", "--lang", tmp_path / "lang", "--lm", tmp_path / "empty"]
-    done = CliRunner().invoke(cli.main, [*map(str, command), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 1
-    assert f"{tmp_path / 'empty'}:1: no line" in done.stderr
+    result = CliRunner().invoke(cli.main, [*map(str, command), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'empty'}:1: no line" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -460,17 +460,17 @@ def test_a_model_in_the_other_case_is_refused(tmp_path):
     words = ["<s>", "</s>", "<unk>", *map(str.lower, vocabulary("plain").vocabulary)]
     grams = "".join(f"-1.0\t{word}\n" for word in words)
     arpa = f"\\data\\\nngram 1={len(words)}\n\n\\1-grams:\n{grams}\n\\end\\\n"
-    done = export_with(tmp_path, arpa)
-    assert done.exit_code == 1
-    assert "spell words alike in both" in done.stderr
+    result = export_with(tmp_path, arpa)
+    assert result.exit_code == 1
+    assert "spell words alike in both" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
 def test_a_model_that_lacks_most_words_is_a_warning(tmp_path, caplog):
     words = vocabulary("plain").vocabulary
     grams = "".join(f"-1.0\t{word}\n" for word in ("<s>", "</s>", words[0]))
-    done = export_with(tmp_path, f"\\data\\\nngram 1=3\n\n\\1-grams:\n{grams}\n\\end\\\n")
-    assert done.exit_code == 0, done.output
+    result = export_with(tmp_path, f"\\data\\\nngram 1=3\n\n\\1-grams:\n{grams}\n\\end\\\n")
+    assert result.exit_code == 0, result.output
     (warning,) = [record.getMessage() for record in caplog.records]
     assert f"{tmp_path / 'lm.arpa'}: the model lacks {len(words) - 1} of {len(words)}" in warning
 
@@ -488,20 +488,20 @@ def test_the_command_finds_the_words(recogniser, tmp_path, labels):
     command += ["--words", tmp_path / "words.txt", "--acoustic-scale", 1]
     if labels == "transitions":
         command += ["--model", tmp_path / "0.trans_mdl"]
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert done.exit_code == 0, done.output
-    assert done.stdout == "a YES NO\nb NO\nÉ NO YES NO\n"
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "a YES NO\nb NO\nÉ NO YES NO\n"
     (tmp_path / "short.ark").write_text("short  [ ]\n")
     command[3] = tmp_path / "short.ark"
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert (done.exit_code, done.stdout) == (1, "short\n")
-    assert "short: no path survives" in done.stderr
-    assert f"Error: {tmp_path / 'short.ark'}: no path of any utterance survives" in done.stderr
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert (result.exit_code, result.stdout) == (1, "short\n")
+    assert "short: no path survives" in result.stderr
+    assert f"Error: {tmp_path / 'short.ark'}: no path of any utterance survives" in result.stderr
     scores = (tmp_path / "loglikes.scp").read_text()
     (tmp_path / "one.scp").write_text(f"short {tmp_path}/short.ark:6\n{scores}")
     command[3] = tmp_path / "one.scp"
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "short")
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "short")
 
 
 def test_transition_ids_without_their_model_are_an_error(recogniser, tmp_path):
@@ -511,10 +511,10 @@ def test_transition_ids_without_their_model_are_an_error(recogniser, tmp_path):
     export_likelihoods(recogniser.scorer(TEXTS), tmp_path)
     command = ["kaldi", "decode", tmp_path / "HCLG.fst", tmp_path / "loglikes.scp"]
     command += ["--words", tmp_path / "words.txt"]
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert done.exit_code == 1
-    assert "or its labels are transition ids" in done.output
-    assert "give their --model" in done.output
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert result.exit_code == 1
+    assert "or its labels are transition ids" in result.output
+    assert "give their --model" in result.output
 
 
 def test_log_likelihoods_of_another_model_are_an_error(recogniser, tmp_path):
@@ -525,10 +525,10 @@ def test_log_likelihoods_of_another_model_are_an_error(recogniser, tmp_path):
     table.write_text("u  [\n  0.5 ]\n")
     command = ["kaldi", "decode", graph, table, "--words", tmp_path / "words.txt"]
     command += ["--model", tmp_path / "0.trans_mdl"]
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert done.exit_code == 1
-    assert done.stderr.startswith(f"Error: {graph} and {table}: the graph has ")
-    assert "transition ids" not in done.stderr
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {graph} and {table}: the graph has ")
+    assert "transition ids" not in result.stderr
 
 
 def test_mismatched_files_are_an_error(recogniser, tmp_path):
@@ -544,6 +544,6 @@ def test_mismatched_files_are_an_error(recogniser, tmp_path):
     (tmp_path / "words.txt").write_text("<eps> 0\nYES 2\n")
     command = ["kaldi", "decode", tmp_path / "HCLG.fst", tmp_path / "loglikes.scp"]
     command += ["--words", tmp_path / "words.txt", "--model", tmp_path / "0.trans_mdl"]
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert done.exit_code == 1
-    assert "has no word 1: give the words.txt of the graph" in done.output
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert result.exit_code == 1
+    assert "has no word 1: give the words.txt of the graph" in result.output

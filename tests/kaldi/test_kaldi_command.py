@@ -110,10 +110,10 @@ def test_alignments_out_and_in(features, tmp_path):
         }
     run("import-alignments", times, *system, "--out", tmp_path / "x", status=2)
     (tmp_path / "empty.ark").write_bytes(b"")
-    done = run(
+    result = run(
         "import-alignments", tmp_path / "empty.ark", *system, "--out", tmp_path / "x", status=1
     )
-    assert f"{tmp_path / 'empty.ark'} holds no alignment" in done.stderr
+    assert f"{tmp_path / 'empty.ark'} holds no alignment" in result.stderr
 
 
 def test_invalid_numbers_are_refused(features, tmp_path):

@@ -313,12 +313,12 @@ def test_exported_lattices_are_imported(decoded, tmp_path):
     )
     assert original_oracle == imported_oracle
     arguments = ["lattice", "import", *names, names[0], "--out", tmp_path / "twice"]
-    done = CliRunner().invoke(cli.main, list(map(str, arguments)))
-    assert "'a-1' occurs twice" in done.output
+    result = CliRunner().invoke(cli.main, list(map(str, arguments)))
+    assert "'a-1' occurs twice" in result.output
     (tmp_path / "out/words.txt").write_text("<eps> 0\n")
     arguments = ["lattice", "import", *names, "--out", tmp_path / "none"]
-    done = CliRunner().invoke(cli.main, list(map(str, arguments)))
-    assert "has no word" in done.output
+    result = CliRunner().invoke(cli.main, list(map(str, arguments)))
+    assert "has no word" in result.output
 
 
 @pytest.mark.parametrize("shift", ["0", "-10"])
@@ -349,9 +349,9 @@ def test_nothing_to_import_or_to_compare_is_an_error(decoded, tmp_path):
     (tmp_path / "ref").write_text("other-1 ONE\n")
     archive, out = str(tmp_path / "lat.txt"), str(tmp_path / "out")
     words = ["--words", str(tmp_path / "words.txt")]
-    done = CliRunner().invoke(cli.main, ["lattice", "import", archive, *words, "--out", out])
-    assert (done.exit_code, done.stderr) == (1, f"Error: no lattice with a path in {archive}\n")
+    result = CliRunner().invoke(cli.main, ["lattice", "import", archive, *words, "--out", out])
+    assert (result.exit_code, result.stderr) == (1, f"Error: no lattice with a path in {archive}\n")
     reference = ["--ref", str(tmp_path / "ref")]
-    done = CliRunner().invoke(cli.main, ["lattice", "oracle", str(decoded), *reference])
-    assert done.exit_code == 1
-    assert f"{decoded} has no lattice of an utterance in {tmp_path / 'ref'}" in done.stderr
+    result = CliRunner().invoke(cli.main, ["lattice", "oracle", str(decoded), *reference])
+    assert result.exit_code == 1
+    assert f"{decoded} has no lattice of an utterance in {tmp_path / 'ref'}" in result.stderr

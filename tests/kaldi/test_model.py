@@ -345,9 +345,9 @@ def test_the_command_makes_the_senones_of_the_model(tmp_path, low_rate):
     names = ("tree", "model", "phones")
     options = [f"--{name}={file}" for name, file in zip(names, files, strict=True)]
     command = ["kaldi", "import-senones", *options, f"--out={tmp_path / 'out'}"]
-    done = CliRunner().invoke(cli.main, command)
-    assert done.exit_code == 0, done.output
-    assert "5 phones, " in done.output
+    result = CliRunner().invoke(cli.main, command)
+    assert result.exit_code == 0, result.output
+    assert "5 phones, " in result.output
     imported = Senones.load(tmp_path / "out")
     assert imported.topology.phones == MODEL_PHONES
     sizes = [imported.topology.num_states(phone) for phone in imported.topology.phone_ids()]

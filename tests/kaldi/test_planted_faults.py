@@ -126,9 +126,9 @@ def test_the_verdict_equals_kaldi(tmp_path, name, content, accepted):
     utils = os.environ.get("KALDI_UTILS")
     if utils:
         command = [f"{utils}/validate_data_dir.sh", "--no-feats", str(tmp_path)]
-        done = subprocess.run(command, cwd=f"{utils}/..", check=False, capture_output=True)
+        result = subprocess.run(command, cwd=f"{utils}/..", check=False, capture_output=True)
         # It ends with 0 after `has wrong format` too.
-        assert (b"Successfully validated" in done.stdout) == accepted, done.stdout
+        assert (b"Successfully validated" in result.stdout) == accepted, result.stdout
 
 
 def test_at_least_sixty_faults_are_planted():

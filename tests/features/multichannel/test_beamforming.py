@@ -149,7 +149,7 @@ def test_silence_has_finite_weights():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "options",
     [
         {"method": "gev"},
         {"shift": 300},
@@ -158,9 +158,9 @@ def test_silence_has_finite_weights():
         {"loading": -1.0},
     ],
 )
-def test_invalid_settings_are_refused(wrong):
+def test_invalid_settings_are_refused(options):
     with pytest.raises(ValueError, match=r" be | is "):
-        BeamformingConfig(**wrong)
+        BeamformingConfig(**options)
 
 
 ENHANCE_RATE, SCENE_LENGTH = 16000, 24000
@@ -238,7 +238,7 @@ def test_without_components_there_are_no_measures():
 def test_sets_are_written_measured_and_read_back(array_cut, tmp_path):
     sets = {"near": [array_cut("a/1", 1), array_cut("b", 2, plays=False)], "far": []}
     progress = []
-    headline = enhance(sets, QUICK, tmp_path / "one", 1, lambda *done: progress.append(done))
+    headline = enhance(sets, QUICK, tmp_path / "one", 1, lambda *counts: progress.append(counts))
     assert set(headline) == {"near ERLE dB", "near SNR gain dB"}
     assert headline["near ERLE dB"] > 12
     assert progress == [(1, 2), (2, 2)]

@@ -177,10 +177,10 @@ def test_silence_changes_nothing():
     assert set(choose_beams([[0.0, 0.0]] * 50)) == {0}
 
 
-@pytest.mark.parametrize("wrong", [{"smoothing": 0.0}, {"band_hertz": (500.0, 500.0)}])
-def test_refuses_invalid_settings_of_the_choice(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        SelectionConfig(**wrong)
+@pytest.mark.parametrize("options", [{"smoothing": 0.0}, {"band_hertz": (500.0, 500.0)}])
+def test_refuses_invalid_settings_of_the_choice(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        SelectionConfig(**options)
 
 
 FREQUENCIES = np.array([200.0, 500.0, 1000.0, 2500.0, 5000.0, 7500.0])
@@ -262,7 +262,7 @@ def test_filters_are_the_weights_delayed_by_half_their_length():
         assert np.abs(np.angle(gain / delay_response)).max() < 0.1
 
 
-@pytest.mark.parametrize("wrong", [{"beams": 0}, {"taps": 256}, {"elevation_degrees": 91.0}])
-def test_refuses_impossible_beams(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        BeamsConfig(**wrong)
+@pytest.mark.parametrize("options", [{"beams": 0}, {"taps": 256}, {"elevation_degrees": 91.0}])
+def test_refuses_impossible_beams(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        BeamsConfig(**options)

@@ -78,7 +78,7 @@ def test_scale_does_not_matter():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "options",
     [
         {"taps": 100, "block": 32},
         {"block": 8},
@@ -88,6 +88,6 @@ def test_scale_does_not_matter():
         {"first_power": 0.0},
     ],
 )
-def test_invalid_settings_are_refused(wrong):
+def test_invalid_settings_are_refused(options):
     with pytest.raises(ValueError, match=r" be | is "):
-        EchoConfig(**wrong)
+        EchoConfig(**options)
