@@ -229,7 +229,7 @@ def test_an_impossible_rate_is_refused_before_a_filter_is_designed(audio, tmp_pa
 
 
 @pytest.fixture
-def designed(monkeypatch):
+def filter_lengths(monkeypatch):
     """Record the length of each filter that the test designs."""
     lengths = []
 
@@ -253,7 +253,7 @@ def test_resampling_equals_scipy(rate):
     assert np.array_equal(resampled, whole[: len(resampled)])
 
 
-def test_the_filter_of_two_rates_is_designed_once(designed):
+def test_the_filter_of_two_rates_is_designed_once(filter_lengths):
     samples = np.random.default_rng(0).standard_normal(16001).astype(np.float32)
     for _ in range(3):
         whole = resample(samples, 16001, 16000)
@@ -261,7 +261,7 @@ def test_the_filter_of_two_rates_is_designed_once(designed):
     parts = [stream.push(part) for part in np.array_split(samples, 5)]
     streamed = np.concatenate([*parts, stream.finish()])
     np.testing.assert_allclose(streamed, whole, atol=1e-5)
-    assert designed == [20 * 16001 + 1]
+    assert filter_lengths == [20 * 16001 + 1]
 
 
 @pytest.mark.parametrize("rate", [383_987, 1_048_701, 999_999_937])

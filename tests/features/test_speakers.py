@@ -127,7 +127,7 @@ def unnamed(tmp_path):
     ]
 
 
-def named(cuts):
+def speakers_by_cut(cuts):
     return {cut.id: speaker_of(cut) for cut in cuts}
 
 
@@ -137,7 +137,7 @@ EXPECTED = {"a1": "a1", "a2": "a1", "b1": "b1", "b2": "b1", "quiet": "quiet", "s
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_recordings_of_a_voice_get_the_same_speaker(unnamed, jobs):
     assert name_speakers(unnamed[::-1], jobs) == (6, 4)
-    assert named(unnamed) == EXPECTED
+    assert speakers_by_cut(unnamed) == EXPECTED
     assert "clustering" in unnamed[0].custom[NO_SPEAKER]
 
 
@@ -147,7 +147,7 @@ def test_named_faulty_and_unreadable_recordings_stay_as_they_are(unnamed, tmp_pa
     b2.custom |= {"fault": "bad-segment", "fault_detail": ""}
     (tmp_path / "b1.wav").write_bytes(b"no audio")
     assert name_speakers(unnamed[:4]) == (2, 2)
-    assert named(unnamed[:4]) == {id: id for id in ("a1", "b1", "a2", "b2")}
+    assert speakers_by_cut(unnamed[:4]) == {id: id for id in ("a1", "b1", "a2", "b2")}
 
 
 def test_pieces_of_a_recording_have_the_same_speaker(unnamed):

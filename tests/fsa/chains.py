@@ -8,7 +8,7 @@ import torch
 from toolkit.fsa.denominator import Denominator
 
 
-def drawn_denominator(seed: int, states: int = 3, pdfs: int = 3) -> Denominator:
+def random_denominator(seed: int, states: int = 3, pdfs: int = 3) -> Denominator:
     """An HMM with random transitions, at least one out of each state."""
     chance = np.random.default_rng(seed)
     present = chance.random((states, states)) < 0.6
@@ -24,7 +24,7 @@ def drawn_denominator(seed: int, states: int = 3, pdfs: int = 3) -> Denominator:
     )
 
 
-def enumerated(hmm: Denominator, scores: torch.Tensor, leak: float) -> torch.Tensor:
+def sum_over_paths(hmm: Denominator, scores: torch.Tensor, leak: float) -> torch.Tensor:
     """The log of the summed weights of all paths of scores [T, P] through an HMM.
 
     A path is in a state after each frame, may leak to another one, and moves on by a transition.

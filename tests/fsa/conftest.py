@@ -46,7 +46,7 @@ class Toy:
         topology = topology.at_low_rate() if form == "onset" else topology
         return Senones(topology, RandomTree(topology, variants))
 
-    def within(self, topology, phone, frames):
+    def state_sequences(self, topology, phone, frames):
         """All state sequences of one phone that lasts `frames` frames."""
         states = topology.num_states(phone)
         if topology.onset:
@@ -78,7 +78,7 @@ class Toy:
                 paths = {
                     tuple(path[: last - first])
                     for n in missing_frames
-                    for path in self.within(topology, phones[i], last - first + n)
+                    for path in self.state_sequences(topology, phones[i], last - first + n)
                 }
                 left_phone = phones[i - 1] if i else SIL
                 right_phone = phones[i + 1] if i + 1 < len(phones) else SIL

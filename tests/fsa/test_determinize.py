@@ -12,7 +12,7 @@ from toolkit.fsa.determinize import DeterminizationError, determinize
 from toolkit.fsa.fst import FINAL, connect, fst_from_arcs
 
 
-def written(fst):
+def words_by_arc(fst):
     return [w.tolist() for w in np.split(fst.words, fst.splits[1:-1])]
 
 
@@ -54,7 +54,7 @@ def test_scores_and_words_come_as_early_as_they_are_decided():
     arcs = [(0, 1, 1, 0, 0.0), (1, 2, 2, 7, -1.0), (0, 3, 1, 0, 0.0), (3, 2, 3, 8, -3.0)]
     arcs += [(0, 4, 4, 9, 0.0), (4, 2, 5, 0, -2.0), (0, 5, 4, 9, -1.5), (5, 2, 6, 0, -2.0)]
     fst = determinize(fst_from_arcs(arcs, [2]))
-    labelled_arcs = zip(fst.labels.tolist(), written(fst), fst.scores.tolist(), strict=True)
+    labelled_arcs = zip(fst.labels.tolist(), words_by_arc(fst), fst.scores.tolist(), strict=True)
     assert sorted(labelled_arcs) == [
         (-1, [], 0.0),
         (1, [], 0.0),

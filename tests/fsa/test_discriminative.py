@@ -49,7 +49,7 @@ def random_lattice(seed, frames=4, width=3):
     return lattice_from_arcs(arcs, layers[-1], [t for t, layer in enumerate(layers) for _ in layer])
 
 
-def draw(seed, frames=4):
+def random_likelihoods(seed, frames=4):
     """Likelihoods [frames, P] and a reference."""
     g = torch.Generator().manual_seed(1000 + seed)
     scores = 2 * torch.randn(frames, PDFS, generator=g)
@@ -83,7 +83,7 @@ def accuracy(pdf, reference, criterion):
     return float(same and not sil[pdf])
 
 
-def enumerated(fsa, scores, reference, criterion):
+def enumerate_criterion(fsa, scores, reference, criterion):
     """The criterion in float64, by enumeration of all paths."""
     reference_pdfs = reference.tolist()
     lattice_paths = paths(fsa)
@@ -115,7 +115,7 @@ def columns(fsa):
     return fsa.source, fsa.target, fsa.labels, fsa.scores, fsa.frame
 
 
-def computed(fsa, scores, reference, criterion):
+def value_and_gradient(fsa, scores, reference, criterion):
     """Value and gradient of the code under test."""
     scores = scores.float().detach().requires_grad_()
     original_columns = [x.copy() for x in columns(fsa)]
@@ -127,11 +127,11 @@ def computed(fsa, scores, reference, criterion):
 
 def check_against_enumeration(seed, frames, criterion):
     fsa = random_lattice(seed, frames)
-    scores, reference = draw(seed, frames)
+    scores, reference = random_likelihoods(seed, frames)
     exact = scores.double().requires_grad_()
-    expected = enumerated(fsa, exact, reference, criterion)
+    expected = enumerate_criterion(fsa, exact, reference, criterion)
     (expected_gradient,) = torch.autograd.grad(expected, exact)
-    value, gradient = computed(fsa, scores, reference, criterion)
+    value, gradient = value_and_gradient(fsa, scores, reference, criterion)
     assert value.dtype == torch.float64
     assert value.item() == pytest.approx(expected.item(), abs=1e-5)
     torch.testing.assert_close(gradient.double(), expected_gradient, atol=2e-6, rtol=1e-5)
@@ -163,7 +163,7 @@ def test_any_lattice_and_settings(seed, frames, **settings):
 def test_gradient_is_kaldis_closed_form(criterion):
     """kappa * gamma * (c - c_hat) by the recursions of LatticeForwardBackwardMpeVariants."""
     fsa = random_lattice(7, frames=12, width=5)
-    scores, reference = draw(7, 12)
+    scores, reference = random_likelihoods(7, 12)
     arcs = list(zip(*(x.tolist() for x in columns(fsa)), strict=True))  # sorted by state: by time
     weight, accuracies = [], []
     for _, _, label, score, t in arcs:
@@ -196,7 +196,7 @@ def test_gradient_is_kaldis_closed_form(criterion):
             gamma = math.exp(alpha[a] + w + beta[b] - alpha[-1])
             advantage = alpha_accuracy[a] + r + beta_accuracy[b] - alpha_accuracy[-1]
             expected[t, label - 1] += criterion.acoustic_scale * gamma * advantage
-    value, gradient = computed(fsa, scores, reference, criterion)
+    value, gradient = value_and_gradient(fsa, scores, reference, criterion)
     assert value.item() == pytest.approx(alpha_accuracy[-1], abs=1e-5)
     assert expected.abs().max() > 1e-2
     torch.testing.assert_close(gradient.double(), expected, atol=5e-6, rtol=0)
@@ -205,16 +205,16 @@ def test_gradient_is_kaldis_closed_form(criterion):
 @pytest.mark.parametrize("criterion", VARIANTS[:6], ids=names[:6])
 def test_gradient_equals_finite_differences(criterion):
     fsa = random_lattice(3, frames=20, width=6)
-    scores, reference = draw(3, 20)
+    scores, reference = random_likelihoods(3, 20)
     if criterion.kind == "mmi":  # has a slope where the reference is missing unless dropped
         criterion = Criterion("mmi", boost=criterion.boost, drop_frames=False)
-    _, gradient = computed(fsa, scores, reference, criterion)
+    _, gradient = value_and_gradient(fsa, scores, reference, criterion)
     step = 0.05
     for t, pdf in [(0, 1), (7, 2), (11, 5), (19, 4)]:
         moved = [scores.clone(), scores.clone()]
         moved[0][t, pdf] += step
         moved[1][t, pdf] -= step
-        up, down = (computed(fsa, x, reference, criterion)[0] for x in moved)
+        up, down = (value_and_gradient(fsa, x, reference, criterion)[0] for x in moved)
         slope = (up - down).item() / (2 * step)
         assert gradient[t, pdf].item() == pytest.approx(slope, abs=2e-3)
 
@@ -222,9 +222,9 @@ def test_gradient_equals_finite_differences(criterion):
 @pytest.mark.parametrize("criterion", VARIANTS, ids=names)
 def test_a_constant_added_to_a_frame_does_not_matter(criterion):
     fsa = random_lattice(5, frames=8)
-    scores, reference = draw(5, 8)
-    value, gradient = computed(fsa, scores, reference, criterion)
-    shifted, same = computed(fsa, scores + torch.arange(8)[:, None], reference, criterion)
+    scores, reference = random_likelihoods(5, 8)
+    value, gradient = value_and_gradient(fsa, scores, reference, criterion)
+    shifted, same = value_and_gradient(fsa, scores + torch.arange(8)[:, None], reference, criterion)
     assert shifted.item() == pytest.approx(value.item(), abs=1e-4)
     torch.testing.assert_close(same, gradient, atol=1e-5, rtol=0)
     assert gradient.sum(dim=1).abs().max() < 1e-6
@@ -234,7 +234,7 @@ def test_a_constant_added_to_a_frame_does_not_matter(criterion):
 def test_a_batch_equals_its_utterances_and_padding_is_not_read(criterion):
     lengths = [5, 2, 4]
     fsas = [random_lattice(seed, n) for seed, n in enumerate(lengths)]
-    drawn = [draw(seed, n) for seed, n in enumerate(lengths)]
+    drawn = [random_likelihoods(seed, n) for seed, n in enumerate(lengths)]
     padded = torch.full((3, 6, PDFS), math.nan)
     for row, (scores, _) in zip(padded, drawn, strict=True):
         row[: len(scores)] = scores
@@ -243,7 +243,7 @@ def test_a_batch_equals_its_utterances_and_padding_is_not_read(criterion):
     batch = sequence_objective(fsas, padded, references, criterion, CLASSES)
     batch.objective.sum().backward()
     for n, (fsa, (scores, reference)) in enumerate(zip(fsas, drawn, strict=True)):
-        value, gradient = computed(fsa, scores, reference, criterion)
+        value, gradient = value_and_gradient(fsa, scores, reference, criterion)
         assert batch.objective[n].item() == pytest.approx(value.item(), abs=1e-9)
         assert torch.equal(padded.grad[n, : lengths[n]], gradient)
         assert not padded.grad[n, lengths[n] :].any()
@@ -269,7 +269,9 @@ def chain(pdfs, scores=None):
 )
 def test_which_frames_count_as_correct(criterion, expected):
     reference = torch.tensor([0, 0, 2, 2, 0])
-    value, gradient = computed(chain([0, 1, 2, 3, 4]), draw(0, 5)[0], reference, criterion)
+    value, gradient = value_and_gradient(
+        chain([0, 1, 2, 3, 4]), random_likelihoods(0, 5)[0], reference, criterion
+    )
     assert value.item() == pytest.approx(expected, abs=1e-9)
     assert gradient.abs().max() < 1e-6  # nothing to choose from
 
@@ -277,13 +279,13 @@ def test_which_frames_count_as_correct(criterion, expected):
 def test_mmi_of_the_only_path_is_minus_its_graph_score():
     criterion = Criterion("mmi", lm_scale=0.5)
     fsa, reference = chain([2, 3, 0], [-1.0, -2.0, -4.0]), torch.tensor([2, 3, 0])
-    value, gradient = computed(fsa, draw(1, 3)[0], reference, criterion)
+    value, gradient = value_and_gradient(fsa, random_likelihoods(1, 3)[0], reference, criterion)
     assert value.item() == pytest.approx(3.5, abs=1e-5)
     assert gradient.abs().max() < 1e-6
 
 
 def test_frames_without_their_reference_are_counted_and_dropped():
-    scores, _ = draw(2, 3)
+    scores, _ = random_likelihoods(2, 3)
     pdfs = [(2, 3), (2, 3), (2, 0)]
     arcs = [(t, t + 1, pdf + 1, 0, 0.0) for t, pair in enumerate(pdfs) for pdf in pair]
     fsa = lattice_from_arcs(arcs, [3], range(4))
@@ -291,8 +293,12 @@ def test_frames_without_their_reference_are_counted_and_dropped():
     for criterion in VARIANTS:
         value = sequence_objective([fsa], scores[None], [reference], criterion, CLASSES)
         assert value.missing.tolist() == [2]
-    _, full_gradient = computed(fsa, scores, reference, Criterion("mmi", 0.5, drop_frames=False))
-    _, dropped_gradient = computed(fsa, scores, reference, Criterion("mmi", 0.5, drop_frames=True))
+    _, full_gradient = value_and_gradient(
+        fsa, scores, reference, Criterion("mmi", 0.5, drop_frames=False)
+    )
+    _, dropped_gradient = value_and_gradient(
+        fsa, scores, reference, Criterion("mmi", 0.5, drop_frames=True)
+    )
     assert torch.equal(dropped_gradient[0], full_gradient[0])
     assert dropped_gradient[0].abs().max() > 0.05
     assert not dropped_gradient[1:].any()
@@ -300,7 +306,7 @@ def test_frames_without_their_reference_are_counted_and_dropped():
     expected = torch.tensor([0, 0, -0.5 * posterior[0], -0.5 * posterior[1], 0, 0.5])
     torch.testing.assert_close(full_gradient[1], expected)
     # sMBR: nothing can be won in the second frame, the third is silence whatever its pdf
-    value, _ = computed(fsa, scores, reference, Criterion("smbr", 0.5))
+    value, _ = value_and_gradient(fsa, scores, reference, Criterion("smbr", 0.5))
     silence = (0.5 * scores[2, [2, 0]]).softmax(0)[1]
     first = (0.5 * scores[0, 2:4]).softmax(0)[0]
     assert value.item() == pytest.approx((first + silence).item(), abs=1e-6)
@@ -334,8 +340,8 @@ def test_lattices_of_a_search(toy):
 def test_dead_ends_change_nothing(criterion):
     """A pruned intersection has dead ends."""
     whole = random_lattice(4)
-    scores, reference = draw(4)
-    expected, expected_gradient = computed(whole, scores, reference, criterion)
+    scores, reference = random_likelihoods(4)
+    expected, expected_gradient = value_and_gradient(whole, scores, reference, criterion)
     states = whole.num_states
     table = np.stack([whole.source, whole.target, whole.labels, whole.frame], axis=1)
     dead = np.int32([[1, states - 1, 3, 1], [states - 1, states, 3, 2]])
@@ -353,21 +359,21 @@ def test_dead_ends_change_nothing(criterion):
         frame=frame,
         graph_arc=np.arange(len(table), dtype=np.int32),
     )
-    value, gradient = computed(fsa, scores, reference, criterion)
+    value, gradient = value_and_gradient(fsa, scores, reference, criterion)
     assert value.item() == pytest.approx(expected.item(), abs=1e-9)
     torch.testing.assert_close(gradient, expected_gradient, atol=1e-7, rtol=0)
 
 
 def test_in_inference_mode():
-    fsa, (scores, reference) = random_lattice(1), draw(1)
-    expected, _ = computed(fsa, scores, reference, VARIANTS[0])
+    fsa, (scores, reference) = random_lattice(1), random_likelihoods(1)
+    expected, _ = value_and_gradient(fsa, scores, reference, VARIANTS[0])
     with torch.inference_mode():
         value = sequence_objective([fsa], scores[None] * 1, [reference], VARIANTS[0], CLASSES)
     assert torch.equal(value.objective[0], expected)
 
 
 def test_mismatched_lattices_scores_and_references_are_refused():
-    fsa, (scores, reference) = random_lattice(1), draw(1)
+    fsa, (scores, reference) = random_lattice(1), random_likelihoods(1)
 
     def run(fsa, scores, reference):
         sequence_objective([fsa], scores[None], [reference], Criterion(), CLASSES)

@@ -34,7 +34,7 @@ BEAMS = [
 ]
 
 
-def drawn(seed, frames, labels):
+def random_scores(seed, frames, labels):
     return 3 * torch.randn(frames, labels, generator=torch.Generator().manual_seed(seed))
 
 
@@ -42,7 +42,10 @@ def drawn(seed, frames, labels):
 @pytest.mark.parametrize("frames", [1, 4])
 def test_without_a_beam_the_lattice_holds_every_path(random_graph, engine, seed, frames):
     reference_graph = random_graph(seed)
-    graph, scores = load_fst(reference_graph.path), drawn(seed, frames, reference_graph.labels)
+    graph, scores = (
+        load_fst(reference_graph.path),
+        random_scores(seed, frames, reference_graph.labels),
+    )
     expected = {(t, arc) for path in reference_graph.paths(frames) for t, arc in enumerate(path)}
     lattice = search_lattice(scores, graph, WIDE)
     if not expected:
@@ -63,7 +66,7 @@ def test_without_a_beam_the_lattice_holds_every_path(random_graph, engine, seed,
 @pytest.mark.parametrize("seed", range(6))
 def test_the_best_path_equals_enumeration(random_graph, engine, seed):
     reference_graph = random_graph(seed)
-    graph, scores = load_fst(reference_graph.path), drawn(seed, 5, reference_graph.labels)
+    graph, scores = load_fst(reference_graph.path), random_scores(seed, 5, reference_graph.labels)
     best = max(reference_graph.score(path, scores) for path in reference_graph.paths(5))
     [searched] = search_best_paths([scores], [graph], WIDE)
     assert searched.score == pytest.approx(best, abs=1e-4)
@@ -76,7 +79,7 @@ def test_the_best_path_equals_enumeration(random_graph, engine, seed):
 def test_several_utterances_are_each_searched_in_their_graph(random_graph, engine):
     reference_graphs = [random_graph(seed) for seed in range(3)]
     graphs = [load_fst(x.path) for x in reference_graphs]
-    scores = [drawn(n, 7 - n, reference_graphs[n].labels) for n in range(3)]
+    scores = [random_scores(n, 7 - n, reference_graphs[n].labels) for n in range(3)]
     batch = search_best_paths(scores, graphs, WIDE)
     for n, path in enumerate(batch):
         [single] = search_best_paths([scores[n]], [graphs[n]], WIDE)

@@ -15,7 +15,7 @@ from toolkit.fsa.forward_backward import expected_sums, pack, pdf_posteriors, to
 CPU = torch.device("cpu")
 
 
-def drawn_lattice(seed, frames, width, parallel=2):
+def random_lattice(seed, frames, width, parallel=2):
     """Random arcs between the states of neighbouring frames; some are dead ends."""
     g = torch.Generator().manual_seed(seed)
     layers = [[0], *(range(1 + t * width, 1 + (t + 1) * width) for t in range(frames))]
@@ -32,16 +32,16 @@ def drawn_lattice(seed, frames, width, parallel=2):
     return lattice_from_arcs(arcs, sorted(finals), [t for t, x in enumerate(layers) for _ in x])
 
 
-def drawn_batch(seed, sizes=((4, 3), (1, 2), (6, 2))):
-    return [drawn_lattice(seed + n, *size) for n, size in enumerate(sizes)]
+def random_batch(seed, sizes=((4, 3), (1, 2), (6, 2))):
+    return [random_lattice(seed + n, *size) for n, size in enumerate(sizes)]
 
 
-def drawn_values(seed, lattices):
+def random_values(seed, lattices):
     size = sum(x.num_arcs for x in lattices)
     return torch.randn(size, generator=torch.Generator().manual_seed(seed)).double()
 
 
-def enumerated(lattices, scores, values):
+def sums_over_paths(lattices, scores, values):
     """Total score and expected sum of each lattice, by enumeration of its paths."""
     totals, sums, first = [], [], 0
     for x in lattices:
@@ -79,9 +79,9 @@ def with_gradients(function, scores):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_sums_and_gradients_are_those_of_all_paths(recursion, seed):
-    lattices = drawn_batch(seed)
-    packed, values = pack(lattices, CPU), drawn_values(seed, lattices)
-    expected = with_gradients(lambda x: enumerated(lattices, x, values), packed.scores)
+    lattices = random_batch(seed)
+    packed, values = pack(lattices, CPU), random_values(seed, lattices)
+    expected = with_gradients(lambda x: sums_over_paths(lattices, x, values), packed.scores)
     computed = with_gradients(
         lambda x: (total_scores(packed, x), expected_sums(packed, x, values)), packed.scores
     )
@@ -95,8 +95,8 @@ def test_sums_and_gradients_are_those_of_all_paths(recursion, seed):
 
 
 def test_gradients_equal_finite_differences(recursion):
-    lattices = drawn_batch(11)
-    packed, values = pack(lattices, CPU), drawn_values(11, lattices)
+    lattices = random_batch(11)
+    packed, values = pack(lattices, CPU), random_values(11, lattices)
     scores = packed.scores.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: total_scores(packed, x), scores)
     assert torch.autograd.gradcheck(lambda x: expected_sums(packed, x, values), scores)
@@ -109,8 +109,8 @@ def test_gradients_equal_finite_differences(recursion):
     spread=st.sampled_from([0.1, 1.0, 30.0, 1000.0]),
 )
 def test_both_recursions_agree(seed, sizes, spread):
-    lattices = drawn_batch(seed, sizes)
-    packed, values = pack(lattices, CPU), drawn_values(seed, lattices)
+    lattices = random_batch(seed, sizes)
+    packed, values = pack(lattices, CPU), random_values(seed, lattices)
     scores = packed.scores * spread
 
     def run(compiled):
@@ -126,7 +126,7 @@ def test_both_recursions_agree(seed, sizes, spread):
 
 
 def test_posteriors_of_a_frame_sum_to_one(recursion):
-    lattices = drawn_batch(2, [(200, 5), (120, 4)])
+    lattices = random_batch(2, [(200, 5), (120, 4)])
     packed = pack(lattices, CPU)
     scores = (50 * packed.scores).requires_grad_()
     (posterior,) = torch.autograd.grad(total_scores(packed, scores).sum(), scores)
@@ -140,8 +140,8 @@ def test_posteriors_of_a_frame_sum_to_one(recursion):
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 def test_scores_that_are_not_finite(recursion, bad):
     """NaN affects its utterance alone; an arc of score -inf counts as absent."""
-    lattices = drawn_batch(3, [(3, 2), (3, 2)])
-    packed, values = pack(lattices, CPU), drawn_values(3, lattices)
+    lattices = random_batch(3, [(3, 2), (3, 2)])
+    packed, values = pack(lattices, CPU), random_values(3, lattices)
     scores = packed.scores.clone()
     scores[0] = bad
     remaining = [lattices[0].select_arcs(lattices[0].graph_arc > 0), lattices[1]]
@@ -162,7 +162,7 @@ def test_posteriors_equal_k2(recursion):
     pytest.importorskip("k2")
     from toolkit.fsa.k2_engine import total_scores_and_posteriors
 
-    lattices = drawn_batch(5, [(40, 6), (25, 3), (7, 9)])
+    lattices = random_batch(5, [(40, 6), (25, 3), (7, 9)])
     packed = pack(lattices, CPU)
     total, posterior = total_scores_and_posteriors(lattices)
     scores = packed.scores.clone().requires_grad_()
@@ -174,7 +174,7 @@ def test_posteriors_equal_k2(recursion):
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 3))
 def test_posteriors_of_pdfs_by_enumeration(seed, frames, pdfs):
-    lattice = drawn_lattice(seed, frames, width=3)
+    lattice = random_lattice(seed, frames, width=3)
     emitting = lattice.labels > 0
     rng = np.random.default_rng(seed)
     lattice.labels[emitting] = rng.integers(1, 1 + pdfs, emitting.sum())
@@ -187,5 +187,5 @@ def test_posteriors_of_pdfs_by_enumeration(seed, frames, pdfs):
         for pdf in range(pdfs):
             is_selected = emitting & (lattice.frame == frame) & (lattice.labels == pdf + 1)
             values = torch.from_numpy(is_selected).double()
-            expected = enumerated([lattice], scores, values)[1]
+            expected = sums_over_paths([lattice], scores, values)[1]
             assert float(posteriors[frame, pdf]) == pytest.approx(float(expected), abs=1e-9)

@@ -14,7 +14,7 @@ from toolkit.hmm.gmm import Gmm, LazyGmmScores
 BEAMS = [Beam(1000.0, 1000.0, 1, 10**6), Beam(4.0, 4.0), Beam(3.0, 3.0, min_active=2, max_active=4)]
 
 
-def demanded(seed, frames, columns):
+def lazy_scores(seed, frames, columns):
     """Lazy scores of mixtures of two Gaussians, with permuted pdfs."""
     generator = torch.Generator().manual_seed(seed)
     means = torch.randn(2 * columns, 5, generator=generator)
@@ -33,7 +33,7 @@ def demanded(seed, frames, columns):
 def test_a_search_that_computes_what_it_reads_finds_the_same_path(random_graph, engine, seed, beam):
     reference_graph = random_graph(seed)
     graph = load_fst(reference_graph.path)
-    lazy = [demanded(seed, frames, reference_graph.labels) for frames in (9, 4, 1)]
+    lazy = [lazy_scores(seed, frames, reference_graph.labels) for frames in (9, 4, 1)]
     lazy_paths = search_best_paths(lazy, [graph] * 3, beam)
     dense_paths = search_best_paths([scores.dense() for scores in lazy], [graph] * 3, beam)
     assert [path is None for path in lazy_paths] == [path is None for path in dense_paths]
@@ -48,7 +48,9 @@ def test_columns_that_a_graph_reads_and_nothing_scores_are_an_error(random_graph
     reference_graph = random_graph(0)
     with pytest.raises(GraphMismatchError):
         search_best_paths(
-            [demanded(0, 4, reference_graph.labels - 1)], [load_fst(reference_graph.path)], BEAMS[0]
+            [lazy_scores(0, 4, reference_graph.labels - 1)],
+            [load_fst(reference_graph.path)],
+            BEAMS[0],
         )
 
 
@@ -63,7 +65,7 @@ def rows(scores, graph, states):
 def test_a_row_has_the_scores_of_the_arcs_that_leave_the_states(random_graph):
     reference_graph = random_graph(3)
     graph = graph_arrays(load_fst(reference_graph.path))
-    lazy = demanded(3, 6, reference_graph.labels)
+    lazy = lazy_scores(3, 6, reference_graph.labels)
     states = np.array([0, 2], np.int32)
     dense_rows = rows(kernel_scores(lazy.dense()), graph, states)
     lazy_rows = rows(kernel_scores(lazy), graph, states)

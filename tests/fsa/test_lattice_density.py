@@ -16,7 +16,7 @@ FRAMES = 5
 WIDE = Beam(1000.0, 1000.0, 1, 10**6)
 
 
-def drawn_scores(seed, frames=FRAMES):
+def random_scores(seed, frames=FRAMES):
     return 2 * torch.randn(frames, 4, generator=torch.Generator().manual_seed(seed))
 
 
@@ -35,16 +35,16 @@ def places(lattice):
     return set(zip(lattice.frame.tolist(), lattice.arc.tolist(), strict=True))
 
 
-def searched(graph, scores, beam=WIDE):
+def full_lattice(graph, scores, beam=WIDE):
     return search_lattice(scores, load_fst(graph.path), beam)
 
 
 @pytest.mark.parametrize("density", [1.0, 2.0, 3.3, 6.0, 100.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_keeps_the_arcs_of_the_best_paths_up_to_the_density(random_graph, seed, density):
-    graph, scores = random_graph(seed), drawn_scores(seed)
+    graph, scores = random_graph(seed), random_scores(seed)
     losses = losses_of(graph, scores)
-    pruned = prune_to_density(searched(graph, scores), FRAMES, density, beam=500.0)
+    pruned = prune_to_density(full_lattice(graph, scores), FRAMES, density, beam=500.0)
     kept_places = places(pruned)
     most = int(density * FRAMES)
     emitting = sorted(loss for (frame, _), loss in losses.items() if frame < FRAMES)
@@ -63,13 +63,13 @@ def test_keeps_the_arcs_of_the_best_paths_up_to_the_density(random_graph, seed, 
 
 @pytest.mark.parametrize("beam", [0.5, 2.0, 4.0])
 def test_the_beam_limits_arcs_that_the_density_allows(random_graph, beam):
-    graph, scores = random_graph(1), drawn_scores(1)
+    graph, scores = random_graph(1), random_scores(1)
     losses = losses_of(graph, scores)
     expected = {place for place, loss in losses.items() if loss < beam}
     assert 0 < len(expected) < len(losses)
     # What a search returns beyond its output beam makes no difference.
     for output in (beam, 30.0):
-        lattice = searched(graph, scores, Beam(1000.0, output, 1, 10**6))
+        lattice = full_lattice(graph, scores, Beam(1000.0, output, 1, 10**6))
         assert places(prune_to_density(lattice, FRAMES, 100.0, beam)) == expected
 
 
@@ -79,5 +79,5 @@ def test_paths_of_equal_score_are_kept_together(random_graph):
     graph.path.write_bytes(dump_fst(graph.fst))
     scores = torch.zeros(FRAMES, 4)
     everything = set(losses_of(graph, scores))
-    pruned = prune_to_density(searched(graph, scores), FRAMES, 2.0, beam=8.0)
+    pruned = prune_to_density(full_lattice(graph, scores), FRAMES, 2.0, beam=8.0)
     assert places(pruned) == everything  # more than asked for: none is better than another

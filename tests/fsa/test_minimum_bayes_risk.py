@@ -25,7 +25,7 @@ def expected_errors(distribution, words):
     return sum(p * distance(words, hypothesis) for hypothesis, p in distribution.items())
 
 
-def lists(seed, count=4, words=3):
+def random_list(seed, count=4, words=3):
     """A lattice whose paths share only the start and the end."""
     generator = np.random.default_rng(seed)
     hypotheses = [generator.integers(1, words + 1, generator.integers(1, 5)) for _ in range(count)]
@@ -40,7 +40,7 @@ def lists(seed, count=4, words=3):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_on_lists_the_risk_equals_the_expected_errors_and_is_near_the_minimum(seed):
-    lattice = lists(seed, words=2)
+    lattice = random_list(seed, words=2)
     scores = lattice.scores(1.0)
     distribution, outcome = posteriors(lattice, scores), minimum_risk(lattice, scores)
     words = tuple(word.word for word in outcome.words)

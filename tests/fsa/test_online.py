@@ -14,7 +14,7 @@ from toolkit.fsa.search import GraphMismatchError, search_lattice
 SCALE = 0.3
 
 
-def advanced(graph, beam, scores, piece):
+def advance_search(graph, beam, scores, piece):
     search = OnlineSearch(graph, beam)
     for begin in range(0, len(scores), piece):
         search.advance(scores[begin : begin + piece])
@@ -27,7 +27,7 @@ BEAMS = [Beam(12.0, 5.0), Beam(6.0, 8.0), Beam(2.0, 2.0, min_active=200, max_act
 
 def offline_and_online(language, graph, beam, seconds, piece):
     scores = language.sentence(int(10 * seconds), seconds).scores * SCALE
-    return search_lattice(scores, graph, beam), advanced(graph, beam, scores, piece).finish()
+    return search_lattice(scores, graph, beam), advance_search(graph, beam, scores, piece).finish()
 
 
 @pytest.mark.parametrize("beam", BEAMS, ids=str)
@@ -97,8 +97,8 @@ def test_an_online_search_without_a_final_state_gives_no_lattice():
     for frames in (1, 2, 4):
         scores = torch.zeros(frames, 2)
         assert search_lattice(scores, graph, BEAMS[0]) is None
-        assert advanced(graph, BEAMS[0], scores, 1).finish() is None
-    assert advanced(graph, BEAMS[0], torch.zeros(3, 2), 2).finish() is not None
+        assert advance_search(graph, BEAMS[0], scores, 1).finish() is None
+    assert advance_search(graph, BEAMS[0], torch.zeros(3, 2), 2).finish() is not None
     search = OnlineSearch(graph, BEAMS[0])
     assert search.next_words() == [7]
     with pytest.raises(GraphMismatchError, match="has 2 pdfs, the acoustic model 1"):
@@ -107,7 +107,7 @@ def test_an_online_search_without_a_final_state_gives_no_lattice():
 
 def test_memory_does_not_grow_with_decided_frames(language, graph):
     scores = language.sentence(5, 30.0).scores * SCALE
-    search = advanced(graph, BEAMS[0], scores, 50)
+    search = advance_search(graph, BEAMS[0], scores, 50)
     arcs_per_frame = search.arcs_per_frame.tolist()
     assert len(arcs_per_frame) == len(scores)
     assert max(arcs_per_frame[:-60]) < max(arcs_per_frame[-10:])
@@ -120,6 +120,6 @@ def test_the_caller_may_reuse_the_score_buffer(language, graph):
     for row in scores:
         buffer[0] = row
         search.advance(buffer)
-    assert arcs(search.finish()) == arcs(advanced(graph, BEAMS[0], scores, 1).finish())
+    assert arcs(search.finish()) == arcs(advance_search(graph, BEAMS[0], scores, 1).finish())
     with pytest.raises(ValueError, match="has ended"):
         search.finish()

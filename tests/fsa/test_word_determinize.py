@@ -37,7 +37,7 @@ def scored(request, toy, tmp_path):
     )
 
 
-def enumerated(scored, scale):
+def enumerate_words(scored, scale):
     """(score, graph, acoustic) of the best path by words, and the earliest frame by prefix."""
     fst = scored.lattice
     best, earliest = {}, {}
@@ -65,7 +65,7 @@ def enumerated(scored, scale):
 
 @pytest.mark.parametrize("scale", [SCALE, 0.1])
 def test_every_word_sequence_has_one_path_with_its_best_scores(scored, scale):
-    best, earliest = enumerated(scored, scale)
+    best, earliest = enumerate_words(scored, scale)
     assert len(best) > 5
     lattice = word_lattice(scored, scale, math.inf, frame_shift=1.0)
     word_paths = paths(lattice)
@@ -93,7 +93,7 @@ def test_every_word_sequence_has_one_path_with_its_best_scores(scored, scale):
 
 def test_states_are_at_the_frame_where_their_first_alignment_ends(scored):
     """A state with one word sequence is at the frame where its first alignment ends."""
-    _, earliest = enumerated(scored, SCALE)
+    _, earliest = enumerate_words(scored, SCALE)
     lattice = word_lattice(scored, SCALE, math.inf, frame_shift=1.0)
     prefixes = [set() for _ in range(lattice.num_states)]
     for path in paths(lattice):
@@ -110,7 +110,7 @@ def test_states_are_at_the_frame_where_their_first_alignment_ends(scored):
 
 @pytest.mark.parametrize("beam", [0.5, 2.0, 5.0])
 def test_a_beam_keeps_the_word_sequences_within_it(scored, beam):
-    best, _ = enumerated(scored, SCALE)
+    best, _ = enumerate_words(scored, SCALE)
     top = max(best.values())[0]
     lattice = word_lattice(scored, SCALE, beam, frame_shift=0.03)
     spoken = dict(word_sequences(lattice, lattice.scores(SCALE)))

@@ -58,7 +58,7 @@ sys.addaudithook(_hook)
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[None]:
+def no_side_effects() -> Iterator[None]:
     """Fail if the block starts a program or changes anything outside the temporary folder."""
     global _seen
     outer, _seen = _seen, (actions := [])

@@ -50,7 +50,7 @@ ARRAYS = (
 )
 
 
-def damaged(pick: Choices, content: bytes) -> bytes:
+def damage(pick: Choices, content: bytes) -> bytes:
     """Return a file with one to three faults, typical of its format or of any file."""
     for _ in range(pick.number(1, 3)):
         ways = [_cut, _flip, _junk, _insert, _remove, _repeat]
@@ -294,7 +294,7 @@ def _tar(pick, content):
         member.type = pick.among([tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
         member.linkname, data = "/etc/passwd", b""
     elif way == "content":
-        data = damaged(pick, data)
+        data = damage(pick, data)
     elif way == "json" and data[:1] == b"{":
         data = _json(pick, data)
     elif way == "drop":

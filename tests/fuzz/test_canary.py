@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.fuzz.canary import watched
+from tests.fuzz.canary import no_side_effects
 from tests.fuzz.trial import reads_or_explains
 
 
@@ -34,7 +34,7 @@ def test_changes_outside_the_temporary_folder_are_a_failure(act):
 
 
 def test_changes_in_the_temporary_folder_are_allowed(tmp_path):
-    with watched():
+    with no_side_effects():
         (tmp_path / "a").write_text("x")
         os.rename(tmp_path / "a", tmp_path / "b")
         os.remove(tmp_path / "b")

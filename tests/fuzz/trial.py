@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 from hypothesis import HealthCheck, settings
 
-from tests.fuzz.canary import watched
+from tests.fuzz.canary import no_side_effects
 from tests.fuzz.choices import Choices
-from tests.fuzz.mutations import damaged
+from tests.fuzz.mutations import damage
 from toolkit.errors import ToolkitError
 
 _settings = {
@@ -85,7 +85,7 @@ class Trial:
     def try_one(self, pick: Choices) -> bool:
         """Damage one of the files, and read; see `read_replaced`."""
         name = pick.among(self._names)
-        self.last = (name, damaged(pick, self.content[name]))
+        self.last = (name, damage(pick, self.content[name]))
         path = self._folder / name
         path.write_bytes(self.last[1])
         self._number += 1  # readers remember what they know of a version of a file, by its time
@@ -124,8 +124,8 @@ def remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def bounded() -> Iterator[None]:
-    """Limit this process to `BYTES` more memory; a nested `bounded` does nothing."""
+def limited_memory() -> Iterator[None]:
+    """Limit this process to `BYTES` more memory; a nested call does nothing."""
     global _bounded
     if _bounded:
         yield
@@ -148,9 +148,9 @@ def reads_or_explains(read: Callable[[], object], names: tuple[str, ...]) -> boo
       Whether the reader refused the file.
     """
     began, refused = time.process_time(), False
-    with bounded():
+    with limited_memory():
         try:
-            with watched():
+            with no_side_effects():
                 read()
         except ToolkitError as error:
             refused, message = True, str(error)

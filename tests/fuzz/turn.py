@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.fuzz.choices import Choices, Rolled
-from tests.fuzz.trial import SECONDS, bounded
+from tests.fuzz.trial import SECONDS, limited_memory
 
 MOST_FAILURES = 3
 """Those after which a turn is over."""
@@ -119,7 +119,7 @@ def _feed(
 ) -> Turn:
     turn, began = Turn(), time.process_time()
     end = began + seconds
-    with bounded(), quiet():
+    with limited_memory(), discard_output():
         while turn.inputs < most and time.process_time() < end:
             shared[:8] = turn.inputs.to_bytes(8, "little")
             # Of processor time: a busy machine is no reason. By default the signal kills.
@@ -151,7 +151,7 @@ def _keep(
 
 
 @contextlib.contextmanager
-def quiet() -> Callable:
+def discard_output() -> Callable:
     """Discard what readers print, such as warnings."""
     sys.stdout.flush()
     sys.stderr.flush()

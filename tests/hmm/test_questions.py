@@ -31,7 +31,7 @@ def statistics(topology, *places):
     return result
 
 
-def named(questions, topology):
+def phone_name_sets(questions, topology):
     return {frozenset(topology.phones[p - 1] for p in phones) for phones in questions}
 
 
@@ -41,7 +41,7 @@ def test_phones_that_sound_alike_make_questions():
     questions = automatic_questions(statistics(topology, place), topology)
     singles = [{"SIL"}, {"SPN"}, {"A"}, {"B"}, {"C"}, {"D"}, {"E"}]
     sets = [{"SIL", "SPN"}, {"A", "D"}, {"B", "E"}, {"B", "E", "C"}]
-    assert named(questions, topology) == {frozenset(s) for s in singles + sets}
+    assert phone_name_sets(questions, topology) == {frozenset(s) for s in singles + sets}
     assert len(questions) == 11
 
 
@@ -49,7 +49,7 @@ def test_first_and_last_states_are_clustered_apart():
     topology = Topology(("SIL", "A", "B", "C", "D"), silence_phones=("SIL",))
     first = {"SIL": 0.0, "A": 1.0, "B": 1.1, "C": 5.0, "D": 5.5}
     last = {"SIL": 0.0, "A": 1.0, "B": 5.0, "C": 1.1, "D": 5.5}
-    question_sets = named(
+    question_sets = phone_name_sets(
         automatic_questions(statistics(topology, first, last), topology), topology
     )
     pairs = [{"A", "B"}, {"C", "D"}, {"A", "C"}, {"B", "D"}]
@@ -60,7 +60,9 @@ def test_marks_of_stress_and_position_make_questions():
     symbols = ("SIL", "A0_B", "A1_B", "A0_E", "T_B", "T_E", "K_S")
     topology = Topology(symbols, silence_phones=("SIL",))
     place = {"SIL": 0.0, "A0_B": 1.0, "A1_B": 1.5, "A0_E": 1.0, "T_B": 4.0, "T_E": 4.0, "K_S": 4.5}
-    question_sets = named(automatic_questions(statistics(topology, place), topology), topology)
+    question_sets = phone_name_sets(
+        automatic_questions(statistics(topology, place), topology), topology
+    )
     expected = [
         {"SIL"},
         {"A0_B", "A1_B", "T_B"},
@@ -78,7 +80,9 @@ def test_marks_of_stress_and_position_make_questions():
 def test_an_unseen_phone_is_in_no_cluster():
     topology = Topology(("SIL", "A", "B", "C"), silence_phones=("SIL",))
     place = {"SIL": 0.0, "A": 1.0, "B": 2.0}
-    question_sets = named(automatic_questions(statistics(topology, place), topology), topology)
+    question_sets = phone_name_sets(
+        automatic_questions(statistics(topology, place), topology), topology
+    )
     assert frozenset({"A", "B"}) in question_sets
     assert not any(len(s) > 1 and "C" in s for s in question_sets)
 
@@ -112,7 +116,7 @@ def test_extra_questions_are_about_phones_in_all_positions(tmp_path):
     assert names == [set(), {"A1_B", "A1_E", "T_B"}, {"A2_B"}, set()]
 
 
-def asked(tree):
+def asked_phone_sets(tree):
     """The sets of phones that the splits of a tree ask about."""
     waiting, sets = [root.node for root in tree.roots], []
     while waiting:
@@ -140,5 +144,5 @@ def test_extra_questions_are_asked_besides_those_from_the_data(tmp_path):
     config = TreeConfig(max_leaves=25, min_gain=1.0, min_frames=5, cluster_threshold=0)
     tree = grow_tree(counts, topology, config)
     tree_with_extra = grow_tree(counts, topology, dataclasses.replace(config, extra_questions=path))
-    assert {2, 3} not in asked(tree)
-    assert {2, 3} in asked(tree_with_extra)
+    assert {2, 3} not in asked_phone_sets(tree)
+    assert {2, 3} in asked_phone_sets(tree_with_extra)

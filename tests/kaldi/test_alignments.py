@@ -42,7 +42,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def loaded(path):
+def load_alignments(path):
     store = AlignmentStore(path)
     return {u: store.load(u).tolist() for u in store.ids}
 
@@ -56,7 +56,7 @@ def test_alignments_round_trip_bit_for_bit(folder, name):
     (out / "text.gz").write_bytes(gzip.compress(lines.encode()))
     (out / "ali.1.gz").write_bytes(gzip.compress((out / "ali.ark").read_bytes()))
     assert import_alignments(out / name, folder / "system", folder / "back") == 2
-    assert loaded(folder / "back") == STATES
+    assert load_alignments(folder / "back") == STATES
     assert [o.status for o in read_table(folder / "back/table.tsv")] == ["ok", "ok"]
 
 
@@ -68,7 +68,7 @@ def test_an_import_takes_the_place_of_other_alignments_and_loads_few_at_a_time(f
         write_shard(imported / f"ali.{number:06d}.tar", old, [])
     (folder / "text").write_text("".join(lines))
     assert import_alignments(folder / "text", folder / "system", imported) == 5
-    assert loaded(imported) == {f"u{n}": [n, n] for n in range(5)}
+    assert load_alignments(imported) == {f"u{n}": [n, n] for n in range(5)}
     assert [path.name for path in sorted(imported.iterdir())] == [
         *(f"ali.{number:06d}.tar" for number in range(3)),
         "table.tsv",
@@ -117,7 +117,7 @@ def test_times_of_phones_give_back_the_phones(folder):
     frames = {u: len(states) for u, states in STATES.items()}
     entries = read_ctm(folder / "out/phones.ctm")
     assert import_phone_times(reversed(entries), folder / "system", frames, folder / "back") == 2
-    for utterance, states in loaded(folder / "back").items():
+    for utterance, states in load_alignments(folder / "back").items():
         assert len(states) == frames[utterance]
         phones = TOPOLOGY.phone_of_state_id
         assert [phones[s] for s in states] == [phones[s] for s in STATES[utterance]]
@@ -141,7 +141,7 @@ def test_states_follow_each_other_as_the_hmm_allows(spans, low_rate):
         system, out = Path(folder, "system"), Path(folder, "ali")
         topology.save(system / "topology.json")
         assert import_phone_times(entries, system, {"u": at + 4}, out) == 1
-        states = loaded(out)["u"]
+        states = load_alignments(out)["u"]
     assert len(states) == at + 4
     for a, b in pairwise(states):
         phone = topology.phone_of_state_id[a]
@@ -184,7 +184,7 @@ def test_transition_ids_of_a_model_become_states(folder):
     (folder / "ids.ark").write_text("".join(lines))
     system, model = folder / "system", folder / "model"
     assert import_alignments(folder / "ids.ark", system, folder / "back", model) == 2
-    assert loaded(folder / "back") == {u: [state_of[n] for n in ids[u]] for u in ids}
+    assert load_alignments(folder / "back") == {u: [state_of[n] for n in ids[u]] for u in ids}
     (folder / "ids.ark").write_text(f"u1 {1 + max(state_of)}\n")
     with pytest.raises(ToolkitError, match=f"has no transition id {1 + max(state_of)}:"):
         import_alignments(folder / "ids.ark", system, folder / "back", model)

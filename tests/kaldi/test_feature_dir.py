@@ -168,7 +168,7 @@ def test_a_manifest_cannot_name_a_command(folder):
         read_features(cut)
 
 
-def imported(cuts, out, **options):
+def import_cuts(cuts, out, **options):
     config = ExtractConfig(hours_per_shard=0.0005)
     return extract(cuts, config, out, imported=KaldiFormat(feature_dimension(cuts[0])), **options)
 
@@ -177,7 +177,7 @@ def imported(cuts, out, **options):
 def test_a_store_has_the_features_and_the_means_of_speakers(folder, tmp_path, jobs):
     features = matrices(IDS, dimension=6)
     cuts = read_feature_dir(write_feature_dir(folder, features))
-    headline = imported(cuts, tmp_path / "plp", jobs=jobs)
+    headline = import_cuts(cuts, tmp_path / "plp", jobs=jobs)
     assert (headline["utterances"], headline["failed"]) == (4, 0)
     store = FeatureStore(tmp_path / "plp")
     assert (store.dimension, store.kind, store.manifest["engine"]) == (6, "kaldi", "Kaldi")
@@ -194,12 +194,12 @@ def test_only_shards_of_changed_archives_are_copied_again(folder, tmp_path):
     features = matrices(IDS)
     cuts = read_feature_dir(write_feature_dir(folder, features))
     digests = {audio_of(cuts[0]): "first"}
-    imported(cuts, tmp_path / "plp", audio=digests)
+    import_cuts(cuts, tmp_path / "plp", audio=digests)
     modified_ns = (tmp_path / "plp/done/000000.json").stat().st_mtime_ns
-    imported(cuts, tmp_path / "plp", audio=digests)
+    import_cuts(cuts, tmp_path / "plp", audio=digests)
     assert (tmp_path / "plp/done/000000.json").stat().st_mtime_ns == modified_ns
     write_feature_dir(folder, {id: matrix + 1 for id, matrix in features.items()})
-    imported(cuts, tmp_path / "plp", audio={audio_of(cuts[0]): "second"})
+    import_cuts(cuts, tmp_path / "plp", audio={audio_of(cuts[0]): "second"})
     loaded = FeatureStore(tmp_path / "plp").load("a1")
     np.testing.assert_allclose(loaded.numpy(), features["a1"] + 1, atol=2e-3)
 

@@ -110,7 +110,7 @@ PLANTED = [
 ]
 
 
-def planted(folder, name, content):
+def write_with_fault(folder, name, content):
     for file, text in {**GOOD, name: content}.items():
         if text is not None:
             (folder / file).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -121,7 +121,7 @@ def planted(folder, name, content):
     ("name", "content", "accepted"), [row[1:] for row in PLANTED], ids=[row[0] for row in PLANTED]
 )
 def test_the_verdict_equals_kaldi(tmp_path, name, content, accepted):
-    faults = data_dir_faults(planted(tmp_path, name, content))
+    faults = data_dir_faults(write_with_fault(tmp_path, name, content))
     assert (not faults) == accepted, faults
     utils = os.environ.get("KALDI_UTILS")
     if utils:
