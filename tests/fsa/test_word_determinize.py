@@ -124,7 +124,7 @@ def test_a_beam_keeps_the_word_sequences_within_it(scored, beam):
 
 def test_the_worst_arcs_are_pruned_from_large_lattices(scored, monkeypatch):
     full = word_lattice(scored, SCALE, math.inf, 0.03)
-    monkeypatch.setattr("toolkit.fsa.word_lattice.MOST_ARCS", full.num_arcs // 2)
+    monkeypatch.setattr("toolkit.fsa.word_lattice.MAX_ARCS", full.num_arcs // 2)
     part = word_lattice(scored, SCALE, math.inf, 0.03)
     assert part.num_arcs < full.num_arcs
     best = full.best_words(full.scores(SCALE))
@@ -136,7 +136,7 @@ def test_the_worst_arcs_are_pruned_from_large_lattices(scored, monkeypatch):
 
 def test_the_best_path_survives_any_limit_of_arcs(scored, monkeypatch):
     full = word_lattice(scored, SCALE, math.inf, 0.03)
-    monkeypatch.setattr("toolkit.fsa.word_lattice.MOST_ARCS", 1)
+    monkeypatch.setattr("toolkit.fsa.word_lattice.MAX_ARCS", 1)
     part = word_lattice(scored, SCALE, math.inf, 0.03)
     assert part.num_arcs < full.num_arcs
     best = full.best_words(full.scores(SCALE))

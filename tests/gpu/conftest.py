@@ -55,13 +55,7 @@ def make_sentences(folder):
     from toolkit.decode.config import LatticeConfig
     from toolkit.decode.denominators import search
     from toolkit.fsa.fst import load_fst
-    from toolkit.fsa.lattice_store import (
-        LatticeStore,
-        graph_digest,
-        graph_index,
-        shard_path,
-        write_shard,
-    )
+    from toolkit.fsa.lattice_store import GraphCodec, GraphInfo, LatticeStore, write_lattices
 
     language = SyntheticSentences.make(words=40, leaves=2)
     path = language.graph(folder, sentences=200)
@@ -70,6 +64,7 @@ def make_sentences(folder):
     lattices = {
         name: search(0.4 * sentence.scores, graph, config)[0] for name, sentence in spoken.items()
     }
-    write_shard(shard_path(folder, 0), lattices, graph_index(graph), graph_digest(path))
-    store = LatticeStore(folder, path)
+    codec = GraphCodec(path)
+    write_lattices(codec.path(folder, 0), lattices, codec, GraphInfo())
+    store = LatticeStore(folder, codec)
     return language, [(store.load(name), sentence) for name, sentence in spoken.items()]

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tests.decode.conftest import Recogniser, Scorer
 from tests.fsa.transducers import assert_scores_equal, transductions, without_labels
 from tests.hmm.test_tree import TOPOLOGY, trees
-from tests.kaldi.forms import read_topology, read_transitions
+from tests.kaldi.forms import pdf_of_id, read_topology, read_transitions
 from tests.kaldi.test_graph import KINDS, exported
-from toolkit.decode.graph import make_lexicon
 from toolkit.fsa.config import Beam
+from toolkit.fsa.decoding_graph import make_lexicon
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import best_path
@@ -165,7 +165,7 @@ def assert_same_model(topology, tree):
         assert [[to for to, _ in arcs] for arcs in states] == [
             [to for to, _ in arcs] for arcs in exported_model[0][phone]
         ]
-    assert transitions.pdf_of_id.tolist() == pdfs
+    assert pdf_of_id(transitions).tolist() == pdfs
     silence = topology.silence
     assert answers == [
         tree.pdf(left or silence, topology.state_id(phone, state), right or silence)
