@@ -64,7 +64,7 @@ def spelled(out, method, deadly):
 
 
 @pytest.mark.parametrize("method", ["asgd", "adpsgd"])
-def test_it_is_stored_at_the_ends_of_epochs_alone_and_goes_on_from_there(method, tmp_path):
+def test_checkpoints_are_stored_and_resumed_only_at_ends_of_epochs(method, tmp_path):
     job = Job(2, spelled, tmp_path, method, True)
     first, second = job.wait()
     assert second is None
