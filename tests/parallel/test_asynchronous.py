@@ -361,7 +361,10 @@ def test_asynchronous_sgd_in_turns_is_synchronous():
 
         return run
 
-    asynchronous, synchronous = run_workers(2, training_of("asgd")), run_workers(2, training_of("ssgd"))
+    asynchronous, synchronous = (
+        run_workers(2, training_of("asgd")),
+        run_workers(2, training_of("ssgd")),
+    )
     assert asynchronous[0] == asynchronous[1]
     assert torch.allclose(torch.tensor(asynchronous[0]), torch.tensor(synchronous[0]), atol=1e-6)
 
