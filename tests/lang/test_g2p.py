@@ -106,7 +106,7 @@ def test_save_and_load_round_trip(model, tmp_path):
 
 
 def test_a_model_of_one_direction_is_read(model, tmp_path):
-    """As earlier versions wrote it."""
+    """Earlier versions wrote models without a backward direction."""
     G2p(model.graphones, model.model).save(tmp_path / "g2p.npz")
     loaded = G2p.load(tmp_path / "g2p.npz")
     assert loaded.backward is None

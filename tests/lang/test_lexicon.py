@@ -33,7 +33,7 @@ def test_cmu_style_without_stress(tmp_path):
     }
 
 
-def test_words_are_normalised_as_transcripts_are(tmp_path):
+def test_words_are_normalised_like_transcripts(tmp_path):
     path = tmp_path / "lexicon.txt"
     path.write_text("п\u2019ятий p a\nи\u0306од j o\nm\u00fche(2) m y\nstra\u00dfe S t\n")
     spelled = LetterRules().words("п\u2019ятий \u0439од M\u00dcHE stra\u00dfe")

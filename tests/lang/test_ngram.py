@@ -111,8 +111,8 @@ def test_a_highest_level_without_ngrams_and_weights_is_dropped(model):
 
 @settings(max_examples=100, deadline=None)
 @given(order=st.integers(1, 4), seed=st.integers(0, 10**6), dropped=st.sets(st.integers(0, 3)))
-def test_a_restricted_model_scores_as_the_whole_one(order, seed, dropped):
-    """Whatever the words that are left, even where no n-gram of the highest order is."""
+def test_a_restricted_model_scores_like_the_full_one(order, seed, dropped):
+    """Any words may remain, even if no n-gram of the highest order does."""
     rng = np.random.default_rng(seed)
     vocabulary = sorted(["<s>", "</s>", "<UNK>", *"ABCD"])
     levels, below = [], 1
@@ -172,7 +172,7 @@ def test_discounts_fall_back_where_counts_of_counts_are_missing(counts, rule, va
 
 
 class Reference:
-    """Interpolated modified Kneser-Ney by the book, with dictionaries."""
+    """Interpolated modified Kneser-Ney by its definition, with dictionaries."""
 
     def __init__(self, sentences, vocabulary, order, min_counts):
         self.symbols = sorted({*vocabulary, "</s>", "<UNK>"})
@@ -228,7 +228,9 @@ sentences = st.lists(
     history=st.lists(st.sampled_from(["A", "B", "C", "D", "E", "<UNK>"]), max_size=7),
     begin=st.booleans(),
 )
-def test_equals_the_reference_and_sums_to_one(sentences, order, min_counts, history, begin):
+def test_estimate_equals_the_reference_and_sums_to_one(
+    sentences, order, min_counts, history, begin
+):
     vocabulary = {"A", "B", "C", "D", "E"}  # E: never seen
     model, _ = estimate(sentences, vocabulary, order, min_counts)
     reference = Reference(sentences, vocabulary, order, min_counts)
@@ -385,7 +387,7 @@ def names(model, level):
 
 
 def without(model, row):
-    """The model without the n-gram `row` of its highest order, back-off weights computed anew."""
+    """Remove the n-gram `row` of the highest order; recompute the back-off weights."""
     *below, last = model.levels
     keep = np.arange(len(last.word)) != row
     level = Level(last.context[keep], last.word[keep], last.logprob[keep], last.backoff[keep])

@@ -136,7 +136,7 @@ def test_words_with_digits_are_unknown_as_a_whole():
     assert ENGLISH.transcript("the 1990s") == "THE 1990S"
 
 
-def test_foreign_letters_are_transliterated_in_english_alone():
+def test_foreign_letters_are_transliterated_only_in_english():
     text = "Cæsar manœuvre Søren Straße Þór Đorđe Łódź"
     counts = TextCounts()
     english = ["CAESAR", "MANOEUVRE", "SOREN", "STRASSE", "THOR", "DORDE", "LODZ"]
@@ -458,7 +458,7 @@ def test_other_characters_are_removed_and_counted():
 @example("0´A")
 @example("_'A")
 @given(st.text())
-def test_output_has_the_alphabet_alone_and_is_stable(text):
+def test_output_has_only_the_alphabet_and_is_stable(text):
     words = EnglishRules().words(text)
     assert all(word and set(word) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZ'") for word in words)
     again = EnglishRules()
@@ -626,7 +626,7 @@ def test_a_transcript_keeps_what_words_removes_and_no_more(id, text):
 @pytest.mark.parametrize("id", sorted(RULES))
 @given(text=st.text(st.characters(categories=["Lu", "Ll", "Po", "Pd", "Zs"], max_codepoint=0x24F)))
 @example(text="!SIL")
-def test_a_transcript_is_words_where_nothing_is_removed(id, text):
+def test_a_transcript_equals_its_words_if_nothing_is_removed(id, text):
     rules = text_rules(id)
     text = text.translate(dict.fromkeys(map(ord, "[]<>")))
     words = rules.words(text)

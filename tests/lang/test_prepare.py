@@ -160,7 +160,7 @@ def test_words_without_a_guess_become_unknown(config, tmp_path):
 
 
 def test_a_lexicon_that_teaches_no_spelling_leaves_words_unknown(config, tmp_path, caplog):
-    """More phones per letter than graphones have."""
+    """Its words have more phones per letter than a graphone can have."""
     (tmp_path / "lexicon.txt").write_text("ab zh ong 1 x y z\ncd m i e 4 x y\n", "utf-8")
     headline = prepare_lang(
         config(max_unknown=0.5), {"train": {"u1": "ab cd ef"}}, None, tmp_path / "o"

@@ -26,7 +26,7 @@ def test_words_outside_the_shortlist_share_the_unknown_word():
     assert sum(shortlist.shares.values()) == pytest.approx(7 / total)
 
 
-def test_a_shortlist_is_read_as_it_was_written(tmp_path):
+def test_save_and_load_round_trip(tmp_path):
     shortlist = Shortlist.of(COUNTS, VOCABULARY, 2)
     shortlist.save(tmp_path / "s.json")
     assert Shortlist.load(tmp_path / "s.json") == shortlist

@@ -26,7 +26,7 @@ def test_english_has_the_papers_thirty_symbols_in_order():
     assert (UNITS.size, UNITS.blank, UNITS.separator, UNITS.space) == (30, 29, 28, 0)
 
 
-def test_the_separator_stands_inside_double_letters():
+def test_a_separator_divides_double_letters():
     def written(text):
         return "".join(UNITS.symbols[i] for i in UNITS.encode(text))
 
@@ -173,7 +173,7 @@ def test_pieces_are_reproducible(kind, texts, tmp_path):
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory, texts):
-    """Models as ESPnet and others make them: small letters, all kinds of symbols, bytes."""
+    """Models like those of ESPnet: lower case, user-defined symbols, bytes."""
     folder = tmp_path_factory.mktemp("foreign")
     kinds = {
         "small": {"user_defined_symbols": ["<noise>"]},
@@ -216,7 +216,7 @@ def test_external_sentencepiece_models_are_used_unchanged(foreign, texts, tmp_pa
     ],
 )
 def test_symbols_in_brackets_do_not_decide_the_case_of_a_model(settings, texts):
-    """icefall's symbols, and bytes."""
+    """The symbols of icefall, and byte tokens."""
     model_proto = io.BytesIO()
     options = {"vocab_size": 70, "model_type": "bpe", "minloglevel": 2} | settings
     sentencepiece.SentencePieceTrainer.train(

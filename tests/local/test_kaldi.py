@@ -46,7 +46,7 @@ def test_pipes_run_only_when_allowed(root, tmp_path):
         kaldi.manifests(CorpusConfig("kaldi", allow_pipes=True), root)
 
 
-def test_a_directory_alone_is_divided(root):
+def test_a_single_directory_is_divided_into_splits(root):
     corpus = CorpusConfig("kaldi", dev_speakers=1, test_speakers=1)
     splits = kaldi.manifests(corpus, root / "train")
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 2, "dev": 2, "test": 2}

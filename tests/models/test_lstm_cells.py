@@ -46,7 +46,7 @@ def test_gate_functions_equal_torchs(function, torch_function, dtype, error):
 
 
 @given(st.lists(st.floats(width=32) | st.sampled_from(SPECIAL), min_size=1, max_size=40))
-def test_bits_of_bfloat16_are_rounded_as_torch_does(numbers):
+def test_bfloat16_is_rounded_like_torchs(numbers):
     x = np.array(numbers, np.float32)
     bits, back = np.empty(len(x), np.uint16), np.empty_like(x)
     copy(x, bits)

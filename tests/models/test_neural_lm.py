@@ -29,7 +29,7 @@ def lm():
 
 
 def one_by_one(lm, words):
-    """ln p of every word and the end, the network called on the whole sentence."""
+    """Return ln p of every word and of the end, from one pass over the whole sentence."""
     lm.model.eval()
     ids = lm.shortlist.ids(["<s>", *words, "</s>"])
     with torch.inference_mode():

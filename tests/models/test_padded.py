@@ -13,7 +13,7 @@ def by_rows(lstm, inputs, lengths):
 
 
 class Packable(torch.nn.Module):
-    """No `nn.LSTM` itself, as a quantised one is not: rows are packed, as on a GPU."""
+    """Not an `nn.LSTM`, like a quantised one: its rows are packed, as on a GPU."""
 
     def __init__(self, lstm):
         super().__init__()

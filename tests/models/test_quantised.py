@@ -1,4 +1,4 @@
-"""Networks in 8 bits beside the same ones in float32."""
+"""Networks in 8 bits against the same ones in float32."""
 
 import pytest
 import torch

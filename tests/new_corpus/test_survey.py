@@ -67,7 +67,7 @@ def test_speakers_are_held_out():
     assert {speaker_of(cut) for cut in splits["dev"]}.isdisjoint(map(speaker_of, splits["train"]))
 
 
-def test_a_speaker_who_has_much_of_the_corpus_stays_in_training():
+def test_a_speaker_of_a_large_share_of_the_corpus_is_not_held_out():
     for number in range(8):  # whoever the digest draws first
         counts = {f"s{n}": 40 if n == number else 4 for n in range(8)}
         corpus_survey = survey({"train": utterances(counts)}, CorpusConfig("table"))
@@ -197,7 +197,7 @@ def test_ids_and_speakers():
     assert "'Ann' and 'ann'" in faults["like-speakers"]
 
 
-def test_the_same_id_in_two_splits_is_left_out_of_neither():
+def test_an_id_in_two_splits_is_a_fault_but_not_left_out():
     faults = find_faults([cut("1"), cut("2"), cut("2")], [cut("1"), cut("3")], [cut("1")])
     assert faults.keys() == {"duplicate-id", "shared-id"}
     assert faults["duplicate-id"].startswith("1 duplicate-id, left out, first 2: copy 2 ")

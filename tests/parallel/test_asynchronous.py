@@ -66,7 +66,7 @@ def strategy_of(config):
 
 
 def problem(rank):
-    """A linear model that starts elsewhere on every rank, and data that are alike."""
+    """A linear model with other initial weights on every rank, and the same data."""
     torch.manual_seed(rank)
     model = nn.Linear(6, 3)
     generator = torch.Generator().manual_seed(7)
@@ -76,7 +76,7 @@ def problem(rank):
 
 
 class Gate:
-    """Lets slow workers begin their steps only when all others have finished theirs."""
+    """Blocks slow workers until all other workers have finished their steps."""
 
     def __init__(self, ranks, slow):
         self._slow, self._others = slow, ranks - len(slow)
@@ -95,7 +95,7 @@ class Gate:
 
 
 def train(strategy, steps, rate=0.05, pause=0.0, rank=0, epochs=1, gate=None):
-    """Train as the loop does; return each epoch's weights and what the consensus was."""
+    """Train as the loop does; return the consensus of each epoch, final weights and loss."""
     model, inputs, outputs = problem(rank)
     ranks = strategy.world_size
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
@@ -156,7 +156,7 @@ def test_no_deadlock_with_a_worker_ten_times_as_slow(config, ranks):
     ],
     ids=["adpsgd-answers", "adpsgd-asks", "adpsgd-random", "hadpsgd-node", "asgd", "asgd-first"],
 )
-def test_fast_workers_finish_before_a_slow_one_begins(config, ranks, slow):
+def test_fast_workers_do_not_wait_for_slow_ones(config, ranks, slow):
     gate = Gate(ranks, slow)
 
     def train_rank(rank):
@@ -171,7 +171,7 @@ def untrained_loss():
     return (model(inputs) - outputs).square().mean().item()
 
 
-def test_unequal_numbers_of_steps_end_in_one_consensus():
+def test_workers_with_unequal_numbers_of_steps_reach_one_consensus():
     def train_rank(rank):
         return train(strategy_of(FIXED), 40 if rank else 4, rank=rank)
 
@@ -236,7 +236,7 @@ def test_bytes_are_counted_and_weights_are_restored_from_a_checkpoint():
         assert num_bytes <= result["bytes_per_step"] <= num_bytes + 84
 
 
-def test_one_node_is_synchronous_training_bit_for_bit():
+def test_one_node_equals_synchronous_training_bit_for_bit():
     def training_of(method):
         config = ParallelConfig(method)
         return lambda rank: train(strategy_of(config), 12, rank=rank, epochs=2)["ends"]
@@ -260,7 +260,7 @@ def test_nodes_keep_their_workers_alike():
 
 
 def test_only_the_first_worker_of_a_node_reads_the_whole_model_in_a_step(monkeypatch):
-    """Whatever the counter says, nobody else gathers the weights as one vector."""
+    """Count the calls themselves: no other worker gathers the weights as one vector."""
     from toolkit.parallel.workers import FlatParameters
 
     config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2))

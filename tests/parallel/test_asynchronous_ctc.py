@@ -1,4 +1,4 @@
-"""CTC training with asynchronous methods: what is stored, and when."""
+"""CTC training with asynchronous methods: the contents and times of checkpoints."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ class Slow(Spelling):
 
 
 def spelled(out, method, deadly):
-    """Train; return after how many steps checkpoints were made."""
+    """Train; return the numbers of steps at which checkpoints were made, and the CER."""
     torch.set_num_threads(1)
     toy = CtcToy()
     toy.data = Slow(8 * STEPS)
@@ -47,8 +47,8 @@ def spelled(out, method, deadly):
     strategy = make_strategy(parallel)
     rank_state_dict, checkpoints = strategy.rank_state_dict, []
 
-    def watched():
-        """The state of a checkpoint; then all weights must be those of the model that is stored."""
+    def checked_state():
+        """Return the state of a checkpoint; check that its weights are those of the model."""
         state, weights = rank_state_dict(), strategy.flat.weights()
         if method == "adpsgd":
             assert torch.equal(state["weights"], weights), strategy.steps
@@ -58,7 +58,7 @@ def spelled(out, method, deadly):
         (out / f"made-{os.environ['RANK']}").write_text(repr(checkpoints))
         return state
 
-    strategy.rank_state_dict = watched
+    strategy.rank_state_dict = checked_state
     headline = toy.train(out, config, strategy=strategy)
     return {"made": checkpoints, "cer": headline["cer"]}
 

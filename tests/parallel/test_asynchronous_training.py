@@ -1,4 +1,4 @@
-"""The training loop with asynchronous methods: who takes which batches, a kill, another number."""
+"""The training loop with asynchronous methods: shared batches, kills, other numbers of workers."""
 
 import os
 import signal
@@ -135,9 +135,9 @@ def test_workers_of_a_node_take_over_the_same_steps(tmp_path):
 def test_a_kill_within_an_epoch_loses_only_steps_after_the_last_checkpoint(
     tmp_path, method, ranks, victim
 ):
-    """With `checkpoint_seconds` of 0 that is what rank 0, which writes it, did in its last steps.
+    """With `checkpoint_seconds` of 0 only the last steps of rank 0, which writes it, are lost.
 
-    Those are one or two (delayed: ten). The victim waits before it dies, and the others go on.
+    Those are one or two (delayed: ten). The victim waits before it dies, and the others continue.
     """
     number = 30 * ranks
     call = (tmp_path, ASYNCHRONOUS[method], None, number)
@@ -159,7 +159,7 @@ def test_a_kill_within_an_epoch_loses_only_steps_after_the_last_checkpoint(
 
 @pytest.mark.long
 def test_a_single_node_continues_with_its_weights_after_a_kill_within_an_epoch(tmp_path):
-    """Its workers take every step together, so that the kill changes nothing at all."""
+    """Its workers take every step together, so the kill does not change the result."""
     nodes = ASYNCHRONOUS["nodes"]
     whole = Job(2, trained, tmp_path / "whole", nodes).wait(PATIENCE)
     killed = tmp_path / "killed"
@@ -173,7 +173,7 @@ def test_a_single_node_continues_with_its_weights_after_a_kill_within_an_epoch(t
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What each method leads to, uninterrupted."""
+    """The results of each method, uninterrupted."""
     done = {}
 
     def run(method, ranks):

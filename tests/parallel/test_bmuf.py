@@ -46,7 +46,7 @@ def test_gain_under_a_constant_drift(ranks, rate, nbm):
 
 
 def test_the_equations_of_the_paper_written_out():
-    """Equations 2 to 6, and W kept apart from W_g."""
+    """Equations 2 to 6, with W separate from W_g."""
     means = [START + DRIFT, START - 2 * DRIFT, START * 0.3, DRIFT]
     eta, zeta = 0.75, 1.2 * 4 * 0.25
     seed = BmufState(START, 4, BmufConfig(rate=1.2, nbm="seed"))

@@ -131,7 +131,7 @@ def scpsgd():
 
 
 def gtc(tau, summed):
-    """What is beyond tau is sent as +-tau by all; a step is as long as for mean gradients."""
+    """All send +-tau for values beyond tau; the step has the scale of mean gradients."""
 
     def steps():
         weights, optimizer = np.zeros((OUTPUTS, INPUTS)), Momentum()
@@ -176,7 +176,7 @@ def bmuf(block, keep_ahead):
 
 
 def asgd(parts):
-    """Worker after worker pushes a gradient at the weights that it has pulled one round before."""
+    """Workers in turn push a gradient at the weights that they pulled one round before."""
 
     def steps():
         server_weights, optimizer = np.zeros((OUTPUTS, INPUTS)), Momentum()
@@ -272,7 +272,7 @@ def wait_for_averaging(strategy, rank):
         *("gtc-sum", "gtc-mean", "bmuf", "bmuf-seed", "asgd", "asgd-3"),
     ],
 )
-def test_weights_after_every_step_are_those_of_the_formula(config, expected):
+def test_weights_after_every_step_equal_the_formula(config, expected):
     weights = np.array(run_workers(WORKERS, lambda rank: follow(config, rank)))
     expected_weights = np.array(list(expected())).swapaxes(0, 1)
     assert np.abs(expected_weights[:, -1]).max() > 0.2
@@ -280,8 +280,8 @@ def test_weights_after_every_step_are_those_of_the_formula(config, expected):
 
 
 @pytest.mark.parametrize("tau", [0.2, 0.0])
-def test_messages_of_a_fixed_size_give_the_formulas_weights_too(tau):
-    """The exchange of a GPU, on the CPU."""
+def test_messages_of_a_fixed_size_give_the_weights_of_the_formula(tau):
+    """Runs the exchange for GPUs on the CPU."""
     config = ParallelConfig("gtc", gtc=GtcConfig(threshold=tau, grad_scale="mean"))
 
     def follow_rank(rank):

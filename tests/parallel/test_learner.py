@@ -1,4 +1,4 @@
-"""The asynchronous methods' mathematics, against closed forms and plain optimizers."""
+"""The mathematics of asynchronous methods against closed forms and torch's optimizers."""
 
 import threading
 

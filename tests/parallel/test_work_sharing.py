@@ -70,7 +70,7 @@ def test_remaining_steps_are_those_that_no_node_has_taken(nodes, steps, num_take
 
 
 def run(speeds, steps):
-    """Let nodes of so many seconds per step take steps; return their numbers and last times."""
+    """Simulate nodes with these seconds per step; return their numbers of steps and end times."""
     add = counters()
     shares = [StepQueue(add, node, parts(len(speeds), steps)) for node in range(len(speeds))]
     due = [(0.0, node) for node in range(len(speeds))]
@@ -95,7 +95,7 @@ def test_nodes_end_within_one_step_of_the_slowest(speeds):
         assert number == pytest.approx(ideal / speed, abs=max(speeds))
 
 
-def test_equally_fast_nodes_keep_their_own_parts():
+def test_equally_fast_nodes_take_only_their_own_steps():
     add = counters()
     shares = [StepQueue(add, node, parts(3, 10)) for node in range(3)]
     for step in range(10):

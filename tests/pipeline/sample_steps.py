@@ -61,7 +61,7 @@ class Reverse:
 
 
 class Unlike:
-    """Writes two objects that tell which attempt has written them; may die between them, once."""
+    """Writes two objects that name their attempt; the first attempt may die between them."""
 
     name = "unlike"
 
@@ -81,7 +81,7 @@ class Unlike:
 
 
 class Environment:
-    """Writes the environment variables of its worker that it is asked for."""
+    """Writes the named environment variables of its worker."""
 
     name = "environment"
 

@@ -38,7 +38,7 @@ class Unlike:
 
 
 class Killed(BaseException):
-    """As a process that is killed: nothing handles it."""
+    """Stands for the kill of a process: no handler catches it."""
 
 
 class Turns:

@@ -1,4 +1,4 @@
-"""What a server that people run does and moto need not: versions, and long listings."""
+"""Features of a real S3 server that moto may lack: versions and long listings."""
 
 import http.client
 from concurrent.futures import ThreadPoolExecutor

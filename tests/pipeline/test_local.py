@@ -29,7 +29,7 @@ def run(step, partitions, out, workers=2, **settings):
 
 
 def stored(folder, pattern="p*/*/*"):
-    """Paths of a step's objects by the names that it has given to them."""
+    """Paths of a step's objects by the names that the step chose."""
     paths = sorted(Path(folder, OBJECTS).glob(pattern))
     return {plain_name(str(path), str(folder)): path for path in paths}
 
@@ -134,7 +134,7 @@ def test_every_device_has_a_slot(tmp_path, make_step, make_partitions):
 
 
 def flip(path):
-    """Change a byte, and neither size nor times."""
+    """Change a byte of a file, but neither its size nor its times."""
     content, status = bytearray(Path(path).read_bytes()), os.stat(path)
     content[len(content) // 2] ^= 1
     Path(path).write_bytes(content)

@@ -1,4 +1,4 @@
-"""Training shards in a store: what is read, the cache, and what is fetched ahead."""
+"""Training shards in a store: reading, the cache and prefetching."""
 
 import json
 import os
@@ -204,8 +204,8 @@ def test_damaged_and_missing_objects_are_named(url, tmp_path):
     assert not [name for name in os.listdir(tmp_path) if name.startswith("tmp")]
 
 
-def test_a_damaged_shard_can_be_made_again(url, tmp_path):
-    """By its stage, which a training that finds the damage does not run."""
+def test_opening_a_damaged_shard_removes_its_marker(url, tmp_path):
+    """The marker is removed, so that the stage that made the shard runs again."""
     store, out = ObjectStore(StoreConfig(tries=1)), f"{url}/made"
     ref = store.put(f"{out}/{OBJECTS}/p/a/x", b"abc")
     Marker("work", StepResult((ref,)), {}).commit(store, out, "p")

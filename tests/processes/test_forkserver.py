@@ -61,7 +61,7 @@ def run_script(tmp_path, then, cwd=None):
 
 
 def test_folders_in_the_working_directory_are_not_imported(tmp_path):
-    """A Kaldi recipe has a folder `local`; a file there could be anybody's."""
+    """A Kaldi recipe has a folder `local`, which is not the package of this project."""
     cwd = tmp_path / "s5"
     for name in ("local", "toolkit", "recipes"):
         (cwd / name).mkdir(parents=True)

@@ -97,7 +97,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("importing", [False, True])
 def test_interrupted_workers_end_with_their_parent(tmp_path, importing):
-    """Ctrl-C reaches all of them; a worker that ignored a part of its work would go on without."""
+    """Ctrl-C reaches all processes; no worker may continue after it."""
     script = tmp_path / "script.py"
     script.write_text((IMPORTING if importing else "") + INTERRUPTED)
     process = subprocess.Popen(

@@ -40,7 +40,7 @@ def test_the_first_placement_has_the_clearest_responses(tmp_path, caplog):
     assert "may share rooms" in caplog.text
 
 
-def test_rooms_are_in_one_pool_where_each_has_a_folder(tmp_path, caplog):
+def test_a_room_with_a_folder_is_in_one_pool(tmp_path, caplog):
     for number in range(40):
         write(tmp_path / f"room{number % 20}" / f"{number:02d}.wav", 0.3, 0.01 * (1 + number))
     assigned = response_files_by_pool(FarfieldConfig(responses=tmp_path))

@@ -188,7 +188,7 @@ def test_too_few_speakers_to_hold_out_are_an_error(more, message):
     select_utterances({"train": speakers("t", few + 2)} | more, FarfieldConfig())
 
 
-def test_one_training_speaker_is_enough_where_speakers_are_shared():
+def test_one_training_speaker_is_enough_if_speakers_are_shared():
     parts = {"train": speakers("t", 1, 60), "dev": speakers("d", 1), "test": speakers("e", 1)}
     hours = {"labelled_hours": 0.1, "unlabelled_hours": 0.3}
     sets = by_split(select_utterances(parts, FarfieldConfig(shared_speakers=True, **hours)))

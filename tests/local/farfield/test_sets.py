@@ -73,7 +73,7 @@ def farfield(source, tmp_path_factory):
 
 
 def _extra(out):
-    """Cuts that are another version of a cut in another set."""
+    """Count the cuts that are another version of a cut in another set."""
     sets = manifests(out)
     versions = ("clean", "raw", "array")
     return sum(len(cuts) for name, cuts in sets.items() if name.split("-")[-1] in versions)

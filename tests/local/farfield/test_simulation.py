@@ -26,7 +26,7 @@ def room(known_geometry=True):
 
 
 class OnePool:
-    """One room, and sounds of noise."""
+    """A pool of one room; noise and playback are white noise."""
 
     rooms = 1
 
@@ -80,7 +80,7 @@ def test_an_utterance_is_drawn_alike_with_and_without_its_array():
     assert not np.array_equal(device, other_utterance)
 
 
-def test_the_device_hears_more_of_the_talker_than_a_microphone():
+def test_the_beam_has_a_better_snr_than_a_microphone():
     gains, erles = [], []
     for n in range(4):
         _, _, measured = simulate(utterance(f"u{n}", array=True), speech(), CONFIG, OnePool())

@@ -1,4 +1,4 @@
-"""Exported models against ours."""
+"""Exported models against the models that they were exported from."""
 
 import json
 
@@ -57,7 +57,7 @@ def needed(form):
 
 
 def load_torchscript(path):
-    """What runs an exported model: a function from its inputs to its outputs."""
+    """Return a function from the inputs of an exported model to its outputs."""
     script = torch.jit.load(str(path))
 
     def run(inputs):

@@ -1,4 +1,4 @@
-"""What belongs to a model: the features that its stage's marker names."""
+"""The features of a model are those that the marker of its stage names."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Target generation on pretended GPUs: Spark gives each a task at a time (C20).
+"""Target generation on simulated GPUs: Spark gives each one task at a time (C20).
 
 By hand: `PIPELINE_PROOFS=1 pytest tests/pipeline/steps/test_devices.py`.
 """

@@ -38,7 +38,7 @@ def records_of(refs, store):
 
 
 def chosen_by_hand(lake, store, config):
-    """Sort by random number and take what fits: the choice in one process and by definition."""
+    """The selection by its definition, in one process: the smallest random numbers that fit."""
     draw = module.random_numbers(config.seed)
     records = [r for r in records_of(lake.objects, store) if module.is_eligible(r, config)]
     records.sort(key=lambda record: draw(record.id))

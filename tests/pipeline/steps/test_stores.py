@@ -70,7 +70,7 @@ def test_aggregated_objects_are_read_fifty_times_as_fast(s3, tmp_path):
         ]
 
     def measured(name, way, rounds=1):
-        """Seconds of the fastest round: a busy machine's are not the server's."""
+        """Return the seconds of the fastest round: a busy machine makes the others slower."""
         seconds = []
         for _ in range(rounds):
             store = ObjectStore(StoreConfig({"endpoint_url": s3.url}))
