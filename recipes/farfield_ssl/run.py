@@ -24,7 +24,8 @@ recipe = Recipe(
     on_finish=lambda folder: steps.farfield.show_placements(folder),
     modules=[f"recipes.steps.{name}" for name in ("data", "farfield", "learning")],
 )
-CE, LFMMI = "objective=ce", "objective=lfmmi"  # what teacher and student are trained with
+CE, LFMMI = "objective=ce", "objective=lfmmi"
+"""The settings that enable the stages of each objective."""
 STUDENT = "self_training"
 """Setting with which the student's stages run in the background, if there are enough cores."""
 STUDENT_NORMALISER = "unlabelled/normaliser.json"
@@ -232,7 +233,7 @@ def decode_self_trained(run: Run) -> Headline:
 
 @recipe.stage(31, "Train a teacher with lattice-free MMI", distributed=True, when=LFMMI)
 def chain_teacher(run: Run) -> Headline:
-    """A TDNN-F on the phones of the labelled speech, with a tree of its own (C9)."""
+    """A TDNN-F on the phones of the labelled speech, with a separate tree (C9)."""
     return steps.networks.train_chain(run, "chain_teacher", ALIGNER, cepstra="clean")
 
 
@@ -289,6 +290,7 @@ def decode_front_end(run: Run) -> Headline:
 @recipe.stage(39, "Compare the placements and list the results")
 def results(run: Run) -> Headline:
     """Results of every system, relative gains with intervals (C33), and a breakdown of time."""
+    # Markers of stages that these settings skip may be of earlier settings: they do not count.
     enabled = {stage.number for stage in recipe.stages if stage.is_enabled(run.config)}
     parts = {part: sorted(enabled.intersection(stages)) for part, stages in PARTS.items()}
     steps.farfield.write_breakdown(run, parts)

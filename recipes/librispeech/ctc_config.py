@@ -36,8 +36,8 @@ class Config:
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""
     check: CheckConfig = CheckConfig(frames_per_phone=2)
-    """What counts as a fault of the data. A letter needs at least one output frame, which is two
-    input frames (A12)."""
+    """Faults of the data. A letter needs at least one output frame, which is two input frames
+    (A12)."""
     normaliser: Rules | None = None
     """Rules that turn transcripts and text into words: English, letters of any alphabet, or
     as-given (see `LangConfig.normaliser`). None: transcripts are taken as they are, in upper case,
@@ -56,8 +56,8 @@ class Config:
     prior_frames: int = 200
     """Weight, in frames, of the global mean in the running mean of a speaker."""
     normalisation: Scope | None = None
-    """What features are normalised with: `causal`, the speaker's frames so far; `whole`, also the
-    rest of the file, and by its variance, which cannot be streamed; `global`, the training data
+    """Statistics that normalise the features: `causal`, the speaker's frames so far; `whole`, also
+    the rest of the file, and its variance, which cannot be streamed; `global`, the training data
     alone. None: `whole` for bidirectional networks, which wait for the end anyway, `causal` for
     others."""
     augment: AugmentConfig = AugmentConfig()
@@ -101,10 +101,12 @@ class Config:
         return self.normalisation or ("whole" if both_ways else "causal")
 
     def refuse_contradictions(self) -> None:
-        """Called when all settings are known: features are extracted, for bundles that stream.
+        """Check that there is audio, from which this recipe extracts its features.
+
+        Called when all settings are known.
 
         Raises:
-          ValueError: there is no audio.
+          ValueError: there is none.
         """
         if self.corpus.features == "kaldi":
             raise ValueError(
@@ -122,12 +124,15 @@ class Config:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         if self.neural and self.decode.words.mode == "words":
             raise ValueError("neural rescores with n-grams: decode.words.mode=words has none")
+        # Records leave out utterances with fewer output frames than labels: they must count frames
+        # as the network does.
         records, model, masks = self.records, self.train.model, self.train.specaugment
         if (records.window, records.stride) != (model.frames_needed, model.subsampling):
             raise ValueError(
                 f"records.window={records.window} and records.stride={records.stride} are not the "
                 f"network's: set them to {model.frames_needed} and {model.subsampling}"
             )
+        # Warping and masks of cepstra act on mel filters: the features must have them.
         frontend = self.features.frontend
         if masks.warp or masks.cepstra:
             if frontend.kind not in ("fbank", "fbank_mfcc"):
@@ -198,7 +203,7 @@ def demo() -> Config:
             epochs=8,
             stride=4,
             dropout=0.2,
-            # Made-up voices differ by their formants.
+            # Synthetic voices differ by their formants, which warping shifts.
             specaugment=UtteranceMaskConfig(
                 frequency_masks=1, time_masks=1.0, warp=0.1, cepstra=0.5
             ),
@@ -287,6 +292,7 @@ def _platform(devices: int, batch: int, readers: int, buffer: int) -> Config:
         devices=devices,
         readers=replace(
             base.readers,
+            # Settings are per process, the paper's figures per machine.
             utterances_per_batch=batch // devices,
             readers=readers // devices,
             buffer=buffer,

@@ -67,6 +67,7 @@ def extract_features(run: Run) -> Headline:
 
     With corpus.features=kaldi both take the features of the corpus.
     """
+    # PLP of the copies is needed only for networks on features that GMMs transform.
     plp, fbank = run.make("plp"), run.make("fbank")
     if steps.data.has_kaldi_features(run):
         return steps.data.import_kaldi_features(run, plp, fbank)

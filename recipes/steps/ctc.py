@@ -112,6 +112,7 @@ def check_letters(run: Run) -> dict[str, float]:
 
 def prepare_units(run: Run) -> dict[str, float]:
     """Make the units, list the dictionary's words and estimate their n-grams."""
+    # 1. Output units, trained on the training transcripts.
     transcripts, lm = texts(run), lm_config(run, run.config.lm)
     train = transcripts[splits(run).train]
     if run.config.units.model is not None:
@@ -124,9 +125,10 @@ def prepare_units(run: Run) -> dict[str, float]:
     policy = lm_policy(run)
     if run.config.normaliser is None and lm.arpa is None:
         _log_words_that_are_not_english(words)
-    # All training words, and the most frequent ones of the language model's text.
+    # 2. The dictionary: all training words, and the most frequent ones of the LM's text.
     words |= most_frequent(word_weights(lm, policy) or {}, run.config.dictionary_size)
     write_atomically(run.make("words.txt"), "".join(f"{word}\n" for word in sorted(words)))
+    # 3. The n-grams of these words.
     headline = prepare_lm(
         lm, transcripts, words, run.make("lm"), tune=splits(run).tune, policy=policy
     )
@@ -198,6 +200,7 @@ def write_all_records(run: Run) -> dict[str, float]:
             store, transcripts_of(run, split), units, config, out / split, run.jobs
         )
         headline |= {f"{name} {split}": value for name, value in counts.items()}
+    # The first decoded split is the first tuning split, which has records.
     for split in splits(run).decoded[1:]:
         headline[f"too_long {split}"] = count_too_long(run.need(f"features/{split}"), config)
     return headline
@@ -299,6 +302,8 @@ def write_times(run: Run, data: Mapping[str, SplitData], texts: Sequence[Path]) 
     """Write the word times of hypotheses, each in the folder of a split."""
     network = load_model(run.need("ctc")).config
     frame = run.setting("features.frontend.frame_shift_ms") / 1000
+    # In input frames: an output frame sees `frames_needed` of them, and stands for the
+    # `subsampling` ones in their middle.
     offset = (network.frames_needed - network.subsampling) / 2
     units = load_units(run.need("units"))
     aligner = CtcWordAligner(units, network.subsampling * frame, offset * frame)
@@ -415,17 +420,21 @@ def write_bundle(run: Run) -> dict[str, float]:
     Its beam is tuned on the development data, the narrowest with no more errors than the widest;
     lists that the LSTM language model rescores have that of the results.
     """
+    # 1. Choose the search: n-grams, n-grams and LSTM, or the dictionary alone.
     out, tuned_on, rows = run.make("final"), splits(run).tune, result_rows(run)
     (decoder, _), weights = tuned_search(run), None
     names = [ngram_search(run)]
     if run.config.neural:
         weights = RescoringWeights.load(run.need(RESCORED) / WEIGHTS)
+        # Tuning may have given the LSTM the weight 0: then it only costs time.
         names += [rescored_search(run)] * (weights.neural > 0)
     best = best_search(run, names, rows)
+    # 2. Tune its beam. `fast` is the search without the LSTM (`toolkit transcribe --fast`).
     search, fast, neural = _with_narrow_beam(run, decoder, best != PLAIN), None, None
     if weights is not None and best == rescored_search(run):
         neural = run.need("lstm_lm"), run.need(RESCORED) / WEIGHTS
         search, fast = _for_lists(run, decoder, weights.acoustic_scale), search
+    # 3. Write the bundle, its card, and the roles that it can take.
     files = CtcFiles(
         run.need("ctc"),
         run.need("features/normaliser.json"),

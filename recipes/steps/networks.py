@@ -133,6 +133,7 @@ def make_denominators(
       name: the folder to write.
       normaliser: file of the network's input; by default that of `fbank`.
     """
+    # 1. The graph of a weak language model.
     features = training_features(run, "fbank")
     out, lang = run.make(name), network_lang(run)
     senones = Senones.load(run.need("senones"))
@@ -142,6 +143,7 @@ def make_denominators(
     # A weak LM (few n-grams) leaves competing words in the lattices for sMBR to learn from.
     prepare_lm(lm, texts, words.vocabulary, out, policy=words.policy)
     make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
+    # 2. Reference alignments and lattices of the training data, and of its copies.
     normaliser_file = run.need(normaliser) if normaliser else features / "normaliser.json"
     headline: dict[str, float] = {}
     for part in _sequence_parts(run):
@@ -269,7 +271,7 @@ def phone_sequences(phones: AlignedPhones) -> Iterator[list[int]]:
 
 def _make_graphs(run: Run, aligner: str, cepstra: str, config: TreeConfig, out: Path) -> None:
     """Tie the senones and estimate the denominator."""
-    if (out / DENOMINATOR).exists():  # written last
+    if (out / DENOMINATOR).exists():  # written last: an interrupted run has done all of this
         return
     system, alignments = run.need(aligner), run.need("ali")
     build_low_rate_senones(system, run.need(f"plp/{cepstra}"), alignments, config, out, run.jobs)
@@ -295,7 +297,8 @@ def train_for_words(run: Run, vocabulary: Collection[str], policy: TextPolicy) -
     """
     sources = lm_sources(run)
     text = sources.text
-    if sources.arpa is not None:  # then the n-grams do not read the text
+    # With an ARPA model `lm_sources` has not recorded the text, since the n-grams do not read it.
+    if sources.arpa is not None:
         need_user_files(run, text)
     policy = policy.with_lexicon(frozenset(vocabulary))
     transcripts = [words for _, words in sorted(transcripts_of(run, "train").items())]

@@ -1,4 +1,4 @@
-"""The targets that the far field's teacher is trained on, with rounds of realignment (C9)."""
+"""Training targets of the far-field teacher, with rounds of realignment (C9)."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -66,7 +66,7 @@ class DrawnRun:
         pass
 
 
-def test_the_teacher_is_trained_on_what_the_baseline_has_realigned(speech, tmp_path):
+def test_the_teacher_is_trained_on_the_baselines_realignment(speech, tmp_path):
     run = DrawnRun(speech, tmp_path, rounds=1)
     baseline_ce(run)
     teacher_ce(run)

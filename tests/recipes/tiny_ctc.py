@@ -35,7 +35,7 @@ def tiny_config(evaluator):
 
 
 def tiny_recipe(tmp_path, evaluator):
-    """The training stage alone, with what the stages before it make in `exp`."""
+    """The training stage alone; `exp` holds the outputs of earlier stages."""
     exp, units = tmp_path / "exp", Characters()
     Splits("train", ("dev",), ()).save(exp / "data" / "splits.json")
     units.save(exp / "units")

@@ -7,7 +7,7 @@ from toolkit.features.normalise import Normaliser, estimate_normaliser
 
 @pytest.fixture(scope="session")
 def make_synthetic(tmp_path_factory):
-    """Write synthetic utterances into a folder of their own: make_synthetic(count, ...)."""
+    """Write synthetic utterances into a new folder: make_synthetic(count, ...)."""
     return lambda count, **options: write_synthetic(
         tmp_path_factory.mktemp("synthetic"), count, **options
     )

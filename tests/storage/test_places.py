@@ -1,4 +1,4 @@
-"""Names of files that hold after a move."""
+"""File names that stay valid after a move."""
 
 import pytest
 from hypothesis import given
@@ -47,7 +47,7 @@ def test_names_follow_the_deepest_place(path, name, moved):
 
 
 @pytest.mark.parametrize("name", ["/abs/x", "x | touch y |", "{unknown}/x", "{corpus.root}x", ""])
-def test_what_is_no_name_of_a_place_stays(name):
+def test_a_name_of_no_place_stays(name):
     assert HERE.path(name) == name
 
 

@@ -60,7 +60,7 @@ def test_devices_and_sockets_are_refused_too():
         pass
 
 
-def test_what_the_shell_opens_and_what_is_missing_is_left_to_the_reader(tmp_path):
+def test_shell_pipes_and_missing_files_are_left_to_the_reader(tmp_path):
     read, write = os.pipe()
     os.write(write, b"{}")
     os.close(write)

@@ -54,8 +54,8 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     """Write a Kaldi data directory.
 
     Writes wav.scp, text, utt2spk, spk2utt, utt2dur, reco2dur and, if utterances are parts of
-    recordings, segments, and checks them as validate_data_dir.sh does. Utterance ids that do not
-    begin with the speaker get it as a prefix; utt_map has the old and the new ids.
+    recordings, segments. Checks them as validate_data_dir.sh does. An utterance id that does not
+    begin with its speaker gets the speaker as a prefix; utt_map has the old and the new ids.
 
     \b
     Example:
@@ -81,7 +81,8 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
 @click.option(
     "--pipes",
     type=FOLDER,
-    help="Run the shell commands in wav.scp and write their audio to this folder.",
+    help="Run the shell commands in wav.scp and write their audio to this folder; only for files "
+    "that you trust.",
 )
 @MAP_PATH
 def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[str, ...]) -> None:
@@ -99,12 +100,14 @@ def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[st
     from toolkit.corpus.wav_scp import PipeRunner
     from toolkit.kaldi.data_dir import read_kaldi_dir
 
+    # `write_cuts` does not compress, but readers decompress every file of this suffix.
     if out.suffix == ".gz":
         raise click.UsageError(f"--out {out}: cuts are written uncompressed: name it .jsonl")
     cuts = read_kaldi_dir(folder, PipeRunner(pipes) if pipes else None, map_paths)
     number = write_cuts(cuts, out)
     if not is_printed(out):
         click.echo(f"{out}: {number} utterances")
+    # Faulty utterances are in the file as well; here the user learns of them at once.
     faulty = [cut for cut in cuts if "fault" in (cut.custom or {})]
     for cut in faulty:
         click.echo(f"Fault: {cut.id}: {cut.custom['fault_detail']}", err=True)
@@ -132,7 +135,8 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     from toolkit.lang.lm import check_coverage
 
     lang = Lang.load(folder)
-    grammar = None if lm is None else grammar_acceptor(lm, lang.words)  # before all is written
+    # Read the language model before anything is written: its faults leave no half folder.
+    grammar = None if lm is None else grammar_acceptor(lm, lang.words)
     if lm is not None and grammar is not None:
         words = {lang.words.symbol(int(word)) for word in set(grammar.words.tolist())}
         check_coverage(lm, words, lang.vocabulary)
@@ -166,6 +170,8 @@ def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Pat
     from toolkit.lang.policy import AS_GIVEN, TextPolicy
 
     policy = TextPolicy(AS_GIVEN) if as_given else TextPolicy()
+    # Only a lang directory has words.txt. A dict directory has a lexicon, from which a lang is
+    # made.
     if (folder / "words.txt").is_file():
         lang, notes = read_lang(folder, policy)
     else:
@@ -242,19 +248,21 @@ def import_features(
     from toolkit.kaldi.features import count_frames, cuts_without_audio
     from toolkit.kaldi.features import import_features as read
 
+    # 1. The utterances: from the cuts of a split, or from the tables of a Kaldi data directory.
     if cuts is not None and data is None:
         utterances = [cut.to_dict() for cut in iter_cuts(cuts)]
     elif data is not None and cuts is None:
         if not data.is_dir():
             raise click.UsageError(f"--data {data}: no such folder; give a Kaldi data directory")
         speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
-        # Without audio the duration of an utterance is its number of frames times the shift.
+        # There is no audio: an utterance lasts its number of frames times the frame shift.
         frames = count_frames(table, allow_pipes, map_paths)
         utterances = cuts_without_audio(frames, speakers, texts, frame_shift)
         for name, column in (("text", texts), ("utt2spk", speakers)):
             _note_unmatched_ids(data / name, column, frames)
     else:
         raise click.UsageError("give either --data or --cuts")
+    # 2. Read the matrices, round them to 16 bits and write shards.
     done = read(
         table,
         utterances,
@@ -284,7 +292,7 @@ def _note_unmatched_ids(path: Path, named: Mapping[str, str], frames: Mapping[st
 
 
 def _two_columns(path: Path) -> dict[str, str]:
-    """Read a table of a data directory; empty where there is none."""
+    """Read a table of a data directory; empty if the file does not exist."""
     from toolkit.score.transcripts import read_transcripts
 
     return read_transcripts(path, "text").texts if path.is_file() else {}
@@ -299,8 +307,8 @@ def _two_columns(path: Path) -> dict[str, str]:
 def export_alignments(ali: Path, system: Path, out: Path) -> None:
     """Write alignments as integer vectors and as CTM.
 
-    The integers are the toolkit's HMM states, which states.tsv lists, not the transition ids of a
-    Kaldi model. phones.ctm can be used by any program.
+    The integers are the toolkit's HMM states, listed in states.tsv. They are not the transition ids
+    of a Kaldi model. Any program can use phones.ctm.
 
     \b
     Example:
@@ -334,18 +342,20 @@ def import_alignments(
     from toolkit.kaldi.alignments import import_alignments as read
     from toolkit.kaldi.alignments import import_phone_times
 
+    # Alignments by frame: of the toolkit's states or, with --model, of Kaldi's transition ids.
     if table.suffix != ".ctm":
         number = read(table, system, out, model)
         click.echo(f"{out}: {number} utterances")
         if not number:
             raise click.ClickException(f"{table} holds no alignment")
         return
+    # A CTM has times of phones, whose frames are divided among the states.
     from toolkit.align.times import read_ctm
     from toolkit.features.shards import FeatureStore
 
     if features is None:
         raise click.UsageError("a CTM has no numbers of frames: add --features")
-    # Times of a CTM are rounded: the features tell how many frames an utterance has.
+    # The times of a CTM are rounded; the exact number of frames comes from the features.
     store = FeatureStore(features)
     frames = {id: store.num_frames(id) for id in store.ids}
     done = import_phone_times(read_ctm(table), system, frames, out)
@@ -366,9 +376,9 @@ def import_alignments(
 def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     """Show the content of a table, or check a data directory.
 
-    PATH is an scp file or an archive of matrices or integers, whose entries are listed, or a
-    data directory, of which everything is listed that Kaldi's validate_data_dir.sh would reject;
-    the command then ends with an error. What Kaldi accepts but may not be able to use is noted.
+    Of an scp file or an archive of matrices or integers, lists the entries. Of a data directory,
+    lists everything that Kaldi's validate_data_dir.sh would reject; if there is anything, the exit
+    status is 1. Notes name what Kaldi accepts but may not be able to use.
 
     \b
     Example:

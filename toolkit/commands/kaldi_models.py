@@ -48,8 +48,8 @@ def export_graph(
 ) -> None:
     """Write a decoding graph for Kaldi's decoders.
 
-    Writes HCLG.fst, words.txt, phones.txt, num_pdfs, and in Kaldi's text form the tree and the
-    transition model (0.trans_mdl).
+    Writes HCLG.fst, words.txt, phones.txt and num_pdfs. Also writes the tree and the transition
+    model (0.trans_mdl) in Kaldi's text form.
 
     \b
     Example:
@@ -77,8 +77,8 @@ def export_graph(
 def export_likelihoods(model: Path, features: Path, transforms: Path | None, out: Path) -> None:
     """Write the log-likelihoods of a split for Kaldi's decoders.
 
-    loglikes.ark has a matrix per utterance, a column per pdf, not scaled, which decoders such as
-    latgen-faster-mapped search in the graph of export-graph.
+    loglikes.ark has a matrix per utterance: a row per frame, a column per pdf, without an acoustic
+    scale. Decoders such as latgen-faster-mapped search it in the graph of export-graph.
 
     \b
     Example:
@@ -88,26 +88,30 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
     from toolkit.kaldi.graph import export_likelihoods as export
     from toolkit.models.scorer import NeuralScorer
 
+    # A GMM system is known by its file of Gaussians; any other folder must be that of a network.
     scorer: GmmScorer | NeuralScorer
     if (model / "gmm.safetensors").is_file():
         scorer = GmmScorer(model, features, transforms)
     elif transforms is not None:
         raise click.UsageError("a network takes adapted features in place of --transforms")
     else:
+        # The features of all splits are normalised alike: normaliser.json is beside their folders.
         scorer = NeuralScorer(model, features.parent / "normaliser.json", features)
     click.echo(f"{out / 'loglikes.scp'}: {export(scorer, out)} utterances")
 
 
 @click.command("import-senones")
 @click.option("--tree", type=FILE, required=True, help="Kaldi's tree.")
-@click.option("--model", type=FILE, required=True, help="Its final.mdl or 0.trans_mdl.")
-@click.option("--phones", type=TEXT_IN, required=True, help="Its phones.txt.")
+@click.option(
+    "--model", type=FILE, required=True, help="final.mdl or 0.trans_mdl of the same model."
+)
+@click.option("--phones", type=TEXT_IN, required=True, help="phones.txt of the same model.")
 @OUT
 def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
     """Convert the phonetic tree of a Kaldi model.
 
-    OUT becomes a senones/ folder of a run; pdfs keep their numbers. Alignments of the model come
-    with import-alignments --model.
+    OUT becomes a folder like senones/ of a run; pdfs keep their numbers. Convert the alignments of
+    the model with import-alignments --model.
 
     \b
     Example:
@@ -131,7 +135,7 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
     type=Number(0, min_open=True),
     default=0.1,
     show_default=True,
-    help="Factor of the log-likelihoods.",
+    help="Factor by which log-likelihoods are multiplied.",
 )
 @click.option(
     "--beam",
@@ -148,7 +152,13 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
     help="Maximum number of active states per frame.",
 )
 @PIPES
-@click.option("--out", type=TEXT_OUT, default="-", show_default=True, help="Kaldi's text.")
+@click.option(
+    "--out",
+    type=TEXT_OUT,
+    default="-",
+    show_default=True,
+    help="The transcripts to write, in Kaldi's text format.",
+)
 def decode(
     graph: Path,
     table: Path,
@@ -160,11 +170,11 @@ def decode(
     allow_pipes: bool,
     out: Path,
 ) -> None:
-    """Search in a graph of Kaldi with log-likelihoods of Kaldi.
+    """Decode log-likelihoods of Kaldi in a graph of Kaldi.
 
     GRAPH is an HCLG.fst, TABLE an scp file or an archive of log-likelihoods, as nnet3-compute and
-    gmm-compute-likes write them. Without --model the graph reads columns of the matrices. The exit
-    status is 1 where no path of any utterance survives.
+    gmm-compute-likes write them. Without --model the labels of the graph are columns of the
+    matrices. The exit status is 1 if the search finds a path for no utterance.
 
     \b
     Example:
@@ -175,7 +185,7 @@ def decode(
     from toolkit.kaldi.graph import decode_table, load_graph
     from toolkit.storage.files import open_atomically
 
-    # A limit below the default minimum of active states lowers that minimum.
+    # `Beam` needs min_active < max_active: a small --max-active lowers the minimum too.
     least = min(Beam.min_active, max_active - 1)
     search = Beam(search=beam, min_active=least, max_active=max_active)
     transcripts = decode_table(
@@ -184,12 +194,14 @@ def decode(
     survived = False
     try:
         with open_atomically(out) as file:
+            # None: no path survived the beam. The line of the utterance is its id alone.
             for utterance, text in transcripts:
                 survived |= text is not None
                 if text is None:
                     click.echo(f"{utterance}: no path survives; try a wider --beam", err=True)
                 file.write(f"{utterance} {text or ''}".rstrip() + "\n")
     except GraphMismatchError as error:
+        # Labels beyond the columns are most often transition ids: suggest --model if it is missing.
         if model is not None:
             raise GraphMismatchError(f"{graph} and {table}: {error}") from error
         raise GraphMismatchError(

@@ -93,7 +93,7 @@ NumClasses = Annotated[int, Range(1, 10_000_000)]
 ListLength = Annotated[int, Range(1, 1_000_000)]
 """Hypotheses of an n-best list or a beam, samples of a loss."""
 NumThreads = Annotated[int, Range(0, 100_000)]
-"""Threads, processes or slots of a queue; 0 where the field says what it means."""
+"""Threads, processes or slots of a queue; the field says what 0 means."""
 SamplingRate = Annotated[int, Range(1, 1_000_000)]
 """Samples per second."""
 
@@ -285,6 +285,7 @@ def from_plain(kind: type[T], data: Any) -> T:
     for name, value in data.items():
         if name not in hints:
             raise ValueError(f"{kind.__name__} has no field {quoted(str(name))}")
+        # A mapping is the content of a nested dataclass, which is made and checked first.
         section = section_type(hints[name])
         if section is not None and isinstance(value, Mapping):
             values[name] = from_plain(section, value)
@@ -355,6 +356,7 @@ def convert(value: Any, annotation: Any, base: Path) -> Any:
         for option in get_args(annotation):
             if value == option and type(value) is type(option):
                 return option
+            # Text of the command line: "3" means the option 3.
             if isinstance(value, str) and value == str(option):
                 return option
         raise WrongTypeError
@@ -388,6 +390,7 @@ def _convert_scalar(value: Any, kind: Any, base: Path) -> Any:
         return value.lower() in TRUE
     if kind is bool and isinstance(value, bool):
         return value
+    # By `type`, since bool is a subclass of int; a float does not become an int.
     if kind in (int, float) and type(value) in (str, int, kind):
         try:
             return kind(value)
@@ -409,6 +412,7 @@ def _convert_union(value: Any, annotation: Any, base: Path) -> Any:
 
 def _convert_items(value: Any, annotation: Any, base: Path) -> list:
     if isinstance(value, str):
+        # "1,2,3" or JSON; an empty text is an empty list.
         text = value.strip()
         is_json = text.startswith("[")
         items = _json(text) if is_json else [item.strip() for item in text.split(",")]

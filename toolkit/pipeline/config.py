@@ -19,7 +19,7 @@ class StoreConfig:
     """Options of fsspec's file system, such as `{"endpoint_url": "http://localhost:5000"}`; never
     credentials."""
     tries: int = 8
-    """Tries of a call before it counts as failed."""
+    """Number of tries of a call, the first included, before it counts as failed."""
     first_wait: float = 0.2
     """Seconds: the longest wait before the second try, doubled from try to try; the actual wait is
     uniform from 0 to it, so that workers do not come back together."""
@@ -37,6 +37,7 @@ class StoreConfig:
             raise ValueError("first_wait, longest_wait and timeout must not be negative")
         if self.part_bytes < 5 << 20:
             raise ValueError("part_bytes must be at least 5 MiB, S3's smallest part")
+        # Settings are in files that people share, and stored with runs: no secrets among them.
         for name in self.options:
             if any(secret in name.lower() for secret in SECRETS):
                 raise ValueError(

@@ -113,13 +113,14 @@ VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 class AmdDevices:
-    """AMD's GPUs of this machine that ROCm would use; none where there is no such driver.
+    """The AMD GPUs of this machine that ROCm would use; none without the driver amdgpu.
 
     Args:
       cards: the folder in which the driver has a link per card.
     """
 
     def __init__(self, cards: Path = CARDS) -> None:
+        # card0 is a card, card0-DP-1 one of its connectors; only AMD's driver has the VRAM file.
         folders = [path / "device" for path in cards.glob("card*") if path.name[4:].isdigit()]
         folders = [path for path in folders if _read(path / "vendor") == VENDOR]
         folders = [path for path in folders if _read(path / "mem_info_vram_total").isdigit()]
@@ -137,7 +138,7 @@ class AmdDevices:
         ]
 
     def utilisation(self) -> tuple[float, ...]:
-        """Return the share (0 to 1) that each device is busy; those that do not tell are left out.
+        """Return the share (0 to 1) of time that each device is busy, if its driver reports it.
 
         It is the driver's `gpu_busy_percent`, which `rocm-smi` prints as well.
         """
@@ -193,7 +194,7 @@ class Accelerators:
         files, torch_devices = self._amd.describe() if self._amd else [], _known_to_torch()
         if len(files) != len(torch_devices):
             return torch_devices or files
-        # torch knows AMD's names, the driver's files the links.
+        # torch knows the names of AMD's devices, the driver's files their links.
         return [
             replace(d, link=f.link or d.link) for d, f in zip(torch_devices, files, strict=True)
         ]
@@ -385,8 +386,9 @@ def _storage(folder: Path) -> str | None:
     kind = max(mounts, key=lambda partition: len(partition.mountpoint)).fstype
     if kind.startswith(SHARED):
         return f"{kind}, shared"
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    device = os.stat(there).st_dev
+    # The kernel's description of the disk, by the device number of the folder or of its parent.
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    device = os.stat(existing).st_dev
     block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
     if block.name.startswith(("vd", "xvd")):  # reports itself as rotating, whatever the real disk
         return f"{kind} on a virtual disk"

@@ -95,12 +95,15 @@ def train_by_plan(
       command: the command line, for the log.
       progress: see `train_ctc`.
     """
+    # 1. What evaluates the epochs: output units, search, dictionary and language model.
     evaluation = plan.evaluation
     units, search = load_units(root / evaluation.units), evaluation.evaluation
     files = SearchFiles(root / evaluation.words, root / evaluation.arpa)
     recognition = make_recognition(units, evaluation.width, jobs, search, files)
     if plan.train.states.evaluator == "elsewhere":
         evaluation.write(out)
+    # 2. What the log says about the machine and the system. The description has torch's threads,
+    # so it is made with those of the training.
     with torch_threads(plan.train.threads):
         machine = describe(out.parent)
     precision = Precision(plan.train, torch.device(device), ranks.world_size()).name
@@ -108,10 +111,11 @@ def train_by_plan(
     about = {"machine": machine, "settings": settings, "command": command}
     records = Records(root / plan.records)
     about["system"] = _described(plan, records.dimension, units.size)
+    # 3. Train, with readers for the training and the validation records.
     normaliser = Normaliser.load(root / evaluation.normaliser)
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         data, valid = (
-            opened.enter_context(
+            stack.enter_context(
                 RecordSource(root / name, plan.readers, plan.train.seed, normaliser)
             )
             for name in (plan.records, evaluation.records)

@@ -282,7 +282,8 @@ def phases(samples: Window) -> list[Span]:
         cpu = samples.cpu[first:position]
         # First sample above the middle of the CPUs' range: reading of the next batch begins.
         spike = int(np.argmax(cpu >= (cpu.min() + cpu.max()) / 2))
-        if spike == 0 and position == len(computes):  # the next transfer is after the window
+        # At the end of the window the next transfer is not seen: all that is left is the update.
+        if spike == 0 and position == len(computes):
             spike = len(cpu)
         cut = first + spike
         add("update", first, cut)

@@ -71,6 +71,7 @@ class NormaliserStats:
           prior_frames: P.
           kind: of the features.
         """
+        # x, a: [T, F] float64; b: [T]. The names are those of the module's docstring.
         x = features[counted_frames(features, kind)].double()
         first = prior_frames + state.frames + 1
         weights = np.arange(first, first + len(x), dtype=np.float64)
@@ -103,6 +104,7 @@ class NormaliserStats:
             raise NormaliserStatsError("there are no frames to estimate a normaliser from")
         x, a, a_squares, ab = self.sums[:-SCALARS].reshape(PER_DIMENSION, -1)
         b, b_squares = self.sums[-SCALARS:]
+        # Sums over t of r = a - mu * b and of r^2 = a^2 - 2 * mu * a * b + mu^2 * b^2.
         mean = x / self.frames
         residual = GlobalStats(
             self.frames,
@@ -144,10 +146,13 @@ def merge(parts: Iterable[NormaliserStats]) -> NormaliserStats:
             raise NormaliserStatsError("sums of different features cannot be merged")
         if part.prior_frames != first.prior_frames:
             raise NormaliserStatsError("sums of different priors cannot be merged")
-        grown = total + part.sums
-        larger = np.abs(total) >= np.abs(part.sums)
-        lost += np.where(larger, (total - grown) + part.sums, (part.sums - grown) + total)
-        total, frames = grown, frames + part.frames
+        # The rounding error of a float64 addition is a float64 itself: sum the errors separately.
+        new_total = total + part.sums
+        is_larger = np.abs(total) >= np.abs(part.sums)
+        lost += np.where(
+            is_larger, (total - new_total) + part.sums, (part.sums - new_total) + total
+        )
+        total, frames = new_total, frames + part.frames
     if first is None:
         raise NormaliserStatsError("there are no sums to merge")
     return NormaliserStats(frames, first.prior_frames, first.kind, total + lost)

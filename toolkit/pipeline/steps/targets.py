@@ -117,6 +117,7 @@ class Targets:
                 (name, stack(normaliser.apply(x, state), self.config.offset))
                 for name, x, state in read_utterances(shard, store, resources.scratch)
             )
+            # Keep a GPU busy: a thread reads and stacks the next utterances.
             if resources.device != "cpu":
                 inputs = prefetched(inputs, WINDOW)
             with shard_writer(path) as writer:
@@ -145,6 +146,7 @@ def compute_targets(
       utterances: id and low-rate features [T, D] of each.
       config: k and the size of batches.
     """
+    # Batches have similar lengths within a window; the output keeps the order of the input.
     stream = iter(utterances)
     while window := list(islice(stream, WINDOW)):
         targets_by_row: dict[int, KBest] = {}
@@ -197,7 +199,7 @@ def _load_teacher(
         for ref, name in ((teacher.config, CONFIG), (teacher.weights, WEIGHTS)):
             (folder / name).write_bytes(store.get(ref))
         (folder / "normaliser.json").write_bytes(store.get(teacher.normaliser))
-        _cache.clear()
+        _cache.clear()  # one teacher at a time: it may fill most of a GPU's memory
         _cache[key] = (
             load_model(folder).to(resources.device),
             Normaliser.load(folder / "normaliser.json"),
