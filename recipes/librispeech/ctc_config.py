@@ -5,6 +5,7 @@ from typing import Literal
 
 from local.synthetic.config import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, SMALL_LSTM_LM, THREE_SPEEDS
+from toolkit.config.fields import ListLength, NonNegativeInt, PositiveInt, check_fields
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.config import (
     BeamTuneConfig,
@@ -48,12 +49,12 @@ class Config:
     """The network's output units: characters (A16), or word pieces."""
     lm: NgramConfig = NgramConfig()
     """The language model of the dictionary-constrained search."""
-    dictionary_size: int = 0
+    dictionary_size: NonNegativeInt = 0
     """Number of the most frequent words of the language model's text that are added to the training
     words in the dictionary; the paper uses only the training words (A21)."""
     features: ExtractConfig = ExtractConfig(PRESETS["fbank80-mfcc13"])
     """93 values per frame (A1)."""
-    prior_frames: int = 200
+    prior_frames: NonNegativeInt = 200
     """Weight, in frames, of the global mean in the running mean of a speaker."""
     normalisation: Scope | None = None
     """Statistics that normalise the features: `causal`, the speaker's frames so far; `whole`, also
@@ -66,10 +67,10 @@ class Config:
     """Record files, and the longest utterance (A6, A7)."""
     readers: ReaderConfig = ReaderConfig()
     """Batches, and the processes that make them (A8, A10)."""
-    devices: int | None = None
+    devices: PositiveInt | None = None
     """Processes that must train together, one per GPU, so that batches are as large as intended;
     None: as many as there are."""
-    evaluation_width: int = 256
+    evaluation_width: ListLength = 256
     """Beam width of the evaluation after each epoch (A24)."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """The search of that evaluation, and how many utterances it recognises (A21)."""
@@ -88,7 +89,7 @@ class Config:
     """The beams that are tried for the bundle of `toolkit transcribe`."""
     dataset: Dataset | None = None
     """Description of the corpus and its difficulty, for the page (A4)."""
-    sweep: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    sweep: tuple[ListLength, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
     """Beam widths of the sweep on the first development split, LibriSpeech's dev-clean (A31)."""
     tta: TtaConfig = TtaConfig()
     """Rules of the time to accuracy (A26)."""
@@ -115,13 +116,9 @@ class Config:
             )
 
     def __post_init__(self) -> None:
-        if self.evaluation_width < 1 or not self.sweep or min(self.sweep) < 1:
-            raise ValueError("evaluation_width and sweep need beam widths of at least 1")
-        if self.devices is not None and self.devices < 1:
-            raise ValueError(f"devices is {self.devices}, needs to be at least 1, or none")
-        for name in ("dictionary_size", "prior_frames"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+        check_fields(self)  # not by `Settings`, whose method `check` is a section here
+        if not self.sweep:
+            raise ValueError("sweep is empty, needs a beam width")
         if self.neural and self.decode.words.mode == "words":
             raise ValueError("neural rescores with n-grams: decode.words.mode=words has none")
         # Records leave out utterances with fewer output frames than labels: they must count frames

@@ -11,6 +11,7 @@ from toolkit.align.config import (
     MonophoneConfig,
     TriphoneConfig,
 )
+from toolkit.config.fields import NonNegativeInt, check_fields
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.config import DecodeConfig, LatticeConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig, Scope
@@ -99,7 +100,7 @@ class HybridConfig:
     """Features of the GMMs: 13 PLP cepstra (C4)."""
     fbank: ExtractConfig = ExtractConfig(FrontendConfig("fbank"))
     """Features of the networks: 64 log-mel energies (C5)."""
-    prior_frames: int = 200
+    prior_frames: NonNegativeInt = 200
     """Weight, in frames, of the global mean in the running mean of a speaker (Kaldi: 200)."""
     normalisation: Scope = "causal"
     """Statistics that normalise the networks' features: `causal`, the speaker's frames so far;
@@ -154,6 +155,9 @@ class HybridConfig:
     )
     """Decoding with that network. LF-MMI trains its scores at the acoustic scale 1, so the best
     scale is near it."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)  # not by `Settings`, whose method `check` is a section here
 
     def refuse_contradictions(self) -> None:
         """Check that there is audio if training utterances are copied at other speeds.

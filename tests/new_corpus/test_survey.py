@@ -13,7 +13,13 @@ from toolkit.corpus.manifest import (
     speaker_of,
 )
 from toolkit.corpus.split import assemble
-from toolkit.new_corpus.survey import cautions, choose_parts, describe, find_faults, survey
+from toolkit.new_corpus.survey import (
+    choose_parts,
+    find_faults,
+    summary_lines,
+    survey,
+    warning_lines,
+)
 
 
 def utterances(counts, seconds=36.0, fault=None):
@@ -62,7 +68,7 @@ def test_speakers_are_held_out():
         ("dev", "test"),
         (),
     )
-    assert any("by speaker" in line for line in describe(corpus_survey))
+    assert any("by speaker" in line for line in summary_lines(corpus_survey))
     splits = assemble(parts, corpus_survey.corpus, hold_out_test=True)
     assert {speaker_of(cut) for cut in splits["dev"]}.isdisjoint(map(speaker_of, splits["train"]))
 
@@ -82,7 +88,8 @@ def test_few_speakers_have_utterances_held_out(counts):
     assert corpus_survey.corpus.hold_out == "utterances"
     assert corpus_survey.hours == pytest.approx({"train": 0.32, "dev": 0.04, "test": 0.04})
     assert any(
-        "by utterance" in line and "expect more errors" in line for line in describe(corpus_survey)
+        "by utterance" in line and "expect more errors" in line
+        for line in summary_lines(corpus_survey)
     )
 
 
@@ -92,10 +99,10 @@ def test_speakers_that_the_corpus_does_not_name_are_not_held_out():
         cut.custom = {**(cut.custom or {}), NO_SPEAKER: "no utt2spk"}
     corpus_survey = survey({"train": cuts}, CorpusConfig())
     assert corpus_survey.corpus.hold_out == "utterances"
-    assert describe(corpus_survey)[2].startswith(
+    assert summary_lines(corpus_survey)[2].startswith(
         "speakers: 40 of 40 utterances name none; the recording"
     )
-    assert "by utterance" in describe(corpus_survey)[3]
+    assert "by utterance" in summary_lines(corpus_survey)[3]
 
 
 def test_existing_parts_are_used():
@@ -105,7 +112,7 @@ def test_existing_parts_are_used():
     )
     assert corpus_survey.hours == pytest.approx({"train": 0.1, "dev": 0.02, "test": 0.03})
     assert (corpus_survey.held_out, corpus_survey.left_out) == ((), ("train_sp", "x"))
-    assert "not used: train_sp, x" in describe(corpus_survey)
+    assert "not used: train_sp, x" in summary_lines(corpus_survey)
 
 
 def test_only_missing_parts_are_held_out():
@@ -118,7 +125,7 @@ def test_only_missing_parts_are_held_out():
 def test_faults_and_long_utterances_are_warnings():
     broken = utterances({"z": 2}, fault=("bad-segment", "no seconds"))
     corpus_survey = survey({"train": utterances({"a": 9}) + broken}, CorpusConfig("table"))
-    lines = cautions(corpus_survey)
+    lines = warning_lines(corpus_survey)
     assert lines[0].startswith("caution: 2 bad-segment, left out, first z-0: no seconds (fix: ")
     assert any("9 utterances of 30 s and more" in line for line in lines)
     assert any("4.2 min to train on" in line for line in lines)
@@ -131,7 +138,8 @@ def test_less_than_a_tenth_of_an_hour_is_shown_in_minutes(hours, duration):
     parts = {"train": utterances({"a": 1}, 3600 * hours), "dev": utterances({"b": 1})}
     corpus_survey = survey(parts | {"test": utterances({"c": 1})}, CorpusConfig("table"))
     assert (
-        f"splits: train {duration} (1 speaker), dev 36 s (1 speaker)" in describe(corpus_survey)[1]
+        f"splits: train {duration} (1 speaker), dev 36 s (1 speaker)"
+        in summary_lines(corpus_survey)[1]
     )
 
 
@@ -166,7 +174,7 @@ def test_a_clean_corpus_has_no_faults():
         ("...", "empty-transcript", "first b: '...'"),
         ("um 12 Uhr", "digits", "1 transcript with digits, first b: '12' (fix: write numbers"),
         ("१२ बजे", "digits", "first b: '१२'"),
-        ("das MÃ¤dchen", "garbled letters", "first b: 'MÃ¤dchen' (fix: they are UTF-8 that"),
+        ("das MÃ¤dchen", "garbled letters", "first b: 'MÃ¤dchen' (fix: a program read UTF-8 as"),
         ("so [lachen]", "tag", "1 tag, first b: '[lachen]' (fix: nothing"),
         ("бiлого", "mixed-alphabets", "first b: 'бiлого' (fix: type the letters that look alike"),
     ],
@@ -191,7 +199,7 @@ def test_ids_and_speakers():
     cuts[-2].custom = {OTHER_SPEAKER: "ann, not ben"}
     faults = find_faults(cuts)
     assert faults.keys() == {"duplicate-id", "no-speaker", "two-speakers", "like-speakers"}
-    assert faults["duplicate-id"].startswith("1 duplicate-id, left out, first a: copy 2 ")
+    assert faults["duplicate-id"].startswith("1 duplicate-id, left out, first a: copy 2: ")
     assert faults["no-speaker"].startswith("1 no-speaker, first d: line 5 ")
     assert faults["two-speakers"].startswith("1 two-speakers, first c: ann, not ben ")
     assert "'Ann' and 'ann'" in faults["like-speakers"]
@@ -200,7 +208,7 @@ def test_ids_and_speakers():
 def test_an_id_in_two_splits_is_a_fault_but_not_left_out():
     faults = find_faults([cut("1"), cut("2"), cut("2")], [cut("1"), cut("3")], [cut("1")])
     assert faults.keys() == {"duplicate-id", "shared-id"}
-    assert faults["duplicate-id"].startswith("1 duplicate-id, left out, first 2: copy 2 ")
+    assert faults["duplicate-id"].startswith("1 duplicate-id, left out, first 2: copy 2: ")
     assert faults["shared-id"].startswith("1 shared-id, first 1: in 3 splits (fix: see whether")
 
 

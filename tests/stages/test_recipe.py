@@ -6,6 +6,7 @@ import pytest
 
 from toolkit.config.settings import ConfigError
 from toolkit.errors import ToolkitError
+from toolkit.stages.declaration import shared_stage
 from toolkit.stages.recipe import Recipe
 
 
@@ -19,6 +20,20 @@ def test_stages_are_declared_in_ascending_order(tmp_path):
             recipe.stage(number, "again")(lambda run: None)
     with pytest.raises(ValueError, match="numbered upwards"):
         Recipe("r", tmp_path / "run.py", {}).stage(-1, "minus")(lambda run: None)
+
+
+def test_a_shared_stage_has_a_number_and_arguments_in_each_recipe(tmp_path):
+    @shared_stage("Write a name")
+    def write_name(run, name="one"):
+        return {"written": f"{run} {name}"}
+
+    first, second = (Recipe(name, tmp_path / name, {}) for name in ("first", "second"))
+    first.add(3, write_name)
+    second.add(5, write_name, name="two")
+    assert [(stage.number, stage.title) for stage in first.stages] == [(3, "Write a name")]
+    assert [(stage.number, stage.title) for stage in second.stages] == [(5, "Write a name")]
+    assert first.stages[0].function("run") == {"written": "run one"}
+    assert second.stages[0].function("run") == {"written": "run two"}
 
 
 class MissingError(ToolkitError):

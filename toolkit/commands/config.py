@@ -34,8 +34,7 @@ def config(
     Example:
       toolkit config recipes/librispeech lang --profile mini
     """
-    from toolkit.stages.recipe import load_recipe
-    from toolkit.stages.settings import recipe_settings
+    from toolkit.stages.recipe import load_recipe, recipe_settings
 
     rows = recipe_settings(load_recipe(recipe), profile, overrides, key)
     if as_json:

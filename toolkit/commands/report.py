@@ -48,8 +48,7 @@ def report(
       toolkit report exp/demo --out demo.html
       toolkit report exp/demo exp/wider
     """
-    from toolkit.report.config import ReportConfig
-    from toolkit.report.run_page import write_comparison, write_report
+    from toolkit.report.run_page import ReportConfig, write_comparison, write_report
 
     if second is None:
         out = out or _default_page(run)

@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 from toolkit.config.fields import (
     WrongTypeError,
     annotations,
-    check_size,
     check_value,
     convert,
     describe,
@@ -256,7 +255,6 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
             raise ConfigError(f"`{key}` expects {expected}, not {text}{error}") from error
         try:
             check_value(leaf, converted, annotation)
-            check_size(leaf, converted)
         except ValueError as error:
             raise ConfigError(f"`{key}`: {error}") from error
         # 2. Collect them in a tree of sections: a section's check sees its values together.

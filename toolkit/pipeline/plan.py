@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from toolkit.config.fields import NonNegativeInt, PositiveInt, Settings
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.rates import FEATURES, FUSED, FUSIBLE, Rates, StepRate
 
@@ -22,14 +23,14 @@ class PlanError(ToolkitError):
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Settings):
     """A cluster of equal nodes, by default as in the paper (C25)."""
 
-    nodes: int = 50
+    nodes: PositiveInt = 50
     """Number of nodes. The paper does not say how many it used."""
-    cores: int = 16
+    cores: PositiveInt = 16
     """Cores per node (c4.4xlarge, C25: 16)."""
-    devices: int = 0
+    devices: NonNegativeInt = 0
     """GPUs per node (p3.16xlarge: 8)."""
     price: float = 0.0
     """Price per node and hour, in any currency; 0: costs are left out."""
@@ -39,10 +40,6 @@ class Cluster:
     """Seconds per call of the object store (C24)."""
     bandwidth: float = 50e6
     """Bytes per second of one connection to it (C24)."""
-
-    def __post_init__(self) -> None:
-        if self.nodes < 1 or self.cores < 1 or self.devices < 0:
-            raise ValueError("needs at least one node and one core, and no negative devices")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy import special
 
-from toolkit.config.fields import from_plain
+from toolkit.config.fields import Positive, Settings, from_plain
 from toolkit.environment import machine
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.executor import SUMMARY, SummaryError, read_summary
@@ -30,10 +30,10 @@ class RatesError(ToolkitError):
 
 
 @dataclass(frozen=True)
-class StepRate:
+class StepRate(Settings):
     """Speed of a step, and the bytes that it reads and writes."""
 
-    speed: float
+    speed: Positive
     """Hours of audio per hour on one core, or one device, waiting for the store not included."""
     read: float = 0.0
     """Bytes read per hour of audio."""
@@ -48,27 +48,19 @@ class StepRate:
     measured_on: str = ""
     """Data on which the speed was measured, in words."""
 
-    def __post_init__(self) -> None:
-        if not self.speed > 0:
-            raise ValueError(f"speed is {self.speed}, needs to be above 0")
-
 
 @dataclass(frozen=True)
-class Rates:
+class Rates(Settings):
     """Rates of all steps."""
 
     steps: Mapping[str, StepRate]
     """Rate of each step by name, in the order of the pipeline."""
-    seconds_per_utterance: float = 3.6
+    seconds_per_utterance: Positive = 3.6
     """Mean length of an utterance; 3.6 s are 1e9 utterances in a million hours (C35)."""
     audio_bytes: float = 256e3 / 8 * 3600
     """Bytes of audio per hour: 256 kbps (C35)."""
     measured: Mapping[str, str] = field(default_factory=dict)
     """Where and when the rates were measured: processor, date."""
-
-    def __post_init__(self) -> None:
-        if not self.seconds_per_utterance > 0:
-            raise ValueError("seconds_per_utterance must be above 0")
 
     def with_speed(self, name: str, speed: float, device: bool = False) -> "Rates":
         """Return rates with another speed of one step, on a core or on a device."""

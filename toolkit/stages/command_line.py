@@ -4,6 +4,7 @@ import difflib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +27,6 @@ from toolkit.environment import usable_cpus
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 from toolkit.processes.devices import check_device
-from toolkit.processes.profiler import py_spy
 from toolkit.processes.watchdog import WorkerLostError
 from toolkit.processes.workers import freeze_imports, import_modules
 from toolkit.stages.declaration import Declaration, RunOptions
@@ -347,7 +347,7 @@ def _profile(recipe: Declaration, directory: RunDirectory, options: RunOptions) 
     selection = ["--stage", str(number), "--stop-stage", str(number)]
     selection += ["--force", str(number)] if options.forced else []
     program = [sys.executable, script, *_without_profile_stage(arguments), *selection]
-    profiler = py_spy(output)
+    profiler = _py_spy(output)
     directory.refuse_links(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     interrupts: list[int] = []
@@ -364,6 +364,27 @@ def _profile(recipe: Declaration, directory: RunDirectory, options: RunOptions) 
     state = Planner(directory, recipe.stages, options.config).state(stage)
     if not state.done:
         raise ProfileError(f"stage {number} is {state}")
+
+
+def _py_spy(output: Path) -> list[str]:
+    """Return the command under which a Python program, appended to it, has its flame graph drawn.
+
+    py-spy exits with 0 whatever the program's exit status is.
+
+    Args:
+      output: the SVG file; its folder must exist.
+
+    Raises:
+      ProfileError: there is no py-spy in this environment or on the PATH.
+    """
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    program = shutil.which("py-spy", path=folders)
+    if program is None:
+        raise ProfileError(
+            "profiles are drawn by py-spy, which is not installed: "
+            f"{sys.executable} -m pip install py-spy"
+        )
+    return [program, "record", "--subprocesses", "--output", str(output), "--"]
 
 
 def _without_profile_stage(arguments: Sequence[str]) -> list[str]:

@@ -8,13 +8,13 @@ import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from toolkit.errors import ToolkitError
+from toolkit.stages.log import timestamp
 from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
 from toolkit.stages.signals import cleanups
 from toolkit.storage.digests import Digests
@@ -93,7 +93,7 @@ class RunDirectory:
             holder = {
                 "pid": os.getpid(),
                 "host": socket.gethostname(),
-                "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+                "since": timestamp(),
                 "command": command,
             }
             try:

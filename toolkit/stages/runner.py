@@ -4,7 +4,6 @@ import itertools
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from toolkit.stages.background import BackgroundError, BackgroundStages, Buffere
 from toolkit.stages.declaration import RunOptions, Stage
 from toolkit.stages.directory import TRASHES, RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import broadcast_stage
-from toolkit.stages.log import StageLog, duration, headline, toolkit_logs
+from toolkit.stages.log import StageLog, duration, headline, timestamp, toolkit_logs
 from toolkit.stages.marker import Attempt, Marker, Progress, Provenance, code_version
 from toolkit.stages.plan import Planner, is_outside, join_reasons
 from toolkit.stages.run import DeclarationError, Run, StageOutputs, plain_headline
@@ -124,7 +123,7 @@ class Runner:
             self.stage_log.write(f"   {earlier}{state}")
         provenance, seconds_before = self._resume(number)
         self.directory.failure(number).unlink(missing_ok=True)
-        started = _now()
+        started = timestamp()
         provenance.attempts.append(Attempt(started, self.code, numeric_environment()))
         run = Run(
             number,
@@ -151,7 +150,7 @@ class Runner:
                 outputs=self._outputs(run),
                 command=options.command,
                 started=started,
-                ended=_now(),
+                ended=timestamp(),
                 seconds=round(run.seconds, 3),
                 headline=numbers,
                 peak_bytes=memory.peak_bytes,
@@ -220,7 +219,7 @@ class Runner:
         message = printable(str(user_error) if user_error else f"{type(error).__name__}: {error}")
         text = printable("".join(traceback.format_exception(error)))
         try:
-            self.directory.write(path, f"{' '.join(message.split())}\n\n{_now()}\n{text}")
+            self.directory.write(path, f"{' '.join(message.split())}\n\n{timestamp()}\n{text}")
             where = f" (traceback in {path})"
         except (OSError, LinkError):
             where = ""
@@ -361,7 +360,3 @@ def refusal(number: int, changes: Sequence[str]) -> str:
         "continue it with the present ones, which its marker will then list beside the earlier "
         f"ones, add --accept-code-change; to start the stage over, --force {number}"
     )
-
-
-def _now() -> str:
-    return datetime.now().astimezone().isoformat(timespec="seconds")

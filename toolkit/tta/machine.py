@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.config.fields import NonNegative, Settings, from_plain
 from toolkit.config.settings import read_yaml
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
@@ -266,18 +267,18 @@ class PlatformError(ToolkitError):
 
 
 @dataclass(frozen=True)
-class Price:
+class Price(Settings):
     """The price of a platform, as the user has entered it in a file."""
 
     name: str
     """The platform's name on the page."""
-    total: float | None = None
+    total: NonNegative | None = None
     """Price of the machine without storage (A29)."""
-    devices: float | None = None
+    devices: NonNegative | None = None
     """Price of its accelerators alone."""
-    processors: float | None = None
+    processors: NonNegative | None = None
     """Price of its processors alone."""
-    per_hour: float | None = None
+    per_hour: NonNegative | None = None
     """Rent of the machine per hour, for the cost of training by DAWNBench's rule."""
     currency: str = "USD"
     """Currency of all prices."""
@@ -286,14 +287,10 @@ class Price:
     note: str = ""
     """Further details, such as the main board or the connections of devices."""
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
+    def check(self) -> None:
+        """Refuse a platform without a name."""
+        if not self.name:
             raise ValueError("a platform needs a name")
-        for key in ("total", "devices", "processors", "per_hour"):
-            value = getattr(self, key)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (number and value >= 0):
-                raise ValueError(f"{key} is {value!r}, not a price")
 
 
 def read_prices(path: Path) -> list[Price]:
@@ -316,8 +313,9 @@ def read_prices(path: Path) -> list[Price]:
                 )
                 raise PlatformError(f"{path}: unknown key `{key}`; {hint}")
         try:
-            prices.append(Price(**{**entry, "as_of": str(entry.get("as_of", ""))}))
-        except (TypeError, ValueError) as error:
+            # YAML reads a date as such.
+            prices.append(from_plain(Price, {**entry, "as_of": str(entry.get("as_of", ""))}))
+        except ValueError as error:
             raise PlatformError(f"{path}: {error}") from error
     return prices
 

@@ -13,7 +13,7 @@ import torch
 from toolkit.config.fields import from_plain
 from toolkit.config.settings import to_plain
 from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.lang.units import load_units
 from toolkit.models.config import CtcConfig
 from toolkit.models.store import load_model
@@ -112,7 +112,7 @@ def train_by_plan(
     records = Records(root / plan.records)
     about["system"] = _described(plan, records.dimension, units.size)
     # 3. Train, with readers for the training and the validation records.
-    normaliser = Normaliser.load(root / evaluation.normaliser)
+    normaliser = Cmvn.load(root / evaluation.normaliser)
     with ExitStack() as stack:
         data, valid = (
             stack.enter_context(

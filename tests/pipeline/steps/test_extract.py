@@ -50,8 +50,10 @@ def test_features_and_causal_means_are_those_of_the_audio(
         state = states.get(record.speaker, CmnState.empty(8))
         expected = frontend(load_audio(audio[record.id[:3]])).half()
         assert torch.equal(extracted.load(record.id), expected.float())
-        assert extracted.state(record.id).frames == state.frames
-        torch.testing.assert_close(extracted.state(record.id).sum, state.sum, rtol=1e-12, atol=0)
+        assert extracted.cmn_state(record.id).frames == state.frames
+        torch.testing.assert_close(
+            extracted.cmn_state(record.id).sum, state.sum, rtol=1e-12, atol=0
+        )
         states[record.speaker] = state.after(expected, counted_frames(expected, "fbank"))
 
 
@@ -71,7 +73,7 @@ def test_the_recipes_extraction_gives_the_same_store(cuts, here, store, tmp_path
     for record in records:
         name = record.id[:3]
         assert torch.equal(extracted.load(record.id), recipe_features.load(name))
-        assert torch.equal(extracted.state(record.id).sum, recipe_features.state(name).sum)
+        assert torch.equal(extracted.cmn_state(record.id).sum, recipe_features.cmn_state(name).sum)
 
 
 @pytest.mark.parametrize("layout", ["single", "in-place"])
@@ -113,7 +115,7 @@ def test_broken_audio_fails_only_its_utterance(lake, records, here, store, tmp_p
     assert str(tmp_path) not in str(reasons)  # the same wherever the lake lies
     extracted = opened(store, tmp_path / "f", result)
     assert extracted.ids == [first[0].id, first[5].id]
-    assert extracted.state(first[5].id).frames == extracted.num_frames(first[0].id)
+    assert extracted.cmn_state(first[5].id).frames == extracted.num_frames(first[0].id)
     listed = (tmp_path / "f" / "failed.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in listed] == [record.id for record in broken[1:5]]
 
