@@ -8,9 +8,9 @@ from toolkit.lang.lexicon import Lexicon
 
 def test_the_nearest_pronunciation_counts():
     lexicon = Lexicon({"A": [("X", "Y", "Z"), ("X", "Z")], "B": [("X",)], "C": [("Y", "Z")]})
-    found = compare({"A": ("X", "Z", "Z"), "B": ("X",), "C": ()}, lexicon)
-    assert found == Guessed(words=3, wrong=2, phones=3 + 1 + 2, errors=1 + 0 + 2)
-    assert str(found) == "PER 50.00 % [ 3 / 6 ], WER 66.67 % [ 2 / 3 ]"
+    errors = compare({"A": ("X", "Z", "Z"), "B": ("X",), "C": ()}, lexicon)
+    assert errors == Guessed(words=3, wrong=2, phones=3 + 1 + 2, errors=1 + 0 + 2)
+    assert str(errors) == "PER 50.00 % [ 3 / 6 ], WER 66.67 % [ 2 / 3 ]"
 
 
 def test_plain_rules_are_learnt(tmp_path):
