@@ -92,18 +92,23 @@ def test_fmllr_undoes_known_distortions(training, speech, distorted, tmp_path):
 
 def test_a_second_estimate_does_not_lower_the_likelihood(training, distorted, tmp_path):
     moved = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
-    once = moved.adapt(training.system("tri", cepstra=distorted.cepstra))
-    twice = moved.adapt(once)
-    assert system_log_likelihood(distorted, twice) >= system_log_likelihood(distorted, once) - 1e-5
+    first_estimate = moved.adapt(training.system("tri", cepstra=distorted.cepstra))
+    second_estimate = moved.adapt(first_estimate)
+    assert (
+        system_log_likelihood(distorted, second_estimate)
+        >= system_log_likelihood(distorted, first_estimate) - 1e-5
+    )
 
 
 def test_speakers_without_statistics_keep_their_transforms(training, distorted, tmp_path):
     moved = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
-    once = moved.adapt(training.system("tri", cepstra=distorted.cepstra)).features
-    assert len(once.transforms) == 3
-    transforms = refined([SpeakerStatistics({})], [[]], once)
-    assert {*transforms} == {*once.transforms}
-    assert all(torch.equal(transforms[speaker], once.transforms[speaker]) for speaker in transforms)
+    adapted = moved.adapt(training.system("tri", cepstra=distorted.cepstra)).features
+    assert len(adapted.transforms) == 3
+    transforms = refined([SpeakerStatistics({})], [[]], adapted)
+    assert {*transforms} == {*adapted.transforms}
+    assert all(
+        torch.equal(transforms[speaker], adapted.transforms[speaker]) for speaker in transforms
+    )
 
 
 def test_each_transform_is_estimated_after_the_speakers_last_partition(

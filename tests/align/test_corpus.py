@@ -91,19 +91,19 @@ def test_finished_shards_are_kept(lang, tmp_path):
     first = CertainScorer()
     align(first, lang, tmp_path / "ali")
     bytes_before = (tmp_path / "ali/ali.000000.tar").read_bytes()
-    again = CertainScorer()
+    scorer = CertainScorer()
     (tmp_path / "ali/ali.000001.tar").unlink()
     (tmp_path / "ali/ali.000000.tsv").write_text("header\na\tok\t-1.0\t10.0\t\n")
-    align(again, lang, tmp_path / "ali")
-    assert again.scored_utterances == ["short", "c"]
+    align(scorer, lang, tmp_path / "ali")
+    assert scorer.scored_utterances == ["short", "c"]
     assert (tmp_path / "ali/ali.000000.tar").read_bytes() == bytes_before
 
 
 def test_finished_shards_are_not_aligned_again(lang, tmp_path):
     first = align(CertainScorer(), lang, tmp_path / "ali")
-    again = CertainScorer()
-    assert align(again, lang, tmp_path / "ali") == first
-    assert again.scored_utterances == []
+    scorer = CertainScorer()
+    assert align(scorer, lang, tmp_path / "ali") == first
+    assert scorer.scored_utterances == []
 
 
 def test_too_many_failures_name_utterance_and_reason(lang, tmp_path):

@@ -174,11 +174,11 @@ def test_alignment_is_compared_with_a_reference(bundle, corpus, tmp_path):
     arguments = ["align", "--model", bundle, "--audio-dir", audio, "--text", text]
     arguments = [*map(str, arguments), "--out", str(tmp_path / "out")]
     assert CliRunner().invoke(main, arguments).exit_code == 0
-    late = [
+    shifted = [
         (e.utterance, e.channel, [TimedToken(e.token, e.start + 0.03, e.end + 0.03)])
         for e in read_ctm(tmp_path / "out/words.ctm")
     ]
-    write_ctm(late, tmp_path / "late.ctm")
+    write_ctm(shifted, tmp_path / "late.ctm")
     result = CliRunner().invoke(main, [*arguments, "--reference", str(tmp_path / "late.ctm")])
     assert result.exit_code == 0
     assert "words compared: 12\n" in result.output

@@ -30,9 +30,9 @@ def assert_same(system, reloaded, utterance="bert-02"):
 def test_a_saved_system_loads_unchanged(training, name, tmp_path):
     system = training.system(name)
     system.save(tmp_path)
-    again = GmmSystem.load(tmp_path, system.features.path)
-    assert again.features.transforms == {}  # they are the speakers', not the system's
-    assert_same(system, again.adapted(system.features.transforms))
+    loaded = GmmSystem.load(tmp_path, system.features.path)
+    assert loaded.features.transforms == {}  # they are the speakers', not the system's
+    assert_same(system, loaded.adapted(system.features.transforms))
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (training.root / name / path.name).read_bytes()
 

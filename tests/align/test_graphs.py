@@ -67,6 +67,6 @@ def test_an_open_ended_graph_may_end_in_any_state(compiler):
 
 def test_a_compiler_survives_pickling_after_use(compiler):
     graph = compiler.compile(["A", "AB"])
-    again = pickle.loads(pickle.dumps(compiler)).compile(["A", "AB"])
-    assert dump_fst(graph.fst) == dump_fst(again.fst)
-    assert graph.pdfs.tolist() == again.pdfs.tolist()
+    graph_of_copy = pickle.loads(pickle.dumps(compiler)).compile(["A", "AB"])
+    assert dump_fst(graph.fst) == dump_fst(graph_of_copy.fst)
+    assert graph.pdfs.tolist() == graph_of_copy.pdfs.tolist()

@@ -91,11 +91,11 @@ def test_a_killed_training_continues_to_the_same_bytes(training, name, tmp_path,
         killer.arm(item)
         with pytest.raises(KeyboardInterrupt):
             training(name, tmp_path)
-    done = []
-    headline = training(name, tmp_path, progress=lambda *counts: done.append(counts))
+    progress = []
+    headline = training(name, tmp_path, progress=lambda *counts: progress.append(counts))
     iterations = training.configs[name].em.iterations
-    assert done == [(i, iterations) for i in range(done[0][0], iterations + 1)]
-    assert done[0][0] > 1  # what was finished has not been done again
+    assert progress == [(i, iterations) for i in range(progress[0][0], iterations + 1)]
+    assert progress[0][0] > 1  # what was finished has not been done again
     assert headline == training.headlines[name]
     assert file_contents(tmp_path) == file_contents(training.root / name)
 

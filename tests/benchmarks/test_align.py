@@ -56,9 +56,9 @@ def test_synthetic_speech_sounds_like_its_model(speech):
     scores = speech.gmm.log_likelihoods(spoken.features)
     best = scores.argmax(1) == speech.senones.pdfs(spoken.states)
     assert 0.45 < best.float().mean() < 0.75  # as with real speech, see SPREAD
-    again = SyntheticSpeech.make(words=200).utterance(3, 8.0)
-    assert again.words == spoken.words
-    assert torch.equal(again.features, spoken.features)
+    redrawn = SyntheticSpeech.make(words=200).utterance(3, 8.0)
+    assert redrawn.words == spoken.words
+    assert torch.equal(redrawn.features, spoken.features)
     assert not torch.equal(speech.utterance(4, 8.0).features[:500], spoken.features[:500])
 
 

@@ -51,9 +51,9 @@ def test_confusions_make_errors():
 
 
 def test_material_is_the_same_in_every_call_and_fits(material):
-    again = SyntheticCtcTask.make(words=200, utterances=2, sentences=300)
-    assert again.texts == material.texts
-    for redrawn, drawn in zip(again.posteriors, material.posteriors, strict=True):
+    redrawn_material = SyntheticCtcTask.make(words=200, utterances=2, sentences=300)
+    assert redrawn_material.texts == material.texts
+    for redrawn, drawn in zip(redrawn_material.posteriors, material.posteriors, strict=True):
         assert np.array_equal(redrawn, drawn)
         assert redrawn.shape == (FRAMES, material.units.size)
     for text in material.texts:

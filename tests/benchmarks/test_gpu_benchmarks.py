@@ -62,8 +62,8 @@ def test_the_command_takes_a_device_where_the_benchmark_does(monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_reported():
-    done = CliRunner().invoke(main, ["train", "--device", "cuda"])
-    assert "torch finds no GPU" in done.output
+    result = CliRunner().invoke(main, ["train", "--device", "cuda"])
+    assert "torch finds no GPU" in result.output
 
 
 def test_large_batches_divide_the_chunks_of_the_synthetic_corpus():

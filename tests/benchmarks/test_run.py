@@ -124,9 +124,9 @@ def fake_benchmark(monkeypatch):
 
 def test_a_table_is_printed_and_written(fake_benchmark, tmp_path):
     fake_benchmark(1.0)
-    done = invoke("planted", "--json", tmp_path / "table.json")
-    assert done.exit_code == 0, done.output
-    assert "runs / s" in done.stdout
+    result = invoke("planted", "--json", tmp_path / "table.json")
+    assert result.exit_code == 0, result.output
+    assert "runs / s" in result.stdout
     assert json.loads((tmp_path / "table.json").read_text())["rows"][0]["name"] == "limit"
     printed = invoke("planted", "--json", "-")
     assert json.loads(printed.stdout)["baseline"] == "limit"
@@ -139,17 +139,17 @@ def test_a_table_is_printed_and_written(fake_benchmark, tmp_path):
 def test_a_missed_target_is_the_exit_status(fake_benchmark, ratio, status, outcome):
     target = Target("ours, of the limit", 0.9, rate_ratio("ours", "limit"))
     fake_benchmark(ratio, TARGETS=(target,), SMOKE={"amount": 0.1})
-    done = invoke("planted")
-    assert done.exit_code == status
-    assert f"ours, of the limit: {ratio} (at least 0.9, {outcome})" in done.stdout
+    result = invoke("planted")
+    assert result.exit_code == status
+    assert f"ours, of the limit: {ratio} (at least 0.9, {outcome})" in result.stdout
     assert invoke("planted", "--smoke").exit_code == 0  # too small to be judged
 
 
 def test_unmeasured_rows_miss_no_target(fake_benchmark):
     fake_benchmark(1.0, TARGETS=(Target("a peer", 0.9, rate_ratio("ours", "peer")),))
-    done = invoke("planted")
-    assert done.exit_code == 0
-    assert "a peer: not measured here" in done.stdout
+    result = invoke("planted")
+    assert result.exit_code == 0
+    assert "a peer: not measured here" in result.stdout
 
 
 def test_targets_are_met_from_either_side():
@@ -180,9 +180,9 @@ def test_a_device_is_an_option_of_benchmarks_that_take_one():
 
 
 def test_an_unknown_name_is_refused():
-    done = invoke("slow")
-    assert done.exit_code == 2
-    assert "No such command 'slow'" in done.stderr
+    result = invoke("slow")
+    assert result.exit_code == 2
+    assert "No such command 'slow'" in result.stderr
     assert "features" in invoke("--help").stdout
 
 
@@ -194,16 +194,16 @@ def test_all_run_in_processes_of_their_own_and_failures_are_named(monkeypatch):
         return SimpleNamespace(returncode=int(command[3] == "align"))
 
     monkeypatch.setattr(run.subprocess, "run", process)
-    done = invoke("all", "--smoke")
+    result = invoke("all", "--smoke")
     assert commands == [[name, "--smoke"] for name in ALL]
-    assert done.exit_code == 1
-    assert "failed or missed a target: align" in done.output
+    assert result.exit_code == 1
+    assert "failed or missed a target: align" in result.output
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_a_smoke_run_works(name):
     command = [sys.executable, "-m", "benchmarks", name, "--smoke", "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["commit"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["commit"]

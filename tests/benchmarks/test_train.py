@@ -53,6 +53,6 @@ def test_lattice_free_steps_learn_and_count_scored_frames(tmp_path):
     assert steps.run() == 6 * 600 / 3 + 6 * 600 / 3  # two epochs of one batch
     trained_weights = steps.model.parameters()
     assert all(not torch.equal(a, b) for a, b in zip(initial_weights, trained_weights, strict=True))
-    alone = CriterionAlone(steps)
-    assert alone.run() == 6 * 600 / 3
-    assert alone.scores.grad.abs().sum() > 0
+    criterion = CriterionAlone(steps)
+    assert criterion.run() == 6 * 600 / 3
+    assert criterion.scores.grad.abs().sum() > 0

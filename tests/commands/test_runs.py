@@ -177,8 +177,8 @@ def test_an_unfinished_run_is_listed_with_its_decoded_results(recipe):
 def test_newer_decodes_replace_rows_of_the_last_stage(recipe):
     run(recipe)
     rows = json.loads((recipe / "exp/demo/results.json").read_text())
-    again, unlisted = {**rows[0], "wer": 1.5}, {**rows[0], "system": "z", "wer": 0.5}
-    for row in (again, unlisted):
+    updated, unlisted = {**rows[0], "wer": 1.5}, {**rows[0], "system": "z", "wer": 0.5}
+    for row in (updated, unlisted):
         folder = recipe / "exp/demo/decode" / row["system"]
         folder.mkdir(parents=True)
         (folder / "rows.json").write_text(json.dumps([row]))

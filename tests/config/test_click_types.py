@@ -115,15 +115,15 @@ def test_bytes_that_cannot_be_printed_are_reported():
         "type(main).get_command = click.Group.get_command; main(['written', '--out', '-'])"
     )
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", script],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
-    assert done.returncode == 1
-    assert done.stderr == "Error: standard output cannot be written (No space left on device)\n"
+    assert process.returncode == 1
+    assert process.stderr == "Error: standard output cannot be written (No space left on device)\n"
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf", "1e999"])

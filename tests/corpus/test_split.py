@@ -62,14 +62,14 @@ def test_holding_out_everybody_is_refused():
 
 def test_utterances_are_held_out_by_their_ids():
     cuts = utterances(["only"], each=40)
-    twice = [*cuts, cuts[7], *reversed(cuts)]
-    train, held_out = hold_out_utterances(twice, ("dev", "test"), 0.1)
+    duplicated = [*cuts, cuts[7], *reversed(cuts)]
+    train, held_out = hold_out_utterances(duplicated, ("dev", "test"), 0.1)
     ids = [{cut.id for cut in part} for part in (train, held_out["dev"], held_out["test"])]
     assert [len(part) for part in ids] == [32, 4, 4]
     assert set.union(*ids) == {cut.id for cut in cuts}
-    assert len(train) + len(held_out["dev"]) + len(held_out["test"]) == len(twice)
-    again = [hold_out_utterances(cuts, ("dev", "test"), 0.1, n)[1] for n in (0, 1, 5)]
-    dev = [{cut.id for cut in splits["dev"]} for splits in again]
+    assert len(train) + len(held_out["dev"]) + len(held_out["test"]) == len(duplicated)
+    rotations = [hold_out_utterances(cuts, ("dev", "test"), 0.1, n)[1] for n in (0, 1, 5)]
+    dev = [{cut.id for cut in splits["dev"]} for splits in rotations]
     assert dev[0] == ids[1]
     assert not dev[0] & dev[1]
     assert dev[2] == dev[0]

@@ -82,8 +82,8 @@ def test_posteriors_are_added_with_their_weights(system_folders):
     assert second.confidence == pytest.approx(0.5 * 0.4 + 0.5 * 0.7)
     assert (first.start_s, first.end_s, second.end_s) == pytest.approx((0.0, 1.0, 2.0))
     assert combined["u-2"][0].confidence == pytest.approx(0.8)
-    alone = combine(systems, Combination((1.0, 0.0)), words)
-    assert texts(alone) == {"u-1": "ONE TWO", "u-2": "TWO", "u-3": ""}
+    first_system_only = combine(systems, Combination((1.0, 0.0)), words)
+    assert texts(first_system_only) == {"u-1": "ONE TWO", "u-2": "TWO", "u-3": ""}
     assert combine(systems, Combination((0.5, 0.5)), words, jobs=2) == combined
 
 
@@ -112,12 +112,12 @@ def test_tuning_finds_the_fewest_errors_and_the_most_equal_weights(system_folder
     assert tuning.tried[tuning.best][:2] == (0, 4)
     for combination, (errors, units, _) in tuning.tried.items():
         hypotheses = texts(combine(systems, combination, words))
-        wrong = sum(
+        num_errors = sum(
             sum(x != y for x, y in zip(hypotheses[u].split(), REFERENCES[u].split(), strict=False))
             + abs(len(hypotheses[u].split()) - len(REFERENCES[u].split()))
             for u in REFERENCES
         )
-        assert (errors, units) == (wrong, 4)
+        assert (errors, units) == (num_errors, 4)
     third = [*systems, replace(systems[0], lattice=False)]
     tried = tune_combination([(third, REFERENCES)], words).tried
     # A linear lattice has no best path to compare with.
@@ -175,8 +175,11 @@ def test_transcripts_vote_without_times(tmp_path):
 def test_systems_without_utterances_write_nothing(tmp_path):
     (tmp_path / "empty").write_text("")
     command = ["combine", "--out", str(tmp_path / "out"), str(tmp_path / "empty")]
-    done = CliRunner().invoke(cli.main, command)
-    assert (done.exit_code, done.stderr) == (1, f"Error: no utterance in {tmp_path / 'empty'}\n")
+    result = CliRunner().invoke(cli.main, command)
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"Error: no utterance in {tmp_path / 'empty'}\n",
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -225,15 +228,19 @@ def test_the_command_tunes_scores_and_writes(system_folders, tmp_path):
     assert lines[1].startswith("%WER 0.00 [ 0 / 4, ")
     assert (tmp_path / "out/text").read_text() == "u-1 ONE THREE\nu-2 TWO\nu-3 ONE\n"
     assert [e.token for e in read_ctm(tmp_path / "out/words.ctm")] == ["ONE", "THREE", "TWO", "ONE"]
-    again = CliRunner().invoke(cli.main, [*arguments, *lines[0].split(), *map(str, system_folders)])
-    assert again.output.splitlines() == lines[1:]
+    with_weights = CliRunner().invoke(
+        cli.main, [*arguments, *lines[0].split(), *map(str, system_folders)]
+    )
+    assert with_weights.output.splitlines() == lines[1:]
     with_rule = CliRunner().invoke(
         cli.main, [*arguments, "--tune", "--rule", "best", *map(str, system_folders)]
     )
     assert with_rule.output.startswith("--rule best --weight ")
     assert "--rule" not in with_rule.output.splitlines()[1]
-    alone = CliRunner().invoke(cli.main, [*arguments, "--rule", "best", str(system_folders[0])])
-    assert alone.output.startswith("%WER 50.00 [ 2 / 4, ")
+    first_system_only = CliRunner().invoke(
+        cli.main, [*arguments, "--rule", "best", str(system_folders[0])]
+    )
+    assert first_system_only.output.startswith("%WER 50.00 [ 2 / 4, ")
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])

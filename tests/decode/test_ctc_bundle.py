@@ -320,9 +320,9 @@ def test_the_commands_take_the_bundle(bundle, audio, tmp_path):
     assert len(timed.splitlines()) > 3
     out = tmp_path / "exported"
     run("export", "--model", final, "--format", "torchscript", "--out", out)
-    about = json.loads((out / "metadata.json").read_text())
-    assert about["units"] == UNITS.symbols
-    assert about["frontend"]["num_mel_bins"] == 8
+    metadata = json.loads((out / "metadata.json").read_text())
+    assert metadata["units"] == UNITS.symbols
+    assert metadata["frontend"]["num_mel_bins"] == 8
 
 
 def test_a_folder_is_aligned(bundle, audio, tmp_path):

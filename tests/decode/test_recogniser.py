@@ -50,16 +50,18 @@ def test_the_running_mean_restarts_with_each_utterance(bundle, stored):
     recogniser = NetworkRecogniser(folder)
     features = stored(recogniser.frontend)
     store = FeatureStore(features)
-    alone = {name: recogniser.recognise_features(store.load(name)).text for name in store.ids}
+    without_mean = {
+        name: recogniser.recognise_features(store.load(name)).text for name in store.ids
+    }
     with_mean = {
         name: recogniser.recognise_features(store.load(name), store.state(name)).text
         for name in store.ids
     }
-    assert alone != with_mean
+    assert without_mean != with_mean
     for jobs in 1, 3:
         texts = recognise_alone(folder, features, jobs)
         assert list(texts) == store.ids
-        assert texts == alone
+        assert texts == without_mean
 
 
 def test_the_text_of_an_utterance_without_features_is_empty(bundle, stored):

@@ -195,8 +195,8 @@ def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5), nbest=None, fai
 
 def test_nbest_lists_of_the_decode_are_reused(recogniser, tmp_path, decoder):
     model, scorers = Preference("NO NO"), noisy_scorers(recogniser)
-    once = replace(decoder, config=replace(CONFIG, scales=(1.0,)))
-    expected = rescore(recogniser, once, model, tmp_path / "expected")
+    rescoring_decoder = replace(decoder, config=replace(CONFIG, scales=(1.0,)))
+    expected = rescore(recogniser, rescoring_decoder, model, tmp_path / "expected")
     folder, lang = tmp_path / "decode", recogniser.folder / "lang"
     arguments = (scorers, ["dev"], decoder, Weights(1.0), lang, recogniser.senones)
     write_nbest_and_ctm(*arguments, NbestConfig(25), folder, jobs=1)
@@ -215,13 +215,15 @@ def test_nbest_lists_of_the_decode_are_reused(recogniser, tmp_path, decoder):
             for line in path.read_text().splitlines()
         ]
         assert [x.decode_seconds for x in lists] == written
-    once = replace(once, graph=tmp_path / "removed")  # which another search would need
+    rescoring_decoder = replace(
+        rescoring_decoder, graph=tmp_path / "removed"
+    )  # which another search would need
     nbest = {split: folder / split / "nbest" for split in scorers}
     out = tmp_path / "out"
-    assert rescore(recogniser, once, model, out, nbest=nbest) == expected
+    assert rescore(recogniser, rescoring_decoder, model, out, nbest=nbest) == expected
     for name in ("test/text", "grid.tsv", "weights.json", "calibration.json"):
         assert (out / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
-    at_another_scale = replace(once, config=replace(CONFIG, scales=(0.5,)))
+    at_another_scale = replace(rescoring_decoder, config=replace(CONFIG, scales=(0.5,)))
     with pytest.raises(ToolkitError, match="removed"):
         rescore(recogniser, at_another_scale, model, tmp_path / "other", nbest=nbest)
     (folder / "dev/nbest/nbest.000000.jsonl").write_text('{"utterance": "b"}')
@@ -260,12 +262,12 @@ def test_a_rescorer_is_written_read_and_chooses(tmp_path):
     rescorer = Rescorer(model, RescoringWeights(0.5, 0.1, 0.0))
     model.save(tmp_path)
     rescorer.weights.save(tmp_path / WEIGHTS)
-    again = Rescorer.load(tmp_path)
-    assert again.weights == rescorer.weights
+    loaded = Rescorer.load(tmp_path)
+    assert loaded.weights == rescorer.weights
     neural = [scores.sum() for scores in model.score(LISTED.sentences)]
     best = int(np.argmax(rescorer.weights.total(LISTED, np.array(neural))))
-    assert again.best(LISTED) == LISTED.texts[best]
-    assert again.best(NbestList((), (), (), ())) == ""
+    assert loaded.best(LISTED) == LISTED.texts[best]
+    assert loaded.best(NbestList((), (), (), ())) == ""
     lists = neural_scores(model, [LISTED, NbestList((), (), (), ()), replace(LISTED)])
     assert [len(x) for x in lists] == [3, 0, 3]
     assert lists[2] == pytest.approx(lists[0])

@@ -307,20 +307,20 @@ def test_empty_standard_input_is_no_list_of_paths(read, stdin):
 
 
 @pytest.mark.parametrize(
-    ("ids", "way"), [("stem", "--ids relative.* or --ids path"), ("relative", "with --ids path")]
+    ("ids", "remedy"), [("stem", "--ids relative.* or --ids path"), ("relative", "with --ids path")]
 )
-def test_a_remedy_for_equal_names_is_advised(tmp_path, ids, way):
+def test_a_remedy_for_equal_names_is_advised(tmp_path, ids, remedy):
     inputs = Inputs(ids=ids)
     sources = inputs.sources(["x/s.wav", "s.flac"], io.BytesIO(), tmp_path)
-    with pytest.raises(SourceError, match=f"would both have the id s: .*{way}"):
+    with pytest.raises(SourceError, match=f"would both have the id s: .*{remedy}"):
         check_ids(sources, ids)
     check_ids(Inputs(ids="path").sources(["x/s.wav", "s.flac"], io.BytesIO(), tmp_path), "path")
-    twice = Inputs(ids="path").sources(["s.flac", "s.flac"], io.BytesIO(), tmp_path)
+    duplicates = Inputs(ids="path").sources(["s.flac", "s.flac"], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match="give each once"):
-        check_ids(twice, "path")
-    twice = inputs.sources(["x/../s.wav", "s.wav"], io.BytesIO(), tmp_path)
+        check_ids(duplicates, "path")
+    duplicates = inputs.sources(["x/../s.wav", "s.wav"], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match="the same file: give each once"):
-        check_ids(twice, ids)
+        check_ids(duplicates, ids)
     for kind in (ids, "path"):
         spaced = Inputs(ids=kind).sources(["x y/a b.wav", "x y/a_b.wav"], io.BytesIO(), tmp_path)
         with pytest.raises(SourceError, match="rename one"):

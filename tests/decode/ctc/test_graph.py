@@ -78,8 +78,8 @@ def graph_logprob(model, words):
 
 def is_spelled_by(text, labels, units):
     """Whether each word is written as the units write it."""
-    apart = [symbol for symbol in labels if units.symbols[symbol] != " "]
-    return apart == [label for word in text.split() for label in units.encode(word)]
+    letters = [symbol for symbol in labels if units.symbols[symbol] != " "]
+    return letters == [label for word in text.split() for label in units.encode(word)]
 
 
 @pytest.mark.parametrize("seed", range(4))

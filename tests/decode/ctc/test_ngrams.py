@@ -61,10 +61,10 @@ def test_mass_is_the_sum_over_words(model, change):
     model = change(model)
     ngrams = Ngrams.of(model, [*WORDS, "F"])  # two words share <UNK>
     for _, state in states(ngrams, 3):
-        alone = [math.exp(step(ngrams.arrays, state, word)[0]) for word in range(6)]
+        word_probabilities = [math.exp(step(ngrams.arrays, state, word)[0]) for word in range(6)]
         for first in range(7):
             for last in range(first, 7):
-                expected = sum(alone[first:last])
+                expected = sum(word_probabilities[first:last])
                 assert mass(ngrams.arrays, state, first, last) == pytest.approx(expected, abs=1e-12)
         if change is not sparse:
             assert mass(ngrams.arrays, state, 0, 6) + math.exp(

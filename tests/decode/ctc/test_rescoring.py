@@ -62,10 +62,10 @@ def posteriors(text, seed=0):
 @given(st.floats(0.1, 4.0), st.floats(-3.0, 3.0))
 def test_the_weights_of_a_search_are_those_of_its_lists(lm_weight, word_bonus):
     config = WordsConfig(width=8, lm_weight=lm_weight, word_bonus=word_bonus)
-    again = nbest_search_config(config, to_weights(config), count=20)
-    assert again.lm_weight == pytest.approx(lm_weight)
-    assert again.word_bonus == pytest.approx(word_bonus)
-    assert (again.width, again.nbest) == (20, 20)
+    restored = nbest_search_config(config, to_weights(config), count=20)
+    assert restored.lm_weight == pytest.approx(lm_weight)
+    assert restored.word_bonus == pytest.approx(word_bonus)
+    assert (restored.width, restored.nbest) == (20, 20)
     assert nbest_search_config(config, to_weights(config), count=5).width == 8
 
 
@@ -79,10 +79,16 @@ def test_scores_are_split_into_parts_and_summed_again():
     assert listed.lm == pytest.approx(expected)
     # Another weight of the language model changes its share of the scores alone.
     reweighted = nbest_search_config(WIDE, Weights(2.0, -1.0), 20)
-    again = WordsDecoder(UNITS, WORDS, LM, reweighted).decode(posteriors("THE BIG BALL"))
-    apart = dict(zip(listed.texts, listed.acoustic, strict=True))
-    acoustic = to_nbest_list(again, LM, reweighted).acoustic
-    common = [(apart[h.text], a) for h, a in zip(again, acoustic, strict=True) if h.text in apart]
+    reweighted_hypotheses = WordsDecoder(UNITS, WORDS, LM, reweighted).decode(
+        posteriors("THE BIG BALL")
+    )
+    acoustic_by_text = dict(zip(listed.texts, listed.acoustic, strict=True))
+    acoustic = to_nbest_list(reweighted_hypotheses, LM, reweighted).acoustic
+    common = [
+        (acoustic_by_text[h.text], a)
+        for h, a in zip(reweighted_hypotheses, acoustic, strict=True)
+        if h.text in acoustic_by_text
+    ]
     assert len(common) > 5
     assert [a for a, _ in common] == pytest.approx([b for _, b in common], abs=1e-3)
     total = RescoringWeights.of(0.0, to_weights(config)).total(listed, np.zeros(len(hypotheses)))

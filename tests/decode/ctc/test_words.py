@@ -302,9 +302,9 @@ def test_jobs_change_nothing():
     units, words = Toy(" abc"), ["a", "ab", "cab", "cb", "bca"]
     decoder = WordsDecoder(units, words, config=WordsConfig(mode="words", nbest=3))
     utterances = [posteriors(20, units.size, seed) for seed in range(6)]
-    alone = [decoder.decode(x) for x in utterances]
-    assert list(decoder.decode_many(utterances, jobs=3)) == alone
-    assert list(decoder.decode_many(utterances)) == alone
+    serial = [decoder.decode(x) for x in utterances]
+    assert list(decoder.decode_many(utterances, jobs=3)) == serial
+    assert list(decoder.decode_many(utterances)) == serial
 
 
 def test_a_reconfigured_decoder_equals_a_new_one():
