@@ -67,7 +67,7 @@ class Killer:
 
     def __init__(self, monkeypatch):
         self.remaining, self.kind, self.map = None, None, WorkerPool.map
-        monkeypatch.setattr(WorkerPool, "map", lambda *a: self.counted(*a))
+        monkeypatch.setattr(WorkerPool, "map", lambda *a: self.map_counted(*a))
 
     def map_counted(self, pool, function, items):
         def count(item):

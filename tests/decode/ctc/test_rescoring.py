@@ -168,7 +168,7 @@ def test_a_model_of_the_references_lowers_the_error_rate(tmp_path):
 
 
 def test_a_model_that_does_not_help_is_not_used(tmp_path):
-    *_, headline = rescored(tmp_path, Preference("CAT CAT"), said=("THE BIG BALL",))
+    *_, headline = rescored(tmp_path, Preference("CAT CAT"), sentences=("THE BIG BALL",))
     assert headline["neural weight"] == 0.0
     grid = (tmp_path / "grid.tsv").read_text().splitlines()
     assert {line.split("\t")[0] for line in grid[1:]} == {"0", "0.5", "1"}
