@@ -12,7 +12,7 @@ PROTECTED_OUTPUTS = (
     *("results.json", "results.md", "report.html", "werr.json", "werr.md"),
     *("breakdown.json", "breakdown.html", "sweep.json", "tta"),
 )
-"""Outputs that are never removed: the bundle, results, what they were made from and checked by."""
+"""Outputs that are never removed: bundle and results, the corpus, its manifests and its check."""
 
 
 class CleanError(ToolkitError):
@@ -30,7 +30,7 @@ class Output:
     size: int
     """Bytes."""
     seconds: float
-    """Wall time of its stage, which may have made others too."""
+    """Wall time of its stage, which may have made other outputs too."""
 
 
 def removable(directory: RunDirectory) -> list[Output]:
