@@ -20,7 +20,7 @@ from recipes.steps.data import (
 )
 from recipes.steps.networks import train_for_words
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
-from toolkit.corpus.text import is_tag
+from toolkit.corpus.text import is_event_tag
 from toolkit.decode.bundle import (
     BundledSystem,
     Card,
@@ -52,7 +52,7 @@ from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa.lattice import Weights
 from toolkit.lang.arpa import read_arpa
-from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.lm import lm_word_counts, prepare_lm
 from toolkit.lang.ngram import BackoffModel
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, EnglishRules, TextPolicy
 from toolkit.lang.units import load_units, make_units
@@ -65,7 +65,7 @@ from toolkit.score.transcripts import read_transcripts
 from toolkit.score.wer import score
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import split_words
 from toolkit.train.ctc.records import count_too_long, write_records
 from toolkit.tta.figures import utterance_figure
 from toolkit.tta.page import Extras, write_page
@@ -126,7 +126,7 @@ def prepare_units(run: Run) -> dict[str, float]:
     if run.config.normaliser is None and lm.arpa is None:
         _log_words_that_are_not_english(words)
     # 2. The dictionary: all training words, and the most frequent ones of the LM's text.
-    words |= most_frequent(word_weights(lm, policy) or {}, run.config.dictionary_size)
+    words |= most_frequent(lm_word_counts(lm, policy) or {}, run.config.dictionary_size)
     write_atomically(run.make("words.txt"), "".join(f"{word}\n" for word in sorted(words)))
     # 3. The n-grams of these words.
     headline = prepare_lm(
@@ -141,7 +141,7 @@ def _log_words_that_are_not_english(words: Collection[str]) -> None:
     Raises:
       ToolkitError: it would know none.
     """
-    spoken = sorted(word for word in words if not is_tag(word))
+    spoken = sorted(word for word in words if not is_event_tag(word))
     english = EnglishRules()
     lost = [word for word in spoken if english.words(word) != [word]]
     if not lost:

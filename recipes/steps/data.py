@@ -45,7 +45,7 @@ from toolkit.kaldi.feature_dir import (
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.lm import lm_word_counts, prepare_lm
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextCounts, TextPolicy
 from toolkit.lang.prepare import prepare_lang, source_dictionary, text_policy
 from toolkit.score.results import (
@@ -58,8 +58,8 @@ from toolkit.score.results import (
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.run import Run
 from toolkit.storage.files import link_or_copy, write_atomically
+from toolkit.storage.lines import split_words
 from toolkit.storage.paths import path_below, printable
-from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
 
@@ -334,7 +334,7 @@ def check_splits(run: Run) -> dict[str, float]:
     manifests = [run.need(f"data/{split}.jsonl") for split in splits(run).all]
     words = {w for path in manifests for cut in iter_cuts(path) for w in split_words(text_of(cut))}
     config = lexicon_config(run)
-    lexicon = source_dictionary(config, words, read_lexicon).lexicon.shortest()
+    lexicon = source_dictionary(config, words, read_lexicon).lexicon.min_phone_counts()
     return check_audio(run, lexicon, config.normaliser == AS_GIVEN)
 
 
@@ -344,7 +344,7 @@ def prepare_language(run: Run) -> dict[str, float]:
     need_user_files(run, lang.words_file)
     dictionary = None if lang.lexicon == "graphemes" else source_dictionary(lang, read=read_lexicon)
     policy = text_policy(lang, dictionary.lexicon if dictionary else ())
-    text = word_weights(lm_sources(run), policy)
+    text = lm_word_counts(lm_sources(run), policy)
     headline = prepare_lang(lang, texts(run), text, run.make("lang"), dictionary=dictionary)
     if "left_out" in headline:
         logger.info(

@@ -8,11 +8,11 @@ from typing import Any, Literal
 from recipes.steps.data import cuts, decoded_features, splits
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.decode.combine import LATTICES, NAME, TEXT, DecodedSplit, combine_decodes
-from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.rescore import rescore_system
 from toolkit.decode.search import DecoderFiles
 from toolkit.decode.system import Pass, decode_system, write_word_times
 from toolkit.errors import ToolkitError
+from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.fsa.lattice import Weights
 from toolkit.hmm.senones import Senones
 from toolkit.models.neural_lm import NeuralLm

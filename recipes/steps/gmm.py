@@ -41,7 +41,7 @@ from toolkit.lang.probabilities import estimate_probabilities
 from toolkit.processes import ranks
 from toolkit.score.transcripts import read_transcripts
 from toolkit.stages.run import Run
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import split_words
 
 
 def train_mono(run: Run, split: str = "train") -> dict[str, float]:

@@ -17,7 +17,7 @@ from recipes.steps.farfield import validation
 from recipes.steps.networks import DENOMINATOR, phone_sequences, targets, transcribed_phones
 from toolkit.align.store import AugmentedAlignments, OffsetAlignments
 from toolkit.features.extract import FAILED
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import MANIFEST, SHARDS, FeatureStore, field_file
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.hmm.senones import Senones
@@ -278,7 +278,7 @@ def train_teacher(run: Run, system: str, aligner: str, baseline: str) -> dict[st
     return train_cross_entropy(
         features,
         alignments,
-        Normaliser.load(run.need("fbank/normaliser.json")),
+        Cmvn.load(run.need("fbank/normaliser.json")),
         run.config.teacher,
         Senones.load(run.need("senones")).num_pdfs,
         run.make(system),
@@ -295,7 +295,7 @@ def train_student(run: Run, system: str, aligner: str, baseline: str) -> dict[st
         unlabelled=training_shards(run),
         features=features,
         alignments=alignments,
-        normaliser=Normaliser.load(student_normaliser(run)),
+        normaliser=Cmvn.load(student_normaliser(run)),
         config=run.config.student,
         num_targets=Senones.load(run.need("senones")).num_pdfs,
         out=run.make(system),
@@ -331,7 +331,7 @@ def train_on_recognised(run: Run, system: str, aligner: str, baseline: str) -> d
     return train_cross_entropy(
         [*features, store],
         [*alignments, recognised],
-        Normaliser.load(student_normaliser(run)),
+        Cmvn.load(student_normaliser(run)),
         run.config.self_trained,
         senones.num_pdfs,
         run.make(system),
@@ -398,7 +398,7 @@ def train_on_recognised_phones(
         [*phones, recognised],
         senones,
         Denominator.load(out / DENOMINATOR),
-        Normaliser.load(student_normaliser(run)),
+        Cmvn.load(student_normaliser(run)),
         run.config.lfmmi_student,
         out,
         run.device,

@@ -377,7 +377,7 @@ def test_speakers_are_adapted_to(bundle, corpus, tmp_path):
 def test_the_bundle_can_be_moved_and_others_are_refused(bundle, tmp_path):
     moved = tmp_path / "elsewhere"
     shutil.copytree(bundle / "aligner", moved)
-    assert not GmmAlignerFiles(moved).adapts
+    assert not GmmAlignerFiles(moved).needs_speakers
     assert GmmAligner(moved).frontend.config == FRONTEND
     assert "ZOO" not in Lang.load(moved / "lang").lexicon
     settings = Path(moved / "lang/lang.json")

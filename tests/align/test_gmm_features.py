@@ -70,7 +70,7 @@ def test_files_do_not_depend_on_jobs(write):
 def test_the_running_mean_is_that_of_the_adapted_features(write, training):
     path = write(jobs=1)
     store, normaliser = FeatureStore(path), estimate_normaliser(FeatureStore(path))
-    normalised = [normaliser.apply(store.load(u), store.state(u)) for u in store.ids]
+    normalised = [normaliser.apply(store.load(u), store.cmn_state(u)) for u in store.ids]
     frames = torch.cat(normalised)
     torch.testing.assert_close(frames.mean(0), torch.zeros(5), rtol=0, atol=1e-4)
     torch.testing.assert_close(frames.std(0), torch.ones(5), rtol=0, atol=1e-2)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from toolkit.corpus.audio import open_audio, unread_end
 from toolkit.corpus.audio_headers import declared_samples, ogg_end, splice
 from toolkit.corpus.check import decode
-from toolkit.corpus.manifest import recording_or_fault
+from toolkit.corpus.manifest import probe_recording
 from toolkit.features.audio import AudioError, audio_blocks, decode_audio, load_audio
 
 FORMS = [
@@ -111,13 +111,13 @@ def test_aiff_is_as_long_as_its_samples_whatever_its_count_says(write, subtype, 
 def test_files_that_follow_one_another_are_refused(write, form):
     path = write(*form)
     path.write_bytes(path.read_bytes() + path.read_bytes())
-    message = "several files follow one another in it: write each to its own file"
+    message = "it holds several files, one after the other: write each to its own file"
     with pytest.raises(AudioError, match=f"a: {message}"):
         load_audio(path)
     with pytest.raises(AudioError, match=message):
         decode_audio(path.read_bytes(), "a")
     assert decode(str(path)).error == message
-    assert message in recording_or_fault(path, "a")[1]
+    assert message in probe_recording(path, "a")[1]
 
 
 @pytest.mark.parametrize("name", ["a.au", "a.snd", "a.gsm", "a.vox", "a.raw", "a.mp3"])
@@ -128,7 +128,7 @@ def test_text_is_no_audio_whatever_it_is_called(tmp_path, name, capfd):
         with pytest.raises(AudioError, match=rf"{name}: (not audio|no MP3 frame)"):
             read(path)
     assert decode(str(path)).error
-    assert recording_or_fault(path, "a")[1]
+    assert probe_recording(path, "a")[1]
     assert capfd.readouterr().err == ""
 
 
@@ -165,7 +165,7 @@ def test_the_end_of_ogg_files(write, subtype):
         assert "may be truncated" in told(path)
     path.write_bytes(whole + whole)
     assert end_of_ogg(path) == "chained"
-    assert "the first alone is read" in told(path)
+    assert "only the first is read" in told(path)
     path.write_bytes(whole + b"TAG of another program")
     assert end_of_ogg(path) == ""
 
@@ -202,7 +202,7 @@ def test_all_chunks_of_samples_are_read(tmp_path, content):
     samples = VALUES.astype(np.float32) / 32768
     info = decode(str(path))
     assert (info.error, info.declared, info.decoded) == (None, 40000, 40000)
-    assert recording_or_fault(path, "a")[0].num_samples == 40000
+    assert probe_recording(path, "a")[0].num_samples == 40000
     assert np.array_equal(load_audio(path), samples)
     assert np.array_equal(load_audio(path, offset=1.8, duration=0.2), samples[28800:32000])
     assert np.array_equal(np.concatenate(list(audio_blocks(path, 16000, 0.3))), samples)
@@ -224,14 +224,14 @@ def test_all_chunks_of_samples_are_read(tmp_path, content):
 def test_chunks_of_samples_that_do_not_fit_together_are_an_error(tmp_path, content):
     path = tmp_path / "a.wav"
     path.write_bytes(content)
-    message = r"a\.wav: its samples are in several chunks that cannot be put together: write"
+    message = r"a\.wav: its samples are in several chunks that cannot be joined: write"
     for read in (load_audio, lambda path: list(audio_blocks(path, 16000, 1.0))):
         with pytest.raises(AudioError, match=message):
             read(path)
     with pytest.raises(AudioError, match=message):
         decode_audio(content, "a.wav")
     assert "several chunks" in decode(str(path)).error
-    assert "several chunks" in recording_or_fault(path, "a")[1]
+    assert "several chunks" in probe_recording(path, "a")[1]
 
 
 STREAMS = [
@@ -272,7 +272,7 @@ def test_streams_are_read_to_the_end_of_the_file_everywhere(write, tmp_path, for
     assert torch.equal(load_audio(stream, offset=0.5, duration=0.25), whole[8000:12000])
     assert torch.equal(torch.cat(list(audio_blocks(stream, 16000, 0.3))), whole)
     assert torch.equal(decode_audio(stream.read_bytes(), "x").samples, whole)
-    recording, fault = recording_or_fault(stream, "s")
+    recording, fault = probe_recording(stream, "s")
     assert (recording.num_samples, fault) == (len(whole), None)
     info = decode(str(stream))
     assert (info.declared, info.decoded, info.error) == (len(whole), len(whole), None)

@@ -8,11 +8,11 @@ import soundfile
 
 from toolkit.corpus.check import CorpusError, check, decode, read_audio_info
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.corpus.findings import KINDS
+from toolkit.corpus.findings import FINDING_KINDS
 from toolkit.corpus.manifest import (
     make_cut,
+    probe_recording,
     read_cuts,
-    recording_or_fault,
     rewrite_texts,
     text_of,
     write_cuts,
@@ -38,7 +38,7 @@ def corpus(audio, truncate, tmp_path):
                 path = audio(tmp_path / f"{split}-{id}.flac", **options)
             if broken:
                 truncate(path)
-            recording, fault = recording_or_fault(path, id)
+            recording, fault = probe_recording(path, id)
             fault = fault and ("unreadable-audio", fault)
             cut = make_cut(id, recording, text, speaker or f"{split}-{id}", fault=fault)
             self.cuts.setdefault(split, []).append(cut)
@@ -151,7 +151,7 @@ def test_every_fault_is_named_once(corpus, audio, tmp_path):
     for kind, id in expected:
         section = corpus.text[corpus.text.index(f" {kind}: ") :].split("\n\n")[0]
         assert f"  train  {id}  " in section
-        assert KINDS[kind].fix in section
+        assert FINDING_KINDS[kind].fix in section
 
 
 def test_test_splits_keep_what_can_be_decoded_and_scored(corpus, tmp_path):
@@ -370,7 +370,7 @@ def test_audio_that_features_refuse_is_left_out_before_they_are_extracted(corpus
 def test_each_channel_is_checked_by_itself(corpus, tmp_path):
     noise = np.random.default_rng(0).integers(-999, 999, 16000).astype(np.int16)
     soundfile.write(tmp_path / "s.wav", np.stack([noise, 0 * noise], axis=1), 16000)
-    recording, _ = recording_or_fault(tmp_path / "s.wav", "s")
+    recording, _ = probe_recording(tmp_path / "s.wav", "s")
     corpus.cuts["train"] = [
         make_cut(name, recording, "ONE TWO", name, channel=channel)
         for name, channel in (("a", 0), ("b", 1), ("c", 2))

@@ -17,11 +17,11 @@ from toolkit.corpus.manifest import (
     audio_folders,
     audio_of,
     empty_recording,
+    flag_missing_speaker,
     make_cut,
-    mark_no_speaker,
     parse_cut,
+    probe_recording,
     read_cuts,
-    recording_or_fault,
     speaker_of,
     text_of,
     write_cuts,
@@ -30,7 +30,7 @@ from toolkit.storage.paths import PLACES, places_text
 
 
 def cut_of(path, id="u1", **options):
-    recording, fault = recording_or_fault(path, id)
+    recording, fault = probe_recording(path, id)
     fault = fault and ("unreadable-audio", fault)
     return make_cut(id, recording, " A  B\t", "s1", fault=fault, **options)
 
@@ -38,7 +38,7 @@ def cut_of(path, id="u1", **options):
 @pytest.mark.parametrize("suffix", [".flac", ".wav"])
 def test_header_is_read(audio, tmp_path, suffix):
     path = audio(tmp_path / f"a{suffix}", seconds=0.5, rate=8000, channels=2)
-    recording, fault = recording_or_fault(path, "a")
+    recording, fault = probe_recording(path, "a")
     assert fault is None
     assert (recording.sampling_rate, recording.num_samples, recording.duration) == (8000, 4000, 0.5)
     assert recording.num_channels == 2
@@ -47,7 +47,7 @@ def test_header_is_read(audio, tmp_path, suffix):
 def test_sphere_header_is_read(tmp_path):
     path = tmp_path / "a.sph"
     soundfile.write(str(path), [0.1] * 1600, 16000, format="NIST", subtype="PCM_16")
-    recording, fault = recording_or_fault(path, "a")
+    recording, fault = probe_recording(path, "a")
     assert fault is None
     assert recording.num_samples == 1600
     assert len(soundfile.read(str(path))[0]) == 1600
@@ -63,7 +63,7 @@ def test_unreadable_files_get_a_fault_with_the_reason(tmp_path):
         ("no.wav", "no such"),
         ("bare.raw", "raw samples without a header"),
     ):
-        recording, fault = recording_or_fault(tmp_path / name, "a")
+        recording, fault = probe_recording(tmp_path / name, "a")
         assert recording.num_samples == 0
         assert reason in fault
         assert name in fault
@@ -140,12 +140,12 @@ def test_a_file_whose_name_is_not_utf8_gets_a_fault_that_says_so(tmp_path):
 
 def test_where_no_speaker_is_named_the_recording_or_its_channel_is(audio, tmp_path):
     cut = cut_of(audio(tmp_path / "a.wav", channels=2), "r")
-    mark_no_speaker(cut, "x.csv:2 names none")
+    flag_missing_speaker(cut, "x.csv:2 names none")
     assert speaker_of(cut) == "r"
     reason = "x.csv:2 names none: its recording counts as its speaker"
     assert cut.custom == {"mix_channels": True, "no_speaker": reason}
     cut.channel, cut.custom = 1, None
-    mark_no_speaker(cut, "x.csv:2 names none")
+    flag_missing_speaker(cut, "x.csv:2 names none")
     assert speaker_of(cut) == "r-1"
 
 
@@ -383,5 +383,5 @@ def test_a_transform_that_needs_a_missing_package_is_an_error_for_reading(monkey
         raise ModuleNotFoundError("No module named 'torchaudio'", name="torchaudio")
 
     monkeypatch.setattr("toolkit.corpus.manifest.deserialize_item", fail)
-    with pytest.raises(ValueError, match="torchaudio is not installed, which a transform needs"):
+    with pytest.raises(ValueError, match="a transform needs torchaudio, which is not installed"):
         parse_cut({"id": "u", "type": "MonoCut"}, "x")

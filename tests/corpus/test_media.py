@@ -15,7 +15,7 @@ import torch
 from tests.media import amr_file, encode_film, encode_media
 from toolkit.corpus.audio import open_audio, unread_end
 from toolkit.corpus.check import decode
-from toolkit.corpus.manifest import recording_or_fault
+from toolkit.corpus.manifest import probe_recording
 from toolkit.features.audio import AudioError, audio_blocks, decode_audio, load_audio
 from toolkit.features.cut_audio import LOCAL_FILES
 
@@ -77,7 +77,7 @@ def test_every_reader_gives_what_ffmpeg_decodes(tmp_path, name, channels):
         assert unread_end(path, file) == ""
     info = decode(str(path))
     assert (info.error, info.declared, info.decoded) == (None, len(samples), len(samples))
-    recording, fault = recording_or_fault(path, "a")
+    recording, fault = probe_recording(path, "a")
     assert (recording.num_samples, recording.sampling_rate, fault) == (len(samples), rate, None)
     mono = torch.from_numpy(samples.mean(axis=1) if channels > 1 else samples[:, 0])
     assert torch.equal(load_audio(path, rate), mono)
@@ -166,7 +166,7 @@ def refusals(path):
         decode_audio(path.read_bytes(), str(path))
     messages = [str(error.value) for error in (whole, blocks, memory)]
     assert all(message.startswith(str(path)) for message in messages)
-    fault = recording_or_fault(path, "a")[1]
+    fault = probe_recording(path, "a")[1]
     assert fault
     return [*messages, fault, decode(str(path)).error or ""]
 
@@ -183,7 +183,7 @@ def test_of_a_film_the_sound_is_read(tmp_path, name):
 def test_of_several_streams_of_sound_none_is_chosen(tmp_path, name):
     encode_media(tmp_path / name, "aac", streams=2, language="deu")
     for message in refusals(tmp_path / name):
-        assert "holds 2 streams of sound (deu, deu): write the one that is meant" in message
+        assert "holds 2 streams of sound (deu, deu): write the right one" in message
 
 
 @pytest.mark.parametrize("name", [*FORMATS, *STREAMED, "a.amr"])

@@ -79,7 +79,7 @@ def test_one_speaker_is_divided_when_asked():
         assemble(parts, CorpusConfig(), hold_out_test=True)
     splits = assemble(parts, CorpusConfig(hold_out="utterances"), hold_out_test=True)
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 24, "dev": 3, "test": 3}
-    with pytest.raises(ManifestError, match="cannot hold out 2 utterances of 2"):
+    with pytest.raises(ManifestError, match="cannot hold out 2 of 2 utterances"):
         hold_out_utterances(utterances(["only"], each=2), ("dev", "test"), 0.1)
 
 

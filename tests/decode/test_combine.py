@@ -24,7 +24,7 @@ from toolkit.decode.combine import (
     read_system,
     tune_combination,
 )
-from toolkit.fsa.lattice_store import WeightsUsed, WordTable, word_lattice_path, write_word_lattices
+from toolkit.fsa.lattice_store import WeightsUsed, WordCodec, WordTable, write_lattices
 from toolkit.fsa.word_lattice import normalise_to_weight, union
 from toolkit.score.results import Result, record_results
 
@@ -32,7 +32,7 @@ SYMBOLS = ["<eps>", "ONE", "TWO", "THREE"]
 DECODING = WeightsUsed(1.0, 0.0, 0.5)
 
 
-def write_lattices(folder, found):
+def write_decode(folder, found):
     """Lattices of {utterance: {words: posterior}}; without hypotheses the search has failed."""
     lattices = {}
     for utterance, hypotheses in found.items():
@@ -43,9 +43,8 @@ def write_lattices(folder, found):
             for words, p in hypotheses.items()
         ]
         lattices[utterance] = union(parts) if parts else None
-    write_word_lattices(
-        word_lattice_path(folder / "word_lattices", 0), lattices, SYMBOLS.__getitem__, DECODING
-    )
+    codec = WordCodec(symbol=SYMBOLS.__getitem__)
+    write_lattices(codec.path(folder / "word_lattices", 0), lattices, codec, DECODING)
     best = {u: max(h, key=h.get, default="") for u, h in found.items()}
     (folder / "text").write_text("".join(f"{u} {t}\n" for u, t in best.items()))
     return folder
@@ -62,7 +61,7 @@ def two(tmp_path):
     }
     for name in "ab":
         (tmp_path / name / "word_lattices").mkdir(parents=True)
-    return [write_lattices(tmp_path / "a", first), write_lattices(tmp_path / "b", second)]
+    return [write_decode(tmp_path / "a", first), write_decode(tmp_path / "b", second)]
 
 
 REFERENCES = {"u-1": "ONE THREE", "u-2": "TWO", "u-3": "ONE"}
@@ -89,9 +88,7 @@ def test_posteriors_are_added_with_their_weights(two):
 
 def test_the_rules_differ_where_the_best_path_has_few_friends(tmp_path):
     (tmp_path / "word_lattices").mkdir()
-    folder = write_lattices(
-        tmp_path, {"u-1": {"ONE TWO": 0.4, "THREE TWO": 0.3, "THREE THREE": 0.3}}
-    )
+    folder = write_decode(tmp_path, {"u-1": {"ONE TWO": 0.4, "THREE TWO": 0.3, "THREE THREE": 0.3}})
     words = WordTable()
     system = read_system(folder, words)
     found = {

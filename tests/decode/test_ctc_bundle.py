@@ -25,23 +25,21 @@ from toolkit.decode.bundle import (
 )
 from toolkit.decode.config import EndpointConfig, WordsConfig
 from toolkit.decode.ctc import recogniser as scorer_module
-from toolkit.decode.ctc.aligner import CtcAlignerFiles
-from toolkit.decode.ctc.recogniser import CtcRecogniser, CtcScorer
+from toolkit.decode.ctc.recogniser import CtcAlignerFiles, CtcRecogniser, CtcScorer
 from toolkit.decode.recogniser import load_recogniser
 from toolkit.decode.rescore import RescoringWeights, neural_scores, to_nbest_list
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.lang.arpa import read_binary, write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.lang.policy import TextPolicy
-from toolkit.lang.shortlist import Shortlist
 from toolkit.lang.units import Characters
 from toolkit.models.config import CtcConfig, WordLstmConfig
 from toolkit.models.ctc import CtcModel
-from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.lstm import WordLstm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 from toolkit.models.store import save_model
-from toolkit.models.word_lstm import WordLstm
 
 UNITS = Characters()
 WORDS = ("A", "ABBA", "AN", "BAND", "CAB", "DO", "DOG", "OX", "TO", "ZOO")
@@ -77,7 +75,7 @@ def write(
     features = CtcRecognised.frontend(noise(20, 9)).double()
     stats = GlobalStats.of(features)
     zero = GlobalStats.of(features - stats.mean)
-    Normaliser(stats.mean, zero).save(folder / "normaliser.json")
+    Cmvn(stats.mean, zero).save(folder / "normaliser.json")
     write_arpa(estimate(sentences, set(words), 3)[0], folder / "lm.arpa")
     arpa, normaliser = folder / "lm.arpa", folder / "normaliser.json"
     files = CtcFiles(folder / "net", normaliser, units, words, arpa, neural)
@@ -279,7 +277,7 @@ def test_parts_that_do_not_belong_together(tmp_path):
     folder = write(tmp_path)
     path = folder / "normaliser.json"
     stats = GlobalStats.of(torch.ones(4, 7))
-    Normaliser(stats.mean, stats).save(path)
+    Cmvn(stats.mean, stats).save(path)
     with pytest.raises(BundleError, match="different trainings"):
         CtcRecogniser(folder)
 

@@ -8,14 +8,19 @@ import torch
 from toolkit.align.scorer import GmmScorer
 from toolkit.decode.config import LatticeConfig
 from toolkit.decode.denominators import LatticeFailuresError, make_lattices
-from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa import search as fsa_search
 from toolkit.fsa.config import Beam
+from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.lattice import acoustic_scores, best_path
-from toolkit.fsa.lattice_store import LatticeStore, LatticeStoreError, graph_digest
+from toolkit.fsa.lattice_store import (
+    GraphCodec,
+    LatticeStore,
+    LatticeStoreError,
+    graph_digest,
+)
 from toolkit.fsa.search import search_lattice
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.gmm_system import GmmSystem
@@ -100,7 +105,7 @@ def test_every_utterance_has_a_lattice_or_a_reason(task, made):
     out, headline = made
     assert (headline["utterances"], headline["failed"], headline["retried"]) == (11, 1, 0)
     assert (out / "failed.tsv").read_text() == "carl-03\tno path within beam 80\n"
-    store = LatticeStore(out, task.graph)
+    store = LatticeStore(out, GraphCodec(task.graph))
     assert store.ids == [u for u in task.scorer.store.ids if u != "carl-03"]
     frames = sum(task.scorer.store.num_frames(u) for u in store.ids)
     arcs = sum(int((store.load(u).labels > 0).sum()) for u in store.ids)
@@ -113,7 +118,7 @@ def test_every_utterance_has_a_lattice_or_a_reason(task, made):
 
 
 def test_lattices_hold_the_truth_and_its_rivals(task, made):
-    store = LatticeStore(made[0], task.graph)
+    store = LatticeStore(made[0], GraphCodec(task.graph))
     words = SymbolTable.read(task.speech.lang / "words.txt")
     for utterance in store.ids:
         lattice = store.load(utterance)
@@ -155,7 +160,7 @@ def test_shards_of_another_graph_are_made_again(task, made, tmp_path):
     for name, content in files(made[0]).items():
         (tmp_path / name).write_bytes(content.replace(graph_digest(task.graph).encode(), b"0" * 32))
     with pytest.raises(LatticeStoreError, match="another graph"):
-        LatticeStore(tmp_path, task.graph)
+        LatticeStore(tmp_path, GraphCodec(task.graph))
     task.make(tmp_path)
     assert files(tmp_path) == files(made[0])
 

@@ -22,10 +22,9 @@ from toolkit.fsa.config import Beam
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.lang.arpa import write_binary
-from toolkit.lang.shortlist import Shortlist
 from toolkit.models.config import WordLstmConfig
-from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstm
+from toolkit.models.lstm import WordLstm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def test_the_mean_begins_anew_with_each_utterance(bundle, stored):
     store = FeatureStore(features)
     alone = {name: recogniser.recognise_features(store.load(name)).text for name in store.ids}
     with_mean = {
-        name: recogniser.recognise_features(store.load(name), store.state(name)).text
+        name: recogniser.recognise_features(store.load(name), store.cmn_state(name)).text
         for name in store.ids
     }
     assert alone != with_mean

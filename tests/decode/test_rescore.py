@@ -28,11 +28,10 @@ from toolkit.fsa.config import Beam
 from toolkit.fsa.lattice import Weights, WeightsError
 from toolkit.fsa.nbest import Hypothesis
 from toolkit.lang.arpa import read_arpa
-from toolkit.lang.shortlist import Shortlist
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.config import WordLstmConfig
-from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstm
+from toolkit.models.lstm import WordLstm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 
 LISTED = NbestList(("A", "B C", ""), (-10.0, -8.0, -9.0), (-1.0, -2.0, 0.0), (-3.0, -5.0, -6.0))
 NEURAL = np.array([-4.0, -1.0, -7.0])

@@ -11,7 +11,7 @@ import soundfile
 import torch
 
 from toolkit.align.inputs import InputError
-from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
+from toolkit.corpus.manifest import make_cut, probe_recording, write_cuts
 from toolkit.decode.sources import Inputs, SourceError, check_ids, check_keys
 from toolkit.features.audio import AudioError, load_audio
 from toolkit.kaldi.data_dir import read_kaldi_dir
@@ -271,7 +271,7 @@ def test_a_cut_of_an_imported_channel_is_read(audio, read, tmp_path):
 
 def test_cuts_of_an_array(audio, read, tmp_path):
     path = audio(tmp_path / "s.wav", channels=2)
-    recording, _ = recording_or_fault(path, "s")
+    recording, _ = probe_recording(path, "s")
     cut = make_cut("u", recording, "X", "s", 0.25, 0.75, channel=1)
     (tmp_path / "cuts.json").write_text(json.dumps([cut.to_dict()]))
     found = read(tmp_path / "cuts.json")["u"]

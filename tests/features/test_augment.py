@@ -7,7 +7,7 @@ import soundfile
 from lhotse.serialization import deserialize_item
 
 from toolkit.corpus.manifest import make_cut as toolkit_cut
-from toolkit.corpus.manifest import recording_or_fault
+from toolkit.corpus.manifest import probe_recording
 from toolkit.features.audio import AudioError
 from toolkit.features.augment import AugmentError, augmented, original_and_speed, original_id
 from toolkit.features.config import AugmentConfig
@@ -37,7 +37,7 @@ def test_copies_of_one_channel_are_those_of_a_file_of_its_own(sounds, tmp_path, 
     samples[:, 0] //= 7
     soundfile.write(tmp_path / "s.wav", samples, RATE)
     soundfile.write(tmp_path / "b.wav", samples[:, 1], RATE)
-    (stereo, _), (mono, _) = (recording_or_fault(tmp_path / f"{n}.wav", "r") for n in "sb")
+    (stereo, _), (mono, _) = (probe_recording(tmp_path / f"{n}.wav", "r") for n in "sb")
     noise, rooms = sounds
     config = AugmentConfig((speed,), noise, 1.0, rooms=rooms, rooms_share=1.0)
     cuts = [

@@ -147,7 +147,7 @@ def test_lists_failures_and_goes_on(cuts, tmp_path, caplog):
     assert len(store) == 11
     assert store.failed_cuts == [cuts[5]]
     own = [cut.id for cut in cuts if cut.id.startswith("b") and cut.id != cuts[5].id]
-    assert store.state(own[1]).frames == store.num_frames(own[0])
+    assert store.cmn_state(own[1]).frames == store.num_frames(own[0])
 
 
 def test_too_many_failures_are_an_error(cuts, tmp_path):

@@ -43,7 +43,7 @@ def test_the_state_is_the_sum_of_the_speakers_earlier_frames(small_store):
         own = [name for name in store.ids if name.startswith(speaker)]
         for position, name in enumerate(own):
             earlier = [small_store.features[n].double() for n in own[:position]]
-            state = store.state(name)
+            state = store.cmn_state(name)
             assert state.frames == sum(map(len, earlier))
             expected = torch.cat(earlier).sum(0) if earlier else torch.zeros(4).double()
             torch.testing.assert_close(state.sum, expected, rtol=1e-14, atol=0)
@@ -60,7 +60,7 @@ def test_lhotse_reads_it_without_us(small_store):
     for cut in cuts:
         x = torch.from_numpy(cut.load_features()).float()
         assert torch.equal(x, small_store.features[cut.id])
-        assert cut.cmn_frames == small_store.store.state(cut.id).frames
+        assert cut.cmn_frames == small_store.store.cmn_state(cut.id).frames
         assert cut.load_audio().shape == (1, cut.num_samples)
 
 

@@ -9,7 +9,7 @@ import torch
 from toolkit.features.config import FrontendConfig
 from toolkit.features.frontend import Frontend
 from toolkit.features.gmm_features import GmmFeatures
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import CmnState, FeatureStore, StoreError, write_manifest, write_shard
 from toolkit.features.silence import SILENT_AFTER, SilentSpans, counted_frames, outside, spans
 from toolkit.pipeline.steps.stats import NormaliserStats, merge
@@ -121,8 +121,8 @@ def test_padded_training_clips_have_the_means_and_normaliser_of_clean_ones(
     for name in clean.ids:
         assert padded.num_frames(name) == clean.num_frames(name) + 300
         assert int(padded.counted(name).sum()) == clean.num_frames(name)
-        assert padded.state(name).frames == clean.state(name).frames
-        torch.testing.assert_close(padded.state(name).sum, clean.state(name).sum)
+        assert padded.cmn_state(name).frames == clean.cmn_state(name).frames
+        torch.testing.assert_close(padded.cmn_state(name).sum, clean.cmn_state(name).sum)
     for speaker in clean.speakers:
         torch.testing.assert_close(padded.speaker_mean(speaker), clean.speaker_mean(speaker))
     for scope in ("causal", "whole", "global"):
@@ -135,7 +135,7 @@ def test_padded_training_clips_have_the_means_and_normaliser_of_clean_ones(
 def test_one_pass_over_padded_shards_gives_the_same_normaliser(small_store, tmp_path):
     padded = write_store(tmp_path / "padded", small_store, 300)
     one_pass = merge(
-        NormaliserStats.of(x, padded.state(name), 20, padded.kind) for name, x in padded.iter()
+        NormaliserStats.of(x, padded.cmn_state(name), 20, padded.kind) for name, x in padded.iter()
     ).normaliser()
     expected = estimate_normaliser(padded, 20)
     torch.testing.assert_close(one_pass.prior_mean, expected.prior_mean)
@@ -146,7 +146,7 @@ def test_one_pass_over_padded_shards_gives_the_same_normaliser(small_store, tmp_
 def test_the_normaliser_remembers_the_kind_of_its_features(normaliser, tmp_path):
     cepstral = replace(normaliser, kind="plp")
     cepstral.save(tmp_path / "normaliser.json")
-    assert Normaliser.load(tmp_path / "normaliser.json").kind == "plp"
+    assert Cmvn.load(tmp_path / "normaliser.json").kind == "plp"
 
 
 def test_a_speaker_of_silence_alone_has_a_mean_of_zero(small_store, tmp_path):

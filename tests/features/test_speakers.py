@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from toolkit.corpus.manifest import (
     NO_SPEAKER,
+    flag_missing_speaker,
     make_cut,
-    mark_no_speaker,
-    recording_or_fault,
+    probe_recording,
     speaker_of,
 )
 from toolkit.features import speakers as module
@@ -113,8 +113,8 @@ def unnamed(tmp_path):
             samples /= 4 * np.abs(samples).max()
         path = tmp_path / f"{name}.wav"
         soundfile.write(path, samples, RATE)
-        cut = make_cut(name, recording_or_fault(path, name)[0], "ONE", name)
-        mark_no_speaker(cut, "no utt2spk")
+        cut = make_cut(name, probe_recording(path, name)[0], "ONE", name)
+        flag_missing_speaker(cut, "no utt2spk")
         return cut
 
     return [
@@ -156,7 +156,7 @@ def test_pieces_of_a_recording_have_the_same_speaker(unnamed):
         make_cut(f"a1-{start:g}", a1.recording, "ONE", "", start, start + 1) for start in (0.0, 1.5)
     ]
     for piece in pieces:
-        mark_no_speaker(piece, "no utt2spk")
+        flag_missing_speaker(piece, "no utt2spk")
     assert name_speakers([*pieces, *unnamed[1:4]]) == (4, 2)
     assert {speaker_of(piece) for piece in pieces} == {speaker_of(unnamed[2])}
 

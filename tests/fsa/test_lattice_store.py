@@ -18,13 +18,12 @@ from toolkit.fsa.forward_backward import pack, total_scores
 from toolkit.fsa.fst import FINAL, dump_fst, load_fst
 from toolkit.fsa.lattice import acoustic_scores, best_arcs, prune_to_density
 from toolkit.fsa.lattice_store import (
+    GraphCodec,
+    GraphInfo,
     LatticeStore,
     LatticeStoreError,
-    ShardHeader,
     graph_digest,
-    graph_index,
-    shard_path,
-    write_shard,
+    write_lattices,
 )
 from toolkit.fsa.search import search_lattice
 from toolkit.storage.digests import digest_bytes
@@ -37,7 +36,7 @@ class Written:
 
     def __init__(self, graph, folder, density):
         self.graph, self.folder, self.density = graph, folder, density
-        fsa = load_fst(graph.path)
+        fsa, self.codec = load_fst(graph.path), GraphCodec(graph.path)
         self.scores, self.arcs = {}, {}
         for seed, frames in enumerate((4, 6, 3, 5)):
             scores = torch.randn(frames, 4, generator=torch.Generator().manual_seed(seed))
@@ -46,17 +45,18 @@ class Written:
             self.arcs[f"u{seed}"] = prune_to_density(lattice, frames, density, 500.0)
         shards = (("u0", "u1"), ("u2", "u3"))
         for number, names in enumerate(shards):
-            write_shard(
-                shard_path(folder, number),
+            write_lattices(
+                self.path(number),
                 {name: self.arcs[name] for name in names},
-                graph_index(fsa),
-                graph_digest(graph.path),
-                retried=number,
-                failed=[("bad", "no frames")] if number else [],
+                self.codec,
+                GraphInfo(number, (("bad", "no frames"),) if number else ()),
             )
 
+    def path(self, number):
+        return self.codec.path(self.folder, number)
+
     def store(self):
-        return LatticeStore(self.folder, self.graph.path)
+        return LatticeStore(self.folder, GraphCodec(self.graph.path))
 
 
 @pytest.fixture
@@ -93,8 +93,6 @@ def test_every_arc_has_what_the_graph_has(random_graph, tmp_path, density):
     store, own = written.store(), written.graph.fst
     for name, arcs in written.arcs.items():
         lattice = store.load(name)
-        assert store.arcs(name).arc.tolist() == arcs.arc.tolist()
-        assert store.arcs(name).frame.tolist() == arcs.frame.tolist()
         assert lattice.graph_arc.tolist() == arcs.arc.tolist()
         assert np.array_equal(lattice.labels, own.labels[arcs.arc])
         assert np.array_equal(lattice.scores, own.scores[arcs.arc])
@@ -135,13 +133,12 @@ def test_lattices_have_memory_of_their_own(written):
     for name, column in zip(columns, before, strict=True):
         assert np.array_equal(getattr(store.load("u1"), name), column)
         assert np.array_equal(getattr(written.store().load("u1"), name), column)
-    assert np.array_equal(store.arcs("u1").arc, written.arcs["u1"].arc)
 
 
 def test_another_graph_is_refused_and_named(written, random_graph, tmp_path):
     other = random_graph(8)
     with pytest.raises(LatticeStoreError, match=r"another graph .*graph8\.safetensors"):
-        LatticeStore(written.folder, other.path)
+        LatticeStore(written.folder, GraphCodec(other.path))
     # The same graph with one score changed a little is another one.
     other = replace(written.graph.fst, scores=written.graph.fst.scores + np.float32(1e-6))
     written.graph.path.write_bytes(dump_fst(other))
@@ -155,16 +152,16 @@ def test_the_digest_is_that_of_the_content(written, tmp_path):
 
 
 def test_headers_tell_what_shards_hold(written):
-    facts = ShardHeader.read(shard_path(written.folder, 1))
-    assert facts.ids == ("u2", "u3")
-    assert facts.frames == 8
-    assert facts.arcs == sum(written.arcs[name].num_emitting for name in facts.ids)
-    assert (facts.retried, facts.failed) == (1, (("bad", "no frames"),))
+    header = written.codec.read_header(written.path(1))
+    assert (header.ids, header.failed, header.lengths) == (("u2", "u3"), ("bad",), (3, 5))
+    arcs = sum(written.arcs[name].num_emitting for name in header.ids)
+    assert header.info == GraphInfo(1, (("bad", "no frames"),), arcs)
+    assert written.store().failed == ["bad"]
 
 
 def test_frames_are_counted_without_reading_lattices(written):
     for number in range(2):
-        path = shard_path(written.folder, number)
+        path = written.path(number)
         content = path.read_bytes()
         end = 8 + int.from_bytes(content[:8], "little")  # of the header
         path.write_bytes(content[:end] + bytes(len(content) - end))
@@ -184,13 +181,13 @@ def with_header(path, **changes):
 
 
 def test_counts_that_do_not_fit_are_damage(written):
-    with_header(shard_path(written.folder, 0), lengths=[4, 7])
+    with_header(written.path(0), lengths=[4, 7])
     with pytest.raises(LatticeStoreError, match="lengths do not fit"):
         written.store()
 
 
 def test_shards_of_another_format_are_refused(written):
-    with_header(shard_path(written.folder, 0), format=1)
+    with_header(written.path(0), format=1)
     with pytest.raises(
         LatticeStoreError, match=r"lattices\.000000.*format 1, this version reads 3"
     ):
@@ -202,8 +199,8 @@ def test_missing_damaged_and_foreign_files(written, tmp_path):
         written.store().load("bad")
     (tmp_path / "empty").mkdir()
     with pytest.raises(LatticeStoreError, match="no lattices"):
-        LatticeStore(tmp_path / "empty", written.graph.path)
-    path = shard_path(written.folder, 0)
+        LatticeStore(tmp_path / "empty", written.codec)
+    path = written.path(0)
     content = path.read_bytes()
     store = written.store()
     path.write_bytes(content[:-40] + bytes(40))
@@ -212,7 +209,7 @@ def test_missing_damaged_and_foreign_files(written, tmp_path):
     path.write_bytes(content[:50])
     with pytest.raises(LatticeStoreError, match="damaged"):
         written.store()
-    save_file(load_file(shard_path(written.folder, 1)), path)  # no header
+    save_file(load_file(written.path(1)), path)  # no header
     with pytest.raises(LatticeStoreError, match="damaged"):
         written.store()
 
@@ -227,13 +224,13 @@ def test_a_store_travels_to_other_processes(written):
 
 def test_few_shards_stay_unpacked(written, monkeypatch):
     for number in range(2, 5):
-        shutil.copy(shard_path(written.folder, 1), shard_path(written.folder, number))
+        shutil.copy(written.path(1), written.path(number))
     monkeypatch.setattr(lattice_store, "BLOCKS", 1)
     store = written.store()
     for name in ("u0", "u2", "u0", "u1", "u2"):
-        assert store.arcs(name).arc.tolist() == written.arcs[name].arc.tolist()
+        assert store.load(name).graph_arc.tolist() == written.arcs[name].arc.tolist()
     for path in written.folder.glob("lattices.*"):
         path.unlink()
-    assert store.arcs("u2").arc.tolist() == written.arcs["u2"].arc.tolist()
+    assert store.load("u2").graph_arc.tolist() == written.arcs["u2"].arc.tolist()
     with pytest.raises(LatticeStoreError, match="damaged"):  # it has to be unpacked again
-        store.arcs("u0")
+        store.load("u0")

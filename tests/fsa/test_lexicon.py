@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.fsa.transducers import agree, silent, transductions
 from tests.lang.scored_sentences import probabilities, sentence_score, ways_to_say
-from toolkit.decode.graph import make_lexicon
-from toolkit.fsa.decoding_graph import compose_words
+from toolkit.fsa.decoding_graph import compose_words, make_lexicon
 from toolkit.fsa.fst import fst_from_arcs
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon

@@ -12,7 +12,7 @@ from toolkit.fsa.config import PhoneNgramConfig
 from toolkit.fsa.denominator import make_denominator, phone_ngram
 from toolkit.fsa.forward_backward import pack, total_scores
 from toolkit.fsa.lfmmi import leaky_forward_backward, lfmmi
-from toolkit.fsa.numerator import NumeratorMaker, PhoneAlternatives, PhoneTimes, Piece
+from toolkit.fsa.numerator import Chunk, NumeratorMaker, PhoneAlternatives, PhoneTimes
 
 SENTENCES = [[1, 2, 3, 1], [1, 3, 3, 2, 1], [2, 2, 1, 3], [1, 2, 3, 3, 1]]
 TIMES = PhoneTimes(np.array([1, 3, 3, 2, 1], np.int32), np.array([0, 4, 9, 12, 20], np.int32), 24)
@@ -61,7 +61,7 @@ def from_anywhere(hmm, frames):
 
 @pytest.mark.parametrize(
     "piece",
-    [Piece(0, 0, 8), Piece(2, 0, 8), Piece(0, 0, 5), Piece(1, 3, 4), Piece(2, 4, 4)],
+    [Chunk(0, 0, 8), Chunk(2, 0, 8), Chunk(0, 0, 5), Chunk(1, 3, 4), Chunk(2, 4, 4)],
     ids=str,
 )
 @pytest.mark.parametrize("tolerance", [0, 2, 5])
@@ -102,26 +102,26 @@ def test_too_narrow_windows_are_widened(system):
     senones, hmm = system
     # The low-rate frames have their middles in 1, 4, 7 and 10; the second phone must be in 4.
     times = PhoneTimes(np.array([1, 2, 3, 1], np.int32), np.array([0, 8, 9, 10], np.int32), 12)
-    lattice = NumeratorMaker(senones, hmm, 1).lattice(times, Piece(0, 0, 4))
+    lattice = NumeratorMaker(senones, hmm, 1).lattice(times, Chunk(0, 0, 4))
     assert lattice.labels[lattice.frame == 1].tolist() == [int(senones.table[2, 1, 3]) + 1]
-    assert NumeratorMaker(senones, hmm, 0).lattice(times, Piece(0, 0, 4)) is None
+    assert NumeratorMaker(senones, hmm, 0).lattice(times, Chunk(0, 0, 4)) is None
 
 
 def test_phones_that_the_denominator_lacks_have_no_numerator(system):
     senones, hmm = system
     times = PhoneTimes(np.array([3, 1, 1, 1], np.int32), np.array([0, 5, 8, 12], np.int32), 15)
-    assert NumeratorMaker(senones, hmm, 5).lattice(times, Piece(0, 0, 5)) is None
+    assert NumeratorMaker(senones, hmm, 5).lattice(times, Chunk(0, 0, 5)) is None
     crowded = PhoneTimes(np.array([1, 2, 3], np.int32), np.array([0, 1, 2], np.int32), 5)
-    assert NumeratorMaker(senones, hmm, 5).lattice(crowded, Piece(0, 0, 2)) is None
+    assert NumeratorMaker(senones, hmm, 5).lattice(crowded, Chunk(0, 0, 2)) is None
     far = PhoneTimes(np.array([1, 1], np.int32), np.array([60, 62], np.int32), 90)
-    assert NumeratorMaker(senones, hmm, 0).lattice(far, Piece(0, 0, 2)) is None
+    assert NumeratorMaker(senones, hmm, 0).lattice(far, Chunk(0, 0, 2)) is None
 
 
 OTHER = PhoneTimes(np.array([1, 3, 3, 1], np.int32), np.array([0, 4, 9, 18], np.int32), 24)
 """Differs from `TIMES` from the fourth phone on."""
 
 
-@pytest.mark.parametrize("piece", [Piece(0, 0, 8), Piece(2, 0, 4), Piece(1, 3, 4)], ids=str)
+@pytest.mark.parametrize("piece", [Chunk(0, 0, 8), Chunk(2, 0, 4), Chunk(1, 3, 4)], ids=str)
 def test_alternatives_add_their_paths_each_with_its_weight(system, piece):
     senones, hmm = system
     maker = NumeratorMaker(senones, hmm, 2)
@@ -149,7 +149,7 @@ def test_alternatives_add_their_paths_each_with_its_weight(system, piece):
 
 def test_alternatives_that_do_not_differ_near_a_piece_are_one(system):
     maker = NumeratorMaker(*system, 2)
-    piece = Piece(0, 0, 3)  # up to frame 9; the third phone goes on in both, but not as long
+    piece = Chunk(0, 0, 3)  # up to frame 9; the third phone goes on in both, but not as long
     longer = PhoneTimes(np.array([1, 3, 3, 2, 3], np.int32), np.array([0, 4, 9, 16, 22]), 24)
     both = maker.lattice(PhoneAlternatives((TIMES, longer), np.array([0.75, 0.25])), piece)
     alone = maker.lattice(TIMES, piece)
@@ -160,7 +160,7 @@ def test_alternatives_that_do_not_differ_near_a_piece_are_one(system):
 def test_alternatives_without_a_path_are_left_out(system):
     maker = NumeratorMaker(*system, 2)
     unknown = PhoneTimes(np.array([3, 1, 1, 1], np.int32), np.array([0, 5, 8, 12], np.int32), 24)
-    piece = Piece(0, 0, 8)
+    piece = Chunk(0, 0, 8)
     assert maker.lattice(unknown, piece) is None
     found = maker.lattice(PhoneAlternatives((unknown, TIMES), np.array([0.5, 0.5])), piece)
     alone = maker.lattice(TIMES, piece)
@@ -175,7 +175,7 @@ def test_alternatives_without_a_path_are_left_out(system):
 def batch(system):
     """Scores of three pieces [3, 8, P], their lengths and numerators."""
     senones, hmm = system
-    pieces = [Piece(0, 0, 8), Piece(2, 0, 5), Piece(1, 3, 4)]  # k2 wants the longest first
+    pieces = [Chunk(0, 0, 8), Chunk(2, 0, 5), Chunk(1, 3, 4)]  # k2 wants the longest first
     maker = NumeratorMaker(senones, hmm, 5)
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(3, 8, senones.num_pdfs, generator=generator).double()
@@ -203,8 +203,8 @@ def test_a_boost_raises_the_paths_of_the_denominator_by_their_wrong_frames(syste
     senones, hmm = system
     # At 30 ms a frame, phones of as many frames: a single path within no tolerance.
     times = PhoneTimes(np.array([1, 2, 3, 1], np.int32), np.array([0, 3, 6, 9], np.int32), 12)
-    lattice = NumeratorMaker(senones, hmm, 0).lattice(times, Piece(0, 0, 4))
-    (reference,) = near_paths(senones, times, Piece(0, 0, 4), 0)
+    lattice = NumeratorMaker(senones, hmm, 0).lattice(times, Chunk(0, 0, 4))
+    (reference,) = near_paths(senones, times, Chunk(0, 0, 4), 0)
     scores = torch.randn(1, 4, senones.num_pdfs, dtype=torch.float64, requires_grad=True)
     boost = 0.7
 
@@ -277,7 +277,7 @@ def test_the_numerator_is_k2s(batch):
 
 def test_autocast_does_not_round_the_criterion(system):
     senones, hmm = system
-    lattice = NumeratorMaker(senones, hmm, 2).lattice(TIMES, Piece(0, 0, 8))
+    lattice = NumeratorMaker(senones, hmm, 2).lattice(TIMES, Chunk(0, 0, 8))
     scores = torch.randn(1, 8, senones.num_pdfs, requires_grad=True)
 
     def gradient():

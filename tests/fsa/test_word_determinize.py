@@ -122,7 +122,7 @@ def test_a_beam_keeps_the_word_sequences_within_it(scored, beam):
 
 def test_the_worst_arcs_go_where_there_are_too_many(scored, monkeypatch):
     full = word_lattice(scored, SCALE, math.inf, 0.03)
-    monkeypatch.setattr("toolkit.fsa.word_lattice.MOST_ARCS", full.num_arcs // 2)
+    monkeypatch.setattr("toolkit.fsa.word_lattice.MAX_ARCS", full.num_arcs // 2)
     part = word_lattice(scored, SCALE, math.inf, 0.03)
     assert part.num_arcs < full.num_arcs
     best = full.best_words(full.scores(SCALE))
@@ -132,7 +132,7 @@ def test_the_worst_arcs_go_where_there_are_too_many(scored, monkeypatch):
 
 def test_the_best_path_stays_however_few_arcs_there_may_be(scored, monkeypatch):
     full = word_lattice(scored, SCALE, math.inf, 0.03)
-    monkeypatch.setattr("toolkit.fsa.word_lattice.MOST_ARCS", 1)
+    monkeypatch.setattr("toolkit.fsa.word_lattice.MAX_ARCS", 1)
     part = word_lattice(scored, SCALE, math.inf, 0.03)
     assert part.num_arcs < full.num_arcs
     best = full.best_words(full.scores(SCALE))

@@ -8,7 +8,7 @@ import torch
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.features.gmm_features import GmmFrontend
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -42,7 +42,7 @@ def neural_model(folder):
     save_model(folder, LstmModel(LstmConfig(6, 3, hidden=2, layers=1)))
     save_priors(folder, torch.tensor([3, 0, 5]))
     stats = GlobalStats.of(torch.randn(9, 2))
-    Normaliser(torch.zeros(2, dtype=torch.float64), stats).save(folder / "normaliser.json")
+    Cmvn(torch.zeros(2, dtype=torch.float64), stats).save(folder / "normaliser.json")
 
 
 def gaussians(folder):

@@ -11,7 +11,7 @@ import soundfile
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
-from toolkit.corpus.manifest import make_cut, recording_or_fault
+from toolkit.corpus.manifest import make_cut, probe_recording
 from toolkit.pipeline.config import SelectConfig
 from toolkit.pipeline.executor import read_summary
 from toolkit.pipeline.lake import LAKE, Record, metadata_totals, open_lake
@@ -42,7 +42,7 @@ def lake(folder, layout="aggregated"):
             samples = np.random.default_rng(number).standard_normal(4000 + 300 * number)
             path = Path(audio) / f"u{number}.wav"
             soundfile.write(str(path), (samples * 3000).astype(np.int16), 16000)
-            recording, _ = recording_or_fault(path, f"u{number}")
+            recording, _ = probe_recording(path, f"u{number}")
             cuts.append(make_cut(f"u{number}", recording, "", f"speaker{number % 2}"))
         make_lake(
             cuts,

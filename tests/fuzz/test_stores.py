@@ -15,7 +15,7 @@ from toolkit.corpus.manifest import iter_cuts, make_cut, write_cuts
 from toolkit.corpus.split import Splits
 from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import load_transforms, save_transforms
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.features.shards import SHARDS, FeatureStore, TarWriter, write_manifest, write_shard
 from toolkit.lang.units import Characters
 from toolkit.ssl.targets import MANIFEST, k_best
@@ -48,7 +48,7 @@ def read_features(folder):
         (
             store.cut(name),
             store.load(name),
-            store.state(name).after(store.load(name), store.counted(name)),
+            store.cmn_state(name).after(store.load(name), store.counted(name)),
         )
     return [store.speaker_mean(speaker) for speaker in store.speakers]
 
@@ -118,10 +118,10 @@ READERS = {
     ),
     "features": Reader(features, read_features, names=NAMES),
     "normaliser": Reader(
-        lambda folder: Normaliser(
+        lambda folder: Cmvn(
             torch.zeros(2, dtype=torch.float64), GlobalStats.of(torch.randn(9, 2))
         ).save(folder / "normaliser.json"),
-        lambda folder: normalise_with(Normaliser.load(folder / "normaliser.json")),
+        lambda folder: normalise_with(Cmvn.load(folder / "normaliser.json")),
     ),
     "transforms": Reader(
         lambda folder: save_transforms(folder / "fmllr.safetensors", {"anna": torch.eye(2, 3)}),

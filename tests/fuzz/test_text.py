@@ -29,9 +29,8 @@ from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.policy import AS_GIVEN, EnglishRules, TextPolicy
-from toolkit.lang.prepare import read_words
+from toolkit.lang.prepare import read_sentences, read_words
 from toolkit.lang.tables import SymbolTable
-from toolkit.lang.text import read_sentences
 from toolkit.score.nist.formats import read_stm
 from toolkit.score.nist.glm import Glm
 from toolkit.score.nist.grammar import Grammar, nist_aligner

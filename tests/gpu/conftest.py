@@ -55,19 +55,14 @@ def make_sentences(folder):
     from toolkit.decode.config import LatticeConfig
     from toolkit.decode.denominators import search
     from toolkit.fsa.fst import load_fst
-    from toolkit.fsa.lattice_store import (
-        LatticeStore,
-        graph_digest,
-        graph_index,
-        shard_path,
-        write_shard,
-    )
+    from toolkit.fsa.lattice_store import GraphCodec, GraphInfo, LatticeStore, write_lattices
 
     language = SyntheticSentences.make(words=40, leaves=2)
     path = language.graph(folder, sentences=200)
     graph, config = load_fst(path), LatticeConfig(acoustic_scale=0.4)
     spoken = {str(seed): language.sentence(seed, 2.0) for seed in range(4)}
     made = {name: search(0.4 * one.scores, graph, config)[0] for name, one in spoken.items()}
-    write_shard(shard_path(folder, 0), made, graph_index(graph), graph_digest(path))
-    store = LatticeStore(folder, path)
+    codec = GraphCodec(path)
+    write_lattices(codec.path(folder, 0), made, codec, GraphInfo())
+    store = LatticeStore(folder, codec)
     return language, [(store.load(name), one) for name, one in spoken.items()]

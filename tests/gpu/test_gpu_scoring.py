@@ -19,7 +19,7 @@ from toolkit.decode.search import DecoderFiles, decode_store
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.fsa.config import Beam
 from toolkit.fsa.lattice import Weights
-from toolkit.fsa.lattice_store import LatticeStore
+from toolkit.fsa.lattice_store import GraphCodec, LatticeStore
 from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig
 from toolkit.models.ctc import CtcModel
 from toolkit.models.scorer import NeuralScorer, save_priors
@@ -82,7 +82,7 @@ def test_lattices_are_nearly_the_cpus(system, device, tmp_path):
         out = tmp_path / name
         out.mkdir()
         headline = make_lattices(on(scorer, where), recogniser.graph, LatticeConfig(), out, jobs)
-        store = LatticeStore(out, recogniser.graph)
+        store = LatticeStore(out, GraphCodec(recogniser.graph))
         made[name] = headline, store.ids, sum(store.load(u).num_arcs for u in store.ids)
         assert headline["RTF"] > 0
     (first, ids, arcs), (other, others, found) = made.values()

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tests.decode.conftest import Recogniser, Scorer
 from tests.fsa.transducers import agree, silent, transductions
 from tests.hmm.test_tree import TOPOLOGY, trees
-from tests.kaldi.forms import read_topology, read_transitions
+from tests.kaldi.forms import pdf_of_id, read_topology, read_transitions
 from tests.kaldi.test_graph import KINDS, exported
-from toolkit.decode.graph import make_lexicon
 from toolkit.fsa.config import Beam
+from toolkit.fsa.decoding_graph import make_lexicon
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import best_path
@@ -160,7 +160,7 @@ def agree_on_model(topology, tree):
         assert [[to for to, _ in arcs] for arcs in states] == [
             [to for to, _ in arcs] for arcs in ours[0][phone]
         ]
-    assert transitions.pdf_of_id.tolist() == pdfs
+    assert pdf_of_id(transitions).tolist() == pdfs
     silence = topology.silence
     assert answers == [
         tree.pdf(left or silence, topology.state_id(phone, state), right or silence)

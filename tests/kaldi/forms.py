@@ -1,5 +1,12 @@
 """Readers of Kaldi's text forms of topologies, trees and transition models, for tests."""
 
+import numpy as np
+
+
+def pdf_of_id(transitions):
+    """The pdf of each transition id [ids]; that of id 1 comes first."""
+    return np.repeat(transitions.pdf, np.diff(transitions.first))
+
 
 def read_topology(text):
     """{phone: [[(target, probability), ...] for each state, the last has none]}"""

@@ -23,7 +23,7 @@ from toolkit.features.config import ExtractConfig
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.extract import extract
 from toolkit.features.shards import FeatureStore
-from toolkit.kaldi.archive import KaldiIoError
+from toolkit.kaldi.archive import ArchiveError
 from toolkit.kaldi.data_dir import write_kaldi_dir
 from toolkit.kaldi.feature_dir import (
     KaldiFormat,
@@ -164,7 +164,7 @@ def test_what_needs_audio_says_that_there_is_none(folder, tmp_path):
 def test_a_manifest_cannot_name_a_command(folder):
     (cut, *_) = read_feature_dir(write_feature_dir(folder, matrices(IDS)))
     cut.custom["feature_matrix"]["range"] = "|"
-    with pytest.raises(KaldiIoError, match="prepare the data again"):
+    with pytest.raises(ArchiveError, match="prepare the data again"):
         read_features(cut)
 
 
@@ -207,7 +207,7 @@ def test_only_shards_of_changed_archives_are_copied_again(folder, tmp_path):
 def test_an_archive_of_other_sizes_is_not_taken_for_the_former(folder):
     cuts = read_feature_dir(write_feature_dir(folder, matrices(IDS)))
     write_feature_dir(folder, matrices(IDS, dimension=3))
-    with pytest.raises(KaldiIoError, match=r"\(120, 3\) values there, not \(120, 5\)"):
+    with pytest.raises(ArchiveError, match=r"\(120, 3\) values there, not \(120, 5\)"):
         read_features(cuts[0])
 
 
@@ -241,7 +241,7 @@ def test_values_dimensions_and_copies_are_found(splits, tmp_path):
     }
     details = {id: found[0][1] for (_, id, _), found in faults.items()}
     archive = tmp_path / "train/feats.ark"
-    assert details["nan"].startswith(f"{archive}: values that are no numbers")
+    assert details["nan"].startswith(f"{archive}: values that are not finite")
     assert details["nan"].endswith("in 1 frames, first 7")
     assert details["wide"] == f"{archive}: 6 values per frame, where most have 5"
     assert details["copy"] == "the features are those of a1 in train"

@@ -7,7 +7,7 @@ import torch
 from toolkit.errors import ToolkitError
 from toolkit.features.shards import FeatureStore, write_shard
 from toolkit.kaldi import features
-from toolkit.kaldi.archive import KaldiIoError, entries, read_matrix
+from toolkit.kaldi.archive import ArchiveError, entries, read_matrix
 from toolkit.kaldi.features import (
     count_frames,
     cuts_without_audio,
@@ -37,8 +37,8 @@ def test_features_come_back_bit_for_bit(small_store, tmp_path, name, text):
     assert (len(done.without) == 0) == (name == "feats.scp")
     for id in back.ids:
         assert torch.equal(back.load(id), small_store.store.load(id))
-        assert back.state(id).frames == small_store.store.state(id).frames
-        assert torch.equal(back.state(id).sum, small_store.store.state(id).sum)
+        assert back.cmn_state(id).frames == small_store.store.cmn_state(id).frames
+        assert torch.equal(back.cmn_state(id).sum, small_store.store.cmn_state(id).sum)
         assert back.speaker(id) == small_store.store.speaker(id)
 
 
@@ -56,7 +56,7 @@ def test_paths_of_another_machine_are_mapped(small_store, tmp_path):
 
 
 def test_text_archives_cannot_be_compressed(small_store, tmp_path):
-    with pytest.raises(ToolkitError, match="leave one of the two out"):
+    with pytest.raises(ToolkitError, match="choose one of the two"):
         export_features(small_store.path, tmp_path, compress=True, text=True)
 
 
@@ -67,7 +67,7 @@ def test_a_full_disk_is_told_and_leaves_no_archive(small_store, tmp_path, text):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
     try:
-        with pytest.raises(KaldiIoError, match=r"feats.000000.ark: cannot be written"):
+        with pytest.raises(ArchiveError, match=r"feats.000000.ark: cannot be written"):
             export_features(small_store.path, tmp_path / "out", text=text)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -139,7 +139,7 @@ def table(tmp_path):
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
-        ([[1.0, 2.0, 3.0]], "b: 1 x 3 values, where the first utterance has 2"),
+        ([[1.0, 2.0, 3.0]], "b: 1 x 3 values, but the first utterance has 2"),
         (np.zeros((0, 0)), "b: 0 x 0 values"),
         ([[np.nan, 0.0]], "b: values that are not finite"),
         ([[7e4, 0.0]], "b: values that are not finite or larger than 65504"),
@@ -156,7 +156,7 @@ def test_features_that_a_store_cannot_hold_are_named(table, tmp_path, matrix, me
 
 def test_a_first_utterance_without_frames_is_not_compared_with_itself(table, tmp_path):
     path = table(a=np.zeros((0, 0)), b=[[1.0, 2.0]])
-    with pytest.raises(ToolkitError, match="a: 0 x 0 values: leave it out of the table"):
+    with pytest.raises(ToolkitError, match="a: 0 x 0 values: remove it from the table"):
         import_features(path, cuts_without_audio({"a": 0, "b": 1}, {}, {}), tmp_path / "out")
 
 

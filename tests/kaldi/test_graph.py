@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fsa.transducers import agree, silent, transducers, transductions
-from tests.kaldi.forms import ReadTree, read_transitions
+from tests.kaldi.forms import ReadTree, pdf_of_id, read_transitions
 from tests.kaldi.openfst_files import fst_of, read_openfst
 from tests.kaldi.rules import lang_faults
 from toolkit import cli
-from toolkit.decode.graph import make_lexicon
+from toolkit.fsa.decoding_graph import make_lexicon
 from toolkit.fsa.fst import GraphError, connect, fst_from_arcs, load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.remove_epsilon import remove_epsilon
@@ -152,11 +152,14 @@ WRITTEN = dump_openfst(GRAPH)
         (header("vector", 0, -1, 0, 0), "no start"),
         (header("vector", 0, 0, 2**40, 0), "no states"),
         (WRITTEN[:-4], "unpack"),
-        (WRITTEN.replace(struct.pack("<q", 1), struct.pack("<q", 9)), "more arcs than"),
+        (WRITTEN.replace(struct.pack("<q", 1), struct.pack("<q", 9)), "truncated within the arcs"),
         (const(WRITTEN, False)[:-4], "buffer"),
-        (WRITTEN.replace(struct.pack("<f", 2.0), struct.pack("<f", float("inf"))), "may end"),
-        (WRITTEN.replace(struct.pack("<f", 0.5), struct.pack("<f", float("nan"))), "no numbers"),
-        (WRITTEN.replace(struct.pack("<ii", 2, 7), struct.pack("<ii", -2, 7)), "below 0"),
+        (
+            WRITTEN.replace(struct.pack("<f", 2.0), struct.pack("<f", float("inf"))),
+            "no final state",
+        ),
+        (WRITTEN.replace(struct.pack("<f", 0.5), struct.pack("<f", float("nan"))), "costs are NaN"),
+        (WRITTEN.replace(struct.pack("<ii", 2, 7), struct.pack("<ii", -2, 7)), "label is negative"),
     ],
 )
 def test_other_files_are_refused(tmp_path, content, reason):
@@ -203,7 +206,7 @@ def test_transition_ids_are_walks_through_hmms_with_the_pdfs_and_words_of_the_gr
     assert expected
     best = {}
     for (read, wrote), score in found.items():
-        key = tuple(1 + int(transitions.pdf_of_id[id - 1]) for id in read), wrote
+        key = tuple(1 + int(pdf_of_id(transitions)[id - 1]) for id in read), wrote
         best[key] = max(best.get(key, score), score)
         assert is_walk(read, transitions)
     agree(best, expected)

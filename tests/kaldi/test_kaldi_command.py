@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from toolkit import cli
 from toolkit.align.store import AlignmentStore, Outcome, write_shard
-from toolkit.corpus.manifest import make_cut, read_cuts, recording_or_fault, write_cuts
+from toolkit.corpus.manifest import make_cut, probe_recording, read_cuts, write_cuts
 from toolkit.features.shards import write_manifest
 from toolkit.features.shards import write_shard as write_features
 from toolkit.hmm.topology import Topology
@@ -27,7 +27,7 @@ def run(*arguments, status=0):
 def test_data_out_and_in(audio, tmp_path):
     cuts = []
     for id in ("a-1", "a-2"):
-        header, _ = recording_or_fault(audio(tmp_path / f"{id}.wav"), id)
+        header, _ = probe_recording(audio(tmp_path / f"{id}.wav"), id)
         cuts.append(make_cut(id, header, "" if id == "a-2" else "X Y", "a"))
     write_cuts(cuts, tmp_path / "train.jsonl")
     result = run("export-data", "--cuts", tmp_path / "train.jsonl", "--out", tmp_path / "data")

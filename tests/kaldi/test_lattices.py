@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.decode.test_combine import write_lattices
+from tests.decode.test_combine import write_decode
 from tests.fsa.word_lattices import random_lattice, said
 from toolkit import cli
-from toolkit.fsa.lattice_store import WeightsUsed, WordLatticeError
+from toolkit.fsa.lattice_store import LatticeStoreError, WeightsUsed
 from toolkit.kaldi.lattices import kaldi_text, openfst_text, read_compact_lattices, slf
 
 SYMBOLS = ["<eps>", "ONE", "'TIS", "A\\B"]
@@ -246,14 +246,14 @@ def test_arcs_of_infinite_cost_are_on_no_path(tmp_path, form):
         (b"a \n0\t1\t1\t0,-inf,1\n1\n\n", "a: costs that are no numbers"),
         (b"a " + binary(1, [], {0: (float("nan"), 0, [])}), "a: costs that are no numbers"),
         (b"no lattice", "invalid literal"),
-        (b"a " + binary(2, [(0, 9, 1, 0, 0, [])], {1: (0, 0, [])}), "not there"),
+        (b"a " + binary(2, [(0, 9, 1, 0, 0, [])], {1: (0, 0, [])}), "does not exist"),
         (b"a " + binary(2, [(0, 1, 1, 0, 0, [1])], {})[:-9], "unpack"),
         (b"a " + binary(1, [], {}).replace(b"compactlattice44", b"lattice4________"), "lattice4"),
     ],
 )
 def test_other_archives_are_refused(tmp_path, content, reason):
     (tmp_path / "lat").write_bytes(content)
-    with pytest.raises(WordLatticeError, match=reason) as error:
+    with pytest.raises(LatticeStoreError, match=reason) as error:
         list(read_compact_lattices(tmp_path / "lat", 0.01))
     assert str(tmp_path / "lat") in str(error.value)
 
@@ -262,7 +262,7 @@ def test_other_archives_are_refused(tmp_path, content, reason):
 def decoded(tmp_path):
     (tmp_path / "dev/word_lattices").mkdir(parents=True)
     found = {"a-1": {"ONE TWO": 0.6, "TWO THREE": 0.4}, "../b-1": {"TWO": 1.0}, "c": {}}
-    return write_lattices(tmp_path / "dev", found)
+    return write_decode(tmp_path / "dev", found)
 
 
 def run(*arguments):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.hmm.test_tree import PHONES, TOPOLOGY, trees
 from tests.interop.kaldi_worker import binary_tree
-from tests.kaldi.forms import ReadTree, read_topology, read_transitions
+from tests.kaldi.forms import ReadTree, pdf_of_id, read_topology, read_transitions
 from toolkit import cli
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -76,7 +76,7 @@ def test_the_text_has_every_state_with_every_pdf_and_numbers_its_transitions(tre
         for row, (phone, state, pdf) in enumerate(triples, 1)
         for target, _ in topology[phone][state]
     ]
-    assert transitions.pdf_of_id.tolist() == [pdf for *_, pdf in numbered]
+    assert pdf_of_id(transitions).tolist() == [pdf for *_, pdf in numbered]
     assert len(scores) == len(numbered)
     for number, (row, target, _) in enumerate(numbered, 1):
         phone, state, _ = triples[row - 1]
@@ -207,7 +207,7 @@ def test_what_was_written_is_read(tmp_path, tree):
     for content in (transitions.text().encode(), binary(transitions.text())):
         (tmp_path / "x").write_bytes(content)
         found = KaldiTransitions.read(tmp_path / "x")
-        assert found.pdf.tolist() == transitions.pdf_of_id.tolist()
+        assert found.pdf.tolist() == pdf_of_id(transitions).tolist()
         assert found.phone.tolist() == np.repeat(transitions.phone, counts).tolist()
         assert found.state.tolist() == np.repeat(transitions.state, counts).tolist()
         assert (found.num_states, found.chain) == (sizes, False)
@@ -225,14 +225,14 @@ def test_loops_of_chain_models_have_pdfs_of_their_own(tmp_path, content):
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [
-        ("<TransitionModel>\n", "<Nnet3> ", "'<Nnet3>' in the place of <TransitionModel>"),
+        ("<TransitionModel>\n", "<Nnet3> ", "'<Nnet3>' instead of <TransitionModel>"),
         ("5 0 3 2", "6 0 3 2", "state 0 of phone 6"),
         ("5 0 3 2", "5 2 3 2", "state 2 of phone 5"),
         ("<State> 1", "<State> 2", "not numbered in order"),
-        (" -0.69 ]", " ]", "not those of its transitions"),
+        (" -0.69 ]", " ]", "another number of probabilities"),
         ("<Tuples> 2", "<Tuples> 3", "invalid literal"),
-        ("</Tuples>", "</Tuples> ] <", "in the place of <LogProbs>"),
-        ("</LogProbs>\n</TransitionModel>\n", "", "too early"),
+        ("</Tuples>", "</Tuples> ] <", "instead of <LogProbs>"),
+        ("</LogProbs>\n</TransitionModel>\n", "", "truncated"),
     ],
 )
 def test_other_files_are_refused(tmp_path, before, after, reason):
@@ -295,8 +295,8 @@ def test_a_table_of_phones_as_build_tree_makes_it(tmp_path):
     ("text", "reason"),
     [
         ("TE 1 5 ( NULL CE 0 CE 1 CE 1 CE 2 )", "pdf 1 belongs to the states 0 and 1"),
-        ("TE 1 2 ( NULL CE 0 )", "no pdf for state 0 of the phone 2"),
-        ("XE 1", "'XE' in the place of CE or TE or SE or NULL"),
+        ("TE 1 2 ( NULL CE 0 )", "no pdf for state 0 of phone 2"),
+        ("XE 1", "'XE' instead of CE or TE or SE or NULL"),
         ("SE 0 [ 1 ", "EndContextDependency"),
         ("CE x", "invalid literal"),
         ("SE 0 [ 1 ] { " * 5000, "nested too deeply"),
@@ -365,5 +365,5 @@ def test_phones_that_mean_nothing_here_are_named(tmp_path):
     with pytest.raises(KaldiModelError, match="has no phone SIL"):
         read_senones(tree, model, phones)
     phones.write_text(text.replace("SPN 2\n", "NSN 2\n"))
-    with pytest.raises(KaldiModelError, match=r"phones of \[3, 5\] states"):
+    with pytest.raises(KaldiModelError, match=r"phones have \[3, 5\] states"):
         read_senones(tree, model, phones)

@@ -77,7 +77,7 @@ def test_an_integer_in_nearly_all_lines_is_a_probability(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     found = read(tmp_path, "a 1 A a1\nb 1 B\nb 0.5 B C\n")
     assert shares(found) == {"A": [1.0], "B": [1.0, 0.5]}
-    assert "2 pronunciations have the integer 1 in column 2: taken for probabilities" in caplog.text
+    assert "2 pronunciations have the integer 1 in column 2: read as probabilities" in caplog.text
 
 
 def test_an_integer_that_is_a_phone_elsewhere_is_one(tmp_path, caplog):
@@ -85,7 +85,7 @@ def test_an_integer_that_is_a_phone_elsewhere_is_one(tmp_path, caplog):
     found = read(tmp_path, f"{KNOWN}uit 9 y t\nin b 9\n")
     assert found.lexicon["UIT"] == [("9", "y", "t")]
     assert found.probabilities is None
-    assert "the integer 9 in column 2: taken for phones" in caplog.text
+    assert "the integer 9 in column 2: read as phones" in caplog.text
     digits = "".join(f"w{number} {number} {number % 3} {number}\n" for number in range(9))
     assert read(tmp_path, digits).lexicon["W7"] == [("7", "1", "7")]
 

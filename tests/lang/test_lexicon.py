@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.dictionary import read_dictionary
-from toolkit.lang.lexicon import Lexicon, LexiconError, add_disambiguation, grapheme_lexicon, spell
+from toolkit.lang.lexicon import (
+    Lexicon,
+    LexiconError,
+    add_disambiguation,
+    grapheme_lexicon,
+    grapheme_pronunciation,
+)
 from toolkit.lang.policy import LetterRules
 
 CMU = """;;; a comment
@@ -50,7 +56,7 @@ def test_digits_of_phones_are_kept(tmp_path):
 @pytest.mark.parametrize("text", ["ma M a1\nx EH3 EH1\n", "ma AO1\nx AO2 AO3 AO4\n"])
 def test_digits_that_are_not_stress_stay(tmp_path, text, caplog):
     assert read(tmp_path, text) == read(tmp_path, text, strip_stress=True)
-    assert "is no stress of ARPAbet: no digit is removed" in caplog.text
+    assert "is not a stress of ARPAbet, so that no digits are removed" in caplog.text
 
 
 def test_lines_that_are_not_utf8_are_left_out(tmp_path, caplog):
@@ -71,7 +77,7 @@ def test_kaldi_file_goes_out_sorted_and_comes_back(tmp_path):
 def test_restrict_and_shortest(tmp_path):
     lexicon = read(tmp_path, "ab A B\nab A\nc C\n")
     assert lexicon.restrict({"AB", "Z"}) == {"AB": [("A", "B"), ("A",)]}
-    assert lexicon.shortest() == {"AB": 1, "C": 1}
+    assert lexicon.min_phone_counts() == {"AB": 1, "C": 1}
 
 
 @pytest.mark.parametrize(
@@ -155,13 +161,13 @@ def test_phones_are_marked_with_their_place_in_the_word():
 
 
 def test_letters_and_marks_are_phones():
-    assert spell("FÜR") == ("F", "Ü", "R")
-    assert spell("L'EAU") == ("L", "E", "A", "U")
-    assert spell("में") == ("म", "े", "ं")
+    assert grapheme_pronunciation("FÜR") == ("F", "Ü", "R")
+    assert grapheme_pronunciation("L'EAU") == ("L", "E", "A", "U")
+    assert grapheme_pronunciation("में") == ("म", "े", "ं")
 
 
 def test_what_is_not_spelled():
-    assert [spell(word) for word in ("4", "A4", "[NOISE]", "'", "")] == [()] * 5
+    assert [grapheme_pronunciation(word) for word in ("4", "A4", "[NOISE]", "'", "")] == [()] * 5
 
 
 def test_a_lexicon_has_the_words_that_can_be_spelled():

@@ -9,7 +9,7 @@ import pytest
 
 from toolkit.lang.arpa import ArpaError, read_arpa, write_arpa
 from toolkit.lang.config import NgramConfig
-from toolkit.lang.lm import estimate_with_lmplz, prepare_lm, word_weights
+from toolkit.lang.lm import estimate_with_lmplz, lm_word_counts, prepare_lm
 from toolkit.lang.ngram import (
     NgramError,
     estimate,
@@ -44,7 +44,7 @@ def test_from_transcripts(tmp_path):
 def test_from_text(tmp_path):
     (tmp_path / "text.txt").write_text("a c a\nb\n")
     config = NgramConfig(text=tmp_path / "text.txt", order=3, mix_transcripts=False)
-    assert word_weights(config) == {"A": 2, "C": 1, "B": 1}
+    assert lm_word_counts(config) == {"A": 2, "C": 1, "B": 1}
     prepare_lm(config, TEXTS, {"A", "B"}, tmp_path)
     expected, _ = estimate([["A", "C", "A"], ["B"]], {"A", "B"}, 3)
     model = read_arpa(tmp_path / "lm.arpa")
@@ -83,7 +83,7 @@ def test_models_are_pruned(tmp_path):
 def test_a_given_file_is_restricted_to_the_vocabulary(tmp_path):
     prepare_lm(NgramConfig(order=2), TEXTS, {"A", "B", "C"}, tmp_path / "one")
     config = NgramConfig(arpa=tmp_path / "one/lm.arpa")
-    weights = word_weights(config)
+    weights = lm_word_counts(config)
     assert {*weights} == {"A", "B", "C"}
     assert weights["A"] > weights["C"]
     prepare_lm(config, TEXTS, {"A", "B", "NEW"}, tmp_path / "two")
@@ -101,20 +101,20 @@ def test_a_given_file_of_other_words_is_refused(tmp_path):
     for word in "ABC":
         text = re.sub(rf"(?<=[\t ]){word}(?=[\t \n])", word.lower(), text)
     arpa.write_text(text)
-    with pytest.raises(ArpaError, match=r"none of its words, such as 'c'.*such as 'C': spell them"):
+    with pytest.raises(ArpaError, match=r"none of its words, such as 'c'.*such as 'C': spell both"):
         prepare_lm(NgramConfig(arpa=arpa), TEXTS, {"A", "B", "C"}, tmp_path / "two")
 
 
 def test_no_weights_without_text():
-    assert word_weights(NgramConfig()) is None
+    assert lm_word_counts(NgramConfig()) is None
 
 
 def test_words_of_another_alphabet(tmp_path):
     (tmp_path / "text.txt").write_text("Да, нет.\nда\n")
     config = NgramConfig(text=tmp_path / "text.txt", order=2)
     letters = TextPolicy("letters-upper-1")
-    assert word_weights(config) == {}
-    assert word_weights(config, letters) == {"ДА": 2, "НЕТ": 1}
+    assert lm_word_counts(config) == {}
+    assert lm_word_counts(config, letters) == {"ДА": 2, "НЕТ": 1}
     texts = {"train": {"a": "нет"}, "dev": {"b": "Да!"}}
     found = prepare_lm(config, texts, {"ДА", "НЕТ"}, tmp_path, policy=letters)
     assert (found["1-grams"], found["oov_percent_dev"]) == (5, 0.0)

@@ -320,7 +320,7 @@ def test_words_that_a_model_lacks_are_impossible_there():
 @pytest.mark.parametrize("weights", [[0.5], [0.5, 0.6], [-0.5, 1.5], [float("nan"), 0.5]])
 def test_weights_must_be_shares(weights):
     model = estimate([["A"]], {"A"}, 2)[0]
-    with pytest.raises(NgramError, match="interpolation of 2 models"):
+    with pytest.raises(NgramError, match="2 models cannot be interpolated"):
         interpolate([model, model], weights)
 
 

@@ -13,15 +13,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.align.inputs import Recording
-from toolkit.corpus.text import is_tag, tags_in
+from toolkit.corpus.text import is_event_tag, tags_in
 from toolkit.kaldi.dict_lang import read_dict
 from toolkit.lang.arpa import ArpaError, read_arpa
 from toolkit.lang.config import LangConfig, NgramConfig, Rules, UnitsConfig
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lang import Lang
 from toolkit.lang.language import choose_policy
-from toolkit.lang.lexicon import Lexicon, spell
-from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.lexicon import Lexicon, grapheme_pronunciation
+from toolkit.lang.lm import lm_word_counts, prepare_lm
 from toolkit.lang.policy import (
     AS_GIVEN,
     QUOTES,
@@ -37,8 +37,14 @@ from toolkit.lang.policy import (
     split_clitics,
     text_rules,
 )
-from toolkit.lang.prepare import prepare_lang
-from toolkit.lang.text import TextError, check_sentences, count_words, read_sentences, text_files
+from toolkit.lang.prepare import (
+    TextError,
+    check_sentences,
+    count_words,
+    prepare_lang,
+    read_sentences,
+    text_files,
+)
 from toolkit.lang.units import load_units, make_units
 from toolkit.score.normalise import ScoringFilter
 from toolkit.storage.lines import read_lines
@@ -88,7 +94,7 @@ MORE_TAGS = "<unk>", "%hesitation", "[phone_ring/]", "(door slams)", "<laughter,
 @pytest.mark.parametrize("tag", [*TAGS, *MORE_TAGS])
 @pytest.mark.parametrize("policy", [ENGLISH, LETTERS], ids=["english", "letters"])
 def test_tags_are_left_out(tag, policy):
-    assert is_tag(tag)
+    assert is_event_tag(tag)
     text = f"go {tag} home {tag}"
     assert policy.words(text) == policy.transcript(text).split() == ["GO", "HOME"]
     assert policy.found_tags(text) == [tag]
@@ -156,7 +162,7 @@ def test_marks_of_language_model_text(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     (tmp_path / "text").write_text("<s> GO HOME </s>\n<s> GO <unk> 1990s </s>\nCæsar [noise]\n")
     config, words = NgramConfig(text=tmp_path / "text", order=2), {"GO", "HOME", "CAESAR"}
-    assert word_weights(config) == {"GO": 2, "HOME": 1, "CAESAR": 1}
+    assert lm_word_counts(config) == {"GO": 2, "HOME": 1, "CAESAR": 1}
     prepare_lm(config, {}, words, tmp_path / "lm")
     model = read_arpa(tmp_path / "lm/lm.arpa")
     assert set(model.vocabulary) == {"<s>", "</s>", "<UNK>", *words}
@@ -276,7 +282,7 @@ def test_clitics_are_split_alike_everywhere(tmp_path, caplog):
     assert Recording("u", None, text, "s").spoken(lang.policy) == (words, "")
     (tmp_path / "text").write_text(f"{text}\n")
     lm = NgramConfig(text=tmp_path / "text", order=2)
-    assert word_weights(lm, lang.policy) == dict.fromkeys(words, 1)
+    assert lm_word_counts(lm, lang.policy) == dict.fromkeys(words, 1)
     prepare_lm(lm, {}, lang.vocabulary, tmp_path / "lm", policy=lang.policy)
     assert "\tM' APPELLE" in (tmp_path / "lm/lm.arpa").read_text()
     (line,) = [r.getMessage() for r in caplog.records if "language model text" in r.getMessage()]
@@ -601,7 +607,7 @@ def test_ordinary_forms_of_letters(text, words):
 
 def test_a_middle_dot_stays_if_the_lexicon_has_the_word_with_it():
     assert LetterLexiconRules({"COL·LEGI"})("col·legi aŀlot") == "COL·LEGI AL LOT"
-    assert spell("COL·LEGI") == tuple("COLLEGI")
+    assert grapheme_pronunciation("COL·LEGI") == tuple("COLLEGI")
 
 
 def test_an_apostrophe_at_an_edge_stays_if_the_lexicon_has_it():

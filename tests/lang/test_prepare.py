@@ -13,7 +13,7 @@ from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang, LangError
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.policy import EnglishRules, LetterRules
-from toolkit.lang.prepare import possible_words, prepare_lang, read_words, source_dictionary
+from toolkit.lang.prepare import prepare_lang, read_words, source_dictionary, words_stable_under
 
 LEXICON = "bat B AE T\ntab T AE B\ncat K AE T\nact AE K T\ntact T AE K T\nat AE T\n"
 TEXTS = {
@@ -176,7 +176,7 @@ def test_no_transcripts(config, tmp_path, texts):
 
 
 def test_a_foreign_lexicon(config, tmp_path):
-    with pytest.raises(LangError, match="same language"):
+    with pytest.raises(LangError, match="lexicon of their language"):
         prepare_lang(config(), {"train": {"u": "zoo"}}, None, tmp_path / "o")
 
 
@@ -250,4 +250,4 @@ def test_a_file_without_words_is_an_error(tmp_path):
 
 def test_entries_that_no_text_has_are_no_words():
     lexicon = Lexicon({"CAT": [("K",)], "A.M.": [("M",)], "<UNK>": [("SPN",)], "'BOUT": [("B",)]})
-    assert list(possible_words(lexicon, EnglishRules())) == ["CAT", "'BOUT"]
+    assert list(words_stable_under(lexicon, EnglishRules())) == ["CAT", "'BOUT"]

@@ -70,7 +70,7 @@ def test_renamed():
         ("lexiconp_silprob.txt", "A 1 0.5 1 inf a", "'inf' is not a factor above 0"),
         ("silprob.txt", "<s> 0.5 0.5", r"silprob.txt:1: not one of <s>, </s>_s"),
         ("silprob.txt", "<s> 0", "'0' is not a probability between"),
-        ("silprob.txt", "<s> 0.5", "has no line '</s>_s'"),
+        ("silprob.txt", "<s> 0.5", "there is no line '</s>_s'"),
     ],
 )
 def test_faults_name_file_and_line(tmp_path, name, line, message):

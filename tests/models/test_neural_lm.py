@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.lang.shortlist import Shortlist, ShortlistError
 from toolkit.models import neural_lm
 from toolkit.models.config import LstmConfig, WordLstmConfig
-from toolkit.models.lstm import LstmModel
-from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.lstm import LstmModel, WordLstm
+from toolkit.models.neural_lm import NeuralLm, Shortlist, ShortlistError
 from toolkit.models.store import ModelError, save_model
-from toolkit.models.word_lstm import WordLstm
 
 COUNTS = {"A": 4, "B": 3, "C": 2}
 

@@ -5,8 +5,7 @@ import torch
 
 from toolkit.models.config import BlstmConfig, LstmConfig, TdnnfConfig
 from toolkit.models.lstm import BlstmModel, LstmModel
-from toolkit.models.online import online
-from toolkit.models.scorer import batch_logits
+from toolkit.models.scorer import batch_logits, online
 from toolkit.models.tdnnf import TdnnfModel
 
 SIZES = {"input_dim": 12, "output_dim": 5, "hidden": 16}

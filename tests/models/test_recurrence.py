@@ -5,9 +5,8 @@ from torch import nn
 from toolkit.models import lstm_cpu
 from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, WordLstmConfig
 from toolkit.models.ctc import CtcModel
-from toolkit.models.lstm import BlstmModel, LstmModel
+from toolkit.models.lstm import BlstmModel, LstmModel, WordLstm
 from toolkit.models.lstm_cpu import is_faster_than_torch, run_lstm
-from toolkit.models.word_lstm import WordLstm
 from toolkit.processes.devices import one_thread
 
 OLD = torch.__version__ < "2"

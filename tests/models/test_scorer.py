@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import stack
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.features.shards import CmnState
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
@@ -22,11 +22,11 @@ def scorer(tmp_path):
     save_model(tmp_path / "model", model)
     save_priors(tmp_path / "model", COUNTS)
     x = torch.randn(20, 4)
-    normaliser = Normaliser(x.double().mean(0), GlobalStats.of(x))
+    normaliser = Cmvn(x.double().mean(0), GlobalStats.of(x))
     normaliser.save(tmp_path / "normaliser.json")
     scorer = NeuralScorer(tmp_path / "model", tmp_path / "normaliser.json", tmp_path)
     state = CmnState(50, torch.ones(4).double() * 30)
-    scorer.__dict__["store"] = SimpleNamespace(load=lambda u: x, state=lambda u: state)
+    scorer.__dict__["store"] = SimpleNamespace(load=lambda u: x, cmn_state=lambda u: state)
     inputs = stack(normaliser.apply(x, state))
     extended = torch.cat([inputs, inputs[-1:]])
     expected = model(extended[None])[0][0].log_softmax(-1) - (COUNTS / 100).log()
@@ -37,7 +37,7 @@ def test_scores_are_posteriors_less_priors_behind_the_speakers_earlier_frames(sc
     scorer, expected = scorer
     torch.testing.assert_close(scorer.log_likelihoods("u"), expected)
     assert expected.shape == (7, 5)
-    scorer.store.state = lambda u: None
+    scorer.store.cmn_state = lambda u: None
     assert not torch.allclose(scorer.log_likelihoods("u"), expected, atol=1e-3)
 
 

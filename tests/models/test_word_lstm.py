@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from toolkit.models.config import WordLstmConfig
-from toolkit.models.word_lstm import WordLstm
+from toolkit.models.lstm import WordLstm
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_an_empty_one(run):
         (["mine", "--from-csv", ".", "--from-kaldi", "."], 2, "give one of"),
         (["mine", "--from-kaldi", "."], 1, "neither a Kaldi data directory"),
         (["mine", "--from-csv", "."], 1, "is a folder: name the table in it, such as table.csv"),
-        (["mine", "--from-kaldi", __file__], 1, "is a file: --from-kaldi takes the folder"),
+        (["mine", "--from-kaldi", __file__], 1, "is a file: give --from-kaldi the folder"),
         ([], 2, "Missing argument 'NAME'"),
     ],
 )

@@ -10,7 +10,7 @@ from local import kaldi
 from tests.kaldi.feature_dirs import matrices, write_feature_dir
 from toolkit.corpus.manifest import ManifestError
 from toolkit.features.config import AugmentConfig
-from toolkit.new_corpus.make import make_from_data
+from toolkit.new_corpus.make import create_recipe
 
 WORDS = "der Kater sagt es hier"
 
@@ -31,7 +31,7 @@ def test_features_are_used_where_there_is_no_audio(root, tmp_path, wav_scp):
     if wav_scp is not None:
         (data / "wav.scp").write_text(wav_scp)
     (data / "cmvn.scp").write_text("")
-    made = make_from_data(root, "shared", data, "kaldi")
+    made = create_recipe(root, "shared", data, "kaldi")
     (remark,) = [line for line in made.remarks if line.startswith("features: ")]
     assert "those of feats.scp, 5 values per frame, 10 ms per frame assumed" in remark
     assert ("none of the files in wav.scp exists" in remark) == (wav_scp is not None)
@@ -50,7 +50,7 @@ def test_features_are_used_where_there_is_no_audio(root, tmp_path, wav_scp):
 def test_audio_is_used_where_some_exists_or_commands_make_it(root, tmp_path, recordings):
     data = write_part(tmp_path / "data", "abcdefgh")
     (data / "wav.scp").write_text(f"a0 {recordings}/00.wav\nb0 sox b0.wav -t wav - |\n")
-    made = make_from_data(root, "shared", data, "kaldi")
+    made = create_recipe(root, "shared", data, "kaldi")
     assert config_of(root).corpus.features == "audio"
     assert not any(line.startswith("features: ") for line in made.remarks)
 
@@ -59,7 +59,7 @@ def test_several_directories_of_features(root, tmp_path):
     for part, speakers in {"train": "abcde", "dev": "f", "eval": "g", "train_sp": "h"}.items():
         write_part(tmp_path / "data" / part, speakers)
         (tmp_path / "data" / part / "utt2dur").write_text("a0 1.2\n")
-    made = make_from_data(root, "shared", tmp_path / "data", "kaldi")
+    made = create_recipe(root, "shared", tmp_path / "data", "kaldi")
     assert "not used: train_sp" in made.remarks
     assert any("a frame every 10 ms by utt2dur" in line for line in made.remarks)
     splits = kaldi.manifests(config_of(root).corpus, tmp_path / "data")
@@ -75,11 +75,11 @@ def test_parts_with_audio_alone_beside_parts_with_features_alone_are_refused(roo
     test = write_part(tmp_path / "data/test", "f")
     (test / "feats.scp").rename(test / "wav.scp")
     with pytest.raises(ManifestError, match=r"train has features and no audio, test has no feats"):
-        make_from_data(root, "shared", tmp_path / "data", "kaldi")
+        create_recipe(root, "shared", tmp_path / "data", "kaldi")
 
 
 def test_without_readable_features_there_is_no_recipe(root, tmp_path):
     data = write_part(tmp_path / "data", "abcdefgh")
     (data / "feats.ark").unlink()
     with pytest.raises(ManifestError, match="no utterance has audio or features that can be read"):
-        make_from_data(root, "shared", data, "kaldi")
+        create_recipe(root, "shared", data, "kaldi")

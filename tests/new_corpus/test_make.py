@@ -21,14 +21,14 @@ from toolkit.corpus.manifest import ManifestError, text_of
 from toolkit.corpus.table import read_table
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.text import TextError
+from toolkit.lang.prepare import TextError
 from toolkit.new_corpus.make import (
     CheckoutError,
     CorpusNameError,
     check_name,
+    create_reader_stub,
+    create_recipe,
     find_checkout,
-    make_empty,
-    make_from_data,
 )
 
 
@@ -46,7 +46,7 @@ def config_of(root, name):
 
 
 def test_a_table(root, corpus):
-    made = make_from_data(root, "mine", corpus / "table.csv", "table")
+    made = create_recipe(root, "mine", corpus / "table.csv", "table")
     names = [str(path.relative_to(root)) for path in made.written]
     assert names == [f"recipes/mine/{name}" for name in ("config.py", "run.py", "README.md")]
     assert os.access(made.written[1], os.X_OK)
@@ -67,7 +67,7 @@ def test_a_table(root, corpus):
 def test_names_of_files_may_hold_what_elsewhere_ends_a_line(root, corpus):
     text = corpus / 'a\x85b\u2028c\x1c "{d}" \\.txt'
     text.write_text("The cat\n")
-    make_from_data(root, "mine", corpus / "table.csv", "table", lm_text=text)
+    create_recipe(root, "mine", corpus / "table.csv", "table", lm_text=text)
     _, config = config_of(root, "mine")
     assert config.lm.text == text
 
@@ -76,7 +76,7 @@ def test_another_language(root, corpus):
     path = corpus / "table.csv"
     path.write_text(path.read_text().replace("The cat", 'Die ""große"" Kätzin Größe'))
     (corpus / "lm.txt").write_text("Noch ein Satz\n")
-    made = make_from_data(root, "deutsch", path, "table", lm_text=corpus)
+    made = create_recipe(root, "deutsch", path, "table", lm_text=corpus)
     assert any("graphemes" in line and "letters: " in line for line in made.remarks)
     _, config = config_of(root, "deutsch")
     assert config.lang == LangConfig("graphemes", "letters-upper-2")
@@ -91,7 +91,7 @@ def test_a_lexicon_of_ones_own_and_a_long_alphabet(root, corpus):
     path.write_text(path.read_text().replace("The cat", " ".join(letters)))
     lexicon = corpus / 'my "lexicon".txt'
     lexicon.write_text("SAID S E D\nHE H I\nIS I Z\n")
-    made = make_from_data(root, "long", path, "table", lexicon=str(lexicon))
+    made = create_recipe(root, "long", path, "table", lexicon=str(lexicon))
     assert any("3% of 4320 words are in it, the others" in line for line in made.remarks)
     lines = made.written[0].read_text().splitlines()
     assert all(len(line) <= 100 for line in lines if "Path(" not in line)
@@ -113,7 +113,7 @@ def test_a_folder_of_tables_as_common_voice_has_it(root, corpus):
     (corpus / "table.csv").unlink()
     for path in corpus.glob("*.wav"):
         path.rename(corpus / "clips" / path.name)
-    made = make_from_data(root, "voices", corpus, "table")
+    made = create_recipe(root, "voices", corpus, "table")
     assert "not used: reported, validated" in made.remarks
     assert not any("missing-audio" in line for line in made.remarks)
     _, config = config_of(root, "voices")
@@ -122,8 +122,8 @@ def test_a_folder_of_tables_as_common_voice_has_it(root, corpus):
     splits = table.manifests(config.corpus, config.corpus.root)
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
     (corpus / "train.csv").touch()
-    with pytest.raises(ManifestError, match=r"two tables for one part, train\.csv, train\.tsv"):
-        make_from_data(root, "two", corpus, "table")
+    with pytest.raises(ManifestError, match=r"two tables for one part, train\.csv and train\.tsv"):
+        create_recipe(root, "two", corpus, "table")
 
 
 def test_clitics_of_a_lexicon(root, corpus):
@@ -131,7 +131,7 @@ def test_clitics_of_a_lexicon(root, corpus):
     path.write_text(path.read_text().replace("The cat, said he", "Je m’appelle Léo"))
     lexicon = corpus / "french.dict"
     lexicon.write_text("je j\nm' m\nappelle a p\nis i\n")
-    made = make_from_data(root, "french", path, "table", lexicon=str(lexicon))
+    made = create_recipe(root, "french", path, "table", lexicon=str(lexicon))
     assert (
         "clitics: 40 words are split, such as M'APPELLE as M' APPELLE (lang.split_clitics=False in"
         " config.py keeps them whole)" in made.remarks
@@ -144,7 +144,7 @@ def test_a_dictionary_is_read_once(root, corpus):
     lexicon = corpus / "own.dict"
     lexicon.write_text("the D\ncat K\n")
     with opened_files() as opened:
-        make_from_data(root, "mine", corpus / "table.csv", "table", lexicon=str(lexicon))
+        create_recipe(root, "mine", corpus / "table.csv", "table", lexicon=str(lexicon))
     assert opened.count(str(lexicon)) == 1
 
 
@@ -155,7 +155,7 @@ def test_a_dictionary_of_kaldi(root, corpus):
     (folder / "silence_phones.txt").write_text("SIL SPN\n")
     (folder / "optional_silence.txt").write_text("SIL\n")
     (folder / "nonsilence_phones.txt").write_text("D\na a1 a2\nK\nt\n")
-    made = make_from_data(root, "mine", corpus / "table.csv", "table", lexicon=str(folder))
+    made = create_recipe(root, "mine", corpus / "table.csv", "table", lexicon=str(folder))
     assert any(line.startswith(f"lexicon: {folder}; 33% of 240 words") for line in made.remarks)
     _, config = config_of(root, "mine")
     assert config.lang.lexicon == folder
@@ -178,7 +178,7 @@ def test_kaldi_directories(root, recordings, tmp_path):
         "eval": [6, 7],
     }.items():
         write_kaldi(data / name, recordings, speakers)
-    made = make_from_data(root, "mine", data, "kaldi")
+    made = create_recipe(root, "mine", data, "kaldi")
     assert "not used: train_sp" in made.remarks
     _, config = config_of(root, "mine")
     assert config.corpus == CorpusConfig("kaldi", data, train="train", dev="valid", test="eval")
@@ -205,7 +205,7 @@ def test_speakers_on_two_channels_are_read(root, recordings, tmp_path):
 
 
 def remarks(root, name, data):
-    return "\n".join(make_from_data(root, name, data, "kaldi").remarks)
+    return "\n".join(create_recipe(root, name, data, "kaldi").remarks)
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "cp1251"])
@@ -215,7 +215,7 @@ def test_transcripts_of_another_encoding_are_refused(root, recordings, tmp_path,
     word = {"cp1252": "größe", "cp1251": "мама"}[encoding]
     text.write_bytes(text.read_text().replace("cat", word).encode(encoding))
     with pytest.raises(ManifestError, match=r"40 of 40 utterances are not UTF-8, first .*iconv"):
-        make_from_data(root, "archive", tmp_path / "data", "kaldi")
+        create_recipe(root, "archive", tmp_path / "data", "kaldi")
 
 
 def test_a_few_transcripts_that_are_not_utf8_are_left_out(root, recordings, tmp_path):
@@ -237,9 +237,9 @@ def test_text_of_the_language_model_is_read_beforehand(root, corpus):
     text = corpus / "lm.txt"
     text.write_text("... 12\n")
     with pytest.raises(ManifestError, match=r"lm\.txt: .* no word"):
-        make_from_data(root, "mine", corpus / "table.csv", "table", lm_text=text)
+        create_recipe(root, "mine", corpus / "table.csv", "table", lm_text=text)
     with pytest.raises(TextError, match="not UTF-8"):
-        make_from_data(root, "mine", corpus / "table.csv", "table", lm_text=corpus / "00.wav")
+        create_recipe(root, "mine", corpus / "table.csv", "table", lm_text=corpus / "00.wav")
     assert not (root / "recipes" / "mine").exists()
 
 
@@ -247,29 +247,29 @@ def test_paths_of_another_machine(root, corpus, tmp_path):
     data = tmp_path / "data"
     write_kaldi(data, "/home/ann/speech", range(8))
     with pytest.raises(ManifestError, match=r"--map-path /home/ann/speech=NEW"):
-        make_from_data(root, "mine", data, "kaldi")
+        create_recipe(root, "mine", data, "kaldi")
     mappings = (f"/home/ann={corpus.parent}",)
-    make_from_data(root, "mine", data, "kaldi", map_paths=mappings)
+    create_recipe(root, "mine", data, "kaldi", map_paths=mappings)
     _, config = config_of(root, "mine")
     assert config.corpus.map_paths == mappings
     splits = kaldi.manifests(config.corpus, config.corpus.root)
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
     path = corpus / "table.csv"
     path.write_text(path.read_text().replace("\n0", "\n/home/ann/speech/0"))
-    made = make_from_data(root, "tables", path, "table", map_paths=mappings)
+    made = create_recipe(root, "tables", path, "table", map_paths=mappings)
     assert not any("missing-audio" in line for line in made.remarks)
     found = read_table(path, mappings)["train"]
     for cut in found:
         source = cut.recording.sources[0]
         source.source = source.source.replace(str(corpus.parent), "/home/ann")
     CutSet.from_cuts(found).to_file(tmp_path / "cuts.jsonl")
-    made = make_from_data(root, "cuts", tmp_path / "cuts.jsonl", "cuts", map_paths=mappings)
+    made = create_recipe(root, "cuts", tmp_path / "cuts.jsonl", "cuts", map_paths=mappings)
     assert not any("missing-audio" in line for line in made.remarks)
 
 
 def test_one_kaldi_directory(root, recordings, tmp_path):
     write_kaldi(tmp_path / "all", recordings, range(8))
-    make_from_data(root, "mine", tmp_path / "all", "kaldi")
+    create_recipe(root, "mine", tmp_path / "all", "kaldi")
     _, config = config_of(root, "mine")
     splits = kaldi.manifests(config.corpus, config.corpus.root)
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
@@ -281,9 +281,9 @@ def test_commands_of_a_kaldi_directory_are_run_where_asked_for(root, recordings,
     lines = [line.split(maxsplit=1) for line in scp.read_text().splitlines()]
     scp.write_text("".join(f"{name} echo {name} >>{ran}; cat {path} |\n" for name, path in lines))
     with pytest.raises(ManifestError, match="--pipes FOLDER"):
-        make_from_data(root, "mine", tmp_path / "all", "kaldi")
+        create_recipe(root, "mine", tmp_path / "all", "kaldi")
     assert not ran.exists()
-    make_from_data(root, "mine", tmp_path / "all", "kaldi", pipes=tmp_path / "kept")
+    create_recipe(root, "mine", tmp_path / "all", "kaldi", pipes=tmp_path / "kept")
     _, config = config_of(root, "mine")
     splits = kaldi.manifests(config.corpus, config.corpus.root)
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
@@ -297,7 +297,7 @@ def test_files_of_cuts(root, corpus, tmp_path):
     CutSet.from_cuts(found[:35]).to_file(folder / "cuts_train.jsonl.gz")
     CutSet.from_cuts(found[35:]).to_file(folder / "cuts_dev.jsonl.gz")
     CutSet.from_cuts(found[:5]).to_file(folder / "cuts_train_sp.jsonl.gz")
-    made = make_from_data(root, "mine", folder, "cuts")
+    made = create_recipe(root, "mine", folder, "cuts")
     assert "not used: train_sp" in made.remarks
     _, config = config_of(root, "mine")
     assert (config.corpus.name, config.corpus.root) == ("cuts", folder)
@@ -308,12 +308,12 @@ def test_files_of_cuts(root, corpus, tmp_path):
 
 def test_no_kaldi_directory(root, tmp_path):
     with pytest.raises(ManifestError, match="neither a Kaldi data directory"):
-        make_from_data(root, "mine", tmp_path, "kaldi")
+        create_recipe(root, "mine", tmp_path, "kaldi")
     assert not (root / "recipes" / "mine").exists()
 
 
 def test_a_reader_to_fill_in(root, corpus):
-    made = make_empty(root, "mine")
+    made = create_reader_stub(root, "mine")
     assert made.written[0] == root / "local" / "mine.py"
     for path in corpus.glob("*.wav"):
         speaker = corpus / f"s{int(path.stem) % 8}"
@@ -333,7 +333,7 @@ def test_a_reader_to_fill_in(root, corpus):
 
 
 def test_the_settings_of_a_reader_to_fill_in(root, monkeypatch):
-    make_empty(root, "mine", lexicon="graphemes")
+    create_reader_stub(root, "mine", lexicon="graphemes")
     monkeypatch.setattr("toolkit.corpus.config.reader_exists", lambda name: name == "mine")
     module, config = config_of(root, "mine")
     assert (module["HOURS"], config.corpus) == (
@@ -341,7 +341,7 @@ def test_the_settings_of_a_reader_to_fill_in(root, monkeypatch):
         CorpusConfig("mine", dev_speakers=1, test_speakers=1),
     )
     assert config.lang.lexicon == "graphemes"
-    make_empty(root, "english")
+    create_reader_stub(root, "english")
     text = (root / "recipes/english/config.py").read_text()
     assert 'lang=LangConfig(lexicon="cmudict", normaliser="english-upper-3")' in text
     assert "check=CheckConfig(alphabet=" in text
@@ -358,13 +358,13 @@ def test_files_are_in_the_projects_style(root, corpus):
         shutil.rmtree(root / part)
         ignored = shutil.ignore_patterns("exp", "__pycache__")
         shutil.copytree(project / part, root / part, ignore=ignored)
-    made = [make_empty(root, "alpha")]
+    made = [create_reader_stub(root, "alpha")]
     with TemporaryDirectory() as short:  # where the formatter keeps a path on its line
-        made.append(make_empty(root, "zebra", "graphemes", Path(short)))
+        made.append(create_reader_stub(root, "zebra", "graphemes", Path(short)))
         (Path(short) / "lm.txt").write_text("One more sentence\n")
         table = Path(short) / "table.csv"
         table.write_text((corpus / "table.csv").read_text().replace("\n0", f"\n{corpus}/0"))
-        made.append(make_from_data(root, "beta", table, "table", "graphemes", Path(short)))
+        made.append(create_recipe(root, "beta", table, "table", "graphemes", Path(short)))
     files = [path for found in made for path in found.written if path.suffix == ".py"]
     for arguments in (["check"], ["format", "--check"]):
         command = [ruff, *arguments, "--no-cache", *files]
@@ -377,7 +377,7 @@ def test_text_is_taken_as_given_where_the_lexicon_has_it_so(root, corpus):
     path.write_text(path.read_text().replace("The cat, said he, is here.", "saN san dr. {LG} (3"))
     lexicon = corpus / "own.txt"
     lexicon.write_text("saN S\nsan S A\ndr. D\n{LG} L\n(3 T\n")
-    made = make_from_data(root, "given", path, "table", str(lexicon))
+    made = create_recipe(root, "given", path, "table", str(lexicon))
     assert any(
         "text: as-given; as they stand 200 of 200 words are in the lexicon" in line
         and "without punctuation 120 of 160" in line
@@ -403,14 +403,14 @@ def test_the_dictionary_beside_kaldi_directories_is_the_lexicon(root, corpus, pl
         lines = (f"{id} {value}\n" for id, value in zip(ids, values, strict=True))
         (data / name).write_text("".join(lines))
     (dictionary / "lexicon.txt").write_text("!SIL SIL\nthe D\ncat K\n")
-    made = make_from_data(root, "kaldis", data, "kaldi")
+    made = create_recipe(root, "kaldis", data, "kaldi")
     assert any("text: as-given; as they stand 80 of 80 words" in line for line in made.remarks)
     _, config = config_of(root, "kaldis")
     assert config.lang == LangConfig(dictionary / "lexicon.txt", "as-given")
     phones = {"silence_phones": "SIL", "optional_silence": "SIL", "nonsilence_phones": "D\nK"}
     for name, lines in phones.items():
         (dictionary / f"{name}.txt").write_text(f"{lines}\n")
-    make_from_data(root, "whole", data, "kaldi")
+    create_recipe(root, "whole", data, "kaldi")
     _, config = config_of(root, "whole")
     assert config.lang == LangConfig(dictionary, "as-given")
 

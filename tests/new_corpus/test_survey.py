@@ -13,7 +13,13 @@ from toolkit.corpus.manifest import (
     speaker_of,
 )
 from toolkit.corpus.split import assemble
-from toolkit.new_corpus.survey import cautions, choose_parts, describe, find_faults, survey
+from toolkit.new_corpus.survey import (
+    choose_parts,
+    find_faults,
+    summary_lines,
+    survey,
+    warning_lines,
+)
 
 
 def utterances(counts, seconds=36.0, fault=None):
@@ -58,7 +64,7 @@ def test_speakers_are_held_out():
     assert found.hours == pytest.approx({"train": 0.8, "dev": 0.1, "test": 0.1})
     assert found.speakers == {"train": 16, "dev": 2, "test": 2}
     assert (found.utterances, found.held_out, found.left_out) == (100, ("dev", "test"), ())
-    assert any("by speaker" in line for line in describe(found))
+    assert any("by speaker" in line for line in summary_lines(found))
     again = assemble(parts, found.corpus, hold_out_test=True)
     assert {speaker_of(cut) for cut in again["dev"]}.isdisjoint(map(speaker_of, again["train"]))
 
@@ -77,7 +83,9 @@ def test_few_speakers_have_utterances_held_out(counts):
     found = survey({"train": utterances(counts)}, CorpusConfig("table"))
     assert found.corpus.hold_out == "utterances"
     assert found.hours == pytest.approx({"train": 0.32, "dev": 0.04, "test": 0.04})
-    assert any("by utterance" in line and "expect more errors" in line for line in describe(found))
+    assert any(
+        "by utterance" in line and "expect more errors" in line for line in summary_lines(found)
+    )
 
 
 def test_speakers_that_the_corpus_does_not_name_are_not_held_out():
@@ -86,8 +94,10 @@ def test_speakers_that_the_corpus_does_not_name_are_not_held_out():
         cut.custom = {**(cut.custom or {}), NO_SPEAKER: "no utt2spk"}
     found = survey({"train": cuts}, CorpusConfig())
     assert found.corpus.hold_out == "utterances"
-    assert describe(found)[2].startswith("speakers: 40 of 40 utterances name none; the recording")
-    assert "by utterance" in describe(found)[3]
+    assert summary_lines(found)[2].startswith(
+        "speakers: 40 of 40 utterances name none; the recording"
+    )
+    assert "by utterance" in summary_lines(found)[3]
 
 
 def test_parts_of_their_own_are_kept():
@@ -95,7 +105,7 @@ def test_parts_of_their_own_are_kept():
     found = survey(parts | {"test": utterances({"c": 3})}, CorpusConfig("table"), ["train_sp"])
     assert found.hours == pytest.approx({"train": 0.1, "dev": 0.02, "test": 0.03})
     assert (found.held_out, found.left_out) == ((), ("train_sp", "x"))
-    assert "not used: train_sp, x" in describe(found)
+    assert "not used: train_sp, x" in summary_lines(found)
 
 
 def test_only_what_lacks_is_held_out():
@@ -108,7 +118,7 @@ def test_only_what_lacks_is_held_out():
 def test_faults_and_long_utterances_are_told():
     broken = utterances({"z": 2}, fault=("bad-segment", "no seconds"))
     found = survey({"train": utterances({"a": 9}) + broken}, CorpusConfig("table"))
-    lines = cautions(found)
+    lines = warning_lines(found)
     assert lines[0].startswith("caution: 2 bad-segment, left out, first z-0: no seconds (fix: ")
     assert any("9 utterances of 30 s and more" in line for line in lines)
     assert any("4.2 min to train on" in line for line in lines)
@@ -120,7 +130,7 @@ def test_faults_and_long_utterances_are_told():
 def test_less_than_a_tenth_of_an_hour_is_told_in_minutes(hours, shown):
     parts = {"train": utterances({"a": 1}, 3600 * hours), "dev": utterances({"b": 1})}
     found = survey(parts | {"test": utterances({"c": 1})}, CorpusConfig("table"))
-    assert f"splits: train {shown} (1 speaker), dev 36 s (1 speaker)" in describe(found)[1]
+    assert f"splits: train {shown} (1 speaker), dev 36 s (1 speaker)" in summary_lines(found)[1]
 
 
 def test_a_corpus_without_audio_is_refused_with_the_reason():
@@ -154,7 +164,7 @@ def test_a_clean_corpus_has_none():
         ("...", "empty-transcript", "first b: '...'"),
         ("um 12 Uhr", "digits", "1 transcript with digits, first b: '12' (fix: write numbers"),
         ("१२ बजे", "digits", "first b: '१२'"),
-        ("das MÃ¤dchen", "garbled letters", "first b: 'MÃ¤dchen' (fix: they are UTF-8 that"),
+        ("das MÃ¤dchen", "garbled letters", "first b: 'MÃ¤dchen' (fix: a program read UTF-8 as"),
         ("so [lachen]", "tag", "1 tag, first b: '[lachen]' (fix: nothing"),
         ("бiлого", "mixed-alphabets", "first b: 'бiлого' (fix: type the letters that look alike"),
     ],
@@ -179,7 +189,7 @@ def test_ids_and_speakers():
     cuts[-2].custom = {OTHER_SPEAKER: "ann, not ben"}
     found = find_faults(cuts)
     assert found.keys() == {"duplicate-id", "no-speaker", "two-speakers", "like-speakers"}
-    assert found["duplicate-id"].startswith("1 duplicate-id, left out, first a: copy 2 ")
+    assert found["duplicate-id"].startswith("1 duplicate-id, left out, first a: copy 2: ")
     assert found["no-speaker"].startswith("1 no-speaker, first d: line 5 ")
     assert found["two-speakers"].startswith("1 two-speakers, first c: ann, not ben ")
     assert "'Ann' and 'ann'" in found["like-speakers"]
@@ -188,7 +198,7 @@ def test_ids_and_speakers():
 def test_the_same_id_in_two_splits_is_left_out_of_neither():
     found = find_faults([cut("1"), cut("2"), cut("2")], [cut("1"), cut("3")], [cut("1")])
     assert found.keys() == {"duplicate-id", "shared-id"}
-    assert found["duplicate-id"].startswith("1 duplicate-id, left out, first 2: copy 2 ")
+    assert found["duplicate-id"].startswith("1 duplicate-id, left out, first 2: copy 2: ")
     assert found["shared-id"].startswith("1 shared-id, first 1: in 3 splits (fix: see whether")
 
 

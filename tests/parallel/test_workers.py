@@ -357,7 +357,7 @@ def test_a_gradient_that_is_no_number_stops_all_workers(name, tmp_path):
     ends = Job(2, broken, tmp_path, SYNCHRONOUS[name]).wait()
     for end in ends:
         assert "not finite in epoch 1" in end
-        assert "there, or in what the other workers computed with then (bad_batch*.safe" in end
+        assert "there and in the other workers' batches (bad_batch*.safetensors" in end
     assert "batch of 7;" in ends[1]
     assert "bad_batch-1.safetensors" in ends[1]
     assert (tmp_path / "checkpoints/bad_batch-1.safetensors").exists()

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.commands.pipeline import pipeline
 from toolkit.config.settings import ConfigError
-from toolkit.corpus.manifest import make_cut, recording_or_fault
+from toolkit.corpus.manifest import make_cut, probe_recording
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
 from toolkit.models.store import save_model
@@ -56,7 +56,7 @@ def place(tmp_path_factory):
         path = folder / f"u{number}.wav"
         noise = np.random.default_rng(number).uniform(-0.5, 0.5, 8000)
         soundfile.write(path, noise, 16000)
-        recording, _ = recording_or_fault(path, f"u{number}")
+        recording, _ = probe_recording(path, f"u{number}")
         cuts.append(make_cut(f"u{number}", recording, "", f"s{number % 4}"))
     store = ObjectStore()
     make_lake(cuts, store, str(folder / "lake"), SyntheticLakeConfig(buckets=1, interval_days=90))
@@ -72,7 +72,7 @@ def place(tmp_path_factory):
         teacher = Teacher.at(store, folder / "teacher", folder / "normaliser.json")
         how = (TargetsSection(k=3), RepartitionConfig(HOURS_PER_FILE), frontend, executor, store)
         list(make_training_shards(features, teacher, *how, f"{base}/targets"))
-    assert Normaliser.load(folder / "normaliser.json").to_json() == normaliser.to_json()
+    assert Cmvn.load(folder / "normaliser.json").to_json() == normaliser.to_json()
     return folder
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.recipes.librispeech_run import GMMS, NETWORKS, SPEAKERS, STAGES, errors_on_dev, table_of
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 
 pytest.importorskip("soundfile")
@@ -114,7 +114,7 @@ def test_adaptation_helps(finished):
 def test_adapted_features_lose_no_running_mean(quick):
     """The transforms remove the mean, so no frame depends on another."""
     folder = quick.root / "fmllr_features"
-    normaliser, store = Normaliser.load(folder / "normaliser.json"), FeatureStore(folder / "train")
+    normaliser, store = Cmvn.load(folder / "normaliser.json"), FeatureStore(folder / "train")
     features = store.load(store.ids[0])
     assert torch.equal(normaliser.apply(features)[7:], normaliser.apply(features[7:]))
 

@@ -14,7 +14,7 @@ from toolkit.align.store import (
     read_table,
     write_shard,
 )
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.config import LstmConfig
@@ -105,7 +105,7 @@ def test_a_round_trains_on_the_networks_alignment(inputs, trained, speech, tmp_p
         agreed, total = agreed + int((truth == predicted).sum()), total + len(truth)
     assert 0.7 < agreed / total < 1  # the network's own opinion, and a sound one
     # The last model is the one that these targets alone lead to.
-    normaliser = Normaliser.load(inputs / "fbank/normaliser.json")
+    normaliser = Cmvn.load(inputs / "fbank/normaliser.json")
     store = FeatureStore(inputs / "fbank/train")
     train_cross_entropy(store, realigned, normaliser, CONFIG, senones.num_pdfs, tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()

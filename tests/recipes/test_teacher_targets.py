@@ -12,7 +12,7 @@ from tests.dummies import setting_of
 from toolkit.align.config import CorpusAlignConfig
 from toolkit.align.store import AlignmentStore, OffsetAlignments, write_shard
 from toolkit.features.config import AugmentConfig
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.config import BlstmConfig, LstmConfig
@@ -76,7 +76,7 @@ def test_the_teacher_is_trained_on_the_baselines_realignment(speech, tmp_path):
     realigned = OffsetAlignments(
         [AlignmentStore(last / f"ali.{offset}") for offset in range(3)], senones
     )
-    out, normaliser = tmp_path / "expected", Normaliser.load(tmp_path / "fbank/normaliser.json")
+    out, normaliser = tmp_path / "expected", Cmvn.load(tmp_path / "fbank/normaliser.json")
     features = FeatureStore(speech.cepstra)
     valid = features, realigned
     train_cross_entropy(

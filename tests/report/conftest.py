@@ -7,7 +7,7 @@ import pytest
 import soundfile
 
 from tests.markers import make_marker
-from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
+from toolkit.corpus.manifest import make_cut, probe_recording, write_cuts
 from toolkit.score.results import record_results, score_split
 from toolkit.stages.marker import CodeVersion
 from toolkit.storage.digests import Content
@@ -55,7 +55,7 @@ class MadeUpRun:
                 samples = rng.standard_normal(16000 * (n + 1) // 4) * 0.1
                 soundfile.write(path, samples, 16000)
                 name = f"{split}-{n}"
-                recording, _ = recording_or_fault(path, name)
+                recording, _ = probe_recording(path, name)
                 cuts.append(make_cut(name, recording, text, f"speaker-{n % 2}"))
             (self.root / "data").mkdir(exist_ok=True)
             write_cuts(cuts, self.root / f"data/{split}.jsonl")

@@ -9,10 +9,9 @@ import pytest
 from tests.browser import needs_browser, rendered_html
 from tests.report.conftest import marker
 from toolkit.align.times import TimedToken
-from toolkit.report.config import ReportConfig
 from toolkit.report.media import Clip, aligned_player
 from toolkit.report.pages import Page
-from toolkit.report.run_page import STYLES, write_report
+from toolkit.report.run_page import STYLES, ReportConfig, write_report
 
 CLIP = Clip(2.0, "data:audio/flac;base64,", "data:image/png;base64,")
 PHONE = """

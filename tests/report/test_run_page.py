@@ -18,10 +18,9 @@ from tests.browser import needs_browser, rendered_html
 from tests.markers import attempt
 from tests.report.conftest import marker
 from toolkit import cli
-from toolkit.report.config import ReportConfig
 from toolkit.report.run_data import StageView, stage_table
 from toolkit.report.run_folder import ReportError, RunFolder
-from toolkit.report.run_page import commands_table, weight_grids, write_report
+from toolkit.report.run_page import ReportConfig, commands_table, weight_grids, write_report
 from toolkit.stages.marker import CodeVersion
 
 SECTIONS = [

@@ -8,7 +8,7 @@ from toolkit.features import shards
 from toolkit.features.augment import original_id
 from toolkit.features.config import FrontendConfig
 from toolkit.features.low_frame_rate import stack
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -59,10 +59,10 @@ def run(tmp_path_factory):
 def utterances(run, frames):
     """Return the utterances of these stacked frames, in order."""
     store = FeatureStore(run / "fbank" / "train")
-    normaliser = Normaliser.load(run / "fbank" / "normaliser.json")
+    normaliser = Cmvn.load(run / "fbank" / "normaliser.json")
     names_by_frame = {}
     for name in store.ids:
-        inputs = stack(normaliser.apply(store.load(name), store.state(name)))
+        inputs = stack(normaliser.apply(store.load(name), store.cmn_state(name)))
         names_by_frame[tuple(inputs[0].tolist())] = name
     return [
         names_by_frame[tuple(first.tolist())] for first in frames.inputs[:: FRAMES // 3].float()

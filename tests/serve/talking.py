@@ -17,8 +17,8 @@ from websockets.sync.client import connect
 from toolkit.align.times import TimedToken
 from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.stream import StreamResult
-from toolkit.serve.config import Limits, ServeConfig
-from toolkit.serve.server import Server
+from toolkit.serve.protocol import Limits
+from toolkit.serve.server import ServeConfig, Server
 
 RATE = 16000
 BEGIN = {"type": "begin", "rate": RATE, "format": "s16le", "channels": 1}

@@ -19,8 +19,7 @@ from tests.serve.talking import Tones
 from toolkit.cli import main
 from toolkit.decode.bundle import BundledSystem, Card, write_card, write_systems
 from toolkit.decode.config import EndpointConfig
-from toolkit.serve.config import ServeConfig
-from toolkit.serve.server import Server, run
+from toolkit.serve.server import ServeConfig, Server, run
 
 PROJECT = Path(__file__).resolve().parents[2]
 START = "from toolkit.cli import main; main()"

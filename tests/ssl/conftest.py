@@ -2,7 +2,7 @@ import pytest
 
 from tests.ssl.recogniser import System
 from tests.ssl.synthetic import write_synthetic
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +14,7 @@ def make_synthetic(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def normaliser(make_synthetic) -> Normaliser:
+def normaliser(make_synthetic) -> Cmvn:
     return estimate_normaliser(make_synthetic(12, seed=99).store)
 
 

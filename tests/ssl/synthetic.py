@@ -46,7 +46,7 @@ class SyntheticData:
             with open(self.folder / "shards" / f"targets.{index:06d}.tar", "wb") as file:
                 tar = TarWriter(file)
                 for name in shard:
-                    x = stack(normaliser.apply(store.load(name), store.state(name)), offset)
+                    x = stack(normaliser.apply(store.load(name), store.cmn_state(name)), offset)
                     best = k_best(batch_logits(model, [x])[0], k)
                     tar.add_array(name, best.pack(), {})
                     frames += len(best)

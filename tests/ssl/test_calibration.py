@@ -90,7 +90,7 @@ def test_a_teacher_is_measured_on_stored_features(judge, make_synthetic, normali
     calibration = measure_calibration(teacher, synthetic.folder, synthetic, config, out)
     store, logits, targets = synthetic.store, [], []
     for name in synthetic.ids:
-        x = stack(normaliser.apply(store.load(name), store.state(name)))
+        x = stack(normaliser.apply(store.load(name), store.cmn_state(name)))
         logits.append(log_posteriors(model, [x])[0])
         targets.append(synthetic.load(name)[centre(store.num_frames(name))].long())
     expected = summary(torch.cat(logits), torch.cat(targets))
@@ -108,10 +108,10 @@ def test_mismatched_or_missing_alignments_are_refused(judge, make_synthetic, tmp
     with pytest.raises(TargetError, match="u001: its alignment has senone"):
         measure_calibration(*arguments)
     synthetic.targets["u001"] = synthetic.targets["u001"][:-1]
-    with pytest.raises(TargetError, match=r"u001: alignment of \d+ frames"):
+    with pytest.raises(TargetError, match=r"u001: its alignment has \d+ frames"):
         measure_calibration(*arguments)
     synthetic.targets.clear()
-    with pytest.raises(TargetError, match="nothing to compare"):
+    with pytest.raises(TargetError, match="references to compare with"):
         measure_calibration(*arguments)
     with pytest.raises(ValueError, match="utterances"):
         CalibrationConfig(0)

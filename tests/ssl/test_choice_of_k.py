@@ -53,7 +53,7 @@ def test_the_choice_of_k_equals_brute_force_in_float64(judges, synthetic, normal
     rows = choose_k(teacher, student, synthetic.folder, config, tmp_path)
     assert [row.k for row in rows] == [1, 5, 20, SENONES]
     store, names = synthetic.store, sample_utterances(synthetic.store.ids, 6)
-    inputs = [stack(normaliser.apply(store.load(n), store.state(n))) for n in names]
+    inputs = [stack(normaliser.apply(store.load(n), store.cmn_state(n))) for n in names]
     p = torch.cat([log_posteriors(teaching, [x])[0] for x in inputs]).double().exp()
     for row in rows:
         k_best = torch.zeros_like(p).scatter(1, p.topk(row.k).indices, p.topk(row.k).values)

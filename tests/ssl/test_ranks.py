@@ -5,7 +5,7 @@ import numpy as np
 from tests.parallel.tiny import Job, with_method
 from tests.ssl.synthetic import CLASSES
 from toolkit.align.store import AlignmentStore, write_shard
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
@@ -42,7 +42,7 @@ def train(unlabelled, labelled, normaliser, out):
 
     scheduled.student_loss = count_frames
     store, alignments = FeatureStore(labelled), AlignmentStore(labelled)
-    arguments = store, alignments, Normaliser.load(normaliser), CONFIG, CLASSES, out
+    arguments = store, alignments, Cmvn.load(normaliser), CONFIG, CLASSES, out
     select_weights = Trainer.select_weights
 
     def store_last_weights(trainer):

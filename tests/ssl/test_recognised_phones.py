@@ -11,7 +11,7 @@ from tests.dummies import dummy_recording
 from toolkit.align.store import AlignmentStore
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.config import FrontendConfig
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import SHARDS, FeatureStore, shard_writer, write_manifest
 from toolkit.features.shards import write_shard as write_features
 from toolkit.fsa.config import PhoneNgramConfig
@@ -154,7 +154,7 @@ def test_a_network_learns_from_both_kinds_of_speech(
         [aligned, lake_phones],
         system.senones,
         denominator,
-        Normaliser.load(system.normaliser),
+        Cmvn.load(system.normaliser),
         config,
         tmp_path / "model",
     )

@@ -48,7 +48,7 @@ def test_teacher_shards_hold_the_contents_of_the_stores(synthetic):
         assert [example.name for example in examples] == names
         for example in examples:
             assert torch.equal(example.features, store.load(example.name))
-            state = store.state(example.name)
+            state = store.cmn_state(example.name)
             assert example.state.frames == state.frames
             assert torch.equal(example.state.sum, state.sum)
             best = targets.load(example.name)
@@ -73,10 +73,10 @@ def test_faults_name_the_shard_and_the_utterance(synthetic, tmp_path, truncate):
     assert list(TeacherShards(copy).read(0))
     manifest = json.loads((copy / "targets.json").read_text())
     (copy / "targets.json").write_text(json.dumps(manifest | {"offset": 2, "senones": 6}))
-    with pytest.raises(TargetError, match=r"u\d+: targets of \d+ frames for \d+ raw frames"):
+    with pytest.raises(TargetError, match=r"u\d+: targets of \d+ frames do not fit \d+ raw frames"):
         list(TeacherShards(copy).read(0))
     (copy / "targets.json").write_text(json.dumps(manifest | {"senones": 2}))
-    with pytest.raises(TargetError, match=r"u000: senone \d of 2"):
+    with pytest.raises(TargetError, match=r"u000: targets have senone \d, but there are 2"):
         list(TeacherShards(copy).read(0))
     with tarfile.open(copy / "shards/targets.000002.tar", "w") as tar:  # of another kind
         for name in synthetic.store.shards[2]:

@@ -124,7 +124,9 @@ def expected_frames(folder, normaliser, planted_store):
     targets = TargetStore(folder)
     return {
         name: (
-            stack(normaliser.apply(planted_store.load(name), planted_store.state(name)).half(), 1),
+            stack(
+                normaliser.apply(planted_store.load(name), planted_store.cmn_state(name)).half(), 1
+            ),
             targets.load(name),
         )
         for name in targets.ids

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.storage.words import has_other_space, key_and_rest, single_spaced, split_words
+from toolkit.storage.lines import has_other_space, key_and_rest, single_spaced, split_words
 
 CHARACTERS = "ab \t\n\v\f\r\x1c\x1f\x85\xa0\u2028\u3000é"
 

@@ -37,7 +37,7 @@ class MemoryFeatures:
         self.loads[name] += 1
         return self.features[name]
 
-    def state(self, name):
+    def cmn_state(self, name):
         return 0.0
 
     def speaker(self, name):

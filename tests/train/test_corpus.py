@@ -49,7 +49,7 @@ def test_counts_are_of_the_selected_utterances_in_all_stores(make_stores):
 
 def test_loading_normalises_with_the_state_before_the_utterance(make_stores):
     stores = make_stores([30])
-    stores.features.state = lambda name: 2.0
+    stores.features.cmn_state = lambda name: 2.0
     corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
     features, targets = corpus.load(corpus.utterances[0])
     torch.testing.assert_close(features, (stores.features.features["utt000"] + 2).half())

@@ -106,7 +106,7 @@ def test_speakers_are_held_out_where_there_are_enough(toy, tmp_path, caplog):
 def test_held_out_data_without_a_usable_utterance_are_refused(toy, tmp_path):
     valid = toy(0, seed=1)
     valid.alignments.targets = {}
-    message = "none of the 60 held-out utterances .* as utt000 .no alignment"
+    message = "none of the 60 given held-out utterances .* as utt000 .no alignment"
     with pytest.raises(TrainingDataError, match=message):
         train(toy(0), tmp_path, valid=(valid.features, valid.alignments))
 

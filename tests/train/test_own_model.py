@@ -102,7 +102,7 @@ def test_the_profiles_of_the_page_fit_the_recipes(conv):
 def test_a_ctc_bundle_scores_with_it_and_windows_long_recordings(conv, tmp_path):
     from toolkit.decode.bundle import MODEL, NORMALISER
     from toolkit.decode.ctc.recogniser import CtcScorer
-    from toolkit.features.normalise import GlobalStats, Normaliser
+    from toolkit.features.normalise import Cmvn, GlobalStats
     from toolkit.lang.units import Characters
 
     torch.manual_seed(0)
@@ -110,7 +110,7 @@ def test_a_ctc_bundle_scores_with_it_and_windows_long_recordings(conv, tmp_path)
     save_model(tmp_path / MODEL, make_model(config))
     Characters().save(tmp_path / "units")
     unit = GlobalStats(100, torch.zeros(4).double(), torch.full((4,), 100.0).double())
-    Normaliser(torch.zeros(4).double(), unit, 200).save(tmp_path / NORMALISER)
+    Cmvn(torch.zeros(4).double(), unit, 200).save(tmp_path / NORMALISER)
     scorer = CtcScorer(tmp_path)
     assert not scorer.can_stream
     features = torch.randn(2 * WINDOW + 1000, 4)

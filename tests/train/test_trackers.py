@@ -74,7 +74,7 @@ def test_without_the_variable_there_is_no_tracker(monkeypatch, tmp_path):
 
 def test_unknown_missing_and_broken_trackers_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, "notebook")
-    with pytest.raises(TrainingError, match="known are mlflow and wandb"):
+    with pytest.raises(TrainingError, match="set it to mlflow or wandb"):
         open_tracker(tmp_path)
     monkeypatch.setenv(VARIABLE, "mlflow")
     monkeypatch.setitem(sys.modules, "mlflow", None)

@@ -66,7 +66,7 @@ def align(
     from toolkit.align.folder import align_folder, summary
     from toolkit.align.times import read_ctm
     from toolkit.decode.bundle import Bundle, read_card
-    from toolkit.decode.ctc.aligner import CtcAlignerFiles
+    from toolkit.decode.ctc.recogniser import CtcAlignerFiles
     from toolkit.score.boundaries import compare_boundaries
 
     # 1. Read the reference before the alignment, which takes long: a fault in it shows at once.

@@ -2,17 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.commands.kaldi_models import (
-    OUT,
-    PIPES,
-    decode,
-    export_graph,
-    export_likelihoods,
-    import_senones,
-)
 from toolkit.config.click_types import (
     AS_JSON,
     FILE,
@@ -23,6 +16,17 @@ from toolkit.config.click_types import (
     Number,
     is_printed,
     print_json,
+)
+
+if TYPE_CHECKING:
+    from toolkit.kaldi.graph import Labels
+
+
+OUT = click.option("--out", type=FOLDER, required=True, help="The folder to write.")
+PIPES = click.option(
+    "--allow-pipes",
+    is_flag=True,
+    help="Run the shell commands (`cmd |`) in an scp file; only for files that you trust.",
 )
 
 
@@ -38,10 +42,6 @@ def kaldi() -> None:
     Example:
       toolkit kaldi export-data --cuts exp/demo/data/train.jsonl --out data/train
     """
-
-
-for _command in (export_graph, export_likelihoods, import_senones, decode):
-    kaldi.add_command(_command)
 
 
 @kaldi.command("export-data")
@@ -152,9 +152,7 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     is_flag=True,
     help="Add _B, _I, _E and _S to the phones of a dict directory.",
 )
-@click.option(
-    "--as-given", is_flag=True, help="Keep words as they are written; without it in upper case."
-)
+@click.option("--as-given", is_flag=True, help="Keep words as they are written, not in upper case.")
 @OUT
 def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Path) -> None:
     """Convert a Kaldi dict or lang directory.
@@ -207,7 +205,9 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
 @kaldi.command("import-features")
 @click.argument("table", type=FILE)
 @click.option("--data", type=FILE, help="Kaldi data directory with utt2spk and text; no audio.")
-@click.option("--cuts", type=FILE, help="Instead of --data, a split: data/<split>.jsonl.")
+@click.option(
+    "--cuts", type=FILE, help="Instead of --data, the cuts of a split: data/<split>.jsonl."
+)
 @click.option(
     "--frame-shift",
     type=Number(1, 1000),
@@ -321,7 +321,9 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
 
 @kaldi.command("import-alignments")
 @click.argument("table", type=FILE)
-@click.option("--system", type=FILE, required=True, help="The folder of their GMM system.")
+@click.option(
+    "--system", type=FILE, required=True, help="The folder of the GMM system whose states to use."
+)
 @click.option("--features", type=FILE, help="For a CTM: the features of the aligned utterances.")
 @click.option("--model", type=FILE, help="Kaldi's final.mdl, for alignments of its transition ids.")
 @OUT
@@ -354,7 +356,9 @@ def import_alignments(
     from toolkit.features.shards import FeatureStore
 
     if features is None:
-        raise click.UsageError("a CTM has no numbers of frames: add --features")
+        raise click.UsageError(
+            "a CTM does not say how many frames an utterance has: add --features"
+        )
     # The times of a CTM are rounded; the exact number of frames comes from the features.
     store = FeatureStore(features)
     frames = {id: store.num_frames(id) for id in store.ids}
@@ -404,3 +408,203 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
         return
     for line in describe_entries(path, key, count):
         click.echo(line)
+
+
+@kaldi.command("export-graph")
+@click.option("--lang", "folder", type=FILE, required=True, help="The lang/ folder of a run.")
+@click.option("--lm", type=FILE, required=True, help="An ARPA language model.")
+@click.option(
+    "--senones",
+    "model",
+    type=FILE,
+    required=True,
+    help="The folder of a GMM system, or senones/ of a run for its networks.",
+)
+@click.option(
+    "--labels",
+    type=click.Choice(("transitions", "pdfs")),
+    default="transitions",
+    show_default=True,
+    help="Labels of the graph: transition ids, or columns of log-likelihoods, counted from 1.",
+)
+@click.option(
+    "--word-penalty",
+    type=Number(),
+    default=0.0,
+    show_default=True,
+    help="Added to the score of each word: word_penalty of a decode's tuned.json.",
+)
+@OUT
+def export_graph(
+    folder: Path, lm: Path, model: Path, labels: "Labels", word_penalty: float, out: Path
+) -> None:
+    """Write a decoding graph for Kaldi's decoders.
+
+    Writes HCLG.fst, words.txt, phones.txt and num_pdfs. Also writes the tree and the transition
+    model (0.trans_mdl) in Kaldi's text form.
+
+    \b
+    Example:
+      toolkit kaldi export-graph --lang exp/demo/lang --lm exp/demo/lm/lm.arpa \\
+          --senones exp/demo/tri --out graph
+    """
+    from toolkit.hmm.senones import Senones
+    from toolkit.kaldi.graph import export_graph as export
+
+    done = export(folder, lm, Senones.load(model), out, labels, word_penalty)
+    click.echo(f"{out / 'HCLG.fst'}: {done['states']} states, {done['arcs']} arcs")
+
+
+@kaldi.command("export-likelihoods")
+@click.option(
+    "--model", type=FILE, required=True, help="A GMM system or a network in its run directory."
+)
+@click.option(
+    "--features", type=FILE, required=True, help="Features of a split: plp/dev, fbank/dev."
+)
+@click.option(
+    "--transforms", type=FILE, help="Transforms for adapted GMMs: fmllr/<split>.safetensors."
+)
+@OUT
+def export_likelihoods(model: Path, features: Path, transforms: Path | None, out: Path) -> None:
+    """Write the log-likelihoods of a split for Kaldi's decoders.
+
+    loglikes.ark has a matrix per utterance: a row per frame, a column per pdf, without an acoustic
+    scale. Decoders such as latgen-faster-mapped search it in the graph of export-graph.
+
+    \b
+    Example:
+      toolkit kaldi export-likelihoods --model exp/demo/tri --features exp/demo/plp/dev --out dev
+    """
+    from toolkit.align.scorer import GmmScorer
+    from toolkit.kaldi.graph import export_likelihoods as export
+    from toolkit.models.scorer import NeuralScorer
+
+    # A GMM system is known by its file of Gaussians; any other folder must be that of a network.
+    scorer: GmmScorer | NeuralScorer
+    if (model / "gmm.safetensors").is_file():
+        scorer = GmmScorer(model, features, transforms)
+    elif transforms is not None:
+        raise click.UsageError(
+            "--transforms are for GMMs: give the adapted features of a network as --features"
+        )
+    else:
+        # The features of all splits are normalised alike: normaliser.json is beside their folders.
+        scorer = NeuralScorer(model, features.parent / "normaliser.json", features)
+    click.echo(f"{out / 'loglikes.scp'}: {export(scorer, out)} utterances")
+
+
+@kaldi.command("import-senones")
+@click.option("--tree", type=FILE, required=True, help="Kaldi's tree.")
+@click.option(
+    "--model", type=FILE, required=True, help="final.mdl or 0.trans_mdl of the same model."
+)
+@click.option("--phones", type=TEXT_IN, required=True, help="phones.txt of the same model.")
+@OUT
+def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
+    """Convert the phonetic tree of a Kaldi model.
+
+    OUT becomes a folder like senones/ of a run; pdfs keep their numbers. Convert the alignments of
+    the model with import-alignments --model.
+
+    \b
+    Example:
+      toolkit kaldi import-senones --tree tri/tree --model tri/final.mdl \\
+          --phones lang/phones.txt --out senones
+    """
+    from toolkit.kaldi.model import read_senones
+
+    senones = read_senones(tree, model, phones)
+    senones.save(out)
+    click.echo(f"{out}: {len(senones.topology.phones)} phones, {senones.num_pdfs} pdfs")
+
+
+@kaldi.command()
+@click.argument("graph", type=FILE)
+@click.argument("table", type=FILE)
+@click.option("--words", type=TEXT_IN, required=True, help="The graph's words.txt.")
+@click.option(
+    "--model", type=FILE, help="final.mdl, if the labels of the graph are transition ids."
+)
+@click.option(
+    "--acoustic-scale",
+    type=Number(0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Factor by which log-likelihoods are multiplied.",
+)
+@click.option(
+    "--beam",
+    type=Number(0, min_open=True),
+    default=15.0,
+    show_default=True,
+    help="Beam of the search.",
+)
+@click.option(
+    "--max-active",
+    type=click.IntRange(2, (1 << 31) - 1),
+    default=7000,
+    show_default=True,
+    help="Maximum number of active states per frame.",
+)
+@PIPES
+@click.option(
+    "--out",
+    type=TEXT_OUT,
+    default="-",
+    show_default=True,
+    help="The transcripts to write, in Kaldi's text format.",
+)
+def decode(
+    graph: Path,
+    table: Path,
+    words: Path,
+    model: Path | None,
+    acoustic_scale: float,
+    beam: float,
+    max_active: int,
+    allow_pipes: bool,
+    out: Path,
+) -> None:
+    """Decode log-likelihoods of Kaldi in a graph of Kaldi.
+
+    GRAPH is an HCLG.fst, TABLE an scp file or an archive of log-likelihoods, as nnet3-compute and
+    gmm-compute-likes write them. Without --model the labels of the graph are columns of the
+    matrices. The exit status is 1 if the search finds a path for no utterance.
+
+    \b
+    Example:
+      toolkit kaldi decode graph/HCLG.fst loglikes.scp --words graph/words.txt --model final.mdl
+    """
+    from toolkit.fsa.config import Beam
+    from toolkit.fsa.search import GraphMismatchError
+    from toolkit.kaldi.graph import decode_table, load_graph
+    from toolkit.storage.files import open_atomically
+
+    # `Beam` needs min_active < max_active: a small --max-active lowers the minimum too.
+    least = min(Beam.min_active, max_active - 1)
+    search = Beam(search=beam, min_active=least, max_active=max_active)
+    transcripts = decode_table(
+        table, load_graph(graph, model), words, acoustic_scale, search, allow_pipes
+    )
+    survived = False
+    try:
+        with open_atomically(out) as file:
+            # None: no path survived the beam. The line of the utterance is its id alone.
+            for utterance, text in transcripts:
+                survived |= text is not None
+                if text is None:
+                    click.echo(f"{utterance}: no path survives; try a wider --beam", err=True)
+                file.write(f"{utterance} {text or ''}".rstrip() + "\n")
+    except GraphMismatchError as error:
+        # Labels beyond the columns are most often transition ids: suggest --model if it is missing.
+        if model is not None:
+            raise GraphMismatchError(f"{graph} and {table}: {error}") from error
+        raise GraphMismatchError(
+            f"{graph} and {table}: {error}; or its labels are transition ids, as in graphs that"
+            " Kaldi has made: give their --model, such as final.mdl or 0.trans_mdl"
+        ) from error
+    if not survived:
+        raise click.ClickException(
+            f"{table}: no path of any utterance survives; try a wider --beam"
+        )

@@ -83,7 +83,7 @@ def new_corpus(
       toolkit new-corpus interviews --from-csv speech/table.csv
       recipes/interviews/run.py
     """
-    from toolkit.new_corpus.make import check_name, find_checkout, make_empty, make_from_data
+    from toolkit.new_corpus.make import check_name, create_reader_stub, create_recipe, find_checkout
 
     data = {"table": from_csv, "kaldi": from_kaldi, "cuts": from_cuts}
     # 1. Check the options together. `sources` has at most one entry: the reader and its path.
@@ -106,11 +106,11 @@ def new_corpus(
     check_name(name, root)
     if sources:
         ((reader, source),) = sources.items()
-        recipe = make_from_data(
+        recipe = create_recipe(
             root, name, source, reader, lexicon, lm_text, pipes, map_paths, speakers
         )
     else:
-        recipe = make_empty(root, name, lexicon, lm_text)
+        recipe = create_reader_stub(root, name, lexicon, lm_text)
     for line in recipe.remarks:
         click.echo(line)
     # 3. Say what to do next. Without data the first file is local/NAME.py, the reader to fill in.

@@ -67,8 +67,8 @@ def serve(
     from toolkit.decode.recogniser import load_recogniser
     from toolkit.environment import usable_cpus
     from toolkit.processes.devices import one_thread
-    from toolkit.serve.config import Limits, ServeConfig
-    from toolkit.serve.server import Server, is_loopback, run
+    from toolkit.serve.protocol import Limits
+    from toolkit.serve.server import ServeConfig, Server, is_loopback, run
 
     def report(line: str) -> None:
         click.echo(line, err=True)

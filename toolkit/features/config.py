@@ -79,6 +79,7 @@ class FrontendConfig(Settings):
         """Whether some mel filter contains no bin of the FFT, in which case kaldifeat aborts."""
         window = round(self.frame_length_ms * self.sampling_rate / 1000)
         points = 2 ** (window - 1).bit_length()  # of the FFT
+        # Filter m covers left_m to left_m + 2 steps in mel; a bin in it lies strictly inside.
         bins = [_mel(i * self.sampling_rate / points) for i in range(points // 2)]
         low, step = _mel(self.low_freq), (_mel(high) - _mel(self.low_freq)) / (self.mel_bins + 1)
         lefts = [low + i * step for i in range(self.mel_bins)]

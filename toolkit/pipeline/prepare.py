@@ -14,7 +14,7 @@ from pathlib import Path
 from toolkit.config.settings import load_yaml
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.pipeline.config import (
     ExecutorSection,
     PrepareConfig,
@@ -73,7 +73,7 @@ class ShardSet:
 
 def make_features(
     lake: str, config: PrepareConfig, executor: Executor, store: ObjectStore, base: str
-) -> tuple[ShardSet, Normaliser]:
+) -> tuple[ShardSet, Cmvn]:
     """Select records of a lake and write their features, shuffled, with a normaliser (C16-C19).
 
     If fewer hours are eligible than are configured, all but a thousandth are selected.
@@ -134,7 +134,7 @@ def prepare_features(
     store: ObjectStore,
     base: str,
     up_to: bool = False,
-) -> tuple[ShardSet, Normaliser]:
+) -> tuple[ShardSet, Cmvn]:
     """Select records and write their features, shuffled, with a normaliser (C16-C19).
 
     The output prefix is `<base>/extract+shuffle+stats-<digest>/shuffle`; it has the files that
@@ -153,7 +153,7 @@ def extract_features(
     store: ObjectStore,
     base: str,
     lost: Sequence[tuple[str, str]] = (),
-) -> tuple[ShardSet, Normaliser]:
+) -> tuple[ShardSet, Cmvn]:
     """Write the features of selected files: see `prepare_features`.
 
     Those `lost` before, (utterance, reason), are listed and counted with those that fail here.

@@ -3,6 +3,7 @@
 import html
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from toolkit.report.config import ReportConfig
+from toolkit.config.fields import NonNegativeInt, Positive, Settings
 from toolkit.report.error_analysis import (
     MAX_WORDS,
     SplitErrors,
@@ -75,6 +76,18 @@ from toolkit.score.wer import ScoreError
 from toolkit.stages.log import duration
 from toolkit.stages.marker import CodeVersion
 from toolkit.storage.files import write_atomically
+
+
+@dataclass(frozen=True)
+class ReportConfig(Settings):
+    """How much the page shows."""
+
+    utterances: NonNegativeInt = 6
+    """Number of worst utterances shown for each split, with spectrogram and audio."""
+    max_mb: Positive = 8.0
+    """Largest size of the page in megabytes (10^6 bytes); audio players are left out first, then
+    alignments."""
+
 
 CHOSEN_WEIGHT_FILES = ("tuned.json", "weights.json")
 """Files that hold the chosen weights."""

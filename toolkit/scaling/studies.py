@@ -17,7 +17,7 @@ from toolkit.align.store import AlignmentStore, LowRateAlignments
 from toolkit.config.fields import Range, Settings
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -109,7 +109,7 @@ def frames_of(run: Path, seed: int = 0) -> tuple[Frames, Frames]:
         Topology.load(run / "sat" / "topology.json"),
         Senones.load(run / "senones"),
     )
-    normaliser = Normaliser.load(run / "fbank" / "normaliser.json")
+    normaliser = Cmvn.load(run / "fbank" / "normaliser.json")
     aligned = set(alignments.ids)
     used, aside = split_held_out((n for n in store.ids if n in aligned), VALID_UTTERANCES)
     order = np.random.default_rng(seed).permutation(len(used))
@@ -121,13 +121,13 @@ def frames_of(run: Path, seed: int = 0) -> tuple[Frames, Frames]:
 def _frames(
     store: FeatureStore,
     alignments: LowRateAlignments,
-    normaliser: Normaliser,
+    normaliser: Cmvn,
     names: Iterable[str],
 ) -> Frames:
     """Stack the frames of utterances (C5) until there are enough."""
     inputs, targets, total = [], [], 0
     for name in names:
-        features = normaliser.apply(store.load(name), store.state(name))
+        features = normaliser.apply(store.load(name), store.cmn_state(name))
         inputs.append(stack(features))
         targets.append(alignments.load(name)[centre(len(features))])
         total += len(inputs[-1])

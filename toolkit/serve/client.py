@@ -13,8 +13,7 @@ import torch
 from toolkit.decode.stream import RecogniserStream, StreamResult
 from toolkit.features.frontend import FrontendError
 from toolkit.serve import protocol
-from toolkit.serve.config import Limits
-from toolkit.serve.protocol import AudioFormat, RefusedError
+from toolkit.serve.protocol import AudioFormat, Limits, RefusedError
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection

@@ -13,20 +13,36 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
+from toolkit.config.fields import Range, Settings
 from toolkit.decode.config import EndpointConfig
 from toolkit.decode.stream import Recogniser
 from toolkit.errors import ToolkitError
 from toolkit.serve import protocol
 from toolkit.serve.client import Client
-from toolkit.serve.config import ServeConfig
-from toolkit.serve.protocol import AudioFormat, RefusedError
+from toolkit.serve.protocol import AudioFormat, Limits, RefusedError
 
 LOCAL = "localhost"
+
+
+@dataclass(frozen=True)
+class ServeConfig(Settings):
+    """Settings of the server."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. There is no authentication: whoever can reach it can use the server."""
+    port: Annotated[int, Range(0, 65535)] = 8000
+    """TCP port; 0: any that is free."""
+    threads: Annotated[int, Range(1, 100_000)] = 2
+    """Threads that recognise; streams wait in line for them."""
+    limits: Limits = field(default_factory=Limits)
+    """What a client may do."""
 
 
 def is_loopback(host: str) -> bool:
@@ -183,9 +199,13 @@ class Server:
             )
         except OSError as error:
             place = f"{config.host}, port {config.port}"
-            raise ToolkitError(f"{place}: {error.strerror or error}; see --port") from error
+            raise ToolkitError(
+                f"{place}: {error.strerror or error}; give another --port"
+            ) from error
         except ValueError as error:  # UnicodeError of a name such as a..b
-            raise ToolkitError(f"{config.host!r} is no address: {error}; see --host") from error
+            raise ToolkitError(
+                f"{config.host!r} is no address: {error}; give another --host"
+            ) from error
         # IPv6 addresses stand in brackets in a URL.
         host = f"[{config.host}]" if ":" in config.host else config.host
         try:

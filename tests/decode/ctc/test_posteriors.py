@@ -3,7 +3,7 @@ import torch
 
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.system import Posteriors, write_posteriors
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.models.config import CtcConfig
 from toolkit.models.ctc import CtcModel
@@ -43,11 +43,11 @@ def write(system):
 
 def test_equal_to_the_network_on_each_utterance(system):
     found = write(system)
-    store, normaliser = FeatureStore(system / "features"), Normaliser.load(system / "norm.json")
+    store, normaliser = FeatureStore(system / "features"), Cmvn.load(system / "norm.json")
     model = load_model(system / "model").eval()
     assert list(found) == ["u0", "u1", "u2"]
     for name in ("u0", "u1"):
-        x = normaliser.apply(store.load(name), store.state(name))
+        x = normaliser.apply(store.load(name), store.cmn_state(name))
         with torch.inference_mode():
             expected, _ = model(x[None])
         torch.testing.assert_close(found[name], expected[0], rtol=1e-5, atol=1e-5)

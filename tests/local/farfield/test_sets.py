@@ -8,7 +8,7 @@ import soundfile
 from local.farfield.config import FarfieldConfig
 from local.farfield.rooms import FarfieldError
 from local.farfield.sets import make_farfield, manifests
-from toolkit.corpus.manifest import audio_of, make_cut, recording_or_fault, speaker_of, text_of
+from toolkit.corpus.manifest import audio_of, make_cut, probe_recording, speaker_of, text_of
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.multichannel.beamforming import load_array, load_components
 from toolkit.pipeline.lake import Record, open_lake, resolve
@@ -30,7 +30,7 @@ def source(tmp_path_factory):
             length = int(rng.integers(6400, 9600))
             bursts = np.repeat(rng.random(20) < 0.7, -(-length // 20))[:length]
             soundfile.write(root / f"{id}.wav", 0.1 * bursts * rng.standard_normal(length), RATE)
-            recording, _ = recording_or_fault(root / f"{id}.wav", id)
+            recording, _ = probe_recording(root / f"{id}.wav", id)
             parts[part].append(make_cut(id, recording, f"SECRET {id}", speaker))
     again = dataclasses.replace(parts["dev"][1])  # an id twice, as in a list that has a line twice
     again.supervisions = [dataclasses.replace(again.supervisions[0], text="ANOTHER")]

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.models import export
 from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, TdnnfConfig
 from toolkit.models.export import (
@@ -135,7 +135,7 @@ def test_nothing_of_another_models_export_stays(tmp_path):
     save_model(tmp_path / "model", make_model(CONFIGS["lstm"]))
     (tmp_path / "features").mkdir()
     normaliser = tmp_path / "features/normaliser.json"
-    Normaliser(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6))).save(normaliser)
+    Cmvn(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6))).save(normaliser)
     out = tmp_path / "out"
     export_model(ExportSource(tmp_path / "model", normaliser), "torchscript", out)
     assert (out / "normaliser.json").is_file()
@@ -146,7 +146,7 @@ def test_nothing_of_another_models_export_stays(tmp_path):
 def test_does_not_write_into_what_it_exports(tmp_path):
     save_model(tmp_path / "final/model", make_model(CONFIGS["lstm"]))
     normaliser = tmp_path / "final/normaliser.json"
-    Normaliser(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6))).save(normaliser)
+    Cmvn(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6))).save(normaliser)
     source = ExportSource(tmp_path / "final/model", normaliser)
     for out in (tmp_path / "final", tmp_path / "final/../final/model"):
         before = sorted(out.iterdir())
@@ -187,7 +187,7 @@ def test_what_belongs_to_a_model_in_its_run(tmp_path):
     (run / "features/train").mkdir(parents=True)
     manifest = {"frontend": {"kind": "fbank"}, "dimension": 6}
     (run / "features/train/features.json").write_text(json.dumps(manifest))
-    normaliser = Normaliser(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6)))
+    normaliser = Cmvn(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6)))
     normaliser.save(run / "features/normaliser.json")
     (run / "units").mkdir()
     (run / "units/units.json").write_text('{"kind": "characters", "symbols": ["a", "<blank>"]}')
@@ -204,7 +204,7 @@ def test_what_belongs_to_a_model_in_its_run(tmp_path):
     expected = log_priors(torch.tensor([1, 2, 3, 4, 5]))
     assert torch.allclose(torch.tensor(metadata["log_priors"]), expected)
     assert (metadata["raw_frames_per_output"], metadata["overlap"]) == (2, 3)
-    found = Normaliser.load(tmp_path / "out" / metadata["normaliser"])
+    found = Cmvn.load(tmp_path / "out" / metadata["normaliser"])
     assert torch.equal(found.prior_mean, normaliser.prior_mean)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, TdnnfConfig
 from toolkit.models.export import find_export_source
 from toolkit.models.store import make_model, save_model
@@ -56,7 +56,7 @@ def run(tmp_path):
         manifest.parent.mkdir(parents=True)
         manifest.write_text(json.dumps({"frontend": {"kind": kind}, "dimension": dimension}))
         stats = GlobalStats.of(torch.randn(9, dimension))
-        Normaliser(torch.zeros(dimension).double(), stats).save(run / name / "normaliser.json")
+        Cmvn(torch.zeros(dimension).double(), stats).save(run / name / "normaliser.json")
     (run / "stages").mkdir()
     for number, (name, (config, inputs, outputs, _)) in enumerate(STAGES.items()):
         save_model(run / name, make_model(config))

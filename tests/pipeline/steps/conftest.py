@@ -86,7 +86,7 @@ def noises(tmp_path):
         size = RATE * (2 + number % 4)
         samples = np.random.default_rng(number).standard_normal(size) * 3000
         soundfile.write(path, samples.astype(np.int16), RATE)
-        recording, _ = manifest.recording_or_fault(path, name)
+        recording, _ = manifest.probe_recording(path, name)
         made.append(manifest.make_cut(name, recording, "", f"s{number % 40}"))
     return made
 
@@ -150,7 +150,7 @@ def contents_fixture():
 def everything(path):
     """Features and mean state of every utterance of a store."""
     store = FeatureStore(path)
-    return {name: (store.load(name), store.state(name).sum) for name in store.ids}
+    return {name: (store.load(name), store.cmn_state(name).sum) for name in store.ids}
 
 
 @pytest.fixture

@@ -50,8 +50,8 @@ def test_features_and_causal_means_are_those_of_the_audio(
         state = states.get(record.speaker, CmnState.empty(8))
         expected = frontend(load_audio(audio[record.id[:3]])).half()
         assert torch.equal(found.load(record.id), expected.float())
-        assert found.state(record.id).frames == state.frames
-        torch.testing.assert_close(found.state(record.id).sum, state.sum, rtol=1e-12, atol=0)
+        assert found.cmn_state(record.id).frames == state.frames
+        torch.testing.assert_close(found.cmn_state(record.id).sum, state.sum, rtol=1e-12, atol=0)
         states[record.speaker] = state.after(expected, counted_frames(expected, "fbank"))
 
 
@@ -71,7 +71,7 @@ def test_the_recipes_extraction_gives_the_same_store(cuts, here, store, tmp_path
     for record in records:
         name = record.id[:3]
         assert torch.equal(ours.load(record.id), recipes.load(name))
-        assert torch.equal(ours.state(record.id).sum, recipes.state(name).sum)
+        assert torch.equal(ours.cmn_state(record.id).sum, recipes.cmn_state(name).sum)
 
 
 @pytest.mark.parametrize("layout", ["single", "in-place"])
@@ -111,7 +111,7 @@ def test_broken_audio_costs_its_utterance_alone(lake, records, here, store, tmp_
     assert str(tmp_path) not in str(reasons)  # the same wherever the lake lies
     found = opened(store, tmp_path / "f", result)
     assert found.ids == [first[0].id, first[5].id]
-    assert found.state(first[5].id).frames == found.num_frames(first[0].id)
+    assert found.cmn_state(first[5].id).frames == found.num_frames(first[0].id)
     listed = (tmp_path / "f" / "failed.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in listed] == [record.id for record in broken[1:5]]
 

@@ -6,7 +6,7 @@ import torch
 
 from toolkit.features.config import FrontendConfig
 from toolkit.features.extract import FAILED
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import FeatureStore, StoreError
 from toolkit.pipeline.config import PrepareConfig, SelectConfig, ShuffleConfig
 from toolkit.pipeline.lake import Lake, Record, open_lake, resolve
@@ -45,7 +45,7 @@ def test_from_lake_to_normalised_features(lake, here, store, tmp_path):
     expected = estimate_normaliser(found)
     torch.testing.assert_close(normaliser.residual.std, expected.residual.std, rtol=1e-12, atol=0)
     torch.testing.assert_close(normaliser.prior_mean, expected.prior_mean, rtol=1e-13, atol=0)
-    stored = Normaliser.load(f"{made.url}/normaliser.json")
+    stored = Cmvn.load(f"{made.url}/normaliser.json")
     assert stored.to_json() == normaliser.to_json()
     assert made.failures == []
 

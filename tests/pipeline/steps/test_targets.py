@@ -48,7 +48,7 @@ def features(shards, tmp_path):
 
 def full(teacher, features, name, offset=0):
     model, normaliser, _ = teacher
-    stacked = stack(normaliser.apply(features.load(name), features.state(name)), offset)
+    stacked = stack(normaliser.apply(features.load(name), features.cmn_state(name)), offset)
     return log_posteriors(model, [stacked])[0]
 
 

@@ -75,7 +75,7 @@ def test_features_are_normalised_with_the_speakers_past(records, tmp_path):
     normaliser = estimate_normaliser(store)
     for batch in source(records, normaliser=normaliser).batches(0):
         for row, length, name in zip(batch.inputs, batch.input_lengths, batch.ids, strict=True):
-            expected = normaliser.apply(store.load(name), store.state(name))
+            expected = normaliser.apply(store.load(name), store.cmn_state(name))
             assert torch.equal(row[:length], expected.half().float())
 
 

@@ -42,8 +42,8 @@ def test_records_hold_features_labels_and_states(write_store, tmp_path):
         record = records.read(i)
         assert torch.equal(torch.from_numpy(record.features).float(), store.load(name))
         assert Characters().decode(record.labels) == texts[name]
-        assert record.cmn_frames == store.state(name).frames
-        assert np.array_equal(record.cmn_sum, store.state(name).sum.numpy())
+        assert record.cmn_frames == store.cmn_state(name).frames
+        assert np.array_equal(record.cmn_sum, store.cmn_state(name).sum.numpy())
         assert records.frames[i] == store.num_frames(name)
         assert records.label_lengths[i] == len(record.labels)
     size = sum(p.stat().st_size for p in (tmp_path / "r" / "files").iterdir())

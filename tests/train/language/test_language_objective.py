@@ -6,10 +6,9 @@ import math
 import pytest
 import torch
 
-from toolkit.lang.shortlist import Shortlist
 from toolkit.models.config import WordLstmConfig
-from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstm
+from toolkit.models.lstm import WordLstm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 from toolkit.train.language_model import (
     SampledSoftmaxLoss,
     SentenceBatches,

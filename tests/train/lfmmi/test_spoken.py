@@ -57,5 +57,5 @@ def test_an_id_of_two_utterances_is_refused():
         phones(store.shards[0], is_transcribed)
         for store, is_transcribed in zip(stores, (1, 0), strict=True)
     ]
-    with pytest.raises(TrainingDataError, match="2 utterances, such as told-2-0, have ids"):
+    with pytest.raises(TrainingDataError, match="2 utterance ids, such as told-2-0, are in two"):
         split_transcribed(stores, spoken, 0)

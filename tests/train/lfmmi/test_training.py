@@ -7,7 +7,7 @@ import torch
 from toolkit.align.store import LowRateAlignments
 from toolkit.features.low_frame_rate import stack
 from toolkit.fsa.lfmmi import lfmmi
-from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes, Piece
+from toolkit.fsa.numerator import Chunk, NumeratorMaker, PhoneTimes
 from toolkit.models.config import LstmConfig, TdnnfConfig
 from toolkit.models.lstm import LstmModel
 from toolkit.models.scorer import batch_logits, load_log_priors
@@ -52,7 +52,7 @@ def test_learns_the_phones_and_leaves_a_network_of_one_head(planted, config, tmp
     for name, raw in unseen.features.features.items():
         inputs = stack(raw)
         times = PhoneTimes.of(unseen.states.load(name), speech.topology)
-        numerator = maker.lattice(times, Piece(0, 0, len(inputs)))
+        numerator = maker.lattice(times, Chunk(0, 0, len(inputs)))
         if numerator is None:  # a trigram that the training data lack
             continue
         scores = batch_logits(model, [inputs])[0][None]
@@ -183,7 +183,7 @@ def test_the_criterion_beats_cross_entropy_on_ambiguous_frames(planted, config, 
         for utterance, raw in unseen.features.features.items():
             inputs = stack(raw)
             times = PhoneTimes.of(unseen.states.load(utterance), speech.topology)
-            numerator = maker.lattice(times, Piece(0, 0, len(inputs)))
+            numerator = maker.lattice(times, Chunk(0, 0, len(inputs)))
             if numerator is not None:
                 scores = (batch_logits(model, [inputs])[0] - priors)[None]
                 lengths = torch.tensor([len(inputs)])

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.features.shards import CUTS, CmnState, read_features
 from toolkit.features.silence import counted_frames
 from toolkit.pipeline.config import StatsConfig
@@ -94,7 +94,7 @@ class NormaliserStats:
         """F, the number of features."""
         return (len(self.sums) - SCALARS) // PER_DIMENSION
 
-    def normaliser(self) -> Normaliser:
+    def normaliser(self) -> Cmvn:
         """Compute the normaliser, the same as `estimate_normaliser` gives in two passes.
 
         Raises:
@@ -111,7 +111,7 @@ class NormaliserStats:
             torch.from_numpy(a - mean * b),
             torch.from_numpy(a_squares - 2 * mean * ab + mean**2 * b_squares),
         )
-        return Normaliser(torch.from_numpy(mean), residual, self.prior_frames, kind=self.kind)
+        return Cmvn(torch.from_numpy(mean), residual, self.prior_frames, kind=self.kind)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data for JSON, which preserves float64 exactly."""
@@ -212,11 +212,13 @@ def read_utterances(
             yield name, features, CmnState(cut["custom"]["cmn_frames"], total)
 
 
-def merge_stats(refs: Iterable[ObjectRef], store: ObjectStore) -> Normaliser:
+def merge_stats(refs: Iterable[ObjectRef], store: ObjectStore) -> Cmvn:
     """Merge the shards' statistics in the order of their numbers, in constant memory."""
     ordered = sorted((r for r in refs if "stats" in r.about), key=lambda ref: ref.about["stats"])
     if not ordered:
-        raise NormaliserStatsError("no utterance could be read: the log and the steps list why")
+        raise NormaliserStatsError(
+            "no utterance could be read: _failures.tsv of each step says why"
+        )
     return merge(
         NormaliserStats.from_dict(json.loads(store.get(ref))) for ref in ordered
     ).normaliser()

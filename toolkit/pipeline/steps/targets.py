@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from toolkit.config.fields import BatchFrames, ListLength, Settings
 from toolkit.features.low_frame_rate import stack
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import SHARDS, field_file, shard_writer
 from toolkit.models.scorer import batch_logits
 from toolkit.models.store import CONFIG, WEIGHTS, load_model
@@ -178,12 +178,12 @@ def _no_targets(model: nn.Module, k: int) -> KBest:
     return k_best(torch.zeros(0, model.config.output_dim), k)
 
 
-_cache: dict[tuple[str, ...], tuple[nn.Module, Normaliser]] = {}
+_cache: dict[tuple[str, ...], tuple[nn.Module, Cmvn]] = {}
 
 
 def _load_teacher(
     teacher: Teacher, store: ObjectStore, resources: Resources
-) -> tuple[nn.Module, Normaliser]:
+) -> tuple[nn.Module, Cmvn]:
     """Load the teacher, once per process and device."""
     key = (
         resources.device,
@@ -198,6 +198,6 @@ def _load_teacher(
         _cache.clear()  # one teacher at a time: it may fill most of a GPU's memory
         _cache[key] = (
             load_model(folder).to(resources.device),
-            Normaliser.load(folder / "normaliser.json"),
+            Cmvn.load(folder / "normaliser.json"),
         )
     return _cache[key]

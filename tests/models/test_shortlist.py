@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from toolkit.lang.shortlist import Shortlist, ShortlistError
+from toolkit.models.neural_lm import Shortlist, ShortlistError
 
 COUNTS = {"A": 5, "B": 3, "C": 3, "FOREIGN": 4, "D": 1, "<UNK>": 2}
 VOCABULARY = ["A", "B", "C", "D", "NEVER"]
