@@ -120,7 +120,9 @@ class Config:
         if not self.sweep:
             raise ValueError("sweep is empty, needs a beam width")
         if self.neural and self.decode.words.mode == "words":
-            raise ValueError("neural rescores with n-grams: decode.words.mode=words has none")
+            raise ValueError(
+                "neural needs n-grams, and decode.words.mode=words has none: set another mode"
+            )
         # Records leave out utterances with fewer output frames than labels: they must count frames
         # as the network does.
         records, model, masks = self.records, self.train.model, self.train.specaugment

@@ -169,8 +169,8 @@ class HybridConfig:
         """
         if self.corpus.features == "kaldi" and self.augment.speeds:
             raise ValueError(
-                "augment.speeds makes copies of audio, and corpus.features=kaldi is for a corpus "
-                "without: add --set augment.speeds="
+                "augment.speeds copies audio, and a corpus with corpus.features=kaldi has none: "
+                "add --set augment.speeds="
             )
 
 

@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     "weights",
     type=Number(0, 1),
     multiple=True,
-    help="The weight of each system in their order, with the sum 1; default: the same for all.",
+    help="Weight of each system, in the order of SYSTEMS; the sum is 1. Default: equal weights.",
 )
 @click.option(
     "--rule",
     type=click.Choice(("mbr", "best")),
-    help="The words with the fewest expected errors (default), or those of the best path.",
+    help="Choose the words with the fewest expected errors (mbr, the default) or those of the best "
+    "path (best).",
 )
-@click.option("--ref", type=TEXT_IN, help="References: print the word error rate.")
+@click.option("--ref", type=TEXT_IN, help="Reference transcripts; prints the word error rate.")
 @click.option(
     "--tune",
     is_flag=True,
-    help="Choose weights with the fewest errors against --ref; the rule too, unless given.",
+    help="Choose the weights with the fewest errors against --ref, and the rule unless --rule is "
+    "given.",
 )
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
@@ -73,7 +75,9 @@ def combine(
     from toolkit.score.wer import score
 
     if tune and (ref is None or weights):
-        raise click.UsageError("--tune needs --ref, and no --weight")
+        raise click.UsageError(
+            "--tune needs --ref, and chooses the weights itself: leave out --weight"
+        )
     # By default every system has the same weight.
     combination = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
     # One table for all: a word has the same id in the lattices of every system.

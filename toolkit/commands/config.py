@@ -18,7 +18,7 @@ from toolkit.config.click_types import AS_JSON, FILE
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a setting, as for the recipe.",
+    help="Change a setting, as --set of the recipe does; may be repeated.",
 )
 @click.argument("recipe", type=FILE)
 @click.argument("key", required=False)

@@ -152,9 +152,7 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     is_flag=True,
     help="Add _B, _I, _E and _S to the phones of a dict directory.",
 )
-@click.option(
-    "--as-given", is_flag=True, help="Keep words as they are written; without it in upper case."
-)
+@click.option("--as-given", is_flag=True, help="Keep words as they are written, not in upper case.")
 @OUT
 def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Path) -> None:
     """Convert a Kaldi dict or lang directory.
@@ -207,7 +205,9 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
 @kaldi.command("import-features")
 @click.argument("table", type=FILE)
 @click.option("--data", type=FILE, help="Kaldi data directory with utt2spk and text; no audio.")
-@click.option("--cuts", type=FILE, help="Instead of --data, a split: data/<split>.jsonl.")
+@click.option(
+    "--cuts", type=FILE, help="Instead of --data, the cuts of a split: data/<split>.jsonl."
+)
 @click.option(
     "--frame-shift",
     type=Number(1, 1000),
@@ -321,7 +321,9 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
 
 @kaldi.command("import-alignments")
 @click.argument("table", type=FILE)
-@click.option("--system", type=FILE, required=True, help="The folder of their GMM system.")
+@click.option(
+    "--system", type=FILE, required=True, help="The folder of the GMM system whose states to use."
+)
 @click.option("--features", type=FILE, help="For a CTM: the features of the aligned utterances.")
 @click.option("--model", type=FILE, help="Kaldi's final.mdl, for alignments of its transition ids.")
 @OUT
@@ -354,7 +356,9 @@ def import_alignments(
     from toolkit.features.shards import FeatureStore
 
     if features is None:
-        raise click.UsageError("a CTM has no numbers of frames: add --features")
+        raise click.UsageError(
+            "a CTM does not say how many frames an utterance has: add --features"
+        )
     # The times of a CTM are rounded; the exact number of frames comes from the features.
     store = FeatureStore(features)
     frames = {id: store.num_frames(id) for id in store.ids}
@@ -421,7 +425,7 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     type=click.Choice(("transitions", "pdfs")),
     default="transitions",
     show_default=True,
-    help="What the graph reads: transition ids, or columns of log-likelihoods, counted from 1.",
+    help="Labels of the graph: transition ids, or columns of log-likelihoods, counted from 1.",
 )
 @click.option(
     "--word-penalty",
@@ -481,7 +485,9 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
     if (model / "gmm.safetensors").is_file():
         scorer = GmmScorer(model, features, transforms)
     elif transforms is not None:
-        raise click.UsageError("a network takes adapted features in place of --transforms")
+        raise click.UsageError(
+            "--transforms are for GMMs: give the adapted features of a network as --features"
+        )
     else:
         # The features of all splits are normalised alike: normaliser.json is beside their folders.
         scorer = NeuralScorer(model, features.parent / "normaliser.json", features)
@@ -517,7 +523,9 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
 @click.argument("graph", type=FILE)
 @click.argument("table", type=FILE)
 @click.option("--words", type=TEXT_IN, required=True, help="The graph's words.txt.")
-@click.option("--model", type=FILE, help="final.mdl, if the graph reads transition ids.")
+@click.option(
+    "--model", type=FILE, help="final.mdl, if the labels of the graph are transition ids."
+)
 @click.option(
     "--acoustic-scale",
     type=Number(0, min_open=True),
@@ -593,8 +601,10 @@ def decode(
         if model is not None:
             raise GraphMismatchError(f"{graph} and {table}: {error}") from error
         raise GraphMismatchError(
-            f"{graph} and {table}: {error}; or its labels are transition ids, as in the graphs of"
-            " Kaldi: give their --model then, such as final.mdl or 0.trans_mdl"
+            f"{graph} and {table}: {error}; or its labels are transition ids, as in graphs that"
+            " Kaldi has made: give their --model, such as final.mdl or 0.trans_mdl"
         ) from error
     if not survived:
-        raise click.ClickException(f"{table}: no path of any utterance survives")
+        raise click.ClickException(
+            f"{table}: no path of any utterance survives; try a wider --beam"
+        )

@@ -48,7 +48,7 @@ def export(folder: Path, form: str, out: Path) -> None:
 
 @lattice.command()
 @click.argument("folder", type=FILE)
-@click.option("--ref", type=TEXT_IN, required=True, help="References.")
+@click.option("--ref", type=TEXT_IN, required=True, help="Reference transcripts.")
 @AS_JSON
 def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     """Print the oracle word error rate of lattices.
@@ -70,7 +70,9 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     # A missing lattice counts as deletions; if all are missing, FOLDER and --ref do not belong
     # together.
     if not texts:
-        raise click.ClickException(f"{folder} has no lattice of an utterance in {ref}")
+        raise click.ClickException(
+            f"{folder} has no lattice of an utterance in {ref}: do both belong to one split?"
+        )
     result = score(references, texts)
     if as_json:
         print_json({**numbers(result), "lattices": len(texts), "arcs_per_second": arcs / seconds})

@@ -76,7 +76,7 @@ def _default_page(run: Path) -> Path:
     if gone and page.exists():
         listed = ", ".join(gone[:3]) + (f" and {len(gone) - 3} others" if len(gone) > 3 else "")
         raise click.ClickException(
-            f"{page} may show what a new page would lack: {listed} were removed since; write the "
-            "new one elsewhere with --out, or run the recipe to make them again"
+            f"{page} is not replaced: {listed} were removed since, and a new page would lack them."
+            " Write the new page elsewhere with --out, or run the recipe to make them again"
         )
     return page

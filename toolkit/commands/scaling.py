@@ -103,7 +103,7 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
     type=Number(1),
     default=5.0,
     show_default=True,
-    help="validate: how many times as slow the last process is in every second epoch.",
+    help="validate: factor by which the last process is slower in every second epoch.",
 )
 @click.option(
     "--steps",
@@ -117,7 +117,7 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
     type=click.IntRange(2),
     default=100_000,
     show_default=True,
-    help="validate: weights of the model that is exchanged.",
+    help="validate: number of weights that the processes exchange.",
 )
 def scaling(
     studies: tuple[str, ...],
@@ -171,7 +171,8 @@ def scaling(
     unknown = set(methods) - METHODS.keys()
     if unknown:
         raise click.BadParameter(
-            f"{', '.join(sorted(unknown))}: known are {', '.join(METHODS)}", param_hint="--method"
+            f"no method {', '.join(sorted(unknown))}: choose from {', '.join(METHODS)}",
+            param_hint="--method",
         )
     try:
         frontier = Frontier(

@@ -283,7 +283,7 @@ def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str
     with reading(path, error, advice):
         data = read_json(path)
         if _has_nan(data):
-            raise ValueError("a value is no number (NaN)")
+            raise ValueError("a value is NaN, which is not a number")
         return from_plain(kind, data)
 
 

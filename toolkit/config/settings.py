@@ -262,7 +262,7 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
         for name in sections:
             node = node.setdefault(name, {})
             if isinstance(node, _Leaf):
-                raise ConfigError(f"`{key}` is set, and so is `{name}` as a whole")
+                raise ConfigError(f"`{key}` is set, and so is `{name}` as a whole: set one of them")
         node[leaf] = _Leaf(converted)
     return _rebuild(config, tree, "")
 

@@ -89,7 +89,7 @@ class Record:
             raise LakeError(f"no metadata record: {reason(error)}") from error
         if not 0 < record.duration < float("inf") or not math.isfinite(record.time):
             raise LakeError(
-                f"{record.id}: a duration of {record.duration:g} s at time {record.time:g}"
+                f"{record.id}: duration {record.duration:g} s or time {record.time:g} is not valid"
             )
         if (record.offset is None) != (record.size is None):
             raise LakeError(f"{record.id}: offset and size must be given together")
@@ -139,7 +139,9 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
         listed = store.list(f"{url}/{METADATA}", versions=True)
         objects = [ref for ref in listed if ref.path.endswith(".jsonl")]
         if not objects:
-            raise LakeError(f"{url}: no {LAKE} and no {METADATA}/**/*.jsonl there") from None
+            raise LakeError(
+                f"{url} is no lake: it has neither {LAKE} nor {METADATA}/**/*.jsonl"
+            ) from None
         return Lake(url, tuple(objects), _buckets(objects))
     advice = f"write it again, or remove it: then all of {METADATA} is read"
     with reading(f"{url}/{LAKE}", LakeError, advice, "damaged"):

@@ -119,7 +119,7 @@ class Marker:
             return self
         committed = Marker.read(store, path)
         if committed is None:
-            raise MarkerError(f"{path}: a marker that cannot be read; run the same command again")
+            raise MarkerError(f"{path}: this marker cannot be read; run the same command again")
         return committed
 
     @classmethod

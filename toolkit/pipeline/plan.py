@@ -140,7 +140,9 @@ def plan(
     if not fuse or measured_fused is None:
         needed |= set(FUSIBLE)
     if missing := needed - set(steps):
-        raise PlanError(f"no rates for {', '.join(sorted(missing))}")
+        raise PlanError(
+            f"no rates for {', '.join(sorted(missing))}: `toolkit pipeline measure` measures them"
+        )
     fused: tuple[str, ...] = ()
     saved: float | None = None
     if fuse:

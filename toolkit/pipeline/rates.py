@@ -65,7 +65,7 @@ class Rates(Settings):
     def with_speed(self, name: str, speed: float, device: bool = False) -> "Rates":
         """Return rates with another speed of one step, on a core or on a device."""
         if name not in self.steps:
-            raise RatesError(f"no step {name!r}: {', '.join(self.steps)}")
+            raise RatesError(f"no rates for the step {name!r}, only for {', '.join(self.steps)}")
         unmeasured = {"low": None, "high": None, "measured_on": "given"}
         rate = replace(self.steps[name], speed=speed, device=device, **unmeasured)
         return replace(self, steps={**self.steps, name: rate})

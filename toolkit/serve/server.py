@@ -199,9 +199,13 @@ class Server:
             )
         except OSError as error:
             place = f"{config.host}, port {config.port}"
-            raise ToolkitError(f"{place}: {error.strerror or error}; see --port") from error
+            raise ToolkitError(
+                f"{place}: {error.strerror or error}; give another --port"
+            ) from error
         except ValueError as error:  # UnicodeError of a name such as a..b
-            raise ToolkitError(f"{config.host!r} is no address: {error}; see --host") from error
+            raise ToolkitError(
+                f"{config.host!r} is no address: {error}; give another --host"
+            ) from error
         # IPv6 addresses stand in brackets in a URL.
         host = f"[{config.host}]" if ":" in config.host else config.host
         try:

@@ -182,12 +182,12 @@ def _click_command(recipe: Declaration) -> click.Command:
         click.Option(
             ["--stale-code"],
             is_flag=True,
-            help="Show the stages that other code or packages made.",
+            help="Show the stages whose outputs were made by other code or packages.",
         ),
         click.Option(
             ["--accept-code-change"],
             is_flag=True,
-            help="Continue a stage that other code or packages have begun.",
+            help="Continue a stage that was begun by other code or packages.",
         ),
         click.Option(
             ["--force"], multiple=True, metavar="N", help="Run stage N even if it is done."
@@ -220,7 +220,9 @@ def _click_command(recipe: Declaration) -> click.Command:
             help=f"The run directory; default: exp/{recipe.exp_prefix}PROFILE beside the recipe.",
         ),
         click.Option(
-            ["--device"], metavar="NAME", help="cpu, cuda, ...; default: a GPU if there is one."
+            ["--device"],
+            metavar="NAME",
+            help="Device to compute on: cpu, cuda, ...; default: a GPU if there is one.",
         ),
         click.Option(
             ["--jobs"],
@@ -286,13 +288,17 @@ def _run_options(
     forced = frozenset(_stage(recipe, "--force", number) for number in typed["force"])
     if typed["profile_stage"] is not None:
         if typed["stage"] or typed["stop_stage"] or forced:
-            raise SelectionError("--profile-stage chooses the stage to run by itself")
+            raise SelectionError(
+                "--profile-stage runs one stage alone: leave out --stage, --stop-stage and --force"
+            )
         first = last = _stage(recipe, "--profile-stage", typed["profile_stage"])
         if Provenance.read(directory.provenance(first)) is None:
             forced = frozenset((first,))  # an interrupted attempt is resumed instead
     # 2. Contradictions.
     if typed["listing"] and typed["dry_run"]:
-        raise SelectionError("--list shows what is done, --dry-run what would be: give one of them")
+        raise SelectionError(
+            "--list shows what is done, --dry-run what a run would do: give one of them"
+        )
     if typed["as_json"] and not typed["listing"]:
         raise SelectionError("--json prints the stages together with --list")
     if last < first:

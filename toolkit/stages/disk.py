@@ -70,7 +70,7 @@ def choose(directory: RunDirectory, names: Sequence[str]) -> list[Output]:
     chosen = []
     for name in dict.fromkeys(name.rstrip("/") for name in names):
         if name.split("/")[0] in PROTECTED_OUTPUTS:
-            raise CleanError(f"{name} is never removed: it is a result, or what results need")
+            raise CleanError(f"{name} is never removed: it is a result, or results depend on it")
         if name not in outputs:
             raise CleanError(
                 f"{directory.root} has no output {name} of a finished stage that could be removed;"

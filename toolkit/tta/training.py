@@ -66,8 +66,8 @@ class TrainingPlan:
         path = training / PLAN
         if not os.path.lexists(path):
             raise BenchRunError(
-                f"{training} has no {PLAN}, by which it could be repeated: train it again with"
-                " this version (--force 7), or give several finished runs and no --runs"
+                f"{training} has no {PLAN} and cannot be repeated: train it again with this"
+                " version (--force 7), or give several finished runs and leave out --runs"
             )
         with reading(path, BenchRunError, "train again", "cannot be read"):
             plan = from_plain(cls, validated(read_json(path), {str: Any}))
@@ -197,12 +197,13 @@ def repeated(
     root = recipe_folder(first)
     if root is None:
         raise BenchRunError(
-            f"{run_folder} is not in the run directory of a recipe, whose records are"
+            f"{run_folder} is not in the run directory of a recipe, which has the records for"
+            " another training: give a folder in one, or leave out --runs"
         )
     plan, folders = TrainingPlan.read(first), [first]
     if plan.train.states.evaluator == "elsewhere":
         raise BenchRunError(
-            f"{run_folder} was evaluated by another command, which would not find its repeats: "
+            f"{run_folder} was evaluated by another process, which would not evaluate its repeats: "
             "train with another train.states.evaluator"
         )
     for number in range(2, runs + 1):

@@ -216,7 +216,9 @@ def merge_stats(refs: Iterable[ObjectRef], store: ObjectStore) -> Cmvn:
     """Merge the shards' statistics in the order of their numbers, in constant memory."""
     ordered = sorted((r for r in refs if "stats" in r.about), key=lambda ref: ref.about["stats"])
     if not ordered:
-        raise NormaliserStatsError("no utterance could be read: the log and the steps list why")
+        raise NormaliserStatsError(
+            "no utterance could be read: _failures.tsv of each step says why"
+        )
     return merge(
         NormaliserStats.from_dict(json.loads(store.get(ref))) for ref in ordered
     ).normaliser()
