@@ -33,10 +33,10 @@ def test_shards_and_their_outcomes_round_trip(tmp_path):
         assert torch.equal(store.load(utterance), expected)
     assert store.load("z").dtype == torch.int64
     assert [store.num_frames(name) for name in store.ids] == [3, 4, 1]
-    found = read_table(tmp_path / "ali.000000.tsv")
-    assert found[:2] == OUTCOMES[:2]
-    assert math.isnan(found[2].log_likelihood_per_frame)
-    assert found[2].reason == OUTCOMES[2].reason
+    outcomes = read_table(tmp_path / "ali.000000.tsv")
+    assert outcomes[:2] == OUTCOMES[:2]
+    assert math.isnan(outcomes[2].log_likelihood_per_frame)
+    assert outcomes[2].reason == OUTCOMES[2].reason
 
 
 def test_frames_are_counted_without_reading_states(tmp_path):

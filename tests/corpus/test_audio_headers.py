@@ -1,4 +1,4 @@
-"""Headers of audio files, and files of pieces."""
+"""Headers of audio files, and concatenated files."""
 
 import io
 import os
@@ -45,19 +45,19 @@ def end_of_ogg(path):
         return ogg_end(file)
 
 
-def told(path):
+def end_warning(path):
     with open_audio(path) as file:
         return unread_end(path, file)
 
 
 @pytest.mark.parametrize(("form", "subtype"), FORMS)
 @pytest.mark.parametrize("channels", [1, 2])
-def test_the_length_of_a_cut_file_is_that_of_the_whole(write, truncate, form, subtype, channels):
+def test_a_truncated_file_declares_its_full_length(write, truncate, form, subtype, channels):
     path = write(form, subtype, channels)
     assert declared_samples(path) == SAMPLES
-    assert told(path) == ""
+    assert end_warning(path) == ""
     assert declared_samples(truncate(path)) == SAMPLES
-    assert told(path).startswith("truncated, its last 1.0")
+    assert end_warning(path).startswith("truncated, its last 1.0")
 
 
 COMPRESSED = [
@@ -68,11 +68,13 @@ COMPRESSED = [
 
 
 @pytest.mark.parametrize(("form", "subtype"), COMPRESSED)
-def test_missing_ends_of_compressed_samples_are_told_by_their_bytes(write, truncate, form, subtype):
+def test_truncation_of_compressed_samples_is_detected_by_their_bytes(
+    write, truncate, form, subtype
+):
     path = write(form, subtype)
-    assert told(path) == ""
+    assert end_warning(path) == ""
     length = decode(str(path)).decoded
-    assert re.match(r"truncated, its last (0.9|1.0)\d s are missing", told(truncate(path)))
+    assert re.match(r"truncated, its last (0.9|1.0)\d s are missing", end_warning(truncate(path)))
     info = decode(str(path))
     assert info.decoded < info.declared
     assert abs(info.declared - length) < 2400
@@ -121,7 +123,7 @@ def test_files_that_follow_one_another_are_refused(write, form):
 
 
 @pytest.mark.parametrize("name", ["a.au", "a.snd", "a.gsm", "a.vox", "a.raw", "a.mp3"])
-def test_text_is_no_audio_whatever_it_is_called(tmp_path, name, capfd):
+def test_text_is_refused_as_audio_whatever_its_suffix(tmp_path, name, capfd):
     path = tmp_path / name
     path.write_text("GOOD MORNING to all of you\n" * 200)
     for read in (load_audio, lambda path: list(audio_blocks(path, 16000, 1.0))):
@@ -133,7 +135,7 @@ def test_text_is_no_audio_whatever_it_is_called(tmp_path, name, capfd):
 
 
 @pytest.mark.parametrize("size", [0, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFFFFF - 36, 0x7F000000])
-def test_sizes_that_pipes_write_are_no_lengths(write, size):
+def test_placeholder_sizes_of_pipes_are_ignored(write, size):
     content = bytearray(write("WAV", "PCM_16").read_bytes())
     content[40:44] = size.to_bytes(4, "little")
     path = write("AU", "PCM_16")
@@ -146,7 +148,7 @@ def test_sizes_that_pipes_write_are_no_lengths(write, size):
 
 
 @pytest.mark.parametrize("length", range(0, 64, 3))
-def test_a_header_that_ends_says_nothing(write, length):
+def test_a_truncated_header_declares_no_wrong_length(write, length):
     for form in ("WAV", "RF64", "W64", "AIFF", "AU", "NIST"):
         path = write(form, "PCM_16")
         path.write_bytes(path.read_bytes()[:length])
@@ -157,15 +159,15 @@ def test_a_header_that_ends_says_nothing(write, length):
 def test_the_end_of_ogg_files(write, subtype):
     path = write("OGG", subtype, samples=5 * SAMPLES)
     whole = path.read_bytes()
-    assert (end_of_ogg(path), told(path)) == ("", "")
+    assert (end_of_ogg(path), end_warning(path)) == ("", "")
     last = whole.rindex(b"OggS")
     for size in (len(whole) // 2, last, last + 9, len(whole) - 1):
         path.write_bytes(whole[:size])
         assert end_of_ogg(path) == "open"
-        assert "may be truncated" in told(path)
+        assert "may be truncated" in end_warning(path)
     path.write_bytes(whole + whole)
     assert end_of_ogg(path) == "chained"
-    assert "only the first is read" in told(path)
+    assert "only the first is read" in end_warning(path)
     path.write_bytes(whole + b"TAG of another program")
     assert end_of_ogg(path) == ""
 
@@ -208,7 +210,7 @@ def test_all_chunks_of_samples_are_read(tmp_path, content):
     assert np.array_equal(np.concatenate(list(audio_blocks(path, 16000, 0.3))), samples)
     assert np.array_equal(decode_audio(content, "a.wav").samples, samples)
     path.write_bytes(content[:-2000])  # at least 900 samples
-    assert told(path).startswith("truncated, its last 0.0")
+    assert end_warning(path).startswith("truncated, its last 0.0")
     assert decode(str(path)).decoded < decode(str(path)).declared == 40000
 
 
@@ -276,7 +278,7 @@ def test_streams_are_read_to_the_end_of_the_file_everywhere(write, tmp_path, for
     assert (recording.num_samples, fault) == (len(whole), None)
     info = decode(str(stream))
     assert (info.declared, info.decoded, info.error) == (len(whole), len(whole), None)
-    assert told(stream) == ""
+    assert end_warning(stream) == ""
 
 
 def test_a_stream_of_big_endian_samples(write, tmp_path):

@@ -60,12 +60,12 @@ def lengths(path):
 
 
 @pytest.mark.parametrize(("rate", "channels"), [(16000, 1), (8000, 1), (44100, 2), (48000, 1)])
-@pytest.mark.parametrize("before", [b"", ID3, ID3 + ID3, b"\x00" * 300])
-@pytest.mark.parametrize("behind", [b"", b"TAG".ljust(128, b"\x00")])
-def test_the_length_is_that_of_all_frames(tmp_path, rate, channels, before, behind):
+@pytest.mark.parametrize("prefix", [b"", ID3, ID3 + ID3, b"\x00" * 300])
+@pytest.mark.parametrize("suffix", [b"", b"TAG".ljust(128, b"\x00")])
+def test_the_length_is_that_of_all_frames(tmp_path, rate, channels, prefix, suffix):
     content, frames = without_tag(encode(rate, channels))
     path = tmp_path / "a.mp3"
-    path.write_bytes(before + content + behind)
+    path.write_bytes(prefix + content + suffix)
     assert lengths(path) == {frames * (1152 if rate > 24000 else 576)}
 
 
@@ -140,10 +140,10 @@ def test_files_of_different_rates_do_not_follow_one_another(tmp_path):
     assert "MP3 streams of different" in probe_recording(path, "a")[1]
 
 
-@pytest.mark.parametrize("before", [b"", ID3])
-def test_a_file_shorter_than_its_tag_says_is_truncated(tmp_path, truncate, before):
+@pytest.mark.parametrize("prefix", [b"", ID3])
+def test_a_file_shorter_than_its_tag_says_is_truncated(tmp_path, truncate, prefix):
     path = tmp_path / "a.mp3"
-    path.write_bytes(before + encode())
+    path.write_bytes(prefix + encode())
     assert lengths(path) == {160000}
     truncate(path)
     info = decode(str(path))

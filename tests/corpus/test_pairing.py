@@ -19,7 +19,7 @@ def test_partners_meet_in_any_order(audio, tmp_path):
     assert cuts[0].supervisions[0].speaker == "spk"
 
 
-def test_what_has_no_partner_is_a_fault(audio, tmp_path):
+def test_an_item_without_a_partner_is_a_fault(audio, tmp_path):
     path = audio(tmp_path / "b.wav")
     cuts = pairs(
         [("a", "one")],
@@ -30,11 +30,11 @@ def test_what_has_no_partner_is_a_fault(audio, tmp_path):
 
 
 def test_copies_on_either_side_stay(audio, tmp_path):
-    one, two = (AudioSegment(str(audio(tmp_path / f"{n}.wav", seed=n))) for n in range(2))
+    first, second = (AudioSegment(str(audio(tmp_path / f"{n}.wav", seed=n))) for n in range(2))
     for texts, files, expected in (
-        (["x", "y"], [one], [("x", one.path), ("y", one.path)]),
-        (["x"], [one, two], [("x", one.path), ("x", two.path)]),
-        (["x", "y"], [one, two], [("x", one.path), ("y", two.path)]),
+        (["x", "y"], [first], [("x", first.path), ("y", first.path)]),
+        (["x"], [first, second], [("x", first.path), ("x", second.path)]),
+        (["x", "y"], [first, second], [("x", first.path), ("y", second.path)]),
     ):
         cuts = pairs([("a", text) for text in texts], [("a", file) for file in files])
         assert [(text_of(cut), cut.recording.sources[0].source) for cut in cuts] == expected

@@ -97,7 +97,7 @@ def recogniser(tmp_path):
 
 
 def make_bundle(recogniser, out, kind="lstm", config=None, tuned=None, **search):
-    """A bundle of the two words: an untrained network that is sure of what it says.
+    """A bundle of the two words: an untrained network with confident outputs.
 
     `config`, `tuned` and `search` are those of a `TunedSearch`.
     """
@@ -153,12 +153,12 @@ def make_bundle(recogniser, out, kind="lstm", config=None, tuned=None, **search)
 
 @pytest.fixture
 def bundle(recogniser, tmp_path):
-    """A bundle with all that it can hold; `bundle(kind=...)` makes others."""
-    made = []
+    """Make bundles with every optional part; `bundle(kind=...)` makes other kinds."""
+    calls = []
 
     def make(**options):
-        made.append(options)
-        return make_bundle(recogniser, tmp_path / f"bundle{len(made)}", **options)
+        calls.append(options)
+        return make_bundle(recogniser, tmp_path / f"bundle{len(calls)}", **options)
 
     return make
 

@@ -203,9 +203,9 @@ def test_a_tensor_with_a_value_that_is_not_finite_is_named(copy_of, kind, value)
     use(kind, bundle)
 
 
-def numbers(plain, place=()):
+def numbers(document, place=()):
     """The places of the floating-point numbers in plain data."""
-    items = plain.items() if isinstance(plain, dict) else enumerate(plain)
+    items = document.items() if isinstance(document, dict) else enumerate(document)
     for key, item in items:
         if isinstance(item, dict | list):
             yield from numbers(item, (*place, key))
@@ -220,12 +220,12 @@ def test_a_setting_that_is_no_number_is_named(copy_of, kind):
         path = bundle / name
         content = path.read_text()
         for *place, last in list(numbers(json.loads(content)))[:40]:
-            plain = json.loads(content)
-            inner = plain
+            document = json.loads(content)
+            inner = document
             for key in place:
                 inner = inner[key]
             inner[last] = math.nan
-            path.write_text(json.dumps(plain))
+            path.write_text(json.dumps(document))
             with pytest.raises(ToolkitError) as error:
                 use(kind, bundle)
             assert str(path) in str(error.value), (name, place, last)
@@ -245,10 +245,10 @@ def edit(path, **changes):
 def edit_json(path, **changes):
     """Replace values of a file: {"a": {"b": value}} merged into what it holds."""
 
-    def merge(plain, new):
+    def merge(document, new):
         for key, value in new.items():
-            plain[key] = merge(plain[key], value) if isinstance(value, dict) else value
-        return plain
+            document[key] = merge(document[key], value) if isinstance(value, dict) else value
+        return document
 
     path.write_text(json.dumps(merge(json.loads(path.read_text()), changes)))
 

@@ -1,4 +1,4 @@
-"""Lattices on disk give the paths that they gave before."""
+"""Saved lattices have the same best paths."""
 
 from dataclasses import replace
 
@@ -32,21 +32,21 @@ def lattices(toy, tmp_path):
     write_arpa(estimate([["A", "B"], ["AB"]], ["A", "AB", "B"], 2, (1,))[0], tmp_path / "lm.arpa")
     grammar = grammar_acceptor(tmp_path / "lm.arpa", tmp_path / "words.txt")
     hmms = toy.senones("onset")
-    graph, made = toy.decoding_graph(hmms, grammar), []
+    graph, scored = toy.decoding_graph(hmms, grammar), []
     for frames in (5, 6, 7):
         generator = torch.Generator().manual_seed(frames)
         scores = torch.randn(frames, hmms.num_pdfs, generator=generator)
         lattice = search_lattice(scores, graph, Beam(1000.0, 8.0, 1, 10**6))
-        made.append(ScoredLattice.of(lattice, scores, 0.5))
-    return made
+        scored.append(ScoredLattice.of(lattice, scores, 0.5))
+    return scored
 
 
-def write_all(path, lattices, **known):
+def write_all(path, lattices, **fields):
     """Write a search with one pass for each lattice, and one that found none."""
     searches = [{"utterance": f"u{n}", "beam": 8.0, "seconds": [0.1]} for n in range(len(lattices))]
     searches.append({"utterance": "silent", "beam": 0.0, "seconds": [0.1]})
     by_utterance = {f"u{n}": (lattice,) for n, lattice in enumerate(lattices)} | {"silent": None}
-    write_lattices(path, by_utterance, ScoredCodec(), [search | known for search in searches])
+    write_lattices(path, by_utterance, ScoredCodec(), [search | fields for search in searches])
 
 
 def read_all(path):
@@ -57,18 +57,21 @@ def read_all(path):
 def test_every_weight_finds_the_same_path(lattices, tmp_path):
     path = tmp_path / "lattices.safetensors"
     write_all(path, lattices, note="what is known")
-    found = read_all(path)
+    loaded = read_all(path)
     header = ScoredCodec().read_header(path)
     assert header.failed == ("silent",)
     assert [search["note"] for search in header.info] == ["what is known"] * 4
-    for one, kept in zip(lattices, found, strict=True):
+    for original, restored in zip(lattices, loaded, strict=True):
         for weights in WEIGHTS:
-            mine, theirs = kept.best_path(weights), one.best_path(weights)
-            assert (mine.words, mine.score) == (theirs.words, theirs.score)
-            assert mine.pdfs.tolist() == theirs.pdfs.tolist()
+            restored_path, original_path = restored.best_path(weights), original.best_path(weights)
+            assert (restored_path.words, restored_path.score) == (
+                original_path.words,
+                original_path.score,
+            )
+            assert restored_path.pdfs.tolist() == original_path.pdfs.tolist()
 
 
-def test_none(tmp_path):
+def test_no_lattices_round_trip(tmp_path):
     write_lattices(tmp_path / "none", {}, ScoredCodec(), [])
     store = LatticeStore(tmp_path / "none", ScoredCodec())
     assert (store.ids, store.failed) == ([], [])
@@ -96,7 +99,7 @@ def test_an_arc_beyond_the_arrays_is_refused(lattices, tmp_path, name):
 
 
 def test_an_arc_that_skips_a_frame_is_refused(lattices, tmp_path):
-    """It would be waited for in no frame: compiled queues of states have a place for each once."""
+    """The compiled state queues hold each state once and would never reach it."""
     path = tmp_path / "lattices.safetensors"
     write_all(path, lattices)
     tensors = load_file(path)

@@ -32,17 +32,17 @@ def read_all(folder):
     return [store.load(name) for name in store.ids]
 
 
-def test_what_is_read_is_what_was_written(folder):
+def test_lattices_round_trip(folder):
     words = WordTable()
     words.id_of("THREE")  # known from another store
     store = LatticeStore(folder, WordCodec(words))
     assert store.ids == ["a", "c"]
     assert store.failed == ["b", "d"]
     for name, original in (("a", random_lattice(1)), ("c", random_lattice(2, states=4, arcs=5))):
-        found = store.load(name)
+        loaded = store.load(name)
         for column in ("source", "target", "graph", "acoustic", "times"):
-            assert np.array_equal(getattr(found, column), getattr(original, column))
-        spoken = [words.symbols[word] for word in found.words]
+            assert np.array_equal(getattr(loaded, column), getattr(original, column))
+        spoken = [words.symbols[word] for word in loaded.words]
         assert spoken == [SYMBOLS[word] for word in original.words]
         assert store.info(name) == DECODING
 

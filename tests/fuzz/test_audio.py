@@ -73,7 +73,7 @@ def use_pieces(folder):
 
 
 def stream(name, place, size, **settings):
-    """A file as a program writes it to a pipe; its size in bytes from `place` on is not known."""
+    """A file as a program writes it to a pipe, with its size at byte `place` unknown."""
 
     def write(folder):
         sound(name, **settings)(folder)

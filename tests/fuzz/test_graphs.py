@@ -1,4 +1,4 @@
-"""Graphs and lattices: what a search would read from memory not its own is refused before."""
+"""Graphs and lattices with indices beyond their arrays are refused before a search."""
 
 from dataclasses import replace
 
@@ -33,13 +33,13 @@ def lattices(folder):
     graph(folder)
     path = folder / "graph.safetensors"
     fst = load_fst(path)
-    found = {}
+    pruned = {}
     for name in NAMES:
-        scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(len(found)))
+        scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(len(pruned)))
         lattice = search_lattice(scores, fst, WIDE)
-        found[name] = prune_to_density(lattice, 5, 100.0, 500.0)
+        pruned[name] = prune_to_density(lattice, 5, 100.0, 500.0)
     codec = GraphCodec(path)
-    write_lattices(codec.path(folder, 0), found, codec, GraphInfo(1, (("bert-1", "short"),)))
+    write_lattices(codec.path(folder, 0), pruned, codec, GraphInfo(1, (("bert-1", "short"),)))
 
 
 def use_lattices(folder):

@@ -1,4 +1,4 @@
-"""Models, their parts and their bundles, damaged on the way from one machine to another."""
+"""Damaged models and their parts."""
 
 from dataclasses import replace
 
@@ -58,9 +58,9 @@ def gmm_frontend(folder):
 
 def pronunciations(folder):
     lang = Lang.of(Lexicon(WORDS))
-    known = {entry: EntryProbabilities(1.0, 0.25, 0.5, 1.5) for entry in lang.lexicon.pairs()}
-    found = LexiconProbabilities(known, 0.9, 1.25, 0.5, 0.25)
-    replace(lang, probabilities=found).save(folder)
+    entries = {entry: EntryProbabilities(1.0, 0.25, 0.5, 1.5) for entry in lang.lexicon.pairs()}
+    probabilities = LexiconProbabilities(entries, 0.9, 1.25, 0.5, 0.25)
+    replace(lang, probabilities=probabilities).save(folder)
 
 
 def language_model(folder):

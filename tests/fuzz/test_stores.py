@@ -1,4 +1,4 @@
-"""What the toolkit wrote and something damaged: manifests, features, alignments, records."""
+"""Damaged manifests, features, alignments and records."""
 
 import json
 
@@ -69,7 +69,7 @@ def read_alignments(folder):
 def records(folder):
     rng = np.random.default_rng(0)
     for number, names in enumerate((NAMES[:2], NAMES[2:])):
-        made = [
+        named_records = [
             (
                 name,
                 Record(
@@ -81,14 +81,14 @@ def records(folder):
             )
             for name in names
         ]
-        write_file(record_path(folder, number), "plan", made)
+        write_file(record_path(folder, number), "plan", named_records)
     manifest = {"symbols": Characters().symbols, "dimension": 3, "files": 2, "utterances": 3}
     (folder / RECORDS).write_text(json.dumps(manifest))
 
 
 def read_records(folder):
-    found = Records(folder)
-    return [found.read(number) for number in range(len(found))]
+    stored = Records(folder)
+    return [stored.read(number) for number in range(len(stored))]
 
 
 def targets(folder):
@@ -134,11 +134,11 @@ READERS = {
 
 
 def normalise_with(normaliser):
-    """Normalise features of as many dimensions as it is for, which may be other than before."""
+    """Normalise features of the normaliser's dimension."""
     return normaliser.apply(torch.zeros(3, len(normaliser.prior_mean)))
 
 
-def test_a_tar_without_end_is_not_read_for_ever(tmp_path):
+def test_a_tar_without_end_is_an_error(tmp_path):
     from toolkit.features.shards import index_arrays, member_header
 
     header = bytearray(member_header("a.npy", 0))

@@ -1,4 +1,4 @@
-"""lhotse's own samplers batch the cuts that the toolkit writes, on the torch that is there."""
+"""lhotse's samplers batch the toolkit's cuts with the installed torch."""
 
 import numpy as np
 import pytest

@@ -12,7 +12,7 @@ def read_topology(text):
     """{phone: [[(target, probability), ...] for each state, the last has none]}"""
     tokens = text.split()
     assert (tokens[0], tokens[-1]) == ("<Topology>", "</Topology>")
-    found = {}
+    topology = {}
     for entry in text.split("<TopologyEntry>")[1:]:
         phones, states = entry.split("<ForPhones>")[1].split("</ForPhones>")
         rows = []
@@ -23,8 +23,8 @@ def read_topology(text):
                 assert fields[1:3] == ["<PdfClass>", str(number)]
             arcs = " ".join(fields[3:]).split("<Transition>")[1:]
             rows.append([(int(arc.split()[0]), float(arc.split()[1])) for arc in arcs])
-        found |= {int(phone): rows for phone in phones.split()}
-    return found
+        topology |= {int(phone): rows for phone in phones.split()}
+    return topology
 
 
 class ReadTree:

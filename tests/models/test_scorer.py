@@ -41,7 +41,7 @@ def test_scores_are_posteriors_less_priors_behind_the_speakers_earlier_frames(sc
     assert not torch.allclose(scorer.log_likelihoods("u"), expected, atol=1e-3)
 
 
-def test_some_pdfs_alone_in_the_order_asked(scorer):
+def test_scores_of_selected_pdfs_are_in_the_requested_order(scorer):
     scorer, expected = scorer
     pdfs = torch.tensor([4, 0, 3])
     torch.testing.assert_close(scorer.scores_of("u", pdfs), expected[:, [4, 0, 3]])
@@ -59,14 +59,14 @@ def test_a_scorer_pickles_as_paths(scorer):
     assert again.frame_shift == 0.03
 
 
-def test_a_batch_is_its_utterances(scorer):
+def test_a_batch_has_the_scores_of_its_utterances(scorer):
     scorer, expected = scorer
     for scores in scorer.batch_log_likelihoods(["u", "u"]):
         torch.testing.assert_close(scores, expected)
         assert scores.device.type == "cpu"
 
 
-def test_outputs_that_are_no_numbers_are_refused(scorer):
+def test_nan_outputs_are_refused(scorer):
     scorer, _ = scorer
     x = scorer.store.load("u").clone()
     x[3, 1] = torch.nan

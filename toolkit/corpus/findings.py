@@ -295,8 +295,7 @@ SURVEY_KINDS: dict[str, FindingKind] = {
         WARNING,
         "none",
         "transcript with garbled letters",
-        "they are UTF-8 that some program took for Latin-1 and saved again: export them anew, as"
-        " UTF-8",
+        "a program read UTF-8 as Latin-1 and saved it again: export the transcripts as UTF-8",
     ),
     "like-speakers": FindingKind(
         WARNING,

@@ -273,7 +273,7 @@ def test_held_out_data_without_a_usable_utterance_are_refused(toy, train, tmp_pa
     valid = toy(seed=1)
     valid.lattices.lengths = {}
     aside = (valid.features, valid.lattices, valid.alignments)
-    message = "none of the 40 held-out utterances .* as utt000 .no lattice"
+    message = "none of the 40 given held-out utterances .* as utt000 .no lattice"
     with pytest.raises(TrainingDataError, match=message):
         train(toy(), tmp_path, replace(CONFIG, epochs=1), valid=aside)
 
