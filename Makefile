@@ -88,8 +88,8 @@ test-cluster: $(cluster)/ready
 	PYTHONPATH=$(CURDIR)/$(cluster) $(python) -c "import moto.server, pyspark, s3fs"
 	PYTHONPATH=$(CURDIR)/$(cluster) $(python) -m pytest -rs --durations 10 tests/pipeline/test_spark.py \
 	  tests/pipeline/test_objects_s3.py tests/pipeline/test_ceph.py tests/pipeline/test_attempts.py tests/pipeline/test_run_plan.py \
-	  tests/pipeline/steps/test_stores.py::test_every_step_in_a_storm_gives_the_bytes_of_a_local_disk \
-	  tests/recipes/test_farfield_ssl.py::test_a_student_of_shards_in_a_store_is_that_of_a_folder
+	  tests/pipeline/steps/test_stores.py::test_every_step_on_a_faulty_s3_gives_the_bytes_of_a_local_disk \
+	  tests/recipes/test_farfield_ssl.py::test_a_student_of_shards_in_a_store_equals_that_of_a_folder
 
 $(cluster)/ready: .venv/ready setup/cluster.txt
 	$(python) -m pip install --quiet --upgrade --target $(cluster) --requirement setup/cluster.txt

@@ -21,16 +21,9 @@ from toolkit.decode.denominators import search
 from toolkit.fsa.config import Criterion
 from toolkit.fsa.discriminative import PdfClasses, sequence_objective
 from toolkit.fsa.forward_backward import pack, total_scores
-from toolkit.fsa.fst import Lattice, load_fst
+from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import LatticeArcs
-from toolkit.fsa.lattice_store import (
-    LatticeStore,
-    encode,
-    graph_digest,
-    graph_index,
-    shard_path,
-    write_shard,
-)
+from toolkit.fsa.lattice_store import GraphCodec, GraphInfo, LatticeStore, encode, write_lattices
 from toolkit.fsa.search import search_lattice
 from toolkit.processes.devices import one_thread
 
@@ -117,14 +110,14 @@ class _Task:
         self._seconds = self._frames / FRAMES_PER_SECOND
         self._classes = PdfClasses.of(speech.senones)
         path = speech.graph(folder)
-        self._graph = load_fst(path)
-        self._index = graph_index(self._graph)
+        codec = GraphCodec(path)
+        self._graph, self._index = codec.graph, codec.index
         self._made = self._lattices()
         named = {str(n): lattice for n, lattice in enumerate(self._made)}
-        shard = shard_path(folder, 0)
-        write_shard(shard, named, self._index, graph_digest(path))
+        shard = codec.path(folder, 0)
+        write_lattices(shard, named, codec, GraphInfo())
         self._bytes = shard.stat().st_size
-        self._store = LatticeStore(folder, path)
+        self._store = LatticeStore(folder, codec)
         self._loaded = [self._store.load(name) for name in named]
 
     def case(self, name: str, function: Callable[[], object]) -> Case:

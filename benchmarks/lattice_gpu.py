@@ -16,13 +16,7 @@ from toolkit.decode.denominators import search
 from toolkit.fsa.config import Criterion
 from toolkit.fsa.discriminative import PdfClasses, sequence_objective
 from toolkit.fsa.fst import Lattice, load_fst
-from toolkit.fsa.lattice_store import (
-    LatticeStore,
-    graph_digest,
-    graph_index,
-    shard_path,
-    write_shard,
-)
+from toolkit.fsa.lattice_store import GraphCodec, GraphInfo, LatticeStore, write_lattices
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel, with_lookahead
 from toolkit.train.config import TrainerConfig
@@ -173,9 +167,10 @@ class _Task:
         lattices_by_name = {
             f"{n:04d}": lattice for n, lattice in enumerate(searched) if lattice is not None
         }
-        write_shard(shard_path(folder, 0), lattices_by_name, graph_index(graph), graph_digest(path))
+        codec = GraphCodec(path)
+        write_lattices(codec.path(folder, 0), lattices_by_name, codec, GraphInfo())
         # Read back from shards, as in training: stored lattices are what the criterion gets.
-        store = LatticeStore(folder, path)
+        store = LatticeStore(folder, codec)
         pairs = [(store.load(name), spoken[int(name)]) for name in lattices_by_name]
         self.classes = PdfClasses.of(language.senones)
         sizes = {**vars(network), "output_dim": language.senones.num_pdfs}

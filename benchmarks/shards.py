@@ -14,7 +14,7 @@ from benchmarks.run import Case, Table, compare
 from toolkit.features.audio import Decoded
 from toolkit.features.config import FrontendConfig
 from toolkit.features.low_frame_rate import low_rate_length
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.features.shards import TarWriter, field_file, write_manifest, write_shard
 from toolkit.pipeline.config import CacheConfig
 from toolkit.pipeline.lake import Record
@@ -90,7 +90,7 @@ def _read(files: Path | ShardFiles, frames: int) -> float:
     shards, chunks = TeacherShards(files), ChunkConfig()
     zeros = torch.zeros(DIMENSION, dtype=torch.float64)
     # Mean 0 and variance 1: normalisation costs as much as ever, but changes nothing.
-    normaliser = Normaliser(zeros, GlobalStats(1, zeros, zeros + 1))
+    normaliser = Cmvn(zeros, GlobalStats(1, zeros, zeros + 1))
     source = Source(shards, select(shards, SelectionConfig()))
     data = SubEpochs([source], normaliser, None, 1, chunks.shuffle_frames, seed=0)
     for _ in TeacherBatches(data, ChunkSampler(chunks, 0), seed=0).batches(0):

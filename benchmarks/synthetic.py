@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from toolkit.decode.ctc.dictionary import Dictionary
-from toolkit.decode.graph import make_decoding_graph
+from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -64,12 +64,12 @@ class NoiseFeatures:
         """See `FeatureStore`."""
         return self._features
 
-    def state(self, name: str) -> None:
+    def cmn_state(self, name: str) -> None:
         """See `FeatureStore`."""
         return None
 
     def apply(self, features: Tensor, state: None) -> Tensor:
-        """See `Normaliser`."""
+        """See `Cmvn`."""
         return features
 
 

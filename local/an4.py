@@ -7,7 +7,7 @@ from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError
-from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.pairing import AudioSegment, pair
 from toolkit.corpus.split import assemble
 from toolkit.storage.reading import reading
 
@@ -39,7 +39,9 @@ def _read_part(root: Path, fileids: Path) -> list[MonoCut]:
         raise ManifestError(f"{fileids} has no {transcription.name} beside it")
     with reading(fileids, ManifestError, "fetch the corpus again"):
         lines = fileids.read_text(encoding="utf-8", errors="replace").split()
-    audio = [(line.rpartition("/")[2], Audio(str(_find_audio(root, line)))) for line in lines]
+    audio = [
+        (line.rpartition("/")[2], AudioSegment(str(_find_audio(root, line)))) for line in lines
+    ]
     content = transcription.read_text(encoding="utf-8", errors="replace")
     texts = [parse_line(line, transcription) for line in content.split("\n") if line.strip()]
     return pair(texts, audio, _speaker, str(transcription))

@@ -7,7 +7,7 @@ from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError
-from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.pairing import AudioSegment, pair
 from toolkit.corpus.split import assemble, matches
 from toolkit.storage.reading import reading
 
@@ -88,7 +88,7 @@ def _read_chapter(chapter: Path) -> list[MonoCut]:
     audio, texts = [], []
     for path in sorted(chapter.iterdir()):
         if path.suffix in AUDIO_SUFFIXES:
-            audio.append((path.stem, Audio(str(path.absolute()))))
+            audio.append((path.stem, AudioSegment(str(path.absolute()))))
         elif path.name.endswith(".trans.txt"):
             with reading(path, ManifestError, "fetch the corpus again"):
                 content = path.read_text(encoding="utf-8", errors="replace")

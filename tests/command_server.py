@@ -29,7 +29,7 @@ class Command:
     Args:
       words: the path of a program of the project, or `toolkit`, and its arguments.
       cwd: the folder in which it is typed; None: that of the tests.
-      merged: its errors go where its output goes.
+      merged: its standard error goes to its standard output.
     """
 
     def __init__(self, *words, cwd=None, merged=False) -> None:
@@ -37,12 +37,12 @@ class Command:
         self._folder, self.returncode = folder, None
         names = ("output", "output" if merged else "errors", "status")
         self._output, self._errors, self._status = (Path(folder.name) / name for name in names)
-        server, before = _server()
+        server, initial_environment = _server()
         order = {
             "words": [*map(str, words)],
             "cwd": str(cwd or Path.cwd()),
             # What a test has set since then, such as credentials.
-            "environ": {k: v for k, v in os.environ.items() if before.get(k) != v},
+            "environ": {k: v for k, v in os.environ.items() if initial_environment.get(k) != v},
             "files": [str(self._output), str(self._errors), str(self._status)],
         }
         server.stdin.write(json.dumps(order) + "\n")
@@ -60,27 +60,28 @@ class Command:
         while self.poll() is None:
             time.sleep(0.01)
         merged = self._errors == self._output
-        said = self._output.read_text(), None if merged else self._errors.read_text()
+        outputs = self._output.read_text(), None if merged else self._errors.read_text()
         self._folder.cleanup()
-        return said
+        return outputs
 
 
 @cache
 def _server() -> tuple[subprocess.Popen, dict[str, str]]:
     """This test process's server, which ends with it, and the environment from before it."""
-    before = dict(os.environ)
+    initial_environment = dict(os.environ)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    found = filter(None, [os.environ.get("PYTHONPATH")])  # of test-cluster
+    python_path = filter(None, [os.environ.get("PYTHONPATH")])  # of test-cluster
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.command_server"],
         cwd=PROJECT,
-        env=os.environ | {"PATH": path, "PYTHONPATH": os.pathsep.join([str(PROJECT), *found])},
+        env=os.environ
+        | {"PATH": path, "PYTHONPATH": os.pathsep.join([str(PROJECT), *python_path])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     atexit.register(server.stdin.close)
-    return server, before
+    return server, initial_environment
 
 
 def _serve() -> list[str]:
@@ -91,11 +92,11 @@ def _serve() -> list[str]:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for those that wait
     for line in sys.stdin:
         if os.fork() == 0:
-            return _watched(json.loads(line))
+            return _fork_and_wait(json.loads(line))
     sys.exit()
 
 
-def _watched(order) -> list[str]:
+def _fork_and_wait(order) -> list[str]:
     """Fork the command, and write down how it ended; return in the command alone."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     output, errors, status = order["files"]
@@ -118,7 +119,7 @@ def _watched(order) -> list[str]:
     return order["words"]
 
 
-def _become(program: str, arguments: list[str]) -> None:
+def _run_program(program: str, arguments: list[str]) -> None:
     """Run a program as if it had been started."""
     sys.argv = [program, *arguments]
     if program == "toolkit":
@@ -135,4 +136,4 @@ if __name__ == "__main__":
 
     freeze_imports()
     program, *arguments = _serve()
-    _become(program, arguments)
+    _run_program(program, arguments)

@@ -1,4 +1,4 @@
-"""Made-up audio files, and speech drawn from known Gaussians."""
+"""Synthetic audio files, and speech drawn from known Gaussians."""
 
 import json
 import os
@@ -30,7 +30,7 @@ DURATIONS = Path(__file__).with_name("durations.json")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: some tests wait, such as for workers that hang."""
+    """Use one more process than cores, since some tests only wait."""
     return (os.cpu_count() or 1) + 1
 
 
@@ -49,13 +49,13 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """Run the files that take longest first, so that all processes are busy to the end."""
+    """Run the longest files first, so all processes are busy to the end."""
     seconds = json.loads(DURATIONS.read_text())
     items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
 
 
 def pytest_collection_finish():
-    """Collections of garbage go through what tests make, not through what they have imported."""
+    """Exclude imported objects from garbage collection, which makes it faster."""
     freeze_imports()
 
 
@@ -70,8 +70,8 @@ class StoredDurations:
 
     def pytest_sessionfinish(self):
         stored = json.loads(DURATIONS.read_text()) | self.seconds
-        kept = {name: round(stored[name], 1) for name in sorted(stored) if stored[name] >= 1}
-        DURATIONS.write_text(json.dumps(kept, indent=1) + "\n")
+        durations = {name: round(stored[name], 1) for name in sorted(stored) if stored[name] >= 1}
+        DURATIONS.write_text(json.dumps(durations, indent=1) + "\n")
 
 
 class DrawnSpeech:
@@ -108,15 +108,15 @@ class DrawnSpeech:
                 means, states = zip(*self._path(phones, rng), strict=True)
                 x = torch.tensor(means) + torch.randn(len(means), 3, generator=generator)
                 x = x @ matrix.T + offset
-                kept = 2 if name in truncated else len(states)
+                length = 2 if name in truncated else len(states)
                 self.transcripts[name] = words
-                self.states[name] = torch.tensor(states)[:kept]
-                frames[name] = x[:kept]
+                self.states[name] = torch.tensor(states)[:length]
+                frames[name] = x[:length]
         self._write(frames)
 
     @classmethod
     def mean(cls, left, phone, state):
-        """Where the frames of a phone's state lie, by the phone before it."""
+        """Return the mean of a phone's state, given the phone before it."""
         places = {"SIL": (-4.0, -4.0, 0.0), "A": (6.0, 0.0, 0.0), "B": (0.0, 6.0, 0.0)}
         x, y, z = places.get(phone, (0.0, 0.0, 0.0))
         if phone in "XY":
@@ -177,7 +177,7 @@ def audio():
 
 @pytest.fixture
 def streamed():
-    """Make a FLAC file one that was written to a pipe: its header says 0 samples."""
+    """Make a FLAC file look as written to a pipe: its header says 0 samples."""
 
     def forget(path):
         content = bytearray(Path(path).read_bytes())
@@ -203,7 +203,7 @@ def truncate():
 
 @pytest.fixture(scope="session")
 def draw(tmp_path_factory):
-    """Drawn speech in a folder of its own."""
+    """Draw speech into a new folder."""
     return lambda **options: DrawnSpeech(tmp_path_factory.mktemp("drawn"), **options)
 
 

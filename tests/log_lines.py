@@ -1,4 +1,4 @@
-"""Log lines of runs as the tests compare them."""
+"""Comparison of log lines."""
 
 import re
 
@@ -6,5 +6,5 @@ TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S+ "
 
 
 def untimed(text):
-    """Take away the time that stands before each line where there is no terminal."""
+    """Remove the time before each line of a log."""
     return re.sub(TIME, "", text, flags=re.MULTILINE)

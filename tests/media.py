@@ -32,10 +32,10 @@ def encode_media(
     chirp = 0.2 * np.sin(2 * np.pi * 330 * times * (1 + 0.3 * times)) + noise
     samples = np.stack([chirp, -0.5 * chirp[::-1]])[:channels].astype(np.float32)
     with av.open(str(path), "w", format=container, options=options or {}) as output:
-        made = [output.add_stream(codec, rate=rate, layout=layout) for _ in range(streams)]
-        for stream in made:
+        audio_streams = [output.add_stream(codec, rate=rate, layout=layout) for _ in range(streams)]
+        for stream in audio_streams:
             stream.metadata["language"] = language or "und"
-        for stream in made:
+        for stream in audio_streams:
             sample_format = stream.codec_context.format.name
             resampler = av.AudioResampler(format=sample_format, layout=layout, rate=rate)
             frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout=layout)
@@ -43,7 +43,7 @@ def encode_media(
             for part in [*resampler.resample(frame), *resampler.resample(None), None]:
                 for packet in stream.encode(part):
                     output.mux(packet)
-    del resampler, made, stream
+    del resampler, audio_streams, stream
     gc.collect()  # a resampler's threads must end before a process forks
     return samples
 

@@ -1,4 +1,4 @@
-"""Which files Python opens to read them; C libraries, such as libsndfile, do not count."""
+"""Records files that Python opens for reading; C libraries such as libsndfile do not count."""
 
 import os
 import sys

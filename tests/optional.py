@@ -1,4 +1,4 @@
-"""Packages that tests compare with where they can be loaded."""
+"""Optional packages that tests compare with."""
 
 import importlib
 from types import ModuleType
@@ -7,7 +7,7 @@ import pytest
 
 
 def load_torchaudio(name: str) -> ModuleType:
-    """A module of torchaudio; skips the test where it is missing or does not fit this torch.
+    """Return a module of torchaudio; skip the test if it is missing or does not fit this torch.
 
     torchaudio's library is linked against one build of torch; beside another it fails with an
     OSError, which `pytest.importorskip` lets pass.

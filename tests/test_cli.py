@@ -30,8 +30,8 @@ def test_every_command_has_help_with_an_example(command):
 
 
 def test_commands_are_those_listed():
-    shown = run("--help").stdout
-    assert all(command in shown for command in cli.COMMANDS)
+    help_text = run("--help").stdout
+    assert all(command in help_text for command in cli.COMMANDS)
     assert __version__ in run("--version").stdout
 
 
@@ -73,11 +73,11 @@ def test_a_file_against_itself_is_scored_under_one_format(files):
 
 def test_score_adds_the_interval_when_asked(files):
     arguments = ["score", "--ref", files / "ref", "--hyp", files / "hyp"]
-    plain = run(*arguments).stdout.splitlines()
+    score_lines = run(*arguments).stdout.splitlines()
     result = run(*arguments, "--interval")
     assert result.stdout.splitlines() == [
-        f"{plain[0]} 95% Conf Interval [ 33.33, 100.00 ]",
-        *plain[1:],
+        f"{score_lines[0]} 95% Conf Interval [ 33.33, 100.00 ]",
+        *score_lines[1:],
     ]
     assert "resamples of 2 utterances" in result.stderr
 
@@ -118,7 +118,7 @@ def test_score_compare_prints_rates_difference_and_words(files):
         ["score", "compair"],
     ],
 )
-def test_score_typed_wrongly_ends_with_status_2(arguments):
+def test_a_wrong_score_command_ends_with_status_2(arguments):
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
 
@@ -144,7 +144,7 @@ def test_file_that_cannot_be_written_is_named(files):
     assert str(files / "ref") in result.stderr
 
 
-def test_a_full_disk_is_told_with_the_file(files, monkeypatch):
+def test_a_full_disk_is_reported_with_the_file(files, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -170,17 +170,17 @@ def test_doctors_verdict_is_the_exit_status(monkeypatch, works, status):
 
 
 @pytest.mark.parametrize(
-    ("words", "position", "found"),
+    ("words", "position", "completions"),
     [
         ("toolkit trans", 1, ["plain,transcribe"]),
         ("toolkit score --per-s", 2, ["plain,--per-speaker"]),
         ("toolkit transcribe --format s", 3, ["plain,srt"]),
     ],
 )
-def test_the_shell_completes_commands_options_and_values(words, position, found):
+def test_the_shell_completes_commands_options_and_values(words, position, completions):
     env = {"_TOOLKIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
     result = CliRunner().invoke(cli.main, prog_name="toolkit", env=env)
-    assert result.output.splitlines() == found
+    assert result.output.splitlines() == completions
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

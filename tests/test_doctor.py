@@ -26,7 +26,7 @@ ABSENT = Engine("no-such-distribution", ("no-such-distribution==1",))
 
 @pytest.fixture
 def answers(monkeypatch):
-    """What self-tests answer instead of running, by name; those of packages run where not set."""
+    """Fake answers of self-tests by name; self-tests of packages without an answer run."""
     planted = dict.fromkeys(("features", "search", "gpu", "gemm"), (True, "planted"))
 
     def self_test(name):
@@ -38,7 +38,7 @@ def answers(monkeypatch):
 
 @pytest.fixture
 def about_machine(answers, capsys):
-    """What the doctor says of the machine, as {name: text}."""
+    """Return the doctor's report on the machine as {name: text}."""
 
     def ask():
         run_checks([], as_json=True)
@@ -65,7 +65,7 @@ def test_crash_hang_and_failure_are_results(code, works, text):
     assert result[1].startswith(text)
 
 
-def test_absent_program_is_a_result():
+def test_a_missing_program_is_a_result():
     assert not run_process(["/no/such/program"], 5)[0]
 
 
@@ -95,21 +95,21 @@ def test_a_crash_of_an_engine_is_its_result(monkeypatch, tmp_path):
 
 def test_healthy_machine(answers, capsys):
     assert run_checks([JIWER, Engine("click", ("click",))])
-    shown = capsys.readouterr().out
-    assert "ok       jiwer" in shown
-    assert "ok       click" in shown
-    assert "processor" in shown
-    assert "All packages that the recipes need" in shown
+    output = capsys.readouterr().out
+    assert "ok       jiwer" in output
+    assert "ok       click" in output
+    assert "processor" in output
+    assert "All packages that the recipes need" in output
 
 
 def test_missing_engine_is_named_with_its_remedy_and_others_are_still_tested(answers, capsys):
     answers["jiwer"] = True, "word error rate"
     assert not run_checks([ABSENT, JIWER])
-    shown = capsys.readouterr().out
-    assert "MISSING  no-such-distribution" in shown
-    assert f"{sys.executable} -m pip install 'no-such-distribution==1'" in shown
-    assert "ok       jiwer" in shown
-    assert "1 of 2 packages do not work: no-such-distribution." in shown
+    output = capsys.readouterr().out
+    assert "MISSING  no-such-distribution" in output
+    assert f"{sys.executable} -m pip install 'no-such-distribution==1'" in output
+    assert "ok       jiwer" in output
+    assert "1 of 2 packages do not work: no-such-distribution." in output
 
 
 def test_broken_engine_is_reinstalled(answers):
@@ -155,12 +155,12 @@ def test_k2_of_another_build_is_not_replaced_by_that_of_python_310():
 def test_the_engine_of_the_features_is_shown(monkeypatch, about_machine, answers, variable):
     monkeypatch.setenv("TOOLKIT_FRONTEND", variable)
     del answers["features"]
-    shown = about_machine()["features"]
+    description = about_machine()["features"]
     if variable == "sphinx":
-        assert shown.startswith("fails: ")
-        assert "TOOLKIT_FRONTEND is 'sphinx'" in shown
+        assert description.startswith("fails: ")
+        assert "TOOLKIT_FRONTEND is 'sphinx'" in description
     else:
-        assert shown.startswith(f"computed by {variable or frontend_engine()} ")
+        assert description.startswith(f"computed by {variable or frontend_engine()} ")
 
 
 def test_remedies_of_the_native_engines():

@@ -33,12 +33,12 @@ def test_a_package_that_is_not_installed_has_no_version(tmp_path):
     assert (done.stdout, done.stderr) == ("0+unknown\n", "")
 
 
-def test_versions_name_what_is_installed(monkeypatch):
+def test_versions_name_the_installed_packages(monkeypatch):
     monkeypatch.setattr(environment, "DISTRIBUTIONS", ("numpy", "no-such-distribution"))
     import numpy
 
-    found = environment.versions()
-    assert found == {"python": sys.version.split()[0], "numpy": numpy.__version__}
+    versions = environment.versions()
+    assert versions == {"python": sys.version.split()[0], "numpy": numpy.__version__}
 
 
 def git(folder, *arguments):
@@ -108,11 +108,11 @@ def test_files_that_git_does_not_know_do_not_count(repository):
 
 def test_settings_of_git_do_not_change_the_digest(repository):
     (repository / "file").write_text("2")
-    before = git_state(repository)
+    state = git_state(repository)
     git(repository, "config", "color.ui", "always")
     git(repository, "config", "diff.external", "echo")
     git(repository, "config", "core.abbrev", "20")
-    assert git_state(repository) == before
+    assert git_state(repository) == state
 
 
 def test_result_versions_name_python_the_toolkit_the_engines_and_what_computes():
@@ -146,47 +146,51 @@ def test_the_numeric_environment_is_that_of_torch_once_it_is_loaded(monkeypatch)
     import torch
 
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    found = environment.numeric_environment()
-    assert found["torch_threads"] == torch.get_num_threads()
-    assert found["OMP_NUM_THREADS"] == "3"
-    assert found["blas"] in torch.__config__.show()
+    with_torch = environment.numeric_environment()
+    assert with_torch["torch_threads"] == torch.get_num_threads()
+    assert with_torch["OMP_NUM_THREADS"] == "3"
+    assert with_torch["blas"] in torch.__config__.show()
     monkeypatch.setattr(torch.__config__, "show", lambda: "BLAS_INFO=accelerate, LAPACK_INFO=x")
     assert environment.numeric_environment()["blas"] == "accelerate"
     monkeypatch.delitem(sys.modules, "torch")
-    unknown = environment.numeric_environment()
-    assert (unknown["blas"], unknown["cpu_capability"], unknown["torch_threads"]) == (None,) * 3
+    without_torch = environment.numeric_environment()
+    assert (
+        without_torch["blas"],
+        without_torch["cpu_capability"],
+        without_torch["torch_threads"],
+    ) == (None,) * 3
     assert "torch" not in sys.modules
-    assert unknown.keys() == found.keys()
+    assert without_torch.keys() == with_torch.keys()
 
 
 def test_peak_memory_is_known_with_and_without_proc(monkeypatch):
     import psutil
 
-    held = psutil.Process().memory_info().rss
-    assert environment.peak_bytes() > held / 2
+    memory = psutil.Process().memory_info().rss
+    assert environment.peak_bytes() > memory / 2
     assert environment.peak_bytes(os.getppid()) > 2**16
 
     def missing(*arguments, **options):
         raise FileNotFoundError(arguments[0])
 
     monkeypatch.setattr(environment, "open", missing, raising=False)
-    assert held / 2 < environment.peak_bytes() < 2**40
-    assert environment.peak_bytes(os.getpid()) > held / 2
+    assert memory / 2 < environment.peak_bytes() < 2**40
+    assert environment.peak_bytes(os.getpid()) > memory / 2
 
 
-def test_processors_are_counted_where_there_is_no_affinity(monkeypatch):
+def test_processors_are_counted_without_affinity(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert environment.usable_cpus() == os.cpu_count()
 
 
-def test_gemm_leaves_the_number_of_threads():
+def test_gemm_restores_the_number_of_threads():
     import torch
 
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(2)
     environment.gemm_gflops(size=16, seconds=0.0)
     assert torch.get_num_threads() == 2
-    torch.set_num_threads(before)
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(

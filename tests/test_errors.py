@@ -6,11 +6,11 @@ from toolkit.errors import LONGEST_MESSAGE, LONGEST_WORD, ToolkitError
 
 
 @pytest.mark.parametrize("message", ["anna-1: no such utterance in feats", "", "a\n  b: c\td"])
-def test_a_message_is_what_was_written(message):
+def test_a_message_is_unchanged(message):
     assert str(ToolkitError(message)) == message
 
 
-def test_long_words_lose_their_middle_and_the_rest_stays():
+def test_only_the_middle_of_long_words_is_cut():
     name, number = "a" * 70000 + "z", "9" * LONGEST_WORD
     words = str(ToolkitError(f"{name}: data/x.ark: not a number:\n{number}")).split()
     assert words[0] == "a" * len(words[0])
@@ -19,8 +19,8 @@ def test_long_words_lose_their_middle_and_the_rest_stays():
     assert len(" ".join(words[:3])) == LONGEST_WORD
 
 
-def test_long_messages_lose_their_middle():
-    said = str(ToolkitError("lexicon.txt: " + "a b " * 70000 + "(see words.txt)"))
-    assert len(said) == LONGEST_MESSAGE
-    assert said.startswith("lexicon.txt: a b")
-    assert said.endswith("a b (see words.txt)")
+def test_the_middle_of_long_messages_is_cut():
+    message = str(ToolkitError("lexicon.txt: " + "a b " * 70000 + "(see words.txt)"))
+    assert len(message) == LONGEST_MESSAGE
+    assert message.startswith("lexicon.txt: a b")
+    assert message.endswith("a b (see words.txt)")

@@ -13,24 +13,24 @@ TREES = ("benchmarks", "recipes", "local", "toolkit")
 
 
 def packages() -> list[str]:
-    """The packages of the toolkit from the lowest up, as `docs/README.md` lists them."""
+    """Return the packages of the toolkit from the lowest up, as `docs/README.md` lists them."""
     text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     return re.findall(r"^\| \[(\w+)\]\(packages/\1\.md\)", text, re.MULTILINE)
 
 
 def modules(root: Path) -> dict[str, Path]:
     """The modules below `root` by their dotted names; packages count by what they define."""
-    found = {}
+    paths = {}
     for tree in TREES:
         for path in sorted((root / tree).rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
             if "exp" not in parts:
-                found[".".join(parts).removesuffix(".__init__")] = path
-    return found
+                paths[".".join(parts).removesuffix(".__init__")] = path
+    return paths
 
 
 def imports(path: Path) -> set[str]:
-    """What a module names in its imports, those inside functions and for types included."""
+    """Return the names in a module's imports, including those in functions and for types."""
     named = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -80,10 +80,10 @@ def missing_names(root: Path) -> list[str]:
 
 def graph(root: Path) -> dict[str, set[str]]:
     """Which modules each module imports; of `a.b` and `a`, when both are modules, only `a.b`."""
-    known = modules(root)
+    paths = modules(root)
     edges = {}
-    for name, path in known.items():
-        used = {other for other in imports(path) if other in known and other != name}
+    for name, path in paths.items():
+        used = {imported for imported in imports(path) if imported in paths and imported != name}
         edges[name] = {o for o in used if not any(u.startswith(f"{o}.") for u in used)}
     return edges
 
@@ -96,19 +96,19 @@ def cycle(edges: dict[str, set[str]]) -> list[str]:
         if name in path:
             return [*path[path.index(name) :], name]
         if name not in done:
-            for other in sorted(edges[name]):
-                if found := visit(other, [*path, name]):
-                    return found
+            for imported in sorted(edges[name]):
+                if closed_path := visit(imported, [*path, name]):
+                    return closed_path
             done.add(name)
         return []
 
-    return next((found for name in sorted(edges) if (found := visit(name, []))), [])
+    return next((closed_path for name in sorted(edges) if (closed_path := visit(name, []))), [])
 
 
 def level(name: str, order: list[str]) -> int:
     """The level of a module: that of its package in `order`; errors and the like are below all."""
-    tree, _, rest = name.partition(".")
-    package = rest.partition(".")[0]
+    tree, _, dotted = name.partition(".")
+    package = dotted.partition(".")[0]
     if tree != "toolkit":
         return len(order) + 1 + len(TREES) - TREES.index(tree)
     if package in order:
@@ -122,10 +122,10 @@ def level(name: str, order: list[str]) -> int:
 def upwards(edges: dict[str, set[str]], order: list[str]) -> list[tuple[str, str]]:
     """Imports of modules of a higher level."""
     return [
-        (name, other)
+        (name, imported)
         for name, used in edges.items()
-        for other in used
-        if level(other, order) > level(name, order)
+        for imported in used
+        if level(imported, order) > level(name, order)
     ]
 
 
@@ -133,7 +133,7 @@ def test_every_package_is_listed_once():
     assert sorted(packages()) == sorted(p.parent.name for p in ROOT.glob("toolkit/*/__init__.py"))
 
 
-def test_packages_import_only_what_is_listed_before_them():
+def test_packages_import_only_packages_listed_before_them():
     assert upwards(graph(ROOT), packages()) == []
 
 
@@ -142,7 +142,7 @@ def test_no_files_import_each_other_in_a_cycle():
 
 
 def test_every_imported_name_exists():
-    """A type checker that does not know the attributes of modules passes a name that has gone."""
+    """A type checker that ignores module attributes would miss a removed name."""
     assert missing_names(ROOT) == []
 
 
@@ -182,8 +182,8 @@ def test_an_import_cycle_is_found(import_graph, back):
 
 def test_an_import_cycle_through_three_packages_is_found(import_graph):
     names = ["stages__run", "train__loop", "tta__page"]
-    for name, other in pairwise([*names, names[0]]):
-        dotted = other.replace("__", ".")
+    for name, imported in pairwise([*names, names[0]]):
+        dotted = imported.replace("__", ".")
         edges = import_graph(**{f"toolkit__{name}": f"from toolkit.{dotted} import x\n"})
     assert len(cycle(edges)) == 4
 
@@ -205,7 +205,7 @@ def test_an_upward_import_is_found(import_graph, low, high):
     assert upwards(edges, ["stages", "tta"]) == [(name, high)]
 
 
-def test_k2_and_pyspark_are_imported_where_they_belong():
+def test_k2_and_pyspark_are_imported_only_in_their_modules():
     owners = {"k2": ROOT / "toolkit" / "fsa", "pyspark": ROOT / "toolkit" / "pipeline"}
     for path in modules(ROOT).values():
         for name in {used.split(".")[0] for used in imports(path)} & owners.keys():
@@ -213,12 +213,12 @@ def test_k2_and_pyspark_are_imported_where_they_belong():
 
 
 @pytest.mark.parametrize("name", ["wer", "results", "report", "compare"])
-def test_the_core_of_scoring_knows_nothing_of_nists_formats(name):
-    edges, todo, seen = graph(ROOT), [f"toolkit.score.{name}"], set()
+def test_the_core_of_scoring_imports_no_nist_formats(name):
+    edges, todo, reachable = graph(ROOT), [f"toolkit.score.{name}"], set()
     while todo:
         module = todo.pop()
-        if module not in seen:
-            seen.add(module)
+        if module not in reachable:
+            reachable.add(module)
             todo += edges[module]
-    assert len(seen) > 5
-    assert [module for module in seen if ".nist" in module] == []
+    assert len(reachable) > 5
+    assert [module for module in reachable if ".nist" in module] == []

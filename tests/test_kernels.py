@@ -24,8 +24,8 @@ def caller(x):
 """
 
 
-def test_a_kernel_follows_those_that_it_calls(tmp_path):
-    """With numba's own rule the second process returns 2 again."""
+def test_a_kernel_is_compiled_again_when_one_it_calls_changes(tmp_path):
+    """With numba's default cache the second process would return 2 again."""
     package = tmp_path / "package"
     package.mkdir()
     (package / "caller.py").write_text(CALLER)
@@ -45,16 +45,16 @@ def test_a_kernel_follows_those_that_it_calls(tmp_path):
     assert results == [2, 11]
 
 
-def test_only_files_with_kernels_count(tmp_path):
+def test_the_digest_covers_only_files_with_kernels(tmp_path):
     (tmp_path / "kernel.py").write_text(CALLED.format(1))
-    before = kernels_digest(tmp_path)
+    digest = kernels_digest(tmp_path)
     (tmp_path / "other.py").write_text("x = 1\n")
-    assert kernels_digest(tmp_path) == before
+    assert kernels_digest(tmp_path) == digest
     (tmp_path / "kernel.py").write_text(CALLED.format(2))
-    assert kernels_digest(tmp_path) != before
+    assert kernels_digest(tmp_path) != digest
 
 
-def test_the_folder_is_the_users_where_the_package_is_not_writable(tmp_path, monkeypatch):
+def test_the_cache_is_in_the_users_folder_when_the_package_is_read_only(tmp_path, monkeypatch):
     import toolkit.kernels as module
 
     installed = tmp_path / "installed" / "kernels.py"
@@ -68,7 +68,7 @@ def test_the_folder_is_the_users_where_the_package_is_not_writable(tmp_path, mon
     assert os.environ[VARIABLE].startswith(str(tmp_path / "cache" / "asr-recipe-toolkit"))
 
 
-def test_a_folder_that_is_set_stays(monkeypatch):
+def test_a_configured_cache_folder_is_used(monkeypatch):
     monkeypatch.setenv(VARIABLE, "/set/by/the/user")
     use_kernel_cache()
     assert os.environ[VARIABLE] == "/set/by/the/user"
@@ -98,7 +98,7 @@ for name in sys.argv[1:]:
 
 
 def test_the_folder_is_chosen_before_a_kernel_is_declared():
-    """A kernel looks for its folder then, whichever module is imported first."""
+    """A kernel reads its cache folder at its declaration, whichever module comes first."""
     decorated = re.compile(r"^@(numba\.)?njit", re.MULTILINE)
     root = Path(toolkit.__file__).parent
     modules = [
@@ -113,7 +113,7 @@ def test_the_folder_is_chosen_before_a_kernel_is_declared():
     assert (done.stdout, done.returncode) == ("", 0), done.stderr
 
 
-def test_the_package_alone_reads_no_sources():
+def test_importing_the_package_sets_no_cache_folder_and_loads_no_library():
     command = "import toolkit, os, sys; print('NUMBA_CACHE_DIR' in os.environ, *sys.modules)"
     environment = {k: v for k, v in os.environ.items() if k != VARIABLE}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What `pip install` brings: the package toolkit, its data, and nothing else."""
+"""`pip install` installs the package toolkit and its data, and nothing else."""
 
 import shutil
 import subprocess
@@ -31,7 +31,7 @@ def wheel(tmp_path_factory):
         return set(file.namelist())
 
 
-def test_nothing_but_the_toolkit(wheel):
+def test_the_wheel_holds_only_the_toolkit(wheel):
     """Benchmarks, recipes and tests are for a checkout."""
     assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {
         "toolkit",
@@ -41,7 +41,7 @@ def test_nothing_but_the_toolkit(wheel):
     assert any(name.endswith("LICENSE") for name in wheel)
 
 
-def test_all_of_the_toolkit(wheel):
+def test_the_wheel_holds_all_of_the_toolkit(wheel):
     files = (path for path in (PROJECT / "toolkit").rglob("*") if path.is_file())
     names = {str(path.relative_to(PROJECT)) for path in files if "__pycache__" not in path.parts}
     assert names <= wheel

@@ -12,7 +12,7 @@ from toolkit.startup import MARK, THREAD_VARIABLES, TORCHRUN, default_to_one_thr
 
 
 @pytest.mark.parametrize(
-    ("given", "number", "marked"),
+    ("variables", "number", "marked"),
     [
         ({}, "1", True),
         ({"OMP_NUM_THREADS": "8"}, "8", False),
@@ -21,9 +21,9 @@ from toolkit.startup import MARK, THREAD_VARIABLES, TORCHRUN, default_to_one_thr
         ({"OMP_NUM_THREADS": "1", TORCHRUN: "none"}, "1", True),
     ],
 )
-def test_all_libraries_get_the_number_of_one(monkeypatch, given, number, marked):
-    """torch computes with the smallest."""
-    environment = dict(given)
+def test_all_libraries_get_the_same_number_of_threads(monkeypatch, variables, number, marked):
+    """torch uses the smallest of several numbers."""
+    environment = dict(variables)
     monkeypatch.setattr(os, "environ", environment)
     default_to_one_thread()
     assert {environment[name].partition(",")[0] for name in THREAD_VARIABLES} == {number}
@@ -58,7 +58,7 @@ def test_blas_is_tuned_on_amd_only_and_never_against_the_user(
 
 
 @pytest.mark.parametrize(("user", "expected"), [(None, "64"), ("7", "7")])
-def test_few_primitives_are_kept_unless_the_user_wants_more(monkeypatch, user, expected):
+def test_few_primitives_are_cached_unless_the_user_wants_more(monkeypatch, user, expected):
     name = startup.PRIMITIVES_VARIABLE
     monkeypatch.setenv(name, user) if user else monkeypatch.delenv(name, raising=False)
     code = "import os, toolkit; print(os.environ[toolkit.startup.PRIMITIVES_VARIABLE])"

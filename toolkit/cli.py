@@ -51,6 +51,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        # The modules of commands are light: torch and lhotse are imported when a command runs.
         module = cmd_name.replace("-", "_")
         command = getattr(importlib.import_module(f"toolkit.commands.{module}"), module)
         freeze_imports()
@@ -60,7 +61,9 @@ class _Commands(click.Group):
         try:
             with report_broken_output():
                 return super().main(*arguments, **settings)
-        except OutputError as error:  # while help is shown, say
+        except OutputError as error:
+            # `invoke` reports errors of commands. This one is click's own, such as while it prints
+            # the help to a full disk.
             sys.exit(f"Error: {error}")
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -69,6 +72,8 @@ class _Commands(click.Group):
         except ToolkitError as error:
             raise click.ClickException(printable(named(str(error)))) from error
         except UnicodeEncodeError as error:
+            # Only names that are not UTF-8 are the user's to mend; any other encoding error is a
+            # bug.
             if (message := encoding_error(error)) is None:
                 raise
             raise click.ClickException(str(message)) from error
@@ -97,7 +102,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, is_set: bool) 
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Tools beside the recipes: check the machine, transcribe, score, inspect, convert.
+    """Tools for speech recognition: check the machine, transcribe, score, inspect, convert.
 
     Recipes are run by their own run.py, such as recipes/librispeech/run.py.
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from toolkit.environment import git_commit, machine, project_root, usable_cpus, versions
 
 TIMEOUT = 300.0
-"""Seconds of a self-test: the first one after an installation compiles, on a busy machine."""
+"""Seconds that a self-test may take: the first one after an installation compiles kernels."""
 K2_VERSION = "1.23.4"
 K2_WHEEL = (
     "k2==1.23.4 --hash=sha256:1404589732fdb7f6f5bf62297a20dd73318b7b4f2e10dd52dc3d5b6669688a4c"
@@ -97,6 +97,7 @@ def run_process(command: Sequence[str], timeout: float = TIMEOUT) -> tuple[bool,
     Returns:
       Whether it succeeded, and the last line of its output or what went wrong.
     """
+    # One thread each: the self-tests run side by side.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
@@ -111,6 +112,7 @@ def run_process(command: Sequence[str], timeout: float = TIMEOUT) -> tuple[bool,
         return False, f"no answer in {timeout:g} s: it hangs, or the machine is too busy to tell"
     except OSError as error:
         return False, str(error)
+    # A crash in native code is a signal, and leaves no message.
     if done.returncode < 0:
         return False, f"killed by {signal.Signals(-done.returncode).name}"
     output = done.stderr if done.returncode else done.stdout.strip() or done.stderr
@@ -145,6 +147,7 @@ def remedy(finding: Finding) -> str:
             script = Path("setup/kaldifeat/install.sh")
             first_command = f"in a checkout of the project: {first_command}"
         return f"{first_command}bash {script} {sys.executable}"
+    # k2 is compiled for one version of torch: another version of k2 cannot simply be reinstalled.
     if name == "k2" and finding.version not in ("", K2_VERSION):
         return (
             f"{pip} uninstall k2 (the toolkit searches without it), or the wheel for torch"
@@ -172,6 +175,8 @@ def run_checks(engines: Sequence[Engine] = ENGINES, as_json: bool = False) -> bo
     Returns:
       Whether all engines work that the recipes need. Java and a GPU are optional.
     """
+    # The machine first, as its speed is measured on idle cores; then all packages in parallel, each
+    # printed when it and those before it are done.
     about = _about_machine()
     with ThreadPoolExecutor(usable_cpus()) as pool:
         results = pool.map(check_engine, engines)
@@ -211,7 +216,7 @@ def run_checks(engines: Sequence[Engine] = ENGINES, as_json: bool = False) -> bo
 def _about_machine() -> dict[str, str]:
     """Describe the machine, and what the recipes would compute with here."""
     texts = {}
-    for name in ("features", "search", "gpu", "gemm"):  # one by one, as the last measures a speed
+    for name in ("features", "search", "gpu", "gemm"):  # one by one: "gemm" measures a speed
         works, text = run_self_test(name)
         texts[name] = text if works else f"fails: {text}"
     has_java, java = run_process(["java", "-version"], 20.0)
@@ -275,6 +280,7 @@ def _features(engine: str | None = None) -> str:
     compute = Frontend(FrontendConfig(), engine)
     features = compute(0.1 * torch.sin(torch.arange(16000) * (2 * torch.pi * 1000 / 16000)))
     _expect(tuple(features.shape) == (100, 64), f"shape {tuple(features.shape)}")
+    # 1 s of audio at a shift of 10 ms; mel filter 21 of 64 is the one that a tone of 1 kHz excites.
     _expect(int(features[50].argmax()) == 21, f"filter {int(features[50].argmax())} of a tone")
     return f"computed by {engine_version(compute.engine)}"
 
@@ -286,6 +292,7 @@ def _lhotse() -> str:
         path = Path(folder, "tone.wav")
         with wave.open(str(path), "wb") as file:
             file.setparams((1, 2, 16000, 0, "NONE", ""))
+            # Four samples a period: a tone of 4 kHz, 1 s long.
             period = (n.to_bytes(2, "little", signed=True) for n in (0, 8000, 0, -8000))
             file.writeframes(b"".join(period) * 4000)
         cut = Recording.from_file(path).to_cut().truncate(duration=0.5)

@@ -52,6 +52,9 @@ def _chosen_engine(variable: str, names: tuple[str, ...]) -> str | None:
     engine = os.environ.get(variable)
     if engine and engine not in names:
         raise EngineError(f"{variable} is {engine!r}, not one of {', '.join(names)}")
+    # The others come with the toolkit. `find_spec` does not import the package.
     if engine in ("kaldifeat", "k2") and find_spec(engine) is None:
-        raise EngineError(f"{variable} is {engine!r}, which is not installed")
+        raise EngineError(
+            f"{variable} is {engine!r}, which is not installed: install it, or unset the variable"
+        )
     return engine

@@ -135,8 +135,8 @@ def git_state(folder: Path) -> GitState:
     if top_and_commit is None:
         return GitState()
     top, commit = os.fsdecode(top_and_commit).rstrip("\n").rsplit("\n", 1)
-    # The user's settings must not change the digest. With full names of blobs it covers binary
-    # files too.
+    # The user's git settings must not change the digest. --full-index names the blobs of binary
+    # files, whose content the diff does not show.
     form = ("--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative")
     diff = _git(Path(top), "diff", *form, "HEAD")
     if diff is None:
@@ -170,6 +170,7 @@ def numeric_environment() -> dict[str, str | int | None]:
     are environment variables, None where not set.
     """
     facts: dict[str, str | int | None] = dict.fromkeys(("blas", "cpu_capability", "torch_threads"))
+    # torch tells its build only as a text for people.
     torch = sys.modules.get("torch")
     if hasattr(torch, "__config__") and hasattr(torch, "get_num_threads"):
         about = torch.__config__.show()
@@ -206,7 +207,7 @@ def peak_bytes(pid: int | None = None) -> int:
     if pid is None:
         import resource
 
-        unit = 1 if sys.platform == "darwin" else 1024
+        unit = 1 if sys.platform == "darwin" else 1024  # Linux reports kB, macOS bytes
         return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     import psutil
 
@@ -214,10 +215,10 @@ def peak_bytes(pid: int | None = None) -> int:
 
 
 def reset_peak() -> bool:
-    """Let the system count this process's peak anew; return whether it does (on Linux)."""
+    """Reset the peak memory of this process; return whether the system can (on Linux)."""
     try:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")
+            file.write("5")  # resets VmHWM, see proc_pid_clear_refs(5)
     except OSError:
         return False
     return True

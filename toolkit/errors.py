@@ -27,5 +27,6 @@ def _cut(text: str, longest: int) -> str:
     mark = " ... "
     if len(text) <= longest:
         return text
+    # Two thirds from the beginning and a third from the end, where the advice is.
     end = longest // 3
     return f"{text[: longest - len(mark) - end]}{mark}{text[-end:]}"

@@ -23,6 +23,7 @@ def use_kernel_cache() -> None:
     """
     if VARIABLE in os.environ:
         return
+    # The digest in the name: other sources have other folders, so old kernels are never loaded.
     package = Path(__file__).resolve().parent
     name = f"kernels-{kernels_digest(package)}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
@@ -33,6 +34,7 @@ def use_kernel_cache() -> None:
             continue
         if os.access(folder, os.W_OK):
             os.environ[VARIABLE] = str(folder)
+            # numba has read the variable already if somebody else has imported it.
             if "numba" in sys.modules:
                 sys.modules["numba"].config.CACHE_DIR = str(folder)
             return

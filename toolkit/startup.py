@@ -27,10 +27,11 @@ def default_to_one_thread() -> None:
     `toolkit.processes.devices`. A variable that is set stays as it is. Where `OMP_NUM_THREADS` is
     set, the others get its number, since torch computes with the smallest.
     """
+    # torchrun sets 1 by itself, so that 1 under torchrun is nobody's choice.
     omp_threads = os.environ.get("OMP_NUM_THREADS")
     if omp_threads is None or (omp_threads == "1" and TORCHRUN in os.environ):
         os.environ[MARK] = "1"
-    number = (omp_threads or "1").partition(",")[0]  # of the outermost of nested regions
+    number = (omp_threads or "1").partition(",")[0]  # "4,2": of the outermost nested region
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, number)
 
@@ -69,7 +70,7 @@ def limit_primitives() -> None:
 
 
 def cpu_field(name: str) -> "str | None":
-    """Return a field of the first processor in /proc/cpuinfo; None where there is no such file."""
+    """Return a field of the first processor in /proc/cpuinfo; None if it does not exist."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:

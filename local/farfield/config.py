@@ -110,7 +110,7 @@ class FarfieldConfig(Settings):
     """Rooms per placement for training speech."""
     test_rooms: PositiveInt = 3
     """Rooms per placement for val, and as many others for the test sets."""
-    talkers: PositiveInt = 3
+    talkers: Annotated[int, Range(1, 1000)] = 3
     """Positions of talkers in a room."""
     arrays: tuple[Geometry, ...] = ("circle-4", "circle-7")
     """Microphones of the devices, in turn from room to room: of `Geometry`."""

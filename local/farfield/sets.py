@@ -37,10 +37,10 @@ from toolkit.config.settings import to_plain
 from toolkit.corpus.manifest import (
     audio_of,
     make_cut,
-    portable,
     read_cuts,
     speaker_of,
     text_of,
+    to_relative_paths,
     write_cuts,
 )
 from toolkit.pipeline.lake import Lake, LakeError, Record, bucket_of, metadata_path
@@ -294,7 +294,7 @@ def _check_settings(out: Path, config: FarfieldConfig, utterances: list[Farfield
 
 def _source_of(utterance: FarfieldUtterance, places: PathAliases | None) -> dict[str, Any]:
     """Return a source as plain data; of unlabelled speech without the transcript."""
-    cut = portable(utterance.source.to_dict(), places)
+    cut = to_relative_paths(utterance.source.to_dict(), places)
     return {**cut, "supervisions": []} if utterance.split == UNLABELLED else cut
 
 

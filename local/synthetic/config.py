@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from toolkit.config.fields import NonNegativeInt, Positive, Range, Settings
+from toolkit.config.fields import NonNegativeInt, Positive, Range
 from toolkit.corpus.config import CorpusConfig
 
 
 @dataclass(frozen=True)
-class SyntheticConfig(CorpusConfig, Settings):
+class SyntheticConfig(CorpusConfig):
     """Size and difficulty of the demo corpus, besides the settings of any corpus."""
 
     train_speakers: Annotated[int, Range(1, 32)] = 32
@@ -29,10 +29,6 @@ class SyntheticConfig(CorpusConfig, Settings):
     """Sentences in `lm.txt`."""
     seed: int = 1
     """Random seed of texts, rooms and noise."""
-
-    def __post_init__(self) -> None:
-        CorpusConfig.__post_init__(self)
-        Settings.__post_init__(self)
 
     def check(self) -> None:
         """Refuse ranges whose first value is the higher."""

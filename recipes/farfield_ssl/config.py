@@ -73,7 +73,7 @@ class Config(HybridConfig):
     """All settings of a run; a stage is stale when what it reads of them has changed."""
 
     objective: Literal["ce", "lfmmi"] = "ce"
-    """What teacher and student are trained with. `ce`: cross entropy and sMBR, the student on the
+    """Training criterion of teacher and student. `ce`: cross entropy and sMBR, the student on the
     teacher's posteriors (C9 to C14). `lfmmi`: lattice-free MMI, the student on the words of the
     teacher's lattices; the baseline stays as it is."""
     rooms: FarfieldConfig = FarfieldConfig()
@@ -87,8 +87,9 @@ class Config(HybridConfig):
     executor: ExecutorSection = field(default_factory=ExecutorSection)
     """The executor of the data pipeline: processes of this machine, or Spark."""
     storage: str | None = None
-    """Where lake and intermediates of the data pipeline lie, such as s3://bucket/folder, and on a
-    store the training shards; a folder of another disk will do. None: in the run directory."""
+    """Place of the lake and the intermediate data of the pipeline: a folder of another disk, or an
+    address such as s3://bucket/folder, where the training shards stay too. None: the run
+    directory."""
     cache: CacheConfig = field(default=CacheConfig(), metadata=NO_EFFECT_ON_RESULTS)
     """Local copies of the training shards in `storage`."""
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
@@ -110,7 +111,7 @@ class Config(HybridConfig):
     self_trained: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM on recognised and labelled speech; of the student's size."""
     recognised_phones: RecognisedPhonesConfig = RecognisedPhonesConfig()
-    """What the student of `lfmmi` learns of the teacher's lattices."""
+    """The part of the teacher's lattices that the student of `lfmmi` is trained on."""
     lfmmi_student: LfmmiConfig = field(default_factory=lambda: lattice_free(hours=1000, epochs=6))
     """The student of that objective, on recognised and labelled speech; the teacher is `lfmmi`."""
     decode: DecodeConfig = replace(HybridConfig.decode, scales=(0.15, *HybridConfig.decode.scales))
@@ -120,10 +121,12 @@ class Config(HybridConfig):
     """The front end of the array version of the test sets (C1)."""
 
     def refuse_contradictions(self) -> None:
-        """Called when all settings are known: rooms are simulated with audio of known speakers.
+        """Check that the corpus has audio of known speakers, from which rooms are simulated.
+
+        Called when all settings are known.
 
         Raises:
-          ValueError: there is no audio, or speakers are to be found.
+          ValueError: it has features instead of audio, or its speakers are to be clustered.
         """
         if self.corpus.features == "kaldi":
             raise ValueError(
@@ -149,6 +152,7 @@ def _shards(kind: str) -> ExtractConfig:
 
 def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, Any]:
     """Return the sections of models for an hour or two of speech."""
+    # A third of Kaldi's iterations: realign at each quarter, add Gaussians in the first three.
     tree = TreeConfig(max_leaves=leaves)
     em = EmConfig(iterations=12, realign=(3, 6, 9), gaussians=gaussians, grow_until=9)
     lstm = LstmConfig(hidden=hidden, layers=3, dropout=0.2)
@@ -188,6 +192,7 @@ def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, 
 def demo() -> Config:
     """Offline, with synthetic voices: half an hour labelled, five times as much unlabelled."""
     return Config(
+        # Clean voices: the recipe adds rooms and noise itself.
         corpus=SyntheticConfig(
             train_hours=3.2,
             dev_hours=0.1,
@@ -208,6 +213,7 @@ def demo() -> Config:
     )
 
 
+# Spot, T60 in s, metres to talker and noise, SNR in dB, share of playback, echo ratio in dB.
 NEAR = {
     "dp1": Placement(
         "centre", (0.15, 0.2), (0.4, 0.8), (2.0, 4.0), (25.0, 35.0), 0.1, (20.0, 30.0)
@@ -240,6 +246,7 @@ def mini() -> Config:
             test_placements=5,
             **NEAR,
         ),
+        # Without rare longer n-grams, for smaller graphs.
         lm=NgramConfig(min_counts=(1, 2, 2)),
         rescoring=NgramConfig(order=4, min_counts=(1, 1, 2, 2)),
         decode=replace(Config.decode, beam=WIDE_BEAM),

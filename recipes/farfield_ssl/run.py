@@ -12,6 +12,7 @@ use_project_environment(ROOT)
 
 from recipes import steps
 from recipes.farfield_ssl.config import ALIGNER, PARTS, PROFILES, Config
+from recipes.steps import stages
 from toolkit.stages.declaration import Headline
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
@@ -24,7 +25,8 @@ recipe = Recipe(
     on_finish=lambda folder: steps.farfield.show_placements(folder),
     modules=[f"recipes.steps.{name}" for name in ("data", "farfield", "learning")],
 )
-CE, LFMMI = "objective=ce", "objective=lfmmi"  # what teacher and student are trained with
+CE, LFMMI = "objective=ce", "objective=lfmmi"
+"""The settings that enable the stages of each objective."""
 STUDENT = "self_training"
 """Setting with which the student's stages run in the background, if there are enough cores."""
 STUDENT_NORMALISER = "unlabelled/normaliser.json"
@@ -56,22 +58,9 @@ def manifests(run: Run) -> Headline:
     return steps.farfield.write_manifests(run)
 
 
-@recipe.stage(4, "Check the data")
-def check(run: Run) -> Headline:
-    """Checks all sets with transcripts."""
-    return steps.data.check_splits(run)
-
-
-@recipe.stage(5, "Prepare lexicon, phones and words")
-def language(run: Run) -> Headline:
-    """Words of the labelled transcripts and the most frequent ones of the LM text."""
-    return steps.data.prepare_language(run)
-
-
-@recipe.stage(6, "Estimate the n-gram language models")
-def lm(run: Run) -> Headline:
-    """Modified Kneser-Ney on lm.text, or else the labelled transcripts; a 4-gram rescores (C2)."""
-    return steps.data.train_language_models(run)
+recipe.add(4, stages.check_data)
+recipe.add(5, stages.prepare_words)
+recipe.add(6, stages.train_lm)
 
 
 @recipe.stage(7, "Extract features")
@@ -86,16 +75,8 @@ def train_mono(run: Run) -> Headline:
     return steps.gmm.train_mono(run, "clean")
 
 
-@recipe.stage(9, "Train triphone GMMs on deltas")
-def train_tri(run: Run) -> Headline:
-    """A phonetic tree on the monophones' alignments."""
-    return steps.gmm.train_tri(run, "clean")
-
-
-@recipe.stage(10, "Train LDA + MLLT GMMs")
-def train_lda(run: Run) -> Headline:
-    """Spliced frames, projected to 40 dimensions (C4)."""
-    return steps.gmm.train_lda(run, "clean")
+recipe.add(9, stages.train_tri, split="clean")
+recipe.add(10, stages.train_lda, split="clean")
 
 
 @recipe.stage(11, "Align the clean twins; the far-field speech uses the same alignments")
@@ -104,16 +85,8 @@ def align(run: Run) -> Headline:
     return steps.farfield.align_twins(run, ALIGNER)
 
 
-@recipe.stage(12, "Tie senones at the low frame rate")
-def tie(run: Run) -> Headline:
-    """A separate tree for 30 ms frames (C3, C4)."""
-    return steps.gmm.tie_senones(run, ALIGNER, "clean")
-
-
-@recipe.stage(13, "Compile the decoding graph of these senones")
-def compile_graph(run: Run) -> Headline:
-    """H, C, L and G of all networks but those of lattice-free MMI."""
-    return steps.decoding.compile_network_graph(run)
+recipe.add(12, stages.tie, system=ALIGNER, split="clean")
+recipe.add(13, stages.compile_graph)
 
 
 @recipe.stage(14, "Train the baseline with cross entropy", distributed=True, background_when=CE)
@@ -232,7 +205,7 @@ def decode_self_trained(run: Run) -> Headline:
 
 @recipe.stage(31, "Train a teacher with lattice-free MMI", distributed=True, when=LFMMI)
 def chain_teacher(run: Run) -> Headline:
-    """A TDNN-F on the phones of the labelled speech, with a tree of its own (C9)."""
+    """A TDNN-F on the phones of the labelled speech, with a separate tree (C9)."""
     return steps.networks.train_chain(run, "chain_teacher", ALIGNER, cepstra="clean")
 
 
@@ -289,6 +262,7 @@ def decode_front_end(run: Run) -> Headline:
 @recipe.stage(39, "Compare the placements and list the results")
 def results(run: Run) -> Headline:
     """Results of every system, relative gains with intervals (C33), and a breakdown of time."""
+    # Markers of stages that these settings skip may be of earlier settings: they do not count.
     enabled = {stage.number for stage in recipe.stages if stage.is_enabled(run.config)}
     parts = {part: sorted(enabled.intersection(stages)) for part, stages in PARTS.items()}
     steps.farfield.write_breakdown(run, parts)

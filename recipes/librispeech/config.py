@@ -98,26 +98,28 @@ class Config(HybridConfig):
     pass and some seconds of a speaker, or log-mel energies. With "both" there is a second TDNN-F,
     `chain_fbank`, on log-mel energies, for recordings of unknown speakers."""
     bundle: System | None = None
-    """The system that recognises recordings, whether their speakers are known or not; None: for
-    each case the one with the fewest errors on the development splits."""
+    """The system of the bundle, for known and unknown speakers; None: for each case the one with
+    the fewest errors on the development splits."""
     nbest: NbestConfig = NbestConfig()
     """N-best lists, confidences and word lattices of the systems that are combined."""
     neural: bool = False
     """Also train an LSTM language model, and rescore n-best lists with it."""
     neural_systems: tuple[System, ...] = ()
-    """The systems that it rescores; none named: the one with the fewest errors on the development
-    splits. Where `nbest.count` is `lstm_rescoring.count` or more, the lists that are made when a
-    system is decoded are used."""
+    """The systems whose n-best lists it rescores; none: the one with the fewest errors on the
+    development splits. If `nbest.count` is at least `lstm_rescoring.count`, it uses the lists that
+    decoding has written."""
     lstm_lm: NeuralLmConfig = field(default_factory=NeuralLmConfig)
     """The LSTM language model of `neural` and its training."""
     lstm_rescoring: NeuralRescoringConfig = NeuralRescoringConfig()
     """Rescoring with it."""
 
     def refuse_contradictions(self) -> None:
-        """Called when all settings are known: what is named must be trained, and needs its input.
+        """Check that the systems in `bundle` and `neural_systems` are trained.
+
+        Called when all settings are known.
 
         Raises:
-          ValueError: it is not, or has not.
+          ValueError: one is not, or see `HybridConfig.refuse_contradictions`.
         """
         super().refuse_contradictions()
         trained = [*GMMS, *["lstm_ce"] * self.lstm, *self.networks]

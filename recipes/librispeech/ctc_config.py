@@ -5,6 +5,7 @@ from typing import Literal
 
 from local.synthetic.config import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, SMALL_LSTM_LM, THREE_SPEEDS
+from toolkit.config.fields import ListLength, NonNegativeInt, PositiveInt, check_fields
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.config import (
     BeamTuneConfig,
@@ -36,8 +37,8 @@ class Config:
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""
     check: CheckConfig = CheckConfig(frames_per_phone=2)
-    """What counts as a fault of the data. A letter needs at least one output frame, which is two
-    input frames (A12)."""
+    """Faults of the data. A letter needs at least one output frame, which is two input frames
+    (A12)."""
     normaliser: Rules | None = None
     """Rules that turn transcripts and text into words: English, letters of any alphabet, or
     as-given (see `LangConfig.normaliser`). None: transcripts are taken as they are, in upper case,
@@ -48,16 +49,16 @@ class Config:
     """The network's output units: characters (A16), or word pieces."""
     lm: NgramConfig = NgramConfig()
     """The language model of the dictionary-constrained search."""
-    dictionary_size: int = 0
+    dictionary_size: NonNegativeInt = 0
     """Number of the most frequent words of the language model's text that are added to the training
     words in the dictionary; the paper uses only the training words (A21)."""
     features: ExtractConfig = ExtractConfig(PRESETS["fbank80-mfcc13"])
     """93 values per frame (A1)."""
-    prior_frames: int = 200
+    prior_frames: NonNegativeInt = 200
     """Weight, in frames, of the global mean in the running mean of a speaker."""
     normalisation: Scope | None = None
-    """What features are normalised with: `causal`, the speaker's frames so far; `whole`, also the
-    rest of the file, and by its variance, which cannot be streamed; `global`, the training data
+    """Statistics that normalise the features: `causal`, the speaker's frames so far; `whole`, also
+    the rest of the file, and its variance, which cannot be streamed; `global`, the training data
     alone. None: `whole` for bidirectional networks, which wait for the end anyway, `causal` for
     others."""
     augment: AugmentConfig = AugmentConfig()
@@ -66,10 +67,10 @@ class Config:
     """Record files, and the longest utterance (A6, A7)."""
     readers: ReaderConfig = ReaderConfig()
     """Batches, and the processes that make them (A8, A10)."""
-    devices: int | None = None
+    devices: PositiveInt | None = None
     """Processes that must train together, one per GPU, so that batches are as large as intended;
     None: as many as there are."""
-    evaluation_width: int = 256
+    evaluation_width: ListLength = 256
     """Beam width of the evaluation after each epoch (A24)."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """The search of that evaluation, and how many utterances it recognises (A21)."""
@@ -88,7 +89,7 @@ class Config:
     """The beams that are tried for the bundle of `toolkit transcribe`."""
     dataset: Dataset | None = None
     """Description of the corpus and its difficulty, for the page (A4)."""
-    sweep: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    sweep: tuple[ListLength, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
     """Beam widths of the sweep on the first development split, LibriSpeech's dev-clean (A31)."""
     tta: TtaConfig = TtaConfig()
     """Rules of the time to accuracy (A26)."""
@@ -101,10 +102,12 @@ class Config:
         return self.normalisation or ("whole" if both_ways else "causal")
 
     def refuse_contradictions(self) -> None:
-        """Called when all settings are known: features are extracted, for bundles that stream.
+        """Check that there is audio, from which this recipe extracts its features.
+
+        Called when all settings are known.
 
         Raises:
-          ValueError: there is no audio.
+          ValueError: there is none.
         """
         if self.corpus.features == "kaldi":
             raise ValueError(
@@ -113,21 +116,22 @@ class Config:
             )
 
     def __post_init__(self) -> None:
-        if self.evaluation_width < 1 or not self.sweep or min(self.sweep) < 1:
-            raise ValueError("evaluation_width and sweep need beam widths of at least 1")
-        if self.devices is not None and self.devices < 1:
-            raise ValueError(f"devices is {self.devices}, needs to be at least 1, or none")
-        for name in ("dictionary_size", "prior_frames"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+        check_fields(self)  # not by `Settings`, whose method `check` is a section here
+        if not self.sweep:
+            raise ValueError("sweep is empty, needs a beam width")
         if self.neural and self.decode.words.mode == "words":
-            raise ValueError("neural rescores with n-grams: decode.words.mode=words has none")
+            raise ValueError(
+                "neural needs n-grams, and decode.words.mode=words has none: set another mode"
+            )
+        # Records leave out utterances with fewer output frames than labels: they must count frames
+        # as the network does.
         records, model, masks = self.records, self.train.model, self.train.specaugment
         if (records.window, records.stride) != (model.frames_needed, model.subsampling):
             raise ValueError(
                 f"records.window={records.window} and records.stride={records.stride} are not the "
                 f"network's: set them to {model.frames_needed} and {model.subsampling}"
             )
+        # Warping and masks of cepstra act on mel filters: the features must have them.
         frontend = self.features.frontend
         if masks.warp or masks.cepstra:
             if frontend.kind not in ("fbank", "fbank_mfcc"):
@@ -198,7 +202,7 @@ def demo() -> Config:
             epochs=8,
             stride=4,
             dropout=0.2,
-            # Made-up voices differ by their formants.
+            # Synthetic voices differ by their formants, which warping shifts.
             specaugment=UtteranceMaskConfig(
                 frequency_masks=1, time_masks=1.0, warp=0.1, cepstra=0.5
             ),
@@ -287,6 +291,7 @@ def _platform(devices: int, batch: int, readers: int, buffer: int) -> Config:
         devices=devices,
         readers=replace(
             base.readers,
+            # Settings are per process, the paper's figures per machine.
             utterances_per_batch=batch // devices,
             readers=readers // devices,
             buffer=buffer,

@@ -12,6 +12,7 @@ use_project_environment(ROOT)
 
 from recipes import steps
 from recipes.librispeech.config import PROFILES
+from recipes.steps import stages
 from toolkit.stages.declaration import Headline
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
@@ -43,22 +44,9 @@ def write_manifests(run: Run) -> Headline:
     return steps.data.write_corpus(run, steps.data.hybrid_policy(run))
 
 
-@recipe.stage(3, "Check the data")
-def check_data(run: Run) -> Headline:
-    """Find all faults at once, before anything expensive; unusable utterances are excluded."""
-    return steps.data.check_splits(run)
-
-
-@recipe.stage(4, "Prepare lexicon, phones and words")
-def prepare_words(run: Run) -> Headline:
-    """Words of the transcripts and the most frequent ones of the LM text; G2P for OOV words."""
-    return steps.data.prepare_language(run)
-
-
-@recipe.stage(5, "Estimate the n-gram language models")
-def train_lm(run: Run) -> Headline:
-    """Modified Kneser-Ney on lm.text, or else the transcripts; a larger model rescores (C2)."""
-    return steps.data.train_language_models(run)
+recipe.add(3, stages.check_data)
+recipe.add(4, stages.prepare_words)
+recipe.add(5, stages.train_lm)
 
 
 @recipe.stage(6, "Extract features")
@@ -67,6 +55,7 @@ def extract_features(run: Run) -> Headline:
 
     With corpus.features=kaldi both take the features of the corpus.
     """
+    # PLP of the copies is needed only for networks on features that GMMs transform.
     plp, fbank = run.make("plp"), run.make("fbank")
     if steps.data.has_kaldi_features(run):
         return steps.data.import_kaldi_features(run, plp, fbank)
@@ -88,10 +77,7 @@ def decode_mono(run: Run) -> Headline:
     return steps.decoding.decode_gmm(run, "mono")
 
 
-@recipe.stage(9, "Train triphone GMMs on deltas")
-def train_tri(run: Run) -> Headline:
-    """A phonetic tree on the monophones' alignments."""
-    return steps.gmm.train_tri(run)
+recipe.add(9, stages.train_tri)
 
 
 @recipe.stage(10, "Decode with the triphones")
@@ -100,10 +86,7 @@ def decode_tri(run: Run) -> Headline:
     return steps.decoding.decode_gmm(run, "tri")
 
 
-@recipe.stage(11, "Train LDA + MLLT GMMs")
-def train_lda(run: Run) -> Headline:
-    """Spliced frames, projected to 40 dimensions (C4)."""
-    return steps.gmm.train_lda(run)
+recipe.add(11, stages.train_lda)
 
 
 @recipe.stage(12, "Decode with LDA + MLLT")
@@ -130,16 +113,8 @@ def align(run: Run) -> Headline:
     return steps.gmm.align_system(run, "sat")
 
 
-@recipe.stage(16, "Tie senones at the low frame rate")
-def tie(run: Run) -> Headline:
-    """A separate tree for 30 ms frames, built on adapted LDA + MLLT features (C3, C4)."""
-    return steps.gmm.tie_senones(run, "sat")
-
-
-@recipe.stage(17, "Compile the decoding graph of these senones")
-def compile_graph(run: Run) -> Headline:
-    """H, C, L and G of the LSTMs and the BLSTM, whose training does not depend on the n-grams."""
-    return steps.decoding.compile_network_graph(run)
+recipe.add(16, stages.tie, system="sat")
+recipe.add(17, stages.compile_graph)
 
 
 @recipe.stage(

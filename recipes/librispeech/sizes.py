@@ -71,6 +71,7 @@ def sizes(hours: float) -> Sizes:
     if hours <= TABLE[0].hours:
         return TABLE[0]
     for low, high in pairwise(TABLE):
+        # Log-linear between the neighbours: log size is linear in log hours.
         if hours <= high.hours:
             share = math.log(hours / low.hours) / math.log(high.hours / low.hours)
             names = [field.name for field in fields(Sizes)]
@@ -141,6 +142,7 @@ def _networks(size: Sizes) -> dict[str, Any]:
 
 
 def _features(size: Sizes) -> dict[str, Any]:
+    # About ten shards, so that several processes can extract; from 72 s to an hour each.
     shard = min(1.0, max(0.02, size.hours / 10))
     return {
         "augment": AugmentConfig(speeds=(0.9, 1.1) if size.hours <= COPIES_UP_TO else ()),

@@ -134,12 +134,12 @@ def write_bundles(
       The headline: names and error rates of the best systems. And the error rates with speakers
       unknown of all candidates.
     """
+    # 1. Choose: the system with the fewest errors, and the best of the opposite kind.
     candidates = [c for system in systems for c in _candidates(run, system, False)]
     candidates += [c for system in neural for c in _candidates(run, system, True)]
     best = _best(run, candidates)
     streaming = {system.name for system in systems if _streams(run, system)}
-    # The best system of the opposite kind: by utterance if the best adapts to speakers, else by
-    # speaker.
+    # Of the opposite kind: by utterance if the best adapts to speakers, else by speaker.
     rivals = [c for c in candidates if c.system.by_utterance != best.system.by_utterance]
     if run.config.bundle is not None:
         rivals = [c for c in rivals if c.system.name in streaming]
@@ -147,7 +147,8 @@ def write_bundles(
     if rivals:
         chosen.append(min(rivals, key=lambda candidate: candidate.errors))
 
-    # The error rate with unknown speakers is that of the bundle itself, utterance by utterance.
+    # 2. Write their bundles, and let them recognise every utterance alone: that is the error rate
+    # with unknown speakers.
     measured = []
     for candidate in chosen:
         _write(run, candidate, out / candidate.system.name)
@@ -157,13 +158,13 @@ def write_bundles(
         unknown = min(measured, key=lambda result: result.errors)
     stream = next((m for m in measured if m.candidate.system.name in streaming), None)
 
+    # 3. Give each role to the best bundle; one may have several.
     bundled = []
     for result in measured:
         name = result.candidate.system.name
         holders = {"speaker_known": measured[0], "speaker_unknown": unknown, "stream": stream}
         roles = tuple(role for role, holder in holders.items() if holder is result)
-        # Measured, but worse in every role.
-        if not roles:
+        if not roles:  # worse in every role
             shutil.rmtree(out / name)
             continue
         lm = result.candidate.rows[0].lm
@@ -304,7 +305,7 @@ def _write(run: Run, chosen: _Candidate, out: Path) -> None:
     search = _search(run, system, chosen.rescored)
     if chosen.neural:
         search = replace(search, neural=_neural(run, chosen))
-    # It is fitted on the lattices, or n-best lists, of the last pass.
+    # The calibration of confidences is fitted on the last pass and holds for no other.
     calibration = run.need(chosen.decode) / "calibration.json"
     calibration = calibration if chosen.last and calibration.exists() else None
     if system.by_utterance:
@@ -312,6 +313,7 @@ def _write(run: Run, chosen: _Candidate, out: Path) -> None:
         network = _network(run, system, features)
         write_network_bundle(network, search, lang, run.config.fbank.frontend, out, calibration)
         return
+    # By speaker: a first pass without adaptation, transforms, then the system itself.
     adapted, first_pass = system.gmm or system.name, None
     if system.first_pass is not None:
         first_pass = (
@@ -340,6 +342,7 @@ def _network(run: Run, system: DecodedSystem, features: Path) -> NetworkFiles:
 def _search(run: Run, system: DecodedSystem, rescored: bool) -> TunedSearch:
     """The search of a decoded system with the weights tuned for it."""
     decoder, folder = system_decoder(run, system), run.need(f"decode/{system.name}")
+    # A rescored decode has weights for each pass, any other those of its only pass.
     first, last = folder / "first_pass" / "tuned.json", run.need(f"decode/{system.name}/tuned.json")
     tuned = first if first.exists() else last
     if not rescored:

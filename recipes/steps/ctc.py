@@ -20,7 +20,7 @@ from recipes.steps.data import (
 )
 from recipes.steps.networks import train_for_words
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
-from toolkit.corpus.text import is_tag
+from toolkit.corpus.text import is_event_tag
 from toolkit.decode.bundle import (
     BundledSystem,
     Card,
@@ -52,7 +52,7 @@ from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa.lattice import Weights
 from toolkit.lang.arpa import read_arpa
-from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.lm import lm_word_counts, prepare_lm
 from toolkit.lang.ngram import BackoffModel
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, EnglishRules, TextPolicy
 from toolkit.lang.units import load_units, make_units
@@ -65,7 +65,7 @@ from toolkit.score.transcripts import read_transcripts
 from toolkit.score.wer import score
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import split_words
 from toolkit.train.ctc.records import count_too_long, write_records
 from toolkit.tta.figures import utterance_figure
 from toolkit.tta.page import Extras, write_page
@@ -112,6 +112,7 @@ def check_letters(run: Run) -> dict[str, float]:
 
 def prepare_units(run: Run) -> dict[str, float]:
     """Make the units, list the dictionary's words and estimate their n-grams."""
+    # 1. Output units, trained on the training transcripts.
     transcripts, lm = texts(run), lm_config(run, run.config.lm)
     train = transcripts[splits(run).train]
     if run.config.units.model is not None:
@@ -124,9 +125,10 @@ def prepare_units(run: Run) -> dict[str, float]:
     policy = lm_policy(run)
     if run.config.normaliser is None and lm.arpa is None:
         _log_words_that_are_not_english(words)
-    # All training words, and the most frequent ones of the language model's text.
-    words |= most_frequent(word_weights(lm, policy) or {}, run.config.dictionary_size)
+    # 2. The dictionary: all training words, and the most frequent ones of the LM's text.
+    words |= most_frequent(lm_word_counts(lm, policy) or {}, run.config.dictionary_size)
     write_atomically(run.make("words.txt"), "".join(f"{word}\n" for word in sorted(words)))
+    # 3. The n-grams of these words.
     headline = prepare_lm(
         lm, transcripts, words, run.make("lm"), tune=splits(run).tune, policy=policy
     )
@@ -139,7 +141,7 @@ def _log_words_that_are_not_english(words: Collection[str]) -> None:
     Raises:
       ToolkitError: it would know none.
     """
-    spoken = sorted(word for word in words if not is_tag(word))
+    spoken = sorted(word for word in words if not is_event_tag(word))
     english = EnglishRules()
     lost = [word for word in spoken if english.words(word) != [word]]
     if not lost:
@@ -198,6 +200,7 @@ def write_all_records(run: Run) -> dict[str, float]:
             store, transcripts_of(run, split), units, config, out / split, run.jobs
         )
         headline |= {f"{name} {split}": value for name, value in counts.items()}
+    # The first decoded split is the first tuning split, which has records.
     for split in splits(run).decoded[1:]:
         headline[f"too_long {split}"] = count_too_long(run.need(f"features/{split}"), config)
     return headline
@@ -299,6 +302,8 @@ def write_times(run: Run, data: Mapping[str, SplitData], texts: Sequence[Path]) 
     """Write the word times of hypotheses, each in the folder of a split."""
     network = load_model(run.need("ctc")).config
     frame = run.setting("features.frontend.frame_shift_ms") / 1000
+    # In input frames: an output frame sees `frames_needed` of them, and stands for the
+    # `subsampling` ones in their middle.
     offset = (network.frames_needed - network.subsampling) / 2
     units = load_units(run.need("units"))
     aligner = CtcWordAligner(units, network.subsampling * frame, offset * frame)
@@ -415,17 +420,21 @@ def write_bundle(run: Run) -> dict[str, float]:
     Its beam is tuned on the development data, the narrowest with no more errors than the widest;
     lists that the LSTM language model rescores have that of the results.
     """
+    # 1. Choose the search: n-grams, n-grams and LSTM, or the dictionary alone.
     out, tuned_on, rows = run.make("final"), splits(run).tune, result_rows(run)
     (decoder, _), weights = tuned_search(run), None
     names = [ngram_search(run)]
     if run.config.neural:
         weights = RescoringWeights.load(run.need(RESCORED) / WEIGHTS)
+        # Tuning may have given the LSTM the weight 0: then it only costs time.
         names += [rescored_search(run)] * (weights.neural > 0)
     best = best_search(run, names, rows)
+    # 2. Tune its beam. `fast` is the search without the LSTM (`toolkit transcribe --fast`).
     search, fast, neural = _with_narrow_beam(run, decoder, best != PLAIN), None, None
     if weights is not None and best == rescored_search(run):
         neural = run.need("lstm_lm"), run.need(RESCORED) / WEIGHTS
         search, fast = _for_lists(run, decoder, weights.acoustic_scale), search
+    # 3. Write the bundle, its card, and the roles that it can take.
     files = CtcFiles(
         run.need("ctc"),
         run.need("features/normaliser.json"),

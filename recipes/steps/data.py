@@ -45,7 +45,7 @@ from toolkit.kaldi.feature_dir import (
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.lm import lm_word_counts, prepare_lm
 from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextCounts, TextPolicy
 from toolkit.lang.prepare import prepare_lang, source_dictionary, text_policy
 from toolkit.score.results import (
@@ -58,8 +58,8 @@ from toolkit.score.results import (
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.run import Run
 from toolkit.storage.files import link_or_copy, write_atomically
+from toolkit.storage.lines import split_words
 from toolkit.storage.paths import path_below, printable
-from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def corpus_root(run: Run) -> Path:
 
 
 def read_corpus(run: Run) -> dict[str, list[MonoCut]]:
-    """Read the corpus; the folders outside its own that hold audio of it are inputs too."""
+    """Read the corpus; folders outside its root that hold its audio become inputs too."""
     root = corpus_root(run)
     parts = manifests(run.config.corpus, root)
     for folder in audio_folders(chain.from_iterable(parts.values()), root):
@@ -97,6 +97,7 @@ def hybrid_policy(run: Run) -> TextPolicy:
     Of rules that ask which words the lexicon has (tags as given, apostrophes at the edges of words,
     clitics) its file is an input of the stage.
     """
+    # Read settings one by one: the stage does not depend on the rest of `lang`.
     policy = TextPolicy(run.setting("lang.normaliser"), run.setting("lang.tags"))
     if not policy.uses_lexicon or run.setting("lang.lexicon") == "graphemes":
         return policy
@@ -166,10 +167,12 @@ def check_audio(run: Run, lexicon: Mapping[str, int], as_given: bool) -> dict[st
     have changed. As given, words may have all characters that those of the lexicon have.
     """
     manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
+    # Words as given may have any character that the lexicon has.
     out, config = run.make("check"), run.config.check
     if as_given:
         letters = set(config.alphabet).union(*lexicon)
         config = replace(config, alphabet="".join(sorted(letters)))
+    # Without audio the matrices of features are checked instead.
     faults = None
     if has_kaldi_features(run):
         parts = {split: read_cuts(path) for split, path in manifests.items()}
@@ -287,6 +290,7 @@ def list_results(
     rows = [run.need(f"decode/{system}/rows.json") for system in systems]
     results, table = run.make("results.json"), run.make("results.md")
     best = collect_results(rows, results)
+    # Add the error rates with speakers unknown to the rows of the systems that have bundles.
     alone = unknown_speaker or {}
     record_results(
         results,
@@ -326,10 +330,11 @@ def lang_config(run: Run) -> LangConfig:
 
 def check_splits(run: Run) -> dict[str, float]:
     """Check all splits; utterances that cannot be used are excluded."""
+    # The shortest pronunciation of each word gives the least duration of an utterance.
     manifests = [run.need(f"data/{split}.jsonl") for split in splits(run).all]
     words = {w for path in manifests for cut in iter_cuts(path) for w in split_words(text_of(cut))}
     config = lexicon_config(run)
-    lexicon = source_dictionary(config, words, read_lexicon).lexicon.shortest()
+    lexicon = source_dictionary(config, words, read_lexicon).lexicon.min_phone_counts()
     return check_audio(run, lexicon, config.normaliser == AS_GIVEN)
 
 
@@ -339,7 +344,7 @@ def prepare_language(run: Run) -> dict[str, float]:
     need_user_files(run, lang.words_file)
     dictionary = None if lang.lexicon == "graphemes" else source_dictionary(lang, read=read_lexicon)
     policy = text_policy(lang, dictionary.lexicon if dictionary else ())
-    text = word_weights(lm_sources(run), policy)
+    text = lm_word_counts(lm_sources(run), policy)
     headline = prepare_lang(lang, texts(run), text, run.make("lang"), dictionary=dictionary)
     if "left_out" in headline:
         logger.info(
@@ -435,6 +440,7 @@ def import_kaldi_features(run: Run, plp: Path, fbank: Path) -> dict[str, float]:
             previous=previous / split if previous else None,
             imported=form,
         )["hours"]
+        # GMMs and networks take the same features; the normaliser is of the networks alone.
         shutil.rmtree(fbank / split, ignore_errors=True)
         shutil.copytree(plp / split, fbank / split, copy_function=link_or_copy)
     write_normaliser(run, fbank)
@@ -492,7 +498,7 @@ def write_normaliser(run: Run, features: Path, scope: Scope | None = None) -> No
 
 
 def show_page(directory: Path) -> None:
-    """Write the report of a run beside its results and print its address.
+    """Write the report of a run, and print its address.
 
     A page that is newer than every stage and the results is left as it is. A page that cannot be
     drawn, for whatever reason, does not fail the run: that is said, with the command to try again.

@@ -8,11 +8,11 @@ from typing import Any, Literal
 from recipes.steps.data import cuts, decoded_features, splits
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.decode.combine import LATTICES, NAME, TEXT, DecodedSplit, combine_decodes
-from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.rescore import rescore_system
 from toolkit.decode.search import DecoderFiles
 from toolkit.decode.system import Pass, decode_system, write_word_times
 from toolkit.errors import ToolkitError
+from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.fsa.lattice import Weights
 from toolkit.hmm.senones import Senones
 from toolkit.models.neural_lm import NeuralLm
@@ -67,6 +67,7 @@ def network_lang(run: Run) -> Path:
 
 def passes(run: Run, out: Path, rescore: bool) -> list[Pass]:
     """Return the search with the small language model, and rescoring with the larger one."""
+    # The last pass writes to `out` itself, where later stages look for the results.
     small = f"{run.setting('lm.order')}gram"
     if not rescore:
         return [Pass(small, out)]
@@ -101,6 +102,7 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
       system: its name.
       transforms: files of fMLLR transforms by split; None: features are not adapted.
     """
+    # Only the adapted system is rescored: the others serve as checks and as its first pass.
     out, senones = run.make(f"decode/{system}"), Senones.load(run.need(system))
     adapted = transforms is not None
     compose_graph(run, senones, out / "graph.safetensors")
@@ -277,6 +279,7 @@ def nbest_folders(run: Run, system: DecodedSystem) -> dict[str, Path]:
 @shared_workers()
 def combine_systems(run: Run, systems: Sequence[str]) -> dict[str, float]:
     """Combine decoded systems, which have word lattices; weights are tuned and all is scored."""
+    # Weights are tuned on the splits that are marked as tuning splits.
     split_names = splits(run)
     combined = {
         split: DecodedSplit(
@@ -314,6 +317,7 @@ def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSy
     """
     if not run.config.neural:
         return []
+    # The systems that the setting names, else the best of those rescored with the larger n-grams.
     names = run.config.neural_systems
     if names:
         if unknown := set(names) - {system.name for system in systems}:
@@ -335,6 +339,7 @@ def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, floa
     model, results = NeuralLm.load(run.need("lstm_lm"), run.device), {}
     config = run.config.lstm_rescoring
     for system in systems:
+        # Lists of the decoding stage are used if they are long enough; else they are made again.
         long_enough = run.setting("nbest.count") >= config.count
         scorers, decoder = system_scorers(run, system), system_decoder(run, system)
         out = run.make(f"decode/{neural_name(system)}")

@@ -99,6 +99,7 @@ def extract_features(run: Run) -> dict[str, float]:
     """Extract features of all sets with transcripts, and of the clean twins of train and val."""
     plp, fbank = run.make("plp"), run.make("fbank")
     for split, twins in CLEAN_SETS.items():
+        # Twins have the ids of the far-field utterances: leave out those that the check excluded.
         included = {cut.id for cut in cuts(run, split)}
         twin_cuts = [
             cut for cut in read_cuts(run.need(f"data/{twins}.jsonl")) if cut.id in included
@@ -144,7 +145,7 @@ def enhance_arrays(run: Run) -> dict[str, float]:
 def decode_arrays(
     run: Run, system: str, normaliser: str, graphs: str | None = None
 ) -> dict[str, float]:
-    """Decode the same utterances as heard in several ways, with a network tuned on val.
+    """Decode the same utterances by several front ends, with a network tuned on val.
 
     The results are of splits such as `DP1-raw`, the first microphone, `DP1-device`, what the test
     set DP1 hears, and `DP1-enhanced`.
@@ -164,7 +165,8 @@ def decode_arrays(
             run.need(system), run.need(normaliser), fbank / split, device=run.device
         )
         rows.append(_decode(run, system, split, scorer, graphs, out))
-    remove_lattices(out)  # kept until all are decoded: a run that was interrupted goes on from them
+    # Lattices stay until all splits are decoded: an interrupted run continues from them.
+    remove_lattices(out)
     record_results(out / "rows.json", rows)
     return {f"wer {row.split}": row.wer for row in rows}
 
@@ -191,7 +193,7 @@ def _device_measures(arrays: dict[str, list[MultiCut]]) -> dict[str, float]:
 
 
 def _versions(run: Run) -> dict[str, list[MonoCut]]:
-    """Return the utterances of the arrays by placement, as each front end heard them."""
+    """Return the utterances of the arrays by placement and front end."""
     enhanced, versions = enhanced_cuts(_arrays(run), run.need("enhanced")), {}
     for name in PLACEMENTS:
         ids = {cut.id for cut in enhanced[name]}
@@ -209,6 +211,7 @@ def _decode(
     run: Run, system: str, split: str, scorer: NeuralScorer, graphs: str | None, out: Path
 ) -> Result:
     tuned = run.need(f"decode/{system}")
+    # The weights tuned on val for the search and for rescoring; nothing is tuned on the arrays.
     weights = [
         [Weights(**json.loads((folder / "tuned.json").read_text(encoding="utf-8")))]
         for folder in (tuned / "first_pass", tuned)
@@ -272,7 +275,9 @@ def compare_placements(run: Run, baseline: str, systems: Sequence[str]) -> dict[
     write_atomically(run.make("werr.md"), gains_table(gains_by_system))
     pooled = {f"wer {row.system}": row.wer for row in rows if row.split == POOLED}
     reductions = {
-        f"werr {system}": system_gains[-2].werr for system, system_gains in gains_by_system.items()
+        # The last but one of `SETS`: DP2-DP5 pooled.
+        f"werr {system}": system_gains[-2].werr
+        for system, system_gains in gains_by_system.items()
     }
     return pooled | {name: werr for name, werr in reductions.items() if werr is not None}
 

@@ -41,7 +41,7 @@ from toolkit.lang.probabilities import estimate_probabilities
 from toolkit.processes import ranks
 from toolkit.score.transcripts import read_transcripts
 from toolkit.stages.run import Run
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import split_words
 
 
 def train_mono(run: Run, split: str = "train") -> dict[str, float]:
@@ -76,6 +76,7 @@ def _train(
     config = getattr(run.config, system)
     if hasattr(config, "tree"):
         config = replace(config, tree=tree_config(run, config.tree))
+    # Clean twins have the ids of `train`, and so its transcripts.
     cepstra = run.need(f"plp/{split}")
     return train(
         cepstra=cepstra,
@@ -149,6 +150,7 @@ def align_system(
 ) -> dict[str, float]:
     """Align the training data, or another split that has cepstra, with a GMM system."""
     model = run.need(system)
+    # Only the speaker-adapted system has transforms of the training speakers.
     transforms = model / "fmllr.safetensors"
     return align_corpus(
         GmmScorer(model, run.need(f"plp/{split}"), transforms if transforms.exists() else None),
@@ -194,6 +196,7 @@ def write_adapted(run: Run, adapted: str, independent: str) -> Path:
     def write() -> None:
         if _written(out):
             return
+        # The copies get transforms of their own, estimated on their transcripts.
         if of_copies is not None:
             words = transcripts(copies(run), run.need("plp/copies"))
             estimate_transforms(run, adapted, independent, "copies", words, of_copies)

@@ -17,7 +17,7 @@ from recipes.steps.farfield import validation
 from recipes.steps.networks import DENOMINATOR, phone_sequences, targets, transcribed_phones
 from toolkit.align.store import AugmentedAlignments, OffsetAlignments
 from toolkit.features.extract import FAILED
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import MANIFEST, SHARDS, FeatureStore, field_file
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.hmm.senones import Senones
@@ -77,6 +77,7 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
 
     The steps write to `pipeline/`; `unlabelled/` gets the features without the bookkeeping.
     """
+    # 1. Where the steps read and write: in the run directory, or below `storage`.
     out, store = run.make("unlabelled"), _store(run)
     lake, folder = str(run.need("rooms/lake")), _place(run, "features")
     if run.config.storage:
@@ -89,9 +90,10 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
         frontend=run.setting("fbank.frontend"),
         stats=StatsConfig(run.config.prior_frames),
     )
-    # Select and shuffle utterances, extract their features, and estimate running statistics.
+    # 2. Select and shuffle utterances, extract their features, and estimate the statistics.
     with open_executor(run.config.executor, run.jobs) as executor:
         features, _ = make_features(lake, config, executor, store, folder)
+    # 3. Bring the features to the run directory.
     if is_local(features.url):
         _link(features, store, out)
     else:
@@ -147,7 +149,8 @@ def _place(run: Run, name: str) -> str:
     storage = run.config.storage
     if not storage:
         return str(run.make(f"pipeline/{name}"))
-    if is_local(storage):  # what is noted must not depend on the shell's directory
+    # Absolute: the address is read again in other runs, from other working directories.
+    if is_local(storage):
         storage = os.path.abspath(local_path(storage))
     return f"{storage.rstrip('/')}/{name}"
 
@@ -158,7 +161,7 @@ def _user_cache() -> Path:
 
 
 def _link(shards: ShardSet, store: ObjectStore, out: Path) -> None:
-    """Hard-link a set of shards into a folder of its own, without the pipeline's bookkeeping.
+    """Hard-link a set of shards into a folder, without the pipeline's bookkeeping.
 
     Stages that read the folder thus depend on neither the executor nor on interruptions.
     """
@@ -275,7 +278,7 @@ def train_teacher(run: Run, system: str, aligner: str, baseline: str) -> dict[st
     return train_cross_entropy(
         features,
         alignments,
-        Normaliser.load(run.need("fbank/normaliser.json")),
+        Cmvn.load(run.need("fbank/normaliser.json")),
         run.config.teacher,
         Senones.load(run.need("senones")).num_pdfs,
         run.make(system),
@@ -292,7 +295,7 @@ def train_student(run: Run, system: str, aligner: str, baseline: str) -> dict[st
         unlabelled=training_shards(run),
         features=features,
         alignments=alignments,
-        normaliser=Normaliser.load(student_normaliser(run)),
+        normaliser=Cmvn.load(student_normaliser(run)),
         config=run.config.student,
         num_targets=Senones.load(run.need("senones")).num_pdfs,
         out=run.make(system),
@@ -328,7 +331,7 @@ def train_on_recognised(run: Run, system: str, aligner: str, baseline: str) -> d
     return train_cross_entropy(
         [*features, store],
         [*alignments, recognised],
-        Normaliser.load(student_normaliser(run)),
+        Cmvn.load(student_normaliser(run)),
         run.config.self_trained,
         senones.num_pdfs,
         run.make(system),
@@ -369,6 +372,8 @@ def train_on_recognised_phones(
       teacher: the network that has recognised.
       aligner: the GMM system that has aligned the transcribed speech.
     """
+    # 1. Transcribed speech: phones of its alignments. Recognised speech: phone sequences sampled
+    # from the teacher's lattices.
     out, features = run.make(system), training_features(run, "fbank")
     stores, phones = transcribed_phones(run, aligner, features)
     store = FeatureStore(run.need("unlabelled"))
@@ -376,6 +381,7 @@ def train_on_recognised_phones(
     recognised = RecognisedPhones(run.need("recognised_phones"), store, samples)
     senones = Senones.load(run.need(f"{teacher}/graphs"))
 
+    # 2. The denominator, once for all ranks.
     def write_denominator() -> None:
         if not (out / DENOMINATOR).exists():
             likeliest = (recognised.load(name).times[0] for name in recognised.ids)
@@ -392,7 +398,7 @@ def train_on_recognised_phones(
         [*phones, recognised],
         senones,
         Denominator.load(out / DENOMINATOR),
-        Normaliser.load(student_normaliser(run)),
+        Cmvn.load(student_normaliser(run)),
         run.config.lfmmi_student,
         out,
         run.device,

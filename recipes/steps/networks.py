@@ -26,20 +26,20 @@ from toolkit.align.store import (
 )
 from toolkit.align.train_gmm import build_low_rate_senones
 from toolkit.decode.denominators import make_lattices
-from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
+from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.fsa.denominator import Denominator, make_denominator, phone_ngram
 from toolkit.fsa.discriminative import PdfClasses
-from toolkit.fsa.lattice_store import LatticeStore
+from toolkit.fsa.lattice_store import GraphCodec, LatticeStore
 from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm
 from toolkit.lang.policy import LmText, TextPolicy
-from toolkit.lang.text import read_sentences
+from toolkit.lang.prepare import read_sentences
 from toolkit.models.scorer import NeuralScorer
 from toolkit.processes import ranks
 from toolkit.processes.ranks import on_rank_zero
@@ -90,7 +90,7 @@ def train_network(
         headline = train_cross_entropy(
             [train, *copies],
             [alignments, *(AugmentedAlignments(alignments, store) for store in copies)],
-            Normaliser.load(normaliser),
+            Cmvn.load(normaliser),
             config or run.config.ce,
             senones.num_pdfs,
             folder,
@@ -133,6 +133,7 @@ def make_denominators(
       name: the folder to write.
       normaliser: file of the network's input; by default that of `fbank`.
     """
+    # 1. The graph of a weak language model.
     features = training_features(run, "fbank")
     out, lang = run.make(name), network_lang(run)
     senones = Senones.load(run.need("senones"))
@@ -142,6 +143,7 @@ def make_denominators(
     # A weak LM (few n-grams) leaves competing words in the lattices for sMBR to learn from.
     prepare_lm(lm, texts, words.vocabulary, out, policy=words.policy)
     make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
+    # 2. Reference alignments and lattices of the training data, and of its copies.
     normaliser_file = run.need(normaliser) if normaliser else features / "normaliser.json"
     headline: dict[str, float] = {}
     for part in _sequence_parts(run):
@@ -186,16 +188,16 @@ def train_on_lattices(
     features = training_features(run, "fbank")
     senones = Senones.load(run.need("senones"))
     denominators, parts = run.need(name), _sequence_parts(run)
-    graph = denominators / "graph.safetensors"
+    codec = GraphCodec(denominators / "graph.safetensors")
     return train_sequence(
         model=run.need(start),
         features=[FeatureStore(features / part) for part in parts],
-        lattices=[LatticeStore(denominators / part / "lattices", graph) for part in parts],
+        lattices=[LatticeStore(denominators / part / "lattices", codec) for part in parts],
         references=[
             PdfAlignments(AlignmentStore(denominators / part / "ali"), senones) for part in parts
         ],
         classes=PdfClasses.of(senones),
-        normaliser=Normaliser.load(run.need(normaliser or "fbank/normaliser.json")),
+        normaliser=Cmvn.load(run.need(normaliser or "fbank/normaliser.json")),
         config=run.config.sequence,
         out=run.make(system),
         device=run.device,
@@ -234,7 +236,7 @@ def train_chain(
         phones,
         Senones.load(graphs),
         Denominator.load(graphs / DENOMINATOR),
-        Normaliser.load(features / "normaliser.json"),
+        Cmvn.load(features / "normaliser.json"),
         run.config.lfmmi,
         out,
         run.device,
@@ -269,7 +271,7 @@ def phone_sequences(phones: AlignedPhones) -> Iterator[list[int]]:
 
 def _make_graphs(run: Run, aligner: str, cepstra: str, config: TreeConfig, out: Path) -> None:
     """Tie the senones and estimate the denominator."""
-    if (out / DENOMINATOR).exists():  # written last
+    if (out / DENOMINATOR).exists():  # written last: an interrupted run has done all of this
         return
     system, alignments = run.need(aligner), run.need("ali")
     build_low_rate_senones(system, run.need(f"plp/{cepstra}"), alignments, config, out, run.jobs)
@@ -295,7 +297,8 @@ def train_for_words(run: Run, vocabulary: Collection[str], policy: TextPolicy) -
     """
     sources = lm_sources(run)
     text = sources.text
-    if sources.arpa is not None:  # then the n-grams do not read the text
+    # With an ARPA model `lm_sources` has not recorded the text, since the n-grams do not read it.
+    if sources.arpa is not None:
         need_user_files(run, text)
     policy = policy.with_lexicon(frozenset(vocabulary))
     transcripts = [words for _, words in sorted(transcripts_of(run, "train").items())]

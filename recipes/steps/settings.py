@@ -11,6 +11,7 @@ from toolkit.align.config import (
     MonophoneConfig,
     TriphoneConfig,
 )
+from toolkit.config.fields import NonNegativeInt, check_fields
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.config import DecodeConfig, LatticeConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig, Scope
@@ -67,16 +68,15 @@ SMALL_SEQUENCE = SequenceConfig(
 SMALLEST_AT, LARGEST_AT = 0.5, 100.0
 """Hours up to which the network is the smallest, and from which on it is the largest."""
 
+# Of the smallest network and of the largest, which is Kaldi's.
 LAYERS = 7, 12
-
 HIDDEN = 256, 1024
-
 BOTTLENECK = 64, 128
 
 SMALL_UP_TO = 20.0
-"""Hours up to which one processor core trains the network fastest, dropout is used, all speakers
-are trained on (an eighth of them would teach the network more than they tell, held out), and the
-denominator has phone bigrams, better than 4-grams on AN4; with more hours it is as in Kaldi."""
+"""Hours of a small corpus. Up to these one processor core trains the network fastest; dropout is
+used; no speakers are held out, since training on them is worth more; and the denominator has phone
+bigrams, which are better than 4-grams on AN4. Beyond them all of this is as in Kaldi."""
 
 DROPOUT = 0.3
 
@@ -88,7 +88,7 @@ class HybridConfig:
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""
     check: CheckConfig = CheckConfig()
-    """What counts as a fault of the data."""
+    """Faults of the data, which exclude an utterance or stop the run."""
     lang: LangConfig = LangConfig()
     """Lexicon and vocabulary."""
     lm: NgramConfig = NgramConfig()
@@ -100,10 +100,10 @@ class HybridConfig:
     """Features of the GMMs: 13 PLP cepstra (C4)."""
     fbank: ExtractConfig = ExtractConfig(FrontendConfig("fbank"))
     """Features of the networks: 64 log-mel energies (C5)."""
-    prior_frames: int = 200
+    prior_frames: NonNegativeInt = 200
     """Weight, in frames, of the global mean in the running mean of a speaker (Kaldi: 200)."""
     normalisation: Scope = "causal"
-    """What the networks' features are normalised with: `causal`, the speaker's frames so far;
+    """Statistics that normalise the networks' features: `causal`, the speaker's frames so far;
     `whole`, also the rest of the file, and by its variance, which cannot be streamed; `global`, the
     training data alone. Features of speaker-adapted GMMs always are by `global`."""
     augment: AugmentConfig = AugmentConfig()
@@ -122,8 +122,8 @@ class HybridConfig:
     """Estimate how often each pronunciation is spoken, and silence around it, on the alignments,
     for the graphs of the networks (Chen et al. 2015)."""
     lattice_lm: NgramConfig = NgramConfig(order=2, mix_transcripts=False)
-    """The weak language model of the denominator lattices; a text is not mixed with transcripts,
-    which are what is said in the lattices' utterances."""
+    """The weak language model of the denominator lattices. A text is not mixed with transcripts,
+    since the lattices are of the same utterances."""
     lattice_text: Literal["transcripts", "lm"] = "transcripts"
     """Text of `lattice_lm` if it names none: the transcripts, or that of `lm`. On an hour or two of
     speech, bigrams of the transcripts overfit, so that lattices have too few wrong paths."""
@@ -153,19 +153,24 @@ class HybridConfig:
         untuned_within=2.0,
         beam=Beam(search=15.0, output=8.0, max_active=7000),
     )
-    """Decoding with that network, whose scores are log-likelihoods without a factor: its criterion
-    weighs them as the search does."""
+    """Decoding with that network. LF-MMI trains its scores at the acoustic scale 1, so the best
+    scale is near it."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)  # not by `Settings`, whose method `check` is a section here
 
     def refuse_contradictions(self) -> None:
-        """Called when all settings are known: copies of training utterances need audio.
+        """Check that there is audio if training utterances are copied at other speeds.
+
+        Called when all settings are known.
 
         Raises:
           ValueError: there is none.
         """
         if self.corpus.features == "kaldi" and self.augment.speeds:
             raise ValueError(
-                "augment.speeds makes copies of audio, and corpus.features=kaldi is for a corpus "
-                "without: add --set augment.speeds="
+                "augment.speeds copies audio, and a corpus with corpus.features=kaldi has none: "
+                "add --set augment.speeds="
             )
 
 
@@ -190,8 +195,7 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
     """Return a TDNN-F for `hours` of training speech and its training with lattice-free MMI.
 
     From 7 layers of 256 values, one of them at 100 Hz, to 12 of 1,024, three at 100 Hz, as in
-    Kaldi's recipes; between them by the logarithm of the hours. The weights of the last
-    epochs are averaged: of the last 4 of 8, of the last 6 of 16.
+    Kaldi's recipes; between them by the logarithm of the hours.
 
     Args:
       hours: of training speech, without copies.
@@ -215,6 +219,7 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
         final_rate=1e-4,
         amp="auto",
         threads=1 if hours <= SMALL_UP_TO else None,
+        # Average the last 4 epochs of 8, the last 6 of 16.
         average_epochs=2 + epochs // 4,
         prefer_average=True,
         valid_utterances=0 if hours <= SMALL_UP_TO else 100,

@@ -1,4 +1,4 @@
-"""fMLLR undoes what was done to each speaker's frames."""
+"""fMLLR undoes the distortion of each speaker's frames."""
 
 import pytest
 import torch
@@ -29,12 +29,12 @@ DISTORTIONS = {
 
 @pytest.fixture(scope="module")
 def distorted(draw):
-    """The frames of `speech`, each speaker's moved."""
+    """`speech` with an affine distortion of each speaker's frames."""
     return draw(distort=DISTORTIONS)
 
 
 class KnownAlignments:
-    """Drawn speech with the alignments that were drawn."""
+    """Drawn speech with its true alignments."""
 
     def __init__(self, drawn, folder, config):
         folder.mkdir()
@@ -49,7 +49,7 @@ class KnownAlignments:
 
 
 def log_likelihood(drawn, transforms, log_likelihoods, senones):
-    """Per frame of speech, in the space of the frames before the speakers' transforms."""
+    """Log-likelihood per speech frame, in the feature space before the speakers' transforms."""
     total = frames = 0.0
     for utterance, states in drawn.states.items():
         spoken = (states >= 10).nonzero()[:, 0]  # two silences of five states
@@ -62,88 +62,94 @@ def log_likelihood(drawn, transforms, log_likelihoods, senones):
     return total / frames
 
 
-def of_system(drawn, system):
+def system_log_likelihood(drawn, system):
     def scores(utterance):
         return system.gmm.log_likelihoods(system.features.load(utterance))
 
     return log_likelihood(drawn, system.features.transforms, scores, system.senones)
 
 
-def test_known_distortions_are_undone(training, speech, distorted, tmp_path):
-    plain = KnownAlignments(speech, tmp_path / "plain", training.configs["sat"])
+def test_fmllr_undoes_known_distortions(training, speech, distorted, tmp_path):
+    clean = KnownAlignments(speech, tmp_path / "plain", training.configs["sat"])
     moved = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
-    hurt = training.system("tri", cepstra=distorted.cepstra)
-    healed, reference = moved.adapt(hurt), plain.adapt(training.system("tri"))
-    assert sorted(healed.features.transforms) == ["anna", "bert", "carl"]
+    unadapted = training.system("tri", cepstra=distorted.cepstra)
+    adapted, reference = moved.adapt(unadapted), clean.adapt(training.system("tri"))
+    assert sorted(adapted.features.transforms) == ["anna", "bert", "carl"]
     # A speaker's best transform, behind the inverse of the distortion, is the best one of the
     # distorted frames: either way they end up in the same places.
     for utterance in speech.states:
         expected = reference.features.load(utterance)
-        torch.testing.assert_close(healed.features.load(utterance), expected, atol=0.2, rtol=0)
-    before, after = of_system(distorted, hurt), of_system(distorted, healed)
-    assert after > before + 2  # measured: from -17.0 to -10.1
+        torch.testing.assert_close(adapted.features.load(utterance), expected, atol=0.2, rtol=0)
+    unadapted_likelihood = system_log_likelihood(distorted, unadapted)
+    adapted_likelihood = system_log_likelihood(distorted, adapted)
+    assert adapted_likelihood > unadapted_likelihood + 2  # measured: from -17.0 to -10.1
     volumes = {s: 3 * float(m.slogdet().logabsdet) for s, (m, _) in DISTORTIONS.items()}
     lengths = {u: int((states >= 10).sum()) for u, states in speech.states.items()}
     volume = sum(volumes[u.partition("-")[0]] * n for u, n in lengths.items())
-    expected = of_system(speech, reference) - volume / sum(lengths.values())
-    assert after == pytest.approx(expected, abs=0.01)
+    expected = system_log_likelihood(speech, reference) - volume / sum(lengths.values())
+    assert adapted_likelihood == pytest.approx(expected, abs=0.01)
 
 
-def test_a_second_estimate_follows_the_first(training, distorted, tmp_path):
+def test_a_second_estimate_does_not_lower_the_likelihood(training, distorted, tmp_path):
     moved = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
-    once = moved.adapt(training.system("tri", cepstra=distorted.cepstra))
-    twice = moved.adapt(once)
-    assert of_system(distorted, twice) >= of_system(distorted, once) - 1e-5
+    first_estimate = moved.adapt(training.system("tri", cepstra=distorted.cepstra))
+    second_estimate = moved.adapt(first_estimate)
+    assert (
+        system_log_likelihood(distorted, second_estimate)
+        >= system_log_likelihood(distorted, first_estimate) - 1e-5
+    )
 
 
 def test_speakers_without_statistics_keep_their_transforms(training, distorted, tmp_path):
     moved = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
-    once = moved.adapt(training.system("tri", cepstra=distorted.cepstra)).features
-    assert len(once.transforms) == 3
-    kept = refined([SpeakerStatistics({})], [[]], once)
-    assert {*kept} == {*once.transforms}
-    assert all(torch.equal(kept[speaker], once.transforms[speaker]) for speaker in kept)
+    adapted = moved.adapt(training.system("tri", cepstra=distorted.cepstra)).features
+    assert len(adapted.transforms) == 3
+    transforms = refined([SpeakerStatistics({})], [[]], adapted)
+    assert {*transforms} == {*adapted.transforms}
+    assert all(
+        torch.equal(transforms[speaker], adapted.transforms[speaker]) for speaker in transforms
+    )
 
 
-def test_statistics_are_estimated_from_as_soon_as_a_speaker_is_complete(
+def test_each_transform_is_estimated_after_the_speakers_last_partition(
     training, distorted, tmp_path, monkeypatch
 ):
-    known = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
+    data = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
     system = training.system("tri", cepstra=distorted.cepstra)
-    totals = sum_statistics(accumulate_fmllr(p, system) for p in known.partitions).by_speaker
-    seen = []
+    totals = sum_statistics(accumulate_fmllr(p, system) for p in data.partitions).by_speaker
+    partitions_done = []
 
     def estimate(statistics):
-        seen.append(len(computed))
+        partitions_done.append(len(accumulated))
         return estimate_fmllr(statistics)
 
-    computed = []
+    accumulated = []
 
     def accumulate(partition, system):
-        computed.append(partition)
+        accumulated.append(partition)
         return accumulate_fmllr(partition, system)
 
     monkeypatch.setattr(adapt_module, "estimate_fmllr", estimate)
     monkeypatch.setattr(adapt_module, "accumulate_fmllr", accumulate)
-    found = known.adapt(system).features.transforms
-    assert len(known.partitions) == 8
-    assert seen == [3, 6, 8]  # of three speakers, each with a third of the utterances
-    assert {s: w.tolist() for s, w in found.items()} == {
+    transforms = data.adapt(system).features.transforms
+    assert len(data.partitions) == 8
+    assert partitions_done == [3, 6, 8]  # of three speakers, each with a third of the utterances
+    assert {s: w.tolist() for s, w in transforms.items()} == {
         s: estimate_fmllr(total)[0].float().tolist() for s, total in totals.items()
     }
 
 
 def test_speakers_of_few_frames_stay_as_they_are(training, draw, tmp_path):
     few = draw(utterances=3, distort=DISTORTIONS)  # some 160 frames of speech each, 500 are needed
-    known = KnownAlignments(few, tmp_path / "few", training.configs["sat"])
-    transforms = known.adapt(training.system("tri", cepstra=few.cepstra)).features.transforms
+    data = KnownAlignments(few, tmp_path / "few", training.configs["sat"])
+    transforms = data.adapt(training.system("tri", cepstra=few.cepstra)).features.transforms
     for transform in transforms.values():
         assert torch.equal(transform, torch.eye(9, 10))
 
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 5))
-def test_a_composed_transform_is_the_one_after_the_other(seed, dimension):
+def test_compose_applies_one_transform_after_the_other(seed, dimension):
     generator = torch.Generator().manual_seed(seed)
     outer, inner = torch.randn(2, dimension, dimension + 1, generator=generator).double()
     x = torch.randn(4, dimension, generator=generator).double()
@@ -151,7 +157,7 @@ def test_a_composed_transform_is_the_one_after_the_other(seed, dimension):
     torch.testing.assert_close(apply_affine(compose(outer, inner), x), one_by_one)
 
 
-def test_two_passes_make_unseen_speakers_likelier(training, draw, tmp_path):
+def test_two_passes_raise_the_likelihood_of_unseen_speakers(training, draw, tmp_path):
     unseen = draw(seed=2, utterances=14, distort=DISTORTIONS)
     hypotheses = dict(unseen.transcripts)
     hypotheses["bert-03"] = []  # nothing recognised
@@ -171,12 +177,12 @@ def test_two_passes_make_unseen_speakers_likelier(training, draw, tmp_path):
     assert sorted(transforms) == ["anna", "bert", "carl"]
     assert {tuple(w.shape) for w in transforms.values()} == {(5, 6)}
     senones = training.system("sat").senones
-    found = []
+    likelihoods = []
     for path in (None, out):
         scorer = GmmScorer(training.root / "sat", unseen.cepstra, path)
-        used = transforms if path else {}
-        found.append(log_likelihood(unseen, used, scorer.log_likelihoods, senones))
-    assert found[1] > found[0] + 1  # measured: from -14.6 to -11.7
+        applied = transforms if path else {}
+        likelihoods.append(log_likelihood(unseen, applied, scorer.log_likelihoods, senones))
+    assert likelihoods[1] > likelihoods[0] + 1  # measured: from -14.6 to -11.7
 
 
 def test_training_speakers_keep_the_transforms_of_the_last_iteration(training):

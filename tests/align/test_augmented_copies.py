@@ -33,7 +33,7 @@ class Copies:
         return self.frames[name]
 
 
-def rounded(numerator, denominator):
+def round_half_up(numerator, denominator):
     """Round half up, as the front end counts frames."""
     return (2 * numerator + denominator) // (2 * denominator)
 
@@ -43,25 +43,25 @@ def rounded(numerator, denominator):
 )
 def test_every_frame_has_the_target_at_its_time(samples, speed):
     factor = Fraction(speed)
-    frames = rounded(samples, 160)
-    copied = rounded(rounded(samples * factor.denominator, factor.numerator), 160)
+    frames = round_half_up(samples, 160)
+    copied = round_half_up(round_half_up(samples * factor.denominator, factor.numerator), 160)
     name = f"u_sp{speed}"
     view = AugmentedAlignments(Originals(u=torch.arange(frames)), Copies(**{name: copied}))
-    found = view.load(name).tolist()
-    assert len(found) == copied
-    for t, i in enumerate(found):
+    targets = view.load(name).tolist()
+    assert len(targets) == copied
+    for t, i in enumerate(targets):
         time = (t + Fraction(1, 2)) * factor  # in the original's frames
         assert i <= time < i + 1 or (i == frames - 1 and time < frames + Fraction(3, 2) * factor)
 
 
 @pytest.mark.parametrize("speed", [0.9, 1.1])
-def test_copies_of_audio_meet_the_targets_of_what_is_heard(tmp_path, speed):
+def test_targets_of_copies_match_their_audio(tmp_path, speed):
     from lhotse import Recording, SupervisionSegment
     from lhotse.cut import MonoCut
 
-    # Levels that change every 70 ms; the target of a frame is the level that is heard in it.
-    chance = np.random.default_rng(0)
-    levels = chance.integers(0, 8, 40)
+    # Levels that change every 70 ms; the target of a frame is its level.
+    rng = np.random.default_rng(0)
+    levels = rng.integers(0, 8, 40)
     level = levels[np.arange(16000 * 2) // 1120]
     soundfile.write(tmp_path / "u.wav", 2.0**-level * np.sin(np.arange(32000)), 16000, "FLOAT")
     recording = Recording.from_file(tmp_path / "u.wav")
@@ -69,13 +69,13 @@ def test_copies_of_audio_meet_the_targets_of_what_is_heard(tmp_path, speed):
     cut = MonoCut("u", 0, 2.0, 0, supervisions=[supervision], recording=recording)
     copy = next(augmented([cut], AugmentConfig((speed,))))
 
-    def heard(cut):
+    def measured_levels(cut):
         samples = load_cut_audio(cut).double()
         power = samples[: len(samples) // 160 * 160].view(-1, 160).square().mean(dim=1)
         return -(2 * power).log2() / 2
 
-    targets = heard(cut).round().long()
-    expected = heard(copy)
+    targets = measured_levels(cut).round().long()
+    expected = measured_levels(copy)
     view = AugmentedAlignments(Originals(u=targets), Copies(**{copy.id: len(expected)}))
     error = (view.load(copy.id) - expected).abs()
     # Frames that a change falls into are ambiguous: one or two of seven.
@@ -92,6 +92,6 @@ def test_only_copies_of_aligned_utterances_have_targets():
     assert view.load("a_aug").tolist() == [4, 5, 6]
 
 
-def test_an_alignment_of_another_length_is_not_made_to_fit():
+def test_an_alignment_of_another_length_is_refused():
     view = AugmentedAlignments(Originals(u=torch.arange(90)), Copies(**{"u_sp0.9": 110}))
     assert len(view.load("u_sp0.9")) == 100

@@ -1,4 +1,4 @@
-"""Utterances several at a time against each alone."""
+"""Batched alignment against the alignment of each utterance by itself."""
 
 import pytest
 import torch
@@ -9,20 +9,21 @@ from toolkit.align.force_align import align_batched, force_align
 
 
 @pytest.mark.parametrize("frames", [1, 400, 10**6])
-def test_batches_of_any_size_give_what_each_utterance_gives_alone(synthesise, monkeypatch, frames):
+def test_batched_alignments_equal_single_alignments(synthesise, monkeypatch, frames):
     monkeypatch.setattr(force_align_module, "SEARCH_FRAMES", frames)
     synthetic = {f"u{seed}": synthesise(4 + seed, seed) for seed in range(5)}
     synthetic["u2"].scores = synthetic["u2"].scores[:6]  # too few frames for its words
-    found = align_batched(
-        [(name, utterance.words) for name, utterance in synthetic.items()],
-        lambda name, pdfs: synthetic[name].scores[:, pdfs],
-        synthesise.compiler,
-        AlignConfig(),
+    alignments = dict(
+        align_batched(
+            [(name, utterance.words) for name, utterance in synthetic.items()],
+            lambda name, pdfs: synthetic[name].scores[:, pdfs],
+            synthesise.compiler,
+            AlignConfig(),
+        )
     )
-    found = dict(found)
-    assert list(found) == list(synthetic)
-    assert [name for name, path in found.items() if path is None] == ["u2"]
-    for name, path in found.items():
+    assert list(alignments) == list(synthetic)
+    assert [name for name, path in alignments.items() if path is None] == ["u2"]
+    for name, path in alignments.items():
         graph = synthesise.compiler.compile(synthetic[name].words)
         scores = synthetic[name].scores[:, graph.pdfs]
         (alone,) = force_align([scores], [graph], synthesise.senones, AlignConfig())

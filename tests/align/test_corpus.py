@@ -38,14 +38,14 @@ class CertainScorer:
     frame_shift = 0.01
 
     def __init__(self):
-        self.asked = []
+        self.scored_utterances = []
 
     def truth(self, utterance):
         phones = [p for w in TEXTS[utterance].split() for p in LANG.pronunciation_ids(w)[0]]
         return [TOPOLOGY.state_id(p, s) for p in phones for s in range(3) for _ in range(4)]
 
     def log_likelihoods(self, utterance):
-        self.asked.append(utterance)
+        self.scored_utterances.append(utterance)
         states = self.truth(utterance)[: 5 if utterance == "short" else None]
         scores = torch.full((len(states), SENONES.num_pdfs), -20.0)
         scores[range(len(states)), states] = -1.0
@@ -91,19 +91,19 @@ def test_finished_shards_are_kept(lang, tmp_path):
     first = CertainScorer()
     align(first, lang, tmp_path / "ali")
     bytes_before = (tmp_path / "ali/ali.000000.tar").read_bytes()
-    again = CertainScorer()
+    scorer = CertainScorer()
     (tmp_path / "ali/ali.000001.tar").unlink()
     (tmp_path / "ali/ali.000000.tsv").write_text("header\na\tok\t-1.0\t10.0\t\n")
-    align(again, lang, tmp_path / "ali")
-    assert again.asked == ["short", "c"]
+    align(scorer, lang, tmp_path / "ali")
+    assert scorer.scored_utterances == ["short", "c"]
     assert (tmp_path / "ali/ali.000000.tar").read_bytes() == bytes_before
 
 
-def test_what_was_finished_is_not_aligned_again(lang, tmp_path):
+def test_finished_shards_are_not_aligned_again(lang, tmp_path):
     first = align(CertainScorer(), lang, tmp_path / "ali")
-    again = CertainScorer()
-    assert align(again, lang, tmp_path / "ali") == first
-    assert again.asked == []
+    scorer = CertainScorer()
+    assert align(scorer, lang, tmp_path / "ali") == first
+    assert scorer.scored_utterances == []
 
 
 def test_too_many_failures_name_utterance_and_reason(lang, tmp_path):

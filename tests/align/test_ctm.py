@@ -20,7 +20,7 @@ def row_of(entry):
     return entry.utterance, entry.channel, [token]
 
 
-def test_the_form_is_kaldis(tmp_path):
+def test_lines_have_kaldis_format(tmp_path):
     words = [TimedToken("IT'S", 0.0, 0.13), TimedToken("SO", 0.13, 0.13 + 1 / 3, 0.98765)]
     rows = [("a-1", "1", words), ("b", "A", [TimedToken("ÜBER", 3661.5, 3661.51, 1.0)])]
     write_ctm(rows, tmp_path / "x" / "words.ctm")
@@ -31,37 +31,37 @@ def test_the_form_is_kaldis(tmp_path):
     ]
 
 
-def test_tokens_are_taken_one_by_one(tmp_path, monkeypatch):
+def test_tokens_are_written_as_they_are_generated(tmp_path, monkeypatch):
     lines = []
 
-    class Written:
-        def writelines(self, found):
-            for line in found:
+    class StubFile:
+        def writelines(self, new_lines):
+            for line in new_lines:
                 lines.append(line)
 
-    monkeypatch.setattr(times, "open_atomically", lambda path: nullcontext(Written()))
-    seen = []
-    tokens = (seen.append(len(lines)) or TimedToken("w", n, n + 1) for n in range(3))
+    monkeypatch.setattr(times, "open_atomically", lambda path: nullcontext(StubFile()))
+    num_lines_written = []
+    tokens = (num_lines_written.append(len(lines)) or TimedToken("w", n, n + 1) for n in range(3))
     write_ctm([("u", "1", tokens)], tmp_path / "x.ctm")
-    assert (seen, len(lines)) == ([0, 1, 2], 3)
+    assert (num_lines_written, len(lines)) == ([0, 1, 2], 3)
 
 
 @given(st.lists(st.tuples(FIELD, FIELD, MILLISECONDS, MILLISECONDS, FIELD, CONFIDENCE)))
-def test_what_is_written_is_read(tmp_path_factory, rows):
+def test_written_entries_are_read_back(tmp_path_factory, rows):
     path = tmp_path_factory.getbasetemp() / "round.ctm"
     entries = [CtmEntry(u, c, s / 1000, d / 1000, t, p) for u, c, s, d, t, p in rows]
     write_ctm(map(row_of, entries), path)
-    found = read_ctm(path)
-    assert [(e.utterance, e.channel, e.token, e.confidence) for e in found] == [
+    read_entries = read_ctm(path)
+    assert [(e.utterance, e.channel, e.token, e.confidence) for e in read_entries] == [
         (e.utterance, e.channel, e.token, e.confidence) for e in entries
     ]
-    for one, other in zip(found, entries, strict=True):
-        assert one.start == pytest.approx(other.start, abs=1e-6)
-        assert one.end == pytest.approx(other.end, abs=1e-6)
+    for actual, expected in zip(read_entries, entries, strict=True):
+        assert actual.start == pytest.approx(expected.start, abs=1e-6)
+        assert actual.end == pytest.approx(expected.end, abs=1e-6)
 
 
 @given(st.lists(st.floats(0.0, 100.0), min_size=2, max_size=20))
-def test_neighbours_still_touch_after_rounding(tmp_path_factory, times):
+def test_adjacent_tokens_stay_adjacent_after_rounding(tmp_path_factory, times):
     path = tmp_path_factory.getbasetemp() / "touch.ctm"
     times = sorted(times)
     pairs = list(pairwise(times))
@@ -119,7 +119,7 @@ def test_a_missing_file_is_named(tmp_path):
         CtmEntry(";;u", "1", 0.0, 0.2, "W"),
     ],
 )
-def test_what_a_line_cannot_hold_is_refused_and_nothing_written(tmp_path, entry):
+def test_an_unwritable_field_is_refused_and_nothing_written(tmp_path, entry):
     with pytest.raises(CtmError):
         write_ctm([("a", "1", [TimedToken("W", 0.0, 1.0)]), row_of(entry)], tmp_path / "a.ctm")
     assert list(tmp_path.iterdir()) == []

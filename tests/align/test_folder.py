@@ -132,15 +132,15 @@ def table(out):
 
 
 def errors(out, starts):
-    """Differences in seconds between the words' true and found starts."""
-    found = {name: [] for name in starts}
+    """Differences in seconds between the aligned and the true starts of words."""
+    aligned_starts = {name: [] for name in starts}
     for entry in read_ctm(out / "words.ctm"):
-        found[entry.utterance].append(entry.start)
-    return np.concatenate([np.subtract(found[name], starts[name]) for name in starts])
+        aligned_starts[entry.utterance].append(entry.start)
+    return np.concatenate([np.subtract(aligned_starts[name], starts[name]) for name in starts])
 
 
 @pytest.mark.parametrize(("rate", "channels"), [(16000, 1), (44100, 2), (8000, 1)])
-def test_words_are_found_where_they_are(bundle, corpus, tmp_path, rate, channels):
+def test_aligned_words_start_at_their_true_times(bundle, corpus, tmp_path, rate, channels):
     audio, text, starts = corpus({f"s/u{i}": sentence(i + 40) for i in range(3)}, rate, channels)
     outcomes = align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "out")
     assert [o.status for o in outcomes] == ["ok"] * 3
@@ -155,9 +155,9 @@ def test_words_are_found_where_they_are(bundle, corpus, tmp_path, rate, channels
     spelled = [e.token for e in phones if e.token != "SIL"]
     assert spelled == [p for e in words for p in LEXICON[e.token][0]]
     for name in starts:
-        mine = [e for e in phones if e.utterance == name]
-        assert mine[0].start == 0
-        assert all(a.end == pytest.approx(b.start) for a, b in itertools.pairwise(mine))
+        utterance_phones = [e for e in phones if e.utterance == name]
+        assert utterance_phones[0].start == 0
+        assert all(a.end == pytest.approx(b.start) for a, b in itertools.pairwise(utterance_phones))
         grid = (tmp_path / f"out/textgrid/{name}.TextGrid").read_text(encoding="utf-8")
         assert 'name = "words"' in grid
         assert 'name = "phones"' in grid
@@ -169,28 +169,28 @@ def test_words_are_found_where_they_are(bundle, corpus, tmp_path, rate, channels
     ]
 
 
-def test_the_result_is_compared_with_a_reference(bundle, corpus, tmp_path):
+def test_alignment_is_compared_with_a_reference(bundle, corpus, tmp_path):
     audio, text, _ = corpus({"a": sentence(81), "b": sentence(82)})
     arguments = ["align", "--model", bundle, "--audio-dir", audio, "--text", text]
     arguments = [*map(str, arguments), "--out", str(tmp_path / "out")]
     assert CliRunner().invoke(main, arguments).exit_code == 0
-    late = [
+    shifted = [
         (e.utterance, e.channel, [TimedToken(e.token, e.start + 0.03, e.end + 0.03)])
         for e in read_ctm(tmp_path / "out/words.ctm")
     ]
-    write_ctm(late, tmp_path / "late.ctm")
+    write_ctm(shifted, tmp_path / "late.ctm")
     result = CliRunner().invoke(main, [*arguments, "--reference", str(tmp_path / "late.ctm")])
     assert result.exit_code == 0
     assert "words compared: 12\n" in result.output
     assert "boundaries, median absolute difference in ms: 30.0\n" in result.output
-    # A reference that cannot be read is told of before anything is aligned.
-    before = (tmp_path / "out/table.tsv").stat().st_mtime_ns
+    # An unreadable reference is an error before anything is aligned.
+    modified_ns = (tmp_path / "out/table.tsv").stat().st_mtime_ns
     result = CliRunner().invoke(main, [*arguments, "--reference", str(tmp_path / "none.ctm")])
     assert (result.exit_code, "none.ctm: no such file" in result.output) == (1, True)
-    assert (tmp_path / "out/table.tsv").stat().st_mtime_ns == before
+    assert (tmp_path / "out/table.tsv").stat().st_mtime_ns == modified_ns
 
 
-def test_what_fails_is_named_and_the_rest_is_aligned(bundle, corpus, tmp_path):
+def test_failures_are_named_and_other_recordings_aligned(bundle, corpus, tmp_path):
     texts = {name: sentence(i + 60) for i, name in enumerate(("good", "cut", "long", "mute"))}
     audio, text, starts = corpus(texts)
     (audio / "cut.wav").write_bytes(b"no audio")
@@ -226,20 +226,20 @@ def test_what_fails_is_named_and_the_rest_is_aligned(bundle, corpus, tmp_path):
     assert list((tmp_path / "out").rglob("*.TextGrid")) == []
 
 
-def test_no_name_leads_out_of_the_results(bundle, corpus, tmp_path):
-    """A folder called `..` but for a space that names lose, and a planted link."""
+def test_no_utterance_name_leads_outside_the_output_folder(bundle, corpus, tmp_path):
+    """A folder whose name becomes `..` without its white space, and a planted link."""
     texts = {name: sentence(i + 70) for i, name in enumerate(("\xa0../up", "away/u"))}
     audio, _, _ = corpus(texts)
     for name, words in texts.items():
         (audio / f"{name}.txt").write_text(" ".join(words))
-    out, other = tmp_path / "out", tmp_path / "other"
+    out, outside = tmp_path / "out", tmp_path / "other"
     (out / "textgrid").mkdir(parents=True)
-    (out / "textgrid/away").symlink_to(other)
+    (out / "textgrid/away").symlink_to(outside)
     outcomes = align_folder(GmmAlignerFiles.find(bundle), audio, audio, out)
     assert {o.utterance: o.status for o in outcomes} == {"../up": "ok", "away/u": "failed"}
     assert "lies outside" in next(o.reason for o in outcomes if o.status == "failed")
     assert list(tmp_path.rglob("*.TextGrid")) == [out / "textgrid/up.TextGrid"]
-    assert not other.exists()
+    assert not outside.exists()
 
 
 def test_words_outside_the_lexicon_are_guessed(bundle, corpus, tmp_path):
@@ -257,7 +257,7 @@ def test_words_outside_the_lexicon_are_guessed(bundle, corpus, tmp_path):
     assert np.abs(errors(tmp_path / "out", starts)[:2]).max() < 0.1
 
 
-def test_words_in_brackets_are_not_said(bundle, corpus, tmp_path):
+def test_words_in_brackets_are_not_aligned(bundle, corpus, tmp_path):
     audio, text, _ = corpus({"u": ["BED", "ACE"], "v": ["BED"]})
     text.write_text("u <s> bed [noise] ace & </s>\nv <unk>\n")
     align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "out")
@@ -269,16 +269,16 @@ def test_words_in_brackets_are_not_said(bundle, corpus, tmp_path):
     }
 
 
-def test_text_is_matched_as_given_by_a_bundle_that_was_made_so(bundle, corpus, tmp_path):
+def test_an_as_given_bundle_matches_text_without_normalisation(bundle, corpus, tmp_path):
     """Words in small letters with a dot, a tag that has a pronunciation, and a word in capitals."""
-    given = shutil.copytree(bundle, tmp_path / "given") / "aligner/lang"
-    known = Lang.load(given)
-    words = {f"{word.lower()}.": known.lexicon[word] for word in known.vocabulary}
-    lexicon = Lexicon(words | {"[ace]": known.lexicon["ACE"]})
-    replace(Lang.of(lexicon), normaliser="as-given").save(given)
+    lang_folder = shutil.copytree(bundle, tmp_path / "as_given") / "aligner/lang"
+    lang = Lang.load(lang_folder)
+    words = {f"{word.lower()}.": lang.lexicon[word] for word in lang.vocabulary}
+    lexicon = Lexicon(words | {"[ace]": lang.lexicon["ACE"]})
+    replace(Lang.of(lexicon), normaliser="as-given").save(lang_folder)
     audio, text, starts = corpus({"u": ["BED", "ACE", "BED"], "v": ["BED"]})
     text.write_text("u bed. [ace] bed. [noise]\nv BED\n")
-    align_folder(GmmAlignerFiles.find(tmp_path / "given"), audio, text, tmp_path / "out")
+    align_folder(GmmAlignerFiles.find(tmp_path / "as_given"), audio, text, tmp_path / "out")
     words = read_ctm(tmp_path / "out/words.ctm")
     assert [entry.token for entry in words] == ["bed.", "[ace]", "bed.", "BED"]
     assert np.abs(errors(tmp_path / "out", starts)[:3]).max() < 0.1
@@ -293,19 +293,19 @@ def test_a_word_that_nobody_can_guess_is_noise(bundle, corpus, tmp_path):
     assert [e.token for e in read_ctm(tmp_path / "out/words.ctm")] == ["BED", "XYLOPHONE", "ACE"]
 
 
-def test_right_words_have_more_confidence_than_wrong_ones(bundle, corpus, tmp_path):
+def test_correct_words_have_higher_confidence_than_wrong_ones(bundle, corpus, tmp_path):
     texts = {f"u{i}": sentence(i + 80) for i in range(4)}
     audio, text, _ = corpus(texts)
-    right = align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "right")
+    correct = align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "right")
     swap = dict(zip(WORDS, [*WORDS[1:], WORDS[0]], strict=True))
     text.write_text("".join(f"{n} {' '.join(swap[x] for x in w)}\n" for n, w in texts.items()))
     wrong = align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "wrong")
-    assert min(o.confidence for o in right) > 2 * max(o.confidence for o in wrong if o.aligned)
+    assert min(o.confidence for o in correct) > 2 * max(o.confidence for o in wrong if o.aligned)
     one_wrong = [*texts["u0"][:2], swap[texts["u0"][2]], *texts["u0"][3:]]
     text.write_text(f"u0 {' '.join(one_wrong)}\n")
     align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "one")
-    sure = [e.confidence for e in read_ctm(tmp_path / "one/words.ctm")]
-    assert sure.index(min(sure)) == 2
+    confidences = [e.confidence for e in read_ctm(tmp_path / "one/words.ctm")]
+    assert confidences.index(min(confidences)) == 2
 
 
 def test_results_do_not_depend_on_jobs(bundle, corpus, tmp_path):
@@ -345,9 +345,9 @@ def test_statistics_are_released_with_the_last_recording_of_a_speaker():
     transforms = estimate_speaker_transforms(speakers, statistics_of_recordings())
     numbers = {"a": [0, 1], "b": [2, 7], "c": [4], "d": [5], "e": [6], "f": [8]}
     assert transforms.keys() == numbers.keys()
-    for speaker, (first, *others) in numbers.items():
+    for speaker, (first, *later_numbers) in numbers.items():
         total = fmllr_statistics(first)
-        for number in others:
+        for number in later_numbers:
             total.add(fmllr_statistics(number))
         expected, gain = estimate_fmllr(total)
         assert gain > 0
@@ -357,27 +357,29 @@ def test_statistics_are_released_with_the_last_recording_of_a_speaker():
 
 def test_speakers_are_adapted_to(bundle, corpus, tmp_path):
     audio, text, starts = corpus({f"s/u{i}": sentence(i + 20, 8) for i in range(3)})
-    plain = align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "plain")
+    unadapted = align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "plain")
     adapted = align_folder(
         GmmAlignerFiles.find(bundle.parent / "adapting"), audio, text, tmp_path / "adapted"
     )
-    assert [o.confidence for o in adapted] != [o.confidence for o in plain]
+    assert [o.confidence for o in adapted] != [o.confidence for o in unadapted]
     assert np.abs(errors(tmp_path / "adapted", starts)).max() < 0.1
     # Too little speech of each: no transform.
     (tmp_path / "utt2spk").write_text("".join(f"s/u{i} speaker{i}\n" for i in range(3)))
-    alone = [
+    single_utterances = [
         align_folder(
             GmmAlignerFiles.find(model), audio, text, tmp_path / name, tmp_path / "utt2spk"
         )
         for name, model in (("p", bundle), ("a", bundle.parent / "adapting"))
     ]
-    assert [o.confidence for o in alone[0]] == pytest.approx([o.confidence for o in alone[1]])
+    assert [o.confidence for o in single_utterances[0]] == pytest.approx(
+        [o.confidence for o in single_utterances[1]]
+    )
 
 
 def test_the_bundle_can_be_moved_and_others_are_refused(bundle, tmp_path):
     moved = tmp_path / "elsewhere"
     shutil.copytree(bundle / "aligner", moved)
-    assert not GmmAlignerFiles(moved).adapts
+    assert not GmmAlignerFiles(moved).needs_speakers
     assert GmmAligner(moved).frontend.config == FRONTEND
     assert "ZOO" not in Lang.load(moved / "lang").lexicon
     settings = Path(moved / "lang/lang.json")
@@ -389,13 +391,13 @@ def test_the_bundle_can_be_moved_and_others_are_refused(bundle, tmp_path):
 
 
 @pytest.mark.parametrize("channel", [1, 2])
-def test_one_channel_is_aligned_as_a_file_of_its_own(bundle, corpus, tmp_path, channel):
+def test_one_channel_is_aligned_like_a_mono_file(bundle, corpus, tmp_path, channel):
     audio, text, _ = corpus({"call": sentence(40)})
     mono, rate = soundfile.read(audio / "call.wav", dtype="int16")
     arguments = ["align", "--model", str(bundle), "--audio-dir", str(audio), "--text", str(text)]
     CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "mono")])
-    other = (3000 * np.random.default_rng(0).standard_normal(len(mono))).astype("int16")
-    sides = (mono, other) if channel == 1 else (other, mono)
+    noise = (3000 * np.random.default_rng(0).standard_normal(len(mono))).astype("int16")
+    sides = (mono, noise) if channel == 1 else (noise, mono)
     soundfile.write(audio / "call.wav", np.stack(sides, axis=1), rate)
     arguments += ["--channel", str(channel), "--out", str(tmp_path / "stereo")]
     assert CliRunner().invoke(main, arguments).exit_code == 0

@@ -23,7 +23,7 @@ def write(training, speech, tmp_path_factory):
     return run
 
 
-def test_holds_what_the_adapted_system_sees(write, training):
+def test_store_holds_the_adapted_systems_features(write, training):
     features = training.system("sat").features
     store = FeatureStore(write(jobs=1))
     assert store.shards == features.store.shards
@@ -36,7 +36,7 @@ def test_holds_what_the_adapted_system_sees(write, training):
         assert store.speaker(utterance) == features.speaker(utterance)
 
 
-def test_without_transforms_holds_what_lda_and_mllt_give(training, speech, tmp_path):
+def test_without_transforms_store_holds_lda_and_mllt_features(training, speech, tmp_path):
     features = training.system("lda_mllt").features
     write_gmm_features(training.system("lda_mllt"), tmp_path)
     store = FeatureStore(tmp_path)
@@ -61,16 +61,16 @@ def test_rate_and_shift_are_those_of_the_cepstra(training, speech, tmp_path):
 
 
 def test_files_do_not_depend_on_jobs(write):
-    one, two = write(jobs=1), write(jobs=2)
-    names = sorted(p.relative_to(one) for p in one.rglob("*") if p.is_file())
-    assert names == sorted(p.relative_to(two) for p in two.rglob("*") if p.is_file())
-    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
+    serial, parallel = write(jobs=1), write(jobs=2)
+    names = sorted(p.relative_to(serial) for p in serial.rglob("*") if p.is_file())
+    assert names == sorted(p.relative_to(parallel) for p in parallel.rglob("*") if p.is_file())
+    assert all((serial / name).read_bytes() == (parallel / name).read_bytes() for name in names)
 
 
 def test_the_running_mean_is_that_of_the_adapted_features(write, training):
     path = write(jobs=1)
     store, normaliser = FeatureStore(path), estimate_normaliser(FeatureStore(path))
-    normalised = [normaliser.apply(store.load(u), store.state(u)) for u in store.ids]
+    normalised = [normaliser.apply(store.load(u), store.cmn_state(u)) for u in store.ids]
     frames = torch.cat(normalised)
     torch.testing.assert_close(frames.mean(0), torch.zeros(5), rtol=0, atol=1e-4)
     torch.testing.assert_close(frames.std(0), torch.ones(5), rtol=0, atol=1e-2)

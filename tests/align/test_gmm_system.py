@@ -17,22 +17,22 @@ from toolkit.kaldi.features import cuts_without_audio
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 
 
-def assert_same(system, other, utterance="bert-02"):
+def assert_same(system, reloaded, utterance="bert-02"):
     x = system.features.load(utterance)
-    assert torch.equal(other.features.load(utterance), x)
-    assert torch.equal(other.gmm.log_likelihoods(x), system.gmm.log_likelihoods(x))
-    assert other.senones.topology == system.senones.topology
-    assert torch.equal(other.senones.table, system.senones.table)
-    assert other.features.transforms.keys() == system.features.transforms.keys()
+    assert torch.equal(reloaded.features.load(utterance), x)
+    assert torch.equal(reloaded.gmm.log_likelihoods(x), system.gmm.log_likelihoods(x))
+    assert reloaded.senones.topology == system.senones.topology
+    assert torch.equal(reloaded.senones.table, system.senones.table)
+    assert reloaded.features.transforms.keys() == system.features.transforms.keys()
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_system_comes_back_from_disk(training, name, tmp_path):
+def test_a_saved_system_loads_unchanged(training, name, tmp_path):
     system = training.system(name)
     system.save(tmp_path)
-    again = GmmSystem.load(tmp_path, system.features.path)
-    assert again.features.transforms == {}  # they are the speakers', not the system's
-    assert_same(system, again.adapted(system.features.transforms))
+    loaded = GmmSystem.load(tmp_path, system.features.path)
+    assert loaded.features.transforms == {}  # they are the speakers', not the system's
+    assert_same(system, loaded.adapted(system.features.transforms))
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (training.root / name / path.name).read_bytes()
 
@@ -55,19 +55,19 @@ def test_features_are_named_in_words(training):
 
 
 @pytest.mark.parametrize("adapted", [False, True])
-def test_a_scorer_scores_what_the_system_does(training, speech, adapted):
+def test_scorer_and_system_give_the_same_scores(training, speech, adapted):
     folder = training.root / "sat"
     scorer = GmmScorer(folder, speech.cepstra, folder / "fmllr.safetensors" if adapted else None)
     system = training.system("sat")
     if not adapted:
         system = system.adapted({})
-    for again in (scorer, pickle.loads(pickle.dumps(scorer))):
+    for scorer_copy in (scorer, pickle.loads(pickle.dumps(scorer))):
         x = system.features.load("carl-01")
-        scores = again.log_likelihoods("carl-01")
+        scores = scorer_copy.log_likelihoods("carl-01")
         assert torch.equal(scores, system.gmm.log_likelihoods(x))
-        some = torch.tensor([3, 0, 11])
-        torch.testing.assert_close(again.scores_of("carl-01", some).dense(), scores[:, some])
-        assert again.store.ids == list(speech.transcripts)
+        pdfs = torch.tensor([3, 0, 11])
+        torch.testing.assert_close(scorer_copy.scores_of("carl-01", pdfs).dense(), scores[:, pdfs])
+        assert scorer_copy.store.ids == list(speech.transcripts)
     assert len(pickle.dumps(scorer)) < 1000
     assert not torch.equal(scores, training.system("lda_mllt").gmm.log_likelihoods(x))
 

@@ -36,7 +36,7 @@ def test_equal_alignment_is_even_and_complete(compiler):
     assert len(compiler.equal_alignment(["A"], 6)) == 0
 
 
-def test_a_graph_knows_the_pdfs_of_its_transcript_alone(compiler):
+def test_a_graph_has_only_the_pdfs_of_its_transcript(compiler):
     graph = compiler.compile(["A"])
     first = TOPOLOGY.state_id(LANG.phones["AA"], 0)
     assert graph.pdfs.tolist() == [0, 1, first, first + 1, first + 2]
@@ -46,26 +46,27 @@ def test_a_graph_knows_the_pdfs_of_its_transcript_alone(compiler):
     assert unknown.pdfs.tolist() == [0, 1, 2, 3]  # silence and spoken noise
 
 
-def test_an_open_end_may_be_anywhere(compiler):
+def test_an_open_ended_graph_may_end_in_any_state(compiler):
     first = TOPOLOGY.state_id(LANG.phones["AA"], 0)
     spoken = [first, first + 1, first + 2]
-    heard = [*spoken, *spoken, first + 3, first + 4]  # BB's last state is missing
+    frame_states = [*spoken, *spoken, first + 3, first + 4]  # BB's last state is missing
 
     def aligned(frames, open_end):
         graph = compiler.compile(["A", "AB"], open_end)
         scores = torch.full((frames, len(graph.pdfs)), -9.0)
-        scores[range(frames), torch.searchsorted(graph.pdfs, torch.tensor(heard[:frames]))] = 0.0
-        (found,) = force_align([scores], [graph], compiler.senones, AlignConfig())
-        return found and found.states.tolist()
+        columns = torch.searchsorted(graph.pdfs, torch.tensor(frame_states[:frames]))
+        scores[range(frames), columns] = 0.0
+        (alignment,) = force_align([scores], [graph], compiler.senones, AlignConfig())
+        return alignment and alignment.states.tolist()
 
     for frames in range(1, 9):
-        assert aligned(frames, open_end=True) == heard[:frames]
+        assert aligned(frames, open_end=True) == frame_states[:frames]
     assert [aligned(frames, open_end=False) for frames in range(1, 6)] == [None] * 5
-    assert aligned(8, open_end=False) not in (None, heard)
+    assert aligned(8, open_end=False) not in (None, frame_states)
 
 
 def test_a_compiler_survives_pickling_after_use(compiler):
     graph = compiler.compile(["A", "AB"])
-    again = pickle.loads(pickle.dumps(compiler)).compile(["A", "AB"])
-    assert dump_fst(graph.fst) == dump_fst(again.fst)
-    assert graph.pdfs.tolist() == again.pdfs.tolist()
+    graph_of_copy = pickle.loads(pickle.dumps(compiler)).compile(["A", "AB"])
+    assert dump_fst(graph.fst) == dump_fst(graph_of_copy.fst)
+    assert graph.pdfs.tolist() == graph_of_copy.pdfs.tolist()

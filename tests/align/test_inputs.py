@@ -25,16 +25,16 @@ def test_names_are_paths_or_stems(folder, tmp_path):
     audio = folder("x.wav", "ann/y.FLAC", "ann/z.v2.mp3", "bob/y2.ogg", "notes.pdf", ".x.wav")
     text = tmp_path / "text"
     text.write_text("x one\nann/y two words\nz.v2 three\n\ny2\tfour  five \n")
-    found = by_name(read_inputs(audio, text))
-    assert {u: r.text for u, r in found.items()} == {
+    recordings = by_name(read_inputs(audio, text))
+    assert {u: r.text for u, r in recordings.items()} == {
         "ann/y": "two words",
         "x": "one",
         "y2": "four  five",
         "z.v2": "three",
     }
-    assert [r.audio.name for r in found.values()] == ["y.FLAC", "x.wav", "y2.ogg", "z.v2.mp3"]
-    assert all(not r.fault for r in found.values())
-    assert {u: r.speaker for u, r in found.items()} == {
+    assert [r.audio.name for r in recordings.values()] == ["y.FLAC", "x.wav", "y2.ogg", "z.v2.mp3"]
+    assert all(not r.fault for r in recordings.values())
+    assert {u: r.speaker for u, r in recordings.items()} == {
         "ann/y": "ann",
         "x": "x",
         "y2": "bob",
@@ -42,58 +42,58 @@ def test_names_are_paths_or_stems(folder, tmp_path):
     }
 
 
-def test_nothing_is_dropped(folder, tmp_path):
+def test_unmatched_audio_and_texts_become_faults(folder, tmp_path):
     audio = folder("x.wav", "a/y.wav", "b/y.wav", "silent.wav")
     text = tmp_path / "text"
     text.write_text("x one\ny two\ngone three\n")
-    found = by_name(read_inputs(audio, text))
-    assert sorted(found) == ["gone", "silent", "x", "y"]
-    assert "no audio" in found["gone"].fault
-    assert "several" in found["y"].fault
-    assert "a/y.wav" in found["y"].fault
-    assert "no text" in found["silent"].fault
-    assert not found["x"].fault
+    recordings = by_name(read_inputs(audio, text))
+    assert sorted(recordings) == ["gone", "silent", "x", "y"]
+    assert "no audio" in recordings["gone"].fault
+    assert "several" in recordings["y"].fault
+    assert "a/y.wav" in recordings["y"].fault
+    assert "no text" in recordings["silent"].fault
+    assert not recordings["x"].fault
 
 
-def test_a_text_that_is_not_utf8_stops_its_own_recording_alone(folder, tmp_path):
+def test_a_text_that_is_not_utf8_faults_only_its_recording(folder, tmp_path):
     audio = folder("a.wav", "b.wav", "c.wav")
     texts = tmp_path / "texts"
     texts.mkdir()
     (texts / "a.txt").write_bytes("Tür".encode("cp1252"))
     (texts / "b.lab").write_bytes("Tür".encode("utf-16"))
     (texts / "c.txt").write_bytes("Tür".encode())
-    found = by_name(read_inputs(audio, texts))
-    assert rf"{texts / 'a.txt'}:1: `T\xfcr`" in found["a"].fault
-    assert "iconv" in found["a"].fault
-    assert [(found[name].text, found[name].fault) for name in "bc"] == [("Tür", "")] * 2
+    recordings = by_name(read_inputs(audio, texts))
+    assert rf"{texts / 'a.txt'}:1: `T\xfcr`" in recordings["a"].fault
+    assert "iconv" in recordings["a"].fault
+    assert [(recordings[name].text, recordings[name].fault) for name in "bc"] == [("Tür", "")] * 2
     lines = tmp_path / "text"
     lines.write_bytes(b"a T\xfcr\n" + "b Tür\nc Tür\n".encode())
-    found = by_name(read_inputs(audio, lines))
-    assert rf"{lines}:1 is not UTF-8: `a T\xfcr`" in found["a"].fault
-    assert "iconv" not in found["a"].fault
-    assert [(found[name].text, found[name].fault) for name in "bc"] == [("Tür", "")] * 2
+    recordings = by_name(read_inputs(audio, lines))
+    assert rf"{lines}:1 is not UTF-8: `a T\xfcr`" in recordings["a"].fault
+    assert "iconv" not in recordings["a"].fault
+    assert [(recordings[name].text, recordings[name].fault) for name in "bc"] == [("Tür", "")] * 2
 
 
-def test_a_film_is_audio_unless_audio_of_its_name_is_beside_it(folder, tmp_path):
+def test_a_video_is_used_unless_an_audio_file_has_its_name(folder, tmp_path):
     audio = folder("x.wav", "x.mp4", "ann/y.M4A")
     (tmp_path / "text").write_text("ann/y two\nx three\n")
-    found = by_name(read_inputs(audio, tmp_path / "text"))
-    assert {name: one.audio for name, one in found.items()} == {
+    recordings = by_name(read_inputs(audio, tmp_path / "text"))
+    assert {name: recording.audio for name, recording in recordings.items()} == {
         "ann/y": audio / "ann/y.M4A",
         "x": audio / "x.wav",
     }
-    assert not any(one.fault for one in found.values())
+    assert not any(recording.fault for recording in recordings.values())
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "test.jsonl"])
-def test_tables_and_manifests_are_no_texts(folder, tmp_path, name):
+def test_tables_and_manifests_are_refused_as_texts(folder, tmp_path, name):
     audio = folder("x.wav")
     (tmp_path / name).write_text('{"id": "x"}\n')
     with pytest.raises(InputError, match="is a table or a manifest: give lines of"):
         read_inputs(audio, tmp_path / name)
 
 
-def test_many_recordings_of_one_folder_are_said_to_be_one_speakers(folder, tmp_path, caplog):
+def test_many_recordings_of_one_folder_count_as_one_speaker_with_a_note(folder, tmp_path, caplog):
     audio = folder(*(f"all/{n}.wav" for n in range(10)))
     text, speakers = tmp_path / "text", tmp_path / "utt2spk"
     text.write_text("".join(f"{n} one\n" for n in range(10)))
@@ -105,33 +105,33 @@ def test_many_recordings_of_one_folder_are_said_to_be_one_speakers(folder, tmp_p
     assert "all 10 recordings count as one speaker's" in caplog.text
 
 
-def test_a_name_that_differs_in_its_separators_is_pointed_out(folder, tmp_path):
+def test_a_name_with_other_separators_is_suggested(folder, tmp_path):
     audio = folder("Іван/019.wav", "ann/1.wav")
     text = tmp_path / "text"
     text.write_text("Іван-019 one\nann-2 two\n", encoding="utf-8")
-    found = by_name(read_inputs(audio, text))
-    assert found["Іван-019"].fault.endswith("there is Іван/019: is it meant?")
-    assert "meant" not in found["ann-2"].fault
+    recordings = by_name(read_inputs(audio, text))
+    assert recordings["Іван-019"].fault.endswith("there is Іван/019: is it meant?")
+    assert "meant" not in recordings["ann-2"].fault
 
 
 def test_a_folder_of_texts_beside_the_audio(folder, tmp_path):
     audio = folder("a/one two.wav", "a/three.wav", "a/one two.TextGrid")
     (audio / "a/one two.txt").write_text("Hello,\nworld\n", encoding="utf-8")
     (audio / "a/three.lab").write_text("\ufeffagain", encoding="utf-8")
-    found = by_name(read_inputs(audio, audio))
-    assert {u: r.text for u, r in found.items()} == {
+    recordings = by_name(read_inputs(audio, audio))
+    assert {u: r.text for u, r in recordings.items()} == {
         "a/one_two": "Hello, world",
         "a/three": "again",
     }
-    assert found["a/one_two"].audio == audio / "a/one two.wav"
+    assert recordings["a/one_two"].audio == audio / "a/one two.wav"
 
 
-def test_a_list_of_speakers_goes_before_folders(folder, tmp_path):
+def test_a_speaker_list_overrides_folder_names(folder, tmp_path):
     audio = folder("a/x.wav", "a/y.wav")
     (tmp_path / "text").write_text("x one\ny two\n")
     (tmp_path / "utt2spk").write_text("x Ann\n")
-    found = by_name(read_inputs(audio, tmp_path / "text", tmp_path / "utt2spk"))
-    assert [found["x"].speaker, found["y"].speaker] == ["Ann", "a"]
+    recordings = by_name(read_inputs(audio, tmp_path / "text", tmp_path / "utt2spk"))
+    assert [recordings["x"].speaker, recordings["y"].speaker] == ["Ann", "a"]
 
 
 def test_a_speaker_may_be_listed_under_the_stem_or_the_path(folder, tmp_path):
@@ -152,28 +152,28 @@ def test_unusable_texts_are_refused(folder, tmp_path, content, message):
         read_inputs(folder("x.wav"), tmp_path / "text")
 
 
-def test_names_that_white_space_alone_tells_apart_concern_these_files_alone(folder, tmp_path):
+def test_names_that_differ_only_in_white_space_fault_only_these_files(folder, tmp_path):
     audio = folder("acoustic corpus.wav", "acoustic_corpus.wav", "c.wav")
     for name in ("acoustic corpus", "acoustic_corpus", "c"):
         (audio / f"{name}.lab").write_text("one")
-    one, other, good = read_inputs(audio, audio)
-    assert one.utterance == other.utterance == "acoustic_corpus"
-    assert "2 recordings would be called acoustic_corpus: rename one" in one.fault
-    assert other.fault == one.fault
-    assert (good.utterance, good.fault) == ("c", "")
+    first, second, unique = read_inputs(audio, audio)
+    assert first.utterance == second.utterance == "acoustic_corpus"
+    assert "2 recordings would be called acoustic_corpus: rename one" in first.fault
+    assert second.fault == first.fault
+    assert (unique.utterance, unique.fault) == ("c", "")
 
 
-def test_no_folder_of_audio_is_refused(tmp_path):
+def test_a_missing_audio_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
         read_inputs(tmp_path / "none", tmp_path)
 
 
-def test_names_of_the_same_files_concern_these_alone(folder, tmp_path):
+def test_names_that_share_an_output_path_fault_only_these_files(folder, tmp_path):
     audio = folder("\xa0../x.wav", "x.wav", "y.wav")
-    found = by_name(read_inputs(audio, _texts_of(tmp_path, audio)))
+    recordings = by_name(read_inputs(audio, _texts_of(tmp_path, audio)))
     for name in ("x", "../x"):
-        assert "would be at one place: rename one" in found[name].fault
-    assert not found["y"].fault
+        assert "would be at one place: rename one" in recordings[name].fault
+    assert not recordings["y"].fault
 
 
 def _texts_of(tmp_path, audio):
@@ -184,18 +184,18 @@ def _texts_of(tmp_path, audio):
     return tmp_path / "texts"
 
 
-def test_names_with_spaces_are_those_that_transcribe_writes(folder, tmp_path):
+def test_names_with_spaces_match_those_that_transcribe_writes(folder, tmp_path):
     audio = folder("my talk.wav", "day one/b c.wav", "day one/d.wav")
     text, speakers = tmp_path / "text", tmp_path / "speakers"
     text.write_text("my_talk one\nday_one/b_c two\nd three\n")
     speakers.write_text("my_talk ann\nday_one/b_c bob\nd eve\n")
-    found = read_inputs(audio, text, speakers)
-    assert [(r.utterance, r.text, r.speaker, r.fault) for r in found] == [
+    recordings = read_inputs(audio, text, speakers)
+    assert [(r.utterance, r.text, r.speaker, r.fault) for r in recordings] == [
         ("d", "three", "eve", ""),
         ("day_one/b_c", "two", "bob", ""),
         ("my_talk", "one", "ann", ""),
     ]
-    assert [r.audio.name for r in found] == ["d.wav", "b c.wav", "my talk.wav"]
+    assert [r.audio.name for r in recordings] == ["d.wav", "b c.wav", "my talk.wav"]
     folder("my_talk.wav")
-    (both,) = [r for r in read_inputs(audio, text) if r.utterance == "my_talk"]
-    assert "several audio files of this name" in both.fault
+    (ambiguous,) = [r for r in read_inputs(audio, text) if r.utterance == "my_talk"]
+    assert "several audio files of this name" in ambiguous.fault

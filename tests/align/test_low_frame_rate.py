@@ -1,4 +1,4 @@
-"""Low-rate senones, their targets counted out phone by phone."""
+"""Low-rate senones; their targets are checked phone by phone."""
 
 import itertools
 
@@ -18,7 +18,7 @@ LOST = "anna-04"
 
 @pytest.fixture(scope="module")
 def alignments(speech, tmp_path_factory):
-    """What was drawn, in the form of an alignment of the corpus in which one utterance failed."""
+    """The true alignments as an alignment store in which one utterance failed."""
     folder = tmp_path_factory.mktemp("ali")
     for number, ids in enumerate(FeatureStore(speech.cepstra).shards):
         states = {u: speech.states[u] for u in ids if u != LOST}
@@ -28,7 +28,7 @@ def alignments(speech, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tied(training, speech, alignments, tmp_path_factory):
+def low_rate_senones(training, speech, alignments, tmp_path_factory):
     out = tmp_path_factory.mktemp("senones")
     facts = build_low_rate_senones(
         training.root / "sat", speech.cepstra, alignments, CONFIG, out, jobs=1
@@ -54,24 +54,26 @@ def expected_targets(topology, tree, states):
     return targets
 
 
-def test_targets_are_the_trees_answers_one_by_one(tied, speech, alignments):
-    out, facts = tied
+def test_targets_are_the_trees_senones(low_rate_senones, speech, alignments):
+    out, facts = low_rate_senones
     tree, senones = Tree.load(out / "tree.json"), Senones.load(out)
     assert facts["senones"] == senones.num_pdfs == tree.num_pdfs
     assert 12 < tree.num_pdfs <= CONFIG.max_leaves
     targets = LowRateAlignments(AlignmentStore(alignments), speech.topology, senones)
     assert sorted(targets.ids) == sorted(speech.states.keys() - {LOST})
-    seen = set()
+    used_senones = set()
     for utterance in targets.ids:
-        found = targets.load(utterance).tolist()
-        assert found == expected_targets(speech.topology, tree, speech.states[utterance])
-        seen |= {*found}
+        utterance_targets = targets.load(utterance).tolist()
+        assert utterance_targets == expected_targets(
+            speech.topology, tree, speech.states[utterance]
+        )
+        used_senones |= {*utterance_targets}
     silent = {0, 1, 2, 3}  # silence is not split, and noise never heard
-    assert seen | silent == {*range(tree.num_pdfs)}
+    assert used_senones | silent == {*range(tree.num_pdfs)}
 
 
-def test_the_low_rate_tree_asks_for_the_known_context(tied, speech):
-    out, _ = tied
+def test_the_low_rate_tree_asks_for_the_known_context(low_rate_senones, speech):
+    out, _ = low_rate_senones
     senones = Senones.load(out)
     assert senones.topology == speech.topology.at_low_rate()
     a, b = speech.phones["A"], speech.phones["B"]
@@ -81,7 +83,7 @@ def test_the_low_rate_tree_asks_for_the_known_context(tied, speech):
             assert pdfs[a, 1] != pdfs[b, 1]
 
 
-def test_contexts_are_counted_once_for_all_shards(tied, speech, alignments):
+def test_contexts_are_counted_once_for_all_shards(low_rate_senones, speech, alignments):
     topology, contexts = speech.topology, set()
     targets = torch.cat([speech.states[u] for u in AlignmentStore(alignments).ids])
     assert len(targets) == sum(len(s) for u, s in speech.states.items() if u != LOST)
@@ -94,13 +96,13 @@ def test_contexts_are_counted_once_for_all_shards(tied, speech, alignments):
         for i, (phone, frames) in enumerate(zip(owner, lengths, strict=True)):
             onsets = (0, 1) if frames > 3 else (0,)
             contexts |= {(around[i], phone, s, around[i + 2]) for s in onsets}
-    assert tied[1]["contexts"] == len(contexts)
+    assert low_rate_senones[1]["contexts"] == len(contexts)
 
 
-def test_the_tree_does_not_depend_on_jobs(tied, training, speech, alignments, tmp_path):
+def test_the_tree_does_not_depend_on_jobs(low_rate_senones, training, speech, alignments, tmp_path):
     facts = build_low_rate_senones(
         training.root / "sat", speech.cepstra, alignments, CONFIG, tmp_path, jobs=2
     )
-    assert facts == tied[1]
+    assert facts == low_rate_senones[1]
     for name in ("topology.json", "tree.json"):
-        assert (tmp_path / name).read_bytes() == (tied[0] / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (low_rate_senones[0] / name).read_bytes()

@@ -13,16 +13,17 @@ from toolkit.hmm.topology import Topology
 def test_the_means_are_found_from_a_flat_start(training, speech):
     system = training.system("mono")
     frames = torch.cat([system.features.store.load(u) for u in speech.states])
-    names = ("SIL", "A", "B")  # X and Y have no place of their own
-    found, expected = [], []
+    names = ("SIL", "A", "B")  # X and Y have the same mean
+    estimated, expected = [], []
     for name in names:
         phone = speech.phones[name]
         count = speech.topology.num_states(phone)
         states = [speech.topology.state_id(phone, state) for state in range(count)]
-        mine = torch.isin(system.gmm.owner, system.senones.table[states].unique())
-        found.append((system.gmm.weights[mine, None] * system.gmm.means[mine]).sum(0)[:3] / count)
+        phone_gaussians = torch.isin(system.gmm.owner, system.senones.table[states].unique())
+        weights = system.gmm.weights[phone_gaussians, None]
+        estimated.append((weights * system.gmm.means[phone_gaussians]).sum(0)[:3] / count)
         expected.append(torch.tensor(speech.mean("SIL", name, 1)) - frames.mean(0))
-    distances = torch.cdist(torch.stack(found), torch.stack(expected))
+    distances = torch.cdist(torch.stack(estimated), torch.stack(expected))
     assert distances.argmin(1).tolist() == [0, 1, 2]
     assert distances.diagonal().max() < 2.5  # their own places are 8 apart
 
@@ -33,15 +34,15 @@ def test_the_alignment_is_found_from_a_flat_start(training, speech, tmp_path):
         assert data.flat_start_alignment(training.system("mono").features, speech.topology) == []
         flat = [p.load() for p in partitions]
         assert data.realign(training.system("mono")) == []
-        found = [p.load() for p in partitions]
+        realigned = [p.load() for p in partitions]
 
-    def right(aligned):
+    def frame_accuracy(aligned):
         phones = torch.tensor(speech.topology.phone_of_state_id)
         pairs = [(phones[x], phones[speech.states[u]]) for part in aligned for u, x in part.items()]
         return float(torch.cat([a == b for a, b in pairs]).float().mean())
 
-    assert right(flat) < 0.7
-    assert right(found) > 0.85  # measured: 0.62 and 0.91
+    assert frame_accuracy(flat) < 0.7
+    assert frame_accuracy(realigned) > 0.85  # measured: 0.62 and 0.91
 
 
 def test_likelihood_and_gaussians_grow(training, speech):

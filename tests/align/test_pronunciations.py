@@ -1,4 +1,4 @@
-"""Words and silences found again in planted alignments."""
+"""Words and silences recovered from planted alignments."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def utterances(lang):
     )
 
 
-def said(spoken, silences):
+def phones_of(spoken, silences):
     phones = ["SIL"] if silences[0] else []
     for (_, variant), pause in zip(spoken, silences[1:], strict=True):
         phones += [*variant, *(["SIL"] if pause else [])]
@@ -36,29 +36,29 @@ def said(spoken, silences):
 
 @settings(deadline=None)
 @given(utterances(MARKED))
-def test_marked_phones_tell_the_words_apart(utterance):
+def test_position_marked_phones_identify_the_words(utterance):
     spoken, silences = utterance
-    phones = said(*utterance)
+    phones = phones_of(*utterance)
     words = [word if word != "<UNK>" else "unheard" for word, _ in spoken]
-    found = match_words(phones, words, MARKED)
-    assert found is not None
-    assert said(*found) == phones
+    match = match_words(phones, words, MARKED)
+    assert match is not None
+    assert phones_of(*match) == phones
     if "SIL" not in {p for _, variant in spoken for p in variant[1:]}:
-        assert found == (spoken, silences)
+        assert match == (spoken, silences)
 
 
 @settings(deadline=None)
 @given(utterances(PLAIN))
-def test_without_marks_some_way_is_found(utterance):
-    phones = said(*utterance)
+def test_without_marks_a_consistent_match_is_found(utterance):
+    phones = phones_of(*utterance)
     words = [word for word, _ in utterance[0]]
-    found = match_words(phones, words, PLAIN)
-    assert found is not None
-    assert said(*found) == phones
-    assert [word for word, _ in found[0]] == words
+    match = match_words(phones, words, PLAIN)
+    assert match is not None
+    assert phones_of(*match) == phones
+    assert [word for word, _ in match[0]] == words
 
 
-def test_phones_of_other_words():
+def test_phones_of_other_words_do_not_match():
     assert match_words(("a", "b"), ["A"], PLAIN) is None
     assert match_words(("a",), ["A", "A"], PLAIN) is None
     assert match_words(("SIL", "SIL"), [], PLAIN) is None
@@ -76,15 +76,15 @@ def test_planted_alignments_are_counted(tmp_path):
     lengths = torch.Generator().manual_seed(0)
 
     def states(phones):
-        found = []
+        state_ids = []
         for phone in phones:
             number = MARKED.phones[phone]
             for state in range(topology.num_states(number)):
                 frames = int(torch.randint(1, 4, (1,), generator=lengths))
-                found += [topology.state_id(number, state)] * frames
-        return torch.tensor(found)
+                state_ids += [topology.state_id(number, state)] * frames
+        return torch.tensor(state_ids)
 
-    stored = {u: states(said(*spoken)) for u, spoken in planted.items()}
+    stored = {u: states(phones_of(*spoken)) for u, spoken in planted.items()}
     write_shard(tmp_path / "ali.000000.tar", stored, [])
     words = {u: [word for word, _ in spoken] for u, (spoken, _) in planted.items()}
     expected = PronunciationCounts()

@@ -1,4 +1,4 @@
-"""Windows against the alignment of the whole, on synthetic recordings."""
+"""Windowed alignment against the alignment of the whole, on synthetic recordings."""
 
 from types import SimpleNamespace
 
@@ -26,41 +26,43 @@ def align(synthesise, synthetic, config, words=None):
     )
     window = recording.window
 
-    def watched(begin, end, pdfs):
+    def record_size(begin, end, pdfs):
         sizes.append(end - begin)
         return window(begin, end, pdfs)
 
-    recording.window = watched
-    found = align_long(recording, words or synthetic.words, synthesise.compiler, config)
-    return found, sizes
+    recording.window = record_size
+    alignment = align_long(recording, words or synthetic.words, synthesise.compiler, config)
+    return alignment, sizes
 
 
-def assert_equal(found, whole):
-    assert found.phones == whole.phones
-    assert found.phone_frames == whole.phone_frames
-    assert found.word_phones == whole.word_phones
-    assert torch.allclose(found.log_posteriors, whole.log_posteriors, atol=1e-5)
+def assert_equal(alignment, whole):
+    assert alignment.phones == whole.phones
+    assert alignment.phone_frames == whole.phone_frames
+    assert alignment.word_phones == whole.word_phones
+    assert torch.allclose(alignment.log_posteriors, whole.log_posteriors, atol=1e-5)
     # A pause that was cut begins anew: at most three frames in other states for each.
-    speech = torch.tensor(found.phones).repeat_interleave(
-        torch.tensor([*found.phone_frames, found.num_frames]).diff()
+    speech = torch.tensor(alignment.phones).repeat_interleave(
+        torch.tensor([*alignment.phone_frames, alignment.num_frames]).diff()
     )
-    differs = found.states != whole.states
+    differs = alignment.states != whole.states
     assert not (differs & (speech != 1)).any()
 
 
-def starts(found):
-    return torch.tensor([found.phone_frames[p] for p in found.word_phones])
+def starts(alignment):
+    return torch.tensor([alignment.phone_frames[p] for p in alignment.word_phones])
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_windows_give_the_alignment_of_the_whole(synthesise, seed):
+def test_windowed_alignment_equals_whole_alignment(synthesise, seed):
     synthetic = synthesise(150, seed)
-    found, sizes = align(synthesise, synthetic, WINDOWS)
+    alignment, sizes = align(synthesise, synthetic, WINDOWS)
     whole, _ = align(synthesise, synthetic, WHOLE)
-    assert_equal(found, whole)
-    assert float(found.log_likelihoods.sum()) == pytest.approx(float(whole.log_likelihoods.sum()))
+    assert_equal(alignment, whole)
+    assert float(alignment.log_likelihoods.sum()) == pytest.approx(
+        float(whole.log_likelihoods.sum())
+    )
     assert max(sizes) <= WINDOWS.window * 5 // 4 < len(synthetic.scores) // 4
-    assert (starts(found) - torch.tensor(synthetic.starts)).abs().float().mean() < 1
+    assert (starts(alignment) - torch.tensor(synthetic.starts)).abs().float().mean() < 1
 
 
 @pytest.mark.parametrize(
@@ -73,11 +75,11 @@ def test_windows_give_the_alignment_of_the_whole(synthesise, seed):
 )
 def test_long_pauses_do_not_move_words(synthesise, pauses):
     synthetic = synthesise(60, 5, pauses)
-    found, sizes = align(synthesise, synthetic, WINDOWS)
+    alignment, sizes = align(synthesise, synthetic, WINDOWS)
     whole, _ = align(synthesise, synthetic, WHOLE)
-    assert_equal(found, whole)
+    assert_equal(alignment, whole)
     assert max(sizes) <= WINDOWS.longest * 5 // 4
-    assert (starts(found) - torch.tensor(synthetic.starts)).abs().max() < 10
+    assert (starts(alignment) - torch.tensor(synthetic.starts)).abs().max() < 10
 
 
 def test_noise_in_a_long_pause_draws_no_word(synthesise_monophones):
@@ -91,19 +93,19 @@ def test_noise_in_a_long_pause_draws_no_word(synthesise_monophones):
             pdf = synthesise.senones.topology.state_id(phone, state)
             synthetic.scores[frame, pdf] += 10
             frame += 1
-    found, _ = align(synthesise, synthetic, WINDOWS)
-    assert abs(int(starts(found)[20]) - synthetic.starts[20]) < 10
+    alignment, _ = align(synthesise, synthetic, WINDOWS)
+    assert abs(int(starts(alignment)[20]) - synthetic.starts[20]) < 10
 
 
-def test_speech_without_pauses_is_parted_between_words(synthesise):
+def test_speech_without_pauses_is_split_between_words(synthesise):
     synthetic = synthesise(120, 3, chance=0.0)
-    found, sizes = align(synthesise, synthetic, WINDOWS)
+    alignment, sizes = align(synthesise, synthetic, WINDOWS)
     whole, _ = align(synthesise, synthetic, WHOLE)
     assert len(sizes) > 4
-    assert_equal(found, whole)
+    assert_equal(alignment, whole)
 
 
-def test_words_believed_too_late_are_taken_back(synthesise_monophones):
+def test_words_that_a_window_placed_wrongly_are_realigned(synthesise_monophones):
     # The first quarter sounds like silence although the words need nearly all frames: the first
     # window is wrong, which shows at the end.
     synthesise = synthesise_monophones
@@ -116,13 +118,13 @@ def test_words_believed_too_late_are_taken_back(synthesise_monophones):
     scores[: needed // 4, :5] += 4.0
     synthetic = SimpleNamespace(words=words, scores=scores)
     config = LongConfig(window=needed // 2, longest=needed + 100, margin=needed // 20)
-    found, sizes = align(synthesise, synthetic, config)
+    alignment, sizes = align(synthesise, synthetic, config)
     whole, _ = align(synthesise, synthetic, WHOLE)
     assert len(sizes) > 1
-    assert_equal(found, whole)
+    assert_equal(alignment, whole)
 
 
-def test_more_words_than_audio_is_said_to_be_so(synthesise_monophones):
+def test_more_words_than_audio_is_an_error(synthesise_monophones):
     synthetic = synthesise_monophones(60, 2)
     words = synthetic.words * 5
     with pytest.raises(NoPathError, match=r"from .* s on: .* words left need at least"):
@@ -133,15 +135,15 @@ def test_more_words_than_audio_is_said_to_be_so(synthesise_monophones):
 
 def test_words_end_before_pauses(synthesise_monophones):
     synthetic = synthesise_monophones(5, 8, {0: 20, 2: 30, 5: 25}, chance=0.0)
-    found, _ = align(synthesise_monophones, synthetic, WHOLE)
-    ends = [*found.phone_frames[1:], found.num_frames]
-    word_ends = [ends[p - 1] for p in found.word_ends(1)]
-    expected = [*synthetic.starts[1:], found.num_frames - 25]
+    alignment, _ = align(synthesise_monophones, synthetic, WHOLE)
+    ends = [*alignment.phone_frames[1:], alignment.num_frames]
+    word_ends = [ends[p - 1] for p in alignment.word_ends(1)]
+    expected = [*synthetic.starts[1:], alignment.num_frames - 25]
     expected[1] -= 30
     assert word_ends == pytest.approx(expected, abs=3)
 
 
 @pytest.mark.parametrize("wrong", [{"margin": 3000}, {"longest": 10}])
-def test_windows_must_make_sense(wrong):
+def test_invalid_window_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=r"^need 2 \* margin"):
         LongConfig(**wrong)

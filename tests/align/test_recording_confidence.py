@@ -26,14 +26,14 @@ def scores(frames, seed=0):
 
 def test_posteriors_are_scaled_sums_over_the_pdfs_of_a_phone():
     x = scores(7).double()
-    found = PhonePosteriors(SENONES, scale=0.5)(x.float().clone())
+    posteriors = PhonePosteriors(SENONES, scale=0.5)(x.float().clone())
     likelihood = x.exp().reshape(7, 3, 3).sum(2).sqrt()
     expected = likelihood / likelihood.sum(1, keepdim=True)
-    assert torch.allclose(found[:, 1:].double(), expected, atol=1e-6)
-    assert found[:, 0].tolist() == [0.0] * 7
+    assert torch.allclose(posteriors[:, 1:].double(), expected, atol=1e-6)
+    assert posteriors[:, 0].tolist() == [0.0] * 7
 
 
-def test_variants_of_a_phone_count_as_one():
+def test_variants_of_a_phone_are_summed():
     topology = Topology(("SIL", "AH0", "AH1", "B"), ("SIL",), states=1, silence_states=1)
     leaves = [Root((phone,), 0, Leaf(phone - 1, 0)) for phone in (1, 2, 3, 4)]
     posteriors = PhonePosteriors(Senones(topology, Tree(topology.phones, tuple(leaves))), 1.0)
@@ -42,17 +42,17 @@ def test_variants_of_a_phone_count_as_one():
     assert posteriors.phone_of_pdf.tolist() == [1, 2, 2, 4]
 
 
-def test_a_hopeless_phone_has_posterior_zero_and_a_finite_logarithm():
+def test_an_impossible_phone_has_posterior_zero_and_a_finite_logarithm():
     x = torch.full((2, 9), -500.0)
     x[:, 0] = 0.0
-    recording = recorded(x)
+    recording = recording_of(x)
     recording.window(0, 2, torch.tensor([8]))
     assert recording.log_posteriors(0, torch.tensor([8, 8])).tolist() == [
         pytest.approx(math.log(1e-30))
     ]
 
 
-def recorded(x):
+def recording_of(x):
     return RecordingScores(
         lambda begin, end: x[begin:end],
         lambda rows, pdfs: rows[:, pdfs],
@@ -67,16 +67,16 @@ def test_windows_do_not_change_scores_and_posteriors(cuts, monkeypatch):
     x = scores(20)
     pdfs = torch.tensor([0, 4, 8])
     aligned = pdfs[torch.arange(20) // 7]
-    recording = recorded(x)
-    found = []
+    recording = recording_of(x)
+    log_posteriors = []
     for begin, end in itertools.pairwise(cuts):
         assert torch.equal(recording.window(begin, end, pdfs), x[begin:end, pdfs])
-        found += recording.log_posteriors(begin, aligned[begin:end]).tolist()
+        log_posteriors += recording.log_posteriors(begin, aligned[begin:end]).tolist()
     posteriors = PhonePosteriors(SENONES, 0.5)(x.clone())
     expected = [
         math.log(posteriors[frame, PHONE[aligned[frame]]]) for frame in (1, 4, 7, 10, 13, 16, 19)
     ]
-    assert found == pytest.approx(expected, abs=1e-5)
+    assert log_posteriors == pytest.approx(expected, abs=1e-5)
 
 
 def test_samples_are_counted_as_they_lie():

@@ -7,6 +7,7 @@ import torch
 
 from toolkit.align.store import (
     AlignmentStore,
+    DamagedAlignmentsError,
     MissingAlignmentError,
     Outcome,
     read_table,
@@ -32,10 +33,22 @@ def test_shards_and_their_outcomes_round_trip(tmp_path):
         assert torch.equal(store.load(utterance), expected)
     assert store.load("z").dtype == torch.int64
     assert [store.num_frames(name) for name in store.ids] == [3, 4, 1]
-    found = read_table(tmp_path / "ali.000000.tsv")
-    assert found[:2] == OUTCOMES[:2]
-    assert math.isnan(found[2].log_likelihood_per_frame)
-    assert found[2].reason == OUTCOMES[2].reason
+    outcomes = read_table(tmp_path / "ali.000000.tsv")
+    assert outcomes[:2] == OUTCOMES[:2]
+    assert math.isnan(outcomes[2].log_likelihood_per_frame)
+    assert outcomes[2].reason == OUTCOMES[2].reason
+
+
+def test_frames_are_counted_without_reading_states(tmp_path):
+    write_shard(tmp_path / "ali.000000.tar", {"a": torch.arange(50_000), "b": torch.arange(3)}, [])
+    path = tmp_path / "ali.000000.tar"
+    store = AlignmentStore(tmp_path)
+    assert store.ids == ["a", "b"]
+    # Cut off behind the header of the first array: its values are no longer there.
+    path.write_bytes(path.read_bytes()[: 512 + 128])
+    assert store.num_frames("a") == 50_000
+    with pytest.raises(DamagedAlignmentsError, match="a cannot be read"):
+        store.load("a")
 
 
 def test_a_folder_without_alignments_says_so(tmp_path):

@@ -23,13 +23,13 @@ def read(path):
         name = re.search(r'name = "(.*)"\n', item)[1]
         assert 'class = "IntervalTier"' in item
         assert f"xmin = 0\n        xmax = {duration}\n" in item
-        found = re.findall(
+        intervals = re.findall(
             r'intervals \[(\d+)\]:\n +xmin = (\S+)\n +xmax = (\S+)\n +text = "((?:[^"]|"")*)"\n',
             item,
         )
-        assert [int(row[0]) for row in found] == list(range(1, len(found) + 1))
-        assert f"intervals: size = {len(found)}\n" in item
-        tiers[name] = [(a, b, text.replace('""', '"')) for _, a, b, text in found]
+        assert [int(row[0]) for row in intervals] == list(range(1, len(intervals) + 1))
+        assert f"intervals: size = {len(intervals)}\n" in item
+        tiers[name] = [(a, b, text.replace('""', '"')) for _, a, b, text in intervals]
         assert tiers[name][0][0] == "0"
         assert tiers[name][-1][1] == duration
         assert all(a[1] == b[0] for a, b in zip(tiers[name], tiers[name][1:], strict=False))
@@ -70,14 +70,14 @@ def test_the_last_frame_is_cut_to_the_audio(tmp_path, end):
     st.lists(st.tuples(st.integers(0, 20), st.integers(1, 50)), max_size=15),
     st.floats(0.0, 0.5),
 )
-def test_tiers_are_contiguous_in_spite_of_rounding(tmp_path_factory, rows, rest):
+def test_tiers_are_contiguous_in_spite_of_rounding(tmp_path_factory, rows, final_gap_s):
     path = tmp_path_factory.getbasetemp() / "a.TextGrid"
     frame, words = 0, []
     for gap, length in rows:
         start = frame + gap
         words.append(TimedToken(f"w{start}", start * 0.01, (start + length) * 0.01))
         frame = start + length
-    duration = frame * 0.01 + rest + 0.001
+    duration = frame * 0.01 + final_gap_s + 0.001
     write_textgrid({"words": words}, duration, path)
     total, tiers = read(path)
     assert total == pytest.approx(duration, abs=1e-9)
@@ -98,7 +98,7 @@ def test_tiers_are_contiguous_in_spite_of_rounding(tmp_path_factory, rows, rest)
         ([word(1.0, 1.02)], "has no length"),
     ],
 )
-def test_what_is_no_tier_is_named(tmp_path, words, message):
+def test_invalid_tiers_are_named(tmp_path, words, message):
     with pytest.raises(TextGridError, match=message):
         write_textgrid({"words": words}, 1.0, tmp_path / "a")
     with pytest.raises(TextGridError, match=r"tier words: a TextGrid of 0\.0 s"):

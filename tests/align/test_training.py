@@ -24,7 +24,7 @@ TRAINED["tri"] = TRAINED["mono"]
 TRAINED["lda_mllt"] = TRAINED["sat"] = TRAINED["mono"] | {"projection.safetensors"}
 
 
-def content(folder):
+def file_contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -37,7 +37,7 @@ def two_processes():
             yield pool
 
 
-class Borrowed:
+class SharedPool:
     """Lends one pool to several trainings: starting processes takes longer than these do."""
 
     def __init__(self, pool):
@@ -52,59 +52,59 @@ class Borrowed:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_the_result_does_not_depend_on_jobs(training, two_processes, name, tmp_path, monkeypatch):
-    asked = []
+    pool_sizes = []
     monkeypatch.setattr(
-        em_training, "WorkerPool", lambda jobs: asked.append(jobs) or Borrowed(two_processes)
+        em_training, "WorkerPool", lambda jobs: pool_sizes.append(jobs) or SharedPool(two_processes)
     )
     headline = training(name, tmp_path, jobs=2)
-    assert asked == [2]
+    assert pool_sizes == [2]
     assert headline == training.headlines[name]
-    assert content(tmp_path) == content(training.root / name)
+    assert file_contents(tmp_path) == file_contents(training.root / name)
 
 
 class Killer:
-    """Kills a training at a given item of work, in whatever round of whatever kind it comes."""
+    """Kills a training at the n-th item that its worker pool maps."""
 
     def __init__(self, monkeypatch):
-        self.left, self.kind, self.map = None, None, WorkerPool.map
-        monkeypatch.setattr(WorkerPool, "map", lambda *a: self.counted(*a))
+        self.remaining, self.kind, self.map = None, None, WorkerPool.map
+        monkeypatch.setattr(WorkerPool, "map", lambda *a: self.map_counted(*a))
 
-    def counted(self, pool, function, items):
+    def map_counted(self, pool, function, items):
         def count(item):
-            if self.left is not None and self.kind in (None, function.func.__name__):
-                if not self.left:
-                    self.left = None
+            if self.remaining is not None and self.kind in (None, function.func.__name__):
+                if not self.remaining:
+                    self.remaining = None
                     raise KeyboardInterrupt
-                self.left -= 1
+                self.remaining -= 1
             return function(item)
 
         return self.map(pool, count, items)
 
     def arm(self, item, kind=None):
-        self.left, self.kind = item, kind
+        self.remaining, self.kind = item, kind
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_killed_at_random_it_continues_to_the_same_bytes(training, name, tmp_path, monkeypatch):
+def test_a_killed_training_continues_to_the_same_bytes(training, name, tmp_path, monkeypatch):
     killer, dice = Killer(monkeypatch), random.Random(name)
     for item in (dice.randint(33, 45), dice.randint(0, 15), dice.randint(0, 15)):
         killer.arm(item)
         with pytest.raises(KeyboardInterrupt):
             training(name, tmp_path)
-    done = []
-    headline = training(name, tmp_path, progress=lambda *told: done.append(told))
+    progress = []
+    headline = training(name, tmp_path, progress=lambda *counts: progress.append(counts))
     iterations = training.configs[name].em.iterations
-    assert done == [(i, iterations) for i in range(done[0][0], iterations + 1)]
-    assert done[0][0] > 1  # what was finished has not been done again
+    assert progress == [(i, iterations) for i in range(progress[0][0], iterations + 1)]
+    assert progress[0][0] > 1  # what was finished has not been done again
     assert headline == training.headlines[name]
-    assert content(tmp_path) == content(training.root / name)
+    assert file_contents(tmp_path) == file_contents(training.root / name)
 
 
 @pytest.mark.parametrize(
     ("kind", "item"),
     [("_realign", 12), ("_realign", 15), ("accumulate_mllt", 5), ("accumulate_fmllr", 11)],
 )
-def test_killed_amid_an_iteration_that_aligns_and_transforms(
+def test_killed_within_an_iteration_that_aligns_and_transforms(
     training, kind, item, tmp_path, monkeypatch
 ):
     """Iteration 2 does both, and some alignments on disk are then ahead of the model."""
@@ -115,7 +115,7 @@ def test_killed_amid_an_iteration_that_aligns_and_transforms(
         training(name, tmp_path)
     assert (tmp_path / "checkpoint.safetensors").exists()
     training(name, tmp_path)
-    assert content(tmp_path) == content(training.root / name)
+    assert file_contents(tmp_path) == file_contents(training.root / name)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -132,17 +132,17 @@ def test_neither_em_nor_realignment_lowers_the_likelihood(training, speech, name
         system, floor = training.system(name), torch.tensor(1e-4)
         occupied = torch.ones(system.gmm.num_pdfs)
         system = system.with_gmm(system.gmm.split(2 * system.gmm.num_gaussians, occupied))
-        found = []
+        log_likelihoods = []
         for step in range(9):
             if step % 3 == 0:
                 assert data.realign(system) == []
             sums = data.accumulate(accumulate_gmm, system=system)
             assert sums.frames == sum(map(len, speech.states.values()))
-            found.append(sums.log_likelihood / sums.frames)
+            log_likelihoods.append(sums.log_likelihood / sums.frames)
             system = system.with_gmm(system.gmm.maximise(sums, 1.0, floor))
-    gains = [b - a for a, b in itertools.pairwise(found)]
+    gains = [b - a for a, b in itertools.pairwise(log_likelihoods)]
     assert all(gain > -1e-5 for gain in gains)
-    assert found[-1] > found[0] + 0.1
+    assert log_likelihoods[-1] > log_likelihoods[0] + 0.1
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

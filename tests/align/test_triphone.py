@@ -11,7 +11,7 @@ from toolkit.align.em import accumulate_gmm, partition_utterances, training_data
 from toolkit.align.force_align import TranscriptGraphs, force_align
 from toolkit.lang.lang import Lang
 
-OTHER = {"AX": "AY", "AY": "AX", "BX": "BY", "BY": "BX"}
+SWAPPED = {"AX": "AY", "AY": "AX", "BX": "BY", "BY": "BX"}
 
 
 @pytest.fixture(scope="module")
@@ -19,24 +19,24 @@ def held_out(draw):
     return draw(utterances=4, seed=1)
 
 
-def wrong_words(system, held_out):
-    """The share of words of which the other one, with X for Y, makes the transcript likelier."""
+def word_error_share(system, held_out):
+    """The share of words whose swap of X and Y makes the transcript likelier."""
     compiler = TranscriptGraphs(Lang.load(held_out.lang), system.senones)
     wrong = total = 0
     for utterance, words in held_out.transcripts.items():
-        changed = [[*words[:i], OTHER[w], *words[i + 1 :]] for i, w in enumerate(words)]
+        changed = [[*words[:i], SWAPPED[w], *words[i + 1 :]] for i, w in enumerate(words)]
         graphs = [compiler.compile(choice) for choice in (words, *changed)]
         x = system.features.load(utterance)
         scores = [system.gmm.log_likelihoods(x, graph.pdfs) for graph in graphs]
-        right, *others = force_align(scores, graphs, system.senones, AlignConfig())
-        wrong += sum(other.score >= right.score for other in others)
+        correct, *alternatives = force_align(scores, graphs, system.senones, AlignConfig())
+        wrong += sum(alternative.score >= correct.score for alternative in alternatives)
         total += len(words)
     return wrong / total
 
 
-def test_context_tells_words_apart_that_monophones_confuse(training, held_out):
+def test_context_distinguishes_words_that_monophones_confuse(training, held_out):
     share = {
-        n: wrong_words(training.system(n, cepstra=held_out.cepstra), held_out)
+        n: word_error_share(training.system(n, cepstra=held_out.cepstra), held_out)
         for n in training.names
     }
     assert share["mono"] > 0.15  # measured: 0.25, for deltas tell a little of the context
@@ -50,15 +50,15 @@ def test_unseen_frames_are_likelier_than_under_monophones_of_as_many_gaussians(
     size = training.headlines["tri"]["gaussians"]
     em = EmConfig(iterations=10, realign=(1, 2, 3, 5, 7), gaussians=size, grow_until=7)
     training("mono", tmp_path, config=type(config)(em))
-    found = {}
+    log_likelihoods = {}
     partitions = partition_utterances(held_out.transcripts, tmp_path)
     with training_data(partitions, held_out.lang, em, jobs=1) as data:
         for name, folder in (("mono", tmp_path), ("tri", training.root / "tri")):
             system = training.system(name, folder, held_out.cepstra)
             assert data.realign(system) == []
             sums = data.accumulate(accumulate_gmm, system=system)
-            found[name] = sums.log_likelihood / sums.frames
-    assert found["tri"] > found["mono"] + 0.5  # measured: -6.46 and -7.27
+            log_likelihoods[name] = sums.log_likelihood / sums.frames
+    assert log_likelihoods["tri"] > log_likelihoods["mono"] + 0.5  # measured: -6.46 and -7.27
 
 
 def test_the_tree_asks_for_the_known_context(training, speech):

@@ -56,9 +56,9 @@ def test_synthetic_speech_sounds_like_its_model(speech):
     scores = speech.gmm.log_likelihoods(spoken.features)
     best = scores.argmax(1) == speech.senones.pdfs(spoken.states)
     assert 0.45 < best.float().mean() < 0.75  # as with real speech, see SPREAD
-    again = SyntheticSpeech.make(words=200).utterance(3, 8.0)
-    assert again.words == spoken.words
-    assert torch.equal(again.features, spoken.features)
+    redrawn = SyntheticSpeech.make(words=200).utterance(3, 8.0)
+    assert redrawn.words == spoken.words
+    assert torch.equal(redrawn.features, spoken.features)
     assert not torch.equal(speech.utterance(4, 8.0).features[:500], spoken.features[:500])
 
 
@@ -79,16 +79,16 @@ def task():
     return gmm, [TrainingGraph(fst, torch.tensor([4, 7]))], [torch.zeros(5, 2)], [pdfs]
 
 
-def stand_in(monkeypatch, tmp_path, answer):
-    """Put a script in the place of the one that needs kaldi-hmm-gmm."""
+def replace_worker(monkeypatch, tmp_path, answer):
+    """Replace the script that needs kaldi-hmm-gmm."""
     (tmp_path / "kaldi_hmm_gmm_worker.py").write_text(STUB.format(answer=answer))
     monkeypatch.setattr(peers, "__file__", str(tmp_path / "process.py"))
     monkeypatch.setattr(peers, "KALDI_HMM_GMM_CHECK", "")
     monkeypatch.setenv(peers.KALDI_HMM_GMM_VARIABLE, sys.executable)
 
 
-def test_other_process_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch, tmp_path, task):
-    stand_in(monkeypatch, tmp_path, "pass")
+def test_worker_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch, tmp_path, task):
+    replace_worker(monkeypatch, tmp_path, "pass")
     with peers.KaldiHmmGmm(*task, tmp_path) as aligner:
         aligner.align()
         aligner.align()
@@ -100,8 +100,8 @@ def test_other_process_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch
 
 
 @pytest.mark.parametrize("answer", ["raise SystemExit(1)", "import time; time.sleep(60)"])
-def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, answer):
-    stand_in(monkeypatch, tmp_path, answer)
+def test_a_worker_that_crashes_or_hangs_is_reported(monkeypatch, tmp_path, task, answer):
+    replace_worker(monkeypatch, tmp_path, answer)
     with peers.KaldiHmmGmm(*task, tmp_path) as aligner:
         aligner.timeout = 0.5
         with pytest.raises(PeerUnavailableError, match="crashed, or gave no answer"):
@@ -116,7 +116,7 @@ def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, an
         ("no-such-python", "numpy==0.1", "No such file"),
     ],
 )
-def test_a_python_without_kaldi_is_told(monkeypatch, tmp_path, task, python, pinned, reason):
+def test_a_python_without_kaldi_is_reported(monkeypatch, tmp_path, task, python, pinned, reason):
     monkeypatch.setenv(peers.KALDI_HMM_GMM_VARIABLE, python)
     monkeypatch.setattr(peers, "KALDI_HMM_GMM_PINNED", (pinned,))
     with pytest.raises(PeerUnavailableError, match=reason):

@@ -1,4 +1,4 @@
-"""Widths of a bundle's search: the bundle's own words at its own, lost paths at narrower ones."""
+"""Beams of a bundle's search: its own beam gives its words, narrower ones lose paths."""
 
 import json
 import sys
@@ -40,36 +40,38 @@ def recordings(tmp_path):
     return Inputs(speakers=tmp_path / "utt2spk").sources(files, sys.stdin, tmp_path)
 
 
-def words_of(bundle, sources):
-    found = transcribe(bundle, sources)
-    return {one.name: " ".join(x.text for x in one.utterances) for one in found}
+def transcribed_texts(bundle, sources):
+    return {
+        transcript.name: " ".join(utterance.text for utterance in transcript.utterances)
+        for transcript in transcribe(bundle, sources)
+    }
 
 
-def test_its_own_width_has_the_bundle_s_words(recogniser, recordings, tmp_path):
+def test_the_bundles_beam_gives_the_bundles_words(recogniser, recordings, tmp_path):
     narrow = DecodeConfig(0.5, beam=Beam(4.0, 3.0, min_active=2, max_active=40))
     bundle = make_bundle(recogniser, tmp_path / "bundle", config=narrow)
-    expected = words_of(bundle, recordings)
+    expected = transcribed_texts(bundle, recordings)
     assert any(expected.values())
     widths = measure(bundle, recordings, expected | {"d": "NO"})
-    assert [one.factor for one in widths] == list(WIDTHS)
+    assert [width.factor for width in widths] == list(WIDTHS)
     assert widths[OWN].beam == narrow.beam
     assert widths[OWN].score.errors == 0
     assert sorted(x.id for x in widths[OWN].score.utterances) == ["a", "b", "c"]
     assert widths[-1].worse == 0 < widths[0].worse
-    assert all(one.arcs_per_frame >= 1 for one in widths)
+    assert all(width.arcs_per_frame >= 1 for width in widths)
 
 
-def test_a_recording_without_a_frame_is_deleted(recogniser, recordings, tmp_path):
+def test_a_recording_without_a_frame_counts_as_deletions(recogniser, recordings, tmp_path):
     bundle = make_bundle(recogniser, tmp_path / "bundle")
     soundfile.write(tmp_path / "short.wav", np.zeros(100), 16000)
     short = Inputs().sources([str(tmp_path / "short.wav")], sys.stdin, tmp_path)
-    said = words_of(bundle, recordings)
-    widths = measure(bundle, [*recordings, *short], said | {"short": "YES NO"})
+    texts = transcribed_texts(bundle, recordings)
+    widths = measure(bundle, [*recordings, *short], texts | {"short": "YES NO"})
     assert (widths[OWN].score.errors, widths[OWN].score.deletions) == (2, 2)
 
 
 def test_speakers_are_adapted_to(speaker_bundle, recordings):  # noqa: F811
-    expected = words_of(speaker_bundle, recordings)
+    expected = transcribed_texts(speaker_bundle, recordings)
     assert any(expected.values())
     widths = measure(speaker_bundle, recordings, expected)
     assert widths[OWN].score.errors == 0
@@ -81,13 +83,13 @@ def test_recordings_need_transcripts(recogniser, recordings, tmp_path):
         measure(bundle, recordings, {"elsewhere": "YES"})
 
 
-def made_up(factor, hypothesis, worse):
+def width_with(factor, hypothesis, worse):
     beam = Beam(10.0 * factor, 4.0, max_active=int(1000 * factor))
     return Width(factor, beam, score({"a": "A B C D"}, {"a": hypothesis}), factor / 10, worse, 2.0)
 
 
-def test_what_doubling_changes_is_said(tmp_path):
-    widths = [made_up(0.5, "A", 1), made_up(1.0, "A B", 1), made_up(2.0, "A B C", 0)]
+def test_table_reports_the_effect_of_doubling_the_beam(tmp_path):
+    widths = [width_with(0.5, "A", 1), width_with(1.0, "A B", 1), width_with(2.0, "A B C", 0)]
     lines = table(widths)
     assert [line[0] for line in lines[1:4]] == [" ", "*", " "]
     assert lines[2].split()[1:5] == ["1.00", "10.0", "1000", "50.00"]
@@ -99,14 +101,14 @@ def test_what_doubling_changes_is_said(tmp_path):
 
 
 def test_the_command(recogniser, recordings, tmp_path, monkeypatch):
-    monkeypatch.setattr(beams, "measure", lambda bundle, sources, texts: [made_up(1.0, "A", 0)])
+    monkeypatch.setattr(beams, "measure", lambda bundle, sources, texts: [width_with(1.0, "A", 0)])
     bundle = make_bundle(recogniser, tmp_path / "bundle")
     (tmp_path / "text").write_text("a1 A\n")
     arguments = ["--model", bundle, "--ref", tmp_path / "text", "--plot", tmp_path / "plot.png"]
     arguments += ["--json", tmp_path / "beams.json"]
-    found = CliRunner().invoke(main, ["beams", *map(str, arguments), "a.wav"])
-    assert found.exit_code == 0, found.output
-    assert "At 1 times" in found.output
+    result = CliRunner().invoke(main, ["beams", *map(str, arguments), "a.wav"])
+    assert result.exit_code == 0, result.output
+    assert "At 1 times" in result.output
     assert (tmp_path / "plot.png").stat().st_size > 5000
     saved = json.loads((tmp_path / "beams.json").read_text())["widths"]
     assert [row["factor"] for row in saved] == [1.0]

@@ -27,7 +27,7 @@ def material():
     return SyntheticCtcTask.make(words=200, utterances=2, sentences=300)
 
 
-def test_emissions_without_noise_say_the_labels():
+def test_emissions_without_noise_decode_to_the_labels():
     labels = [3, 3, 1, 2, 2, 2, 0]
     quiet = Emissions(noise=0.0, confusion=0.0, missed=0.0)
     for seed in range(5):
@@ -51,11 +51,11 @@ def test_confusions_make_errors():
 
 
 def test_material_is_the_same_in_every_call_and_fits(material):
-    again = SyntheticCtcTask.make(words=200, utterances=2, sentences=300)
-    assert again.texts == material.texts
-    for one, other in zip(again.posteriors, material.posteriors, strict=True):
-        assert np.array_equal(one, other)
-        assert one.shape == (FRAMES, material.units.size)
+    redrawn_material = SyntheticCtcTask.make(words=200, utterances=2, sentences=300)
+    assert redrawn_material.texts == material.texts
+    for redrawn, drawn in zip(redrawn_material.posteriors, material.posteriors, strict=True):
+        assert np.array_equal(redrawn, drawn)
+        assert redrawn.shape == (FRAMES, material.units.size)
     for text in material.texts:
         assert len(material.units.encode(text)) <= LABELS
         assert set(text.split()) <= set(material.dictionary.words)
@@ -76,7 +76,7 @@ def test_a_wide_beam_scores_at_least_as_well_as_others(material, tmp_path, name)
         assert by_decoder[mode, OURS].microseconds > 0
 
 
-def test_what_was_said_scores_at_least_as_high_as_other_texts(material):
+def test_the_reference_scores_at_least_as_high_as_other_texts(material):
     for mode in ("words", "forecast"):
         for i, text in enumerate(material.texts):
             wrong = " ".join(reversed(text.split()))

@@ -37,8 +37,8 @@ def test_compares_all_beams(monkeypatch, ticking_clock):
     *without_k2, missing, rates = middle
     if find_spec("k2"):
         assert table.figures[decode.LARGEST_K2] == 1.0  # as the clock ticks the same for both
-        theirs = [table.row(decode.K2.format(beam)) for beam in (6.0, 16.0)]
-        assert [row.rate for row in theirs] == [narrow.rate, wide.rate]
+        k2_rows = [table.row(decode.K2.format(beam)) for beam in (6.0, 16.0)]
+        assert [row.rate for row in k2_rows] == [narrow.rate, wide.rate]
         assert f"k2, beam 16 {1 / wide.rate:.5f}" in rates
     else:
         assert without_k2[0].startswith("k2: not installed")  # no variable asked for it
@@ -50,25 +50,25 @@ def test_compares_all_beams(monkeypatch, ticking_clock):
 
 
 def test_decoders_are_compared_at_equal_error_rates():
-    ours, theirs = decode.BEST_PATH.format, decode.FASTER_DECODER.format
+    best_path, faster_decoder = decode.BEST_PATH.format, decode.FASTER_DECODER.format
     names = decode.BEST_PATH, decode.FASTER_DECODER
     rows = {
-        ours(8.0): (0.004, 11.0),
-        ours(12.0): (0.010, 8.0),
-        ours(20.0): (0.030, 7.95),
-        theirs(8.0): (0.001, 12.0),
-        theirs(12.0): (0.005, 9.0),
-        theirs(20.0): (0.020, 8.1),
+        best_path(8.0): (0.004, 11.0),
+        best_path(12.0): (0.010, 8.0),
+        best_path(20.0): (0.030, 7.95),
+        faster_decoder(8.0): (0.001, 12.0),
+        faster_decoder(12.0): (0.005, 9.0),
+        faster_decoder(20.0): (0.020, 8.1),
     }
     # 8.1 is within 2 % of 7.95, and so is 8.0.
     ratios = decode.ratios_at_equal_wer(rows, *names)
     assert ratios == pytest.approx({7.95: 0.5, 9.0: 2.0, 12.0: 4.0})
-    other = {ours(8.0): (0.1, 20.0), theirs(8.0): (0.1, 9.0)}
-    assert decode.ratios_at_equal_wer(other, *names) == {}
-    assert decode.ratios_at_equal_wer({ours(8.0): (0.1, 20.0)}, *names) == {}
+    disjoint = {best_path(8.0): (0.1, 20.0), faster_decoder(8.0): (0.1, 9.0)}
+    assert decode.ratios_at_equal_wer(disjoint, *names) == {}
+    assert decode.ratios_at_equal_wer({best_path(8.0): (0.1, 20.0)}, *names) == {}
 
 
-def test_a_run_directory_without_a_decode_is_told(tmp_path):
+def test_a_run_directory_without_a_decode_is_refused(tmp_path):
     with pytest.raises(decode.BenchmarkError, match="no LSTM was decoded"):
         decode.DecodingInputs.of_run(tmp_path)
 
@@ -85,16 +85,16 @@ def task():
     return graph, list(scores)
 
 
-def stand_in(monkeypatch, tmp_path, answer):
-    """Put a script in the place of the one that needs kaldi-decoder."""
+def replace_worker(monkeypatch, tmp_path, answer):
+    """Replace the script that needs kaldi-decoder."""
     (tmp_path / "faster_decoder_worker.py").write_text(STUB.format(answer=answer))
     monkeypatch.setattr(peers, "__file__", str(tmp_path / "process.py"))
     monkeypatch.setattr(peers, "KALDI_DECODER_CHECK", "")
     monkeypatch.setenv(peers.KALDI_DECODER_VARIABLE, sys.executable)
 
 
-def test_words_come_back_by_output_label_and_time_is_added_up(monkeypatch, tmp_path, task):
-    stand_in(monkeypatch, tmp_path, "assert max_active == '99'")
+def test_worker_returns_words_by_output_label_and_adds_up_its_time(monkeypatch, tmp_path, task):
+    replace_worker(monkeypatch, tmp_path, "assert max_active == '99'")
     with peers.FasterDecoder(*task, tmp_path) as decoder:
         assert decoder.decode(2, 99) == [[8, 9], [7, 8, 9], []]
         decoder.decode(1, 99)
@@ -105,8 +105,8 @@ def test_words_come_back_by_output_label_and_time_is_added_up(monkeypatch, tmp_p
 
 
 @pytest.mark.parametrize("answer", ["raise SystemExit(1)", "import time; time.sleep(60)"])
-def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, answer):
-    stand_in(monkeypatch, tmp_path, answer)
+def test_a_worker_that_crashes_or_hangs_is_reported(monkeypatch, tmp_path, task, answer):
+    replace_worker(monkeypatch, tmp_path, answer)
     with peers.FasterDecoder(*task, tmp_path) as decoder:
         decoder.timeout = 0.5
         for _ in "ab":  # the second finds the process gone
@@ -114,7 +114,7 @@ def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, an
                 decoder.decode(8, 99)
 
 
-def test_kaldis_own_paths_are_the_best(tmp_path, task):
+def test_kaldis_paths_are_the_best_paths(tmp_path, task):
     try:
         decoder = peers.FasterDecoder(*task, tmp_path)
     except PeerUnavailableError as error:

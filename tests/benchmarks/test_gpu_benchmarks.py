@@ -12,22 +12,24 @@ from toolkit.models.config import LstmConfig
 SMALL = LstmConfig(input_dim=12, output_dim=20, hidden=8, layers=1, lookahead=1)
 
 
-def shrink(monkeypatch, module, **values):
+def set_attributes(monkeypatch, module, **values):
     for name, value in values.items():
         monkeypatch.setattr(module, name, value)
 
 
 def test_features_alone_and_fed(monkeypatch, ticking_clock):
     ticking_clock(features_gpu)
-    shrink(monkeypatch, features_gpu, FILES=3, SECONDS=0.5, REPEATS=1)
+    set_attributes(monkeypatch, features_gpu, FILES=3, SECONDS=0.5, REPEATS=1)
     table = features_gpu.measure("cpu")
     assert [row.rate for row in table.rows] == [3 * 0.5] * 5  # every row did all of the audio
     assert f"{features_gpu.DEVICE} {1.5 / 3600:.4g}" in table.notes[1]
 
 
-def test_decoding_overlapped_finds_the_words_of_the_search_alone(monkeypatch, ticking_clock):
+def test_overlapped_decoding_finds_the_same_words_as_search_alone(monkeypatch, ticking_clock):
     ticking_clock(decode_gpu)
-    shrink(monkeypatch, decode_gpu, UTTERANCES=3, SECONDS=2.0, WORDS=40, SENTENCES=200, REPEATS=1)
+    set_attributes(
+        monkeypatch, decode_gpu, UTTERANCES=3, SECONDS=2.0, WORDS=40, SENTENCES=200, REPEATS=1
+    )
     table = decode_gpu.measure("cpu", SMALL)
     assert len({row.rate for row in table.rows}) == 1  # all did all of the speech
     assert table.rows[0].rate >= 3 * 2.0
@@ -37,7 +39,9 @@ def test_decoding_overlapped_finds_the_words_of_the_search_alone(monkeypatch, ti
 def test_smbr_is_measured_as_a_share_of_its_step(monkeypatch, ticking_clock):
     ticking_clock(lattice_gpu)
     monkeypatch.setattr(limits, "SIZE", 64)
-    shrink(monkeypatch, lattice_gpu, UTTERANCES=3, SECONDS=1.0, WORDS=40, REPEATS=1, BATCH=2)
+    set_attributes(
+        monkeypatch, lattice_gpu, UTTERANCES=3, SECONDS=1.0, WORDS=40, REPEATS=1, BATCH=2
+    )
     table = lattice_gpu.measure("cpu", SMALL)
     frames = {row.rate for row in table.rows if row.name != lattice_gpu.LIMIT}
     assert len(frames) == 1
@@ -48,18 +52,18 @@ def test_smbr_is_measured_as_a_share_of_its_step(monkeypatch, ticking_clock):
 
 
 def test_the_command_takes_a_device_where_the_benchmark_does(monkeypatch):
-    asked, table = [], compare([Case("ours", lambda: 1.0)], "runs", "ours", 1)
-    monkeypatch.setattr(features_gpu, "measure", lambda device: asked.append(device) or table)
+    devices, table = [], compare([Case("ours", lambda: 1.0)], "runs", "ours", 1)
+    monkeypatch.setattr(features_gpu, "measure", lambda device: devices.append(device) or table)
     monkeypatch.setattr(on_one_core, "write_noise", None)  # not to be called
-    done = CliRunner().invoke(main, ["features", "--device", "cpu"])
-    assert (done.exit_code, asked) == (0, ["cpu"])
+    result = CliRunner().invoke(main, ["features", "--device", "cpu"])
+    assert (result.exit_code, devices) == (0, ["cpu"])
     assert CliRunner().invoke(main, ["score", "--device", "cpu"]).exit_code == 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_missing_is_told():
-    done = CliRunner().invoke(main, ["train", "--device", "cuda"])
-    assert "torch finds no GPU" in done.output
+def test_a_missing_gpu_is_reported():
+    result = CliRunner().invoke(main, ["train", "--device", "cuda"])
+    assert "torch finds no GPU" in result.output
 
 
 def test_large_batches_divide_the_chunks_of_the_synthetic_corpus():

@@ -28,8 +28,8 @@ def test_measures_all_parts(language):
         lattice.POSTERIORS,
         *([lattice.K2_POSTERIORS] if find_spec("k2") else []),
     ]
-    about, size, factors, *rest = table.notes
-    assert len(rest) == (0 if find_spec("k2") else 1)
+    about, size, factors, *k2_notes = table.notes
+    assert len(k2_notes) == (0 if find_spec("k2") else 1)
     assert "6 lattices" in about
     density = float(size.split()[1])
     assert 1 < density <= 10
@@ -57,10 +57,12 @@ def test_synthetic_sentences_are_sentences_of_their_graph(language, tmp_path):
         assert torch.equal(language.sentence(seed, 2.0).scores, spoken.scores)
 
 
-def test_words_depend_on_the_word_before(language):
+def test_words_depend_on_the_previous_word(language):
     words = list(islice(language.words(random.Random(0)), 4000))
     followers = {}
     for word, following in pairwise(words):
         followers.setdefault(word, []).append(following)
-    commonest = sum(max(map(found.count, set(found))) for found in followers.values())
+    commonest = sum(
+        max(map(next_words.count, set(next_words))) for next_words in followers.values()
+    )
     assert commonest > 4 * len(words) / 40  # by chance about one in 40

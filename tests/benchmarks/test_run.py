@@ -37,14 +37,14 @@ class Clock:
 
 def test_rates_are_medians_and_ratios_are_of_the_same_round():
     clock = Clock()
-    ours = clock.case("ours", 10.0, [99, 1, 2, 5])  # the first call is not timed
-    theirs = clock.case("theirs", 10.0, [99, 2, 4, 20])
-    table = compare([ours, theirs], "s of audio", "theirs", repeats=3, clock=clock)
-    assert table.row("ours").rate == 5.0
-    assert table.row("theirs").rate == 2.5
-    assert table.row("ours").ratio == 2.0  # of 2, 2 and 4
-    assert table.row("theirs").ratio == 1.0
-    assert table.row("ours").spread == pytest.approx((10 - 2) / 5)
+    candidate = clock.case("candidate", 10.0, [99, 1, 2, 5])  # the first call is not timed
+    baseline = clock.case("baseline", 10.0, [99, 2, 4, 20])
+    table = compare([candidate, baseline], "s of audio", "baseline", repeats=3, clock=clock)
+    assert table.row("candidate").rate == 5.0
+    assert table.row("baseline").rate == 2.5
+    assert table.row("candidate").ratio == 2.0  # of 2, 2 and 4
+    assert table.row("baseline").ratio == 1.0
+    assert table.row("candidate").spread == pytest.approx((10 - 2) / 5)
 
 
 def test_sides_take_turns_and_swap_order():
@@ -59,14 +59,14 @@ def test_table_prints_and_serialises(capsys):
     table = compare([case], "frames", "ours [fast]", 1, "Speed", ["first"], clock=clock)
     table = table.with_notes("GEMM limit 50 %")
     table.print()
-    shown = capsys.readouterr().out
+    stdout = capsys.readouterr().out
     for text in ("Speed", "ours [fast]", "frames / s", "1.000", "first", "GEMM limit 50 %"):
-        assert text in shown
-    plain = json.loads(json.dumps(table.to_json()))
-    assert plain["rows"] == [{"name": "ours [fast]", "rate": 1.0, "ratio": 1.0, "spread": 0.0}]
-    assert plain["notes"] == ["first", "GEMM limit 50 %"]
-    assert plain["machine"]["cpus"] >= 1
-    assert "python" in plain["versions"]
+        assert text in stdout
+    document = json.loads(json.dumps(table.to_json()))
+    assert document["rows"] == [{"name": "ours [fast]", "rate": 1.0, "ratio": 1.0, "spread": 0.0}]
+    assert document["notes"] == ["first", "GEMM limit 50 %"]
+    assert document["machine"]["cpus"] >= 1
+    assert "python" in document["versions"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_absent_row_is_a_key_error():
         compare([Case("a", lambda: 1.0)], "x", "a", 1).row("b")
 
 
-def call(*arguments):
+def invoke(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
@@ -105,8 +105,8 @@ def test_every_module_with_a_benchmark_is_listed():
 
 
 @pytest.fixture
-def planted(monkeypatch):
-    """A benchmark `planted` whose case has this ratio to its limit."""
+def fake_benchmark(monkeypatch):
+    """Install a benchmark `planted` whose case has the given ratio to its limit."""
     module = ModuleType("benchmarks.planted", "A planted ratio.")
     monkeypatch.setitem(sys.modules, "benchmarks.planted", module)
     monkeypatch.setattr(run, "BENCHMARKS", ("planted",))
@@ -122,34 +122,34 @@ def planted(monkeypatch):
     return plant
 
 
-def test_a_table_is_printed_and_written(planted, tmp_path):
-    planted(1.0)
-    done = call("planted", "--json", tmp_path / "table.json")
-    assert done.exit_code == 0, done.output
-    assert "runs / s" in done.stdout
+def test_a_table_is_printed_and_written(fake_benchmark, tmp_path):
+    fake_benchmark(1.0)
+    result = invoke("planted", "--json", tmp_path / "table.json")
+    assert result.exit_code == 0, result.output
+    assert "runs / s" in result.stdout
     assert json.loads((tmp_path / "table.json").read_text())["rows"][0]["name"] == "limit"
-    printed = call("planted", "--json", "-")
+    printed = invoke("planted", "--json", "-")
     assert json.loads(printed.stdout)["baseline"] == "limit"
     assert "runs / s" in printed.stderr
-    assert call("planted", "--smoke").exit_code == 2  # it has no small size
-    assert call("planted", "--device", "cpu").exit_code == 2
+    assert invoke("planted", "--smoke").exit_code == 2  # it has no small size
+    assert invoke("planted", "--device", "cpu").exit_code == 2
 
 
 @pytest.mark.parametrize(("ratio", "status", "outcome"), [(0.95, 0, "met"), (0.5, 1, "missed")])
-def test_a_missed_target_is_the_exit_status(planted, ratio, status, outcome):
+def test_a_missed_target_is_the_exit_status(fake_benchmark, ratio, status, outcome):
     target = Target("ours, of the limit", 0.9, rate_ratio("ours", "limit"))
-    planted(ratio, TARGETS=(target,), SMOKE={"amount": 0.1})
-    done = call("planted")
-    assert done.exit_code == status
-    assert f"ours, of the limit: {ratio} (at least 0.9, {outcome})" in done.stdout
-    assert call("planted", "--smoke").exit_code == 0  # too small to be judged
+    fake_benchmark(ratio, TARGETS=(target,), SMOKE={"amount": 0.1})
+    result = invoke("planted")
+    assert result.exit_code == status
+    assert f"ours, of the limit: {ratio} (at least 0.9, {outcome})" in result.stdout
+    assert invoke("planted", "--smoke").exit_code == 0  # too small to be judged
 
 
-def test_what_was_not_measured_misses_no_target(planted):
-    planted(1.0, TARGETS=(Target("a peer", 0.9, rate_ratio("ours", "peer")),))
-    done = call("planted")
-    assert done.exit_code == 0
-    assert "a peer: not measured here" in done.stdout
+def test_unmeasured_rows_miss_no_target(fake_benchmark):
+    fake_benchmark(1.0, TARGETS=(Target("a peer", 0.9, rate_ratio("ours", "peer")),))
+    result = invoke("planted")
+    assert result.exit_code == 0
+    assert "a peer: not measured here" in result.stdout
 
 
 def test_targets_are_met_from_either_side():
@@ -158,7 +158,7 @@ def test_targets_are_met_from_either_side():
     assert [high.met(x) for x in (0.4, 0.41)] == [True, False]
 
 
-def test_targets_name_rows_that_there_are():
+def test_targets_name_existing_rows():
     """Engines that are compared may be absent; the toolkit's own rows may not."""
     for name in ALL:
         assert all(
@@ -180,10 +180,10 @@ def test_a_device_is_an_option_of_benchmarks_that_take_one():
 
 
 def test_an_unknown_name_is_refused():
-    done = call("slow")
-    assert done.exit_code == 2
-    assert "No such command 'slow'" in done.stderr
-    assert "features" in call("--help").stdout
+    result = invoke("slow")
+    assert result.exit_code == 2
+    assert "No such command 'slow'" in result.stderr
+    assert "features" in invoke("--help").stdout
 
 
 def test_all_run_in_processes_of_their_own_and_failures_are_named(monkeypatch):
@@ -194,16 +194,16 @@ def test_all_run_in_processes_of_their_own_and_failures_are_named(monkeypatch):
         return SimpleNamespace(returncode=int(command[3] == "align"))
 
     monkeypatch.setattr(run.subprocess, "run", process)
-    done = call("all", "--smoke")
+    result = invoke("all", "--smoke")
     assert commands == [[name, "--smoke"] for name in ALL]
-    assert done.exit_code == 1
-    assert "failed or missed a target: align" in done.output
+    assert result.exit_code == 1
+    assert "failed or missed a target: align" in result.output
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_a_smoke_run_works(name):
     command = [sys.executable, "-m", "benchmarks", name, "--smoke", "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["commit"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["commit"]

@@ -6,7 +6,7 @@ from benchmarks.score import benchmark, synthetic_texts
 from toolkit.score.wer import score
 
 
-def test_texts_are_the_same_for_the_same_numbers_and_as_wrong_as_said():
+def test_texts_are_reproducible_and_have_the_requested_error_rate():
     refs, hyps = synthetic_texts(300)
     assert synthetic_texts(300) == (refs, hyps)
     result = score(refs, hyps)

@@ -22,10 +22,13 @@ def files(tmp_path):
 
 def test_every_client_sends_all_files_at_the_pace_of_speech(files):
     with serving(Tones(), ahead=30) as address:
-        found, seconds = serve.measure(address, files, clients=3)
+        conversations, seconds = serve.measure(address, files, clients=3)
     assert seconds == pytest.approx(1.2)
-    assert [one.text for one in found] == ["500 2000"] * 3
-    assert all(len(one.lags) == 12 and min(*one.lags, one.last) >= 0 for one in found)
+    assert [conversation.text for conversation in conversations] == ["500 2000"] * 3
+    assert all(
+        len(conversation.lags) == 12 and min(*conversation.lags, conversation.last) >= 0
+        for conversation in conversations
+    )
 
 
 def test_a_refusal_ends_the_benchmark(files):
@@ -38,7 +41,7 @@ def test_a_refusal_ends_the_benchmark(files):
 
 def test_latencies_are_summed_up():
     lags = tuple(np.arange(1, 101) / 1000)
-    told = serve.summary([Conversation("A B", lags, 0.2), Conversation("A", lags, 0.4)])
-    assert "median 50 ms, 99 % within 99 ms, at most 100 ms" in told
-    assert "median 300 ms, at most 400 ms" in told
-    assert "2 words, 2 different texts" in told
+    summary = serve.summary([Conversation("A B", lags, 0.2), Conversation("A", lags, 0.4)])
+    assert "median 50 ms, 99 % within 99 ms, at most 100 ms" in summary
+    assert "median 300 ms, at most 400 ms" in summary
+    assert "2 words, 2 different texts" in summary

@@ -39,20 +39,20 @@ def test_gemm_amount_is_its_operations(monkeypatch, dtype):
     assert product.run() == limits.REPEATS * 2 * 64**3 / 1000
 
 
-def test_the_plain_loop_learns_and_counts_low_rate_frames():
+def test_the_utterance_loop_learns_and_counts_low_rate_frames():
     loop = train.UtteranceLoop(SMALL, 2, torch.device("cpu"))
-    before = [p.clone() for p in loop.parameters]
+    initial_weights = [p.clone() for p in loop.parameters]
     assert loop.run() == 2 * train.UTTERANCE_FRAMES / 3
-    assert not any(torch.equal(a, b) for a, b in zip(before, loop.parameters, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(initial_weights, loop.parameters, strict=True))
 
 
 def test_lattice_free_steps_learn_and_count_scored_frames(tmp_path):
     network = TdnnfConfig(12, hidden=8, bottleneck=4, final=4, strides=(1, 0, 3))
     steps = LatticeFreeSteps(network, 6, 600, 2, str(tmp_path), torch.device("cpu"))
-    before = [p.clone() for p in steps.model.parameters()]
+    initial_weights = [p.clone() for p in steps.model.parameters()]
     assert steps.run() == 6 * 600 / 3 + 6 * 600 / 3  # two epochs of one batch
-    after = steps.model.parameters()
-    assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    alone = CriterionAlone(steps)
-    assert alone.run() == 6 * 600 / 3
-    assert alone.scores.grad.abs().sum() > 0
+    trained_weights = steps.model.parameters()
+    assert all(not torch.equal(a, b) for a, b in zip(initial_weights, trained_weights, strict=True))
+    criterion = CriterionAlone(steps)
+    assert criterion.run() == 6 * 600 / 3
+    assert criterion.scores.grad.abs().sum() > 0

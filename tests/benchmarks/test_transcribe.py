@@ -1,4 +1,4 @@
-"""The benchmark of whole recordings and streams, on a recogniser that is not one."""
+"""The benchmark of whole recordings and streams, on a fake recogniser."""
 
 from benchmarks import transcribe
 from toolkit.decode import recogniser

@@ -1,4 +1,4 @@
-"""`-` in place of a file, and where none can stand."""
+"""`-` in place of a file, and options that do not take it."""
 
 import json
 import sys
@@ -26,8 +26,8 @@ def transcripts(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("other", [[], ["other"]])
-def test_the_page_of_a_run_is_printed_alone(tmp_path, monkeypatch, other):
+@pytest.mark.parametrize("more_runs", [[], ["other"]])
+def test_the_page_of_a_run_is_printed_alone(tmp_path, monkeypatch, more_runs):
     monkeypatch.chdir(tmp_path)
 
     def write(*arguments):
@@ -35,9 +35,11 @@ def test_the_page_of_a_run_is_printed_alone(tmp_path, monkeypatch, other):
         page.write_text("<p>é</p>\n", encoding="utf-8")
         return ["a.tsv: damaged"]
 
-    pages = SimpleNamespace(write_report=write, write_comparison=write)
+    pages = SimpleNamespace(
+        write_report=write, write_comparison=write, ReportConfig=lambda *settings: settings
+    )
     monkeypatch.setitem(sys.modules, "toolkit.report.run_page", pages)
-    result = run("report", "run", *other, "--out", "-")
+    result = run("report", "run", *more_runs, "--out", "-")
     assert result.exit_code == 0, result.output
     assert result.stdout == "<p>é</p>\n"
     assert result.stderr == "Note: a.tsv: damaged\n"
@@ -46,9 +48,9 @@ def test_the_page_of_a_run_is_printed_alone(tmp_path, monkeypatch, other):
 
 def test_speakers_come_from_standard_input_or_the_ids(transcripts):
     arguments = ["score", "--ref", "ref", "--hyp", "hyp", "--json", "--speakers"]
-    given = run(*arguments, "-", stdin="a-1 eve\nb-1 eve\n")
-    assert given.exit_code == 0, given.output
-    assert list(json.loads(given.stdout)["speakers"]) == ["eve"]
+    result = run(*arguments, "-", stdin="a-1 eve\nb-1 eve\n")
+    assert result.exit_code == 0, result.output
+    assert list(json.loads(result.stdout)["speakers"]) == ["eve"]
     assert list(json.loads(run(*arguments, "id").stdout)["speakers"]) == ["a", "b"]
 
 
@@ -85,7 +87,7 @@ def test_a_folder_cannot_be_standard_output(transcripts, arguments):
     assert not (transcripts / "-").exists()
 
 
-def test_a_folder_called_so_can_be_named(transcripts):
+def test_a_folder_called_dash_can_be_named(transcripts):
     assert run("combine", "hyp", "--out", "./-").exit_code == 0
     assert (transcripts / "-/text").exists()
 
@@ -125,7 +127,7 @@ def test_a_plan_is_printed_as_one_document(rates):
     assert not rates.with_name("-").exists()
 
 
-def test_standard_input_is_called_so(tmp_path):
+def test_messages_call_dash_standard_input(tmp_path):
     reference = tmp_path / "text"
     reference.write_text("u1 go on\n")
     result = run("score", "--ref", reference, "--hyp", "-", stdin="u1 go on\n")

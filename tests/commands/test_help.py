@@ -30,8 +30,8 @@ ALL = list(commands(main, click.Context(main, info_name="toolkit")))
 
 @pytest.mark.parametrize(("command", "context"), ALL)
 def test_help_has_an_example_that_names_the_command_and_its_own_options(command, context):
-    shown = command.get_help(context)
-    example = shown.partition("Example")[2]
+    help_text = command.get_help(context)
+    example = help_text.partition("Example")[2]
     assert example, f"{context.command_path}: the help has no example"
     lines = example.partition("\n\n")[0].splitlines()[1:]
     assert lines[0].strip().startswith(context.command_path)
@@ -39,18 +39,18 @@ def test_help_has_an_example_that_names_the_command_and_its_own_options(command,
     names = words[len(context.command_path.split()) :]
     while isinstance(command, click.Group) and names[0] in command.list_commands(context):
         command = command.get_command(context, names.pop(0))
-    known = {option for parameter in command.params for option in parameter.opts}
-    given = {word for word in names if word.startswith("--")}
-    assert given <= known, f"{context.command_path}: no such options"
+    declared = {option for parameter in command.params for option in parameter.opts}
+    used = {word for word in names if word.startswith("--")}
+    assert used <= declared, f"{context.command_path}: no such options"
 
 
 @pytest.mark.parametrize(("command", "context"), ALL)
 def test_help_begins_with_a_sentence_and_lists_the_options(command, context):
-    shown = command.get_help(context)
-    assert shown.startswith(f"Usage: {context.command_path}")
-    text = shown.split("\n\n")[1].strip()
+    help_text = command.get_help(context)
+    assert help_text.startswith(f"Usage: {context.command_path}")
+    text = help_text.split("\n\n")[1].strip()
     assert text[0].isupper()
-    assert "--help" in shown
+    assert "--help" in help_text
 
 
 @pytest.mark.parametrize(("command", "context"), ALL)
@@ -78,18 +78,18 @@ def test_recipes_name_no_item_of_the_papers_by_its_code(module):
         ("A100, H100, AC3, B2x, an4, AH0, base_A1, k2, WSJ0, C++17", []),
     ],
 )
-def test_item_codes_are_told_from_other_names(text, codes):
+def test_item_codes_are_distinguished_from_other_names(text, codes):
     assert ITEM_CODE.findall(text) == codes
 
 
 @pytest.mark.parametrize("module", RECIPES)
-def test_the_setting_that_a_recipes_help_suggests_is_one_of_its_own(module, capsys):
+def test_the_setting_in_a_recipes_help_exists(module, capsys):
     from toolkit.config.settings import all_keys
 
     recipe = importlib.import_module(module).recipe
     with pytest.raises(SystemExit):
         recipe.main(["--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    (key,) = re.findall(r"Change a setting, e\.g\. --set (\S+)=\S+;", shown)
+    help_text = " ".join(capsys.readouterr().out.split())
+    (key,) = re.findall(r"Change a setting, e\.g\. --set (\S+)=\S+;", help_text)
     for profile in recipe.profiles.values():
         assert key in all_keys(profile())

@@ -32,9 +32,9 @@ def transcripts(tmp_path):
 def test_combine(transcripts):
     arguments = ["combine", transcripts / "hyp", "--out", transcripts / "out"]
     assert read(*arguments) == {"rule": "mbr", "weights": [1.0], "score": None}
-    found = read(*arguments, "--ref", transcripts / "ref", "--tune", "--rule", "best")
-    assert (found["rule"], found["weights"]) == ("best", [1.0])
-    assert (found["score"]["errors"], found["score"]["reference_units"]) == (1, 3)
+    document = read(*arguments, "--ref", transcripts / "ref", "--tune", "--rule", "best")
+    assert (document["rule"], document["weights"]) == ("best", [1.0])
+    assert (document["score"]["errors"], document["score"]["reference_units"]) == (1, 3)
     assert (transcripts / "out/text").exists()
 
 
@@ -43,15 +43,15 @@ def test_lattice_oracle(transcripts, monkeypatch):
 
     texts = {"a-1": "ONE", "b-1": "ONE"}
     monkeypatch.setattr(lattices, "oracle_texts", lambda *_: (texts, 30, 4.0))
-    found = read("lattice", "oracle", "dev", "--ref", transcripts / "ref")
-    assert (found["errors"], found["lattices"], found["arcs_per_second"]) == (1, 2, 7.5)
+    document = read("lattice", "oracle", "dev", "--ref", transcripts / "ref")
+    assert (document["errors"], document["lattices"], document["arcs_per_second"]) == (1, 2, 7.5)
 
 
 def test_kaldi_show_of_a_table(tmp_path):
     (tmp_path / "m.ark").write_text("a  [\n  1 2\n  3 4 ]\nb  [\n  5 6 ]\n")
-    found = read("kaldi", "show", tmp_path / "m.ark", "--count", 1)
-    assert found["number"] == 2
-    (entry,) = found["entries"]
+    document = read("kaldi", "show", tmp_path / "m.ark", "--count", 1)
+    assert document["number"] == 2
+    (entry,) = document["entries"]
     assert (entry["key"], entry["kind"], entry["file"]) == ("a", "text", str(tmp_path / "m.ark"))
     (entry,) = read("kaldi", "show", tmp_path / "m.ark", "--key", "b")["entries"]
     assert (entry["shape"], entry["values"]) == ([1, 2], [[5.0, 6.0]])
@@ -61,9 +61,9 @@ def test_kaldi_show_of_a_table(tmp_path):
 
 def test_kaldi_show_of_a_data_directory(tmp_path):
     (tmp_path / "utt2spk").write_text("a-1 a\n")
-    found = read("kaldi", "show", tmp_path, status=1)
-    assert found["faults"]
-    assert set(found) == {"faults", "remarks"}
+    document = read("kaldi", "show", tmp_path, status=1)
+    assert document["faults"]
+    assert set(document) == {"faults", "remarks"}
 
 
 @pytest.fixture
@@ -74,13 +74,13 @@ def tree(tmp_path):
 
 
 def test_hmm_show_tree(tree):
-    found = read("hmm", "show-tree", tree, "--phone", "AH")
+    document = read("hmm", "show-tree", tree, "--phone", "AH")
     leaf = {"phones": "AH", "state": 0, "tree": {"pdf": 1, "frames": 20}}
-    assert found == {"phones": "SIL AH", "roots": [leaf]}
+    assert document == {"phones": "SIL AH", "roots": [leaf]}
 
 
 @pytest.mark.parametrize("flags", [["--json", "--dot", "-"], ["--dot", "-", "--json"]])
-def test_a_second_text_cannot_be_printed(tree, flags):
+def test_json_refuses_a_second_document_on_standard_output(tree, flags):
     result = run("hmm", "show-tree", tree, "--phone", "AH", *flags, status=2)
     assert "--json prints one object: give --dot a file, not -" in result.stderr
     assert result.stdout == ""
@@ -92,9 +92,9 @@ def test_ssl_choose_k(monkeypatch):
     rows = [teacher_evaluation.Row(k, 1e6, 0.1, 0.1, 2.0, 0.5 / k**3) for k in (1, 5, 40)]
     monkeypatch.setattr(teacher_evaluation, "choose_k", lambda *_: rows)
     folders = ("--teacher", "--teacher-normaliser", "--student", "--features", "--out")
-    found = read("ssl", "choose-k", *(word for name in folders for word in (name, "x")))
-    assert [row["k"] for row in found["rows"]] == [1, 5, 40]
-    assert found["smallest_sufficient"] == 5
+    document = read("ssl", "choose-k", *(word for name in folders for word in (name, "x")))
+    assert [row["k"] for row in document["rows"]] == [1, 5, 40]
+    assert document["smallest_sufficient"] == 5
 
 
 def test_ssl_calibration(monkeypatch):
@@ -119,8 +119,8 @@ def test_pipeline_summary(tmp_path, monkeypatch):
 
     step = {"step": "extract", "partitions": 2, "done": 1, "kept": 0, "attempts_failed": 0}
     content = step | {"bytes": 5, "wall_seconds": 1.5}
-    known = {"lake": content}
-    monkeypatch.setattr(executor, "read_summary", lambda _, out: known.get(Path(out).name))
-    found = read("pipeline", "summary", tmp_path / "lake", tmp_path / "none", status=1)
-    assert found["steps"] == [{"out": str(tmp_path / "lake"), **content}]
-    assert (found["total"]["steps"], found["total"]["done"]) == (1, 1)
+    summaries = {"lake": content}
+    monkeypatch.setattr(executor, "read_summary", lambda _, out: summaries.get(Path(out).name))
+    document = read("pipeline", "summary", tmp_path / "lake", tmp_path / "none", status=1)
+    assert document["steps"] == [{"out": str(tmp_path / "lake"), **content}]
+    assert (document["total"]["steps"], document["total"]["done"]) == (1, 1)

@@ -73,31 +73,31 @@ def run(recipe, *arguments):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_a_cleaned_run_is_made_again(recipe):
+def test_a_cleaned_run_is_recreated(recipe):
     run(recipe)
     exp = recipe / "exp/demo"
-    before = {path.name: path.read_bytes() for path in exp.iterdir() if path.is_file()}
-    shown = toolkit("clean", exp)
-    assert shown.output.splitlines()[0].endswith("fbank  (stage 1: Extract features)")
-    assert "can be removed" in shown.output
+    original = {path.name: path.read_bytes() for path in exp.iterdir() if path.is_file()}
+    listing = toolkit("clean", exp)
+    assert listing.output.splitlines()[0].endswith("fbank  (stage 1: Extract features)")
+    assert "can be removed" in listing.output
     assert (exp / "fbank").exists()
-    told = json.loads(toolkit("clean", exp, "fbank", "--dry-run", "--json").output)
-    assert (told["removed"], told["outputs"][0]["size"]) == (False, 3)
-    twice = json.loads(toolkit("clean", exp, "fbank", "fbank/", "--dry-run", "--json").output)
-    assert twice == told
+    plan = json.loads(toolkit("clean", exp, "fbank", "--dry-run", "--json").output)
+    assert (plan["removed"], plan["outputs"][0]["size"]) == (False, 3)
+    repeated = json.loads(toolkit("clean", exp, "fbank", "fbank/", "--dry-run", "--json").output)
+    assert repeated == plan
     assert toolkit("clean", exp, "fbank").output.endswith(" MB removed\n")
     assert not (exp / "fbank").exists()
     assert not list((exp / ".partial").rglob("*"))
     assert "stale" in run(recipe, "--list")
     run(recipe)
-    after = {path.name: path.read_bytes() for path in exp.iterdir() if path.is_file()}
-    assert {**after, "log.txt": b""} == {**before, "log.txt": b""}
+    recreated = {path.name: path.read_bytes() for path in exp.iterdir() if path.is_file()}
+    assert {**recreated, "log.txt": b""} == {**original, "log.txt": b""}
     assert toolkit("clean", exp, "--all").exit_code == 0
     assert {path.name for path in exp.iterdir()} >= {"final", "results.json", "stages"}
     assert not (exp / "fbank").exists()
 
 
-def test_a_page_is_not_replaced_by_one_that_lacks_what_was_removed(recipe):
+def test_a_report_page_is_not_replaced_after_its_inputs_were_removed(recipe):
     run(recipe)
     exp = recipe / "exp/demo"
     assert toolkit("report", exp).exit_code == 0
@@ -113,7 +113,7 @@ def test_a_page_is_not_replaced_by_one_that_lacks_what_was_removed(recipe):
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "message"),
     [
         (["final"], "final is never removed"),
         (["results.json"], "never removed"),
@@ -122,45 +122,45 @@ def test_a_page_is_not_replaced_by_one_that_lacks_what_was_removed(recipe):
         (["--all", "fbank"], "give --all or the names"),
     ],
 )
-def test_what_is_not_removed(recipe, names, told):
+def test_clean_refuses_results_and_unknown_names(recipe, names, message):
     run(recipe)
     result = toolkit("clean", recipe / "exp/demo", *names)
     assert result.exit_code in (1, 2)
-    assert told in result.output
+    assert message in result.output
     assert (recipe / "exp/demo/fbank").exists()
 
 
 def test_runs_are_listed_with_results_and_size(recipe):
     assert toolkit("runs", recipe).output == "no runs here\n"
     run(recipe)
-    (found,) = json.loads(toolkit("runs", recipe.parent, "--json").output)
-    assert found["path"] == str(recipe / "exp/demo")
-    assert (found["recipe"], found["profile"], found["stages_done"]) == ("tiny", "demo", 2)
-    assert found["best"] == {"dev": [4.0, "b"]}
+    (record,) = json.loads(toolkit("runs", recipe.parent, "--json").output)
+    assert record["path"] == str(recipe / "exp/demo")
+    assert (record["recipe"], record["profile"], record["stages_done"]) == ("tiny", "demo", 2)
+    assert record["best"] == {"dev": [4.0, "b"]}
     files = [path for path in (recipe / "exp").rglob("*") if path.is_file()]
-    assert found["bytes"] == sum(path.stat().st_size for path in files)
+    assert record["bytes"] == sum(path.stat().st_size for path in files)
     assert "WER dev 4.00 (b)" in toolkit("runs", recipe).output
 
 
 def test_runs_behind_links_are_listed_once(recipe, tmp_path):
     run(recipe)
-    disk, other = tmp_path / "disk", tmp_path / "other"
+    disk, project = tmp_path / "disk", tmp_path / "other"
     (recipe / "exp").rename(disk)
     (recipe / "exp").symlink_to(disk)
-    other.mkdir()
-    (other / "exp").mkdir()
-    (other / "exp/base").symlink_to(disk / "demo")
-    (other / "exp/corpus").symlink_to("/")
-    (other / "exp/again").symlink_to(other / "exp")
-    for folder, path in ((recipe, "exp/demo"), (other, "exp/base")):
-        (found,) = json.loads(toolkit("runs", folder, "--json").output)
-        assert (found["path"], found["stages_done"]) == (str(folder / path), 2)
-        assert found["bytes"] > 100
-    (found,) = json.loads(toolkit("runs", tmp_path, "--json").output)
-    assert found["path"] == str(disk / "demo")
+    project.mkdir()
+    (project / "exp").mkdir()
+    (project / "exp/base").symlink_to(disk / "demo")
+    (project / "exp/corpus").symlink_to("/")
+    (project / "exp/again").symlink_to(project / "exp")
+    for folder, path in ((recipe, "exp/demo"), (project, "exp/base")):
+        (record,) = json.loads(toolkit("runs", folder, "--json").output)
+        assert (record["path"], record["stages_done"]) == (str(folder / path), 2)
+        assert record["bytes"] > 100
+    (record,) = json.loads(toolkit("runs", tmp_path, "--json").output)
+    assert record["path"] == str(disk / "demo")
 
 
-def test_a_run_that_is_not_done_is_listed_with_what_it_has_decoded(recipe):
+def test_an_unfinished_run_is_listed_with_its_decoded_results(recipe):
     run(recipe)
     rows = json.loads((recipe / "exp/demo/results.json").read_text())
     (recipe / "exp/demo/results.json").unlink()
@@ -170,20 +170,20 @@ def test_a_run_that_is_not_done_is_listed_with_what_it_has_decoded(recipe):
         (folder / "rows.json").write_text(json.dumps([row]))
     (recipe / "exp/demo/decode/c").mkdir()
     (recipe / "exp/demo/decode/c/rows.json").write_text("[")
-    (found,) = json.loads(toolkit("runs", recipe, "--json").output)
-    assert found["best"] == {"dev": [4.0, "b"]}
+    (record,) = json.loads(toolkit("runs", recipe, "--json").output)
+    assert record["best"] == {"dev": [4.0, "b"]}
 
 
-def test_what_was_decoded_since_the_last_stage_replaces_its_row(recipe):
+def test_newer_decodes_replace_rows_of_the_last_stage(recipe):
     run(recipe)
     rows = json.loads((recipe / "exp/demo/results.json").read_text())
-    again, unlisted = {**rows[0], "wer": 1.5}, {**rows[0], "system": "z", "wer": 0.5}
-    for row in (again, unlisted):
+    updated, unlisted = {**rows[0], "wer": 1.5}, {**rows[0], "system": "z", "wer": 0.5}
+    for row in (updated, unlisted):
         folder = recipe / "exp/demo/decode" / row["system"]
         folder.mkdir(parents=True)
         (folder / "rows.json").write_text(json.dumps([row]))
-    (found,) = json.loads(toolkit("runs", recipe, "--json").output)
-    assert found["best"][rows[0]["split"]] == [1.5, rows[0]["system"]]
+    (record,) = json.loads(toolkit("runs", recipe, "--json").output)
+    assert record["best"][rows[0]["split"]] == [1.5, rows[0]["system"]]
 
 
 def test_a_run_of_which_no_stage_is_done_is_listed(recipe):
@@ -191,8 +191,8 @@ def test_a_run_of_which_no_stage_is_done_is_listed(recipe):
     (recipe / "run.py").write_text(source.replace('run.make("fbank")', 'run.need("nothing")'))
     with pytest.raises(subprocess.CalledProcessError):
         run(recipe)
-    (found,) = json.loads(toolkit("runs", recipe, "--json").output)
-    assert (found["profile"], found["stages_done"], found["best"]) == ("demo", 0, {})
+    (record,) = json.loads(toolkit("runs", recipe, "--json").output)
+    assert (record["profile"], record["stages_done"], record["best"]) == ("demo", 0, {})
 
 
 def test_settings_with_their_sources(recipe):
@@ -205,12 +205,12 @@ def test_settings_with_their_sources(recipe):
     assert (row["value"], row["source"], row["default"]) == (9, "profile large", 3)
     (row,) = json.loads(toolkit("config", recipe / "run.py", "--set", "size=4", "--json").output)
     assert (row["value"], row["source"]) == (4, "--set")
-    for arguments, told in (
+    for arguments, message in (
         (["sise"], "did you mean `size`"),
         (["--profile", "larg"], "did you mean `large`"),
     ):
         result = toolkit("config", recipe, *arguments)
-        assert (result.exit_code, told in result.output) == (1, True)
+        assert (result.exit_code, message in result.output) == (1, True)
     assert "no recipe" in toolkit("config", recipe.parent).output
 
 
@@ -232,10 +232,10 @@ def test_runs_are_listed_while_their_files_come_and_go(recipe, monkeypatch):
     monkeypatch.setattr(os, "lstat", vanished)
     monkeypatch.setattr(Path, "iterdir", forbidden)
     result = toolkit("runs", recipe, "--json")
-    assert [Path(found["path"]).name for found in json.loads(result.output)] == ["demo"]
+    assert [Path(record["path"]).name for record in json.loads(result.output)] == ["demo"]
 
 
-def test_a_folder_of_runs_that_is_not_there_is_an_error(tmp_path):
+def test_a_missing_folder_of_runs_is_an_error(tmp_path):
     result = toolkit("runs", tmp_path / "none")
     assert (result.exit_code, "none is not a folder" in result.output) == (1, True)
 
@@ -253,9 +253,9 @@ def test_a_run_that_is_removed_while_they_are_listed_is_left_out(tmp_path, monke
         (tmp_path / name / "stages/last_command.json").write_text("{}")
     open_run = RunFolder.open
 
-    def late(root):
+    def open_after_removal(root):
         shutil.rmtree(tmp_path / "a", ignore_errors=True)
         return open_run(root)
 
-    monkeypatch.setattr(RunFolder, "open", late)
+    monkeypatch.setattr(RunFolder, "open", open_after_removal)
     assert [Path(run.path).name for run in find_runs(tmp_path)] == ["b"]

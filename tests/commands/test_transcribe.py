@@ -18,18 +18,18 @@ def run(*arguments, stdin=None):
 
 @pytest.fixture
 def transcriber(monkeypatch):
-    """A recogniser that hears the names of files; those called broken are."""
-    module = SimpleNamespace(asked=[])
+    """A fake recogniser: the text is the file's name, and files called `broken` are faulty."""
+    module = SimpleNamespace(calls=[])
 
     def transcribe(model, sources, jobs, details, device, fast, int8, batch):
-        module.asked.append((model.name, details))
+        module.calls.append((model.name, details))
         module.device, module.int8, module.batch = device, int8, batch
         for source in sources:
             fault = f"{source.called}: not audio" if "broken" in source.name else ""
-            heard = "_".join(source.key.rpartition("/")[2].upper().split())
-            word = TimedToken(heard, 0.5, 1.0, 0.9)
-            said = DecodedUtterance(word.token, (word,), 0.0, 2.0)
-            yield Transcript(source.name, source.key, () if fault else (said,), fault)
+            text = "_".join(source.key.rpartition("/")[2].upper().split())
+            word = TimedToken(text, 0.5, 1.0, 0.9)
+            utterance = DecodedUtterance(word.token, (word,), 0.0, 2.0)
+            yield Transcript(source.name, source.key, () if fault else (utterance,), fault)
 
     import sys
 
@@ -43,20 +43,20 @@ def test_prints_a_line_per_recording_and_names_the_broken_at_the_end(transcriber
     assert result.exit_code == 1
     assert result.stdout == "a A\nc C\n"
     assert result.stderr == "Error: broken.wav: not audio\n"
-    assert transcriber.asked == [("final", False)]
+    assert transcriber.calls == [("final", False)]
     assert run("--model", "final", "a.wav").exit_code == 0
 
 
-def test_eight_bits_where_they_are_asked_for(transcriber):
-    for flags, asked in ([], False), (["--int8"], True):
+def test_int8_is_passed_on_when_requested(transcriber):
+    for flags, expected in ([], False), (["--int8"], True):
         assert run("--model", "final", *flags, "a.wav").exit_code == 0
-        assert transcriber.int8 == asked
+        assert transcriber.int8 == expected
 
 
-def test_batches_where_they_are_asked_for(transcriber):
-    for flags, asked in ([], 1), (["--batch", "4"], 4):
+def test_batch_size_is_passed_on_when_requested(transcriber):
+    for flags, expected in ([], 1), (["--batch", "4"], 4):
         assert run("--model", "final", *flags, "a.wav").exit_code == 0
-        assert transcriber.batch == asked
+        assert transcriber.batch == expected
     for flag in "--int8", "--stream":
         refused = run("--model", "final", "--batch", "4", flag, "a.wav")
         assert refused.exit_code == 2
@@ -65,23 +65,23 @@ def test_batches_where_they_are_asked_for(transcriber):
 
 def test_json_has_a_line_for_every_recording(transcriber):
     result = run("--model", "final", "--format", "json", "a.wav", "broken.wav")
-    found = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [one["name"] for one in found] == ["a", "broken"]
-    assert found[0]["segments"][0]["words"][0]["confidence"] == 0.9
-    assert found[1]["error"] == "broken.wav: not audio"
-    assert transcriber.asked == [("final", True)]
+    documents = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [document["name"] for document in documents] == ["a", "broken"]
+    assert documents[0]["segments"][0]["words"][0]["confidence"] == 0.9
+    assert documents[1]["error"] == "broken.wav: not audio"
+    assert transcriber.calls == [("final", True)]
 
 
-def test_no_name_leads_out_of_the_output_folder(transcriber, tmp_path):
-    out, other = tmp_path / "out", tmp_path / "other"
+def test_no_recording_name_leads_outside_the_output_folder(transcriber, tmp_path):
+    out, outside = tmp_path / "out", tmp_path / "other"
     out.mkdir()
-    (out / "away").symlink_to(other)
-    ids = [f"/{other}/one", f"{other}/two", "../three", "away/four", "x" * 300]
+    (out / "away").symlink_to(outside)
+    ids = [f"/{outside}/one", f"{outside}/two", "../three", "away/four", "x" * 300]
     (tmp_path / "wav.scp").write_text("".join(f"{id} a.wav\n" for id in ids))
     result = run("--model", "final", "--out", out, tmp_path / "wav.scp")
     assert result.exit_code == 1
     assert "away/four.txt: lies outside" in result.stderr
-    assert not other.exists()
+    assert not outside.exists()
     written = sorted(path.name for path in out.rglob("*.txt"))
     assert written[:3] == ["one.txt", "three.txt", "two.txt"]
     assert len(written) == 4
@@ -103,13 +103,13 @@ def test_writes_a_file_per_recording(transcriber, tmp_path):
     assert "x/a.wav and y/a.wav" in result.stderr
 
 
-def test_words_are_in_lower_case_where_they_are_asked_for_so(transcriber, tmp_path):
+def test_lower_writes_words_in_lower_case(transcriber, tmp_path):
     assert run("--model", "final", "--lower", "a.wav").stdout == "a a\n"
     run("--model", "final", "--lower", "--format", "ctm", "--out", tmp_path, "a.wav")
     assert (tmp_path / "a.ctm").read_text() == "a 1 0.500 0.500 a 0.9000\n"
 
 
-def test_the_network_computes_on_the_device_that_is_named(transcriber):
+def test_device_is_passed_on(transcriber):
     run("--model", "final", "a.wav")
     assert transcriber.device == "cpu"
     run("--model", "final", "--device", "cpu:0", "a.wav")
@@ -132,16 +132,16 @@ def score(*arguments, stdin):
 
 
 @pytest.mark.parametrize("form", ["text", "json", "ctm"])
-def test_what_is_printed_for_a_folder_is_scored_as_it_is(transcriber, talks, tmp_path, form):
-    said = run("--model", "final", "--format", form, talks).stdout
-    scored = score("--ref", talks, "--hyp", "-", stdin=said)
+def test_printed_transcripts_of_a_folder_can_be_scored(transcriber, talks, tmp_path, form):
+    hypotheses = run("--model", "final", "--format", form, talks).stdout
+    scored = score("--ref", talks, "--hyp", "-", stdin=hypotheses)
     assert scored.stdout.splitlines()[0] == "%WER 0.00 [ 0 / 3, 0 ins, 0 del, 0 sub ]"
     (tmp_path / "text").write_text("hello-1 HELLO\nmy_word MY WORD\ngood_bye GOOD_BYE\n")
-    scored = score("--ref", tmp_path / "text", "--hyp", "-", "--format", "auto", stdin=said)
+    scored = score("--ref", tmp_path / "text", "--hyp", "-", "--format", "auto", stdin=hypotheses)
     assert "1 not present in hyp" in scored.stdout
 
 
-def test_ids_are_stems_unless_paths_are_asked_for(transcriber, talks):
+def test_ids_are_stems_unless_paths_are_requested(transcriber, talks):
     ids = {
         kind: [
             line.split()[0]
@@ -170,7 +170,7 @@ def test_paths_come_from_standard_input(transcriber):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--format", "srt", "a.wav", "b.wav"], "--out"),
         (["--stream", "--format", "ctm", "a.wav"], "text or json"),
@@ -185,10 +185,10 @@ def test_paths_come_from_standard_input(transcriber):
         ([], "AUDIO"),
     ],
 )
-def test_contradictions_are_refused(arguments, told):
+def test_contradictory_options_are_refused(arguments, message):
     result = run("--model", "final", *arguments)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert message in result.stderr
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt"])
@@ -203,7 +203,7 @@ def test_several_recordings_share_no_file_of_subtitles(transcriber, talks, form)
 
 @pytest.fixture
 def stream(monkeypatch, audio, tmp_path):
-    """A recogniser of streams that says how many pieces it has heard."""
+    """A fake recogniser of streams whose text is the number of received pieces."""
     from toolkit.decode import recogniser
     from toolkit.decode import stream as streams
 
@@ -218,35 +218,37 @@ def stream(monkeypatch, audio, tmp_path):
 
     class Stream:
         def __init__(self, details):
-            self.heard, self.details, self.has_sound = 0, details, False
+            self.num_pieces, self.details, self.has_sound = 0, details, False
 
         def push(self, samples):
-            self.heard += 1
+            self.num_pieces += 1
             self.has_sound = self.has_sound or bool(samples.any())
-            return streams.StreamResult(f"PIECE {self.heard}", None, 0.0, self.heard / 10, 0.05)
+            return streams.StreamResult(
+                f"PIECE {self.num_pieces}", None, 0.0, self.num_pieces / 10, 0.05
+            )
 
         def finish(self):
-            said = f"{self.heard} PIECES"
-            words = (TimedToken(said, 0.0, 0.1, 0.5),) if self.details else None
+            text = f"{self.num_pieces} PIECES"
+            words = (TimedToken(text, 0.0, 0.1, 0.5),) if self.details else None
             return streams.StreamResult(
-                said, DecodedUtterance(said, words), 0.0, self.heard / 10, 0.05
+                text, DecodedUtterance(text, words), 0.0, self.num_pieces / 10, 0.05
             )
 
     monkeypatch.setattr(recogniser, "load_recogniser", lambda bundle, fast: Recogniser())
     return audio(tmp_path / "a.wav", 0.35)
 
 
-def test_streams_print_what_is_final_or_every_change_as_json(stream):
+def test_streams_print_final_text_or_every_update_as_json(stream):
     result = run("--model", "final", "--stream", stream)
     assert result.stdout == "a 4 PIECES\n"
     assert result.stderr.startswith(f"{stream}: 0.4 s of audio, real-time factor ")
     assert "after speech began" in result.stderr
     assert "silence" not in result.stderr
     result = run("--model", "final", "--stream", "--format", "json", "--piece", "0.2", stream)
-    found = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [one["text"] for one in found] == ["PIECE 1", "PIECE 2", "2 PIECES"]
-    assert [one["final"] for one in found] == [False, False, True]
-    assert found[2]["words"][0]["confidence"] == 0.5
+    updates = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [update["text"] for update in updates] == ["PIECE 1", "PIECE 2", "2 PIECES"]
+    assert [update["final"] for update in updates] == [False, False, True]
+    assert updates[2]["words"][0]["confidence"] == 0.5
 
 
 def test_raw_samples_stream_from_standard_input(stream):
@@ -268,38 +270,38 @@ def test_broken_streams_are_named_at_the_end(stream, tmp_path):
 
 def test_recordings_that_failed_are_missing_hypotheses(transcriber, tmp_path):
     (tmp_path / "text").write_text("a-1 A-1\nbroken-2 B\n")
-    said = run("--model", "final", "--format", "json", "broken-2.wav", "a-1.wav").stdout
-    scored = score("--ref", tmp_path / "text", "--hyp", "-", stdin=said)
+    hypotheses = run("--model", "final", "--format", "json", "broken-2.wav", "a-1.wav").stdout
+    scored = score("--ref", tmp_path / "text", "--hyp", "-", stdin=hypotheses)
     assert scored.stdout.splitlines()[0] == "%WER 50.00 [ 1 / 2, 0 ins, 1 del, 0 sub ] [PARTIAL]"
 
 
 @pytest.fixture
-def final(tmp_path):
-    """A run whose best system adapts to speakers, and another that is better without them."""
+def final_bundles(tmp_path):
+    """A run whose best system adapts to speakers; another is better without speakers."""
     from toolkit.decode.bundle import BundledSystem, RecogniserSettings, write_card, write_systems
     from toolkit.features.config import FrontendConfig
     from toolkit.fsa.config import Beam
     from toolkit.fsa.lattice import Weights
 
-    final = tmp_path / "final"
+    final_bundles = tmp_path / "final"
     systems = [
         BundledSystem("sat", "4gram", False, {"dev": 12.5}, ("speaker_known",)),
         BundledSystem("lstm", "4gram", True, {"dev": 15.0}, ("speaker_unknown", "stream")),
     ]
-    write_systems(final, systems)
+    write_systems(final_bundles, systems)
     for system in systems:
-        (final / system.name).mkdir()
+        (final_bundles / system.name).mkdir()
         settings = RecogniserSettings(
             FrontendConfig(), Beam(), 0.1, Weights(0.1, 0.0), by_speaker=system.name == "sat"
         )
-        (final / system.name / "recogniser.json").write_text(json.dumps(asdict(settings)))
-        write_card(final / system.name, card_of(system.name))
+        (final_bundles / system.name / "recogniser.json").write_text(json.dumps(asdict(settings)))
+        write_card(final_bundles / system.name, card_of(system.name))
     (tmp_path / "utt2spk").write_text("a ann\n")
-    return final
+    return final_bundles
 
 
 def card_of(system):
-    """What a system of `final` says of itself."""
+    """The card of a system of `final_bundles`."""
     from toolkit.decode.bundle import Card
 
     rate = {"sat": 12.5, "lstm": 15.0}[system]
@@ -310,52 +312,54 @@ UNNAMED = "no speaker is named: every recording counts as a speaker of its own"
 
 
 @pytest.mark.parametrize("audio", [("a.wav",), ("a.wav", "b.wav")])
-def test_without_speakers_the_best_system_without_them_recognises(transcriber, final, audio):
-    result = run("--model", final, *audio)
-    assert transcriber.asked == [("lstm", False)]
+def test_without_speakers_the_best_system_without_them_recognises(
+    transcriber, final_bundles, audio
+):
+    result = run("--model", final_bundles, *audio)
+    assert transcriber.calls == [("lstm", False)]
     assert result.stderr.splitlines() == [
         str(card_of("lstm")),
         f"{UNNAMED}; --speakers names them, and then sat is the best system",
     ]
 
 
-def test_with_speakers_the_best_system_with_them_recognises(transcriber, final, tmp_path):
+def test_with_speakers_the_best_system_with_them_recognises(transcriber, final_bundles, tmp_path):
     speakers = ("--speakers", tmp_path / "utt2spk")
-    result = run("--model", final, *speakers, "a.wav")
-    assert transcriber.asked == [("sat", False)]
+    result = run("--model", final_bundles, *speakers, "a.wav")
+    assert transcriber.calls == [("sat", False)]
     assert result.stderr == f"{card_of('sat')}\n"
-    result = run("--model", final, *speakers, "a.wav", "b.wav")
+    result = run("--model", final_bundles, *speakers, "a.wav", "b.wav")
     assert "Warning: 1 of 2 recordings, first b.wav, have no speaker: each counts" in result.stderr
 
 
 @pytest.mark.parametrize("audio", [("a.wav",), ("a.wav", "b.wav")])
 @pytest.mark.parametrize("named", ["folder", "system", "elsewhere"])
 def test_a_system_that_adapts_warns_where_no_speaker_is_named(
-    transcriber, final, tmp_path, audio, named
+    transcriber, final_bundles, tmp_path, audio, named
 ):
-    model = final.rename(tmp_path / "bundles") if named == "elsewhere" else final
+    model = final_bundles.rename(tmp_path / "bundles") if named == "elsewhere" else final_bundles
     if named == "elsewhere":
         (model / "systems.json").unlink()
     arguments = ("--model", model, "--system", "sat")
     if named != "system":
         arguments = ("--model", model / "sat")
     result = run(*arguments, *audio)
-    assert transcriber.asked == [("sat", False)]
+    assert transcriber.calls == [("sat", False)]
     assert result.stderr.splitlines()[-1] == (
         f"Warning: {UNNAMED}, but sat adapts to speakers and makes more errors without; --speakers"
         " names them"
     )
 
 
-def test_bundles_without_cards_say_nothing_of_speakers(transcriber, final):
-    (final / "lstm/card.json").unlink()
-    assert run("--model", final / "lstm", "a.wav", "b.wav").stderr == ""
+def test_bundles_without_cards_say_nothing_of_speakers(transcriber, final_bundles):
+    (final_bundles / "lstm/card.json").unlink()
+    assert run("--model", final_bundles / "lstm", "a.wav", "b.wav").stderr == ""
 
 
-def test_the_card_is_printed_first(transcriber, final):
+def test_the_card_is_printed_first(transcriber, final_bundles):
     card = card_of("lstm")
-    first = run("--model", final, "a.wav").stderr.splitlines()[0]
+    first = run("--model", final_bundles, "a.wav").stderr.splitlines()[0]
     assert first == str(card)
     assert "12 words; trained on 0.5 h of speech (corpus an4, 9 speakers); WER 15.00 %" in first
-    fast = run("--model", final, "--fast", "a.wav").stderr.splitlines()[0]
+    fast = run("--model", final_bundles, "--fast", "a.wav").stderr.splitlines()[0]
     assert fast == f"rescoring, and so its error rates, left out: {card}"

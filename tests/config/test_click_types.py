@@ -15,11 +15,11 @@ from toolkit.config.click_types import TEXT_IN, TEXT_OUT, Number
 
 @click.command()
 @click.option("--read", type=TEXT_IN, multiple=True)
-@click.option("--other", type=TEXT_IN)
+@click.option("--extra", type=TEXT_IN)
 @click.option("--write", type=TEXT_OUT)
 @click.option("--fail", is_flag=True)
-def command(read, other, write, fail):
-    for path in (*read, *filter(None, [other])):
+def command(read, extra, write, fail):
+    for path in (*read, *filter(None, [extra])):
         click.echo(f"{path.name} {path.read_text()!r} {path}")
     if fail:
         raise click.ClickException("no")
@@ -42,7 +42,7 @@ def test_standard_input_is_a_file_while_the_command_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--read", "-", "--read", "-"), ("--read", "-", "--other", "-")]
+    "arguments", [("--read", "-", "--read", "-"), ("--read", "-", "--extra", "-")]
 )
 def test_standard_input_is_read_once(arguments):
     result = run(*arguments, stdin="a")
@@ -50,7 +50,7 @@ def test_standard_input_is_read_once(arguments):
     assert "standard input can be read only once" in result.output
 
 
-def test_what_is_written_is_printed_at_the_end(tmp_path):
+def test_output_is_printed_when_the_command_ends(tmp_path):
     assert run("--write", "-").output == "end\né out\n"
     assert run("--write", "-", "--fail").output == "Error: no\n"
     assert run("--write", tmp_path / "out").output == "end\n"
@@ -84,17 +84,17 @@ def test_what_is_written_is_printed_at_the_end(tmp_path):
     ],
 )
 def test_its_name_tells_readers_the_format(content, name):
-    assert run("--other", "-", stdin=content).output.split()[0] == name
+    assert run("--extra", "-", stdin=content).output.split()[0] == name
 
 
 @pytest.mark.parametrize(
-    ("redirection", "told"),
+    ("redirection", "message"),
     [("<&-", "is closed"), ("0>x", "cannot be read: Bad file descriptor")],
 )
-def test_standard_input_that_cannot_be_read_is_told(tmp_path, redirection, told):
+def test_unreadable_standard_input_is_reported(tmp_path, redirection, message):
     command = f"{sys.executable} -m toolkit score --ref ref --hyp - {redirection}"
     environment = os.environ | {"PYTHONPATH": str(Path(toolkit.__file__).parents[1])}
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "-c", command],
         cwd=tmp_path,
         env=environment,
@@ -102,11 +102,11 @@ def test_standard_input_that_cannot_be_read_is_told(tmp_path, redirection, told)
         text=True,
         check=False,
     )
-    assert done.returncode == 2
-    assert f"Invalid value for '--hyp': standard input {told}" in done.stderr
+    assert process.returncode == 2
+    assert f"Invalid value for '--hyp': standard input {message}" in process.stderr
 
 
-def test_bytes_that_cannot_be_printed_are_told():
+def test_bytes_that_cannot_be_printed_are_reported():
     script = (
         "import click\nfrom toolkit.cli import main\n"
         "from toolkit.config.click_types import TEXT_OUT\n"
@@ -115,15 +115,15 @@ def test_bytes_that_cannot_be_printed_are_told():
         "type(main).get_command = click.Group.get_command; main(['written', '--out', '-'])"
     )
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", script],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
-    assert done.returncode == 1
-    assert done.stderr == "Error: standard output cannot be written (No space left on device)\n"
+    assert process.returncode == 1
+    assert process.stderr == "Error: standard output cannot be written (No space left on device)\n"
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf", "1e999"])

@@ -20,21 +20,21 @@ class Inner:
 class Outer:
     inner: Inner = Inner(size=5)
     """A section."""
-    other: Inner | None = None
+    fallback: Inner | None = None
     """Not set."""
     names: tuple[str, ...] = field(default=("a",))
     """Names."""
 
 
 def test_values_defaults_and_texts():
-    found = {one.key: one for one in list_settings(Outer(Inner(7, Path("x"))))}
-    assert list(found) == ["inner.size", "inner.path", "other", "names"]
-    size = found["inner.size"]
+    settings = {setting.key: setting for setting in list_settings(Outer(Inner(7, Path("x"))))}
+    assert list(settings) == ["inner.size", "inner.path", "fallback", "names"]
+    size = settings["inner.size"]
     assert (size.value, size.default, size.expects) == (7, 5, "int")
     assert size.text == "Number of things."
-    assert (found["inner.path"].value, found["inner.path"].default) == ("x", None)
-    assert (found["other"].value, found["other"].text) == (None, "Not set.")
-    assert found["names"].value == found["names"].default == ["a"]
+    assert (settings["inner.path"].value, settings["inner.path"].default) == ("x", None)
+    assert (settings["fallback"].value, settings["fallback"].text) == (None, "Not set.")
+    assert settings["names"].value == settings["names"].default == ["a"]
 
 
 def test_texts_are_inherited():
@@ -55,5 +55,5 @@ def test_every_setting_of_the_recipes_is_documented(recipe):
     profiles = importlib.import_module(f"recipes.{recipe}").PROFILES
     for profile in profiles.values():
         config = profile()
-        found = list(list_settings(config))
-        assert [one.key for one in found if not one.text] == []
+        settings = list(list_settings(config))
+        assert [setting.key for setting in settings if not setting.text] == []

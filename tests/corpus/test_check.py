@@ -8,11 +8,11 @@ import soundfile
 
 from toolkit.corpus.check import CorpusError, check, decode, read_audio_info
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.corpus.findings import KINDS
+from toolkit.corpus.findings import FINDING_KINDS
 from toolkit.corpus.manifest import (
     make_cut,
+    probe_recording,
     read_cuts,
-    recording_or_fault,
     rewrite_texts,
     text_of,
     write_cuts,
@@ -38,7 +38,7 @@ def corpus(audio, truncate, tmp_path):
                 path = audio(tmp_path / f"{split}-{id}.flac", **options)
             if broken:
                 truncate(path)
-            recording, fault = recording_or_fault(path, id)
+            recording, fault = probe_recording(path, id)
             fault = fault and ("unreadable-audio", fault)
             cut = make_cut(id, recording, text, speaker or f"{split}-{id}", fault=fault)
             self.cuts.setdefault(split, []).append(cut)
@@ -74,10 +74,10 @@ def test_tags_are_left_out_of_transcripts_and_found(corpus):
     rewrite_texts(tagged, TextPolicy().transcript, TextPolicy().found_tags)
     assert text_of(tagged[0]) == "ONE TWO"
     corpus.add("train", "digits", "ONE 12 TWO 3", seconds=0.5)
-    _, found = corpus.check()
-    told = {item["kind"]: item["detail"] for item in found if item["kind"] != "oov"}
-    assert told["tag"] == "[laughter] <a noise>"
-    assert told["bad-characters"] == "1 2 3 in '12', '3'"
+    _, findings = corpus.check()
+    details = {item["kind"]: item["detail"] for item in findings if item["kind"] != "oov"}
+    assert details["tag"] == "[laughter] <a noise>"
+    assert details["bad-characters"] == "1 2 3 in '12', '3'"
 
 
 def test_a_clean_corpus_has_no_findings(corpus):
@@ -151,7 +151,7 @@ def test_every_fault_is_named_once(corpus, audio, tmp_path):
     for kind, id in expected:
         section = corpus.text[corpus.text.index(f" {kind}: ") :].split("\n\n")[0]
         assert f"  train  {id}  " in section
-        assert KINDS[kind].fix in section
+        assert FINDING_KINDS[kind].fix in section
 
 
 def test_test_splits_keep_what_can_be_decoded_and_scored(corpus, tmp_path):
@@ -169,7 +169,7 @@ def test_test_splits_keep_what_can_be_decoded_and_scored(corpus, tmp_path):
     assert corpus.left("test") == ["good0", "fifty", "silent", "long", "noise"]
 
 
-def test_what_splits_share_is_warned_of(corpus, audio, tmp_path):
+def test_overlap_between_splits_is_warned_of(corpus, audio, tmp_path):
     path = audio(tmp_path / "shared.flac", seed=99)
     corpus.add("train", "a", speaker="s1", path=path)
     corpus.add("train", "b", speaker="s2")
@@ -218,14 +218,14 @@ def test_a_long_list_is_cut_in_the_text_alone(corpus):
     assert "and 2 more" in corpus.text
 
 
-def test_jobs_do_not_matter(corpus):
+def test_reports_do_not_depend_on_jobs(corpus):
     corpus.fill("train", 20)
     corpus.add("train", "cut", broken=True, seconds=3.0)
     corpus.check(jobs=1)
-    one = {path.name: path.read_bytes() for path in corpus.out.iterdir()}
+    reports = {path.name: path.read_bytes() for path in corpus.out.iterdir()}
     corpus.check(jobs=2)
-    assert {path.name: path.read_bytes() for path in corpus.out.iterdir()} == one
-    assert set(one) == {"report.txt", "report.json", "findings.tsv", "excluded.tsv", "oov.tsv"}
+    assert {path.name: path.read_bytes() for path in corpus.out.iterdir()} == reports
+    assert set(reports) == {"report.txt", "report.json", "findings.tsv", "excluded.tsv", "oov.tsv"}
 
 
 def test_too_many_faults_stop_a_large_split_but_not_a_tiny_one(corpus):
@@ -304,7 +304,7 @@ def test_a_test_part_with_a_speaker_that_was_held_out_is_still_warned_of(corpus)
     assert ("speaker-overlap", "test", held_out) in corpus.kinds()
 
 
-def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
+def test_an_utterance_missing_from_utt2spk_is_warned_of(audio, tmp_path):
     audio(tmp_path / "a.wav")
     for name, lines in (
         ("wav.scp", "u1 a.wav\nu2 a.wav\n"),
@@ -314,9 +314,9 @@ def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
         (tmp_path / name).write_text(lines)
     write_cuts(read_kaldi_dir(tmp_path), tmp_path / "train.jsonl")
     check({"train": tmp_path / "train.jsonl"}, LEXICON, tmp_path / "check", CheckConfig())
-    found = json.loads((tmp_path / "check/report.json").read_text())["findings"]
-    (told,) = [item for item in found if item["kind"] == "no-speaker"]
-    assert (told["id"], told["detail"]) == (
+    findings = json.loads((tmp_path / "check/report.json").read_text())["findings"]
+    (finding,) = [item for item in findings if item["kind"] == "no-speaker"]
+    assert (finding["id"], finding["detail"]) == (
         "u2",
         f"not in {tmp_path}/utt2spk: its recording counts as its speaker",
     )
@@ -324,15 +324,15 @@ def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
         file.write("u1 ben\n")
     write_cuts(read_kaldi_dir(tmp_path), tmp_path / "train.jsonl")
     check({"train": tmp_path / "train.jsonl"}, LEXICON, tmp_path / "check", CheckConfig())
-    found = json.loads((tmp_path / "check/report.json").read_text())["findings"]
-    (told,) = [item for item in found if item["kind"] == "two-speakers"]
-    assert (told["id"], told["detail"]) == ("u1", f"{tmp_path}/utt2spk: ann, not ben")
+    findings = json.loads((tmp_path / "check/report.json").read_text())["findings"]
+    (finding,) = [item for item in findings if item["kind"] == "two-speakers"]
+    assert (finding["id"], finding["detail"]) == ("u1", f"{tmp_path}/utt2spk: ann, not ben")
     (tmp_path / "utt2spk").unlink()
-    lacking = [cut.custom["no_speaker"] for cut in read_kaldi_dir(tmp_path)]
-    assert lacking == [f"{tmp_path} has no utt2spk: its recording counts as its speaker"] * 2
+    notes = [cut.custom["no_speaker"] for cut in read_kaldi_dir(tmp_path)]
+    assert notes == [f"{tmp_path} has no utt2spk: its recording counts as its speaker"] * 2
 
 
-def test_what_is_left_out_has_no_second_finding_for_the_same_fault(audio, tmp_path):
+def test_an_excluded_utterance_has_one_finding_per_fault(audio, tmp_path):
     audio(tmp_path / "a.wav", seconds=2.0)
     for name, lines in (
         ("wav.scp", "a a.wav\n"),
@@ -343,8 +343,8 @@ def test_what_is_left_out_has_no_second_finding_for_the_same_fault(audio, tmp_pa
         (tmp_path / name).write_text(lines)
     write_cuts(read_kaldi_dir(tmp_path), tmp_path / "train.jsonl")
     check({"train": tmp_path / "train.jsonl"}, LEXICON, tmp_path / "check", CheckConfig())
-    found = json.loads((tmp_path / "check/report.json").read_text())["findings"]
-    assert {(item["kind"], item["id"]) for item in found} == {
+    findings = json.loads((tmp_path / "check/report.json").read_text())["findings"]
+    assert {(item["kind"], item["id"]) for item in findings} == {
         ("bad-segment", "u2"),
         ("bad-segment", "u3"),
         ("missing-audio", "u4"),
@@ -370,13 +370,13 @@ def test_audio_that_features_refuse_is_left_out_before_they_are_extracted(corpus
 def test_each_channel_is_checked_by_itself(corpus, tmp_path):
     noise = np.random.default_rng(0).integers(-999, 999, 16000).astype(np.int16)
     soundfile.write(tmp_path / "s.wav", np.stack([noise, 0 * noise], axis=1), 16000)
-    recording, _ = recording_or_fault(tmp_path / "s.wav", "s")
+    recording, _ = probe_recording(tmp_path / "s.wav", "s")
     corpus.cuts["train"] = [
         make_cut(name, recording, "ONE TWO", name, channel=channel)
         for name, channel in (("a", 0), ("b", 1), ("c", 2))
     ]
-    found = {(item["kind"], item["id"]): item["detail"] for item in corpus.check()[1]}
-    assert found == {
+    details = {(item["kind"], item["id"]): item["detail"] for item in corpus.check()[1]}
+    assert details == {
         ("silent-audio", "b"): f"channel 2 of {tmp_path}/s.wav",
         ("no-channel", "c"): f"no channel 3, but 2 channels in {tmp_path}/s.wav",
     }
@@ -395,21 +395,21 @@ def test_whole_files(audio, tmp_path, suffix):
 @pytest.mark.parametrize(("gain", "silent"), [(-1.0, True), (-0.5, False)])
 def test_channels_that_cancel_each_other_are_silent(tmp_path, gain, silent):
     noise = np.random.default_rng(0).integers(-999, 999, 1600)
-    both = np.stack([noise, gain * noise], axis=1).astype(np.int16)
-    soundfile.write(tmp_path / "a.wav", both, 16000)
+    stereo = np.stack([noise, gain * noise], axis=1).astype(np.int16)
+    soundfile.write(tmp_path / "a.wav", stereo, 16000)
     assert decode(str(tmp_path / "a.wav")).silent is silent
 
 
 def test_digest_is_of_the_samples_not_the_format(audio, tmp_path):
     names = ("a.wav", "a.flac", "b.flac")
-    one, same, other = (
+    wav, flac, different = (
         decode(str(audio(tmp_path / name, seed=name.startswith("b")))) for name in names
     )
-    assert one.digest == same.digest != other.digest
+    assert wav.digest == flac.digest != different.digest
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".flac", ".sph"])
-def test_truncated_files_show(audio, truncate, tmp_path, suffix):
+def test_truncated_files_decode_shorter_than_declared(audio, truncate, tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     if suffix == ".sph":
         noise = np.random.default_rng(0).standard_normal(48000) * 0.1
@@ -423,14 +423,14 @@ def test_truncated_files_show(audio, truncate, tmp_path, suffix):
 
 
 @pytest.mark.parametrize(("missing", "declared"), [(159, 16000 - 159), (161, 16000)])
-def test_a_wav_that_lacks_less_than_a_frame_is_whole(audio, tmp_path, missing, declared):
+def test_a_wav_missing_less_than_a_frame_is_whole(audio, tmp_path, missing, declared):
     path = audio(tmp_path / "a.wav", seconds=1.0)
     path.write_bytes(path.read_bytes()[: -2 * missing])
     info = decode(str(path))
     assert (info.declared, info.decoded) == (declared, 16000 - missing)
 
 
-def test_damage_in_the_middle_of_a_flac_shows(audio, tmp_path):
+def test_damage_in_the_middle_of_a_flac_is_detected(audio, tmp_path):
     path = audio(tmp_path / "a.flac", seconds=3.0)
     content = bytearray(path.read_bytes())
     middle = len(content) // 2
@@ -493,26 +493,26 @@ def test_values_that_are_not_numbers_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr("toolkit.corpus.check.BLOCK", 1000)
     samples = np.full((16000, 2), 0.1, dtype=np.float32)
     samples[2500, 1], samples[7000, 0] = np.nan, -np.inf
-    for name, kept in (("bad.wav", samples), ("good.wav", samples[:2500])):
-        soundfile.write(tmp_path / name, kept, 16000, subtype="FLOAT")
+    for name, content in (("bad.wav", samples), ("good.wav", samples[:2500])):
+        soundfile.write(tmp_path / name, content, 16000, subtype="FLOAT")
     assert decode(str(tmp_path / "bad.wav")).not_numbers == (2500, 7000)
     assert decode(str(tmp_path / "good.wav")).not_numbers is None
 
 
 @pytest.mark.parametrize(("rate", "fault"), [(999, "999 Hz"), (1000, ""), (768_000, "768,000 Hz")])
 def test_implausible_rates_are_found(audio, tmp_path, rate, fault):
-    found = decode(str(audio(tmp_path / "a.wav", seconds=0.01, rate=rate))).bad_rate
-    assert fault in found
-    assert bool(found) == bool(fault)
+    bad_rate = decode(str(audio(tmp_path / "a.wav", seconds=0.01, rate=rate))).bad_rate
+    assert fault in bad_rate
+    assert bool(bad_rate) == bool(fault)
 
 
 def test_jobs_do_not_change_what_is_decoded(audio, tmp_path):
     paths = [str(audio(tmp_path / f"{n}.flac", seconds=0.1, seed=n)) for n in range(20)]
-    seen = []
-    one = read_audio_info(paths * 2, 1, lambda done, total: seen.append((done, total)))
-    assert seen == [(16, 20), (20, 20)]
-    assert read_audio_info(paths, 2) == one
-    assert list(one) == sorted(paths)
+    progress = []
+    audio_info = read_audio_info(paths * 2, 1, lambda done, total: progress.append((done, total)))
+    assert progress == [(16, 20), (20, 20)]
+    assert read_audio_info(paths, 2) == audio_info
+    assert list(audio_info) == sorted(paths)
 
 
 def test_a_streamed_flac_is_whole_and_its_length_is_what_it_holds(

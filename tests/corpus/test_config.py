@@ -22,7 +22,7 @@ def test_defaults_are_the_demo_corpus():
         ("held_out_share", 0.5),
     ],
 )
-def test_a_corpus_that_cannot_be_is_refused(field, value):
+def test_invalid_corpus_settings_are_refused(field, value):
     with pytest.raises(ValueError, match=field):
         CorpusConfig(**{field: value})
 
@@ -31,7 +31,7 @@ def test_a_corpus_that_cannot_be_is_refused(field, value):
     ("field", "value"),
     [("alphabet", ""), ("listed", 0), ("max_seconds", -1.0), ("max_excluded", 1.5)],
 )
-def test_a_check_that_cannot_be_is_refused(field, value):
+def test_invalid_check_settings_are_refused(field, value):
     with pytest.raises(ValueError, match=field):
         CheckConfig(**{field: value})
 
@@ -46,7 +46,7 @@ def test_readers_are_the_modules_that_read(tmp_path):
     assert reader_names(tmp_path) == ["made", "mine", "theirs"]
 
 
-def test_the_readers_that_are_there():
+def test_available_readers_are_listed():
     assert {"an4", "kaldi", "librispeech", "synthetic", "table"} <= set(reader_names())
     assert reader_exists("table")
     assert not any(map(reader_exists, ("farfield", "../table", "", "__init__")))

@@ -17,11 +17,11 @@ from toolkit.corpus.manifest import (
     audio_folders,
     audio_of,
     empty_recording,
+    flag_missing_speaker,
     make_cut,
-    mark_no_speaker,
     parse_cut,
+    probe_recording,
     read_cuts,
-    recording_or_fault,
     speaker_of,
     text_of,
     write_cuts,
@@ -30,7 +30,7 @@ from toolkit.storage.paths import PLACES, places_text
 
 
 def cut_of(path, id="u1", **options):
-    recording, fault = recording_or_fault(path, id)
+    recording, fault = probe_recording(path, id)
     fault = fault and ("unreadable-audio", fault)
     return make_cut(id, recording, " A  B\t", "s1", fault=fault, **options)
 
@@ -38,7 +38,7 @@ def cut_of(path, id="u1", **options):
 @pytest.mark.parametrize("suffix", [".flac", ".wav"])
 def test_header_is_read(audio, tmp_path, suffix):
     path = audio(tmp_path / f"a{suffix}", seconds=0.5, rate=8000, channels=2)
-    recording, fault = recording_or_fault(path, "a")
+    recording, fault = probe_recording(path, "a")
     assert fault is None
     assert (recording.sampling_rate, recording.num_samples, recording.duration) == (8000, 4000, 0.5)
     assert recording.num_channels == 2
@@ -47,7 +47,7 @@ def test_header_is_read(audio, tmp_path, suffix):
 def test_sphere_header_is_read(tmp_path):
     path = tmp_path / "a.sph"
     soundfile.write(str(path), [0.1] * 1600, 16000, format="NIST", subtype="PCM_16")
-    recording, fault = recording_or_fault(path, "a")
+    recording, fault = probe_recording(path, "a")
     assert fault is None
     assert recording.num_samples == 1600
     assert len(soundfile.read(str(path))[0]) == 1600
@@ -63,7 +63,7 @@ def test_unreadable_files_get_a_fault_with_the_reason(tmp_path):
         ("no.wav", "no such"),
         ("bare.raw", "raw samples without a header"),
     ):
-        recording, fault = recording_or_fault(tmp_path / name, "a")
+        recording, fault = probe_recording(tmp_path / name, "a")
         assert recording.num_samples == 0
         assert reason in fault
         assert name in fault
@@ -82,7 +82,7 @@ def test_round_trip_keeps_everything_and_the_same_bytes(audio, tmp_path):
     assert broken.custom["fault"] == "unreadable-audio"
 
 
-def test_a_line_that_is_no_cut_is_named(tmp_path):
+def test_an_invalid_line_is_named(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"id": 1\n')
     with pytest.raises(ManifestError, match=r"train\.jsonl:1"):
         read_cuts(tmp_path / "train.jsonl")
@@ -140,12 +140,12 @@ def test_a_file_whose_name_is_not_utf8_gets_a_fault_that_says_so(tmp_path):
 
 def test_where_no_speaker_is_named_the_recording_or_its_channel_is(audio, tmp_path):
     cut = cut_of(audio(tmp_path / "a.wav", channels=2), "r")
-    mark_no_speaker(cut, "x.csv:2 names none")
+    flag_missing_speaker(cut, "x.csv:2 names none")
     assert speaker_of(cut) == "r"
     reason = "x.csv:2 names none: its recording counts as its speaker"
     assert cut.custom == {"mix_channels": True, "no_speaker": reason}
     cut.channel, cut.custom = 1, None
-    mark_no_speaker(cut, "x.csv:2 names none")
+    flag_missing_speaker(cut, "x.csv:2 names none")
     assert speaker_of(cut) == "r-1"
 
 
@@ -170,12 +170,12 @@ def test_audio_in_the_run_directory_is_found_in_the_new_place(exp, tmp_path):
     assert cut.custom["components"]["echo"] == str(exp / "corpus" / "echo.wav")  # not changed
     assert read_cuts(exp / "data" / "train.jsonl") == [cut]
     shutil.move(exp, tmp_path / "new")
-    (found,) = read_cuts(tmp_path / "new" / "data" / "train.jsonl")
-    assert audio_of(found) == str(tmp_path / "new" / "corpus" / "a.wav")
-    assert found.custom["components"] == {"echo": str(tmp_path / "new" / "corpus" / "echo.wav")}
+    (moved,) = read_cuts(tmp_path / "new" / "data" / "train.jsonl")
+    assert audio_of(moved) == str(tmp_path / "new" / "corpus" / "a.wav")
+    assert moved.custom["components"] == {"echo": str(tmp_path / "new" / "corpus" / "echo.wav")}
 
 
-def test_details_of_faults_hold_no_place(exp, tmp_path):
+def test_fault_details_are_stored_without_paths(exp, tmp_path):
     missing = tmp_path / "speech" / "a.wav"
     fault = ("missing-audio", f"no such file: {missing}")
     cuts = [
@@ -206,15 +206,15 @@ def make(root, *folders):
 
 
 def test_folders_outside_of_the_root(tmp_path):
-    found = audio_folders(make(tmp_path, "data/wav", "far/b", "far/a"), tmp_path / "data")
-    assert found == [tmp_path / "far/a", tmp_path / "far/b"]
+    folders = audio_folders(make(tmp_path, "data/wav", "far/b", "far/a"), tmp_path / "data")
+    assert folders == [tmp_path / "far/a", tmp_path / "far/b"]
 
 
 def test_paths_upwards_lead_out_of_the_root(tmp_path):
     root = tmp_path / "data"
-    made = make(tmp_path, "data/wav", "far")
+    corpus_cuts = make(tmp_path, "data/wav", "far")
     upwards = cuts([root / "../far/0.wav"])
-    assert audio_folders([*made[:2], *upwards], root) == [root / "../far"]
+    assert audio_folders([*corpus_cuts[:2], *upwards], root) == [root / "../far"]
 
 
 def test_a_folder_above_another_stands_for_both(tmp_path):
@@ -222,12 +222,15 @@ def test_a_folder_above_another_stands_for_both(tmp_path):
 
 
 def test_many_folders_are_joined(tmp_path):
-    made = make(tmp_path, *(f"x/{n}" for n in range(5)), "y")
-    assert audio_folders(made, tmp_path / "t.csv", most=3) == [tmp_path / "x", tmp_path / "y"]
-    assert audio_folders(made, tmp_path / "t.csv", most=1) == [tmp_path]
+    corpus_cuts = make(tmp_path, *(f"x/{n}" for n in range(5)), "y")
+    assert audio_folders(corpus_cuts, tmp_path / "t.csv", most=3) == [
+        tmp_path / "x",
+        tmp_path / "y",
+    ]
+    assert audio_folders(corpus_cuts, tmp_path / "t.csv", most=1) == [tmp_path]
 
 
-def test_what_is_no_folder_is_left_out(tmp_path):
+def test_non_folders_are_left_out(tmp_path):
     assert audio_folders(cuts(["cat x |", "/not/there/a.wav", "/a.wav"]), tmp_path) == []
     assert audio_folders([], Path("t.csv")) == []
 
@@ -250,7 +253,7 @@ EXEMPT = {
 
 def lhotse_readers(text):
     """The readers of lhotse that a module names."""
-    tree, found = ast.parse(text), set()
+    tree, readers = ast.parse(text), set()
     of_lhotse = {"lhotse"} | {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -259,26 +262,26 @@ def lhotse_readers(text):
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom | ast.Import):
-            found |= {alias.name for alias in node.names} & READERS
+            readers |= {alias.name for alias in node.names} & READERS
         elif isinstance(node, ast.Name):
-            found |= {node.id} & READERS
+            readers |= {node.id} & READERS
         elif isinstance(node, ast.Attribute):
-            found |= {node.attr} & (READERS | {"load_audio"})
+            readers |= {node.attr} & (READERS | {"load_audio"})
             whose = ast.unparse(node.value)
             if whose.split(".")[0] in of_lhotse and node.attr in ("from_dict", "from_file"):
-                found.add(f"{whose}.{node.attr}")
-    return found
+                readers.add(f"{whose}.{node.attr}")
+    return readers
 
 
-def test_nothing_else_reads_what_lhotse_wrote():
-    found = {}
+def test_only_exempt_modules_use_lhotses_readers():
+    readers_by_file = {}
     for tree in ("toolkit", "local", "recipes"):
         for path in sorted((ROOT / tree).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
             if "/exp/" not in name:
                 readers = lhotse_readers(path.read_text(encoding="utf-8"))
-                found[name] = readers - EXEMPT.get(name, set())
-    assert {name: readers for name, readers in found.items() if readers} == {}
+                readers_by_file[name] = readers - EXEMPT.get(name, set())
+    assert {name: readers for name, readers in readers_by_file.items() if readers} == {}
 
 
 @pytest.mark.parametrize(
@@ -316,7 +319,7 @@ IMAGE = {"storage_type": "pillow_memory", "storage_path": "", "storage_key": "x"
 
 
 @pytest.mark.parametrize(
-    ("cut", "what"),
+    ("cut", "reason"),
     [
         (mono(recording={**RECORDING, "sources": [{"type": "command", "channels": [0],
                                                    "source": "rm x"}]}),
@@ -332,10 +335,10 @@ IMAGE = {"storage_type": "pillow_memory", "storage_path": "", "storage_key": "x"
         (mono(recording={**RECORDING, "transforms": [{"name": "Own", "kwargs": {}}]}), "'Own'"),
     ],
 )  # fmt: skip
-def test_what_is_refused_names_the_cut_and_the_reason(cut, what):
+def test_a_refused_cut_is_named_with_the_reason(cut, reason):
     with pytest.raises(UnsafeCutError, match=r"x\.jsonl:3: u: ") as refused:
         parse_cut(cut, "x.jsonl:3")
-    assert what in str(refused.value)
+    assert reason in str(refused.value)
 
 
 def test_local_files_arrays_and_known_transforms_are_parsed():
@@ -348,12 +351,12 @@ def test_local_files_arrays_and_known_transforms_are_parsed():
     tracks = [{"cut": mono(), "type": "MonoCut", "offset": 0.0} for _ in "ab"]
     mixed = parse_cut({"id": "m", "type": "MixedCut", "tracks": tracks}, "x")
     assert (mixed.id, len(mixed.tracks)) == ("m", 2)
-    found = parse_cut(cut, "x")
-    assert [type(t).__name__ for t in found.recording.transforms] == [
+    parsed = parse_cut(cut, "x")
+    assert [type(t).__name__ for t in parsed.recording.transforms] == [
         "Speed",
         "ReverbWithImpulseResponse",
     ]
-    assert found.custom["targets"].storage_type == "shar"
+    assert parsed.custom["targets"].storage_type == "shar"
 
 
 def test_all_known_transforms_exist():
@@ -365,7 +368,7 @@ def test_all_known_transforms_exist():
 
 
 @pytest.mark.parametrize(
-    "plain",
+    "data",
     [
         *([], "cut", None, {}, {"id": "u"}, {"id": 3, "type": "MonoCut"}),
         {"id": "u", "type": "Else"},
@@ -373,15 +376,15 @@ def test_all_known_transforms_exist():
         {"id": "u", "type": "x", "sources": []},
     ],
 )
-def test_what_is_no_cut_is_an_error_for_reading(plain):
+def test_data_that_is_not_a_cut_is_an_error(data):
     with pytest.raises((ValueError, TypeError, KeyError)):
-        parse_cut(plain, "x")
+        parse_cut(data, "x")
 
 
 def test_a_transform_that_needs_a_missing_package_is_an_error_for_reading(monkeypatch):
-    def fail(plain):
+    def fail(data):
         raise ModuleNotFoundError("No module named 'torchaudio'", name="torchaudio")
 
     monkeypatch.setattr("toolkit.corpus.manifest.deserialize_item", fail)
-    with pytest.raises(ValueError, match="torchaudio is not installed, which a transform needs"):
+    with pytest.raises(ValueError, match="a transform needs torchaudio, which is not installed"):
         parse_cut({"id": "u", "type": "MonoCut"}, "x")

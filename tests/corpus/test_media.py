@@ -15,7 +15,7 @@ import torch
 from tests.media import amr_file, encode_film, encode_media
 from toolkit.corpus.audio import open_audio, unread_end
 from toolkit.corpus.check import decode
-from toolkit.corpus.manifest import recording_or_fault
+from toolkit.corpus.manifest import probe_recording
 from toolkit.features.audio import AudioError, audio_blocks, decode_audio, load_audio
 from toolkit.features.cut_audio import LOCAL_FILES
 
@@ -77,7 +77,7 @@ def test_every_reader_gives_what_ffmpeg_decodes(tmp_path, name, channels):
         assert unread_end(path, file) == ""
     info = decode(str(path))
     assert (info.error, info.declared, info.decoded) == (None, len(samples), len(samples))
-    recording, fault = recording_or_fault(path, "a")
+    recording, fault = probe_recording(path, "a")
     assert (recording.num_samples, recording.sampling_rate, fault) == (len(samples), rate, None)
     mono = torch.from_numpy(samples.mean(axis=1) if channels > 1 else samples[:, 0])
     assert torch.equal(load_audio(path, rate), mono)
@@ -166,13 +166,13 @@ def refusals(path):
         decode_audio(path.read_bytes(), str(path))
     messages = [str(error.value) for error in (whole, blocks, memory)]
     assert all(message.startswith(str(path)) for message in messages)
-    fault = recording_or_fault(path, "a")[1]
+    fault = probe_recording(path, "a")[1]
     assert fault
     return [*messages, fault, decode(str(path)).error or ""]
 
 
 @pytest.mark.parametrize("name", ["film.mp4", "film.mkv", "film.mov"])
-def test_of_a_film_the_sound_is_read(tmp_path, name):
+def test_the_sound_of_a_video_is_read(tmp_path, name):
     encode_film(tmp_path / name)
     assert abs(len(load_audio(tmp_path / name)) - 32000) <= 2048
     encode_film(tmp_path / name, sound=False)
@@ -180,10 +180,10 @@ def test_of_a_film_the_sound_is_read(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["a.mka", "a.mp4"])
-def test_of_several_streams_of_sound_none_is_chosen(tmp_path, name):
+def test_a_file_with_several_audio_streams_is_refused(tmp_path, name):
     encode_media(tmp_path / name, "aac", streams=2, language="deu")
     for message in refusals(tmp_path / name):
-        assert "holds 2 streams of sound (deu, deu): write the one that is meant" in message
+        assert "holds 2 streams of sound (deu, deu): write the right one" in message
 
 
 @pytest.mark.parametrize("name", [*FORMATS, *STREAMED, "a.amr"])
@@ -198,11 +198,11 @@ def test_a_truncated_file_is_refused_or_ends_between_frames(tmp_path, name):
         os.utime(path, ns=(size, size))
         try:
             with open_audio(path) as file:
-                length, said = file.frames, unread_end(path, file)
+                length, warning = file.frames, unread_end(path, file)
         except (soundfile.SoundFileError, OSError):
             continue
         whole_frames = path.suffix == ".amr" and (size - len(b"#!AMR\n")) % 32 == 0
-        if length < whole and not said and not whole_frames:
+        if length < whole and not warning and not whole_frames:
             shorter.append(size)
     assert len(shorter) <= 1, shorter
 
@@ -230,13 +230,13 @@ PLAYLISTS = {
 
 
 @pytest.mark.parametrize("name", PLAYLISTS)
-def test_a_list_of_files_is_no_audio(tmp_path, name):
-    other = make(tmp_path, "a.m4a")
-    (tmp_path / name).write_text(PLAYLISTS[name].format(path=other))
+def test_playlists_are_refused_as_audio(tmp_path, name):
+    audio_path = make(tmp_path, "a.m4a")
+    (tmp_path / name).write_text(PLAYLISTS[name].format(path=audio_path))
     assert all("ormat not recognised" in message for message in refusals(tmp_path / name))
 
 
-def test_without_pyav_the_way_out_is_named(tmp_path, monkeypatch):
+def test_without_pyav_the_message_names_a_remedy(tmp_path, monkeypatch):
     path = make(tmp_path, "a.m4a")
     wav = make(tmp_path, "g722.wav")
     monkeypatch.setitem(sys.modules, "av", None)

@@ -9,7 +9,7 @@ import soundfile
 
 from toolkit.corpus.audio import open_audio
 from toolkit.corpus.check import decode
-from toolkit.corpus.manifest import recording_or_fault
+from toolkit.corpus.manifest import probe_recording
 from toolkit.features.audio import AudioError, audio_blocks, decode_audio, load_audio
 from toolkit.features.cut_audio import LOCAL_FILES
 
@@ -45,7 +45,7 @@ def lengths(path):
     In memory, without a name, a file must begin as MP3 files do.
     """
     info = decode(str(path))
-    recording, fault = recording_or_fault(path, "a")
+    recording, fault = probe_recording(path, "a")
     assert (info.error, info.decoded, fault) == (None, info.declared, None)
     rate, content = info.sampling_rate, path.read_bytes()
     in_memory = set()
@@ -60,12 +60,12 @@ def lengths(path):
 
 
 @pytest.mark.parametrize(("rate", "channels"), [(16000, 1), (8000, 1), (44100, 2), (48000, 1)])
-@pytest.mark.parametrize("before", [b"", ID3, ID3 + ID3, b"\x00" * 300])
-@pytest.mark.parametrize("behind", [b"", b"TAG".ljust(128, b"\x00")])
-def test_the_length_is_that_of_all_frames(tmp_path, rate, channels, before, behind):
+@pytest.mark.parametrize("prefix", [b"", ID3, ID3 + ID3, b"\x00" * 300])
+@pytest.mark.parametrize("suffix", [b"", b"TAG".ljust(128, b"\x00")])
+def test_the_length_is_that_of_all_frames(tmp_path, rate, channels, prefix, suffix):
     content, frames = without_tag(encode(rate, channels))
     path = tmp_path / "a.mp3"
-    path.write_bytes(before + content + behind)
+    path.write_bytes(prefix + content + suffix)
     assert lengths(path) == {frames * (1152 if rate > 24000 else 576)}
 
 
@@ -137,13 +137,13 @@ def test_files_of_different_rates_do_not_follow_one_another(tmp_path):
     with pytest.raises(AudioError, match=message):
         list(audio_blocks(path, 16000, 1.0))
     assert "MP3 streams of different" in decode(str(path)).error
-    assert "MP3 streams of different" in recording_or_fault(path, "a")[1]
+    assert "MP3 streams of different" in probe_recording(path, "a")[1]
 
 
-@pytest.mark.parametrize("before", [b"", ID3])
-def test_a_file_shorter_than_its_tag_says_is_truncated(tmp_path, truncate, before):
+@pytest.mark.parametrize("prefix", [b"", ID3])
+def test_a_file_shorter_than_its_tag_says_is_truncated(tmp_path, truncate, prefix):
     path = tmp_path / "a.mp3"
-    path.write_bytes(before + encode())
+    path.write_bytes(prefix + encode())
     assert lengths(path) == {160000}
     truncate(path)
     info = decode(str(path))
@@ -213,7 +213,7 @@ def test_pieces_are_slices_through_lhotse_too(tmp_path, subtype):
     path = tmp_path / f"a.{form.lower()}"
     soundfile.write(path, speech_like(16000, 1, 6.0), 16000, format=form, subtype=kind)
     whole = load_audio(path)
-    recording, _ = recording_or_fault(path, "a")
+    recording, _ = probe_recording(path, "a")
     for start in (0.0, 0.5, 2.75, 5.2):
         expected = whole[round(start * 16000) :][:8000]
         assert load_audio(path, 16000, start, 0.5).equal(expected)

@@ -33,23 +33,25 @@ def test_hold_out_is_by_speaker_and_ignores_the_order_of_the_corpus():
     shuffled = random.Random(3).sample(cuts, len(cuts))
     results = []
     for order in (cuts, shuffled):
-        rest, held = hold_out(order, {"dev": 2, "test": 3})
-        groups = [{speaker_of(cut) for cut in part} for part in (rest, held["dev"], held["test"])]
+        train, held_out = hold_out(order, {"dev": 2, "test": 3})
+        groups = [
+            {speaker_of(cut) for cut in part} for part in (train, held_out["dev"], held_out["test"])
+        ]
         assert [len(group) for group in groups] == [7, 2, 3]
         assert set.union(*groups) == set(SPEAKERS)
-        assert len(rest) + len(held["dev"]) + len(held["test"]) == len(cuts)
+        assert len(train) + len(held_out["dev"]) + len(held_out["test"]) == len(cuts)
         results.append(groups)
     assert results[0] == results[1]
 
 
 def test_rotations_hold_every_speaker_out_once():
     cuts = utterances(SPEAKERS)
-    held = [
+    held_out_speakers = [
         speaker
         for rotation in range(4)
         for speaker in {speaker_of(c) for c in hold_out(cuts, {"test": 3}, rotation)[1]["test"]}
     ]
-    assert sorted(held) == sorted(SPEAKERS)
+    assert sorted(held_out_speakers) == sorted(SPEAKERS)
     assert hold_out(cuts, {"test": 3}, 4)[1] == hold_out(cuts, {"test": 3}, 0)[1]
 
 
@@ -60,14 +62,14 @@ def test_holding_out_everybody_is_refused():
 
 def test_utterances_are_held_out_by_their_ids():
     cuts = utterances(["only"], each=40)
-    twice = [*cuts, cuts[7], *reversed(cuts)]
-    rest, held = hold_out_utterances(twice, ("dev", "test"), 0.1)
-    ids = [{cut.id for cut in part} for part in (rest, held["dev"], held["test"])]
+    duplicated = [*cuts, cuts[7], *reversed(cuts)]
+    train, held_out = hold_out_utterances(duplicated, ("dev", "test"), 0.1)
+    ids = [{cut.id for cut in part} for part in (train, held_out["dev"], held_out["test"])]
     assert [len(part) for part in ids] == [32, 4, 4]
     assert set.union(*ids) == {cut.id for cut in cuts}
-    assert len(rest) + len(held["dev"]) + len(held["test"]) == len(twice)
-    again = [hold_out_utterances(cuts, ("dev", "test"), 0.1, n)[1] for n in (0, 1, 5)]
-    dev = [{cut.id for cut in found["dev"]} for found in again]
+    assert len(train) + len(held_out["dev"]) + len(held_out["test"]) == len(duplicated)
+    rotations = [hold_out_utterances(cuts, ("dev", "test"), 0.1, n)[1] for n in (0, 1, 5)]
+    dev = [{cut.id for cut in splits["dev"]} for splits in rotations]
     assert dev[0] == ids[1]
     assert not dev[0] & dev[1]
     assert dev[2] == dev[0]
@@ -79,7 +81,7 @@ def test_one_speaker_is_divided_when_asked():
         assemble(parts, CorpusConfig(), hold_out_test=True)
     splits = assemble(parts, CorpusConfig(hold_out="utterances"), hold_out_test=True)
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 24, "dev": 3, "test": 3}
-    with pytest.raises(ManifestError, match="cannot hold out 2 utterances of 2"):
+    with pytest.raises(ManifestError, match="cannot hold out 2 of 2 utterances"):
         hold_out_utterances(utterances(["only"], each=2), ("dev", "test"), 0.1)
 
 

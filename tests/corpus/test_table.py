@@ -105,14 +105,14 @@ CELL = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(CELL, CELL, CELL), max_size=6))
-def test_what_csv_writes_is_read(tmp_path_factory, lines):
+def test_rows_written_by_csv_are_read(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("csv") / "t.csv"
     file = io.StringIO(newline="")
     csv.writer(file).writerows([("file_name", "transcript", "spk"), *lines])
     path.write_text(file.getvalue(), encoding="utf-8", newline="")
-    found = [(row["audio"], row["text"], row["speaker"]) for row in read_rows(path)]
+    rows = [(row["audio"], row["text"], row["speaker"]) for row in read_rows(path)]
     stripped = [tuple(cell.strip() for cell in line) for line in lines]
-    assert found == [line for line in stripped if any(line)]
+    assert rows == [line for line in stripped if any(line)]
 
 
 @settings(max_examples=200, deadline=None)
@@ -129,8 +129,8 @@ def test_anything_else_is_refused_clearly(tmp_path_factory, data):
 def test_every_spelling_is_known_in_any_case(table):
     for role, names in COLUMNS.items():
         for name in names:
-            others = [other for other in ("audio", "text") if other != role]
-            names = [name.upper().replace("_", " "), *others]
+            required = [column for column in ("audio", "text") if column != role]
+            names = [name.upper().replace("_", " "), *required]
             (row,) = rows_of(table(",".join(names) + "\n" + ",".join("xyz"[: len(names)])))
             assert row[role] == "x"
 
@@ -144,11 +144,11 @@ def test_recordings_of_files_that_differ_in_their_suffix_have_ids_of_their_own(t
     path = table("audio,text,id\na.wav,ONE,1\na.flac,TWO,2\n./a.wav,ONE,3\nb c.wav,TWO,4\n")
     for name in ("a.wav", "a.flac", "b c.wav"):
         audio(path.parent / name)
-    found = [cut.recording_id for cut in read_table(path)["train"]]
-    assert found == ["a.wav", "a.flac", "a.wav", "b_c"]
+    recording_ids = [cut.recording_id for cut in read_table(path)["train"]]
+    assert recording_ids == ["a.wav", "a.flac", "a.wav", "b_c"]
 
 
-def test_own_ids_and_recordings_as_speakers(table):
+def test_ids_of_the_table_and_recordings_as_speakers(table):
     (a, b) = read_table(table("id,audio,text\nu 1,a.wav,A\nu2,b.wav,B\n"))["train"]
     assert (a.id, b.id) == ("u_1", "u2")
     assert (speaker_of(a), speaker_of(b)) == ("a", "b")
@@ -174,15 +174,15 @@ def test_files_are_found_by_other_normal_forms_and_slashes(table, audio, tmp_pat
     assert cut.id == "\u00e4"
 
 
-def test_audio_lies_in_clips_where_common_voice_has_it(table, audio, tmp_path):
+def test_audio_is_looked_up_in_common_voices_clips_folder(table, audio, tmp_path):
     (tmp_path / "clips").mkdir()
     for name in ("clips/one.wav", "clips/two.wav", "two.wav"):
         audio(tmp_path / name)
     text = "client_id\tpath\tsentence\nann\tone.wav\tA\nann\ttwo.wav\tB\nann\tno.wav\tC\n"
-    one, two, no = read_table(table(text))["train"]
-    assert one.recording.sources[0].source == str(tmp_path / "clips/one.wav")
-    assert two.recording.sources[0].source == str(tmp_path / "two.wav")
-    assert no.custom["fault"].startswith("missing-audio")
+    in_clips, in_both, missing = read_table(table(text))["train"]
+    assert in_clips.recording.sources[0].source == str(tmp_path / "clips/one.wav")
+    assert in_both.recording.sources[0].source == str(tmp_path / "two.wav")
+    assert missing.custom["fault"].startswith("missing-audio")
 
 
 def test_faults_are_left_to_the_check(table, audio, tmp_path):
@@ -238,16 +238,16 @@ def test_channels_count_from_0_where_one_is_0(table, audio, tmp_path):
         ("", "first line must name the columns"),
         ("wav/a.wav,hello\n", "no column 'audio'"),
         ("audio,speaker\n", "no column 'text'"),
-        ("LJ001|Printing, in|the same\n", "no column 'audio'.*[|] does not separate columns"),
-        ('{"audio_filepath": "a.wav", "text": "a"}\n', "it holds JSON, as NeMo's"),
-        ("audio,text,sentence\n", "'text' and 'sentence' both stand for 'text'"),
+        ("LJ001|Printing, in|the same\n", "no column 'audio'.*[|] is no separator"),
+        ('{"audio_filepath": "a.wav", "text": "a"}\n', "it holds JSON, like NeMo's"),
+        ("audio,text,sentence\n", "'text' and 'sentence' both mean 'text'"),
         ("audio,text\na.wav,hello, world\n", ":2: 3 fields, the first line names 2"),
         ('audio,text\na.wav,"hello\n', "is a quotation mark open"),
         ("audio,text\n\n", "no line below the first"),
         ("audio,text,split\na.wav,hello,\n", ":2: the split is empty"),
     ],
 )
-def test_what_is_no_table(table, text, message):
+def test_invalid_tables_are_refused(table, text, message):
     with pytest.raises(ManifestError, match=message):
         read_table(table(text))
 

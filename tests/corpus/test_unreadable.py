@@ -69,24 +69,24 @@ def available():
 
 NOT_AUDIO = r"[Ff]ormat not recognised|no MP3 frame in it|not audio, or raw samples"
 TRUNCATED = r"truncated|not marked|lost sync|malformed|\d+ of \d+ samples"
-TWICE = r"follow one another|lost sync|internal error|malformed"
+TWICE = r"it holds several|follow one another|lost sync|internal error|malformed"
 
 
 def write_hostile(folder):
-    """Write the files; return by name what is said of each, and whether it may be read instead."""
+    """Write the files; return by name the expected message, or None where the file is readable."""
     expected = {}
     for suffix in sorted(available()):
         content = audio_bytes(suffix, folder)
-        other = "mp3" if suffix != "mp3" else "wav"
+        wrong_suffix = "mp3" if suffix != "mp3" else "wav"
         hostile = {
             f"empty-{suffix}.{suffix}": (b"", "is an empty file"),
             f"text-{suffix}.{suffix}": (TEXT, NOT_AUDIO),
-            f"other-{suffix}.{other}": (content, None),
+            f"other-{suffix}.{wrong_suffix}": (content, None),
             f"half-{suffix}.{suffix}": (content[: len(content) // 2], TRUNCATED),
             f"twice-{suffix}.{suffix}": (content + content, TWICE),
         }
-        for name, (written, message) in hostile.items():
-            (folder / name).write_bytes(written)
+        for name, (file_bytes, message) in hostile.items():
+            (folder / name).write_bytes(file_bytes)
             expected[name] = message
     (folder / "link.wav").symlink_to("nowhere.wav")
     (folder / "good.wav").write_bytes(audio_bytes("wav", folder))
@@ -94,7 +94,7 @@ def write_hostile(folder):
 
 
 READ_TWICE = {"wav", "mp3", "aac"}
-"""Formats of which files that follow one another are one."""
+"""Formats whose concatenated files are read as one."""
 
 
 def seconds_read(name):
@@ -112,19 +112,19 @@ def hostile(tmp_path_factory):
     return folder, expected
 
 
-def compare(expected, told, lengths):
-    """Compare messages and seconds by name with what is expected."""
+def assert_messages(expected, messages, lengths):
+    """Compare messages and lengths in seconds with the expected ones, by file name."""
     for name, message in expected.items():
         if message is None:
-            assert name not in told, told[name]
+            assert name not in messages, messages[name]
             assert abs(lengths[name] - seconds_read(name)) < 0.25, name  # codecs pad
         else:
-            assert name in told, f"{name}: nothing is said"
-            assert name.partition(".")[0] in told[name]
-            assert re.search(message, told[name]), told[name]
+            assert name in messages, f"{name}: no message"
+            assert name.partition(".")[0] in messages[name]
+            assert re.search(message, messages[name]), messages[name]
 
 
-def test_a_new_corpus_and_its_check(hostile, tmp_path):
+def test_new_corpus_and_check_name_unreadable_files(hostile, tmp_path):
     folder, expected = hostile
     (folder / "sub.wav").mkdir(exist_ok=True)
     expected = {**expected, "sub.wav": "is a folder"}
@@ -135,42 +135,43 @@ def test_a_new_corpus_and_its_check(hostile, tmp_path):
     table.unlink()
     by_id = {name.replace(".", "_"): name for name in expected}
     lengths = {by_id[cut.id]: cut.duration for cut in cuts}
-    told = {by_id[cut.id]: text for cut in cuts for text in find_faults([cut]).values()}
+    messages = {by_id[cut.id]: text for cut in cuts for text in find_faults([cut]).values()}
     write_cuts(cuts, tmp_path / "train.jsonl")
     lexicon = {"ONE": 3, "TWO": 2}
     limits = CheckConfig(max_excluded=1.0, min_excluded=1000)
     check({"train": tmp_path / "train.jsonl"}, lexicon, tmp_path / "check", limits)
     findings = json.loads((tmp_path / "check" / "report.json").read_text())["findings"]
-    told |= {
+    messages |= {
+        # An open end counts as a truncation.
         by_id[
-            one["id"]
-        ]: f"{one['kind']}: {one['detail']} {one['kind'].replace('open-end', 'truncated')}"
-        for one in findings
-        if one["kind"] in ("truncated-audio", "unreadable-audio", "missing-audio", "open-end")
+            finding["id"]
+        ]: f"{finding['kind'].replace('open-end', 'truncated')}: {finding['detail']}"
+        for finding in findings
+        if finding["kind"] in ("truncated-audio", "unreadable-audio", "missing-audio", "open-end")
     }
-    compare(expected, told, lengths)
+    assert_messages(expected, messages, lengths)
 
 
-def test_transcription(hostile, tmp_path, caplog):
+def test_transcription_names_unreadable_files(hostile, tmp_path, caplog):
     folder, expected = hostile
-    told, lengths = {}, {}
+    messages, lengths = {}, {}
     for name in expected:
         caplog.clear()
         (source,) = Inputs().sources([str(folder / name)], None, tmp_path)
         try:
             lengths[name] = sum(map(len, source.blocks(16000, 0.5))) / 16000
         except ToolkitError as error:
-            told[name] = str(error)
+            messages[name] = str(error)
         for message in caplog.messages:
-            told[name] = message
-    compare(expected, told, lengths)
+            messages[name] = message
+    assert_messages(expected, messages, lengths)
 
 
-def test_alignment(hostile, tmp_path, caplog):
+def test_alignment_names_unreadable_files(hostile, tmp_path, caplog):
     folder, expected = hostile
     frontend = Frontend(FrontendConfig(num_mel_bins=4))
     (tmp_path / "text").write_text("".join(f"{name.partition('.')[0]} ONE\n" for name in expected))
-    told, lengths = {}, {}
+    messages, lengths = {}, {}
     for recording in read_inputs(folder, tmp_path / "text"):
         caplog.clear()
         assert not recording.fault
@@ -178,7 +179,7 @@ def test_alignment(hostile, tmp_path, caplog):
         try:
             lengths[name] = len(extract_file(recording.audio, frontend)) / 100
         except ToolkitError as error:
-            told[name] = str(error)
+            messages[name] = str(error)
         for message in caplog.messages:
-            told[name] = message
-    compare(expected, told, lengths)
+            messages[name] = message
+    assert_messages(expected, messages, lengths)

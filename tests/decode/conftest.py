@@ -63,7 +63,7 @@ class Recogniser:
     """YES and NO, two states per phone, one pdf per state; a bigram's graph."""
 
     def __init__(self, folder):
-        from toolkit.decode.graph import make_decoding_graph
+        from toolkit.fsa.decoding_graph import make_decoding_graph
         from toolkit.hmm.senones import Senones
         from toolkit.hmm.topology import Topology
         from toolkit.lang.arpa import write_arpa
@@ -97,14 +97,14 @@ def recogniser(tmp_path):
 
 
 def make_bundle(recogniser, out, kind="lstm", config=None, tuned=None, **search):
-    """A bundle of the two words: an untrained network that is sure of what it says.
+    """A bundle of the two words: an untrained network with confident outputs.
 
     `config`, `tuned` and `search` are those of a `TunedSearch`.
     """
     from toolkit.decode.bundle import NetworkFiles, TunedSearch, write_network_bundle
     from toolkit.decode.config import DecodeConfig
     from toolkit.features.config import FrontendConfig
-    from toolkit.features.normalise import GlobalStats, Normaliser
+    from toolkit.features.normalise import Cmvn, GlobalStats
     from toolkit.fsa.config import Beam
     from toolkit.models.config import BlstmConfig, LstmConfig, TdnnfConfig
     from toolkit.models.scorer import save_priors
@@ -135,7 +135,7 @@ def make_bundle(recogniser, out, kind="lstm", config=None, tuned=None, **search)
     save_model(folder, model)
     save_priors(folder, torch.ones(recogniser.senones.num_pdfs))
     spread = GlobalStats.of(torch.randn(500, 8) * 2)
-    Normaliser(torch.full((8,), 17.0, dtype=torch.float64), spread).save(folder / "normaliser.json")
+    Cmvn(torch.full((8,), 17.0, dtype=torch.float64), spread).save(folder / "normaliser.json")
     (folder / "tuned.json").write_text('{"acoustic_scale": 0.45, "word_penalty": 0.1}')
     (folder / "calibration.json").write_text('{"offset": -1.0, "slope": 1.0}')
     recogniser.senones.save(folder / "senones")
@@ -153,12 +153,12 @@ def make_bundle(recogniser, out, kind="lstm", config=None, tuned=None, **search)
 
 @pytest.fixture
 def bundle(recogniser, tmp_path):
-    """A bundle with all that it can hold; `bundle(kind=...)` makes others."""
-    made = []
+    """Make bundles with every optional part; `bundle(kind=...)` makes other kinds."""
+    calls = []
 
     def make(**options):
-        made.append(options)
-        return make_bundle(recogniser, tmp_path / f"bundle{len(made)}", **options)
+        calls.append(options)
+        return make_bundle(recogniser, tmp_path / f"bundle{len(calls)}", **options)
 
     return make
 

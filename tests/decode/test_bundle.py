@@ -1,4 +1,4 @@
-"""Which of a run's systems recognises what, and what they say of themselves."""
+"""The roles of a run's systems in its bundle, and their cards."""
 
 from dataclasses import replace
 

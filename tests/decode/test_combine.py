@@ -1,4 +1,4 @@
-"""Combination of systems: what they said in files and folders, weights, rules, outputs."""
+"""Combination of systems: hypotheses in files and folders, weights, rules, outputs."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from toolkit.decode.combine import (
     read_system,
     tune_combination,
 )
-from toolkit.fsa.lattice_store import WeightsUsed, WordTable, word_lattice_path, write_word_lattices
+from toolkit.fsa.lattice_store import WeightsUsed, WordCodec, WordTable, write_lattices
 from toolkit.fsa.word_lattice import normalise_to_weight, union
 from toolkit.score.results import Result, record_results
 
@@ -32,10 +32,10 @@ SYMBOLS = ["<eps>", "ONE", "TWO", "THREE"]
 DECODING = WeightsUsed(1.0, 0.0, 0.5)
 
 
-def write_lattices(folder, found):
-    """Lattices of {utterance: {words: posterior}}; without hypotheses the search has failed."""
+def write_decode(folder, posteriors):
+    """Write lattices of {utterance: {words: posterior}}; no hypotheses: the search failed."""
     lattices = {}
-    for utterance, hypotheses in found.items():
+    for utterance, hypotheses in posteriors.items():
         parts = [
             normalise_to_weight(
                 chain([*map(SYMBOLS.index, words.split()), 0]), np.zeros(len(words.split()) + 1), p
@@ -43,17 +43,16 @@ def write_lattices(folder, found):
             for words, p in hypotheses.items()
         ]
         lattices[utterance] = union(parts) if parts else None
-    write_word_lattices(
-        word_lattice_path(folder / "word_lattices", 0), lattices, SYMBOLS.__getitem__, DECODING
-    )
-    best = {u: max(h, key=h.get, default="") for u, h in found.items()}
+    codec = WordCodec(symbol=SYMBOLS.__getitem__)
+    write_lattices(codec.path(folder / "word_lattices", 0), lattices, codec, DECODING)
+    best = {u: max(h, key=h.get, default="") for u, h in posteriors.items()}
     (folder / "text").write_text("".join(f"{u} {t}\n" for u, t in best.items()))
     return folder
 
 
 @pytest.fixture
-def two(tmp_path):
-    """The first system is often wrong alone, the second one is less sure."""
+def system_folders(tmp_path):
+    """The first system makes more errors, the second one has lower confidences."""
     first = {"u-1": {"ONE TWO": 0.6, "ONE THREE": 0.4}, "u-2": {"TWO": 1.0}, "u-3": {}}
     second = {
         "u-1": {"ONE THREE": 0.7, "TWO TWO": 0.3},
@@ -62,82 +61,82 @@ def two(tmp_path):
     }
     for name in "ab":
         (tmp_path / name / "word_lattices").mkdir(parents=True)
-    return [write_lattices(tmp_path / "a", first), write_lattices(tmp_path / "b", second)]
+    return [write_decode(tmp_path / "a", first), write_decode(tmp_path / "b", second)]
 
 
 REFERENCES = {"u-1": "ONE THREE", "u-2": "TWO", "u-3": "ONE"}
 
 
-def texts(found):
-    return {name: " ".join(entry.token for entry in entries) for name, entries in found.items()}
+def texts(combined):
+    return {name: " ".join(entry.token for entry in entries) for name, entries in combined.items()}
 
 
-def test_posteriors_are_added_with_their_weights(two):
+def test_posteriors_are_added_with_their_weights(system_folders):
     words = WordTable()
-    systems = [read_system(path, words) for path in two]
+    systems = [read_system(path, words) for path in system_folders]
     combined = combine(systems, Combination((0.5, 0.5)), words)
     assert texts(combined) == {"u-1": "ONE THREE", "u-2": "TWO", "u-3": "ONE"}
-    one, three = combined["u-1"]
-    assert one.confidence == pytest.approx(0.5 * 1.0 + 0.5 * 0.7)
-    assert three.confidence == pytest.approx(0.5 * 0.4 + 0.5 * 0.7)
-    assert (one.start_s, one.end_s, three.end_s) == pytest.approx((0.0, 1.0, 2.0))
+    first, second = combined["u-1"]
+    assert first.confidence == pytest.approx(0.5 * 1.0 + 0.5 * 0.7)
+    assert second.confidence == pytest.approx(0.5 * 0.4 + 0.5 * 0.7)
+    assert (first.start_s, first.end_s, second.end_s) == pytest.approx((0.0, 1.0, 2.0))
     assert combined["u-2"][0].confidence == pytest.approx(0.8)
-    alone = combine(systems, Combination((1.0, 0.0)), words)
-    assert texts(alone) == {"u-1": "ONE TWO", "u-2": "TWO", "u-3": ""}
+    first_system_only = combine(systems, Combination((1.0, 0.0)), words)
+    assert texts(first_system_only) == {"u-1": "ONE TWO", "u-2": "TWO", "u-3": ""}
     assert combine(systems, Combination((0.5, 0.5)), words, jobs=2) == combined
 
 
 def test_the_rules_differ_where_the_best_path_has_few_friends(tmp_path):
     (tmp_path / "word_lattices").mkdir()
-    folder = write_lattices(
-        tmp_path, {"u-1": {"ONE TWO": 0.4, "THREE TWO": 0.3, "THREE THREE": 0.3}}
-    )
+    folder = write_decode(tmp_path, {"u-1": {"ONE TWO": 0.4, "THREE TWO": 0.3, "THREE THREE": 0.3}})
     words = WordTable()
     system = read_system(folder, words)
-    found = {
+    combined = {
         rule: combine([system], Combination((1.0,), rule), words)["u-1"] for rule in ("mbr", "best")
     }
-    assert [e.token for e in found["mbr"]] == ["THREE", "TWO"]
-    assert [e.token for e in found["best"]] == ["ONE", "TWO"]
-    assert [e.confidence for e in found["mbr"]] == pytest.approx([0.6, 0.7])
-    assert [e.confidence for e in found["best"]] == pytest.approx([0.4, 0.7])
+    assert [e.token for e in combined["mbr"]] == ["THREE", "TWO"]
+    assert [e.token for e in combined["best"]] == ["ONE", "TWO"]
+    assert [e.confidence for e in combined["mbr"]] == pytest.approx([0.6, 0.7])
+    assert [e.confidence for e in combined["best"]] == pytest.approx([0.4, 0.7])
 
 
-def test_tuning_finds_the_fewest_errors_and_the_most_equal_weights(two):
+def test_tuning_finds_the_fewest_errors_and_the_most_equal_weights(system_folders):
     words = WordTable()
-    systems = [read_system(path, words) for path in two]
+    systems = [read_system(path, words) for path in system_folders]
     tuning = tune_combination([(systems, REFERENCES)], words)
     assert len(tuning.tried) == 22
     assert tuning.best == Combination((0.5, 0.5), "mbr")
     assert tuning.tried[tuning.best][:2] == (0, 4)
-    for how, (errors, units, _) in tuning.tried.items():
-        found = texts(combine(systems, how, words))
-        wrong = sum(
-            sum(x != y for x, y in zip(found[u].split(), REFERENCES[u].split(), strict=False))
-            + abs(len(found[u].split()) - len(REFERENCES[u].split()))
+    for combination, (errors, units, _) in tuning.tried.items():
+        hypotheses = texts(combine(systems, combination, words))
+        num_errors = sum(
+            sum(x != y for x, y in zip(hypotheses[u].split(), REFERENCES[u].split(), strict=False))
+            + abs(len(hypotheses[u].split()) - len(REFERENCES[u].split()))
             for u in REFERENCES
         )
-        assert (errors, units) == (wrong, 4)
+        assert (errors, units) == (num_errors, 4)
     third = [*systems, replace(systems[0], lattice=False)]
     tried = tune_combination([(third, REFERENCES)], words).tried
-    assert {how.rule for how in tried} == {"mbr"}  # a chain has no best path to compare with
-    assert all(math.isclose(sum(how.weights), 1) for how in tried)
+    # A linear lattice has no best path to compare with.
+    assert {combination.rule for combination in tried} == {"mbr"}
+    assert all(math.isclose(sum(combination.weights), 1) for combination in tried)
     assert len(tried) == 28
 
 
 @pytest.fixture
 def ctms(tmp_path):
     """Three systems: two agree on the second word, two on the absence of the third."""
-    said = [
+    hypotheses = [
         [("ONE", 0.9), ("TWO", 0.8), ("THREE", 0.5)],
         [("ONE", 0.9), ("FOUR", 0.9)],
         [("ONE", 0.4), ("TWO", 0.7)],
     ]
     paths = []
-    for number, one in enumerate(said):
+    for number, hypothesis in enumerate(hypotheses):
         paths.append(tmp_path / f"{number}.ctm")
         tokens = [
-            TimedToken(word, 0.5 * i, 0.5 * i + 0.4, sure) for i, (word, sure) in enumerate(one)
+            TimedToken(word, 0.5 * i, 0.5 * i + 0.4, confidence)
+            for i, (word, confidence) in enumerate(hypothesis)
         ]
         write_ctm([("u-1", "1", tokens)], paths[-1])
     return paths
@@ -146,11 +145,11 @@ def ctms(tmp_path):
 def test_words_with_confidences_vote(ctms):
     words = WordTable()
     systems = [read_system(path, words) for path in ctms]
-    (found,) = combine(systems, Combination((1 / 3,) * 3), words).values()
-    assert [e.token for e in found] == ["ONE", "TWO"]
-    assert [e.confidence for e in found] == pytest.approx([(0.9 + 0.9 + 0.4) / 3, 0.5], abs=1e-3)
-    assert [e.start_s for e in found] == pytest.approx([0.0, 0.5])
-    assert [e.end_s for e in found] == pytest.approx([0.4, 0.9])
+    (entries,) = combine(systems, Combination((1 / 3,) * 3), words).values()
+    assert [e.token for e in entries] == ["ONE", "TWO"]
+    assert [e.confidence for e in entries] == pytest.approx([(0.9 + 0.9 + 0.4) / 3, 0.5], abs=1e-3)
+    assert [e.start_s for e in entries] == pytest.approx([0.0, 0.5])
+    assert [e.end_s for e in entries] == pytest.approx([0.4, 0.9])
     # A word of which its only system is not sure is better than nothing.
     (alone,) = combine(systems[2:], Combination((1.0,)), words).values()
     assert [e.token for e in alone] == ["ONE", "TWO"]
@@ -173,8 +172,11 @@ def test_transcripts_vote_without_times(tmp_path):
 def test_systems_without_utterances_write_nothing(tmp_path):
     (tmp_path / "empty").write_text("")
     command = ["combine", "--out", str(tmp_path / "out"), str(tmp_path / "empty")]
-    done = CliRunner().invoke(cli.main, command)
-    assert (done.exit_code, done.stderr) == (1, f"Error: no utterance in {tmp_path / 'empty'}\n")
+    result = CliRunner().invoke(cli.main, command)
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"Error: no utterance in {tmp_path / 'empty'}\n",
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -212,24 +214,30 @@ def test_channels_are_not_mixed(tmp_path):
         read_system(tmp_path / "call.ctm", WordTable())
 
 
-def test_the_command_tunes_scores_and_writes(two, tmp_path):
+def test_the_command_tunes_scores_and_writes(system_folders, tmp_path):
     reference = tmp_path / "ref.txt"
     reference.write_text("".join(f"{u} {t}\n" for u, t in REFERENCES.items()))
     arguments = ["combine", "--out", str(tmp_path / "out"), "--ref", str(reference)]
-    result = CliRunner().invoke(cli.main, [*arguments, "--tune", *map(str, two)])
+    result = CliRunner().invoke(cli.main, [*arguments, "--tune", *map(str, system_folders)])
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert lines[0] == "--rule mbr --weight 0.5 --weight 0.5"
     assert lines[1].startswith("%WER 0.00 [ 0 / 4, ")
     assert (tmp_path / "out/text").read_text() == "u-1 ONE THREE\nu-2 TWO\nu-3 ONE\n"
     assert [e.token for e in read_ctm(tmp_path / "out/words.ctm")] == ["ONE", "THREE", "TWO", "ONE"]
-    again = CliRunner().invoke(cli.main, [*arguments, *lines[0].split(), *map(str, two)])
-    assert again.output.splitlines() == lines[1:]
-    given = CliRunner().invoke(cli.main, [*arguments, "--tune", "--rule", "best", *map(str, two)])
-    assert given.output.startswith("--rule best --weight ")
-    assert "--rule" not in given.output.splitlines()[1]
-    alone = CliRunner().invoke(cli.main, [*arguments, "--rule", "best", str(two[0])])
-    assert alone.output.startswith("%WER 50.00 [ 2 / 4, ")
+    with_weights = CliRunner().invoke(
+        cli.main, [*arguments, *lines[0].split(), *map(str, system_folders)]
+    )
+    assert with_weights.output.splitlines() == lines[1:]
+    with_rule = CliRunner().invoke(
+        cli.main, [*arguments, "--tune", "--rule", "best", *map(str, system_folders)]
+    )
+    assert with_rule.output.startswith("--rule best --weight ")
+    assert "--rule" not in with_rule.output.splitlines()[1]
+    first_system_only = CliRunner().invoke(
+        cli.main, [*arguments, "--rule", "best", str(system_folders[0])]
+    )
+    assert first_system_only.output.startswith("%WER 50.00 [ 2 / 4, ")
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
@@ -252,17 +260,17 @@ def test_weights_can_be_given_as_they_are_printed(count):
         (["nowhere"], 1, "nowhere"),
     ],
 )
-def test_faults_are_named(two, tmp_path, options, status, message):
-    arguments = ["combine", "--out", str(tmp_path / "out"), *map(str, two), *options]
+def test_faults_are_named(system_folders, tmp_path, options, status, message):
+    arguments = ["combine", "--out", str(tmp_path / "out"), *map(str, system_folders), *options]
     result = CliRunner().invoke(cli.main, arguments)
     assert result.exit_code == status
     assert message in result.output
 
 
-def test_systems_without_common_utterances_and_empty_folders(two, tmp_path):
+def test_systems_without_common_utterances_and_empty_folders(system_folders, tmp_path):
     (tmp_path / "other.txt").write_text("v-1 ONE\n")
     words = WordTable()
-    systems = [read_system(path, words) for path in (two[0], tmp_path / "other.txt")]
+    systems = [read_system(path, words) for path in (system_folders[0], tmp_path / "other.txt")]
     with pytest.raises(CombinationError, match=r"other\.txt have no utterance in common"):
         combine(systems, Combination((0.5, 0.5)), words)
     (tmp_path / "empty").mkdir()
@@ -270,9 +278,9 @@ def test_systems_without_common_utterances_and_empty_folders(two, tmp_path):
         read_system(tmp_path / "empty", words)
 
 
-def test_decodes_of_a_recipe(two, tmp_path):
+def test_decodes_of_a_recipe(system_folders, tmp_path):
     rows = []
-    for folder, errors, lm in zip(two, (2, 1), ("3gram", "4gram"), strict=True):
+    for folder, errors, lm in zip(system_folders, (2, 1), ("3gram", "4gram"), strict=True):
         fields = {"wer": 0.0, "cer": 0.0, "insertions": 0, "deletions": 0, "ref_words": 4}
         results = [
             Result(folder.name, split, lm, substitutions=errors, rtf=0.25, command="c", **fields)
@@ -285,7 +293,7 @@ def test_decodes_of_a_recipe(two, tmp_path):
         for u, text in [*REFERENCES.items(), ("u-9", "ONE")]
     ]
     splits = {
-        name: DecodedSplit(cuts, {path.name: path for path in two}, name == "dev")
+        name: DecodedSplit(cuts, {path.name: path for path in system_folders}, name == "dev")
         for name in ("dev", "test")
     }
     out = tmp_path / "combined"
@@ -309,19 +317,23 @@ def test_decodes_of_a_recipe(two, tmp_path):
     assert comparison.startswith("%WER of combined minus b: +0.00")
 
 
-def test_decodes_without_words_to_tune_on_are_combined_with_equal_weights(two, tmp_path, caplog):
+def test_decodes_without_words_to_tune_on_are_combined_with_equal_weights(
+    system_folders, tmp_path, caplog
+):
     rows = []
-    for folder in two:
+    for folder in system_folders:
         fields = {"wer": 0.0, "cer": 0.0, "insertions": 0, "deletions": 0, "ref_words": 4}
         row = Result(folder.name, "test", "lm", substitutions=0, rtf=0.2, command="c", **fields)
         rows.append(folder / "rows.json")
         record_results(rows[-1], [row])
-    systems = {path.name: path for path in two}
+    systems = {path.name: path for path in system_folders}
     cuts = {
         "dev": [make_cut(u, dummy_recording(0), "", u) for u in REFERENCES],
         "test": [make_cut(u, dummy_recording(0), text, u) for u, text in REFERENCES.items()],
     }
-    splits = {name: DecodedSplit(mine, systems, name == "dev") for name, mine in cuts.items()}
+    splits = {
+        name: DecodedSplit(split_cuts, systems, name == "dev") for name, split_cuts in cuts.items()
+    }
     (tmp_path / "combined").mkdir()
     headline = combine_decodes(splits, rows, tmp_path / "combined", 1, "the command")
     assert headline == {"wer test": 0.0, "weight a": 0.5, "weight b": 0.5}

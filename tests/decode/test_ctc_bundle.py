@@ -25,23 +25,21 @@ from toolkit.decode.bundle import (
 )
 from toolkit.decode.config import EndpointConfig, WordsConfig
 from toolkit.decode.ctc import recogniser as scorer_module
-from toolkit.decode.ctc.aligner import CtcAlignerFiles
-from toolkit.decode.ctc.recogniser import CtcRecogniser, CtcScorer
+from toolkit.decode.ctc.recogniser import CtcAlignerFiles, CtcRecogniser, CtcScorer
 from toolkit.decode.recogniser import load_recogniser
 from toolkit.decode.rescore import RescoringWeights, neural_scores, to_nbest_list
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.lang.arpa import read_binary, write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.lang.policy import TextPolicy
-from toolkit.lang.shortlist import Shortlist
 from toolkit.lang.units import Characters
 from toolkit.models.config import CtcConfig, WordLstmConfig
 from toolkit.models.ctc import CtcModel
-from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.lstm import WordLstm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 from toolkit.models.store import save_model
-from toolkit.models.word_lstm import WordLstm
 
 UNITS = Characters()
 WORDS = ("A", "ABBA", "AN", "BAND", "CAB", "DO", "DOG", "OX", "TO", "ZOO")
@@ -65,7 +63,7 @@ def write(
     words=WORDS,
     sentences=SENTENCES,
 ):
-    """The bundle of a network that is sure of what it makes up."""
+    """Write the bundle of an untrained network with confident outputs."""
     torch.manual_seed(3)
     config = CtcConfig(inputs, units.size, (6,), (5,), (3,), lstm_layers=2, hidden=8)
     config = CtcConfig(**{**vars(config), "bidirectional": bidirectional})
@@ -74,10 +72,10 @@ def write(
         model.output.weight *= 12
         model.output.bias[units.blank] += 1
     save_model(folder / "net", model)
-    features = CtcRecognised.frontend(noise(20, 9)).double()
+    features = FrontendOnly.frontend(noise(20, 9)).double()
     stats = GlobalStats.of(features)
     zero = GlobalStats.of(features - stats.mean)
-    Normaliser(stats.mean, zero).save(folder / "normaliser.json")
+    Cmvn(stats.mean, zero).save(folder / "normaliser.json")
     write_arpa(estimate(sentences, set(words), 3)[0], folder / "lm.arpa")
     arpa, normaliser = folder / "lm.arpa", folder / "normaliser.json"
     files = CtcFiles(folder / "net", normaliser, units, words, arpa, neural)
@@ -92,7 +90,7 @@ def write(
     return folder / "final" / "ctc"
 
 
-class CtcRecognised:
+class FrontendOnly:
     """The front end alone, to estimate a normaliser."""
 
     @staticmethod
@@ -122,11 +120,11 @@ def rescored(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def both_ways(tmp_path_factory):
+def bidirectional_bundle(tmp_path_factory):
     return write(tmp_path_factory.mktemp("both"), "words", bidirectional=True)
 
 
-@pytest.mark.parametrize("form", ["bundle", "both_ways"])
+@pytest.mark.parametrize("form", ["bundle", "bidirectional_bundle"])
 @pytest.mark.parametrize("seconds", [0.3, 3])
 def test_digital_silence_alone_has_no_words(request, form, seconds):
     recogniser = CtcRecogniser(request.getfixturevalue(form))
@@ -180,7 +178,7 @@ def test_a_stream_has_the_words_of_the_whole(request, form, piece):
 
 
 def test_the_neural_model_chooses_from_the_list(bundle, rescored):
-    plain, recogniser = CtcRecogniser(bundle), CtcRecogniser(rescored)
+    unrescored, recogniser = CtcRecogniser(bundle), CtcRecogniser(rescored)
     weights = RescoringWeights(1.0, 0.5, 0.0)
     lm, neural = read_binary(rescored / "lm.safetensors"), NeuralLm.load(rescored / "neural_lm")
     changed = 0
@@ -191,7 +189,7 @@ def test_the_neural_model_chooses_from_the_list(bundle, rescored):
         listed = to_nbest_list(hypotheses, lm, recogniser.settings.search)
         expected = weights.best(listed, neural_scores(neural, [listed])[0])
         assert recogniser.recognise(noise(2.0, seed)) == expected
-        without = plain.recognise(noise(2.0, seed))
+        without = unrescored.recognise(noise(2.0, seed))
         changed += expected != without
         assert load_recogniser(rescored, fast=True).recognise(noise(2.0, seed)) == without
     assert changed > 0
@@ -199,10 +197,10 @@ def test_the_neural_model_chooses_from_the_list(bundle, rescored):
     with pytest.raises(ToolkitError, match=r"weights\.json"):
         CtcRecogniser(rescored).recognise(noise(1.0))
     (rescored / "elsewhere").rename(rescored / "neural_lm" / "weights.json")
-    plain = json.loads((rescored / "ctc.json").read_text())
-    plain["search"]["mode"] = "words"
+    settings = json.loads((rescored / "ctc.json").read_text())
+    settings["search"]["mode"] = "words"
     without = shutil.copytree(rescored, rescored.parent / "without")
-    (without / "ctc.json").write_text(json.dumps(plain))
+    (without / "ctc.json").write_text(json.dumps(settings))
     with pytest.raises(BundleError, match="rescoring needs a search with n-grams"):
         CtcRecogniser(without).recognise(noise(1.0))
 
@@ -242,10 +240,10 @@ def test_utterances_of_a_stream_end_after_blanks(bundle, monkeypatch):
     assert 12 <= ended[0] <= 14
 
 
-def test_a_long_recording_is_scored_in_parts(bundle, both_ways, monkeypatch):
-    for folder, exact in ((bundle, True), (both_ways, False)):
+def test_a_long_recording_is_scored_in_parts(bundle, bidirectional_bundle, monkeypatch):
+    for folder, exact in ((bundle, True), (bidirectional_bundle, False)):
         scorer = CtcScorer(folder)
-        features = CtcRecognised.frontend(noise(4))
+        features = FrontendOnly.frontend(noise(4))
         whole = scorer.log_probs(features)
         monkeypatch.setattr(scorer_module, "WHOLE", 10)
         monkeypatch.setattr(scorer_module, "WINDOW", 100)
@@ -259,27 +257,27 @@ def test_a_long_recording_is_scored_in_parts(bundle, both_ways, monkeypatch):
             assert torch.allclose(parts, whole, atol=1e-3)
 
 
-def test_what_needs_the_whole_cannot_stream(both_ways):
+def test_models_that_need_the_whole_utterance_cannot_stream(bidirectional_bundle):
     with pytest.raises(BundleError, match=r"train\.model\.bidirectional=false"):
-        CtcRecogniser(both_ways).stream()
-    assert CtcRecogniser(both_ways).recognise(noise(2)) != ""
+        CtcRecogniser(bidirectional_bundle).stream()
+    assert CtcRecogniser(bidirectional_bundle).recognise(noise(2)) != ""
 
 
-def test_bundles_are_found(bundle, both_ways, tmp_path):
+def test_bundles_are_found(bundle, bidirectional_bundle, tmp_path):
     assert isinstance(load_recogniser(bundle), CtcRecogniser)
     for folder in (bundle, bundle.parent, bundle.parent.parent):
         assert Bundle(folder).ctc_network() == bundle
     assert Bundle(tmp_path).ctc_network() is None
-    assert Bundle(both_ways.parent).network() == both_ways
+    assert Bundle(bidirectional_bundle.parent).network() == bidirectional_bundle
     with pytest.raises(BundleError, match="is not the bundle of a CTC network"):
         CtcRecogniser(tmp_path)
 
 
-def test_parts_that_do_not_belong_together(tmp_path):
+def test_mismatched_parts_are_refused(tmp_path):
     folder = write(tmp_path)
     path = folder / "normaliser.json"
     stats = GlobalStats.of(torch.ones(4, 7))
-    Normaliser(stats.mean, stats).save(path)
+    Cmvn(stats.mean, stats).save(path)
     with pytest.raises(BundleError, match="different trainings"):
         CtcRecogniser(folder)
 
@@ -320,9 +318,9 @@ def test_the_commands_take_the_bundle(bundle, audio, tmp_path):
     assert len(timed.splitlines()) > 3
     out = tmp_path / "exported"
     run("export", "--model", final, "--format", "torchscript", "--out", out)
-    about = json.loads((out / "metadata.json").read_text())
-    assert about["units"] == UNITS.symbols
-    assert about["frontend"]["num_mel_bins"] == 8
+    metadata = json.loads((out / "metadata.json").read_text())
+    assert metadata["units"] == UNITS.symbols
+    assert metadata["frontend"]["num_mel_bins"] == 8
 
 
 def test_a_folder_is_aligned(bundle, audio, tmp_path):
@@ -350,7 +348,7 @@ def test_a_folder_is_aligned(bundle, audio, tmp_path):
     assert [path.stem for path in (tmp_path / "o").rglob("*.TextGrid")] == ["one"]
 
 
-def test_a_bundle_as_given_writes_and_matches_words_as_they_are(audio, tmp_path):
+def test_an_as_given_bundle_keeps_words_unnormalised(audio, tmp_path):
     words = ["a.", "Dog", "dog", "3"]
     units = Characters.of_texts(words, TextPolicy("as-given"))
     bundle = write(tmp_path / "given", units=units, words=words, sentences=[words, words[::-1]])
@@ -365,7 +363,7 @@ def test_a_bundle_as_given_writes_and_matches_words_as_they_are(audio, tmp_path)
     assert "'A' is not among" in outcomes[1].reason
 
 
-def test_words_in_brackets_are_not_said(bundle, audio, tmp_path):
+def test_words_in_brackets_are_not_aligned(bundle, audio, tmp_path):
     (tmp_path / "text").write_text("one <s> a [noise] dog </s>\ntwo <unk>\n")
     outcomes = align_folder(CtcAlignerFiles(bundle), audio, tmp_path / "text", tmp_path / "o")
     assert [w.token for w in read_ctm(tmp_path / "o/words.ctm")] == ["A", "DOG"]
@@ -408,7 +406,7 @@ def test_one_channel_is_aligned(bundle, audio, tmp_path):
     assert read_ctm(tmp_path / "stereo/words.ctm") == expected != []
 
 
-def test_speakers_that_change_nothing_are_told(bundle, audio, tmp_path):
+def test_unused_speakers_are_reported(bundle, audio, tmp_path):
     (tmp_path / "text").write_text("one a dog\ntwo an ox\n")
     (tmp_path / "utt2spk").write_text("one ann\ntwo ann\n")
     arguments = ["--model", bundle, "--audio-dir", audio, "--text", tmp_path / "text"]
@@ -446,6 +444,6 @@ def test_streams_of_one_bundle_in_several_threads_do_not_mix(bundle):
         assert list(pool.map(final_results, [*range(4)] * 2)) == expected * 2
 
 
-def test_a_network_that_needs_the_whole_utterance_is_not_shared_by_streams(both_ways):
+def test_a_network_that_needs_the_whole_utterance_is_not_shared_by_streams(bidirectional_bundle):
     with pytest.raises(BundleError, match="LSTMs of one direction"):
-        load_recogniser(both_ways).warm_up()
+        load_recogniser(bidirectional_bundle).warm_up()

@@ -22,7 +22,7 @@ from toolkit.decode.rescore import RescoringWeights
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.fsa.config import Beam
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.gmm_system import GmmSystem
@@ -33,12 +33,11 @@ from toolkit.lang.arpa import write_binary
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram import estimate
-from toolkit.lang.shortlist import Shortlist
 from toolkit.models.config import LstmConfig, WordLstmConfig
-from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.lstm import WordLstm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
-from toolkit.models.word_lstm import WordLstm
 
 CEPSTRA, DIMENSION = 4, 6
 FLOATS = ("F16", "BF16", "F32", "F64")
@@ -92,7 +91,7 @@ def speaker_bundle(recogniser, with_network=False):
         save_model(root / "net", model)
         save_priors(root / "net", torch.ones(senones.num_pdfs))
         stats = GlobalStats.of(torch.randn(50, DIMENSION))
-        Normaliser(stats.mean, stats, scope="global").save(root / "normaliser.json")
+        Cmvn(stats.mean, stats, scope="global").save(root / "normaliser.json")
         senones.save(root / "senones")
         network = NetworkFiles(root / "net", root / "normaliser.json", root / "senones")
     write_speaker_bundle(
@@ -204,9 +203,9 @@ def test_a_tensor_with_a_value_that_is_not_finite_is_named(copy_of, kind, value)
     use(kind, bundle)
 
 
-def numbers(plain, place=()):
+def numbers(document, place=()):
     """The places of the floating-point numbers in plain data."""
-    items = plain.items() if isinstance(plain, dict) else enumerate(plain)
+    items = document.items() if isinstance(document, dict) else enumerate(document)
     for key, item in items:
         if isinstance(item, dict | list):
             yield from numbers(item, (*place, key))
@@ -221,12 +220,12 @@ def test_a_setting_that_is_no_number_is_named(copy_of, kind):
         path = bundle / name
         content = path.read_text()
         for *place, last in list(numbers(json.loads(content)))[:40]:
-            plain = json.loads(content)
-            inner = plain
+            document = json.loads(content)
+            inner = document
             for key in place:
                 inner = inner[key]
             inner[last] = math.nan
-            path.write_text(json.dumps(plain))
+            path.write_text(json.dumps(document))
             with pytest.raises(ToolkitError) as error:
                 use(kind, bundle)
             assert str(path) in str(error.value), (name, place, last)
@@ -246,10 +245,10 @@ def edit(path, **changes):
 def edit_json(path, **changes):
     """Replace values of a file: {"a": {"b": value}} merged into what it holds."""
 
-    def merge(plain, new):
+    def merge(document, new):
         for key, value in new.items():
-            plain[key] = merge(plain[key], value) if isinstance(value, dict) else value
-        return plain
+            document[key] = merge(document[key], value) if isinstance(value, dict) else value
+        return document
 
     path.write_text(json.dumps(merge(json.loads(path.read_text()), changes)))
 
@@ -299,7 +298,7 @@ def network_on(dimension, normaliser):
 
 def normaliser_of(dimension):
     stats = GlobalStats.of(torch.randn(50, dimension))
-    return Normaliser(stats.mean, stats, scope="global")
+    return Cmvn(stats.mean, stats, scope="global")
 
 
 EXCHANGES = [

@@ -8,14 +8,19 @@ import torch
 from toolkit.align.scorer import GmmScorer
 from toolkit.decode.config import LatticeConfig
 from toolkit.decode.denominators import LatticeFailuresError, make_lattices
-from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa import search as fsa_search
 from toolkit.fsa.config import Beam
+from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.lattice import acoustic_scores, best_path
-from toolkit.fsa.lattice_store import LatticeStore, LatticeStoreError, graph_digest
+from toolkit.fsa.lattice_store import (
+    GraphCodec,
+    LatticeStore,
+    LatticeStoreError,
+    graph_digest,
+)
 from toolkit.fsa.search import search_lattice
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.gmm_system import GmmSystem
@@ -81,7 +86,7 @@ def task(draw, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def made(task, tmp_path_factory):
+def denominators(task, tmp_path_factory):
     out = tmp_path_factory.mktemp("lattices")
     return out, task.make(out)
 
@@ -91,16 +96,16 @@ def files(folder):
 
 
 def stamps(folder):
-    """What changes of each file where it is written again."""
+    """Inode and time of each file: they change when it is rewritten."""
     status = {path.name: path.stat() for path in folder.iterdir()}
     return {name: (file.st_ino, file.st_mtime_ns) for name, file in status.items()}
 
 
-def test_every_utterance_has_a_lattice_or_a_reason(task, made):
-    out, headline = made
+def test_every_utterance_has_a_lattice_or_a_reason(task, denominators):
+    out, headline = denominators
     assert (headline["utterances"], headline["failed"], headline["retried"]) == (11, 1, 0)
     assert (out / "failed.tsv").read_text() == "carl-03\tno path within beam 80\n"
-    store = LatticeStore(out, task.graph)
+    store = LatticeStore(out, GraphCodec(task.graph))
     assert store.ids == [u for u in task.scorer.store.ids if u != "carl-03"]
     frames = sum(task.scorer.store.num_frames(u) for u in store.ids)
     arcs = sum(int((store.load(u).labels > 0).sum()) for u in store.ids)
@@ -112,68 +117,68 @@ def test_every_utterance_has_a_lattice_or_a_reason(task, made):
     assert headline["RTF"] > 0
 
 
-def test_lattices_hold_the_truth_and_its_rivals(task, made):
-    store = LatticeStore(made[0], task.graph)
+def test_lattices_hold_the_reference_and_competing_words(task, denominators):
+    store = LatticeStore(denominators[0], GraphCodec(task.graph))
     words = SymbolTable.read(task.speech.lang / "words.txt")
     for utterance in store.ids:
         lattice = store.load(utterance)
         scores = task.scorer.log_likelihoods(utterance) * CONFIG.acoustic_scale
         scored = lattice.scores + acoustic_scores(lattice, scores)
         best = best_path(replace(lattice, scores=scored))
-        found = best_path(search_lattice(scores, load_fst(task.graph), CONFIG.beam))
-        assert best.words == found.words
-        assert best.score == pytest.approx(found.score, abs=1e-3)
+        searched = best_path(search_lattice(scores, load_fst(task.graph), CONFIG.beam))
+        assert best.words == searched.words
+        assert best.score == pytest.approx(searched.score, abs=1e-3)
         # A and B sound different, X and Y do not: one of two words at each place is a toss-up.
         spoken = [word[0] for word in task.speech.transcripts[utterance]]
         assert [words.symbol(word)[0] for word in best.words] == spoken
         assert len(set(lattice.words.tolist())) == 4
 
 
-def test_files_do_not_depend_on_jobs(task, made, tmp_path):
-    assert task.make(tmp_path / "two", jobs=2)["density"] == made[1]["density"]
-    assert files(tmp_path / "two") == files(made[0])
+def test_files_do_not_depend_on_jobs(task, denominators, tmp_path):
+    assert task.make(tmp_path / "two", jobs=2)["density"] == denominators[1]["density"]
+    assert files(tmp_path / "two") == files(denominators[0])
 
 
-def test_finished_shards_are_kept_and_the_rest_is_made_alike(task, made, tmp_path):
-    expected = files(made[0])
-    kept, torn = sorted(name for name in expected if name.startswith("lattices"))
-    (tmp_path / kept).write_bytes(expected[kept])
+def test_finished_shards_are_kept_and_missing_ones_recreated(task, denominators, tmp_path):
+    expected = files(denominators[0])
+    finished, torn = sorted(name for name in expected if name.startswith("lattices"))
+    (tmp_path / finished).write_bytes(expected[finished])
     (tmp_path / torn).write_bytes(expected[torn][:100])
     (tmp_path / "lattices.000007.safetensors").write_bytes(expected[torn])  # of another plan
-    before = stamps(tmp_path)
-    seen = []
-    headline = task.make(tmp_path, progress=lambda *counts: seen.append(counts))
+    old_stamps = stamps(tmp_path)
+    progress = []
+    headline = task.make(tmp_path, progress=lambda *counts: progress.append(counts))
     assert files(tmp_path) == expected
-    assert stamps(tmp_path)[kept] == before[kept]
-    assert stamps(tmp_path)[torn] != before[torn]
-    assert seen == [(1, 2), (2, 2)]
-    assert {**headline, "RTF": 0} == {**made[1], "RTF": 0}
+    assert stamps(tmp_path)[finished] == old_stamps[finished]
+    assert stamps(tmp_path)[torn] != old_stamps[torn]
+    assert progress == [(1, 2), (2, 2)]
+    assert {**headline, "RTF": 0} == {**denominators[1], "RTF": 0}
     assert "RTF" not in task.make(tmp_path)  # nothing was left to do
 
 
-def test_shards_of_another_graph_are_made_again(task, made, tmp_path):
-    for name, content in files(made[0]).items():
+def test_shards_of_another_graph_are_recreated(task, denominators, tmp_path):
+    for name, content in files(denominators[0]).items():
         (tmp_path / name).write_bytes(content.replace(graph_digest(task.graph).encode(), b"0" * 32))
     with pytest.raises(LatticeStoreError, match="another graph"):
-        LatticeStore(tmp_path, task.graph)
+        LatticeStore(tmp_path, GraphCodec(task.graph))
     task.make(tmp_path)
-    assert files(tmp_path) == files(made[0])
+    assert files(tmp_path) == files(denominators[0])
 
 
-def test_a_beam_too_narrow_is_widened(task, made, tmp_path, monkeypatch):
-    def found_from(beam):
-        def search(scores, graph, tried):
-            return search_lattice(scores, graph, tried) if tried.search >= beam else None
+def test_a_beam_too_narrow_is_widened(task, denominators, tmp_path, monkeypatch):
+    def fail_below(min_beam):
+        def search(scores, graph, beam):
+            return search_lattice(scores, graph, beam) if beam.search >= min_beam else None
 
         monkeypatch.setattr(fsa_search, "search_lattice", search)
 
     config = replace(CONFIG, beam=replace(CONFIG.beam, search=10.0), retries=(2.0,))
-    found_from(20.0)
+    fail_below(20.0)
     headline = task.make(tmp_path / "all", config)
     assert (headline["utterances"], headline["retried"], headline["failed"]) == (11, 11, 1)
     assert (tmp_path / "all/failed.tsv").read_text() == "carl-03\tno path within beam 20\n"
-    assert headline["density"] == made[1]["density"]
-    found_from(21.0)
+    assert headline["density"] == denominators[1]["density"]
+    fail_below(21.0)
     headline = task.make(tmp_path / "none", replace(config, max_failed=1.0))
     assert (headline["utterances"], headline["retried"], headline["failed"]) == (0, 0, 12)
 

@@ -30,8 +30,8 @@ def test_the_gate_lowers_all_but_silence_in_silent_rows_alone():
     first = 10  # the row of the frames 30, 31, 32: more than 20 after the sound
     assert torch.equal(gated[:first], scores[:first])
     assert torch.equal(gated[:, 0], scores[:, 0])
-    others = scores[first:, 1:].minimum(scores[first:, :1]) - PENALTY
-    assert torch.equal(gated[first:, 1:], others)
+    expected = scores[first:, 1:].minimum(scores[first:, :1]) - PENALTY
+    assert torch.equal(gated[first:, 1:], expected)
     # Rows that come later than their frames, in pieces.
     stream = SilenceGate("fbank", silent, 3, 1)
     rows = []

@@ -1,4 +1,4 @@
-"""What is written of transcripts."""
+"""Output formats of transcripts."""
 
 import json
 import re
@@ -11,13 +11,13 @@ from toolkit.decode.formats import line, plain, written
 
 
 def utterance(start, *words):
-    """Words of half a second each, (word, seconds behind the one before)."""
-    said, at = [], start
+    """An utterance of words of half a second each: (word, seconds after the previous word)."""
+    tokens, at = [], start
     for word, gap in words:
-        said.append(TimedToken(word, round(at + gap, 3), round(at + gap + 0.5, 3), 0.75))
+        tokens.append(TimedToken(word, round(at + gap, 3), round(at + gap + 0.5, 3), 0.75))
         at += gap + 0.5
-    text = " ".join(word.token for word in said)
-    return DecodedUtterance(text, tuple(said), start, round(at + 0.2, 3))
+    text = " ".join(word.token for word in tokens)
+    return DecodedUtterance(text, tuple(tokens), start, round(at + 0.2, 3))
 
 
 TALK = Transcript(
@@ -60,7 +60,7 @@ def test_subtitles():
 def test_subtitles_are_short_enough_to_be_read(word, gap):
     talk = Transcript("t", "t", (utterance(0.0, *[(word, gap)] * 60),))
     blocks = [block.splitlines() for block in written(talk, "srt").split("\n\n")]
-    shown = []
+    subtitle_words = []
     for number, (count, times, *lines) in enumerate(blocks, 1):
         assert int(count) == number
         hours, minutes, seconds = zip(*re.findall(r"(\d+):(\d+):(\d+,\d+)", times), strict=True)
@@ -72,14 +72,14 @@ def test_subtitles_are_short_enough_to_be_read(word, gap):
         assert 1 <= len(lines) <= 2
         assert max(map(len, lines)) <= 50
         assert gap < 0.7 or len(" ".join(lines).split()) == 1
-        shown += " ".join(lines).split()
-    assert shown == [word] * 60
+        subtitle_words += " ".join(lines).split()
+    assert subtitle_words == [word] * 60
 
 
 def test_json_of_good_and_broken_recordings():
-    found = json.loads(line(TALK, "json"))
-    assert found == json.loads(written(TALK, "json")) == plain(TALK)
-    assert found["text"] == "HELLO R&D <UNK>"
-    first = found["segments"][0]["words"][0]
+    document = json.loads(line(TALK, "json"))
+    assert document == json.loads(written(TALK, "json")) == plain(TALK)
+    assert document["text"] == "HELLO R&D <UNK>"
+    first = document["segments"][0]["words"][0]
     assert first == {"word": "HELLO", "start": 0.12, "end": 0.62, "confidence": 0.75}
     assert plain(Transcript("x", "x", fault="x: broken")) == {"name": "x", "error": "x: broken"}

@@ -22,10 +22,9 @@ from toolkit.fsa.config import Beam
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.lang.arpa import write_binary
-from toolkit.lang.shortlist import Shortlist
 from toolkit.models.config import WordLstmConfig
-from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstm
+from toolkit.models.lstm import WordLstm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 
 
 @pytest.fixture
@@ -45,21 +44,23 @@ def stored(tmp_path, babble):
     return store
 
 
-def test_the_mean_begins_anew_with_each_utterance(bundle, stored):
+def test_the_running_mean_restarts_with_each_utterance(bundle, stored):
     folder = bundle()
     recogniser = NetworkRecogniser(folder)
     features = stored(recogniser.frontend)
     store = FeatureStore(features)
-    alone = {name: recogniser.recognise_features(store.load(name)).text for name in store.ids}
+    without_mean = {
+        name: recogniser.recognise_features(store.load(name)).text for name in store.ids
+    }
     with_mean = {
-        name: recogniser.recognise_features(store.load(name), store.state(name)).text
+        name: recogniser.recognise_features(store.load(name), store.cmn_state(name)).text
         for name in store.ids
     }
-    assert alone != with_mean
+    assert without_mean != with_mean
     for jobs in 1, 3:
         texts = recognise_alone(folder, features, jobs)
         assert list(texts) == store.ids
-        assert texts == alone
+        assert texts == without_mean
 
 
 def test_the_text_of_an_utterance_without_features_is_empty(bundle, stored):
@@ -132,9 +133,7 @@ def test_each_model_is_loaded_once(speaker_bundle):
     assert any(result.text for results in results for result in results)
 
 
-def test_a_few_seconds_are_recognised_as_by_adaptation_which_they_are_too_few_for(
-    speaker_bundle, monkeypatch
-):
+def test_skipping_adaptation_on_too_little_speech_changes_no_text(speaker_bundle, monkeypatch):
     short = [cepstra_of(seed, frames) for seed, frames in enumerate([(60, 90), (1,), (499,)])]
     recogniser = SpeakerRecogniser(speaker_bundle)
     expected = [recognise_cepstra(recogniser, utterances) for utterances in short]
@@ -168,7 +167,7 @@ def made_up_features(utterance):
 
 @pytest.fixture
 def neural_lm(tmp_path):
-    """An LSTM with opinions of its own."""
+    """An untrained LSTM with large weights, which changes texts."""
     torch.manual_seed(1)
     shortlist = Shortlist.of({"YES": 2, "NO": 1}, ["YES", "NO"], None)
     model = WordLstm(WordLstmConfig(vocabulary=5, hidden=4))
@@ -181,7 +180,7 @@ def neural_lm(tmp_path):
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_the_bundle_writes_what_the_recipe_wrote(recogniser, neural_lm, tmp_path, passes):
+def test_the_bundle_gives_the_recipes_texts(recogniser, neural_lm, tmp_path, passes):
     larger = None
     if passes == 2:
         larger = tmp_path / "larger.safetensors"

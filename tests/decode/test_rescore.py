@@ -28,11 +28,10 @@ from toolkit.fsa.config import Beam
 from toolkit.fsa.lattice import Weights, WeightsError
 from toolkit.fsa.nbest import Hypothesis
 from toolkit.lang.arpa import read_arpa
-from toolkit.lang.shortlist import Shortlist
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.config import WordLstmConfig
-from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstm
+from toolkit.models.lstm import WordLstm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 
 LISTED = NbestList(("A", "B C", ""), (-10.0, -8.0, -9.0), (-1.0, -2.0, 0.0), (-3.0, -5.0, -6.0))
 NEURAL = np.array([-4.0, -1.0, -7.0])
@@ -56,7 +55,7 @@ def test_the_weight_decides():
     assert RescoringWeights(0.5, 1.0, 0.0).best(NbestList((), (), (), ()), np.zeros(0)) == ""
 
 
-def test_scores_are_taken_apart_and_put_together():
+def test_scores_are_split_into_parts_and_summed_again():
     words = SymbolTable.of(["<eps>", "A", "B"])
     weights = Weights(0.5, -2.0)
     listed = NbestList.of(
@@ -82,7 +81,7 @@ def test_weights_are_read_as_they_were_written(tmp_path):
         RescoringWeights.load(tmp_path / "w.json")
 
 
-def test_the_neural_model_counts_as_much_as_it_helps():
+def test_the_neural_weight_is_tuned_to_its_benefit():
     errors = {0.0: 5, 0.25: 3, 0.5: 4, 1.0: 3}
     calls = []
 
@@ -110,10 +109,10 @@ class Preference:
 
     def __init__(self, *preferred):
         self.preferred = [text.split() for text in preferred]
-        self.asked = []
+        self.scored_texts = []
 
     def score(self, sentences):
-        self.asked += map(" ".join, sentences)
+        self.scored_texts += map(" ".join, sentences)
         return [
             np.full(len(words) + 1, 0.0 if list(words) in self.preferred else -100.0)
             for words in sentences
@@ -161,8 +160,8 @@ def test_posteriors_are_shares_of_the_rescored_list():
     assert RescoringWeights(1.0, 1.0, 0.0).words(nothing, np.zeros(1)) == ([], [])
 
 
-def made_up(recogniser):
-    """Dev and test sound like YES NO with a little doubt; what was said is NO NO."""
+def noisy_scorers(recogniser):
+    """Scorers of dev and test that slightly prefer YES NO; the reference is NO NO."""
     scorers = {}
     for split in ("dev", "test"):
         scorers[split] = recogniser.scorer({f"doubt-{split}": "YES NO", "mumble": "NO"})
@@ -173,7 +172,7 @@ def made_up(recogniser):
 
 
 def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5), nbest=None, failed_cuts=()):
-    scorers = made_up(recogniser)
+    scorers = noisy_scorers(recogniser)
     scorers["test"].store.failed_cuts = list(failed_cuts)
     tuned = out.parent / "tuned.json"
     tuned.write_text('{"acoustic_scale": 1.0, "word_penalty": 0.0}')
@@ -193,10 +192,10 @@ def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5), nbest=None, fai
     )
 
 
-def test_lists_of_the_decode_are_not_made_again(recogniser, tmp_path, decoder):
-    model, scorers = Preference("NO NO"), made_up(recogniser)
-    once = replace(decoder, config=replace(CONFIG, scales=(1.0,)))
-    expected = rescore(recogniser, once, model, tmp_path / "expected")
+def test_nbest_lists_of_the_decode_are_reused(recogniser, tmp_path, decoder):
+    model, scorers = Preference("NO NO"), noisy_scorers(recogniser)
+    rescoring_decoder = replace(decoder, config=replace(CONFIG, scales=(1.0,)))
+    expected = rescore(recogniser, rescoring_decoder, model, tmp_path / "expected")
     folder, lang = tmp_path / "decode", recogniser.folder / "lang"
     arguments = (scorers, ["dev"], decoder, Weights(1.0), lang, recogniser.senones)
     write_nbest_and_ctm(*arguments, NbestConfig(25), folder, jobs=1)
@@ -215,13 +214,15 @@ def test_lists_of_the_decode_are_not_made_again(recogniser, tmp_path, decoder):
             for line in path.read_text().splitlines()
         ]
         assert [x.decode_seconds for x in lists] == written
-    once = replace(once, graph=tmp_path / "removed")  # which another search would need
+    rescoring_decoder = replace(
+        rescoring_decoder, graph=tmp_path / "removed"
+    )  # which another search would need
     nbest = {split: folder / split / "nbest" for split in scorers}
     out = tmp_path / "out"
-    assert rescore(recogniser, once, model, out, nbest=nbest) == expected
+    assert rescore(recogniser, rescoring_decoder, model, out, nbest=nbest) == expected
     for name in ("test/text", "grid.tsv", "weights.json", "calibration.json"):
         assert (out / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
-    at_another_scale = replace(once, config=replace(CONFIG, scales=(0.5,)))
+    at_another_scale = replace(rescoring_decoder, config=replace(CONFIG, scales=(0.5,)))
     with pytest.raises(ToolkitError, match="removed"):
         rescore(recogniser, at_another_scale, model, tmp_path / "other", nbest=nbest)
     (folder / "dev/nbest/nbest.000000.jsonl").write_text('{"utterance": "b"}')
@@ -251,7 +252,7 @@ def test_a_model_that_does_not_help_is_not_used(recogniser, decoder, tmp_path):
     headline = rescore(recogniser, decoder, model, tmp_path / "out")
     assert headline["neural weight"] == 0.0
     assert (tmp_path / "out/test/text").read_text() == "doubt-test YES NO\nmumble\n"
-    assert "YES YES YES" in model.asked
+    assert "YES YES YES" in model.scored_texts
 
 
 def test_a_rescorer_is_written_read_and_chooses(tmp_path):
@@ -260,12 +261,12 @@ def test_a_rescorer_is_written_read_and_chooses(tmp_path):
     rescorer = Rescorer(model, RescoringWeights(0.5, 0.1, 0.0))
     model.save(tmp_path)
     rescorer.weights.save(tmp_path / WEIGHTS)
-    again = Rescorer.load(tmp_path)
-    assert again.weights == rescorer.weights
+    loaded = Rescorer.load(tmp_path)
+    assert loaded.weights == rescorer.weights
     neural = [scores.sum() for scores in model.score(LISTED.sentences)]
     best = int(np.argmax(rescorer.weights.total(LISTED, np.array(neural))))
-    assert again.best(LISTED) == LISTED.texts[best]
-    assert again.best(NbestList((), (), (), ())) == ""
+    assert loaded.best(LISTED) == LISTED.texts[best]
+    assert loaded.best(NbestList((), (), (), ())) == ""
     lists = neural_scores(model, [LISTED, NbestList((), (), (), ()), replace(LISTED)])
     assert [len(x) for x in lists] == [3, 0, 3]
     assert lists[2] == pytest.approx(lists[0])
@@ -304,8 +305,8 @@ def test_empty_transcripts_count_and_nothing_is_tuned_on_them_alone(
 def test_weights_that_are_not_finite_are_named(tmp_path, name, value):
     path = tmp_path / "weights.json"
     RescoringWeights(0.5, 0.25, -1.0).save(path)
-    plain = json.loads(path.read_text())
-    path.write_text(json.dumps({**plain, name: float(value)}))
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, name: float(value)}))
     with pytest.raises(WeightsError, match=r"weights\.json"):
         RescoringWeights.load(path)
 

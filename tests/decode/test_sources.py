@@ -1,4 +1,4 @@
-"""What arguments name, and what comes of it when it is read."""
+"""Audio sources named by arguments, and reading them."""
 
 import gzip
 import io
@@ -11,7 +11,7 @@ import soundfile
 import torch
 
 from toolkit.align.inputs import InputError
-from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
+from toolkit.corpus.manifest import make_cut, probe_recording, write_cuts
 from toolkit.decode.sources import Inputs, SourceError, check_ids, check_keys
 from toolkit.features.audio import AudioError, load_audio
 from toolkit.kaldi.data_dir import read_kaldi_dir
@@ -19,20 +19,20 @@ from toolkit.kaldi.data_dir import read_kaldi_dir
 
 @pytest.fixture
 def read(tmp_path):
-    """(arguments) -> {name: samples, or the fault}."""
+    """read(*arguments) -> {name: samples, or the message of the fault}."""
 
     def run(*arguments, stdin=b"", **options):
         (tmp_path / "work").mkdir(exist_ok=True)
         names = list(map(str, arguments))
         sources = Inputs(**options).sources(names, io.BytesIO(stdin), tmp_path / "work")
-        found = {}
+        contents = {}
         for source in sources:
             try:
-                found[source.called] = torch.cat(list(source.blocks(16000, 0.3)))
+                contents[source.called] = torch.cat(list(source.blocks(16000, 0.3)))
             except AudioError as error:
-                found[source.called] = str(error)
+                contents[source.called] = str(error)
         run.keys = [source.key for source in sources]
-        return found
+        return contents
 
     return run
 
@@ -44,12 +44,12 @@ def test_files_and_folders_in_order(audio, read, tmp_path):
         path.rename(folder / name)
     (folder / "notes.txt").write_text("no audio")
     single = audio(tmp_path / "x.wav")
-    found = read(single, folder)
+    contents = read(single, folder)
     expected = [single, folder / "a.wav", folder / "b.WAV", folder / "deep/er/c.flac"]
-    assert list(found) == [str(path) for path in expected]
+    assert list(contents) == [str(path) for path in expected]
     assert read.keys == ["x", "a", "b", "deep/er/c"]
     for path in expected:
-        assert torch.equal(found[str(path)], load_audio(path))
+        assert torch.equal(contents[str(path)], load_audio(path))
 
 
 def test_channels(audio, read, tmp_path):
@@ -67,15 +67,15 @@ def test_kaldi_lists_and_their_pipes(audio, read, tmp_path):
     scp.write_text(
         f"one a.wav\ntwo flac -c -d -s {flac} |\nthree touch {mark}; cat {flac} |\nfour no.wav\n"
     )
-    found = read(scp)
-    assert torch.equal(found["one"], load_audio(tmp_path / "data/a.wav"))
-    assert torch.equal(found["two"], load_audio(flac))
-    assert found["three"].startswith("three: ")
-    assert "--allow-pipes" in found["three"]
-    assert "no such audio file" in found["four"]
+    contents = read(scp)
+    assert torch.equal(contents["one"], load_audio(tmp_path / "data/a.wav"))
+    assert torch.equal(contents["two"], load_audio(flac))
+    assert contents["three"].startswith("three: ")
+    assert "--allow-pipes" in contents["three"]
+    assert "no such audio file" in contents["four"]
     assert not mark.exists()
-    found = read(scp, allow_pipes=True)
-    assert torch.equal(found["three"], load_audio(flac))
+    contents = read(scp, allow_pipes=True)
+    assert torch.equal(contents["three"], load_audio(flac))
     assert mark.exists()
     scp.write_text("one exit 3 |\n")
     assert "ended with status 3" in read(scp, allow_pipes=True)["one"]
@@ -95,10 +95,10 @@ def test_cuts(audio, read, tmp_path, zipped):
     file = tmp_path / ("cuts.jsonl.gz" if zipped else "cuts.jsonl")
     with (gzip.open if zipped else open)(file, "wb") as opened:
         opened.write(lines.encode())
-    found = read(file)
-    assert torch.equal(found["u1"], load_audio(path, channel=0))
-    assert torch.equal(found["../u2"], load_audio(path, 16000, 0.5, 1.0, 1))
-    assert len(found["u3"]) == round(16000 / 1.1)
+    contents = read(file)
+    assert torch.equal(contents["u1"], load_audio(path, channel=0))
+    assert torch.equal(contents["../u2"], load_audio(path, 16000, 0.5, 1.0, 1))
+    assert len(contents["u3"]) == round(16000 / 1.1)
     assert read.keys == ["u1", "u2", "u3"]
     assert torch.equal(read(file, channel=1)["u1"], load_audio(path, channel=1))
     (tmp_path / "bad.jsonl").write_text('{"type": "x"}\n')
@@ -113,27 +113,27 @@ def test_commands_in_cuts_are_not_run(audio, read, tmp_path):
     good = Recording.from_file(clean).to_cut()
     bad = Recording.from_file(clean, "bad").to_cut()
     bad.recording.sources = [AudioSource("command", [0], f"touch {tmp_path / 'ran'}; cat {clean}")]
-    plain = json.dumps(bad.to_dict())
+    piped = json.dumps(bad.to_dict())
     mixed = good.append(bad).with_id("mixed").to_dict()
     room = good.reverb_rir(bad.recording).with_id("room").to_dict()
-    cuts = [plain, json.dumps(mixed), json.dumps(room), json.dumps(good.with_id("good").to_dict())]
+    cuts = [piped, json.dumps(mixed), json.dumps(room), json.dumps(good.with_id("good").to_dict())]
     (tmp_path / "cuts.jsonl").write_text("\n".join(cuts) + "\n")
-    found = read(tmp_path / "cuts.jsonl", allow_pipes=True)
+    contents = read(tmp_path / "cuts.jsonl", allow_pipes=True)
     for name in ("bad", "mixed", "room"):
-        assert "which is not run" in found[name]
-        assert f"{name}: " in found[name]
-    assert torch.equal(found["good"], load_audio(clean))
+        assert "which is not run" in contents[name]
+        assert f"{name}: " in contents[name]
+    assert torch.equal(contents["good"], load_audio(clean))
     assert not (tmp_path / "ran").exists()
 
 
 def test_standard_input(audio, read, tmp_path):
     path = audio(tmp_path / "x.wav", 0.5)
-    other = audio(tmp_path / "y.wav", 0.2)
-    assert list(read("-", stdin=f"{path}\n\n{other}\n".encode())) == [str(path), str(other)]
+    second = audio(tmp_path / "y.wav", 0.2)
+    assert list(read("-", stdin=f"{path}\n\n{second}\n".encode())) == [str(path), str(second)]
     assert torch.equal(read("-", stdin=path.read_bytes())["-"], load_audio(path))
     samples = np.arange(-500, 500, dtype="<i2")
-    found = read("-", stdin=samples.tobytes(), raw_rate=16000)["-"]
-    assert torch.equal(found, torch.from_numpy(samples / np.float32(32768)))
+    decoded = read("-", stdin=samples.tobytes(), raw_rate=16000)["-"]
+    assert torch.equal(decoded, torch.from_numpy(samples / np.float32(32768)))
     with pytest.raises(SourceError, match=r"x\.csv is a table, not audio: .*data/test\.jsonl"):
         Inputs().sources(["x.csv"], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match="--raw-rate"):
@@ -142,8 +142,8 @@ def test_standard_input(audio, read, tmp_path):
 
 def test_names_in_standard_input_are_bytes_behind_a_byte_order_mark(tmp_path):
     listed = b"\xef\xbb\xbfx.wav\r\ncaf\xe9.wav\n"
-    found = Inputs().sources(["-"], io.BytesIO(listed), tmp_path)
-    assert [source.called for source in found] == ["x.wav", os.fsdecode(b"caf\xe9.wav")]
+    sources = Inputs().sources(["-"], io.BytesIO(listed), tmp_path)
+    assert [source.called for source in sources] == ["x.wav", os.fsdecode(b"caf\xe9.wav")]
 
 
 def test_a_link_to_its_own_folder_adds_no_recordings(audio, tmp_path):
@@ -201,7 +201,7 @@ def test_ids_that_become_the_same_path_are_refused(tmp_path):
         check_keys(sources, ".txt")
 
 
-def test_what_else_may_be_audio_in_a_folder_is_told(audio, read, tmp_path, caplog):
+def test_unused_files_that_may_be_audio_are_reported(audio, read, tmp_path, caplog):
     folder = tmp_path / "talks"
     audio(folder / "a.wav")
     (folder / "a.txt").write_text("the words")
@@ -211,8 +211,8 @@ def test_what_else_may_be_audio_in_a_folder_is_told(audio, read, tmp_path, caplo
     (folder / "d.dat").write_bytes(b"\xff\xf3\x44")
     assert list(read(folder)) == [str(folder / "a.wav")]
     (record,) = caplog.records
-    told = f"{folder}: files are left out that may be audio, 3, first {folder}/a.mp4"
-    assert told in record.getMessage()
+    expected = f"{folder}: files are left out that may be audio, 3, first {folder}/a.mp4"
+    assert expected in record.getMessage()
     caplog.clear()
     for name in ("a.mp4", "c", "d.dat"):
         (folder / name).unlink()
@@ -244,16 +244,16 @@ def test_a_list_that_assigns_channels_is_not_mixed(audio, read, tmp_path):
     scp = tmp_path / "wav.scp"
     scp.write_text(f"s-A {stereo}\ns-B {stereo}\nm {mono}\nt {stereo}\n")
     (tmp_path / "reco2file_and_channel").write_text("s-A s A\ns-B s B\nm m A\n")
-    found = read(scp)
-    assert torch.equal(found["s-A"], load_audio(stereo, channel=0))
-    assert torch.equal(found["s-B"], load_audio(stereo, channel=1))
-    assert torch.equal(found["m"], load_audio(mono))
-    assert torch.equal(found["t"], load_audio(stereo))
+    contents = read(scp)
+    assert torch.equal(contents["s-A"], load_audio(stereo, channel=0))
+    assert torch.equal(contents["s-B"], load_audio(stereo, channel=1))
+    assert torch.equal(contents["m"], load_audio(mono))
+    assert torch.equal(contents["t"], load_audio(stereo))
     (tmp_path / "reco2file_and_channel").write_text("s-A s A\ns-B s B\nm m A\nt s 3\n")
     assert read(scp)["t"] == f"t: no channel 3, but 2 channels in {stereo}"
-    found = read(scp, channel=1)
-    assert torch.equal(found["s-B"], load_audio(stereo, channel=1))
-    assert "give --channel 1" in found["s-A"]
+    contents = read(scp, channel=1)
+    assert torch.equal(contents["s-B"], load_audio(stereo, channel=1))
+    assert "give --channel 1" in contents["s-A"]
 
 
 def test_a_cut_of_an_imported_channel_is_read(audio, read, tmp_path):
@@ -264,18 +264,18 @@ def test_a_cut_of_an_imported_channel_is_read(audio, read, tmp_path):
     (data / "text").write_text("a ONE\nb TWO\n")
     (data / "reco2file_and_channel").write_text("a s B\nb s C\n")
     write_cuts(read_kaldi_dir(data), tmp_path / "data.jsonl")
-    found = read(tmp_path / "data.jsonl")
-    assert torch.equal(found["a"], load_audio(stereo, channel=1))
-    assert found["b"] == f"b: no channel C, but 2 channels in {stereo}"
+    contents = read(tmp_path / "data.jsonl")
+    assert torch.equal(contents["a"], load_audio(stereo, channel=1))
+    assert contents["b"] == f"b: no channel C, but 2 channels in {stereo}"
 
 
 def test_cuts_of_an_array(audio, read, tmp_path):
     path = audio(tmp_path / "s.wav", channels=2)
-    recording, _ = recording_or_fault(path, "s")
+    recording, _ = probe_recording(path, "s")
     cut = make_cut("u", recording, "X", "s", 0.25, 0.75, channel=1)
     (tmp_path / "cuts.json").write_text(json.dumps([cut.to_dict()]))
-    found = read(tmp_path / "cuts.json")["u"]
-    assert torch.equal(found, load_audio(path, 16000, 0.25, 0.5, channel=1))
+    decoded = read(tmp_path / "cuts.json")["u"]
+    assert torch.equal(decoded, load_audio(path, 16000, 0.25, 0.5, channel=1))
 
 
 def test_the_channel_of_results_is_that_of_the_list(audio, tmp_path):
@@ -307,20 +307,20 @@ def test_empty_standard_input_is_no_list_of_paths(read, stdin):
 
 
 @pytest.mark.parametrize(
-    ("ids", "way"), [("stem", "--ids relative.* or --ids path"), ("relative", "with --ids path")]
+    ("ids", "remedy"), [("stem", "--ids relative.* or --ids path"), ("relative", "with --ids path")]
 )
-def test_what_tells_two_files_apart_is_advised(tmp_path, ids, way):
+def test_a_remedy_for_equal_names_is_advised(tmp_path, ids, remedy):
     inputs = Inputs(ids=ids)
     sources = inputs.sources(["x/s.wav", "s.flac"], io.BytesIO(), tmp_path)
-    with pytest.raises(SourceError, match=f"would both have the id s: .*{way}"):
+    with pytest.raises(SourceError, match=f"would both have the id s: .*{remedy}"):
         check_ids(sources, ids)
     check_ids(Inputs(ids="path").sources(["x/s.wav", "s.flac"], io.BytesIO(), tmp_path), "path")
-    twice = Inputs(ids="path").sources(["s.flac", "s.flac"], io.BytesIO(), tmp_path)
+    duplicates = Inputs(ids="path").sources(["s.flac", "s.flac"], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match="give each once"):
-        check_ids(twice, "path")
-    twice = inputs.sources(["x/../s.wav", "s.wav"], io.BytesIO(), tmp_path)
+        check_ids(duplicates, "path")
+    duplicates = inputs.sources(["x/../s.wav", "s.wav"], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match="the same file: give each once"):
-        check_ids(twice, ids)
+        check_ids(duplicates, ids)
     for kind in (ids, "path"):
         spaced = Inputs(ids=kind).sources(["x y/a b.wav", "x y/a_b.wav"], io.BytesIO(), tmp_path)
         with pytest.raises(SourceError, match="rename one"):
@@ -331,7 +331,7 @@ def test_what_tells_two_files_apart_is_advised(tmp_path, ids, way):
         check_ids(listed, ids)
 
 
-def test_that_a_file_is_truncated_is_told(audio, read, tmp_path, caplog):
+def test_a_truncated_file_is_reported(audio, read, tmp_path, caplog):
     path = audio(tmp_path / "x.wav", 1.0)
     read(path)
     assert not caplog.records
@@ -342,22 +342,28 @@ def test_that_a_file_is_truncated_is_told(audio, read, tmp_path, caplog):
     assert f"{path}: truncated, its last 0.50 s are missing" in record.getMessage()
 
 
-def test_channels_that_cancel_are_told(read, tmp_path, caplog):
+def test_channels_that_cancel_are_reported(read, tmp_path, caplog):
     path, noise = tmp_path / "x.wav", np.random.default_rng(0)
-    one, other = noise.uniform(-0.5, 0.5, (2, 16000))
+    first, second = noise.uniform(-0.5, 0.5, (2, 16000))
 
-    def told(*channels, **options):
+    def logged_messages(*channels, **options):
         caplog.clear()
         soundfile.write(path, np.stack(channels, axis=1), 16000)
         read(path, **options)
         return [record.getMessage() for record in caplog.records]
 
-    (message,) = told(one, -one + other / 1000)
+    (message,) = logged_messages(first, -first + second / 1000)
     assert message.startswith(f"{path}: its channels cancel")
     assert "--channel" in message
-    assert not told(one, -one, channel=0)
-    for channels in ((one, other), (one, one), (0 * one, 0 * one), (one, 0 * one), (one, -one / 2)):
-        assert not told(*channels)
+    assert not logged_messages(first, -first, channel=0)
+    for channels in (
+        (first, second),
+        (first, first),
+        (0 * first, 0 * first),
+        (first, 0 * first),
+        (first, -first / 2),
+    ):
+        assert not logged_messages(*channels)
 
 
 def test_files_are_read_where_standard_input_is_closed(audio, tmp_path):

@@ -47,13 +47,13 @@ def test_scores_are_those_of_the_whole(bundle, kind, size):
         assert torch.allclose(scorer.mean.sum, mean.sum, rtol=1e-12)
 
 
-def heard(recogniser, samples, size, **options):
+def stream_results(recogniser, samples, size, **options):
     stream = recogniser.stream(**options)
     results = [stream.push(piece) for piece in pieces(samples, size)]
     return [*results, stream.finish()]
 
 
-def test_scores_that_are_no_numbers_are_an_error(bundle, babble):
+def test_non_finite_scores_are_an_error(bundle, babble):
     recogniser = NetworkRecogniser(bundle())
     with torch.no_grad():
         recogniser.model.model.output.bias[0] = math.inf
@@ -69,7 +69,7 @@ def test_the_final_text_is_that_of_all_samples(bundle, babble, kind, size):
     texts = set()
     for seed in range(7):
         samples = babble(seed, 0.5 + seed / 4)[: -100 - seed]
-        results = heard(recogniser, samples, size)
+        results = stream_results(recogniser, samples, size)
         assert all(result.final is None for result in results[:-1])
         final = results[-1].final
         assert final == DecodedUtterance(results[-1].text, None, 0.0, round(results[-1].end, 3))
@@ -83,7 +83,7 @@ def test_the_final_text_is_that_of_all_samples(bundle, babble, kind, size):
 def test_details_are_those_of_all_samples(bundle, babble):
     recogniser = NetworkRecogniser(bundle())
     samples = babble(1, 3.0)
-    utterance = heard(recogniser, samples, 1600, details=True)[-1].final
+    utterance = stream_results(recogniser, samples, 1600, details=True)[-1].final
     features = recogniser.frontend(samples)
     assert utterance == recogniser.recognise_features(features, details=True).placed(0.0, 3.0)
     assert len(utterance.words) == len(utterance.text.split()) >= 2
@@ -103,11 +103,11 @@ class Schedule:
         return torch.tensor(rows, dtype=torch.float32)
 
 
-def test_an_utterance_ends_with_a_pause_behind_speech(bundle, babble):
+def test_an_utterance_ends_after_a_pause_behind_speech(bundle, babble):
     recogniser = NetworkRecogniser(bundle())
     # Silence alone ends nothing; 20 rows of it behind speech do.
     recogniser.silence = Schedule([1] * 30 + [0] * 20 + [1] * 40 + [0] * 200)
-    results = heard(recogniser, babble(2, 4.0), 480, endpoint=EndpointConfig(0.6))
+    results = stream_results(recogniser, babble(2, 4.0), 480, endpoint=EndpointConfig(0.6))
     finals = [result for result in results if result.final is not None]
     assert len(finals) == 2
     assert finals[0].onset == pytest.approx(0.9)
@@ -121,7 +121,9 @@ def test_an_utterance_ends_with_a_pause_behind_speech(bundle, babble):
 
 def test_no_utterance_is_longer_than_allowed(bundle, babble):
     recogniser = NetworkRecogniser(bundle())
-    results = heard(recogniser, babble(3, 5.0), 1600, endpoint=EndpointConfig(0.6, longest=1.5))
+    results = stream_results(
+        recogniser, babble(3, 5.0), 1600, endpoint=EndpointConfig(0.6, longest=1.5)
+    )
     spans = [result.end - result.start for result in results if result.final is not None]
     assert len(spans) >= 4
     assert max(spans) < 1.8
@@ -134,7 +136,9 @@ def test_words_end_with_their_utterance(bundle, babble):
     finals = [
         result
         for seed in range(4)
-        for result in heard(recogniser, babble(seed, 1.5), 1600, endpoint=short, details=True)
+        for result in stream_results(
+            recogniser, babble(seed, 1.5), 1600, endpoint=short, details=True
+        )
         if result.final is not None
     ]
     assert all(result.end - result.start == pytest.approx(0.75, abs=0.05) for result in finals)
@@ -150,7 +154,7 @@ def test_endpoints_that_never_come_are_refused():
             EndpointConfig(**settings)
 
 
-def test_what_a_bundle_cannot_do_is_said_at_once(bundle):
+def test_unsupported_requests_are_refused_at_once(bundle):
     with pytest.raises(BundleError, match="an LSTM of one direction or a TDNN-F"):
         NetworkRecogniser(bundle(kind="blstm")).stream()
     whole = NetworkRecogniser(bundle())
@@ -158,10 +162,10 @@ def test_what_a_bundle_cannot_do_is_said_at_once(bundle):
     with pytest.raises(BundleError, match="normalised with earlier frames alone"):
         whole.stream()
     with pytest.raises(FrontendError, match="fewer than one window"):
-        heard(NetworkRecogniser(bundle()), torch.zeros(100), 50)
+        stream_results(NetworkRecogniser(bundle()), torch.zeros(100), 50)
 
 
-def test_latency_is_counted_as_if_the_pieces_came_while_spoken():
+def test_latency_assumes_that_pieces_arrive_in_real_time():
     texts = ["", "", "YES", "YES", "YES NO"]
     ends = [0.5, 1.0, 1.5, 2.0, 2.5]
     results = [

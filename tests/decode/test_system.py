@@ -42,7 +42,7 @@ def test_an_impossible_utterance_still_gets_a_line(recogniser, tmp_path):
     assert (mumbled.utterance, mumbled.hypotheses, mumbled.beam) == ("mumble", ("",), 0.0)
 
 
-def test_other_weights_need_no_other_search(recogniser, tmp_path):
+def test_other_weights_need_no_new_search(recogniser, tmp_path):
     texts = {**TEXTS, "mumble": "YES", "doubt": "NO"}
     scorer, decoder = (
         recogniser.scorer(texts),
@@ -212,7 +212,7 @@ def hypotheses(folder):
     return {line.split(" ")[0]: " ".join(line.split(" ")[1:]) for line in lines}
 
 
-def test_the_large_model_decides_where_the_sound_leaves_doubt(recogniser, tmp_path):
+def test_the_large_model_decides_ambiguous_utterances(recogniser, tmp_path):
     out = tmp_path / "out"
     headline = decode_twice(recogniser, out)
     assert hypotheses(out / "first_pass") == {**RESCORED_TEXTS, "mumble": ""}
@@ -293,7 +293,7 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
     assert (out / "test/words.ctm").read_bytes() == first_ctm
 
 
-def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path):
+def test_lattices_of_the_decode_are_reused(recogniser, tmp_path):
     from toolkit.decode.config import DecodeConfig, NbestConfig
     from toolkit.decode.search import DecoderFiles, remove_lattices
     from toolkit.decode.system import Pass, decode_passes, write_nbest_and_ctm
@@ -316,8 +316,8 @@ def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path)
         weights = Weights.load(out / "tuned.json")
         decoder = decoder.at(weights.acoustic_scale)
         arguments = (scorers, ["dev"], decoder, weights, recogniser.folder / "lang")
-        found = write_nbest_and_ctm(*arguments, recogniser.senones, NbestConfig(), out, jobs=1)
-        return found, [
+        headline = write_nbest_and_ctm(*arguments, recogniser.senones, NbestConfig(), out, jobs=1)
+        return headline, [
             (out / name).read_bytes()
             for name in ("test/nbest.tsv", "test/words.ctm", "dev/nbest.tsv", "calibration.json")
         ]
@@ -336,11 +336,11 @@ TIMED_TEXTS = {"a1": "YES NO", "b1": "NO YES YES", "hush": "", "mumble": "YES"}
 
 
 def word_spans(path):
-    found = {}
+    spans = {}
     for entry in read_ctm(path):
         times = round(entry.start, 3), round(entry.duration, 3)
-        found.setdefault(entry.utterance, []).append((entry.token, *times))
-    return found
+        spans.setdefault(entry.utterance, []).append((entry.token, *times))
+    return spans
 
 
 def test_times_are_those_of_the_decoded_words(recogniser, tmp_path):
@@ -355,11 +355,11 @@ def test_times_are_those_of_the_decoded_words(recogniser, tmp_path):
     scorers = {"dev": recogniser.scorer(TIMED_TEXTS)}
     lang, senones = recogniser.folder / "lang", recogniser.senones
     write_word_times(scorers, decoder, lang, senones, tmp_path, jobs=1)
-    found = word_spans(tmp_path / "dev/words.ctm")
+    spans = word_spans(tmp_path / "dev/words.ctm")
     # Frames of 10 ms, two per state: YES has three phones of two states, NO two, silences one.
-    assert found["b1"] == [("NO", 0.02, 0.08), ("YES", 0.12, 0.12), ("YES", 0.26, 0.12)]
-    assert [word for word, *_ in found["a1"]] == ["YES", "YES"]  # as decoded, though NO was said
-    assert found.keys() == {"a1", "b1"}  # nothing was recognised in "hush"; "mumble" has no frame
+    assert spans["b1"] == [("NO", 0.02, 0.08), ("YES", 0.12, 0.12), ("YES", 0.26, 0.12)]
+    assert [word for word, *_ in spans["a1"]] == ["YES", "YES"]  # as decoded, though NO was said
+    assert spans.keys() == {"a1", "b1"}  # nothing was recognised in "hush"; "mumble" has no frame
 
 
 @pytest.mark.parametrize("text", ["A CAT", "CAT A"])

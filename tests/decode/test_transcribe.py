@@ -43,38 +43,41 @@ def test_recordings_short_and_broken(bundle, babble, save, tmp_path):
     good = [save(f"{seed}.wav", babble(seed, 1.5).clamp(-0.9, 0.9)) for seed in range(3)]
     click, missing = save("click.wav", torch.zeros(30)), tmp_path / "missing.wav"
     paths = [good[0], click, good[1], missing, good[2]]
-    found = list(transcribe(folder, sources(paths, tmp_path)))
-    assert [one.name for one in found] == [path.stem for path in paths]
-    for one, path in zip(found, paths, strict=True):
+    transcripts = list(transcribe(folder, sources(paths, tmp_path)))
+    assert [transcript.name for transcript in transcripts] == [path.stem for path in paths]
+    for transcript, path in zip(transcripts, paths, strict=True):
         if path in good:
             samples = torch.from_numpy(soundfile.read(path, dtype="float32")[0])
-            assert one.text == recogniser.recognise(samples)
-            (utterance,) = one.utterances
+            assert transcript.text == recogniser.recognise(samples)
+            (utterance,) = transcript.utterances
             assert (utterance.start_s, utterance.end_s, utterance.words) == (0.0, 1.5, None)
         else:
-            assert one.fault.startswith(f"{path}: ")
-            assert one.utterances == ()
+            assert transcript.fault.startswith(f"{path}: ")
+            assert transcript.utterances == ()
 
 
 @pytest.mark.parametrize("batch", [1, 3, 16])
 def test_a_speakers_mean_runs_on_from_recording_to_recording(
     batch, bundle, babble, save, tmp_path, monkeypatch
 ):
-    heard = []
+    frame_counts = []
     recognise = NetworkRecogniser.recognise_batch
 
     def spy(recogniser, utterances, details=False):
-        heard.extend((state.frames, len(features)) for features, state in utterances)
+        frame_counts.extend((state.frames, len(features)) for features, state in utterances)
         return recognise(recogniser, utterances, details)
 
     monkeypatch.setattr(NetworkRecogniser, "recognise_batch", spy)
     paths = [save(f"{n}.wav", babble(n, 1.5).clamp(-0.9, 0.9)) for n in range(5)]
     speakers = ["ann", "ben", "ann", None, None]
-    found = sources(paths, tmp_path)
-    named = [replace(one, speaker=who) for one, who in zip(found, speakers, strict=True)]
+    recordings = sources(paths, tmp_path)
+    named = [
+        replace(recording, speaker=speaker)
+        for recording, speaker in zip(recordings, speakers, strict=True)
+    ]
     list(transcribe(bundle(), named, batch=batch))
-    before = [frames for frames, _ in heard]
-    assert before == [0, 0, heard[0][1], 0, 0]
+    previous_frames = [frames for frames, _ in frame_counts]
+    assert previous_frames == [0, 0, frame_counts[0][1], 0, 0]
 
 
 def test_long_recordings_are_cut_and_their_words_timed(bundle, babble, save, tmp_path):
@@ -82,18 +85,18 @@ def test_long_recordings_are_cut_and_their_words_timed(bundle, babble, save, tmp
     pause = torch.randn(16000, generator=torch.Generator().manual_seed(0)) / 1e4
     parts = [part for seed in range(8) for part in (babble(seed, 2.0).clamp(-0.9, 0.9), pause)]
     path = save("long.wav", torch.cat(parts))
-    (found,) = transcribe(folder, sources([path], tmp_path), details=True, config=SHORT)
-    assert not found.fault
-    assert len(found.utterances) >= 6
-    at = 0.0
-    for one in found.utterances:
-        assert at <= one.start_s < one.end_s <= 24.0
-        assert one.end_s - one.start_s <= 4.7
-        assert one.text == " ".join(word.token for word in one.words)
-        for word in one.words:
-            assert one.start_s <= word.start_s < word.end_s <= one.end_s
-        at = one.end_s
-    assert found.text.split()
+    (transcript,) = transcribe(folder, sources([path], tmp_path), details=True, config=SHORT)
+    assert not transcript.fault
+    assert len(transcript.utterances) >= 6
+    previous_end_s = 0.0
+    for utterance in transcript.utterances:
+        assert previous_end_s <= utterance.start_s < utterance.end_s <= 24.0
+        assert utterance.end_s - utterance.start_s <= 4.7
+        assert utterance.text == " ".join(word.token for word in utterance.words)
+        for word in utterance.words:
+            assert utterance.start_s <= word.start_s < word.end_s <= utterance.end_s
+        previous_end_s = utterance.end_s
+    assert transcript.text.split()
 
 
 def test_batches_change_neither_words_nor_their_order(bundle, babble, save, truncate, tmp_path):
@@ -104,52 +107,54 @@ def test_batches_change_neither_words_nor_their_order(bundle, babble, save, trun
     long, empty = save("long.wav", torch.cat(parts)), save("empty.wav", torch.zeros(100))
     short = [save(f"{n}.wav", babble(n, 0.5 + n / 2).clamp(-0.9, 0.9)) for n in range(4)]
     paths, folder = [*short[:2], long, broken, empty, *short[2:]], bundle()
-    alone = list(transcribe(folder, sources(paths, tmp_path), details=True, config=SHORT))
-    assert [one.name for one in alone if one.fault] == ["broken", "empty"]
+    unbatched = list(transcribe(folder, sources(paths, tmp_path), details=True, config=SHORT))
+    assert [transcript.name for transcript in unbatched if transcript.fault] == ["broken", "empty"]
     for batch in (2, 5, 100):
-        found = transcribe(
+        transcripts = transcribe(
             folder, sources(paths, tmp_path), details=True, config=SHORT, batch=batch
         )
-        for one, wanted in zip(found, alone, strict=True):
-            assert (one.name, one.text, one.fault) == (wanted.name, wanted.text, wanted.fault)
+        for transcript, expected in zip(transcripts, unbatched, strict=True):
+            assert (transcript.name, transcript.text, transcript.fault) == (
+                expected.name,
+                expected.text,
+                expected.fault,
+            )
             times = [
-                [(u.start_s, u.end_s, [w[1:3] for w in u.words]) for u in each.utterances]
-                for each in (one, wanted)
+                [(u.start_s, u.end_s, [w[1:3] for w in u.words]) for u in result.utterances]
+                for result in (transcript, expected)
             ]
             assert times[0] == times[1]
 
 
-def test_a_transcript_does_not_wait_for_a_recording_that_is_not_read_yet(
-    bundle, babble, save, tmp_path
-):
+def test_a_transcript_is_yielded_before_the_next_recording_is_read(bundle, babble, save, tmp_path):
     paths = [save(f"{n}.wav", babble(n, 1.0).clamp(-0.9, 0.9)) for n in range(2)]
     first, second = sources(paths, tmp_path)
 
     def unread(rate, seconds):
         raise AssertionError("read too early")
 
-    found = transcribe(bundle(), [first, replace(second, blocks=unread)])
-    assert next(found).name == "0"
+    transcripts = transcribe(bundle(), [first, replace(second, blocks=unread)])
+    assert next(transcripts).name == "0"
 
 
 def test_a_long_recording_that_breaks_off_is_a_fault(bundle, babble, save, truncate, tmp_path):
     path = tmp_path / "cut.flac"
     soundfile.write(path, torch.cat([babble(s, 10.0) for s in range(6)]).clamp(-0.9, 0.9), 16000)
     truncate(path)
-    (found,) = transcribe(bundle(), sources([path], tmp_path), config=SHORT)
-    assert "truncated" in found.fault
+    (transcript,) = transcribe(bundle(), sources([path], tmp_path), config=SHORT)
+    assert "truncated" in transcript.fault
 
 
-def test_a_bundle_moves_and_names_no_place(bundle, babble, recogniser, tmp_path):
-    made = bundle()
+def test_a_bundle_can_be_moved_and_stores_no_paths(bundle, babble, recogniser, tmp_path):
+    original = bundle()
     samples = babble(4, 2.0)
-    expected = NetworkRecogniser(made).recognise_features(
-        NetworkRecogniser(made).frontend(samples), None, True
+    expected = NetworkRecogniser(original).recognise_features(
+        NetworkRecogniser(original).frontend(samples), None, True
     )
-    for path in made.rglob("*"):
+    for path in original.rglob("*"):
         if path.is_file():
             assert str(tmp_path).encode() not in path.read_bytes(), path
-    elsewhere = shutil.move(made, tmp_path / "elsewhere")
+    elsewhere = shutil.move(original, tmp_path / "elsewhere")
     for folder in ("lang", "lstm"):  # of the run
         shutil.rmtree(recogniser.folder / folder)
     recogniser.graph.unlink()
@@ -157,7 +162,7 @@ def test_a_bundle_moves_and_names_no_place(bundle, babble, recogniser, tmp_path)
     assert moved.recognise_features(moved.frontend(samples), None, True) == expected
 
 
-def test_what_is_no_bundle_is_said(bundle, tmp_path):
+def test_invalid_bundles_are_refused(bundle, tmp_path):
     with pytest.raises(BundleError, match="is not a bundle"):
         NetworkRecogniser(tmp_path)
     with pytest.raises(BundleError, match="is not a bundle"):
@@ -187,59 +192,63 @@ def recording(rng, seconds, noise=0.0):
 
 
 def segments(features, silence, piece, config=SEGMENT_CONFIG):
-    segmenter, found, most = Segmenter(config, SHIFT), [], 0
+    segmenter, speech_segments, max_buffered = Segmenter(config, SHIFT), [], 0
     for begin in range(0, len(features), piece):
         part = slice(begin, begin + piece)
-        found += segmenter.push(features[part], None if silence is None else silence[part])
-        most = max(most, segmenter.num_buffered_frames)
-    return [*found, *segmenter.finish()], most
+        speech_segments += segmenter.push(
+            features[part], None if silence is None else silence[part]
+        )
+        max_buffered = max(max_buffered, segmenter.num_buffered_frames)
+    return [*speech_segments, *segmenter.finish()], max_buffered
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("has_silence_scores", [False, True])
 @pytest.mark.parametrize("piece", [100, 1000])
-def test_speech_is_kept_and_cut_in_pauses(seed, known, piece):
+def test_speech_is_kept_and_cut_in_pauses(seed, has_silence_scores, piece):
     features, speech = recording(np.random.default_rng(seed), 60)
-    silence = torch.tensor(1 - speech).float() if known else None
-    found, most = segments(features, silence, piece)
-    assert most <= piece + 600 + 2 * 30
-    kept, at, cuts_in_speech = np.zeros(len(speech), bool), 0, 0
-    for one in found:
-        end = one.start + len(one.features)
-        assert one.start >= at
-        assert len(one.features) <= 600 + 2 * 30
-        assert torch.equal(one.features, features[one.start : end])
+    silence = torch.tensor(1 - speech).float() if has_silence_scores else None
+    speech_segments, max_buffered = segments(features, silence, piece)
+    assert max_buffered <= piece + 600 + 2 * 30
+    covered, at, cuts_in_speech = np.zeros(len(speech), bool), 0, 0
+    for segment in speech_segments:
+        end = segment.start + len(segment.features)
+        assert segment.start >= at
+        assert len(segment.features) <= 600 + 2 * 30
+        assert torch.equal(segment.features, features[segment.start : end])
         cuts_in_speech += bool(end < len(speech) and speech[end - 1] and speech[end])
-        kept[one.start : end], at = True, end
-    assert kept[speech == 1].mean() > 0.999
-    assert len(found) >= 5
+        covered[segment.start : end], at = True, end
+    assert covered[speech == 1].mean() > 0.999
+    assert len(speech_segments) >= 5
     # Pauses of 0.2 s and less are not looked for: a run of stretches may have no others.
-    assert cuts_in_speech <= (1 if known else 2)
-    if known:
-        assert kept.mean() < 0.98 or (speech == 0).mean() < 0.15
+    assert cuts_in_speech <= (1 if has_silence_scores else 2)
+    if has_silence_scores:
+        assert covered.mean() < 0.98 or (speech == 0).mean() < 0.15
     else:  # energy alone leaves nothing out
-        assert kept.all()
+        assert covered.all()
 
 
-def test_without_a_pause_the_cut_is_where_least_is_said():
+def test_without_a_pause_the_cut_is_at_the_lowest_energy():
     energy = 10 + 1.5 * (torch.arange(2000.0) / 4).sin()[:, None]
     energy[445:465] = 8.5
     config = SegmentConfig(longest=6.0, shortest=1.0, pause=0.5)
-    found, _ = segments(energy, None, 500, config)
-    assert 440 < len(found[0].features) < 470
-    assert all(len(one.features) <= 600 for one in found)
-    assert sum(len(one.features) for one in found) == 2000
+    speech_segments, _ = segments(energy, None, 500, config)
+    assert 440 < len(speech_segments[0].features) < 470
+    assert all(len(segment.features) <= 600 for segment in speech_segments)
+    assert sum(len(segment.features) for segment in speech_segments) == 2000
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_a_pause_that_begins_early_is_cut_in_where_there_is_no_other(known):
+@pytest.mark.parametrize("has_silence_scores", [False, True])
+def test_an_early_pause_is_used_when_there_is_no_other(has_silence_scores):
     """Speech with a pause from 0.8 to 2.0 s, where segments may end from 1 s on."""
     speech = torch.ones(2000)
     speech[80:200] = 0
     energy = 4 + speech[:, None] * (8 + 1.5 * (torch.arange(2000.0) / 4).sin()[:, None])
-    found, _ = segments(energy, 1 - speech if known else None, 500)
-    assert len(found[0].features) == pytest.approx(130 if known else 150, abs=5)
-    assert 120 < found[1].start < 200
+    speech_segments, _ = segments(energy, 1 - speech if has_silence_scores else None, 500)
+    assert len(speech_segments[0].features) == pytest.approx(
+        130 if has_silence_scores else 150, abs=5
+    )
+    assert 120 < speech_segments[1].start < 200
 
 
 def test_noise_alone_is_no_speech():
@@ -248,8 +257,8 @@ def test_noise_alone_is_no_speech():
     assert segments(noise + 7, silence, 700)[0] == []
     assert segments(noise * 0 - 15.9, silence, 700)[0] == []  # digital silence
     # Where nothing but energy is known it is kept: better that than to lose speech in noise.
-    found, _ = segments(noise + 7, None, 700)
-    assert sum(len(one.features) for one in found) == 3000
+    speech_segments, _ = segments(noise + 7, None, 700)
+    assert sum(len(segment.features) for segment in speech_segments) == 3000
 
 
 def test_settings_that_contradict_each_other_are_refused():
@@ -262,15 +271,15 @@ def unread_sources(*speakers):
     return [Source(f"u{n}", f"u{n}", print, speaker) for n, speaker in enumerate(speakers)]
 
 
-def test_speakers_stay_together_and_nothing_is_lost():
-    given = unread_sources("a", None, "b", "a", None, "b", "a", "c")
-    shares = partition_by_speaker(given, 3)
+def test_partition_keeps_speakers_together_and_loses_nothing():
+    recordings = unread_sources("a", None, "b", "a", None, "b", "a", "c")
+    shares = partition_by_speaker(recordings, 3)
     assert sorted(n for share in shares for n in share) == list(range(8))
     owner = {n: k for k, share in enumerate(shares) for n in share}
     assert owner[0] == owner[3] == owner[6]
     assert owner[2] == owner[5]
     assert max(map(len, shares)) == 3
-    assert partition_by_speaker(given[:1], 3) == [[0]]
+    assert partition_by_speaker(recordings[:1], 3) == [[0]]
 
 
 def transcribe_names(model, sources, details, device, fast, int8, batch):
@@ -285,9 +294,13 @@ def test_results_come_in_the_order_of_the_sources(monkeypatch, jobs):
 
     monkeypatch.setattr(module, "transcribe", transcribe_names)
     monkeypatch.setattr(module, "map_in_processes", in_this_process)
-    found = transcribe_in_processes("m", unread_sources("a", "b", "a"), jobs, False, "cpu", False)
+    transcripts = transcribe_in_processes(
+        "m", unread_sources("a", "b", "a"), jobs, False, "cpu", False
+    )
     sizes = [3, 3, 3] if jobs == 1 else [2, 1, 2]
-    assert [one.name for one in found] == [f"u{n} of {size}" for n, size in enumerate(sizes)]
+    assert [transcript.name for transcript in transcripts] == [
+        f"u{n} of {size}" for n, size in enumerate(sizes)
+    ]
 
 
 def test_sources_of_files_can_be_handed_to_processes(tmp_path, audio):

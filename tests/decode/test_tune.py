@@ -57,31 +57,31 @@ def test_a_grid_needs_values_above_zero():
 
 
 def test_weights_inside_the_grid_are_found_by_a_search_at_their_scale():
-    found, scales = tuned(valley(0.4, -1.0), scales=(0.2, 0.3, 0.4, 0.5))
-    assert found.best == (0.4, -1.0)
+    tuning, scales = tuned(valley(0.4, -1.0), scales=(0.2, 0.3, 0.4, 0.5))
+    assert tuning.best == (0.4, -1.0)
     assert scales == [0.3, 0.4]
-    assert found.at_edge == []
+    assert tuning.at_edge == []
 
 
 def test_weights_beyond_a_side_of_the_grid_are_found():
     """0.05 and 3 lie outside; a grid that is not widened ends with 0.2 and 0."""
-    found, _ = tuned(valley(0.0593, 3.0))
-    assert found.best[1] == 3.0
-    assert found.best[0] == min(
-        found.axes[0].values, key=lambda scale: abs(math.log(scale / 0.0593))
+    tuning, _ = tuned(valley(0.0593, 3.0))
+    assert tuning.best[1] == 3.0
+    assert tuning.best[0] == min(
+        tuning.axes[0].values, key=lambda scale: abs(math.log(scale / 0.0593))
     )
-    assert found.best[0] < 0.1
-    assert found.at_edge == []
+    assert tuning.best[0] < 0.1
+    assert tuning.at_edge == []
 
 
-def test_a_side_that_cannot_be_widened_any_more_is_told():
-    found, scales = tuned(lambda searched, pair: round(1000 * pair.acoustic_scale))
-    assert len(found.axes[0].values) <= len(SCALES) + 6
-    assert found.at_edge == ["lowest scale"]
+def test_a_side_that_cannot_be_widened_further_is_reported():
+    tuning, scales = tuned(lambda searched, pair: round(1000 * pair.acoustic_scale))
+    assert len(tuning.axes[0].values) <= len(SCALES) + 6
+    assert tuning.at_edge == ["lowest scale"]
     assert len(scales) <= 10
 
 
-def test_what_only_lattices_promise_does_not_count():
+def test_errors_that_only_lattices_promise_do_not_count():
     """Lattices of the first search promise 1 error at 0.2, where a search finds 50."""
 
     def errors(searched, pair):
@@ -89,36 +89,37 @@ def test_what_only_lattices_promise_does_not_count():
             return 50 if searched == 0.2 else 1
         return 20 + (pair.acoustic_scale != 0.3)
 
-    found, scales = tuned(errors)
+    tuning, scales = tuned(errors)
     assert 0.2 in scales
-    assert found.best[0] == 0.3
-    assert found.tried[0.2, 0.0] == (0.2, ErrorCount.of([50], 1000))
+    assert tuning.best[0] == 0.3
+    assert tuning.tried[0.2, 0.0] == (0.2, ErrorCount.of([50], 1000))
 
 
 def test_a_set_without_differences_leaves_the_scale_where_it_was():
-    found, scales = tuned(lambda searched, pair: 3)
-    assert found.best == (0.3, 0.0)
+    tuning, scales = tuned(lambda searched, pair: 3)
+    assert tuning.best == (0.3, 0.0)
     assert set(scales) == {0.3}
 
 
 def test_a_single_pair_is_taken_as_it_is():
-    found, scales = tuned(lambda searched, pair: 3, scales=(0.1,), penalties=(-1.0,))
-    assert found.best == (0.1, -1.0)
+    tuning, scales = tuned(lambda searched, pair: 3, scales=(0.1,), penalties=(-1.0,))
+    assert tuning.best == (0.1, -1.0)
     assert scales == [0.3, 0.1]
-    assert found.at_edge == []
+    assert tuning.at_edge == []
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.1, 0.3, 0.37]))
-def test_of_all_searched_at_their_own_scale_none_is_better(seed, start):
+def test_the_best_of_all_pairs_searched_at_their_scale_is_chosen(seed, start):
     def errors(searched, pair):
         return hash((seed, searched, pair.acoustic_scale, pair.word_penalty)) % 100
 
-    found, scales = tuned(errors, start)
-    own = {pair: count for pair, (scale, count) in found.tried.items()
-           if scale == pair[0]}  # fmt: skip
-    assert own[found.best] == min(own.values())
-    assert found.best[0] in scales
-    assert all(x in axis.values for axis, x in zip(found.axes, found.best, strict=True))
+    tuning, scales = tuned(errors, start)
+    searched_counts = {
+        pair: count for pair, (scale, count) in tuning.tried.items() if scale == pair[0]
+    }
+    assert searched_counts[tuning.best] == min(searched_counts.values())
+    assert tuning.best[0] in scales
+    assert all(x in axis.values for axis, x in zip(tuning.axes, tuning.best, strict=True))
     assert len(scales) <= 10
 
 
@@ -142,17 +143,17 @@ class Utterances:
     # The difference, 2 or 8 errors, and twice its standard error, by the variance of -1, 0 and 1.
     [(2, 0, False), (3, 0, False), (5, 0, True), (20, 12, False), (30, 10, True)],
 )
-def test_other_weights_count_where_they_save_more_than_chance_would(saved, spoiled, significant):
+def test_other_weights_win_only_when_significantly_better(saved, spoiled, significant):
     mean = (saved - spoiled) / 100
     deviation = math.sqrt((saved + spoiled - 100 * mean**2) / 99)
     assert (100 * mean > 2 * 10 * deviation) == significant
-    searched, other = Utterances((0.4, -1.0), saved, spoiled), (0.4, -1.0)
+    searched, better_pair = Utterances((0.4, -1.0), saved, spoiled), (0.4, -1.0)
     axes, keep = weight_axes(SCALES, PENALTIES), Keep((0.3, 0.0), standard_errors=2.0)
-    found = tuned_on(searched, axes, keep=keep)
-    assert found.best == (other if significant else keep.point)
+    tuning = tuned_on(searched, axes, keep=keep)
+    assert tuning.best == (better_pair if significant else keep.point)
     # The search that others would need is not even made.
     assert set(searched.scales) == ({0.3, 0.4} if significant else {0.3})
-    assert tuned_on(searched, axes).best == other
+    assert tuned_on(searched, axes).best == better_pair
 
 
 def test_without_standard_errors_ties_alone_stay_untuned():
@@ -162,11 +163,11 @@ def test_without_standard_errors_ties_alone_stay_untuned():
         assert tuned_on(searched, axes, keep=keep).best == best
 
 
-def test_one_utterance_tells_nothing_of_chance():
-    one, other = ErrorCount.of([3], 10), ErrorCount.of([0], 10)
-    assert not other.significantly_below(one, 1.0)
-    assert other.significantly_below(one, 0.0)
-    assert not one.significantly_below(other, 0.0)
+def test_one_utterance_gives_no_standard_error():
+    three_errors, no_errors = ErrorCount.of([3], 10), ErrorCount.of([0], 10)
+    assert not no_errors.significantly_below(three_errors, 1.0)
+    assert no_errors.significantly_below(three_errors, 0.0)
+    assert not three_errors.significantly_below(no_errors, 0.0)
     assert not ErrorCount.of([], 0).significantly_below(ErrorCount.of([], 0), 0.0)
 
 
@@ -174,9 +175,9 @@ def test_settings_name_the_weights_that_are_kept():
     config = DecodeConfig(acoustic_scale=1.0, scales=(0.7, 1.4), penalties=(-2.0, 1.0))
     assert weights_to_keep(config) is None
     assert [axis.values for axis in first_axes(config)] == [(0.7, 1.4), (-2.0, 1.0)]
-    kept = replace(config, untuned_within=2.0)
-    assert weights_to_keep(kept) == Keep((1.0, 1.0), 2.0)
-    assert [axis.values for axis in first_axes(kept)] == [(0.7, 1.0, 1.4), (-2.0, 1.0)]
+    cautious = replace(config, untuned_within=2.0)
+    assert weights_to_keep(cautious) == Keep((1.0, 1.0), 2.0)
+    assert [axis.values for axis in first_axes(cautious)] == [(0.7, 1.0, 1.4), (-2.0, 1.0)]
     with pytest.raises(ValueError, match="untuned_within"):
         replace(config, untuned_within=-1.0)
 
@@ -184,28 +185,28 @@ def test_settings_name_the_weights_that_are_kept():
 def test_a_single_scale_is_kept_though_the_first_search_has_another():
     config = DecodeConfig(acoustic_scale=1.0, scales=(0.8,), untuned_within=2.0)
     searched = Utterances((0.8, -1.0), 2, 0)
-    found = tuned_on(searched, first_axes(config), config.acoustic_scale, weights_to_keep(config))
-    assert found.best == (0.8, 0.0)
+    tuning = tuned_on(searched, first_axes(config), config.acoustic_scale, weights_to_keep(config))
+    assert tuning.best == (0.8, 0.0)
     assert searched.scales == [1.0, 0.8]
 
 
 def test_exact_counts_are_made_once_for_each_point():
-    asked = []
+    counted_points = []
 
     def count_errors(scale, points):
         assert scale is None
-        asked.extend(points)
+        counted_points.extend(points)
         return [
             ErrorCount.of([round(100 * abs(a - 0.1)) + round(abs(b - 3))], 50) for a, b in points
         ]
 
     halves = Axis("a", (0.4, 0.8), below=lambda v: v[0] / 2, above=lambda v: 2 * v[-1])
     steps = Axis("b", (0.0, 1.0), below=lambda v: v[0] - 1, above=lambda v: v[-1] + 1)
-    found = tune((halves, steps), count_errors, lambda point, scale: point)
-    assert found.best == (0.1, 3.0)
-    assert found.at_edge == []
-    assert len(asked) == len(set(asked)) == len(found.tried)
-    assert {scale for scale, _ in found.tried.values()} == {None}
+    tuning = tune((halves, steps), count_errors, lambda point, scale: point)
+    assert tuning.best == (0.1, 3.0)
+    assert tuning.at_edge == []
+    assert len(counted_points) == len(set(counted_points)) == len(tuning.tried)
+    assert {scale for scale, _ in tuning.tried.values()} == {None}
 
 
 def test_of_equals_the_first_by_the_tie_break_is_chosen():

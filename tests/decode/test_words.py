@@ -20,39 +20,39 @@ def test_confidence_is_the_share_of_samples_that_agree():
     assert word_confidences([1, 2, 3], samples) == pytest.approx(expected)
 
 
-def test_a_word_said_twice_is_not_taken_for_itself():
+def test_a_repeated_word_is_not_matched_with_its_repetition():
     samples = [(7, 7)] * 6 + [(7,)] * 4
     confidences = word_confidences([7, 7], samples)
     assert sum(confidences) == pytest.approx((6 + 10 + 1) / 11)
     assert word_confidences([], samples) == []
 
 
-def made_up(seed, offset, slope, count=4000):
+def draw_confidences(seed, offset, slope, count=4000):
     rng = np.random.default_rng(seed)
     raw = rng.beta(3, 1, count).clip(0.01, 0.99)
     odds = offset + slope * np.log(raw / (1 - raw))
     return raw, rng.random(count) < 1 / (1 + np.exp(-odds))
 
 
-def test_calibration_finds_the_line_it_was_made_with_and_is_the_best_of_a_grid():
-    raw, right = made_up(0, -1.0, 0.5)
-    found = Calibration.fit(raw, right)
-    assert found.offset == pytest.approx(-1.0, abs=0.2)
-    assert found.slope == pytest.approx(0.5, abs=0.1)
-    gain = cross_entropy_gain(found(raw), right)
-    for offset in found.offset + np.linspace(-0.2, 0.2, 9):
-        for slope in found.slope + np.linspace(-0.1, 0.1, 9):
-            assert cross_entropy_gain(Calibration(offset, slope)(raw), right) <= gain + 1e-4
-    assert calibration_error(found(raw), right) < 0.03 < calibration_error(raw, right)
+def test_calibration_recovers_the_drawn_line_and_beats_a_grid():
+    raw, correct = draw_confidences(0, -1.0, 0.5)
+    calibration = Calibration.fit(raw, correct)
+    assert calibration.offset == pytest.approx(-1.0, abs=0.2)
+    assert calibration.slope == pytest.approx(0.5, abs=0.1)
+    gain = cross_entropy_gain(calibration(raw), correct)
+    for offset in calibration.offset + np.linspace(-0.2, 0.2, 9):
+        for slope in calibration.slope + np.linspace(-0.1, 0.1, 9):
+            assert cross_entropy_gain(Calibration(offset, slope)(raw), correct) <= gain + 1e-4
+    assert calibration_error(calibration(raw), correct) < 0.03 < calibration_error(raw, correct)
 
 
-@pytest.mark.parametrize("right", [[], [True] * 5, [False] * 5, [True, False]])
-def test_calibration_of_little_data_is_tame(right):
-    raw = [0.995, 0.9, 0.995, 0.9, 0.8][: len(right)]
-    found = Calibration.fit(raw, right)
-    assert all(0 < p < 1 for p in found([0.01, 0.5, 0.99]))
-    assert math.isfinite(found.offset)
-    assert math.isfinite(found.slope)
+@pytest.mark.parametrize("correct", [[], [True] * 5, [False] * 5, [True, False]])
+def test_calibration_of_little_data_stays_finite(correct):
+    raw = [0.995, 0.9, 0.995, 0.9, 0.8][: len(correct)]
+    calibration = Calibration.fit(raw, correct)
+    assert all(0 < p < 1 for p in calibration([0.01, 0.5, 0.99]))
+    assert math.isfinite(calibration.offset)
+    assert math.isfinite(calibration.slope)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -80,10 +80,10 @@ def test_calibration_error_of_two_bins():
 
 
 def test_cross_entropy_gain_is_zero_for_the_error_rate_and_one_for_certainty():
-    right = [True, True, True, False]
-    assert cross_entropy_gain([0.75] * 4, right) == pytest.approx(0.0)
-    assert cross_entropy_gain([1 - 1e-9] * 3 + [1e-9], right) == pytest.approx(1.0, abs=1e-6)
-    assert cross_entropy_gain([0.1, 0.1, 0.1, 0.9], right) < -1
+    correct = [True, True, True, False]
+    assert cross_entropy_gain([0.75] * 4, correct) == pytest.approx(0.0)
+    assert cross_entropy_gain([1 - 1e-9] * 3 + [1e-9], correct) == pytest.approx(1.0, abs=1e-6)
+    assert cross_entropy_gain([0.1, 0.1, 0.1, 0.9], correct) < -1
     assert math.isnan(cross_entropy_gain([0.9], [True]))
 
 

@@ -50,10 +50,10 @@ def test_mixes_and_selects_channels(tone, name):
 @pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000])
 def test_resamples(tone, rate):
     path, _ = tone("a.wav", rate, subtype="FLOAT")
-    got = load_audio(path, 16000)
-    assert got.shape == (16000,)
+    samples = load_audio(path, 16000)
+    assert samples.shape == (16000,)
     expected = 0.375 * np.sin(2 * np.pi * 440 * np.arange(16000) / 16000)
-    np.testing.assert_allclose(got[500:-500], expected[500:-500], atol=2e-3)
+    np.testing.assert_allclose(samples[500:-500], expected[500:-500], atol=2e-3)
 
 
 def test_reads_a_part(tone):
@@ -63,7 +63,7 @@ def test_reads_a_part(tone):
     assert len(load_audio(path, offset=0.75)) == 4000
 
 
-def test_names_every_fault(tone, tmp_path):
+def test_an_error_names_the_fault(tone, tmp_path):
     path, _ = tone("a.flac")
     cases = {
         "missing.wav": (None, {}, "no such audio file"),
@@ -102,14 +102,14 @@ def test_audio_in_memory_is_read_as_a_file_is(tmp_path, format, subtype, channel
     assert np.array_equal(load_audio(path, 8000).numpy(), mono.mean(axis=1))
 
 
-def test_a_plain_wav_file_is_taken_as_it_lies_in_memory(tmp_path):
+def test_pcm16_reads_the_samples_of_a_wav_file_in_memory(tmp_path):
     samples = np.arange(-300, 300, dtype=np.int16).reshape(-1, 2)
     path = tmp_path / "a.wav"
     soundfile.write(path, samples, 16000)
     content = path.read_bytes()
-    found, rate = pcm16(content)
+    decoded, rate = pcm16(content)
     assert rate == 16000
-    assert np.array_equal(found, samples)
+    assert np.array_equal(decoded, samples)
     listed = content[:12] + b"LIST" + (3).to_bytes(4, "little") + b"abc\0" + content[12:]
     assert np.array_equal(pcm16(listed)[0], samples)
     assert pcm16(content[:-1]) is None
@@ -117,7 +117,7 @@ def test_a_plain_wav_file_is_taken_as_it_lies_in_memory(tmp_path):
     assert pcm16(content.replace(b"WAVE", b"WAVX")) is None
 
 
-def test_what_is_no_audio_in_memory_is_named_and_nothing_else():
+def test_bytes_that_are_no_audio_are_an_error_with_their_name():
     with pytest.raises(AudioError) as error:
         decode_audio(b"nonsense", "lake/a.wav")
     assert str(error.value).startswith("lake/a.wav: ")
@@ -135,21 +135,21 @@ def test_a_streamed_flac_is_read_whole_in_part_and_in_memory(audio, streamed, tm
 
 @pytest.mark.parametrize("rate", [16000, 8000, 11025, 44100, 48000])
 @pytest.mark.parametrize("seconds", [0.01, 0.37, 10.0])
-def test_pieces_make_up_the_whole(audio, tmp_path, rate, seconds):
+def test_blocks_concatenate_to_the_whole_audio(audio, tmp_path, rate, seconds):
     path = audio(tmp_path / "a.wav", 1.234, rate, channels=2)
     for options in ({}, {"channel": 1}, {"offset": 0.1, "duration": 0.7}):
         whole = load_audio(path, 16000, **options)
         pieces = list(audio_blocks(path, 16000, seconds, **options))
-        found = torch.cat(pieces)
-        assert found.dtype == torch.float32
-        assert found.shape == whole.shape
-        assert torch.allclose(found, whole, atol=1e-6)
-        assert rate != 16000 or torch.equal(found, whole)
+        joined = torch.cat(pieces)
+        assert joined.dtype == torch.float32
+        assert joined.shape == whole.shape
+        assert torch.allclose(joined, whole, atol=1e-6)
+        assert rate != 16000 or torch.equal(joined, whole)
         assert max(map(len, pieces)) <= seconds * 16000 + 1000
 
 
 def test_files_that_cannot_seek_are_read_from_their_beginning(tmp_path):
-    """GSM in WAV files, of telephone systems."""
+    """Telephone systems write GSM in WAV files, which libsndfile cannot seek."""
     samples = np.random.default_rng(0).integers(-9000, 9000, 320 * 120, dtype=np.int16)
     soundfile.write(tmp_path / "a.wav", samples, 8000, subtype="GSM610")
     whole = torch.from_numpy(soundfile.read(tmp_path / "a.wav", dtype="float32")[0])
@@ -162,7 +162,7 @@ def test_files_that_cannot_seek_are_read_from_their_beginning(tmp_path):
         assert torch.equal(torch.cat(list(pieces)), whole[part])
 
 
-def test_a_piece_comes_before_the_next_is_read(audio, tmp_path):
+def test_a_block_is_returned_before_the_next_is_read(audio, tmp_path):
     path = audio(tmp_path / "a.wav", 60.0, 8000)
     first = next(audio_blocks(path, 16000, 0.1))
     assert 1500 < len(first) <= 1600
@@ -172,12 +172,12 @@ def test_a_piece_comes_before_the_next_is_read(audio, tmp_path):
 def test_raw_samples(rate):
     samples = np.random.default_rng(0).integers(-3000, 3000, rate, dtype=np.int16)
     content = samples.astype("<i2").tobytes() + b"x"  # half a sample at the end
-    found = torch.cat(list(pcm_blocks(io.BytesIO(content), rate, 16000, 0.03)))
+    decoded = torch.cat(list(pcm_blocks(io.BytesIO(content), rate, 16000, 0.03)))
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, rate, format="WAV")
     whole = decode_audio(buffer.getvalue(), "x").samples
-    assert found.shape == whole.shape
-    assert torch.allclose(found, whole, atol=1e-6)
+    assert decoded.shape == whole.shape
+    assert torch.allclose(decoded, whole, atol=1e-6)
 
 
 def test_an_interrupt_ends_a_pipe():
@@ -187,11 +187,11 @@ def test_an_interrupt_ends_a_pipe():
                 raise KeyboardInterrupt
             return super().read(size)
 
-    (found,) = pcm_blocks(Pipe(bytes(1000)), 16000, 16000, 0.01)
-    assert len(found) == 160
+    (block,) = pcm_blocks(Pipe(bytes(1000)), 16000, 16000, 0.01)
+    assert len(block) == 160
 
 
-def test_faults_are_those_of_reading_the_whole(audio, truncate, tmp_path):
+def test_errors_equal_those_of_reading_the_whole(audio, truncate, tmp_path):
     good = audio(tmp_path / "good.wav", 1.0)
     (tmp_path / "text.flac").write_text("no audio at all")
     (tmp_path / "samples.raw").write_bytes(b"1234")
@@ -217,7 +217,7 @@ def test_faults_are_those_of_reading_the_whole(audio, truncate, tmp_path):
         list(audio_blocks(loud, 16000, 0.1))
 
 
-def test_a_rate_that_is_no_audios_is_refused_before_a_filter_is_made_for_it(audio, tmp_path):
+def test_an_impossible_rate_is_refused_before_a_filter_is_designed(audio, tmp_path):
     content = bytearray(audio(tmp_path / "a.wav").read_bytes())
     content[24:28] = (1_999_999_999).to_bytes(4, "little")
     (tmp_path / "a.wav").write_bytes(content)
@@ -229,8 +229,8 @@ def test_a_rate_that_is_no_audios_is_refused_before_a_filter_is_made_for_it(audi
 
 
 @pytest.fixture
-def designed(monkeypatch):
-    """Lengths of the filters that are designed from now on."""
+def filter_lengths(monkeypatch):
+    """Record the length of each filter that the test designs."""
     lengths = []
 
     def count(length, *arguments, **options):
@@ -244,24 +244,24 @@ def designed(monkeypatch):
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000, 16001])
-def test_the_result_is_that_of_scipy(rate):
+def test_resampling_equals_scipy(rate):
     samples = np.random.default_rng(rate).standard_normal(rate // 2).astype(np.float32)
     common = math.gcd(rate, 16000)
     whole = resample_poly(samples, 16000 // common, rate // common)
-    found = resample(samples, rate, 16000)
-    assert found.dtype == np.float32
-    assert np.array_equal(found, whole[: len(found)])
+    resampled = resample(samples, rate, 16000)
+    assert resampled.dtype == np.float32
+    assert np.array_equal(resampled, whole[: len(resampled)])
 
 
-def test_the_filter_of_two_rates_is_designed_once(designed):
+def test_the_filter_of_two_rates_is_designed_once(filter_lengths):
     samples = np.random.default_rng(0).standard_normal(16001).astype(np.float32)
     for _ in range(3):
         whole = resample(samples, 16001, 16000)
     stream = Resampler(16001, 16000)
     parts = [stream.push(part) for part in np.array_split(samples, 5)]
-    found = np.concatenate([*parts, stream.finish()])
-    np.testing.assert_allclose(found, whole, atol=1e-5)
-    assert designed == [20 * 16001 + 1]
+    streamed = np.concatenate([*parts, stream.finish()])
+    np.testing.assert_allclose(streamed, whole, atol=1e-5)
+    assert filter_lengths == [20 * 16001 + 1]
 
 
 @pytest.mark.parametrize("rate", [383_987, 1_048_701, 999_999_937])

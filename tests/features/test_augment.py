@@ -7,7 +7,7 @@ import soundfile
 from lhotse.serialization import deserialize_item
 
 from toolkit.corpus.manifest import make_cut as toolkit_cut
-from toolkit.corpus.manifest import recording_or_fault
+from toolkit.corpus.manifest import probe_recording
 from toolkit.features.audio import AudioError
 from toolkit.features.augment import AugmentError, augmented, original_and_speed, original_id
 from toolkit.features.config import AugmentConfig
@@ -32,20 +32,22 @@ def sounds(tmp_path):
 
 
 @pytest.mark.parametrize("speed", [1.0, 0.9])
-def test_copies_of_one_channel_are_those_of_a_file_of_its_own(sounds, tmp_path, speed):
+def test_copies_of_one_channel_equal_those_of_a_mono_file(sounds, tmp_path, speed):
     samples = np.random.default_rng(1).integers(-9000, 9000, (16000, 2)).astype("int16")
     samples[:, 0] //= 7
     soundfile.write(tmp_path / "s.wav", samples, RATE)
     soundfile.write(tmp_path / "b.wav", samples[:, 1], RATE)
-    (stereo, _), (mono, _) = (recording_or_fault(tmp_path / f"{n}.wav", "r") for n in "sb")
+    (stereo, _), (mono, _) = (probe_recording(tmp_path / f"{n}.wav", "r") for n in "sb")
     noise, rooms = sounds
     config = AugmentConfig((speed,), noise, 1.0, rooms=rooms, rooms_share=1.0)
     cuts = [
         toolkit_cut("u", stereo, "x", "s", 0.1, 0.9, channel=1),
         toolkit_cut("u", mono, "x", "s", 0.1, 0.9),
     ]
-    one, other = (load_cut_audio(copy) for cut in cuts for copy in augmented([cut], config))
-    assert np.array_equal(one.numpy(), other.numpy())
+    stereo_copy, mono_copy = (
+        load_cut_audio(copy) for cut in cuts for copy in augmented([cut], config)
+    )
+    assert np.array_equal(stereo_copy.numpy(), mono_copy.numpy())
 
 
 def test_ids_and_speakers_of_copies(make_cut, sounds):
@@ -91,14 +93,14 @@ def test_speed_scales_time_and_pitch(tmp_path, make_cut, rate):
 def test_copies_of_many_channels_are_their_mean(make_cut):
     cut = make_cut("stereo", channels=2, mix_channels=True)
     speeds = AugmentConfig(speeds=(0.9,))
-    both = load_cut_audio(next(augmented([cut], speeds)))
+    difference = load_cut_audio(next(augmented([cut], speeds)))
     for channel in (0, 1):
         single = replace(cut, channel=channel, custom=None)
-        both -= load_cut_audio(next(augmented([single], speeds))) / 2
-    assert both.abs().max() < 1e-6
+        difference -= load_cut_audio(next(augmented([single], speeds))) / 2
+    assert difference.abs().max() < 1e-6
 
 
-def test_what_a_copy_gets_follows_from_seed_and_id(make_cut, sounds, tmp_path):
+def test_transforms_of_a_copy_depend_on_seed_and_id_alone(make_cut, sounds, tmp_path):
     cuts = [make_cut(f"u{i}") for i in range(40)]
     config = AugmentConfig((1.0,), *(sounds[0], 0.5, (0.0, 10.0)), *(sounds[1], 0.5))
     forward = {c.id: c.recording.transforms for c in augmented(cuts, config)}
@@ -112,16 +114,16 @@ def test_what_a_copy_gets_follows_from_seed_and_id(make_cut, sounds, tmp_path):
     assert {t.path for t in noises} == {str(p) for p in sorted(sounds[0].rglob("*.wav"))}
     assert all(0 <= t.snr <= 10 for t in noises)
     assert max(t.snr for t in noises) - min(t.snr for t in noises) > 5
-    other = AugmentConfig((1.0,), *(sounds[0], 0.5, (0.0, 10.0)), *(sounds[1], 0.5), seed=1)
-    assert {c.id: c.recording.transforms for c in augmented(cuts, other)} != forward
+    reseeded = AugmentConfig((1.0,), *(sounds[0], 0.5, (0.0, 10.0)), *(sounds[1], 0.5), seed=1)
+    assert {c.id: c.recording.transforms for c in augmented(cuts, reseeded)} != forward
 
 
 def test_a_stored_manifest_gives_the_same_audio(make_cut, sounds):
     cut = make_cut("u", seconds=1.0)
     config = AugmentConfig((0.9,), *(sounds[0], 1.0, (5.0, 5.0)), *(sounds[1], 1.0))
     copy = next(augmented([cut], config))
-    again = deserialize_item(copy.to_dict())
-    assert (load_cut_audio(again) == load_cut_audio(copy)).all()
+    restored = deserialize_item(copy.to_dict())
+    assert (load_cut_audio(restored) == load_cut_audio(copy)).all()
     clean = load_cut_audio(next(augmented([cut], AugmentConfig((0.9,)))))
     assert len(clean) == len(load_cut_audio(copy))
     assert (clean - load_cut_audio(copy)).abs().max() > 0.01
@@ -129,7 +131,7 @@ def test_a_stored_manifest_gives_the_same_audio(make_cut, sounds):
 
 @pytest.mark.parametrize("start", [0.0, 0.2, 1.8])
 @pytest.mark.parametrize("name", ["a.wav", "deep/b.wav"])
-def test_noise_has_the_ratio_asked_for(sounds, name, start):
+def test_noise_has_the_requested_snr(sounds, name, start):
     speech = np.random.default_rng(1).normal(0, 0.1, (1, 20000)).astype(np.float32)
     noisy = AddNoise(str(sounds[0] / name), start, 7.0)(speech, RATE)
     noise = noisy.astype(np.float64) - speech
@@ -176,7 +178,7 @@ def test_unusable_folders_are_named(make_cut, tmp_path, sounds):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "options",
     [
         {"speeds": (0.9, 0.9)},
         {"speeds": (9.0,)},
@@ -186,6 +188,6 @@ def test_unusable_folders_are_named(make_cut, tmp_path, sounds):
         {"speeds": (0.9,), "snr": (9.0, 3.0)},
     ],
 )
-def test_impossible_configurations_are_refused(wrong):
+def test_impossible_configurations_are_refused(options):
     with pytest.raises(ValueError, match=r"speed|share|snr"):
-        AugmentConfig(**wrong)
+        AugmentConfig(**options)

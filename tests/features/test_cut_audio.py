@@ -21,11 +21,11 @@ def test_a_cut_is_its_span_and_channel(make_cut):
 
 def test_a_cut_that_mixes_its_channels_is_their_mean(make_cut):
     cut = make_cut("long", seconds=1.0, channels=2)
-    one = load_cut_audio(cut)
+    first_channel = load_cut_audio(cut)
     cut.custom = {**(cut.custom or {}), "mix_channels": True}
     mixed = load_cut_audio(cut)
     torch.testing.assert_close(mixed, load_audio(Path(cut.recording.sources[0].source)))
-    assert (mixed - one).abs().max() > 1e-3
+    assert (mixed - first_channel).abs().max() > 1e-3
 
 
 def test_a_transformed_cut_goes_through_lhotse(make_cut):
@@ -34,15 +34,15 @@ def test_a_transformed_cut_goes_through_lhotse(make_cut):
 
 
 def test_lhotse_reads_files_that_cannot_seek(tmp_path):
-    """GSM in WAV files, of telephone systems."""
+    """Telephone systems write GSM in WAV files, which libsndfile cannot seek."""
     samples = np.random.default_rng(0).integers(-9000, 9000, 320 * 50, dtype=np.int16)
     soundfile.write(tmp_path / "a.wav", samples, 8000, subtype="GSM610")
     whole = soundfile.read(tmp_path / "a.wav", dtype="float32")[0]
     for offset, duration, part in ((0.0, None, slice(None)), (0.5, 1.0, slice(4000, 12000))):
-        found, _ = LocalFiles().read_audio(tmp_path / "a.wav", offset, duration)
-        np.testing.assert_array_equal(found[0], whole[part])
-    found, rate = LocalFiles().read_audio(tmp_path / "a.wav", 0.5)
-    np.testing.assert_array_equal(found[0], whole[4000:])
+        loaded, _ = LocalFiles().read_audio(tmp_path / "a.wav", offset, duration)
+        np.testing.assert_array_equal(loaded[0], whole[part])
+    loaded, rate = LocalFiles().read_audio(tmp_path / "a.wav", 0.5)
+    np.testing.assert_array_equal(loaded[0], whole[4000:])
     assert rate == 8000
 
 
@@ -68,22 +68,22 @@ def as_mixed(cut):
 
 
 def as_response(cut):
-    other = fastcopy(cut, recording=Recording.from_file(cut.custom["clean"]))
+    response = fastcopy(cut, recording=Recording.from_file(cut.custom["clean"]))
     transform = ReverbWithImpulseResponse(rir=cut.recording, rir_channels=[0])
-    return fastcopy(other, recording=fastcopy(other.recording, transforms=[transform]))
+    return fastcopy(response, recording=fastcopy(response.recording, transforms=[transform]))
 
 
 def as_plain_response(cut):
-    plain = as_response(cut).recording.transforms[0].to_dict()
+    transform = as_response(cut).recording.transforms[0].to_dict()
     whole = Recording.from_file(cut.custom["clean"])
-    return fastcopy(cut, recording=fastcopy(whole, transforms=[plain]))
+    return fastcopy(cut, recording=fastcopy(whole, transforms=[transform]))
 
 
 def as_second_source(cut):
     first = Recording.from_file(cut.custom["clean"]).sources[0]
     second = fastcopy(cut.recording.sources[0], channels=[1])
-    both = fastcopy(cut.recording, sources=[first, second], channel_ids=[0, 1])
-    return fastcopy(cut, recording=both, custom={"mix_channels": True})
+    recording = fastcopy(cut.recording, sources=[first, second], channel_ids=[0, 1])
+    return fastcopy(cut, recording=recording, custom={"mix_channels": True})
 
 
 def as_transformed(cut):
@@ -117,7 +117,7 @@ def test_commands_of_cuts_made_in_memory_do_not_run(
 
 
 def test_a_file_named_like_a_command_is_only_a_file(make_cut, tmp_path, monkeypatch):
-    """Somebody's folder may hold files whose names are commands: even then none runs."""
+    """A file name may look like a command. The file is read and no command runs."""
     monkeypatch.chdir(tmp_path)
     cut = make_cut("a").perturb_volume(0.5)
     expected = load_cut_audio(cut)
@@ -135,12 +135,12 @@ def test_audio_in_memory_is_read(make_cut):
 
 
 def test_mixed_and_multichannel_cuts_are_what_lhotse_reads(make_cut):
-    one, other = make_cut("a", seconds=1.0), make_cut("b", seconds=0.5)
-    mixed = one.mix(other, offset_other_by=0.25, snr=10)
+    foreground, background = make_cut("a", seconds=1.0), make_cut("b", seconds=0.5)
+    mixed = foreground.mix(background, offset_other_by=0.25, snr=10)
     np.testing.assert_array_equal(load_cut_audio(mixed), mixed.load_audio()[0])
-    room = one.reverb_rir(other.recording)
+    room = foreground.reverb_rir(background.recording)
     np.testing.assert_array_equal(load_cut_audio(room), room.load_audio()[0])
-    part = fastcopy(other, start=0.1, duration=0.2).perturb_speed(1.1)
+    part = fastcopy(background, start=0.1, duration=0.2).perturb_speed(1.1)
     np.testing.assert_array_equal(load_cut_audio(part), part.load_audio()[0])
 
 
@@ -156,9 +156,9 @@ def test_resampling_that_would_take_gigabytes_is_refused(make_cut, transforms, r
     cut = make_cut("u1")
     recording = fastcopy(cut.recording, sampling_rate=384000, transforms=transforms)
     slow = fastcopy(cut, recording=recording)
-    for one in slow, slow.pad(duration=9.0, preserve_id=True):
+    for resampled in slow, slow.pad(duration=9.0, preserve_id=True):
         with pytest.raises(AudioError, match=f"u1: .* from {rates} Hz"):
-            load_cut_audio(one)
+            load_cut_audio(resampled)
 
 
 def test_narrow_bands_of_odd_rates_are_refused(make_cut):

@@ -1,4 +1,4 @@
-"""The torch engine against kaldifeat, and on a GPU against itself."""
+"""The torch engine equals kaldifeat, and a GPU equals the CPU."""
 
 import math
 
@@ -23,7 +23,7 @@ CONFIGS = [
 
 @pytest.fixture(scope="module")
 def speech():
-    """Words of the demo corpus's synthesiser between two stretches of digital silence: int16."""
+    """Words of the demo corpus between two stretches of digital silence: int16."""
     pytest.importorskip("espeakng_loader")
     from local.synthetic.espeak import Voice, speak
     from local.synthetic.sound import to_corpus_rate
@@ -49,9 +49,9 @@ def samples(request):
 def test_torch_agrees_with_kaldifeat(config, samples, monkeypatch):
     pytest.importorskip("kaldifeat")
     conditions = remember_conditions(monkeypatch)
-    found, expected = Frontend(config, "torch")(samples), Frontend(config, "kaldifeat")(samples)
-    assert found.shape == expected.shape
-    difference = (found - expected).abs()
+    features, expected = Frontend(config, "torch")(samples), Frontend(config, "kaldifeat")(samples)
+    assert features.shape == expected.shape
+    difference = (features - expected).abs()
     if config.kind != "plp":
         assert difference.max() <= 2e-4
         return
@@ -59,13 +59,13 @@ def test_torch_agrees_with_kaldifeat(config, samples, monkeypatch):
     # most its condition number in units of roundoff, and the lifter multiplies it by up to 12.
     # 2e-5 is what other roundings amount to.
     bound = 2e-5 + 12 * 2**-24 * conditions[0]
-    known = conditions[0].isfinite()
-    assert (difference.amax(dim=1)[known] <= bound[known]).all()
+    is_finite = conditions[0].isfinite()
+    assert (difference.amax(dim=1)[is_finite] <= bound[is_finite]).all()
     assert difference.max() <= 1e-3
 
 
 def remember_conditions(monkeypatch):
-    """A list that gets the condition numbers [T] of the frames of every call of `durbin`."""
+    """Record the condition numbers [T] of the frames of every call of `durbin`."""
     conditions, durbin = [], module.durbin
 
     def remembering(autocorrelation):
@@ -73,9 +73,9 @@ def remember_conditions(monkeypatch):
         lags = torch.arange(order)
         matrices = autocorrelation[(lags[:, None] - lags).abs()].permute(2, 0, 1)
         whole = matrices.isfinite().all(dim=2).all(dim=1) & (autocorrelation[0] > 0)
-        found = torch.full((len(matrices),), math.inf, dtype=torch.float64)
-        found[whole] = torch.linalg.cond(matrices[whole])
-        conditions.append(found)
+        condition_numbers = torch.full((len(matrices),), math.inf, dtype=torch.float64)
+        condition_numbers[whole] = torch.linalg.cond(matrices[whole])
+        conditions.append(condition_numbers)
         return durbin(autocorrelation)
 
     monkeypatch.setattr(module, "durbin", remembering)
@@ -88,6 +88,6 @@ def test_a_gpu_agrees_with_the_processor(config):
     noise = 3000 * torch.randn(32123, generator=torch.Generator().manual_seed(1))
     samples = torch.cat([noise, torch.zeros(4000)]).to(torch.int16)
     frontend = Frontend(config, "torch")
-    found = frontend(samples.cuda())
-    assert found.is_cuda
-    torch.testing.assert_close(found.cpu(), frontend(samples), rtol=0, atol=5e-3)
+    features = frontend(samples.cuda())
+    assert features.is_cuda
+    torch.testing.assert_close(features.cpu(), frontend(samples), rtol=0, atol=5e-3)

@@ -38,7 +38,7 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def test_stores_what_the_front_end_gives(cuts, tmp_path):
+def test_the_store_holds_the_features_of_the_front_end(cuts, tmp_path):
     calls = []
     headline = extract(cuts, CONFIG, tmp_path / "f", progress=lambda *call: calls.append(call))
     store = FeatureStore(tmp_path / "f")
@@ -68,7 +68,7 @@ def test_the_engine_is_stored_and_logged_once(cuts, tmp_path, monkeypatch, caplo
     ]
 
 
-def test_what_one_engine_has_begun_the_other_ends(cuts, tmp_path, monkeypatch):
+def test_another_engine_completes_a_begun_extraction(cuts, tmp_path, monkeypatch):
     monkeypatch.setenv(FRONTEND_VARIABLE, "torch")
     extract(cuts, CONFIG, tmp_path / "f")
     for path in sorted((tmp_path / "f" / "done").iterdir())[1:]:
@@ -92,7 +92,7 @@ def test_bytes_depend_neither_on_jobs_nor_on_the_order_of_the_cuts(cuts, tmp_pat
 
 
 def shard_files(folder: Path) -> dict[str, tuple[int, int]]:
-    """The files of all shards, with what changes where one is written again."""
+    """The files of all shards with the inode and time that change when a shard is rewritten."""
     status = {str(path.relative_to(folder)): path.stat() for path in folder.glob("*/*")}
     return {name: (file.st_ino, file.st_mtime_ns) for name, file in status.items()}
 
@@ -117,10 +117,10 @@ def test_resumes_at_the_first_missing_shard(cuts, tmp_path):
     assert len(finished) == 9
     assert finished | first == finished
     assert digests(out) == digests(tmp_path / "whole")
-    again = extract(cuts, CONFIG, out, progress=lambda *call: calls.append(call))
+    resumed_headline = extract(cuts, CONFIG, out, progress=lambda *call: calls.append(call))
     assert len(calls) == 2
     assert shard_files(out) == finished
-    assert again == {k: v for k, v in headline.items() if k != "xRT"}
+    assert resumed_headline == {k: v for k, v in headline.items() if k != "xRT"}
 
 
 def test_another_front_end_or_cut_is_extracted_anew(cuts, tmp_path):
@@ -135,7 +135,7 @@ def test_another_front_end_or_cut_is_extracted_anew(cuts, tmp_path):
     assert cuts[-1].id not in FeatureStore(out)
 
 
-def test_lists_failures_and_goes_on(cuts, tmp_path, caplog):
+def test_extraction_lists_failures_and_continues(cuts, tmp_path, caplog):
     Path(cuts[5].recording.sources[0].source).write_bytes(b"broken")
     config = ExtractConfig(CONFIG.frontend, CONFIG.hours_per_shard, max_failed_share=0.1)
     headline = extract(cuts, config, tmp_path / "f")
@@ -146,8 +146,8 @@ def test_lists_failures_and_goes_on(cuts, tmp_path, caplog):
     store = FeatureStore(tmp_path / "f")
     assert len(store) == 11
     assert store.failed_cuts == [cuts[5]]
-    own = [cut.id for cut in cuts if cut.id.startswith("b") and cut.id != cuts[5].id]
-    assert store.state(own[1]).frames == store.num_frames(own[0])
+    remaining_ids = [cut.id for cut in cuts if cut.id.startswith("b") and cut.id != cuts[5].id]
+    assert store.cmn_state(remaining_ids[1]).frames == store.num_frames(remaining_ids[0])
 
 
 def test_too_many_failures_are_an_error(cuts, tmp_path):
@@ -158,10 +158,8 @@ def test_too_many_failures_are_an_error(cuts, tmp_path):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:0"])
-def test_utterances_shorter_than_a_window_are_listed_and_no_error(
-    cuts, make_cut, tmp_path, caplog, device
-):
-    """Training has none: the check excludes them. Decodes count their words as deleted."""
+def test_utterances_shorter_than_a_window_are_listed(cuts, make_cut, tmp_path, caplog, device):
+    """The corpus check excludes them from training. Decoding counts their words as deletions."""
     short = [make_cut(f"short{number}", "a", seconds=0.02) for number in range(2)]
     headline = extract([*cuts, *short], CONFIG, tmp_path / "f", device=device)
     assert (headline["failed"], headline["utterances"]) == (2, 12)
@@ -178,7 +176,7 @@ def test_stores_that_do_not_list_failures_have_none(small_store):
     assert small_store.store.failed_cuts == []
 
 
-def test_a_bug_names_the_utterance(cuts, tmp_path, monkeypatch):
+def test_an_exception_names_the_utterance(cuts, tmp_path, monkeypatch):
     def fail(cut, rate):
         raise ZeroDivisionError
 
@@ -194,7 +192,7 @@ def test_refuses_no_cuts_and_double_ids(cuts, tmp_path):
         extract([*cuts, cuts[0]], CONFIG, tmp_path / "f")
 
 
-def test_shards_are_whole_speakers_of_near_equal_duration(make_cut):
+def test_shards_hold_whole_speakers_and_have_similar_durations(make_cut):
     lengths = {"huge": 40, "a": 3, "b": 4, "c": 5, "d": 6, "e": 7}
     cuts = []
     for speaker, count in lengths.items():
@@ -204,7 +202,7 @@ def test_shards_are_whole_speakers_of_near_equal_duration(make_cut):
             cuts.append(cut)
     shards = pack_shards(cuts, 1.0 / 3600)
     speakers = [{cut.supervisions[0].speaker for cut in shard} for shard in shards]
-    assert sorted(name for own in speakers for name in own) == sorted(lengths)
+    assert sorted(name for shard_speakers in speakers for name in shard_speakers) == sorted(lengths)
     loads = sorted(len(shard) for shard in shards)
     assert loads[-1] == 40
     assert loads[-2] - loads[0] <= 7  # the shortest speaker that could still be moved
@@ -212,20 +210,20 @@ def test_shards_are_whole_speakers_of_near_equal_duration(make_cut):
     assert len(pack_shards(cuts, 100.0)) == 1
 
 
-def test_a_speakers_cuts_go_by_time_or_else_by_id(make_cut):
+def test_cuts_of_a_speaker_are_sorted_by_time_or_id(make_cut):
     timed = [make_cut(name, "a", time=t) for name, t in (("x", 3), ("y", 1), ("z", 2))]
     untimed = [make_cut("q", "b"), make_cut("p", "b", time=9)]
     (shard,) = pack_shards(timed + untimed, 1.0)
     assert [cut.id for cut in shard] == ["y", "z", "x", "p", "q"]
 
 
-@pytest.mark.parametrize("wrong", [{"hours_per_shard": 0.0}, {"max_failed_share": 1.5}])
-def test_refuses_impossible_settings(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        ExtractConfig(**wrong)
+@pytest.mark.parametrize("options", [{"hours_per_shard": 0.0}, {"max_failed_share": 1.5}])
+def test_refuses_impossible_settings(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        ExtractConfig(**options)
 
 
-def test_takes_over_what_would_be_made_again_and_nothing_else(cuts, tmp_path, make_cut):
+def test_only_unchanged_shards_are_linked_from_the_previous_store(cuts, tmp_path, make_cut):
     from toolkit.features.cut_audio import AddNoise
 
     noise = make_cut("noise").recording.sources[0].source
@@ -239,7 +237,7 @@ def test_takes_over_what_would_be_made_again_and_nothing_else(cuts, tmp_path, ma
     audio[changed.recording.sources[0].source] = "of other audio"
     extract(cuts, CONFIG, new, audio=audio, previous=old)
     store = FeatureStore(new)
-    kept = {
+    linked_speakers = {
         store.speaker(ids[0])
         for number, ids in enumerate(store.shards)
         if (new / f"shards/features.{number:06d}.tar").samefile(
@@ -247,20 +245,20 @@ def test_takes_over_what_would_be_made_again_and_nothing_else(cuts, tmp_path, ma
         )
     }
     assert [store.speaker(ids[0]) for ids in store.shards] == ["a", "b", "c"]
-    assert kept == {"a"}
+    assert linked_speakers == {"a"}
     extract(cuts, CONFIG, tmp_path / "whole", audio=audio)
     assert digests(new) == digests(tmp_path / "whole")
 
 
 def test_another_device_stores_what_the_cpu_stores(cuts, tmp_path, make_cut):
-    """`cpu:0` takes the path of a GPU."""
+    """The device `cpu:0` runs the code for GPUs on the CPU."""
     short = make_cut("short", "b", seconds=0.01)
     broken = make_cut("broken", "c", seconds=0.3)
     Path(broken.recording.sources[0].source).write_bytes(b"broken")
     config = ExtractConfig(CONFIG.frontend, CONFIG.hours_per_shard, max_failed_share=0.5)
     expected = extract([*cuts, short, broken], config, tmp_path / "cpu")
-    found = extract([*cuts, short, broken], config, tmp_path / "device", jobs=3, device="cpu:0")
-    assert {**found, "xRT": 0} == {**expected, "xRT": 0}
+    headline = extract([*cuts, short, broken], config, tmp_path / "device", jobs=3, device="cpu:0")
+    assert {**headline, "xRT": 0} == {**expected, "xRT": 0}
     stores = FeatureStore(tmp_path / "cpu"), FeatureStore(tmp_path / "device")
     assert stores[0].shards == stores[1].shards
     for name in stores[0].ids:
@@ -271,7 +269,7 @@ def test_another_device_stores_what_the_cpu_stores(cuts, tmp_path, make_cut):
     assert failed[0].count("\n") == 2
 
 
-def test_a_bug_on_another_device_names_the_utterance(cuts, tmp_path, monkeypatch):
+def test_an_exception_on_another_device_names_the_utterance(cuts, tmp_path, monkeypatch):
     def fail(cut, rate):
         raise RuntimeError("a bug") if cut.id == "b1" else AudioError("broken")
 

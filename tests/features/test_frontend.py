@@ -31,7 +31,7 @@ from toolkit.features.frontend import (
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("options", "message"),
     [
         ({"kind": "lpc"}, "kind"),
         ({"num_mel_bins": 2}, "num_mel_bins"),
@@ -45,9 +45,9 @@ from toolkit.features.frontend import (
         ({"kind": "fbank_mfcc", "num_ceps": 81}, "num_ceps"),
     ],
 )
-def test_refuses_impossible_settings(wrong, message):
+def test_refuses_impossible_settings(options, message):
     with pytest.raises(ValueError, match=message):
-        FrontendConfig(**wrong)
+        FrontendConfig(**options)
 
 
 def test_dimensions():
@@ -69,7 +69,7 @@ def noise():
 def test_equals_torchaudio(kind, noise, engine):
     kaldi = load_torchaudio("compliance.kaldi")
     config = FrontendConfig(kind=kind, frame_length_ms=32.0, high_freq=-400.0)
-    got = Frontend(config, engine)(noise)
+    features = Frontend(config, engine)(noise)
     common = {
         "num_mel_bins": config.mel_bins,
         "frame_length": 32.0,
@@ -79,8 +79,8 @@ def test_equals_torchaudio(kind, noise, engine):
     }
     function = getattr(kaldi, kind)
     expected = function(noise.unsqueeze(0) * 32768, **common)
-    assert got.shape == expected.shape
-    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-2)
+    assert features.shape == expected.shape
+    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-2)
 
 
 def plp_of_frame(frame, mel_edges, order=12, num_ceps=13):
@@ -92,12 +92,12 @@ def plp_of_frame(frame, mel_edges, order=12, num_ceps=13):
     spectrum = torch.fft.rfft(frame * window**0.85, n=512).abs().square()
     mels = 1127 * torch.log(1 + torch.arange(257).double() * 16000 / 512 / 700)
     points = torch.linspace(*mel_edges, 25, dtype=torch.float64)
-    left, middle, right = (points[i : i + 23].unsqueeze(1) for i in range(3))
-    weights = torch.minimum((mels - left) / (middle - left), (right - mels) / (right - middle))
+    lower, centres, upper = (points[i : i + 23].unsqueeze(1) for i in range(3))
+    weights = torch.minimum((mels - lower) / (centres - lower), (upper - mels) / (upper - centres))
     weights = weights.clamp(min=0)
     weights[:, 256] = 0  # Kaldi leaves the Nyquist bin out
     energies = weights @ spectrum
-    hertz = 700 * (torch.exp(middle.squeeze(1) / 1127) - 1)
+    hertz = 700 * (torch.exp(centres.squeeze(1) / 1127) - 1)
     square = hertz**2
     loudness = (square / (square + 1.6e5)) ** 2 * ((square + 1.44e6) / (square + 9.61e6))
     compressed = (energies * loudness) ** (1 / 3)
@@ -114,16 +114,16 @@ def plp_of_frame(frame, mel_edges, order=12, num_ceps=13):
 
 
 def test_plp_equals_its_definition(noise, engine):
-    got = Frontend(FrontendConfig(kind="plp"), engine)(noise)
+    features = Frontend(FrontendConfig(kind="plp"), engine)(noise)
     edges = tuple(1127 * math.log(1 + f / 700) for f in (20, 8000))
     for t in (10, 50):
         middle = t * 160 + 80
         expected = plp_of_frame(noise[middle - 200 : middle + 200] * 32768, edges)
-        torch.testing.assert_close(got[t].double(), expected, rtol=1e-3, atol=1e-2)
+        torch.testing.assert_close(features[t].double(), expected, rtol=1e-3, atol=1e-2)
 
 
 def log_mel_magnitudes_of_frame(frame, num_bins):
-    """Log-mel of one frame in float64, from the magnitude of the spectrum (A1), else as Kaldi."""
+    """Log-mel features of one frame in float64: Kaldi's, but of the magnitude spectrum (A1)."""
     length = len(frame)
     frame = frame.double() - frame.double().mean()
     frame = frame - 0.97 * torch.cat([frame[:1], frame[:-1]])
@@ -132,14 +132,14 @@ def log_mel_magnitudes_of_frame(frame, num_bins):
     mels = 1127 * torch.log(1 + torch.arange(256).double() * 16000 / 512 / 700)
     edges = [1127 * math.log(1 + f / 700) for f in (20, 8000)]
     points = torch.linspace(*edges, num_bins + 2, dtype=torch.float64)
-    left, middle, right = (points[i : i + num_bins].unsqueeze(1) for i in range(3))
-    weights = torch.minimum((mels - left) / (middle - left), (right - mels) / (right - middle))
+    lower, centres, upper = (points[i : i + num_bins].unsqueeze(1) for i in range(3))
+    weights = torch.minimum((mels - lower) / (centres - lower), (upper - mels) / (upper - centres))
     return (weights.clamp(min=0) @ spectrum).log()
 
 
 def test_log_mel_beside_mfcc_equals_its_definition(noise, engine):
-    got = Frontend(PRESETS["fbank80-mfcc13"], engine)(noise)
-    assert got.shape == (101, 93)
+    features = Frontend(PRESETS["fbank80-mfcc13"], engine)(noise)
+    assert features.shape == (101, 93)
     n, k = torch.arange(80).double() + 0.5, torch.arange(13).double()
     for t in (10, 50):
         middle = t * 160 + 80
@@ -148,15 +148,15 @@ def test_log_mel_beside_mfcc_equals_its_definition(noise, engine):
         dct[0] /= 2**0.5
         lifted = dct * (1 + 11 * torch.sin(math.pi * k / 22))
         expected = torch.cat([log_mel, lifted])
-        torch.testing.assert_close(got[t].double(), expected, rtol=1e-3, atol=5e-3)
+        torch.testing.assert_close(features[t].double(), expected, rtol=1e-3, atol=5e-3)
 
 
-def test_the_cepstral_transform_is_kaldis(noise, engine):
+def test_the_cepstral_transform_equals_kaldi(noise, engine):
     common = {"num_mel_bins": 80, "frame_length_ms": 32.0}
     log_mel = Frontend(FrontendConfig(**common), engine)(noise).double()
     expected = Frontend(FrontendConfig("mfcc", num_ceps=20, **common), engine)(noise)
-    got = log_mel @ cepstral_transform(80, 20)
-    torch.testing.assert_close(got.float(), expected, rtol=1e-4, atol=1e-3)
+    cepstra = log_mel @ cepstral_transform(80, 20)
+    torch.testing.assert_close(cepstra.float(), expected, rtol=1e-4, atol=1e-3)
 
 
 def test_every_preset_has_lines_of_the_spectrum_in_its_filters(noise, engine):
@@ -183,16 +183,16 @@ def test_log_mel_beside_mfcc_is_extracted_and_stored(make_cut, tmp_path):
 
 @pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
 @pytest.mark.parametrize("num_samples", [400, 479, 480, 16000, 16079, 16080])
-def test_the_number_of_frames_is_that_of_every_kind(kind, num_samples, engine):
+def test_every_kind_has_the_same_number_of_frames(kind, num_samples, engine):
     config = FrontendConfig(kind=kind)
-    got = Frontend(config, engine)(torch.randn(num_samples) * 0.1)
-    assert got.shape == ((num_samples + 80) // 160, config.dimension)
-    assert got.dtype == torch.float32
+    features = Frontend(config, engine)(torch.randn(num_samples) * 0.1)
+    assert features.shape == ((num_samples + 80) // 160, config.dimension)
+    assert features.dtype == torch.float32
 
 
 @pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
-def test_rows_are_frames_in_memory_too(kind, engine):
-    """As files and kernels want them."""
+def test_features_are_contiguous(kind, engine):
+    """Files and kernels need contiguous rows."""
     assert Frontend(FrontendConfig(kind), engine)(torch.randn(16000)).is_contiguous()
 
 
@@ -204,13 +204,13 @@ def test_digital_silence_is_finite(kind, engine):
 def test_silence_changes_no_other_frame(engine):
     frontend = Frontend(FrontendConfig(kind="plp"), engine)
     noise = 0.1 * torch.randn(8000)
-    got = frontend(torch.cat([noise, torch.zeros(4000)]))
-    assert got.isfinite().all()
-    torch.testing.assert_close(got[:47], frontend(noise)[:47], rtol=0, atol=1e-3)
-    assert torch.equal(got, frontend(torch.cat([noise, torch.zeros(4000)])))
+    features = frontend(torch.cat([noise, torch.zeros(4000)]))
+    assert features.isfinite().all()
+    torch.testing.assert_close(features[:47], frontend(noise)[:47], rtol=0, atol=1e-3)
+    assert torch.equal(features, frontend(torch.cat([noise, torch.zeros(4000)])))
 
 
-def test_too_short_and_not_a_number(engine):
+def test_too_few_or_not_finite_samples_are_an_error(engine):
     frontend = Frontend(FrontendConfig(), engine)
     with pytest.raises(FrontendError, match="399 samples"):
         frontend(torch.zeros(399))
@@ -219,7 +219,7 @@ def test_too_short_and_not_a_number(engine):
 
 
 @pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
-def test_samples_of_16_bits_give_the_same_bits_as_kaldifeat_at_once(kind, engine):
+def test_16_bit_samples_give_exactly_the_features_of_one_kaldifeat_call(kind, engine):
     config = FrontendConfig(kind, frame_length_ms=32.0 if kind == "fbank_mfcc" else 25.0)
     compute = Frontend(config, engine)
     samples = torch.randint(-9000, 9000, (12345,), generator=torch.Generator().manual_seed(0))
@@ -232,21 +232,21 @@ def test_samples_of_16_bits_give_the_same_bits_as_kaldifeat_at_once(kind, engine
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "options",
     [{"sampling_rate": 10**12}, {"sampling_rate": 0}, {"frame_length_ms": math.inf}],
 )
-def test_refuses_windows_that_would_take_all_memory(wrong):
+def test_refuses_windows_that_would_take_all_memory(options):
     with pytest.raises(ValueError, match=r"sampling_rate|frame_length_ms|low_freq"):
-        FrontendConfig(**wrong)
+        FrontendConfig(**options)
 
 
 @pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
-def test_a_batch_is_its_utterances(kind, engine):
+def test_a_batch_equals_its_utterances(kind, engine):
     frontend = Frontend(FrontendConfig(kind), engine)
     utterances = [0.1 * torch.randn(n) for n in (16000, 479, 8123)]
     utterances += [torch.zeros(4000), torch.zeros(100), torch.full((4000,), float("nan"))]
-    *found, silence, short, broken = frontend.batch(utterances)
-    for features, samples in zip([*found, silence], utterances, strict=False):
+    *noise_features, silence, short, broken = frontend.batch(utterances)
+    for features, samples in zip([*noise_features, silence], utterances, strict=False):
         torch.testing.assert_close(features, frontend(samples), rtol=2e-6, atol=5e-5)
     for error, message in ((short, "fewer than one window"), (broken, "not finite")):
         assert isinstance(error, FrontendError)
@@ -255,20 +255,20 @@ def test_a_batch_is_its_utterances(kind, engine):
 
 
 @pytest.fixture(autouse=True)
-def rule(monkeypatch):
-    """No variable is set, and nothing is remembered of the imports tried before or in the test."""
+def no_engine_set(monkeypatch):
+    """Unset the variable of the engine and clear the cached import of kaldifeat."""
     monkeypatch.delenv(FRONTEND_VARIABLE, raising=False)
     module.kaldifeat_import_error.cache_clear()
     yield
     module.kaldifeat_import_error.cache_clear()
 
 
-def test_kaldifeat_computes_where_it_is_installed(monkeypatch):
+def test_kaldifeat_is_the_engine_when_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "kaldifeat", sys)
     assert feature_backend() == frontend_engine() == engines()["front end"] == "kaldifeat"
 
 
-def test_torch_computes_elsewhere(monkeypatch):
+def test_torch_is_the_engine_without_kaldifeat(monkeypatch):
     monkeypatch.setitem(sys.modules, "kaldifeat", None)
     assert feature_backend() == frontend_engine() == engines()["front end"] == "torch"
     assert Frontend(FrontendConfig()).engine == "torch"
@@ -282,7 +282,7 @@ def test_the_variable_forces_an_engine(monkeypatch):
     assert feature_backend() == "kaldifeat"
 
 
-def test_an_engine_that_is_unknown_or_missing_is_told(monkeypatch):
+def test_an_unknown_or_missing_engine_is_an_error(monkeypatch):
     monkeypatch.setenv(FRONTEND_VARIABLE, "kaldi")
     with pytest.raises(EngineError, match=r"TOOLKIT_FRONTEND is 'kaldi', not one of kaldifeat"):
         feature_backend()
@@ -292,8 +292,8 @@ def test_an_engine_that_is_unknown_or_missing_is_told(monkeypatch):
         Frontend(FrontendConfig())
 
 
-def test_one_that_is_installed_and_broken_is_told(monkeypatch):
-    """Never another engine in its place without a word: the features would differ."""
+def test_a_broken_installed_engine_is_an_error(monkeypatch):
+    """Another engine gives other features, so there is no silent fallback."""
     monkeypatch.setattr(module, "frontend_engine", lambda: "kaldifeat")
     monkeypatch.setitem(sys.modules, "kaldifeat", None)
     with pytest.raises(EngineError, match="kaldifeat cannot be imported"):
@@ -343,11 +343,11 @@ def bank(filters):
 
 
 @pytest.mark.parametrize("length", [400, 479, 480, 1040, 5000])
-def test_every_frame_is_what_its_samples_give_mirrored_at_the_ends(bank, filters, length):
+def test_frames_equal_their_definition_with_samples_mirrored_at_the_ends(bank, filters, length):
     samples = 1000 * torch.randn(length)
     energies = bank(samples)
     assert energies.shape == ((length + 80) // 160, 23)
-    for t, found in enumerate(energies):
+    for t, frame_energies in enumerate(energies):
         places = [160 * t + 80 - 200 + i for i in range(400)]
         frame = samples.double()[[_mirrored(place, length) for place in places]]
         frame = frame - frame.mean()
@@ -355,14 +355,14 @@ def test_every_frame_is_what_its_samples_give_mirrored_at_the_ends(bank, filters
         window = 0.5 - 0.5 * torch.cos(2 * math.pi * torch.arange(400).double() / 399)
         power = torch.fft.rfft(frame * window**0.85, n=512).abs().square()[:-1]
         expected = power @ filters.double()
-        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=0)
+        torch.testing.assert_close(frame_energies.double(), expected, rtol=1e-4, atol=0)
 
 
 def _mirrored(place, length):
     return -1 - place if place < 0 else min(place, 2 * length - 1 - place)
 
 
-def test_blocks_of_frames_give_what_all_at_once_give(bank, monkeypatch):
+def test_blocks_of_frames_give_the_energies_of_one_block(bank, monkeypatch):
     samples = 1000 * torch.randn(16000)
     whole = bank(samples)
     monkeypatch.setattr(module, "FRAMES_PER_BLOCK", 7)
@@ -379,7 +379,7 @@ SMOOTH = st.lists(st.floats(0.1, 10), min_size=16, max_size=16)
 
 
 def autocorrelation(spectrum, order):
-    """Of a power spectrum at 16 frequencies from 0 to the Nyquist frequency: [order + 1]."""
+    """Autocorrelation [order + 1] of a power spectrum at 16 frequencies from 0 to Nyquist."""
     return torch.fft.irfft(torch.tensor(spectrum, dtype=torch.complex128))[: order + 1]
 
 
@@ -397,7 +397,7 @@ def test_durbin_solves_the_normal_equations(spectra):
         assert float(energy[t]) == pytest.approx(float(r[0] + expected @ r[1:]), rel=1e-6)
 
 
-def test_a_tone_leaves_a_hundred_thousandth_per_order():
+def test_the_residual_of_a_tone_is_floored():
     tone = torch.cos(torch.arange(3, dtype=torch.float64))[:, None]
     _, energy = durbin(tone)
     assert float(energy) == pytest.approx((1 - math.cos(1) ** 2) * 1e-5)

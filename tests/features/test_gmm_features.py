@@ -33,7 +33,7 @@ def transforms(dimension, speakers=("anna", "carl")):
     return {s: torch.randn(dimension, dimension + 1, generator=generator) for s in speakers}
 
 
-def by_hand(x, mean, reach, projection, transform):
+def frame_by_frame(x, mean, reach, projection, transform):
     """The pipeline in float64, frame by frame."""
     x = add_deltas((x.double() - mean).float()).double().numpy()
     last = len(x) - 1
@@ -60,20 +60,22 @@ def test_features_are_deltas_then_splicing_then_projection_then_transform(
         features = features.adapted(transforms(features.dimension))
     for utterance, raw in small_store.features.items():
         speaker = utterance.partition(".")[0]
-        own = torch.cat([x for u, x in small_store.features.items() if u.startswith(speaker)])
-        mean = own.double().mean(0)
+        speaker_frames = torch.cat(
+            [x for u, x in small_store.features.items() if u.startswith(speaker)]
+        )
+        mean = speaker_frames.double().mean(0)
         transform = features.transforms.get(speaker)  # bert has none
-        expected = by_hand(raw, mean, reach, matrix, transform)
-        found = features.load(utterance)
-        assert found.dtype == torch.float32
-        torch.testing.assert_close(found.double(), expected, atol=2e-4, rtol=1e-4)
-        assert features.dimension == found.shape[1]
+        expected = frame_by_frame(raw, mean, reach, matrix, transform)
+        loaded = features.load(utterance)
+        assert loaded.dtype == torch.float32
+        torch.testing.assert_close(loaded.double(), expected, atol=2e-4, rtol=1e-4)
+        assert features.dimension == loaded.shape[1]
         assert features.speaker(utterance) == speaker
 
 
 @contextmanager
 def hidden_features(folder):
-    """A context in which the features of a store cannot be read."""
+    """Make the features of a store unreadable within the context."""
     paths = list(folder.rglob("*.tar"))
     for path in paths:
         path.rename(path.with_suffix(".hidden"))
@@ -82,8 +84,8 @@ def hidden_features(folder):
         path.with_suffix(".hidden").rename(path)
 
 
-def test_what_is_kept_is_what_is_computed(small_store, tmp_path, monkeypatch):
-    """Whether there is room or not, for each front end, and whatever callers do to it."""
+def test_cached_features_equal_computed_features(small_store, tmp_path, monkeypatch):
+    """With and without room in the cache, for each front end, and after callers change a copy."""
     matrices = projection(), -projection()
     monkeypatch.setattr(gmm_features, "CACHED_BYTES", 0)
     systems = [GmmFeatures(small_store.path, GmmFrontend(2, matrix)) for matrix in matrices]
@@ -115,21 +117,21 @@ def test_what_is_kept_is_what_is_computed(small_store, tmp_path, monkeypatch):
 def test_each_speakers_static_features_are_centred(small_store):
     features = GmmFeatures(small_store.path)
     for speaker in ("anna", "bert", "carl"):
-        mine = [u for u in features.store.ids if u.startswith(speaker)]
-        mean = torch.cat([features.load(u) for u in mine])[:, :4].mean(0)
+        utterances = [u for u in features.store.ids if u.startswith(speaker)]
+        mean = torch.cat([features.load(u) for u in utterances])[:, :4].mean(0)
         torch.testing.assert_close(mean, torch.zeros(4), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("matrix", [None, projection()])
-def test_the_front_end_comes_back_from_disk_and_pickle(matrix, tmp_path):
+def test_the_front_end_round_trips_through_disk_and_pickle(matrix, tmp_path):
     frontend = GmmFrontend(2, matrix)
     frontend.save(tmp_path)
     files = {"features.json"} | ({"projection.safetensors"} if matrix is not None else set())
     assert {path.name for path in tmp_path.iterdir()} == files
     x, mean = torch.randn(9, 4), torch.randn(4).double()
-    for again in (GmmFrontend.load(tmp_path), pickle.loads(pickle.dumps(frontend))):
-        assert again.splice == 2
-        assert torch.equal(again(x, mean), frontend(x, mean))
+    for restored in (GmmFrontend.load(tmp_path), pickle.loads(pickle.dumps(frontend))):
+        assert restored.splice == 2
+        assert torch.equal(restored(x, mean), frontend(x, mean))
 
 
 def test_features_pickle_without_the_store(small_store):
@@ -142,7 +144,7 @@ def test_features_pickle_without_the_store(small_store):
     assert torch.equal(pickle.loads(fresh).load(utterance), expected)
 
 
-def test_what_replaces_projection_or_transforms_leaves_the_rest(small_store):
+def test_replacing_projection_or_transforms_keeps_the_other_settings(small_store):
     features = GmmFeatures(small_store.path, GmmFrontend(2)).adapted(transforms(SPLICED))
     projected = features.projected(projection())
     assert projected.frontend.splice == 2
@@ -153,20 +155,20 @@ def test_what_replaces_projection_or_transforms_leaves_the_rest(small_store):
 
 
 def test_transforms_round_trip_whatever_the_speakers_are_called(tmp_path):
-    given = transforms(3, ("b", "a/1.x", "c d"))
-    save_transforms(tmp_path / "w.safetensors", given)
-    found = load_transforms(tmp_path / "w.safetensors")
-    assert found.keys() == given.keys()
-    assert all(torch.equal(found[s], given[s]) for s in given)
+    saved = transforms(3, ("b", "a/1.x", "c d"))
+    save_transforms(tmp_path / "w.safetensors", saved)
+    loaded = load_transforms(tmp_path / "w.safetensors")
+    assert loaded.keys() == saved.keys()
+    assert all(torch.equal(loaded[s], saved[s]) for s in saved)
     first = (tmp_path / "w.safetensors").read_bytes()
-    save_transforms(tmp_path / "w.safetensors", dict(reversed(given.items())))
+    save_transforms(tmp_path / "w.safetensors", dict(reversed(saved.items())))
     assert (tmp_path / "w.safetensors").read_bytes() == first
     save_transforms(tmp_path / "none.safetensors", {})
     assert load_transforms(tmp_path / "none.safetensors") == {}
 
 
 def regression(values, window, length):
-    """The regression of an infinite signal (a function of t), at t = 0 ... length - 1."""
+    """The regression over an infinite signal x(t) at t = 0 ... length - 1."""
     norm = sum(j * j for j in range(-window, window + 1))
 
     def at(t):
@@ -185,8 +187,8 @@ def test_equals_nested_regressions_of_the_signal_with_repeated_ends(length, wind
 
     first_at, first = regression(x, window, length)
     _, second = regression(first_at, window, length)
-    got = add_deltas(torch.from_numpy(signal).unsqueeze(1), order=2, window=window)
-    np.testing.assert_allclose(got.numpy(), np.stack([signal, first, second], 1), atol=1e-12)
+    deltas = add_deltas(torch.from_numpy(signal).unsqueeze(1), order=2, window=window)
+    np.testing.assert_allclose(deltas.numpy(), np.stack([signal, first, second], 1), atol=1e-12)
 
 
 def test_first_order_equals_torchaudio():
@@ -198,17 +200,17 @@ def test_first_order_equals_torchaudio():
 
 def test_dimensions_are_grouped_by_order_and_a_ramp_has_slope_one():
     x = torch.stack([torch.arange(20.0), torch.full((20,), 7.0)], dim=1)
-    got = add_deltas(x)
-    assert got.shape == (20, 6)
+    deltas = add_deltas(x)
+    assert deltas.shape == (20, 6)
     slopes = x.new_tensor([1, 0, 0, 0]).expand(12, -1)  # of both columns, then their slopes
-    torch.testing.assert_close(got[4:-4], torch.cat([x[4:-4], slopes], 1))
+    torch.testing.assert_close(deltas[4:-4], torch.cat([x[4:-4], slopes], 1))
 
 
 def test_no_frames():
     assert add_deltas(torch.empty(0, 13)).shape == (0, 39)
 
 
-def test_frames_stand_between_their_neighbours():
+def test_splicing_concatenates_neighbouring_frames():
     x = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
     joined = splice(x, 2, 1)
     assert joined.shape == (7, 12)
@@ -222,6 +224,6 @@ def test_no_context_changes_nothing():
     assert torch.equal(splice(x, 0, 0), x)
 
 
-def test_one_frame_and_none():
+def test_edge_cases_of_one_and_no_frame():
     assert splice(torch.ones(1, 2), 4, 4).tolist() == [[1.0] * 18]
     assert splice(torch.empty(0, 2), 1, 1).shape == (0, 6)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from toolkit.features.normalise import (
+    Cmvn,
     GlobalStats,
-    Normaliser,
     NormaliserError,
     Scope,
     estimate_normaliser,
@@ -31,17 +31,17 @@ def loop(x, prior_mean, prior_frames, frames=0, total=0.0):
 def normaliser():
     generator = torch.Generator().manual_seed(0)
     residual = GlobalStats.of(0.3 + 2 * torch.randn(500, 3, generator=generator))
-    return Normaliser(torch.tensor([15.0, 2.0, -4.0], dtype=torch.float64), residual, 20)
+    return Cmvn(torch.tensor([15.0, 2.0, -4.0], dtype=torch.float64), residual, 20)
 
 
 def test_equals_a_loop(normaliser):
     x = 10 + 3 * torch.randn(57, 3)
     state = CmnState(31, torch.tensor([300.0, 50.0, -90.0], dtype=torch.float64))
     stats = normaliser.residual
-    for given, frames, total in ((None, 0, 0.0), (state, 31, state.sum)):
+    for initial_state, frames, total in ((None, 0, 0.0), (state, 31, state.sum)):
         residual = loop(x, normaliser.prior_mean, 20, frames, total)
         expected = ((residual - stats.mean) / stats.std).float()
-        torch.testing.assert_close(normaliser.apply(x, given), expected, rtol=0, atol=2e-6)
+        torch.testing.assert_close(normaliser.apply(x, initial_state), expected, rtol=0, atol=2e-6)
 
 
 def test_carried_state_equals_concatenation(normaliser):
@@ -53,22 +53,24 @@ def test_carried_state_equals_concatenation(normaliser):
     torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-6)
 
 
-def test_is_causal(normaliser):
+def test_normalisation_is_causal(normaliser):
     x = torch.randn(40, 3)
     changed = x.clone()
     changed[25:] += 100
     assert torch.equal(normaliser.apply(x)[:25], normaliser.apply(changed)[:25])
 
 
-def test_of_whole_files_equals_the_formulas(normaliser):
+def test_whole_file_normalisation_equals_the_formulas(normaliser):
     x = 10 + 3 * torch.randn(57, 3).double()
     whole, mean, spread = replace(normaliser, scope="whole"), normaliser.prior_mean, 20
     state = CmnState(31, torch.tensor([300.0, 50.0, -90.0], dtype=torch.float64))
-    for given, frames, total in ((None, 0, 0.0), (state, 31, state.sum)):
+    for initial_state, frames, total in ((None, 0, 0.0), (state, 31, state.sum)):
         m = (spread * mean + total + x.sum(dim=0)) / (spread + frames + 57)
         squares = spread * normaliser.residual.std.square() + (x - m).square().sum(dim=0)
         expected = ((x - m) / (squares / (spread + 57)).sqrt()).float()
-        torch.testing.assert_close(whole.apply(x.float(), given), expected, rtol=0, atol=2e-6)
+        torch.testing.assert_close(
+            whole.apply(x.float(), initial_state), expected, rtol=0, atol=2e-6
+        )
 
 
 def test_a_long_whole_file_has_mean_0_and_variance_1_at_any_gain(normaliser):
@@ -87,8 +89,8 @@ def test_a_global_mean_depends_on_the_training_data_alone(normaliser):
     state = CmnState(31, torch.tensor([300.0, 50.0, -90.0], dtype=torch.float64))
     stats = normaliser.residual
     expected = ((x.double() - normaliser.prior_mean - stats.mean) / stats.std).float()
-    for given in (None, state):
-        torch.testing.assert_close(fixed.apply(x, given), expected, rtol=0, atol=2e-6)
+    for initial_state in (None, state):
+        torch.testing.assert_close(fixed.apply(x, initial_state), expected, rtol=0, atol=2e-6)
     assert torch.equal(fixed.apply(x)[20:], fixed.apply(x[20:]))
     assert [replace(fixed, scope=scope).online for scope in get_args(Scope)] == [True, False, True]
 
@@ -97,36 +99,36 @@ def test_the_scope_comes_back_from_disk_and_is_causal_in_older_files(normaliser,
     path = tmp_path / "normaliser.json"
     normaliser.save(path)
     assert "scope" not in json.loads(path.read_text())
-    assert Normaliser.load(path).scope == "causal"
+    assert Cmvn.load(path).scope == "causal"
     whole = replace(normaliser, scope="whole")
     whole.save(path)
-    assert Normaliser.load(path).to_json() == whole.to_json()
+    assert Cmvn.load(path).to_json() == whole.to_json()
     path.write_text(whole.to_json().replace('"whole"', '"half"'))
     with pytest.raises(NormaliserError, match="scope 'half' is not known"):
-        Normaliser.load(path)
+        Cmvn.load(path)
 
 
 @pytest.mark.parametrize("name", ["prior_mean", "sum", "sumsq"])
 def test_values_beyond_any_feature_are_refused(normaliser, tmp_path, name):
     path = tmp_path / "normaliser.json"
-    plain = json.loads(normaliser.to_json())
-    (plain if name in plain else plain["residual"])[name][0] = 1e308
-    path.write_text(json.dumps(plain))
-    with pytest.raises(NormaliserError, match=rf"{path}: .*beyond any feature"):
-        Normaliser.load(path)
+    record = json.loads(normaliser.to_json())
+    (record if name in record else record["residual"])[name][0] = 1e308
+    path.write_text(json.dumps(record))
+    with pytest.raises(NormaliserError, match=rf"{path}: .*beyond the range of float32"):
+        Cmvn.load(path)
 
 
 def test_does_not_drift_after_hours_of_a_speaker(normaliser):
     frames = 50_000_000
     mean = torch.tensor([15.0, 2.0, -4.0], dtype=torch.float64)
     x = mean.float() + torch.randn(100, 3)
-    got = normaliser.apply(x, CmnState(frames, frames * mean))
+    normalised = normaliser.apply(x, CmnState(frames, frames * mean))
     expected = (x.double() - mean - normaliser.residual.mean) / normaliser.residual.std
-    torch.testing.assert_close(got.double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(normalised.double(), expected, rtol=0, atol=1e-5)
 
 
 def test_without_a_prior_the_first_frame_is_its_own_mean(normaliser):
-    bare = Normaliser(normaliser.prior_mean, GlobalStats(1, torch.zeros(3), torch.ones(3)), 0)
+    bare = Cmvn(normaliser.prior_mean, GlobalStats(1, torch.zeros(3), torch.ones(3)), 0)
     assert torch.equal(bare.apply(torch.randn(5, 3))[0], torch.zeros(3))
 
 
@@ -142,15 +144,15 @@ def test_a_constant_dimension_stays_finite():
     assert stats.std.item() >= 1e-5
 
 
-def test_saves_bit_for_bit(normaliser, tmp_path):
+def test_a_normaliser_is_saved_bit_for_bit(normaliser, tmp_path):
     normaliser.save(tmp_path / "normaliser.json")
-    again = Normaliser.load(tmp_path / "normaliser.json")
+    loaded = Cmvn.load(tmp_path / "normaliser.json")
     x = torch.randn(20, 3)
-    assert torch.equal(again.apply(x), normaliser.apply(x))
-    assert again.prior_frames == 20
+    assert torch.equal(loaded.apply(x), normaliser.apply(x))
+    assert loaded.prior_frames == 20
     (tmp_path / "normaliser.json").write_text(json.dumps({"prior_frames": 3}))
     with pytest.raises(NormaliserError, match=r"normaliser\.json"):
-        Normaliser.load(tmp_path / "normaliser.json")
+        Cmvn.load(tmp_path / "normaliser.json")
 
 
 def test_refuses_another_front_end(normaliser):
@@ -159,22 +161,24 @@ def test_refuses_another_front_end(normaliser):
 
 
 def test_estimated_over_a_store(small_store):
-    got = estimate_normaliser(small_store.store, prior_frames=20)
+    estimated = estimate_normaliser(small_store.store, prior_frames=20)
     frames = torch.cat(list(small_store.features.values())).double()
-    torch.testing.assert_close(got.prior_mean, frames.mean(0), rtol=1e-12, atol=0)
+    torch.testing.assert_close(estimated.prior_mean, frames.mean(0), rtol=1e-12, atol=0)
     speakers = {}
     for name, x in small_store.features.items():
         speakers.setdefault(name[:4], []).append(x)
-    residual = torch.cat([loop(torch.cat(own), frames.mean(0), 20) for own in speakers.values()])
-    torch.testing.assert_close(got.residual.mean, residual.mean(0), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(got.residual.std, residual.std(0, unbiased=False))
+    residual = torch.cat(
+        [loop(torch.cat(features), frames.mean(0), 20) for features in speakers.values()]
+    )
+    torch.testing.assert_close(estimated.residual.mean, residual.mean(0), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(estimated.residual.std, residual.std(0, unbiased=False))
     store = small_store.store
     whole = estimate_normaliser(store, prior_frames=20, scope="whole")
-    assert torch.equal(whole.prior_mean, got.prior_mean)
-    residual = [whole.subtract_mean(store.load(n), store.state(n)) for n in store.ids]
+    assert torch.equal(whole.prior_mean, estimated.prior_mean)
+    residual = [whole.subtract_mean(store.load(n), store.cmn_state(n)) for n in store.ids]
     expected = GlobalStats.of(torch.from_numpy(np.concatenate(residual)))
     torch.testing.assert_close(whole.residual.std, expected.std)
     assert whole.residual.count == expected.count
-    normalised = torch.cat([got.apply(store.load(n), store.state(n)) for n in store.ids])
+    normalised = torch.cat([estimated.apply(store.load(n), store.cmn_state(n)) for n in store.ids])
     torch.testing.assert_close(normalised.mean(0), torch.zeros(4), rtol=0, atol=1e-5)
     torch.testing.assert_close(normalised.std(0, unbiased=False), torch.ones(4))

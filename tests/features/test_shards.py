@@ -21,7 +21,7 @@ from toolkit.features.shards import (
 )
 
 
-def test_gives_back_every_utterance(small_store):
+def test_a_store_returns_every_utterance(small_store):
     store = small_store.store
     assert store.ids == list(small_store.features)
     assert [len(shard) for shard in store.shards] == [6, 3]
@@ -40,19 +40,19 @@ def test_gives_back_every_utterance(small_store):
 def test_the_state_is_the_sum_of_the_speakers_earlier_frames(small_store):
     store = small_store.store
     for speaker in ("anna", "bert", "carl"):
-        own = [name for name in store.ids if name.startswith(speaker)]
-        for position, name in enumerate(own):
-            earlier = [small_store.features[n].double() for n in own[:position]]
-            state = store.state(name)
+        utterances = [name for name in store.ids if name.startswith(speaker)]
+        for position, name in enumerate(utterances):
+            earlier = [small_store.features[n].double() for n in utterances[:position]]
+            state = store.cmn_state(name)
             assert state.frames == sum(map(len, earlier))
             expected = torch.cat(earlier).sum(0) if earlier else torch.zeros(4).double()
             torch.testing.assert_close(state.sum, expected, rtol=1e-14, atol=0)
-        mean = torch.cat([small_store.features[n].double() for n in own]).mean(0)
+        mean = torch.cat([small_store.features[n].double() for n in utterances]).mean(0)
         torch.testing.assert_close(store.speaker_mean(speaker), mean)
     assert store.speakers == ["anna", "bert", "carl"]
 
 
-def test_lhotse_reads_it_without_us(small_store):
+def test_lhotse_alone_reads_a_store(small_store):
     from lhotse import CutSet
 
     cuts = list(CutSet.from_shar(in_dir=small_store.path / "shards"))
@@ -60,7 +60,7 @@ def test_lhotse_reads_it_without_us(small_store):
     for cut in cuts:
         x = torch.from_numpy(cut.load_features()).float()
         assert torch.equal(x, small_store.features[cut.id])
-        assert cut.cmn_frames == small_store.store.state(cut.id).frames
+        assert cut.cmn_frames == small_store.store.cmn_state(cut.id).frames
         assert cut.load_audio().shape == (1, cut.num_samples)
 
 
@@ -79,12 +79,12 @@ def test_lhotse_reads_a_segment_of_a_recording(tmp_path, make_cut):
 
 
 def test_survives_pickling(small_store):
-    again = pickle.loads(pickle.dumps(small_store.store))
-    name = again.ids[-1]
-    assert torch.equal(again.load(name), small_store.features[name])
+    unpickled = pickle.loads(pickle.dumps(small_store.store))
+    name = unpickled.ids[-1]
+    assert torch.equal(unpickled.load(name), small_store.features[name])
 
 
-def test_names_what_is_missing_or_damaged(small_store, tmp_path):
+def test_errors_name_missing_or_damaged_utterances(small_store, tmp_path):
     with pytest.raises(StoreError, match="nobody"):
         small_store.store.load("nobody")
     with pytest.raises(StoreError, match="nobody"):
@@ -120,7 +120,7 @@ def written_by_tarfile(items):
     return stream.getvalue()
 
 
-def made(count=20):
+def random_items(count=20):
     rng = np.random.default_rng(0)
     for number in range(count):
         shape = (int(rng.integers(0, 300)), int(rng.integers(1, 65)))
@@ -128,11 +128,11 @@ def made(count=20):
         yield NAMES[number % len(NAMES)], array, {"x": "y" * int(rng.integers(0, 900))}
 
 
-@pytest.mark.parametrize("held", [1, 1 << 20])
+@pytest.mark.parametrize("buffer_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("count", [0, 1, 40])
-def test_writes_what_tarfile_and_numpy_write(count, held, monkeypatch):
-    monkeypatch.setattr("toolkit.features.shards.BUFFER_BYTES", held)
-    items = list(made(count))
+def test_writes_what_tarfile_and_numpy_write(count, buffer_bytes, monkeypatch):
+    monkeypatch.setattr("toolkit.features.shards.BUFFER_BYTES", buffer_bytes)
+    items = list(random_items(count))
     stream = io.BytesIO()
     writer = TarWriter(stream)
     for item in items:
@@ -142,7 +142,7 @@ def test_writes_what_tarfile_and_numpy_write(count, held, monkeypatch):
 
 
 def test_finds_the_members_that_tarfile_finds():
-    content = written_by_tarfile(made())
+    content = written_by_tarfile(random_items())
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         expected = [(m.name, m.offset, m.offset_data, m.size) for m in tar]
     assert list(read_members(io.BytesIO(content))) == expected
@@ -150,7 +150,7 @@ def test_finds_the_members_that_tarfile_finds():
 
 @pytest.mark.parametrize("cut", [100, 700, 5000])
 def test_a_tar_that_is_cut_short_is_an_error(cut):
-    content = written_by_tarfile(made(3))
+    content = written_by_tarfile(random_items(3))
     with pytest.raises(tarfile.TarError):
         list(read_members(io.BytesIO(content[:cut])))
     with pytest.raises(tarfile.TarError, match="not a tar"):
@@ -188,5 +188,5 @@ def test_the_order_of_the_groups_does_not_matter(sizes, count, random):
         *[(7200, 0.1, 20), (90, 0.005, 5), (36_000, 1, 10)],
     ],
 )
-def test_a_split_of_minutes_keeps_several_processes_busy(seconds, hours, shards):
+def test_a_few_minutes_are_split_into_several_shards(seconds, hours, shards):
     assert number_of_shards(seconds, hours) == shards

@@ -1,4 +1,4 @@
-"""Digital silence: what counts, in every front end, mean and statistic."""
+"""Frames of digital silence do not count in means and statistics of any front end."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ import torch
 from toolkit.features.config import FrontendConfig
 from toolkit.features.frontend import Frontend
 from toolkit.features.gmm_features import GmmFeatures
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import CmnState, FeatureStore, StoreError, write_manifest, write_shard
 from toolkit.features.silence import SILENT_AFTER, SilentSpans, counted_frames, outside, spans
 from toolkit.pipeline.steps.stats import NormaliserStats, merge
@@ -27,7 +27,7 @@ def speech(seconds=1.0, level=3000 / 32768, seed=0):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("voltage", [0.0, 0.1])
 def test_a_constant_voltage_does_not_count(engine, kind, voltage):
-    """Here: zeros, or a constant, in the middle of noise, whose windows reach into it."""
+    """Zeros or a constant in the middle of noise."""
     frontend = Frontend(FrontendConfig(kind), engine)
     samples = torch.cat([speech(), torch.full((SECOND,), voltage), speech(seed=1)])
     counted = counted_frames(frontend(samples), kind)
@@ -51,7 +51,7 @@ def test_all_frames_of_other_features_count():
     assert counted_frames(torch.full((5, 3), -100.0), "lda_mllt").all()
 
 
-def test_spans_and_frames_outside_them_say_the_same():
+def test_spans_and_counted_frames_agree():
     counted = torch.tensor([False, True, True, False, False, True, False])
     assert spans(~counted) == [[0, 1], [3, 5], [6, 7]]
     assert torch.equal(outside(spans(~counted), 7), counted)
@@ -64,8 +64,8 @@ def test_silent_spans_of_a_stream_are_those_of_the_whole(size):
     gap = silence[: SILENT_AFTER - 1]
     features = torch.cat([silence, sound, gap, sound, silence, sound, silence])
     finder = SilentSpans("fbank")
-    found = torch.cat([finder.push(x) for x in features.split(size)])
-    assert spans(found) == [[0, 30], [99 + SILENT_AFTER, 129], [154 + SILENT_AFTER, 184]]
+    silent = torch.cat([finder.push(x) for x in features.split(size)])
+    assert spans(silent) == [[0, 30], [99 + SILENT_AFTER, 129], [154 + SILENT_AFTER, 184]]
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_zeros_change_no_other_normalised_frame(normaliser, scope, at):
     torch.testing.assert_close(state.sum, x.double().sum(0))
 
 
-def test_zeros_before_all_else_are_finite_without_a_prior(normaliser):
+def test_leading_zeros_are_finite_without_a_prior(normaliser):
     bare = replace(normaliser, prior_frames=0)
     zeros = torch.full((9, 4), LOG_FLOOR)
     assert bare.apply(zeros).isfinite().all()
@@ -97,7 +97,7 @@ def test_zeros_before_all_else_are_finite_without_a_prior(normaliser):
 
 
 def write_store(folder, small_store, padding, kind="fbank"):
-    """The utterances of a store, each with some frames at the energy floor in its middle."""
+    """Write the utterances of a store with frames at the energy floor in their middles."""
     config, shards = replace(small_store.config, kind=kind, num_ceps=4), []
     for index, names in enumerate(small_store.store.shards):
         rows = []
@@ -121,21 +121,25 @@ def test_padded_training_clips_have_the_means_and_normaliser_of_clean_ones(
     for name in clean.ids:
         assert padded.num_frames(name) == clean.num_frames(name) + 300
         assert int(padded.counted(name).sum()) == clean.num_frames(name)
-        assert padded.state(name).frames == clean.state(name).frames
-        torch.testing.assert_close(padded.state(name).sum, clean.state(name).sum)
+        assert padded.cmn_state(name).frames == clean.cmn_state(name).frames
+        torch.testing.assert_close(padded.cmn_state(name).sum, clean.cmn_state(name).sum)
     for speaker in clean.speakers:
         torch.testing.assert_close(padded.speaker_mean(speaker), clean.speaker_mean(speaker))
     for scope in ("causal", "whole", "global"):
-        one, other = (estimate_normaliser(s, 20, scope) for s in (clean, padded))
-        torch.testing.assert_close(one.prior_mean, other.prior_mean)
-        torch.testing.assert_close(one.residual.mean, other.residual.mean, rtol=0, atol=1e-9)
-        torch.testing.assert_close(one.residual.std, other.residual.std)
+        clean_normaliser, padded_normaliser = (
+            estimate_normaliser(s, 20, scope) for s in (clean, padded)
+        )
+        torch.testing.assert_close(clean_normaliser.prior_mean, padded_normaliser.prior_mean)
+        torch.testing.assert_close(
+            clean_normaliser.residual.mean, padded_normaliser.residual.mean, rtol=0, atol=1e-9
+        )
+        torch.testing.assert_close(clean_normaliser.residual.std, padded_normaliser.residual.std)
 
 
 def test_one_pass_over_padded_shards_gives_the_same_normaliser(small_store, tmp_path):
     padded = write_store(tmp_path / "padded", small_store, 300)
     one_pass = merge(
-        NormaliserStats.of(x, padded.state(name), 20, padded.kind) for name, x in padded.iter()
+        NormaliserStats.of(x, padded.cmn_state(name), 20, padded.kind) for name, x in padded.iter()
     ).normaliser()
     expected = estimate_normaliser(padded, 20)
     torch.testing.assert_close(one_pass.prior_mean, expected.prior_mean)
@@ -146,7 +150,7 @@ def test_one_pass_over_padded_shards_gives_the_same_normaliser(small_store, tmp_
 def test_the_normaliser_remembers_the_kind_of_its_features(normaliser, tmp_path):
     cepstral = replace(normaliser, kind="plp")
     cepstral.save(tmp_path / "normaliser.json")
-    assert Normaliser.load(tmp_path / "normaliser.json").kind == "plp"
+    assert Cmvn.load(tmp_path / "normaliser.json").kind == "plp"
 
 
 def test_a_speaker_of_silence_alone_has_a_mean_of_zero(small_store, tmp_path):
@@ -162,14 +166,14 @@ def test_a_speaker_of_silence_alone_has_a_mean_of_zero(small_store, tmp_path):
         estimate_normaliser(store)
 
 
-def test_damaged_spans_are_refused_by_name(small_store, tmp_path):
+def test_damaged_spans_of_silence_are_an_error(small_store, tmp_path):
     store = write_store(tmp_path / "padded", small_store, 10)
     path = store.path / "shards" / "cuts.000000.jsonl"
     lines = path.read_text().splitlines()
     cut = json.loads(lines[0])
     assert cut["custom"]["digital_silence"] == [[7, 17]]
-    for wrong in ([[1]], [[1, -2]], "all"):
-        cut["custom"]["digital_silence"] = wrong
+    for damaged_spans in ([[1]], [[1, -2]], "all"):
+        cut["custom"]["digital_silence"] = damaged_spans
         path.write_text("\n".join([json.dumps(cut), *lines[1:]]) + "\n")
         with pytest.raises(StoreError, match="damaged"):
             FeatureStore(store.path)

@@ -1,4 +1,4 @@
-"""Speakers that nobody named are found by clustering recordings."""
+"""Clustering of recordings into speakers."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from toolkit.corpus.manifest import (
     NO_SPEAKER,
+    flag_missing_speaker,
     make_cut,
-    mark_no_speaker,
-    recording_or_fault,
+    probe_recording,
     speaker_of,
 )
 from toolkit.features import speakers as module
@@ -27,7 +27,7 @@ RATE = 16000
 
 
 def criterion(frames, mean_covariance):
-    """Half of n log|S| for the frames [T, D] of a cluster, by its definition."""
+    """n/2 log|S| of the frames [T, D] of a cluster; S is smoothed by the mean covariance."""
     scatter = len(frames) * np.cov(frames.T, bias=True) + PRIOR_FRAMES * mean_covariance
     covariance = scatter / (len(frames) + PRIOR_FRAMES)
     return 0.5 * len(frames) * np.linalg.slogdet(covariance)[1]
@@ -57,7 +57,7 @@ def test_two_recordings_merge_where_one_gaussian_is_the_better_model(seed, n1, n
 
 
 def gaussians(speakers=6, recordings=8, dimension=20, seed=1):
-    """Frames of recordings, each of a Gaussian of its speaker."""
+    """Frames of recordings, drawn from their speakers' Gaussians."""
     rng = np.random.default_rng(seed)
     means = 3 * rng.standard_normal((speakers, dimension))
     return [
@@ -93,14 +93,14 @@ def test_features_of_many_values_are_clustered_by_their_principal_components():
     assert partition(range(len(drawn)), clusters) == expected
 
 
-def test_none_and_one_recording():
+def test_no_recording_and_one_recording():
     assert cluster_recordings([]) == []
     assert cluster_recordings([FrameStatistics.of(np.ones((80, 20)))]) == [0]
 
 
 @pytest.fixture
 def unnamed(tmp_path):
-    """Cuts of two voices, two recordings each, and of digital silence; nobody is named."""
+    """Cuts without speakers: two voices with two recordings each, and digital silence."""
 
     def record(name, voice, seconds=3.0, seed=0):
         noise = np.random.default_rng(seed).standard_normal(round(seconds * RATE))
@@ -113,8 +113,8 @@ def unnamed(tmp_path):
             samples /= 4 * np.abs(samples).max()
         path = tmp_path / f"{name}.wav"
         soundfile.write(path, samples, RATE)
-        cut = make_cut(name, recording_or_fault(path, name)[0], "ONE", name)
-        mark_no_speaker(cut, "no utt2spk")
+        cut = make_cut(name, probe_recording(path, name)[0], "ONE", name)
+        flag_missing_speaker(cut, "no utt2spk")
         return cut
 
     return [
@@ -127,7 +127,7 @@ def unnamed(tmp_path):
     ]
 
 
-def named(cuts):
+def speakers_by_cut(cuts):
     return {cut.id: speaker_of(cut) for cut in cuts}
 
 
@@ -137,7 +137,7 @@ EXPECTED = {"a1": "a1", "a2": "a1", "b1": "b1", "b2": "b1", "quiet": "quiet", "s
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_recordings_of_a_voice_get_the_same_speaker(unnamed, jobs):
     assert name_speakers(unnamed[::-1], jobs) == (6, 4)
-    assert named(unnamed) == EXPECTED
+    assert speakers_by_cut(unnamed) == EXPECTED
     assert "clustering" in unnamed[0].custom[NO_SPEAKER]
 
 
@@ -147,7 +147,7 @@ def test_named_faulty_and_unreadable_recordings_stay_as_they_are(unnamed, tmp_pa
     b2.custom |= {"fault": "bad-segment", "fault_detail": ""}
     (tmp_path / "b1.wav").write_bytes(b"no audio")
     assert name_speakers(unnamed[:4]) == (2, 2)
-    assert named(unnamed[:4]) == {id: id for id in ("a1", "b1", "a2", "b2")}
+    assert speakers_by_cut(unnamed[:4]) == {id: id for id in ("a1", "b1", "a2", "b2")}
 
 
 def test_pieces_of_a_recording_have_the_same_speaker(unnamed):
@@ -156,12 +156,12 @@ def test_pieces_of_a_recording_have_the_same_speaker(unnamed):
         make_cut(f"a1-{start:g}", a1.recording, "ONE", "", start, start + 1) for start in (0.0, 1.5)
     ]
     for piece in pieces:
-        mark_no_speaker(piece, "no utt2spk")
+        flag_missing_speaker(piece, "no utt2spk")
     assert name_speakers([*pieces, *unnamed[1:4]]) == (4, 2)
     assert {speaker_of(piece) for piece in pieces} == {speaker_of(unnamed[2])}
 
 
-def test_too_many_recordings_are_an_error_that_names_the_way_out(unnamed, monkeypatch):
+def test_too_many_recordings_are_an_error_with_advice(unnamed, monkeypatch):
     monkeypatch.setattr(module, "MAX_RECORDINGS", 5)
     with pytest.raises(SpeakerClusteringError, match=r"6 recordings .* corpus.speakers=recording"):
         name_speakers(unnamed)

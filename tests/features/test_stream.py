@@ -1,4 +1,4 @@
-"""Features block by block and piece by piece against those of the whole."""
+"""Features of blocks and pieces equal those of the whole."""
 
 import pytest
 import torch
@@ -22,12 +22,12 @@ def test_blocks_give_the_features_of_the_whole(
     monkeypatch.setattr("toolkit.features.stream.BLOCK", 2)
     path = audio(tmp_path / "a.wav", seconds, rate, channels=2)
     whole = frontend(load_audio(path))
-    found = extract_file(path, frontend)
-    assert found.shape == whole.shape
-    assert torch.allclose(found, whole, atol=1e-3)
+    features = extract_file(path, frontend)
+    assert features.shape == whole.shape
+    assert torch.allclose(features, whole, atol=1e-3)
 
 
-def test_faults_are_those_of_reading_the_whole(audio, frontend, tmp_path):
+def test_errors_equal_those_of_reading_the_whole(audio, frontend, tmp_path):
     with pytest.raises(AudioError, match=r"none\.wav"):
         extract_file(tmp_path / "none.wav", frontend)
     (tmp_path / "text.wav").write_text("no audio")
@@ -37,7 +37,7 @@ def test_faults_are_those_of_reading_the_whole(audio, frontend, tmp_path):
         extract_file(audio(tmp_path / "short.wav", 0.01), frontend)
 
 
-def test_faults_of_files_are_named_as_elsewhere(audio, frontend, tmp_path):
+def test_faulty_files_are_an_error_with_their_name(audio, frontend, tmp_path):
     (tmp_path / "empty.wav").write_bytes(b"")
     (tmp_path / "film.m4a").write_bytes(b"\0\0\0\x14ftypM4A ")
     (tmp_path / "folder.wav").mkdir()
@@ -56,7 +56,7 @@ def test_faults_of_files_are_named_as_elsewhere(audio, frontend, tmp_path):
             extract_file(tmp_path / name, frontend)
 
 
-def test_a_missing_end_is_told_of(audio, frontend, tmp_path, caplog):
+def test_a_truncated_file_is_a_warning(audio, frontend, tmp_path, caplog):
     path = audio(tmp_path / "a.wav", 2.0)
     extract_file(path, frontend)
     assert not caplog.messages
@@ -84,25 +84,25 @@ def test_pieces_give_the_features_of_the_whole(config, piece, engine):
         if length < config.frame_length_ms * config.sampling_rate / 1000:
             continue
         samples = torch.randn(length, generator=generator) / 10
-        stream, found, given = StreamingFrontend(frontend), [], 0
+        stream, pieces, num_frames = StreamingFrontend(frontend), [], 0
         for begin in range(0, length, piece):
-            found.append(stream.push(samples[begin : begin + piece]))
-            given += len(found[-1])
+            pieces.append(stream.push(samples[begin : begin + piece]))
+            num_frames += len(pieces[-1])
             assert stream.seconds == min(begin + piece, length) / config.sampling_rate
             # A frame comes as soon as its window is there.
             window, step = (config.sampling_rate * x // 1000 for x in _milliseconds(config))
             complete = (min(begin + piece, length) - step // 2 - window // 2) // step + 1
-            assert given == max(0, complete) or begin + piece < window
-        found.append(stream.finish())
+            assert num_frames == max(0, complete) or begin + piece < window
+        pieces.append(stream.finish())
         whole = frontend(samples)
-        assert torch.cat(found).shape == whole.shape
+        assert torch.cat(pieces).shape == whole.shape
         # Sums of other numbers of frames at once differ in their last bits, by processor.
         # Log energies of up to 26 were never more than 1.9e-6 apart, one unit in the last place. A
         # cepstrum adds up 80 of them with cosines and multiplies by a lifter of up to 12: 5.0e-5.
         rounding = 4 * torch.finfo(torch.float32).eps * float(whole.abs().max())
         if config.kind == "fbank_mfcc":
             rounding = 1e-4
-        assert torch.allclose(torch.cat(found), whole, rtol=0.0, atol=rounding)
+        assert torch.allclose(torch.cat(pieces), whole, rtol=0.0, atol=rounding)
 
 
 def _milliseconds(config):

@@ -1,4 +1,4 @@
-"""Small denominators, and what they say by the enumeration of all paths."""
+"""Small denominators and the enumeration of their paths."""
 
 import itertools
 
@@ -8,8 +8,8 @@ import torch
 from toolkit.fsa.denominator import Denominator
 
 
-def drawn_denominator(seed: int, states: int = 3, pdfs: int = 3) -> Denominator:
-    """An HMM with random transitions, of which every state has one or more."""
+def random_denominator(seed: int, states: int = 3, pdfs: int = 3) -> Denominator:
+    """An HMM with random transitions, at least one out of each state."""
     chance = np.random.default_rng(seed)
     present = chance.random((states, states)) < 0.6
     present[np.arange(states), (np.arange(states) + 1) % states] = True
@@ -24,7 +24,7 @@ def drawn_denominator(seed: int, states: int = 3, pdfs: int = 3) -> Denominator:
     )
 
 
-def enumerated(hmm: Denominator, scores: torch.Tensor, leak: float) -> torch.Tensor:
+def sum_over_paths(hmm: Denominator, scores: torch.Tensor, leak: float) -> torch.Tensor:
     """The log of the summed weights of all paths of scores [T, P] through an HMM.
 
     A path is in a state after each frame, may leak to another one, and moves on by a transition.
@@ -37,8 +37,8 @@ def enumerated(hmm: Denominator, scores: torch.Tensor, leak: float) -> torch.Ten
     for path in itertools.product(states, repeat=2 * len(scores) + 2):
         value = torch.tensor(hmm.initial[path[0]])
         for t in range(len(scores)):
-            before, leaked, after = path[2 * t : 2 * t + 3]
-            value = value * leaks[before, leaked] * weight[leaked, after]
-            value = value * scores[t, hmm.pdf[after]].exp()
+            source, leaked, target = path[2 * t : 2 * t + 3]
+            value = value * leaks[source, leaked] * weight[leaked, target]
+            value = value * scores[t, hmm.pdf[target]].exp()
         parts.append(value * leaks[path[-2], path[-1]])
     return torch.stack(parts).sum().log()

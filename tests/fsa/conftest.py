@@ -1,4 +1,4 @@
-"""A language of two phones and three words, small enough to enumerate all that can be said."""
+"""A language of two phones and three words, small enough to enumerate all its sentences."""
 
 import itertools
 from dataclasses import replace
@@ -13,7 +13,7 @@ SIL, A, B = 1, 2, 3
 
 
 class RandomTree:
-    """Ties contexts at random, each state of each phone on its own."""
+    """Ties contexts at random, separately for each state of each phone."""
 
     def __init__(self, topology, variants):
         size = len(topology.phones) + 1
@@ -28,7 +28,7 @@ class RandomTree:
 
 
 class Toy:
-    """Its words, its HMMs, and by enumeration what a graph of them must accept."""
+    """Words and HMMs of a toy language, and by enumeration the paths its graphs must accept."""
 
     lexicon = {1: [(A, B)], 2: [(A,), (B, B)], 3: [(B,)]}  # noqa: RUF012 - word id -> phones
     names = {1: "AB", 2: "A", 3: "B"}  # noqa: RUF012
@@ -42,11 +42,11 @@ class Toy:
         from toolkit.hmm.topology import Topology
 
         phones, silence = ("SIL", "A", "B"), ("SIL",)
-        plain = Topology(phones, silence, states=2, silence_states=5 if form == "kaldi" else 1)
-        topology = plain.at_low_rate() if form == "onset" else plain
+        topology = Topology(phones, silence, states=2, silence_states=5 if form == "kaldi" else 1)
+        topology = topology.at_low_rate() if form == "onset" else topology
         return Senones(topology, RandomTree(topology, variants))
 
-    def within(self, topology, phone, frames):
+    def state_sequences(self, topology, phone, frames):
         """All state sequences of one phone that lasts `frames` frames."""
         states = topology.num_states(phone)
         if topology.onset:
@@ -68,23 +68,24 @@ class Toy:
 
         Or, with `begun`, of the beginnings that enter that many of the phones.
         """
-        found, topology = set(), hmms.topology
+        pdf_sequences, topology = set(), hmms.topology
         count = begun or len(phones)
         for cuts in itertools.combinations(range(1, frames), count - 1):
             parts = []
             for i, (first, last) in enumerate(itertools.pairwise((0, *cuts, frames))):
-                more = range(5 if begun and i == count - 1 else 1)  # what the phone still lacks
+                # Frames that the last of the begun phones still lacks.
+                missing_frames = range(5 if begun and i == count - 1 else 1)
                 paths = {
                     tuple(path[: last - first])
-                    for n in more
-                    for path in self.within(topology, phones[i], last - first + n)
+                    for n in missing_frames
+                    for path in self.state_sequences(topology, phones[i], last - first + n)
                 }
-                left = phones[i - 1] if i else SIL
-                right = phones[i + 1] if i + 1 < len(phones) else SIL
-                table = hmms.table[:, left, right].tolist()
+                left_phone = phones[i - 1] if i else SIL
+                right_phone = phones[i + 1] if i + 1 < len(phones) else SIL
+                table = hmms.table[:, left_phone, right_phone].tolist()
                 parts.append({tuple(table[s] for s in path) for path in paths})
-            found |= {tuple(itertools.chain(*path)) for path in itertools.product(*parts)}
-        return found
+            pdf_sequences |= {tuple(itertools.chain(*path)) for path in itertools.product(*parts)}
+        return pdf_sequences
 
     def with_silences(self, words_phones):
         """Phone sequences of words, silence optional at every boundary."""
@@ -97,15 +98,15 @@ class Toy:
     def sentence_paths(self, hmms, words, frames, whole=True):
         """The pdfs of every path through a sentence, any pronunciations and silences.
 
-        Not whole: of every beginning of one.
+        With `whole` false, the pdfs of every beginning of such a path.
         """
-        found = set()
+        pdf_sequences = set()
         for phones in itertools.product(*(self.lexicon[w] for w in words)):
             for sequence in self.with_silences(phones):
                 for begun in [None] if whole else range(1, len(sequence) + 1):
                     if 0 < (begun or len(sequence)) <= frames:
-                        found |= self.pdf_paths(hmms, sequence, frames, begun)
-        return found
+                        pdf_sequences |= self.pdf_paths(hmms, sequence, frames, begun)
+        return pdf_sequences
 
     def transcript(self, hmms, words, open_end=False):
         """The graph of a transcript, which reads pdf + 1."""
@@ -167,25 +168,25 @@ class RandomGraph:
         self.fst = load_fst(self.path)
 
     def paths(self, frames):
-        """All paths of so many frames, as tuples of arcs, the one to the final state included."""
+        """All paths of `frames` frames as tuples of arcs, the final arc included."""
         target, label = self.fst.target.tolist(), self.fst.labels.tolist()
         leaving = {}
         for number, source in enumerate(self.fst.source.tolist()):
             leaving.setdefault(source, []).append(number)
-        found = [()]
+        paths = [()]
         for frame in range(frames + 1):
-            found = [
+            paths = [
                 (*path, arc)
-                for path in found
+                for path in paths
                 for arc in leaving.get(target[path[-1]] if path else 0, [])
                 if (label[arc] == -1) == (frame == frames)
             ]
-        return found
+        return paths
 
     def score(self, path, scores):
-        """The score of a path, the acoustic scores [T, P] included."""
-        labels, own = self.fst.labels.tolist(), self.fst.scores.tolist()
-        return sum(own[arc] for arc in path) + sum(
+        """The graph score of a path plus its acoustic scores [T, P]."""
+        labels, graph_scores = self.fst.labels.tolist(), self.fst.scores.tolist()
+        return sum(graph_scores[arc] for arc in path) + sum(
             float(scores[t, labels[arc] - 1]) for t, arc in enumerate(path[:-1])
         )
 
@@ -198,7 +199,7 @@ def random_graph(tmp_path):
 
 @pytest.fixture(params=SEARCHES)
 def engine(request):
-    """Each engine that is installed searches, one after the other."""
+    """Run the test with each installed search engine."""
     from toolkit.fsa.search import searching_with
 
     if request.param != "native":
@@ -217,7 +218,7 @@ def language():
 
 @pytest.fixture(scope="session")
 def graph(language, tmp_path_factory):
-    """Its decoding graph."""
+    """The decoding graph of the language."""
     from toolkit.fsa.fst import load_fst
 
     return load_fst(language.graph(tmp_path_factory.mktemp("graph"), sentences=200))

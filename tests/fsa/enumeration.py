@@ -1,4 +1,4 @@
-"""What a small transducer says, by enumeration."""
+"""Enumeration of the arcs of small transducers."""
 
 from itertools import pairwise
 
@@ -12,6 +12,6 @@ def words_of(fst: Fst) -> list[tuple[int, ...]]:
 
 
 def arcs(lattice: Lattice) -> dict[tuple[int, int], float]:
-    """(frame, arc of the graph) -> score."""
+    """Scores of the arcs of a lattice by (frame, graph arc)."""
     places = zip(lattice.frame.tolist(), lattice.graph_arc.tolist(), strict=True)
     return dict(zip(places, lattice.scores.tolist(), strict=True))

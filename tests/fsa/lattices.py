@@ -1,4 +1,4 @@
-"""Lattices without a search."""
+"""Build lattices from arcs, without a search."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""Best scores against the enumeration of all paths."""
+"""Best scores equal the enumeration of all paths."""
 
 import math
 
@@ -12,7 +12,7 @@ from toolkit.fsa.lattice import backward_scores, forward_scores
 
 
 def transducer(arcs):
-    """Arcs (source, target, score), sorted; the last state ends."""
+    """A transducer of sorted arcs (source, target, score); the last state is final."""
     source, target, scores = zip(*sorted(arcs), strict=True) if arcs else ((), (), ())
     last = max(target, default=0)
     return Fst(
@@ -26,7 +26,7 @@ def transducer(arcs):
 
 
 def best(fst, state, end):
-    """The best score of all paths between two states, by walking each."""
+    """The best score of all paths between two states, by enumeration."""
     if state == end:
         return 0.0
     return max(
@@ -50,7 +50,7 @@ def acyclic(draw):
 
 @settings(deadline=None)
 @given(acyclic())
-def test_scores_are_those_of_the_best_of_all_paths(fst):
+def test_scores_equal_the_best_of_all_paths(fst):
     states = range(fst.num_states)
     forward, backward = forward_scores(fst), backward_scores(fst)
     assert forward.dtype == backward.dtype == np.float64

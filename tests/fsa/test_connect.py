@@ -1,4 +1,4 @@
-"""Trimming keeps all paths and nothing else."""
+"""Trimming keeps exactly the arcs on paths."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -20,7 +20,7 @@ def test_a_trimmed_transducer_has_the_same_paths_and_no_dead_ends(fst):
     assert {*trimmed.target.tolist()} | {0} >= inner
 
 
-def test_dead_ends_go_with_their_words():
+def test_dead_ends_are_removed_with_their_words():
     arcs = [
         (0, 1, 5, 7, -1.0),
         (0, 2, 6, 8, -2.0),

@@ -1,4 +1,4 @@
-"""Decoding graphs against enumeration of all that can be said, and against k2's operations."""
+"""Decoding graphs equal the enumeration of all sentences and k2's operations."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from tests.fsa.transducers import agree, transductions
+from tests.fsa.transducers import assert_scores_equal, transductions
 from toolkit.fsa.decoding_graph import compile_ctc_graph, compose_words, spelling_transducer
 from toolkit.fsa.fst import FINAL, GraphError, dump_fst, fst_from_arcs, load_fst
 from toolkit.fsa.lexicon import lexicon_transducer
@@ -33,10 +33,10 @@ def lexicon():
 
 
 def sentences(length):
-    """The best score of every sentence of the grammar, back-off free."""
-    found = transductions(GRAMMAR, 2 * length + 2)
+    """The best score of every sentence of the grammar; back-off is free."""
+    scores = transductions(GRAMMAR, 2 * length + 2)
     best = defaultdict(lambda: -math.inf)
-    for (_, words), score in found.items():
+    for (_, words), score in scores.items():
         if len(words) <= length:
             best[words] = max(best[words], score)
     return dict(best)
@@ -54,7 +54,7 @@ def test_phones_are_read_as_lexicon_and_grammar_allow():
                     expected[read, words] = max(expected[read, words], total)
     graph = compose_words(lexicon(), GRAMMAR, 4, 4)
     assert (graph.labels != 0).all()
-    agree(transductions(graph, 6), dict(expected))
+    assert_scores_equal(transductions(graph, 6), dict(expected))
 
 
 @pytest.mark.parametrize("between", [[], [1]])
@@ -71,7 +71,7 @@ def test_a_ctc_graph_reads_every_spelling_of_every_sentence(between):
             for words, score in scores.items():
                 if may_spell(tuple(labels), words, bool(between)):
                     expected[path, words] = max(expected[path, words], score)
-    agree(transductions(graph, 5), dict(expected))
+    assert_scores_equal(transductions(graph, 5), dict(expected))
 
 
 def may_spell(labels, words, between):
@@ -92,14 +92,14 @@ def test_k2_agrees():
     k2 = pytest.importorskip("k2")
     import torch
 
-    def theirs(fst):
+    def to_k2(fst):
         table = np.stack((fst.source, fst.target, fst.labels, fst.scores.view(np.int32)), axis=1)
         aux = np.where(fst.labels == FINAL, FINAL, 0)
         aux[fst.word_counts > 0] = fst.words
         arcs = torch.from_numpy(table.astype(np.int32))
         return k2.arc_sort(k2.Fsa(arcs, aux_labels=torch.from_numpy(aux.astype(np.int32))))
 
-    lg = k2.connect(k2.compose(theirs(lexicon()), theirs(GRAMMAR)))
+    lg = k2.connect(k2.compose(to_k2(lexicon()), to_k2(GRAMMAR)))
     lg = k2.connect(k2.determinize(lg))
     arcs, words = lg.arcs.values().clone(), lg.aux_labels.values.clone()
     arcs[:, 2][arcs[:, 2] >= 4] = 0
@@ -107,28 +107,29 @@ def test_k2_agrees():
     lg = k2.Fsa(arcs, aux_labels=k2.RaggedTensor(lg.aux_labels.shape, words))
     lg = k2.connect(k2.remove_epsilon(lg))
     written = [tuple(w for w in row if w > 0) for row in lg.aux_labels.tolist()]
-    paths, found = {(0, (), ()): 0.0}, {}
+    paths, complete = {(0, (), ()): 0.0}, {}
     leaving = defaultdict(list)
-    for (source, *arc), said, score in zip(
+    for (source, *arc), output, score in zip(
         lg.arcs.values()[:, :3].tolist(), written, lg.scores.tolist(), strict=True
     ):
-        leaving[source].append((*arc, said, score))
+        leaving[source].append((*arc, output, score))
     for _ in range(6):
         longer = {}
         for (state, read, wrote), total in paths.items():
-            for target, label, said, score in leaving[state]:
+            for target, label, output, score in leaving[state]:
                 ends = label == FINAL
-                key = (read, (*wrote, *said)) if ends else (target, (*read, label), (*wrote, *said))
-                best = found if ends else longer
+                outputs = (*wrote, *output)
+                key = (read, outputs) if ends else (target, (*read, label), outputs)
+                best = complete if ends else longer
                 best[key] = max(best.get(key, -math.inf), total + score)
         paths = longer
-    ours = compose_words(lexicon(), GRAMMAR, 4, 4)
-    agree(transductions(ours, 6), found)
-    assert ours.num_arcs <= lg.num_arcs
-    assert ours.num_states <= lg.shape[0]
+    composed = compose_words(lexicon(), GRAMMAR, 4, 4)
+    assert_scores_equal(transductions(composed, 6), complete)
+    assert composed.num_arcs <= lg.num_arcs
+    assert composed.num_states <= lg.shape[0]
 
 
-def test_lm_scores_are_the_grammars():
+def test_lm_scores_equal_those_of_the_grammar():
     graph = compose_words(lexicon(), GRAMMAR, 4, 4)
     lm = transductions(replace(graph, scores=graph.scores - graph.lm_scores), 7)
     assert lm.keys() == transductions(graph, 7).keys()
@@ -143,9 +144,9 @@ def columns(fst):
 def test_graph_files_round_trip(toy, tmp_path):
     graph = toy.decoding_graph(toy.senones("plain", 2), GRAMMAR)
     (tmp_path / "graph.safetensors").write_bytes(dump_fst(graph))
-    again = load_fst(tmp_path / "graph.safetensors")
+    loaded = load_fst(tmp_path / "graph.safetensors")
     for name, value in columns(graph).items():
-        assert np.array_equal(getattr(again, name), value), name
+        assert np.array_equal(getattr(loaded, name), value), name
 
 
 def test_labels_of_arcs_that_form_a_matrix_are_refused(toy, tmp_path):

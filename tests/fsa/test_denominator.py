@@ -19,29 +19,29 @@ def phones():
 
 
 @pytest.fixture
-def made(toy, phones):
+def denominator_and_graph(toy, phones):
     senones = toy.senones("onset", variants=2)
     return make_denominator(phones, senones), expand_phones_to_pdfs(phones, senones)
 
 
 def weights_of_pdfs(arcs, start, frames):
     """The summed weight of all paths that read each sequence of pdfs."""
-    found = {((), start): 1.0}
+    path_weights = {((), start): 1.0}
     for _ in range(frames):
         longer = {}
-        for (pdfs, state), weight in found.items():
+        for (pdfs, state), weight in path_weights.items():
             for target, pdf, w in arcs.get(state, ()):
                 key = ((*pdfs, pdf), target)
                 longer[key] = longer.get(key, 0) + weight * w
-        found = longer
+        path_weights = longer
     summed = {}
-    for (pdfs, _), weight in found.items():
+    for (pdfs, _), weight in path_weights.items():
         summed[pdfs] = summed.get(pdfs, 0) + weight
     return summed
 
 
-def test_reads_what_the_composed_graph_reads(made):
-    hmm, graph = made
+def test_the_denominator_accepts_what_the_composed_graph_accepts(denominator_and_graph):
+    hmm, graph = denominator_and_graph
     of_hmm, of_graph = {}, {}
     columns = (hmm.source, hmm.target, hmm.pdf[hmm.target], hmm.weight)
     for source, target, pdf, weight in zip(*(x.tolist() for x in columns), strict=True):
@@ -56,22 +56,25 @@ def test_reads_what_the_composed_graph_reads(made):
         )
 
 
-def test_initial_probabilities_are_those_of_a_hundred_frames(made):
-    hmm, graph = made
-    here, total = {0: 1.0}, {}
+def test_initial_probabilities_are_those_of_a_hundred_frames(denominator_and_graph):
+    hmm, graph = denominator_and_graph
+    occupancy, total = {0: 1.0}, {}
     leaving = {}
     for source, score in zip(graph.source.tolist(), graph.scores.tolist(), strict=True):
         leaving[source] = leaving.get(source, 0) + math.exp(score)
     for _ in range(100):
-        for state, share in here.items():
+        for state, share in occupancy.items():
             total[state] = total.get(state, 0) + share / 100
-        there = {}
+        next_states = {}
         for a in range(graph.num_arcs):
             source = int(graph.source[a])
-            if graph.labels[a] != FINAL and source in here:
-                share = here[source] * math.exp(graph.scores[a]) / leaving[source]
-                there[int(graph.target[a])] = there.get(int(graph.target[a]), 0) + share
-        here = {state: share / sum(there.values()) for state, share in there.items()}
+            if graph.labels[a] != FINAL and source in occupancy:
+                share = occupancy[source] * math.exp(graph.scores[a]) / leaving[source]
+                target = int(graph.target[a])
+                next_states[target] = next_states.get(target, 0) + share
+        occupancy = {
+            state: share / sum(next_states.values()) for state, share in next_states.items()
+        }
     assert hmm.initial.tolist() == pytest.approx([total.get(s, 0) for s in range(hmm.num_states)])
     assert hmm.initial.sum() == pytest.approx(1)
     expected = np.zeros(hmm.num_states)
@@ -80,8 +83,8 @@ def test_initial_probabilities_are_those_of_a_hundred_frames(made):
     assert hmm.begin.tolist() == pytest.approx(expected.tolist())
 
 
-def test_is_read_as_it_was_written(made, tmp_path):
-    hmm, _ = made
+def test_a_denominator_is_read_as_it_was_written(denominator_and_graph, tmp_path):
+    hmm, _ = denominator_and_graph
     hmm.save(tmp_path / "den")
     read = Denominator.load(tmp_path / "den")
     for name in ("source", "target", "weight", "pdf", "initial"):
@@ -89,15 +92,15 @@ def test_is_read_as_it_was_written(made, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "changes",
     [
         {"source": 7}, {"target": -1}, {"target": 10_000}, {"weight": 0.0}, {"initial": -1.0},
         {"pdf": -1},
     ],
 )  # fmt: skip
-def test_damaged_files_are_refused(made, tmp_path, wrong):
-    hmm, _ = made
-    for name, value in wrong.items():
+def test_damaged_files_are_refused(denominator_and_graph, tmp_path, changes):
+    hmm, _ = denominator_and_graph
+    for name, value in changes.items():
         column = getattr(hmm, name).copy()
         column[0] = value
         replace(hmm, **{name: column}).save(tmp_path / "den")
@@ -108,8 +111,8 @@ def test_damaged_files_are_refused(made, tmp_path, wrong):
         Denominator.load(tmp_path / "den")
 
 
-def test_every_phone_sequence_of_the_data_is_possible(made, toy):
-    hmm, _ = made
+def test_every_phone_sequence_of_the_data_is_possible(denominator_and_graph, toy):
+    hmm, _ = denominator_and_graph
     arcs = {}
     columns = (hmm.source, hmm.target, hmm.pdf[hmm.target], hmm.weight)
     for source, target, pdf, weight in zip(*(x.tolist() for x in columns), strict=True):

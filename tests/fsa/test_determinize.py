@@ -1,4 +1,4 @@
-"""Determinization against all paths, and what it promises about scores and words."""
+"""Determinization keeps all paths and emits scores and words as early as possible."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,44 +7,46 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tests.fsa.transducers import agree, transducers, transductions
+from tests.fsa.transducers import assert_scores_equal, transducers, transductions
 from toolkit.fsa.determinize import DeterminizationError, determinize
 from toolkit.fsa.fst import FINAL, connect, fst_from_arcs
 
 
-def written(fst):
+def words_by_arc(fst):
     return [w.tolist() for w in np.split(fst.words, fst.splits[1:-1])]
 
 
 @settings(deadline=None, max_examples=300)
 @given(fst=transducers(labels=(0, 1, 2), arcs=12))
-def test_a_deterministic_transducer_does_the_same(fst):
+def test_a_deterministic_transducer_has_the_same_transductions(fst):
     trimmed = connect(fst)
     if not trimmed.num_arcs:
         return
-    once = determinize(trimmed)
-    agree(transductions(once, 7), transductions(fst, 7))
-    pairs = Counter(zip(once.source.tolist(), once.labels.tolist(), strict=True))
+    deterministic = determinize(trimmed)
+    assert_scores_equal(transductions(deterministic, 7), transductions(fst, 7))
+    pairs = Counter(zip(deterministic.source.tolist(), deterministic.labels.tolist(), strict=True))
     assert all(count == 1 for (_, label), count in pairs.items() if label != FINAL)
-    assert connect(once).num_arcs == once.num_arcs
-    again = determinize(once)
-    assert again.num_states <= once.num_states
-    agree(transductions(again, 7), transductions(fst, 7))
+    assert connect(deterministic).num_arcs == deterministic.num_arcs
+    redeterminized = determinize(deterministic)
+    assert redeterminized.num_states <= deterministic.num_states
+    assert_scores_equal(transductions(redeterminized, 7), transductions(fst, 7))
 
 
 @settings(deadline=None, max_examples=100)
 @given(fst=transducers(labels=(1, 2), arcs=12))
 def test_lm_scores_are_those_of_the_paths_kept(fst):
-    """LM scores that follow from the scores arc by arc: so they do path by path."""
+    """LM scores that are a function of the scores on each arc remain so on each path."""
     trimmed = connect(fst)
     if not trimmed.num_arcs:
         return
     # As many different paths as there may be, no two of them equally good.
     scores = -(2.0 ** -np.arange(trimmed.num_arcs)).astype(np.float32)
-    told = determinize(replace(trimmed, scores=scores, lm_scores=scores / 2 - 1))
-    halves = transductions(replace(told, scores=told.scores / 2 - told.lm_scores), 7)
+    determinized = determinize(replace(trimmed, scores=scores, lm_scores=scores / 2 - 1))
+    halves = transductions(
+        replace(determinized, scores=determinized.scores / 2 - determinized.lm_scores), 7
+    )
     # Every arc of the original counts 1, the one to the final state too.
-    agree(halves, {pair: len(pair[0]) + 1.0 for pair in halves})
+    assert_scores_equal(halves, {pair: len(pair[0]) + 1.0 for pair in halves})
 
 
 def test_scores_and_words_come_as_early_as_they_are_decided():
@@ -52,8 +54,8 @@ def test_scores_and_words_come_as_early_as_they_are_decided():
     arcs = [(0, 1, 1, 0, 0.0), (1, 2, 2, 7, -1.0), (0, 3, 1, 0, 0.0), (3, 2, 3, 8, -3.0)]
     arcs += [(0, 4, 4, 9, 0.0), (4, 2, 5, 0, -2.0), (0, 5, 4, 9, -1.5), (5, 2, 6, 0, -2.0)]
     fst = determinize(fst_from_arcs(arcs, [2]))
-    told = zip(fst.labels.tolist(), written(fst), fst.scores.tolist(), strict=True)
-    assert sorted(told) == [
+    labelled_arcs = zip(fst.labels.tolist(), words_by_arc(fst), fst.scores.tolist(), strict=True)
+    assert sorted(labelled_arcs) == [
         (-1, [], 0.0),
         (1, [], 0.0),
         (2, [7], -1.0),
@@ -64,8 +66,8 @@ def test_scores_and_words_come_as_early_as_they_are_decided():
     ]
 
 
-def test_words_of_the_past_do_not_multiply_the_states_of_the_future():
-    """Each of 50 words leads to the same long sequence: once in the result."""
+def test_pending_words_do_not_multiply_later_states():
+    """Each of 50 words leads to the same long sequence; the result has it once."""
     arcs = [(0, 1, 10 + k, k + 1, -k / 8) for k in range(50)]
     arcs += [(1 + k, 2 + k, 1, 0, -1.0) for k in range(100)]
     fst = determinize(fst_from_arcs(arcs, [101]))
@@ -75,16 +77,16 @@ def test_words_of_the_past_do_not_multiply_the_states_of_the_future():
 def test_pending_words_are_written_at_the_end():
     arcs = [(0, 1, 1, 5, 0.0), (1, 1, 2, 6, 0.0), (0, 2, 1, 7, 0.0), (2, 3, 3, 8, 0.0)]
     fst = determinize(connect(fst_from_arcs(arcs, [1, 3])))
-    found = transductions(fst, 5)
-    assert found[(1,), (5,)] == 0.0
-    assert found[(1, 3), (7, 8)] == 0.0
-    assert found[(1, 2, 2), (5, 6, 6)] == 0.0
+    scores = transductions(fst, 5)
+    assert scores[(1,), (5,)] == 0.0
+    assert scores[(1, 3), (7, 8)] == 0.0
+    assert scores[(1, 2, 2), (5, 6, 6)] == 0.0
 
 
-@pytest.mark.parametrize("what", ["scores", "words"])
-def test_cycles_without_twins_are_an_error_and_not_an_endless_run(what):
+@pytest.mark.parametrize("differs_in", ["scores", "words"])
+def test_cycles_without_twins_are_an_error_and_not_an_endless_run(differs_in):
     arcs = [(0, 1, 1, 0, 0.0), (0, 2, 1, 0, 0.0), (1, 1, 2, 3, -1.0), (1, 3, 4, 0, 0.0)]
-    arcs += [(2, 2, 2, *((3, -2.0) if what == "scores" else (4, -1.0))), (2, 3, 5, 0, 0.0)]
+    arcs += [(2, 2, 2, *((3, -2.0) if differs_in == "scores" else (4, -1.0))), (2, 3, 5, 0, 0.0)]
     with pytest.raises(DeterminizationError, match="disambiguation symbols"):
         determinize(fst_from_arcs(arcs, [3]))
 

@@ -1,4 +1,4 @@
-"""Both engines against the enumeration of a graph's paths, and against each other."""
+"""Both search engines equal the enumeration of a graph's paths and each other."""
 
 import sys
 
@@ -34,16 +34,19 @@ BEAMS = [
 ]
 
 
-def drawn(seed, frames, labels):
+def random_scores(seed, frames, labels):
     return 3 * torch.randn(frames, labels, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("frames", [1, 4])
 def test_without_a_beam_the_lattice_holds_every_path(random_graph, engine, seed, frames):
-    made = random_graph(seed)
-    graph, scores = load_fst(made.path), drawn(seed, frames, made.labels)
-    expected = {(t, arc) for path in made.paths(frames) for t, arc in enumerate(path)}
+    reference_graph = random_graph(seed)
+    graph, scores = (
+        load_fst(reference_graph.path),
+        random_scores(seed, frames, reference_graph.labels),
+    )
+    expected = {(t, arc) for path in reference_graph.paths(frames) for t, arc in enumerate(path)}
     lattice = search_lattice(scores, graph, WIDE)
     if not expected:
         assert lattice is None
@@ -61,31 +64,31 @@ def test_without_a_beam_the_lattice_holds_every_path(random_graph, engine, seed,
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_best_path_is_that_of_enumeration(random_graph, engine, seed):
-    made = random_graph(seed)
-    graph, scores = load_fst(made.path), drawn(seed, 5, made.labels)
-    best = max(made.score(path, scores) for path in made.paths(5))
-    [found] = search_best_paths([scores], [graph], WIDE)
-    assert found.score == pytest.approx(best, abs=1e-4)
-    again = best_path(search_lattice(scores, graph, WIDE))
-    assert again.score == pytest.approx(best, abs=1e-4)
-    assert (found.words, found.word_frames) == (again.words, again.word_frames)
-    assert found.pdfs.tolist() == again.pdfs.tolist()
+def test_the_best_path_equals_enumeration(random_graph, engine, seed):
+    reference_graph = random_graph(seed)
+    graph, scores = load_fst(reference_graph.path), random_scores(seed, 5, reference_graph.labels)
+    best = max(reference_graph.score(path, scores) for path in reference_graph.paths(5))
+    [searched] = search_best_paths([scores], [graph], WIDE)
+    assert searched.score == pytest.approx(best, abs=1e-4)
+    from_lattice = best_path(search_lattice(scores, graph, WIDE))
+    assert from_lattice.score == pytest.approx(best, abs=1e-4)
+    assert (searched.words, searched.word_frames) == (from_lattice.words, from_lattice.word_frames)
+    assert searched.pdfs.tolist() == from_lattice.pdfs.tolist()
 
 
 def test_several_utterances_are_each_searched_in_their_graph(random_graph, engine):
-    made = [random_graph(seed) for seed in range(3)]
-    graphs = [load_fst(x.path) for x in made]
-    scores = [drawn(n, 7 - n, made[n].labels) for n in range(3)]
-    together = search_best_paths(scores, graphs, WIDE)
-    for n, path in enumerate(together):
-        [alone] = search_best_paths([scores[n]], [graphs[n]], WIDE)
-        assert (path.score, path.words) == (pytest.approx(alone.score, abs=1e-5), alone.words)
-        assert path.pdfs.tolist() == alone.pdfs.tolist()
+    reference_graphs = [random_graph(seed) for seed in range(3)]
+    graphs = [load_fst(x.path) for x in reference_graphs]
+    scores = [random_scores(n, 7 - n, reference_graphs[n].labels) for n in range(3)]
+    batch = search_best_paths(scores, graphs, WIDE)
+    for n, path in enumerate(batch):
+        [single] = search_best_paths([scores[n]], [graphs[n]], WIDE)
+        assert (path.score, path.words) == (pytest.approx(single.score, abs=1e-5), single.words)
+        assert path.pdfs.tolist() == single.pdfs.tolist()
 
 
-def test_no_path_to_the_end_is_none(engine):
-    """One word of three frames: two do not suffice, nor do four."""
+def test_a_search_without_a_final_state_gives_no_lattice(engine):
+    """The word has three frames: other lengths have no path."""
     graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 2, 0, 0.0), (2, 3, 1, 0, 0.0)], [3])
     for frames in (1, 2, 3, 4):
         scores = torch.zeros(frames, 2)
@@ -107,8 +110,8 @@ def test_a_graph_without_arcs_has_no_paths(engine):
 
 
 @pytest.mark.parametrize("frames", [3, 19, 20, 21, 40, 45])
-def test_a_search_that_dies_early_ends_as_none(engine, frames):
-    """Two frames suffice for the whole graph: the levels after them are empty."""
+def test_a_search_that_loses_all_states_gives_no_lattice(engine, frames):
+    """The graph has two frames: no state is active after them."""
     graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 1, 0, 0.0)], [2])
     assert search_lattice(torch.zeros(frames, 1), graph, WIDE) is None
 
@@ -120,22 +123,22 @@ def test_both_engines_keep_the_same_arcs(language, graph, beam, seconds):
     for seed in range(3):
         scores = language.sentence(seed, seconds).scores * 0.3
         with searching_with("native"):
-            ours = search_lattice(scores, graph, beam)
+            native_lattice = search_lattice(scores, graph, beam)
             [path] = search_best_paths([scores], [graph], beam)
         with searching_with("k2"):
-            theirs = search_lattice(scores, graph, beam)
-        mine, other = arcs(ours), arcs(theirs)
+            k2_lattice = search_lattice(scores, graph, beam)
+        native_arcs, k2_arcs = arcs(native_lattice), arcs(k2_lattice)
         # Both add in float32, in another order: arcs at the edge of a beam may differ.
-        assert len(mine.keys() ^ other.keys()) <= 0.002 * len(other)
-        both = mine.keys() & other.keys()
-        assert max(abs(mine[place] - other[place]) for place in both) < 1e-4
-        assert best_path(ours).words == best_path(theirs).words == path.words
-        assert best_path(ours).pdfs.tolist() == best_path(theirs).pdfs.tolist()
+        assert len(native_arcs.keys() ^ k2_arcs.keys()) <= 0.002 * len(k2_arcs)
+        common_arcs = native_arcs.keys() & k2_arcs.keys()
+        assert max(abs(native_arcs[place] - k2_arcs[place]) for place in common_arcs) < 1e-4
+        assert best_path(native_lattice).words == best_path(k2_lattice).words == path.words
+        assert best_path(native_lattice).pdfs.tolist() == best_path(k2_lattice).pdfs.tolist()
 
 
 @pytest.mark.parametrize("beam", BEAMS, ids=str)
 def test_a_frame_keeps_all_arcs_into_states_within_the_beam(language, graph, beam):
-    """But those that are further than the output beam behind the best one into their state."""
+    """Arcs that lie further than the output beam behind the best into their state may go."""
     arrays, limits = graph_arrays(graph), (beam.search, beam.min_active, beam.max_active)
     rows = rows_of(language.sentence(0, 1.0).scores * 0.3)
     place = np.full(graph.num_states, -1, np.int32)
@@ -145,24 +148,24 @@ def test_a_frame_keeps_all_arcs_into_states_within_the_beam(language, graph, bea
         states, forward = trellis.state[begin:end], trellis.forward[begin:end]
         left = len(rows) - 1 - t
         trellis = advance_frame(trellis, arrays, row, left, limits, beam.output, place)
-        found = slice(*trellis.arcs_at[t : t + 2])
-        source, arc = trellis.source[found], trellis.arc[found]
+        frame_arcs = slice(*trellis.arcs_at[t : t + 2])
+        source, arc = trellis.source[frame_arcs], trellis.arc[frame_arcs]
         assert (place == -1).all()
 
-        every = np.concatenate([np.arange(*graph.first[state : state + 2]) for state in states])
+        leaving = np.concatenate([np.arange(*graph.first[state : state + 2]) for state in states])
         origin = np.repeat(np.arange(len(states)), np.diff(graph.first)[states])
-        emits = graph.labels[every] > 0
-        every, origin = every[emits], origin[emits]
-        score = graph.scores[every] + row[graph.labels[every] - 1]
+        emits = graph.labels[leaving] > 0
+        leaving, origin = leaving[emits], origin[emits]
+        score = graph.scores[leaving] + row[graph.labels[leaving] - 1]
         total = forward[origin] + score
         cutoff = total.max() - trellis.beam[t + 1] * 1.25 ** max(0, FINAL_FRAMES - left)
         best = np.full(graph.num_states, -np.inf)
-        np.maximum.at(best, graph.target[every], total)
-        behind = best[graph.target[every]] - total
-        kept = (best[graph.target[every]] > cutoff) & (behind <= beam.output)
-        pairs = set(zip(origin[kept], every[kept], strict=True))
+        np.maximum.at(best, graph.target[leaving], total)
+        behind = best[graph.target[leaving]] - total
+        within_beam = (best[graph.target[leaving]] > cutoff) & (behind <= beam.output)
+        pairs = set(zip(origin[within_beam], leaving[within_beam], strict=True))
         assert pairs <= set(zip(source, arc, strict=True))
-        below += int((kept & (total <= cutoff)).sum())
+        below += int((within_beam & (total <= cutoff)).sum())
     assert below
 
 

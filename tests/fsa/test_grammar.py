@@ -1,4 +1,4 @@
-"""G against the definition of back-off, by enumeration, and against kaldilm."""
+"""G equals the definition of back-off, by enumeration, and agrees with kaldilm."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.fsa.transducers import agree, silent, transductions
+from tests.fsa.transducers import assert_scores_equal, transductions, without_labels
 from toolkit.fsa.fst import FINAL
 from toolkit.fsa.grammar import GrammarError, grammar_acceptor
 from toolkit.fsa.remove_epsilon import remove_epsilon
@@ -62,20 +62,20 @@ def files(tmp_path):
 
 
 def ngrams():
-    found, level = {}, 0
+    scores_by_ngram, level = {}, 0
     for line in ARPA.splitlines():
         if line.startswith("\\") and "-grams" in line:
             level = int(line[1])
         elif level and line and not line.startswith("\\"):
             fields = line.split()
             backoff = float(fields[level + 1]) if len(fields) > level + 1 else 0.0
-            found[tuple(fields[1 : level + 1])] = (float(fields[0]), backoff)
-    return found
+            scores_by_ngram[tuple(fields[1 : level + 1])] = (float(fields[0]), backoff)
+    return scores_by_ngram
 
 
 def best_scores(listed, memory, length):
-    """By enumeration: every listed n-gram may be used, and backed off from, at any place."""
-    listed = {gram: told for gram, told in listed.items() if "D" not in gram}
+    """The best score of every string, by enumeration of n-grams and back-offs at each word."""
+    listed = {gram: entry for gram, entry in listed.items() if "D" not in gram}
 
     def state(history):
         history = history[-memory:]
@@ -101,33 +101,33 @@ def best_scores(listed, memory, length):
                 longer = {}
                 for history, total in paths.items():
                     for gram, score in ways(history, word):
-                        after = state(gram)
-                        longer[after] = max(longer.get(after, -math.inf), total + score)
+                        next_state = state(gram)
+                        longer[next_state] = max(longer.get(next_state, -math.inf), total + score)
                 paths = longer
             best[words] = max(paths.values()) * math.log(10)
     return best
 
 
 def scored(fst, length):
-    """The best score of every string of so many words, back-off arcs reading nothing."""
-    plain = remove_epsilon(replace(fst, labels=np.where(fst.labels == 5, 0, fst.labels)))
-    found = transductions(plain, length + 1)
-    assert all(read == wrote for read, wrote in found)
-    return {read: score for (read, _), score in found.items()}
+    """The best score of every string of up to `length` words; back-off arcs are epsilons."""
+    epsilon_free = remove_epsilon(replace(fst, labels=np.where(fst.labels == 5, 0, fst.labels)))
+    scores = transductions(epsilon_free, length + 1)
+    assert all(read == wrote for read, wrote in scores)
+    return {read: score for (read, _), score in scores.items()}
 
 
 def test_a_model_in_the_other_case_is_refused(files):
     arpa, table = files
     listed = SymbolTable.read(table)
-    other = SymbolTable.of(w if w.startswith(("<", "#")) else w.swapcase() for w in listed)
+    swapped_case = SymbolTable.of(w if w.startswith(("<", "#")) else w.swapcase() for w in listed)
     with pytest.raises(GrammarError, match=r"none of its words.*spell words alike"):
-        grammar_acceptor(arpa, other)
+        grammar_acceptor(arpa, swapped_case)
 
 
 def test_a_grammar_scores_words_as_the_model_defines(files):
     fst = grammar_acceptor(*files)
-    found = {words: s for words, s in scored(fst, 4).items() if 4 not in words}
-    agree(found, best_scores(ngrams(), 2, 4))
+    scores = {words: s for words, s in scored(fst, 4).items() if 4 not in words}
+    assert_scores_equal(scores, best_scores(ngrams(), 2, 4))
 
 
 def test_higher_orders_and_pruned_models(files):
@@ -142,15 +142,15 @@ def test_higher_orders_and_pruned_models(files):
         listed = {}
         for k, level in enumerate(lm.levels):
             names = [tuple(lm.vocabulary[i] for i in row) for row in words_of_ngrams(lm, k)]
-            told = zip(level.logprob.tolist(), level.backoff.tolist(), strict=True)
-            listed |= dict(zip(names, told, strict=True))
-        found = {
+            entries = zip(level.logprob.tolist(), level.backoff.tolist(), strict=True)
+            listed |= dict(zip(names, entries, strict=True))
+        scores = {
             words: s for words, s in scored(grammar_acceptor(*files), 5).items() if 4 not in words
         }
-        agree(found, best_scores(listed, 4, 5))
+        assert_scores_equal(scores, best_scores(listed, 4, 5))
 
 
-def test_contexts_that_nothing_follows_are_passed_over(files):
+def test_contexts_without_successors_are_skipped(files):
     fst = grammar_acceptor(*files)
     for state in range(fst.num_states - 1):
         leaving = fst.labels[fst.source == state].tolist()
@@ -160,15 +160,15 @@ def test_contexts_that_nothing_follows_are_passed_over(files):
 
 
 def kaldilm(arpa, words):
-    """The arcs and final states that kaldilm writes, in fields."""
+    """The fields of the arcs and final states that kaldilm writes."""
     command = [sys.executable, "-m", "kaldilm", f"--read-symbol-table={words}"]
     command += ["--disambig-symbol=#0", str(arpa)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [line.split() for line in done.stdout.splitlines() if line]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [line.split() for line in result.stdout.splitlines() if line]
 
 
 def kaldilm_scores(lines, sentences):
-    """The best score of sentences through kaldilm's arcs, `#0` read freely."""
+    """The best score of sentences through kaldilm's arcs; `#0` is an epsilon."""
     arcs, finals = {}, {}
     for fields in lines:
         if len(fields) <= 2:
@@ -183,15 +183,15 @@ def kaldilm_scores(lines, sentences):
             waiting = list(states.items())
             while waiting:
                 state, score = waiting.pop()
-                for after, weight in arcs.get((state, 5), []):
-                    if score + weight > states.get(after, -math.inf):
-                        states[after] = score + weight
-                        waiting.append((after, score + weight))
+                for target, weight in arcs.get((state, 5), []):
+                    if score + weight > states.get(target, -math.inf):
+                        states[target] = score + weight
+                        waiting.append((target, score + weight))
             if word is not None:
                 longer = {}
                 for state, score in states.items():
-                    for after, weight in arcs.get((state, word), []):
-                        longer[after] = max(longer.get(after, -math.inf), score + weight)
+                    for target, weight in arcs.get((state, word), []):
+                        longer[target] = max(longer.get(target, -math.inf), score + weight)
                 states = longer
         ends = [score + finals[state] for state, score in states.items() if state in finals]
         scores.append(max(ends, default=-math.inf))
@@ -206,19 +206,22 @@ def test_kaldilm_agrees(files, source):
     if source == "estimated":
         text = [[NAMES[w] for w in rng.integers(1, 4, n)] for n in rng.integers(1, 6, 30)]
         write_arpa(estimate(text, {"A", "B", "C"}, order=3)[0], arpa)
-    found = scored(grammar_acceptor(arpa, words), 4)
-    sentences = [words for words in found if 4 not in words]
-    theirs = kaldilm_scores(kaldilm(arpa, words), sentences)
-    agree(dict(zip(sentences, theirs, strict=True)), {words: found[words] for words in sentences})
+    scores = scored(grammar_acceptor(arpa, words), 4)
+    sentences = [words for words in scores if 4 not in words]
+    reference_scores = kaldilm_scores(kaldilm(arpa, words), sentences)
+    assert_scores_equal(
+        dict(zip(sentences, reference_scores, strict=True)),
+        {words: scores[words] for words in sentences},
+    )
     assert len(sentences) == sum(3**n for n in range(5))
 
 
 def test_scores_go_with_words_through_epsilon_removal(files):
-    """As a check of the check: back-off symbols left in, every string is read all the same."""
+    """With back-off symbols kept, every string has the same score."""
     fst = grammar_acceptor(*files)
-    with_symbols = silent(transductions(fst, 9), 5)
+    with_symbols = without_labels(transductions(fst, 9), 5)
     short = {read: s for (read, _), s in with_symbols.items() if len(read) <= 2}
-    agree(short, {words: s for words, s in scored(fst, 2).items()})
+    assert_scores_equal(short, {words: s for words, s in scored(fst, 2).items()})
 
 
 def test_broken_arpa_is_reported(tmp_path):

@@ -1,4 +1,4 @@
-"""Graphs and search against exhaustive enumeration on a language of two phones and three words."""
+"""Graphs and search equal exhaustive enumeration on a language of three words."""
 
 import itertools
 import math
@@ -42,8 +42,8 @@ BIGRAM = {("<s>", "A"): -0.3, ("A", "B"): -0.2, ("B", "AB"): -0.7, ("AB", "</s>"
 
 def align(toy, hmms, scores: list[torch.Tensor], transcripts: list[list[int]]):
     graphs = [toy.training_graph(hmms, words) for words in transcripts]
-    wanted = [x[:, g.pdfs] for x, g in zip(scores, graphs, strict=True)]
-    return force_align(wanted, graphs, hmms, AlignConfig())
+    pdf_scores = [x[:, g.pdfs] for x, g in zip(scores, graphs, strict=True)]
+    return force_align(pdf_scores, graphs, hmms, AlignConfig())
 
 
 @pytest.mark.parametrize("variants", [1, 2, 4])
@@ -53,24 +53,24 @@ def test_alignment_equals_exhaustive_search(toy, form, seed, variants):
     hmms = toy.senones(form, variants)
     words = [2, 3]
     scores = torch.randn(8, hmms.num_pdfs, generator=torch.Generator().manual_seed(seed)) * 3
-    [found] = align(toy, hmms, [scores], [words])
+    [alignment] = align(toy, hmms, [scores], [words])
     paths = torch.tensor(sorted(toy.sentence_paths(hmms, words, 8)))
     best = float(scores[torch.arange(8), paths].sum(1).max())
-    assert found.score * 8 == pytest.approx(best, abs=1e-3)
-    assert float(scores[range(8), found.pdfs.long()].sum()) == pytest.approx(best, abs=1e-3)
-    assert found.words == words
+    assert alignment.score * 8 == pytest.approx(best, abs=1e-3)
+    assert float(scores[range(8), alignment.pdfs.long()].sum()) == pytest.approx(best, abs=1e-3)
+    assert alignment.words == words
     # The states read off the path say the same as its pdfs, and so do phones and their frames.
-    assert torch.equal(hmms.pdfs(found.states.long()), found.pdfs.long())
+    assert torch.equal(hmms.pdfs(alignment.states.long()), alignment.pdfs.long())
     assert (
-        found.phone_frames
-        == hmms.topology.phone_starts(found.states.long()).nonzero()[:, 0].tolist()
+        alignment.phone_frames
+        == hmms.topology.phone_starts(alignment.states.long()).nonzero()[:, 0].tolist()
     )
-    spoken = [found.phones[i] for i in found.word_phones]
+    spoken = [alignment.phones[i] for i in alignment.word_phones]
     for word, phone in zip(words, spoken, strict=True):
         assert phone in {first for first, *_ in toy.lexicon[word]}
 
 
-def test_alignment_of_too_few_frames_finds_nothing(toy):
+def test_too_few_frames_give_no_alignment(toy):
     hmms = toy.senones()
     graph = toy.training_graph(hmms, [1])
     assert align(toy, hmms, [torch.zeros(3, hmms.num_pdfs)], [[1]]) == [None]
@@ -78,20 +78,20 @@ def test_alignment_of_too_few_frames_finds_nothing(toy):
     assert align(toy, hmms, [torch.zeros(4, hmms.num_pdfs)], [[1]]) != [None]
 
 
-def test_a_batch_aligns_as_its_utterances_do(toy):
+def test_batch_alignments_equal_single_ones(toy):
     hmms = toy.senones()
     transcripts = [[2, 3], [1], [1, 1, 1], [3]]
     generator = torch.Generator().manual_seed(4)
     scores = [torch.randn(n, hmms.num_pdfs, generator=generator) for n in (9, 15, 6, 0)]
     batch = align(toy, hmms, scores, transcripts)
-    alone = [
+    singles = [
         align(toy, hmms, [x], [words])[0] for x, words in zip(scores, transcripts, strict=True)
     ]
     assert [b is None for b in batch] == [False, False, True, True]  # 6 frames for 12 states
-    for one, other in zip(batch[:2], alone[:2], strict=True):
-        assert torch.equal(one.pdfs, other.pdfs)
-        assert (one.words, one.word_frames) == (other.words, other.word_frames)
-        assert one.score == pytest.approx(other.score, abs=1e-5)
+    for batched, single in zip(batch[:2], singles[:2], strict=True):
+        assert torch.equal(batched.pdfs, single.pdfs)
+        assert (batched.words, batched.word_frames) == (single.words, single.word_frames)
+        assert batched.score == pytest.approx(single.score, abs=1e-5)
 
 
 @pytest.fixture
@@ -157,12 +157,12 @@ def test_reweighting_a_lattice_equals_searching_with_those_weights(toy, grammar,
     graph = toy.decoding_graph(hmms, grammar)
     scores = torch.randn(6, hmms.num_pdfs, generator=torch.Generator().manual_seed(7)) * 3
     lattice = search_lattice(scores, graph, WIDE)
-    before = lattice.scores.copy()
-    found = ScoredLattice.of(lattice, scores, 1.0).best_path(weights)
+    original_scores = lattice.scores.copy()
+    hypothesis = ScoredLattice.of(lattice, scores, 1.0).best_path(weights)
     score, words = exhaustive(toy, hmms, scores, weights)
-    assert found.score == pytest.approx(score, abs=1e-3)
-    assert found.words == words == ScoredLattice.of(lattice, scores, 1.0).best_words(weights)
-    assert (lattice.scores == before).all()
+    assert hypothesis.score == pytest.approx(score, abs=1e-3)
+    assert hypothesis.words == words == ScoredLattice.of(lattice, scores, 1.0).best_words(weights)
+    assert (lattice.scores == original_scores).all()
 
 
 def test_a_beam_that_loses_every_complete_path_gives_no_lattice(toy, grammar):
@@ -182,20 +182,20 @@ def test_lattice_scores_are_acoustic_plus_graph(toy, grammar):
     lattice = search_lattice(scores, toy.decoding_graph(hmms, grammar), WIDE)
     silent = search_lattice(torch.zeros_like(scores), toy.decoding_graph(hmms, grammar), WIDE)
     graph_scores = lattice.scores - acoustic_scores(lattice, scores)
-    known = set(round(s, 3) for s in silent.scores.tolist())
-    assert set(round(s, 3) for s in graph_scores.tolist()) <= known
+    silent_scores = set(round(s, 3) for s in silent.scores.tolist())
+    assert set(round(s, 3) for s in graph_scores.tolist()) <= silent_scores
 
 
 def test_graph_files_round_trip(toy, grammar, tmp_path):
     graph = toy.decoding_graph(toy.senones(), grammar)
     (tmp_path / "graph.safetensors").write_bytes(dump_fst(graph))
-    again = load_fst(tmp_path / "graph.safetensors")
+    loaded = load_fst(tmp_path / "graph.safetensors")
     for name in ("source", "target", "labels", "scores", "splits", "words", "lm_scores"):
-        assert getattr(again, name).tolist() == getattr(graph, name).tolist()
+        assert getattr(loaded, name).tolist() == getattr(graph, name).tolist()
     hmms = toy.senones()
     scores = torch.randn(6, hmms.num_pdfs, generator=torch.Generator().manual_seed(1))
-    found = best_path(search_lattice(scores, again, WIDE))
-    assert found.score == best_path(search_lattice(scores, graph, WIDE)).score
+    hypothesis = best_path(search_lattice(scores, loaded, WIDE))
+    assert hypothesis.score == best_path(search_lattice(scores, graph, WIDE)).score
 
 
 def test_a_graph_of_another_model_is_refused(toy, grammar):

@@ -1,4 +1,4 @@
-"""Graphs accept the pdf sequences of their transcripts and no others, in training as decoding."""
+"""Training and decoding graphs accept exactly the pdf sequences of their transcripts."""
 
 import itertools
 import math
@@ -20,14 +20,14 @@ FORMS = ("plain", "onset", "kaldi")
 
 
 def paths(graph, frames):
-    """(labels, output labels, scores, LM scores) of every path of so many frames."""
+    """(labels, output labels, scores, LM scores) of every path of `frames` frames."""
     outgoing = {}
     words = [w.tolist() for w in np.split(graph.words, graph.splits[1:-1])]
     lm_scores = [0.0] * len(words) if graph.lm_scores is None else graph.lm_scores.tolist()
     arcs = zip(graph.source.tolist(), graph.target.tolist(), graph.labels.tolist(), strict=True)
-    rest = zip(words, graph.scores.tolist(), lm_scores, strict=True)
-    for (source, *arc), told in zip(arcs, rest, strict=True):
-        outgoing.setdefault(source, []).append((*arc, *told))
+    annotations = zip(words, graph.scores.tolist(), lm_scores, strict=True)
+    for (source, *arc), annotation in zip(arcs, annotations, strict=True):
+        outgoing.setdefault(source, []).append((*arc, *annotation))
     open_paths = [(0, (), (), 0.0, 0.0)]
     for _ in range(frames):
         open_paths = [
@@ -113,9 +113,9 @@ def test_an_open_end_aligns_the_beginning_of_a_transcript(toy, form):
             float(scores[range(frames), [columns[pdf] for pdf in read]].sum())
             for read in read_by_training(toy.transcript(hmms, [2, 3], open_end=True), frames)
         )
-        (found,) = force_align([scores], [graph], hmms, AlignConfig())
-        assert found.score * frames == pytest.approx(best, abs=1e-3)
-        assert [2, 3][: len(found.words)] == found.words
+        (alignment,) = force_align([scores], [graph], hmms, AlignConfig())
+        assert alignment.score * frames == pytest.approx(best, abs=1e-3)
+        assert [2, 3][: len(alignment.words)] == alignment.words
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -125,14 +125,14 @@ def test_phones_and_words_are_written_in_the_frames_in_which_they_begin(toy, for
         pdfs = torch.tensor([x - 1 for x in read])
         phones, words = zip(*map(unpack_label, wrote), strict=True)
         assert [word for word in words if word] == [2, 1]
-        heard = [int(p) for p in hmms.phone_of_pdf[pdfs]]
-        assert [phone for phone, _ in itertools.groupby(heard)] == [
+        phones_read = [int(p) for p in hmms.phone_of_pdf[pdfs]]
+        assert [phone for phone, _ in itertools.groupby(phones_read)] == [
             phone for phone, _ in itertools.groupby(phones)
         ]
 
 
 def test_lm_scores_stay_with_their_words(toy):
-    """Of every path of a weighted grammar: the score less the silences' is the LM's."""
+    """The score of each path, minus that of its silences, is its LM score."""
     arcs = [(0, 1, 1, 1, -0.5), (0, 1, 2, 2, -1.5), (1, 2, 3, 3, -2.0), (1, 2, 2, 2, -3.0)]
     arcs += [(0, 2, 3, 3, -0.25), (2, 0, 4, 0, -0.7)]  # the last is the back-off
     step = {(source, word): (target, score) for source, target, word, _, score in arcs}
@@ -147,15 +147,15 @@ def test_lm_scores_stay_with_their_words(toy):
         return total if state == 2 else None
 
     graph = toy.decoding_graph(toy.senones("plain", 3), fst_from_arcs(arcs, [2]))
-    seen = set()
+    word_sequences = set()
     for _, words, total, lm in paths(graph, 7):
         assert lm == pytest.approx(lm_score(words), abs=1e-4)
         assert total - lm == pytest.approx((len(words) + 1) * math.log(0.5), abs=1e-4)
-        seen.add(words)
+        word_sequences.add(words)
     frames = {1: 4, 2: 2, 3: 2}
-    every = [words for n in (1, 2, 3) for words in itertools.product(frames, repeat=n)]
-    short = {words for words in every if sum(map(frames.get, words)) <= 7}
-    assert seen == {words for words in short if lm_score(words) is not None}
+    candidates = [words for n in (1, 2, 3) for words in itertools.product(frames, repeat=n)]
+    short = {words for words in candidates if sum(map(frames.get, words)) <= 7}
+    assert word_sequences == {words for words in short if lm_score(words) is not None}
 
 
 def test_graphs_have_no_epsilons_and_only_states_that_lead_somewhere(toy):
@@ -169,15 +169,15 @@ def test_graphs_have_no_epsilons_and_only_states_that_lead_somewhere(toy):
         assert connect(graph).num_arcs == graph.num_arcs
 
 
-def test_a_graph_of_nothing_but_silence(toy):
-    """An empty transcript; silence of one state may last any time."""
+def test_an_empty_transcript_reads_silence(toy):
+    """Silence of one state may last any number of frames."""
     hmms = toy.senones()
     graph = toy.transcript(hmms, [])
     assert read_by_training(graph, 3) == [(0, 0, 0)]
 
 
 def test_context_reaches_across_words_and_silences():
-    """B asks whether A is before it."""
+    """The pdf of B depends on whether A precedes it."""
     topology = Topology(("SIL", "A", "B"), ("SIL",), states=1, silence_states=1)
     after_a = Split("left", frozenset({2}), 0.0, 0, Leaf(2, 0), Leaf(3, 0))
     tree = Tree(

@@ -1,4 +1,4 @@
-"""Coding of lattices of random graphs."""
+"""Encoding of lattices of random graphs."""
 
 import lzma
 from dataclasses import replace
@@ -13,7 +13,7 @@ from toolkit.fsa.lattice_store import GraphIndex, LatticeBlock, LatticeError, en
 
 
 class Graph:
-    """Random arcs between `states` states; all lead on to the end in one step."""
+    """A graph with random arcs and a final arc from each state."""
 
     def __init__(self, rng, degrees):
         states = len(degrees) + 1
@@ -40,11 +40,11 @@ class Graph:
         return LatticeArcs(frames, frame, arc)
 
 
-def same(one, other):
-    assert one.frames == other.frames
-    assert one.arc.dtype == other.arc.dtype == np.int32
-    assert np.array_equal(one.frame, other.frame)
-    assert np.array_equal(one.arc, other.arc)
+def assert_same_arcs(decoded, original):
+    assert decoded.frames == original.frames
+    assert decoded.arc.dtype == original.arc.dtype == np.int32
+    assert np.array_equal(decoded.frame, original.frame)
+    assert np.array_equal(decoded.arc, original.arc)
 
 
 @settings(max_examples=60, deadline=None)
@@ -53,13 +53,13 @@ def same(one, other):
     degrees=st.lists(st.integers(1, 12), min_size=1, max_size=9),
     sizes=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8)), min_size=1, max_size=4),
 )
-def test_lattices_come_back_as_they_were(seed, degrees, sizes):
+def test_encoded_lattices_round_trip(seed, degrees, sizes):
     rng = np.random.default_rng(seed)
     graph = Graph(rng, degrees)
     lattices = [graph.lattice(rng, frames, paths) for frames, paths in sizes]
     block = LatticeBlock(encode(lattices, graph.index), len(lattices), graph.index)
     for number in rng.permutation(len(lattices)):  # in any order, each by itself
-        same(block.decode(number), lattices[number])
+        assert_same_arcs(block.decode(number), lattices[number])
 
 
 @pytest.mark.parametrize("fan_out", [256, 257, 300, 70_000])
@@ -76,7 +76,7 @@ def test_states_of_any_out_degree(fan_out):
         lattices.pop()
     block = LatticeBlock(encode(lattices, graph.index), len(lattices), graph.index)
     for number, lattice in enumerate(lattices):
-        same(block.decode(number), lattice)
+        assert_same_arcs(block.decode(number), lattice)
 
 
 def test_a_shard_without_lattices():
@@ -120,7 +120,7 @@ def test_a_lattice_of_another_length_is_refused():
             encode([whole, replace(whole, frames=frames), whole], graph.index)
 
 
-def test_damage_is_noticed():
+def test_damaged_shards_are_an_error():
     rng = np.random.default_rng(4)
     graph = Graph(rng, [5, 4, 3])
     data = encode([graph.lattice(rng, 8, 4)], graph.index)
@@ -141,7 +141,7 @@ def test_damage_is_noticed():
     st.integers(0, 20),
     st.integers(0, 3),
 )
-def test_what_a_checksum_does_not_notice_does_no_harm(seed, codes, frames, missing):
+def test_damage_that_a_checksum_misses_is_an_error_or_a_valid_lattice(seed, codes, frames, missing):
     rng = np.random.default_rng(seed)
     graph = Graph(rng, rng.integers(1, 9, 5))
     numbers = np.array([max(0, len(codes) - missing), frames, 3, *codes], "<u4")
@@ -152,8 +152,8 @@ def test_what_a_checksum_does_not_notice_does_no_harm(seed, codes, frames, missi
         return
     for number in range(2):  # by chance, lattices of this graph
         lattice = block.decode(number)
-        again = LatticeBlock(encode([lattice], graph.index), 1, graph.index)
-        same(again.decode(0), lattice)
+        reencoded = LatticeBlock(encode([lattice], graph.index), 1, graph.index)
+        assert_same_arcs(reencoded.decode(0), lattice)
 
 
 def test_bytes_that_grow_beyond_memory_are_refused():
@@ -164,7 +164,7 @@ def test_bytes_that_grow_beyond_memory_are_refused():
         LatticeBlock(data, 1, graph.index)
 
 
-def test_arcs_take_as_many_bits_as_there_is_to_know():
+def test_arcs_take_as_many_bits_as_their_information():
     rng = np.random.default_rng(5)
     graph = Graph(rng, [1 << 6] * 100)
     lattices = [graph.lattice(rng, 200, 1) for _ in range(50)]
@@ -173,10 +173,10 @@ def test_arcs_take_as_many_bits_as_there_is_to_know():
     assert 6 * arcs / 8 < len(data) < 1.2 * 6 * arcs / 8  # one of 64 arcs drawn at random
 
 
-def test_arcs_of_the_frame_before_take_little():
+def test_repeated_arcs_take_few_bytes():
     rng = np.random.default_rng(5)
     graph = Graph(rng, rng.integers(30, 40, 50))
-    one, *_ = np.flatnonzero(graph.destination[: graph.first[1]] == 0)
+    self_loop, *_ = np.flatnonzero(graph.destination[: graph.first[1]] == 0)
     frame = np.arange(1001, dtype=np.int32)
-    arc = np.append(np.full(1000, one), graph.final_arcs[0]).astype(np.int32)
+    arc = np.append(np.full(1000, self_loop), graph.final_arcs[0]).astype(np.int32)
     assert len(encode([LatticeArcs(1000, frame, arc)], graph.index)) < 200

@@ -1,4 +1,4 @@
-"""Shallow lattices against the enumeration of all paths of a small graph."""
+"""Pruning to a density equals the enumeration of all paths of a small graph."""
 
 import math
 from dataclasses import replace
@@ -16,12 +16,12 @@ FRAMES = 5
 WIDE = Beam(1000.0, 1000.0, 1, 10**6)
 
 
-def drawn_scores(seed, frames=FRAMES):
+def random_scores(seed, frames=FRAMES):
     return 2 * torch.randn(frames, 4, generator=torch.Generator().manual_seed(seed))
 
 
 def losses_of(graph, scores):
-    """(frame, arc) -> how much the best path through it is below the best of all."""
+    """By (frame, arc): the score of the best path minus that of the best path through the arc."""
     best = {}
     for path in graph.paths(len(scores)):
         score = graph.score(path, scores)
@@ -35,39 +35,41 @@ def places(lattice):
     return set(zip(lattice.frame.tolist(), lattice.arc.tolist(), strict=True))
 
 
-def searched(graph, scores, beam=WIDE):
+def full_lattice(graph, scores, beam=WIDE):
     return search_lattice(scores, load_fst(graph.path), beam)
 
 
 @pytest.mark.parametrize("density", [1.0, 2.0, 3.3, 6.0, 100.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_keeps_the_arcs_of_the_best_paths_up_to_the_density(random_graph, seed, density):
-    graph, scores = random_graph(seed), drawn_scores(seed)
+    graph, scores = random_graph(seed), random_scores(seed)
     losses = losses_of(graph, scores)
-    found = prune_to_density(searched(graph, scores), FRAMES, density, beam=500.0)
-    kept = places(found)
+    pruned = prune_to_density(full_lattice(graph, scores), FRAMES, density, beam=500.0)
+    kept_places = places(pruned)
     most = int(density * FRAMES)
     emitting = sorted(loss for (frame, _), loss in losses.items() if frame < FRAMES)
-    assert found.num_emitting <= most
-    assert kept <= set(losses)
-    worst_kept = max(losses[place] for place in kept)
-    best_dropped = min((loss for p, loss in losses.items() if p not in kept), default=math.inf)
+    assert pruned.num_emitting <= most
+    assert kept_places <= set(losses)
+    worst_kept = max(losses[place] for place in kept_places)
+    best_dropped = min(
+        (loss for p, loss in losses.items() if p not in kept_places), default=math.inf
+    )
     assert worst_kept < best_dropped
-    if len(kept) < len(losses):  # one more path would be too much
+    if len(kept_places) < len(losses):  # one more path would be too much
         assert sum(loss <= best_dropped + 1e-5 for loss in emitting) > most
-    assert found.frames == FRAMES
-    assert np.array_equal(np.lexsort((found.arc, found.frame)), np.arange(len(found.arc)))
+    assert pruned.frames == FRAMES
+    assert np.array_equal(np.lexsort((pruned.arc, pruned.frame)), np.arange(len(pruned.arc)))
 
 
 @pytest.mark.parametrize("beam", [0.5, 2.0, 4.0])
-def test_the_beam_bounds_what_the_density_does_not(random_graph, beam):
-    graph, scores = random_graph(1), drawn_scores(1)
+def test_the_beam_limits_arcs_that_the_density_allows(random_graph, beam):
+    graph, scores = random_graph(1), random_scores(1)
     losses = losses_of(graph, scores)
     expected = {place for place, loss in losses.items() if loss < beam}
     assert 0 < len(expected) < len(losses)
     # What a search returns beyond its output beam makes no difference.
     for output in (beam, 30.0):
-        lattice = searched(graph, scores, Beam(1000.0, output, 1, 10**6))
+        lattice = full_lattice(graph, scores, Beam(1000.0, output, 1, 10**6))
         assert places(prune_to_density(lattice, FRAMES, 100.0, beam)) == expected
 
 
@@ -77,5 +79,5 @@ def test_paths_of_equal_score_are_kept_together(random_graph):
     graph.path.write_bytes(dump_fst(graph.fst))
     scores = torch.zeros(FRAMES, 4)
     everything = set(losses_of(graph, scores))
-    found = prune_to_density(searched(graph, scores), FRAMES, 2.0, beam=8.0)
-    assert places(found) == everything  # more than asked for: none is better than another
+    pruned = prune_to_density(full_lattice(graph, scores), FRAMES, 2.0, beam=8.0)
+    assert places(pruned) == everything  # more than asked for: none is better than another

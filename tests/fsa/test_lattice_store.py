@@ -1,4 +1,4 @@
-"""Stored lattices against what was searched."""
+"""Stored lattices equal the searched ones."""
 
 import json
 import pickle
@@ -18,13 +18,12 @@ from toolkit.fsa.forward_backward import pack, total_scores
 from toolkit.fsa.fst import FINAL, dump_fst, load_fst
 from toolkit.fsa.lattice import acoustic_scores, best_arcs, prune_to_density
 from toolkit.fsa.lattice_store import (
+    GraphCodec,
+    GraphInfo,
     LatticeStore,
     LatticeStoreError,
-    ShardHeader,
     graph_digest,
-    graph_index,
-    shard_path,
-    write_shard,
+    write_lattices,
 )
 from toolkit.fsa.search import search_lattice
 from toolkit.storage.digests import digest_bytes
@@ -33,11 +32,11 @@ WIDE = Beam(1000.0, 1000.0, 1, 10**6)
 
 
 class Written:
-    """Two shards of lattices of one graph, and what they were made of."""
+    """Two shards of lattices of one graph, and their scores and arcs."""
 
     def __init__(self, graph, folder, density):
         self.graph, self.folder, self.density = graph, folder, density
-        fsa = load_fst(graph.path)
+        fsa, self.codec = load_fst(graph.path), GraphCodec(graph.path)
         self.scores, self.arcs = {}, {}
         for seed, frames in enumerate((4, 6, 3, 5)):
             scores = torch.randn(frames, 4, generator=torch.Generator().manual_seed(seed))
@@ -46,17 +45,18 @@ class Written:
             self.arcs[f"u{seed}"] = prune_to_density(lattice, frames, density, 500.0)
         shards = (("u0", "u1"), ("u2", "u3"))
         for number, names in enumerate(shards):
-            write_shard(
-                shard_path(folder, number),
+            write_lattices(
+                self.path(number),
                 {name: self.arcs[name] for name in names},
-                graph_index(fsa),
-                graph_digest(graph.path),
-                retried=number,
-                failed=[("bad", "no frames")] if number else [],
+                self.codec,
+                GraphInfo(number, (("bad", "no frames"),) if number else ()),
             )
 
+    def path(self, number):
+        return self.codec.path(self.folder, number)
+
     def store(self):
-        return LatticeStore(self.folder, self.graph.path)
+        return LatticeStore(self.folder, GraphCodec(self.graph.path))
 
 
 @pytest.fixture
@@ -64,42 +64,40 @@ def written(random_graph, tmp_path):
     return Written(random_graph(3), tmp_path / "lattices", density=100.0)
 
 
-def test_with_acoustic_scores_a_whole_lattice_is_the_one_searched(written):
+def test_an_unpruned_lattice_with_acoustic_scores_equals_the_searched_one(written):
     store = written.store()
     assert store.ids == ["u0", "u1", "u2", "u3"]
     for name, scores in written.scores.items():
         lattice = store.load(name)
         paths = {p: written.graph.score(p, scores) for p in written.graph.paths(len(scores))}
-        heard = replace(lattice, scores=lattice.scores + acoustic_scores(lattice, scores))
-        packed = pack([heard], torch.device("cpu"))
+        scored = replace(lattice, scores=lattice.scores + acoustic_scores(lattice, scores))
+        packed = pack([scored], torch.device("cpu"))
         assert float(total_scores(packed, packed.scores)) == pytest.approx(
             float(torch.tensor([*paths.values()]).logsumexp(0)), abs=1e-4
         )
-        best = heard.select_arcs(
-            best_arcs(heard.source, heard.target, heard.scores, heard.num_states)
+        best = scored.select_arcs(
+            best_arcs(scored.source, scored.target, scored.scores, scored.num_states)
         )
         assert float(best.scores.sum()) == pytest.approx(max(paths.values()), abs=1e-4)
-        own = written.graph.fst
+        graph = written.graph.fst
         arcs = list(max(paths, key=paths.get))
-        assert best.labels.tolist() == own.labels[arcs].tolist()
-        assert words_of(best) == [words_of(own)[a] for a in arcs]
+        assert best.labels.tolist() == graph.labels[arcs].tolist()
+        assert words_of(best) == [words_of(graph)[a] for a in arcs]
         assert best.frame.tolist() == [*range(len(scores)), len(scores)]
         assert best.graph_arc.tolist() == arcs
 
 
 @pytest.mark.parametrize("density", [2.0, 4.0])
-def test_every_arc_has_what_the_graph_has(random_graph, tmp_path, density):
+def test_arcs_have_the_labels_words_and_scores_of_the_graph(random_graph, tmp_path, density):
     written = Written(random_graph(4), tmp_path / "lattices", density)
-    store, own = written.store(), written.graph.fst
+    store, graph = written.store(), written.graph.fst
     for name, arcs in written.arcs.items():
         lattice = store.load(name)
-        assert store.arcs(name).arc.tolist() == arcs.arc.tolist()
-        assert store.arcs(name).frame.tolist() == arcs.frame.tolist()
         assert lattice.graph_arc.tolist() == arcs.arc.tolist()
-        assert np.array_equal(lattice.labels, own.labels[arcs.arc])
-        assert np.array_equal(lattice.scores, own.scores[arcs.arc])
-        assert np.array_equal(lattice.lm_scores, own.lm_scores[arcs.arc])
-        words = words_of(own)
+        assert np.array_equal(lattice.labels, graph.labels[arcs.arc])
+        assert np.array_equal(lattice.scores, graph.scores[arcs.arc])
+        assert np.array_equal(lattice.lm_scores, graph.lm_scores[arcs.arc])
+        words = words_of(graph)
         assert words_of(lattice) == [words[a] for a in arcs.arc]
         final = lattice.labels == FINAL
         assert (lattice.frame[final] == arcs.frames).all()
@@ -114,37 +112,36 @@ def test_every_arc_has_what_the_graph_has(random_graph, tmp_path, density):
         assert set(lattice.source.tolist()) == set(range(last))
         assert set(lattice.target.tolist()) == set(range(1, last + 1))
         frames = arcs.frame.tolist()
-        states = list(zip(frames, own.source[arcs.arc].tolist(), strict=True))
+        states = list(zip(frames, graph.source[arcs.arc].tolist(), strict=True))
         sources = lattice.source.tolist()
         assert len(set(zip(sources, states, strict=True))) == len(set(sources)) == len(set(states))
-        entered = [(f + 1, t) for f, t in zip(frames, own.target[arcs.arc].tolist(), strict=True)]
+        entered = [(f + 1, t) for f, t in zip(frames, graph.target[arcs.arc].tolist(), strict=True)]
         by_state = dict(zip(sources, states, strict=True))
         targets = lattice.target[~final].tolist()
         reached = [place for place, ends in zip(entered, final, strict=True) if not ends]
         assert [by_state[t] for t in targets] == reached
 
 
-def test_lattices_have_memory_of_their_own(written):
+def test_changing_a_loaded_lattice_changes_no_other(written):
     store = written.store()
     first = store.load("u1")
     columns = ("source", "target", "labels", "scores", "splits", "words", "lm_scores", "frame")
-    before = [getattr(store.load("u1"), name).copy() for name in columns]
+    original_columns = [getattr(store.load("u1"), name).copy() for name in columns]
     for name in columns:
         getattr(first, name)[:] = 7
     first.graph_arc[:] = 7
-    for name, column in zip(columns, before, strict=True):
+    for name, column in zip(columns, original_columns, strict=True):
         assert np.array_equal(getattr(store.load("u1"), name), column)
         assert np.array_equal(getattr(written.store().load("u1"), name), column)
-    assert np.array_equal(store.arcs("u1").arc, written.arcs["u1"].arc)
 
 
 def test_another_graph_is_refused_and_named(written, random_graph, tmp_path):
-    other = random_graph(8)
+    other_graph = random_graph(8)
     with pytest.raises(LatticeStoreError, match=r"another graph .*graph8\.safetensors"):
-        LatticeStore(written.folder, other.path)
+        LatticeStore(written.folder, GraphCodec(other_graph.path))
     # The same graph with one score changed a little is another one.
-    other = replace(written.graph.fst, scores=written.graph.fst.scores + np.float32(1e-6))
-    written.graph.path.write_bytes(dump_fst(other))
+    changed_graph = replace(written.graph.fst, scores=written.graph.fst.scores + np.float32(1e-6))
+    written.graph.path.write_bytes(dump_fst(changed_graph))
     with pytest.raises(LatticeStoreError, match="make the lattices again"):
         written.store()
 
@@ -154,17 +151,17 @@ def test_the_digest_is_that_of_the_content(written, tmp_path):
     assert graph_digest(written.graph.path) == digest_bytes(content)
 
 
-def test_headers_tell_what_shards_hold(written):
-    facts = ShardHeader.read(shard_path(written.folder, 1))
-    assert facts.ids == ("u2", "u3")
-    assert facts.frames == 8
-    assert facts.arcs == sum(written.arcs[name].num_emitting for name in facts.ids)
-    assert (facts.retried, facts.failed) == (1, (("bad", "no frames"),))
+def test_headers_count_the_lattices_of_their_shards(written):
+    header = written.codec.read_header(written.path(1))
+    assert (header.ids, header.failed, header.lengths) == (("u2", "u3"), ("bad",), (3, 5))
+    arcs = sum(written.arcs[name].num_emitting for name in header.ids)
+    assert header.info == GraphInfo(1, (("bad", "no frames"),), arcs)
+    assert written.store().failed == ["bad"]
 
 
 def test_frames_are_counted_without_reading_lattices(written):
     for number in range(2):
-        path = shard_path(written.folder, number)
+        path = written.path(number)
         content = path.read_bytes()
         end = 8 + int.from_bytes(content[:8], "little")  # of the header
         path.write_bytes(content[:end] + bytes(len(content) - end))
@@ -177,20 +174,20 @@ def test_frames_are_counted_without_reading_lattices(written):
 
 
 def with_header(path, **changes):
-    """Write a shard again with other fields in its header."""
+    """Rewrite a shard with other fields in its header."""
     with safe_open(path, "pt") as file:
-        plain = json.loads(file.metadata()["lattices"])
-    save_file(load_file(path), path, {"lattices": json.dumps(plain | changes)})
+        header = json.loads(file.metadata()["lattices"])
+    save_file(load_file(path), path, {"lattices": json.dumps(header | changes)})
 
 
 def test_counts_that_do_not_fit_are_damage(written):
-    with_header(shard_path(written.folder, 0), lengths=[4, 7])
+    with_header(written.path(0), lengths=[4, 7])
     with pytest.raises(LatticeStoreError, match="lengths do not fit"):
         written.store()
 
 
 def test_shards_of_another_format_are_refused(written):
-    with_header(shard_path(written.folder, 0), format=1)
+    with_header(written.path(0), format=1)
     with pytest.raises(
         LatticeStoreError, match=r"lattices\.000000.*format 1, this version reads 3"
     ):
@@ -202,8 +199,8 @@ def test_missing_damaged_and_foreign_files(written, tmp_path):
         written.store().load("bad")
     (tmp_path / "empty").mkdir()
     with pytest.raises(LatticeStoreError, match="no lattices"):
-        LatticeStore(tmp_path / "empty", written.graph.path)
-    path = shard_path(written.folder, 0)
+        LatticeStore(tmp_path / "empty", written.codec)
+    path = written.path(0)
     content = path.read_bytes()
     store = written.store()
     path.write_bytes(content[:-40] + bytes(40))
@@ -212,12 +209,12 @@ def test_missing_damaged_and_foreign_files(written, tmp_path):
     path.write_bytes(content[:50])
     with pytest.raises(LatticeStoreError, match="damaged"):
         written.store()
-    save_file(load_file(shard_path(written.folder, 1)), path)  # no header
+    save_file(load_file(written.path(1)), path)  # no header
     with pytest.raises(LatticeStoreError, match="damaged"):
         written.store()
 
 
-def test_a_store_travels_to_other_processes(written):
+def test_a_store_is_pickled_for_other_processes(written):
     store = written.store()
     expected = store.load("u3").scores
     copy = pickle.loads(pickle.dumps(store))
@@ -227,13 +224,13 @@ def test_a_store_travels_to_other_processes(written):
 
 def test_few_shards_stay_unpacked(written, monkeypatch):
     for number in range(2, 5):
-        shutil.copy(shard_path(written.folder, 1), shard_path(written.folder, number))
+        shutil.copy(written.path(1), written.path(number))
     monkeypatch.setattr(lattice_store, "BLOCKS", 1)
     store = written.store()
     for name in ("u0", "u2", "u0", "u1", "u2"):
-        assert store.arcs(name).arc.tolist() == written.arcs[name].arc.tolist()
+        assert store.load(name).graph_arc.tolist() == written.arcs[name].arc.tolist()
     for path in written.folder.glob("lattices.*"):
         path.unlink()
-    assert store.arcs("u2").arc.tolist() == written.arcs["u2"].arc.tolist()
+    assert store.load("u2").graph_arc.tolist() == written.arcs["u2"].arc.tolist()
     with pytest.raises(LatticeStoreError, match="damaged"):  # it has to be unpacked again
-        store.arcs("u0")
+        store.load("u0")

@@ -1,4 +1,4 @@
-"""Minimum Bayes risk against expected edit distances by enumeration."""
+"""Minimum Bayes risk equals expected edit distances, by enumeration."""
 
 import math
 from dataclasses import replace
@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fsa.word_lattices import chain, distance, random_lattice, said
+from tests.fsa.word_lattices import chain, distance, random_lattice, word_sequences
 from toolkit.fsa.minimum_bayes_risk import best_path_in_bins, minimum_risk
 from toolkit.fsa.word_lattice import normalise_to_weight, union
 
 
 def posteriors(lattice, scores):
-    total, found = lattice.total(scores), {}
-    for words, score in said(lattice, scores):
-        found[words] = found.get(words, 0.0) + math.exp(score - total)
-    return found
+    total, distribution = lattice.total(scores), {}
+    for words, score in word_sequences(lattice, scores):
+        distribution[words] = distribution.get(words, 0.0) + math.exp(score - total)
+    return distribution
 
 
-def expectation(found, words):
-    return sum(p * distance(words, other) for other, p in found.items())
+def expected_errors(distribution, words):
+    return sum(p * distance(words, hypothesis) for hypothesis, p in distribution.items())
 
 
-def lists(seed, count=4, words=3):
-    """A lattice whose paths meet in the end alone."""
+def random_list(seed, count=4, words=3):
+    """A lattice whose paths share only the start and the end."""
     generator = np.random.default_rng(seed)
     hypotheses = [generator.integers(1, words + 1, generator.integers(1, 5)) for _ in range(count)]
     weights = generator.dirichlet(np.ones(count))
@@ -39,16 +39,16 @@ def lists(seed, count=4, words=3):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_on_lists_the_risk_is_that_of_the_words_and_near_the_least_of_all(seed):
-    lattice = lists(seed, words=2)
+def test_on_lists_the_risk_equals_the_expected_errors_and_is_near_the_minimum(seed):
+    lattice = random_list(seed, words=2)
     scores = lattice.scores(1.0)
-    found, outcome = posteriors(lattice, scores), minimum_risk(lattice, scores)
+    distribution, outcome = posteriors(lattice, scores), minimum_risk(lattice, scores)
     words = tuple(word.word for word in outcome.words)
-    assert outcome.risk == pytest.approx(expectation(found, words), abs=1e-3)
+    assert outcome.risk == pytest.approx(expected_errors(distribution, words), abs=1e-3)
     best = tuple(lattice.best_words(scores))
-    assert outcome.risk <= expectation(found, best) + 1e-3
-    every = [s for n in range(6) for s in product((1, 2), repeat=n)]
-    least = min(expectation(found, s) for s in every)
+    assert outcome.risk <= expected_errors(distribution, best) + 1e-3
+    sequences = [s for n in range(6) for s in product((1, 2), repeat=n)]
+    least = min(expected_errors(distribution, s) for s in sequences)
     assert least - 1e-3 <= outcome.risk <= least + 0.25  # a local optimum
 
 
@@ -57,9 +57,9 @@ def test_on_lists_the_risk_is_that_of_the_words_and_near_the_least_of_all(seed):
 def test_on_lattices_the_risk_is_an_upper_bound_and_falls(seed):
     lattice = random_lattice(seed)
     scores = lattice.scores(0.3)
-    found, outcome = posteriors(lattice, scores), minimum_risk(lattice, scores)
+    distribution, outcome = posteriors(lattice, scores), minimum_risk(lattice, scores)
     words = tuple(word.word for word in outcome.words)
-    assert expectation(found, words) <= outcome.risk + 1e-3
+    assert expected_errors(distribution, words) <= outcome.risk + 1e-3
     # The bins hold every word of every path once, but for those that are in none.
     for candidates in outcome.bins:
         assert sum(c.posterior for c in candidates) == pytest.approx(1.0)
@@ -71,8 +71,8 @@ def test_on_lattices_the_risk_is_an_upper_bound_and_falls(seed):
             assert candidate.end <= lattice.times[-1] + 1e-9
 
 
-def test_words_that_few_paths_agree_on_lose_against_those_that_many_have():
-    """The best path is A B; most of the others say C D, in one place each."""
+def test_words_that_many_paths_share_win_over_those_of_the_best_path():
+    """The best path is A B. Most other paths have C or D in one place."""
     weights = {(1, 2): 0.4, (3, 2): 0.3, (3, 4): 0.3}
     lattice = union([normalise_to_weight(chain(w), np.zeros(2), p) for w, p in weights.items()])
     scores = lattice.scores(1.0)
@@ -101,9 +101,9 @@ def test_words_of_the_best_path_that_are_aligned_with_others_have_no_posterior(s
     lattice = random_lattice(seed)
     lattice = replace(lattice, words=np.where(lattice.words == 3, -1, lattice.words))
     scores = lattice.scores(0.3)
-    found = best_path_in_bins(lattice, scores)
-    assert [c.word for c in found] == [w for w in lattice.best_words(scores) if w > 0]
-    for candidate in found:
+    candidates = best_path_in_bins(lattice, scores)
+    assert [c.word for c in candidates] == [w for w in lattice.best_words(scores) if w > 0]
+    for candidate in candidates:
         assert 0 <= candidate.posterior <= 1 + 1e-9
         assert 0 <= candidate.begin <= candidate.end + 1e-9 <= lattice.times[-1] + 1e-6
-    assert any(c.posterior == 0 for c in found) == (seed > 1)
+    assert any(c.posterior == 0 for c in candidates) == (seed > 1)

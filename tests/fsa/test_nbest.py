@@ -1,4 +1,4 @@
-"""N-best lists and samples against the enumeration of a lattice's paths."""
+"""N-best lists and samples agree with the enumeration of a lattice's paths."""
 
 import math
 
@@ -39,7 +39,7 @@ def all_paths(lattice: ScoredLattice, weights: Weights):
     arcs = list(zip(fst.source.tolist(), fst.target.tolist(), fst.labels.tolist(), strict=True))
     words = words_of(fst)
     columns = np.stack([lattice.weighted(weights), lattice.acoustic, fst.lm_scores], 1).tolist()
-    found, stack = [], [(0, (0.0, 0.0, 0.0), ())]
+    complete, stack = [], [(0, (0.0, 0.0, 0.0), ())]
     while stack:
         state, sums, spoken = stack.pop()
         for number, (source, target, label) in enumerate(arcs):
@@ -47,30 +47,30 @@ def all_paths(lattice: ScoredLattice, weights: Weights):
                 total = tuple(a + b for a, b in zip(sums, columns[number], strict=True))
                 read = spoken + words[number]
                 if label == -1:
-                    found.append((*total, read))
+                    complete.append((*total, read))
                 else:
                     stack.append((target, total, read))
-    return found
+    return complete
 
 
 @pytest.mark.parametrize("weights", [Weights(SCALE), Weights(0.2, -1.5)])
 @pytest.mark.parametrize("count", [1, 7, 10**6])
-def test_the_best_sequences_are_those_of_enumeration(scored, weights, count):
+def test_the_n_best_sequences_are_those_of_enumeration(scored, weights, count):
     best = {}
     for path in all_paths(scored, weights):
         best[path[3]] = max(path, best.get(path[3], (-math.inf,)))
     expected = sorted(best.values(), reverse=True)[:count]
-    found = n_best(scored, weights, count)
-    assert len(found) == len(expected) > (1 if count > 1 else 0)
-    for hypothesis, (score, acoustic, lm, words) in zip(found, expected, strict=True):
+    hypotheses = n_best(scored, weights, count)
+    assert len(hypotheses) == len(expected) > (1 if count > 1 else 0)
+    for hypothesis, (score, acoustic, lm, words) in zip(hypotheses, expected, strict=True):
         assert hypothesis.words == words
         assert hypothesis.score == pytest.approx(score, abs=1e-4)
         assert hypothesis.acoustic == pytest.approx(acoustic, abs=1e-3)
         assert hypothesis.lm == pytest.approx(lm, abs=1e-4)
-    assert list(found[0].words) == scored.best_words(weights)
+    assert list(hypotheses[0].words) == scored.best_words(weights)
 
 
-def test_samples_are_as_frequent_as_they_are_likely(scored):
+def test_samples_are_as_frequent_as_their_posteriors(scored):
     weights, mass = Weights(0.2), {}
     for score, _, _, words in all_paths(scored, weights):
         mass[words] = mass.get(words, 0.0) + math.exp(score)

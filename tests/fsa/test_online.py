@@ -1,4 +1,4 @@
-"""The search that goes on while scores arrive, against that of all scores at once."""
+"""The online search equals the offline search of all scores."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from toolkit.fsa.search import GraphMismatchError, search_lattice
 SCALE = 0.3
 
 
-def advanced(graph, beam, scores, piece):
+def advance_search(graph, beam, scores, piece):
     search = OnlineSearch(graph, beam)
     for begin in range(0, len(scores), piece):
         search.advance(scores[begin : begin + piece])
@@ -25,34 +25,34 @@ def advanced(graph, beam, scores, piece):
 BEAMS = [Beam(12.0, 5.0), Beam(6.0, 8.0), Beam(2.0, 2.0, min_active=200, max_active=4000)]
 
 
-def both(language, graph, beam, seconds, piece):
+def offline_and_online(language, graph, beam, seconds, piece):
     scores = language.sentence(int(10 * seconds), seconds).scores * SCALE
-    return search_lattice(scores, graph, beam), advanced(graph, beam, scores, piece).finish()
+    return search_lattice(scores, graph, beam), advance_search(graph, beam, scores, piece).finish()
 
 
 @pytest.mark.parametrize("beam", BEAMS, ids=str)
 @pytest.mark.parametrize(("seconds", "piece"), [(0.2, 1), (1.0, 7), (4.0, 1), (9.0, 33)])
-def test_the_lattice_is_that_of_all_scores_at_once(language, graph, beam, seconds, piece):
-    expected, found = both(language, graph, beam, seconds, piece)
-    assert arcs(found).keys() == arcs(expected).keys()
-    assert arcs(found) == pytest.approx(arcs(expected), abs=1e-4)
-    assert best_path(found).pdfs.tolist() == best_path(expected).pdfs.tolist()
-    assert best_path(found).words == best_path(expected).words
-    assert found.lm_scores.sum() == pytest.approx(float(expected.lm_scores.sum()), rel=1e-4)
+def test_the_online_lattice_equals_the_offline_lattice(language, graph, beam, seconds, piece):
+    offline, online = offline_and_online(language, graph, beam, seconds, piece)
+    assert arcs(online).keys() == arcs(offline).keys()
+    assert arcs(online) == pytest.approx(arcs(offline), abs=1e-4)
+    assert best_path(online).pdfs.tolist() == best_path(offline).pdfs.tolist()
+    assert best_path(online).words == best_path(offline).words
+    assert online.lm_scores.sum() == pytest.approx(float(offline.lm_scores.sum()), rel=1e-4)
 
 
 @pytest.mark.parametrize("most", [60, 200])
-def test_a_beam_that_meets_the_most_states_gives_no_less(language, graph, most):
+def test_a_beam_limited_by_max_active_keeps_all_offline_arcs(language, graph, most):
     beam = Beam(15.0, 6.0, min_active=30, max_active=most)
     for seconds in (0.2, 0.6, 1.0, 4.0):
-        expected, found = both(language, graph, beam, seconds, 5)
-        assert arcs(found).keys() >= arcs(expected).keys()
-        assert len(arcs(found)) < 1.1 * len(arcs(expected))
-        assert best_path(found).words == best_path(expected).words
+        offline, online = offline_and_online(language, graph, beam, seconds, 5)
+        assert arcs(online).keys() >= arcs(offline).keys()
+        assert len(arcs(online)) < 1.1 * len(arcs(offline))
+        assert best_path(online).words == best_path(offline).words
 
 
 def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
-    """Against a search of the same graph with every state final."""
+    """Compared with a search of the same graph with every state final."""
     inner = np.flatnonzero(graph.labels != FINAL)
     last = graph.num_states - 1
     ends = np.arange(last, dtype=np.int32)
@@ -60,7 +60,7 @@ def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
     splits, words = select_words(graph.splits, graph.words, inner)
     counts = np.append(np.diff(splits), 0 * ends)
     begins = np.append(splits[:-1], 0 * ends)
-    again = np.concatenate([begins[i] + np.arange(counts[i]) for i in order])
+    arc_words = np.concatenate([begins[i] + np.arange(counts[i]) for i in order])
 
     def column(old, new):
         return np.append(old[inner], new.astype(old.dtype))[order]
@@ -71,7 +71,7 @@ def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
         labels=column(graph.labels, 0 * ends + FINAL),
         scores=column(graph.scores, 0 * ends),
         splits=np.append(0, np.cumsum(counts[order])).astype(np.int32),
-        words=words[again],
+        words=words[arc_words],
     )
     beam = Beam(20.0, 3.0)
     scores = language.sentence(3, 1.5).scores * SCALE
@@ -85,41 +85,41 @@ def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
     assert checked > 8
 
 
-def test_nothing_comes_of_nothing(graph):
+def test_without_frames_there_are_no_words_and_no_lattice(graph):
     search = OnlineSearch(graph, BEAMS[0])
     assert search.best_words() == []
     assert search.finish() is None
 
 
-def test_no_path_to_the_end_is_none_as_for_all_at_once():
-    """One word of three frames: two do not suffice."""
+def test_an_online_search_without_a_final_state_gives_no_lattice():
+    """The word has three frames: other lengths have no path."""
     graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 2, 0, 0.0), (2, 3, 1, 0, 0.0)], [3])
     for frames in (1, 2, 4):
         scores = torch.zeros(frames, 2)
         assert search_lattice(scores, graph, BEAMS[0]) is None
-        assert advanced(graph, BEAMS[0], scores, 1).finish() is None
-    assert advanced(graph, BEAMS[0], torch.zeros(3, 2), 2).finish() is not None
+        assert advance_search(graph, BEAMS[0], scores, 1).finish() is None
+    assert advance_search(graph, BEAMS[0], torch.zeros(3, 2), 2).finish() is not None
     search = OnlineSearch(graph, BEAMS[0])
     assert search.next_words() == [7]
     with pytest.raises(GraphMismatchError, match="has 2 pdfs, the acoustic model 1"):
         search.advance(torch.zeros(1, 1))
 
 
-def test_memory_does_not_grow_with_what_is_decided(language, graph):
+def test_memory_does_not_grow_with_decided_frames(language, graph):
     scores = language.sentence(5, 30.0).scores * SCALE
-    search = advanced(graph, BEAMS[0], scores, 50)
+    search = advance_search(graph, BEAMS[0], scores, 50)
     arcs_per_frame = search.arcs_per_frame.tolist()
     assert len(arcs_per_frame) == len(scores)
     assert max(arcs_per_frame[:-60]) < max(arcs_per_frame[-10:])
     assert search.num_history_nodes < 2000  # of some hundred thousand beginnings
 
 
-def test_the_callers_memory_may_be_used_again(language, graph):
+def test_the_caller_may_reuse_the_score_buffer(language, graph):
     scores = language.sentence(3, 1.5).scores * SCALE
     search, buffer = OnlineSearch(graph, BEAMS[0]), torch.empty(1, scores.shape[1])
     for row in scores:
         buffer[0] = row
         search.advance(buffer)
-    assert arcs(search.finish()) == arcs(advanced(graph, BEAMS[0], scores, 1).finish())
+    assert arcs(search.finish()) == arcs(advance_search(graph, BEAMS[0], scores, 1).finish())
     with pytest.raises(ValueError, match="has ended"):
         search.finish()

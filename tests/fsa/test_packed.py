@@ -1,4 +1,4 @@
-"""Batches of lattices as one."""
+"""Lattices packed into one batch."""
 
 import torch
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ def chain(length, pdf):
     return lattice_from_arcs(arcs, [length], range(length + 1))
 
 
-def test_lattices_stand_one_behind_the_other():
+def test_lattices_are_packed_one_after_the_other():
     two = lattice_from_arcs(
         [(0, 1, 3, 0, -1.0), (0, 2, 1, 0, -2.0), (1, 3, 2, 0, -0.5), (2, 3, 2, 0, -4.0)],
         [3],

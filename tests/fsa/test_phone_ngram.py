@@ -13,7 +13,7 @@ SENTENCES = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=6), min_si
 
 
 def log_probability(fst, sentence):
-    """Of a sentence, by following its arcs; the acceptor must be deterministic."""
+    """The log probability of a sentence in a deterministic acceptor."""
     state, total = 0, 0.0
     for phone in (*sentence, FINAL):
         arcs = [a for a in range(fst.num_arcs) if fst.source[a] == state and fst.labels[a] == phone]
@@ -25,7 +25,7 @@ def log_probability(fst, sentence):
 
 
 def relative_frequencies(sentences, length):
-    """Counts of what follows the last `length` phones (fewer at the begin of a sentence)."""
+    """Counts of each phone after the last `length` phones (fewer at the sentence start)."""
     counts, totals = Counter(), Counter()
     for sentence in sentences:
         whole = (*sentence, FINAL)
@@ -37,7 +37,7 @@ def relative_frequencies(sentences, length):
 
 
 @given(SENTENCES, st.integers(2, 4))
-def test_with_all_histories_kept_it_has_the_relative_frequencies(sentences, order):
+def test_with_all_histories_probabilities_are_relative_frequencies(sentences, order):
     fst = phone_ngram(sentences, PhoneNgramConfig(order, extra_states=10_000))
     counts, totals = relative_frequencies(sentences, order - 1)
     for sentence in sentences:

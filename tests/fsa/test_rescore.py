@@ -1,4 +1,4 @@
-"""Rescoring against the enumeration of a lattice's paths."""
+"""Rescoring equals the enumeration of a lattice's paths."""
 
 import math
 from itertools import pairwise
@@ -37,7 +37,7 @@ def table():
 
 @pytest.fixture
 def build_lattice(toy, tmp_path, table):
-    """Seed and frames -> a lattice of all that the toy's words can be, scored with a bigram."""
+    """build_lattice(seed, frames) -> an unpruned lattice of the toy language with bigram scores."""
     table.write(tmp_path / "words.txt")
     write_arpa(model(2), tmp_path / "small.arpa")
     grammar = grammar_acceptor(tmp_path / "small.arpa", tmp_path / "words.txt")
@@ -55,11 +55,11 @@ def build_lattice(toy, tmp_path, table):
 def paths(lattice):
     """(score without LM, LM score, words, labels) of every path."""
     words, lm = words_of(lattice), lattice.lm_scores.astype(float).tolist()
-    rest = (lattice.scores.astype(float) - lattice.lm_scores).tolist()
+    scores_without_lm = (lattice.scores.astype(float) - lattice.lm_scores).tolist()
     leaving = {}
     for number, source in enumerate(lattice.source.tolist()):
         leaving.setdefault(source, []).append(number)
-    found, stack = [], [(0, 0.0, 0.0, (), ())]
+    complete, stack = [], [(0, 0.0, 0.0, (), ())]
     while stack:
         state, score, of_lm, spoken, labels = stack.pop()
         for number in leaving.get(state, []):
@@ -67,74 +67,76 @@ def paths(lattice):
             written = words[number]
             path = (
                 target,
-                score + rest[number],
+                score + scores_without_lm[number],
                 of_lm + lm[number],
                 spoken + written,
                 (*labels, label),
             )
-            found.append(path[1:]) if label == -1 else stack.append(path)
-    return found
+            complete.append(path[1:]) if label == -1 else stack.append(path)
+    return complete
 
 
 @pytest.mark.parametrize(
     ("order", "seed", "threshold"),
     [(1, 1, 0.0), (2, 2, 0.0), (3, 1, 0.0), (4, 2, 0.0), (6, 1, 0.0), (5, 2, 0.01)],
 )
-def test_every_path_gets_the_new_models_score_and_no_other_changes(
+def test_every_path_gets_the_lm_score_of_the_new_model_alone(
     build_lattice, table, order, seed, threshold
 ):
     lattice, big = build_lattice(seed, 5), model(order, threshold=threshold)
     rescored = rescore_lattice(lattice, Grammar(big, table), NO_LIMITS)
     assert not rescored.cut
-    before, after = paths(lattice), paths(rescored.lattice)
-    assert len(before) > 100
-    rest = {}
-    for score, _, words, labels in before:
-        rest[words, labels] = max(score, rest.get((words, labels), -math.inf))
-    assert {(words, labels) for _, _, words, labels in after} == rest.keys()
-    for score, lm, words, labels in after:
+    original_paths, rescored_paths = paths(lattice), paths(rescored.lattice)
+    assert len(original_paths) > 100
+    scores_without_lm = {}
+    for score, _, words, labels in original_paths:
+        scores_without_lm[words, labels] = max(
+            score, scores_without_lm.get((words, labels), -math.inf)
+        )
+    assert {(words, labels) for _, _, words, labels in rescored_paths} == scores_without_lm.keys()
+    for score, lm, words, labels in rescored_paths:
         expected = big.logprob([table.symbol(word) for word in words]) * math.log(10)
         assert lm == pytest.approx(expected, abs=1e-4)
-        assert score <= rest[words, labels] + 1e-4
+        assert score <= scores_without_lm[words, labels] + 1e-4
     assert set(rescored.lattice.frame[rescored.lattice.labels < 0].tolist()) == {5}
 
 
 def test_a_beam_keeps_the_paths_within_it(build_lattice, table):
     lattice, grammar = build_lattice(3, 6), Grammar(model(3), table)
     everything = paths(rescore_lattice(lattice, grammar, NO_LIMITS).lattice)
-    kept = paths(rescore_lattice(lattice, grammar, RescoreLimits(beam=6.0)).lattice)
+    pruned = paths(rescore_lattice(lattice, grammar, RescoreLimits(beam=6.0)).lattice)
     best = max(score + lm for score, lm, *_ in everything)
-    assert max(score + lm for score, lm, *_ in kept) == pytest.approx(best, abs=1e-4)
-    assert len(everything) > len(kept) > 1
+    assert max(score + lm for score, lm, *_ in pruned) == pytest.approx(best, abs=1e-4)
+    assert len(everything) > len(pruned) > 1
 
 
-def test_a_word_that_is_written_late_has_no_head_start(table):
-    """Two words of three frames; the graph charges both at once, and writes one at the end."""
+def test_a_word_that_is_output_late_has_no_advantage(table):
+    """Two words of three frames: the graph scores both at once and outputs one at the end."""
     grammar = Grammar(model(3), table)
     scores, states = grammar.step(np.repeat(grammar.start(), 2, axis=0), np.array([2, 3]))
     whole = scores + grammar.end(states)
     charged = scores.mean()
-    rest = np.array([0.0, whole[0] - whole[1] - 0.3])  # A is the better one, by 0.3
+    scores_without_lm = np.array([0.0, whole[0] - whole[1] - 0.3])  # A is the better one, by 0.3
     lm = np.zeros(7)
     lm[:2] = charged
     lattice = Lattice(
         source=np.array([0, 0, 1, 2, 3, 4, 5], dtype=np.int32),
         target=np.array([1, 2, 3, 4, 5, 5, 6], dtype=np.int32),
         labels=np.array([1, 2, 1, 2, 1, 2, -1], dtype=np.int32),
-        scores=(lm + np.append(rest, np.zeros(5))).astype(np.float32),
+        scores=(lm + np.append(scores_without_lm, np.zeros(5))).astype(np.float32),
         splits=np.array([0, 1, 1, 1, 1, 1, 2, 2], dtype=np.int32),
         words=np.array([2, 3], dtype=np.int32),
         lm_scores=lm.astype(np.float32),
         frame=np.array([0, 0, 1, 1, 2, 2, 3], dtype=np.int32),
         graph_arc=np.arange(7, dtype=np.int32),
     )
-    assert scores[0] < rest[1] - 0.5  # as long as B is not charged it seems far ahead
+    assert scores[0] < scores_without_lm[1] - 0.5  # as long as B is not charged it seems far ahead
     rescored = rescore_lattice(lattice, grammar, RescoreLimits(beam=0.5))
-    found = {words: score + lm for score, lm, words, _ in paths(rescored.lattice)}
-    assert found == pytest.approx({(2,): whole[0], (3,): whole[0] - 0.3}, abs=1e-4)
+    totals = {words: score + lm for score, lm, words, _ in paths(rescored.lattice)}
+    assert totals == pytest.approx({(2,): whole[0], (3,): whole[0] - 0.3}, abs=1e-4)
 
 
-def test_the_bound_on_memory_is_kept_and_told(build_lattice, table):
+def test_the_memory_bound_cuts_paths_and_reports_it(build_lattice, table):
     lattice, grammar = build_lattice(4, 6), Grammar(model(3), table)
     full = rescore_lattice(lattice, grammar, NO_LIMITS)
     few = rescore_lattice(lattice, grammar, RescoreLimits(beam=1000.0, max_active=3))
@@ -155,27 +157,27 @@ def test_a_word_that_the_model_lacks_is_unknown_to_it_or_impossible(table):
     unknown = model(3, ("A", "B", "<UNK>"))
     ids = np.array([unknown.ids["<UNK>"], unknown.ids["A"]])
     assert scores == pytest.approx(unknown.step(unknown.start(2), ids)[0] * math.log(10))
-    ones = np.array([-1.0, -99.0, -0.5])
-    level = Level(np.zeros(3, dtype=np.int64), np.arange(3), ones, np.zeros(3))
+    logprobs = np.array([-1.0, -99.0, -0.5])
+    level = Level(np.zeros(3, dtype=np.int64), np.arange(3), logprobs, np.zeros(3))
     without = Grammar(BackoffModel(("</s>", "<s>", "A"), [level]), table)
     scores, states = without.step(np.repeat(without.start(), 2, axis=0), words)
     assert scores == pytest.approx([-99 * math.log(10), -0.5 * math.log(10)])
     assert without.end(states) == pytest.approx([-math.log(10)] * 2)
 
 
-def test_states_that_differ_in_nothing_that_matters_are_one(table):
+def test_states_with_equal_futures_are_merged(table):
     big = model(4)
     grammar = Grammar(big, table)
     contexts = {}
     for sentence in [*TEXT, ["B"] * 5, ["AB"] * 5, ["AB", "B", "AB", "B"]]:
-        state, plain = grammar.start(), big.start(1)
+        grammar_state, model_state = grammar.start(), big.start(1)
         for word in sentence:
-            _, state = grammar.step(state, np.array([WORDS[word]]))
-            _, plain = big.step(plain, np.array([big.ids[word]]))
-            number = int(grammar.state_ids(state)[0])
+            _, grammar_state = grammar.step(grammar_state, np.array([WORDS[word]]))
+            _, model_state = big.step(model_state, np.array([big.ids[word]]))
+            number = int(grammar.state_ids(grammar_state)[0])
             assert 0 <= number < grammar.num_states
             ids = np.array(list(big.ids.values()))
-            future = big.step(np.repeat(plain, len(ids), 0), ids)[0]
+            future = big.step(np.repeat(model_state, len(ids), 0), ids)[0]
             assert contexts.setdefault(number, future) == pytest.approx(future)
     assert len(contexts) > 8
 
@@ -185,11 +187,11 @@ def random_lattice(seed):
     rng = np.random.default_rng(seed)
     levels = [0, 1, 4, 7, 10, 12]
     lines = []
-    for (first, last), after in pairwise([*pairwise(levels), (12, 13)]):
+    for (first, last), next_level in pairwise([*pairwise(levels), (12, 13)]):
         lines += [
             (source, target, rng.integers(1, 4), rng.normal())
             for source in range(first, last)
-            for target in range(*after)
+            for target in range(*next_level)
             if rng.random() < 0.5 or source == first
         ]
     source, target, labels, scores = map(np.array, zip(*lines, (12, 13, -1, 0.5), strict=True))
@@ -216,14 +218,14 @@ def test_pruning_keeps_the_arcs_on_good_paths_alone(seed, beam):
     through = [-math.inf] * len(arcs)
     stack = [(0, ())]
     while stack:
-        state, taken = stack.pop()
+        state, prefix = stack.pop()
         for number, arc in enumerate(arcs):
             if arc[0] == state and arc[2] == -1:
-                whole = [*taken, number]
+                whole = [*prefix, number]
                 total = sum(scores[i] for i in whole)
                 through = [max(t, total) if i in whole else t for i, t in enumerate(through)]
             elif arc[0] == state:
-                stack.append((arc[1], (*taken, number)))
+                stack.append((arc[1], (*prefix, number)))
     good = [i for i, t in enumerate(through) if t >= max(through) - beam and t > -math.inf]
     pruned = prune(lattice, beam)
     assert pruned.graph_arc.tolist() == good
@@ -231,13 +233,13 @@ def test_pruning_keeps_the_arcs_on_good_paths_alone(seed, beam):
     assert pruned.scores.tolist() == [scores[i] for i in good]
     assert pruned.labels.tolist() == [arcs[i][2] for i in good]
     # States are numbered without gaps, and in the same order.
-    kept = {state for i in good for state in arcs[i][:2]}
-    number = {state: n for n, state in enumerate(sorted(kept))}
+    used_states = {state for i in good for state in arcs[i][:2]}
+    number = {state: n for n, state in enumerate(sorted(used_states))}
     assert pruned.source.tolist() == [number[arcs[i][0]] for i in good]
     assert pruned.target.tolist() == [number[arcs[i][1]] for i in good]
 
 
-def test_pruning_what_has_no_path_gives_nothing():
+def test_pruning_a_lattice_without_paths_gives_an_empty_lattice():
     arcs = [(0, 1, 1, 0, 0.5), (0, 2, 2, 0, 0.1), (1, 2, 1, 0, 0.5)]
     assert prune(fst_from_arcs(arcs, finals=[3])) is None
     assert prune(fst_from_arcs(arcs, finals=[])) is None

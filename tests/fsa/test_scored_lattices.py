@@ -1,16 +1,22 @@
-"""Lattices on disk give the paths that they gave before."""
+"""Saved lattices have the same best paths."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from toolkit.fsa.config import Beam
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice, Weights, best_path, prune
-from toolkit.fsa.lattice_store import ScoredLatticesError, read_scored, write_scored
+from toolkit.fsa.lattice_store import (
+    LatticeStore,
+    LatticeStoreError,
+    ScoredCodec,
+    write_lattices,
+)
 from toolkit.fsa.nbest import n_best, sampled_words
 from toolkit.fsa.search import search_lattice
 from toolkit.lang.arpa import write_arpa
@@ -26,60 +32,83 @@ def lattices(toy, tmp_path):
     write_arpa(estimate([["A", "B"], ["AB"]], ["A", "AB", "B"], 2, (1,))[0], tmp_path / "lm.arpa")
     grammar = grammar_acceptor(tmp_path / "lm.arpa", tmp_path / "words.txt")
     hmms = toy.senones("onset")
-    graph, made = toy.decoding_graph(hmms, grammar), []
+    graph, scored = toy.decoding_graph(hmms, grammar), []
     for frames in (5, 6, 7):
         generator = torch.Generator().manual_seed(frames)
         scores = torch.randn(frames, hmms.num_pdfs, generator=generator)
         lattice = search_lattice(scores, graph, Beam(1000.0, 8.0, 1, 10**6))
-        made.append(ScoredLattice.of(lattice, scores, 0.5))
-    return made
+        scored.append(ScoredLattice.of(lattice, scores, 0.5))
+    return scored
+
+
+def write_all(path, lattices, **fields):
+    """Write a search with one pass for each lattice, and one that found none."""
+    searches = [{"utterance": f"u{n}", "beam": 8.0, "seconds": [0.1]} for n in range(len(lattices))]
+    searches.append({"utterance": "silent", "beam": 0.0, "seconds": [0.1]})
+    by_utterance = {f"u{n}": (lattice,) for n, lattice in enumerate(lattices)} | {"silent": None}
+    write_lattices(path, by_utterance, ScoredCodec(), [search | fields for search in searches])
+
+
+def read_all(path):
+    store = LatticeStore(path, ScoredCodec())
+    return [store.load(name)[0] for name in store.ids]
 
 
 def test_every_weight_finds_the_same_path(lattices, tmp_path):
     path = tmp_path / "lattices.safetensors"
-    write_scored(path, lattices, "what is known")
-    found, described = read_scored(path)
-    assert described == "what is known"
-    for one, kept in zip(lattices, found, strict=True):
+    write_all(path, lattices, note="what is known")
+    loaded = read_all(path)
+    header = ScoredCodec().read_header(path)
+    assert header.failed == ("silent",)
+    assert [search["note"] for search in header.info] == ["what is known"] * 4
+    for original, restored in zip(lattices, loaded, strict=True):
         for weights in WEIGHTS:
-            mine, theirs = kept.best_path(weights), one.best_path(weights)
-            assert (mine.words, mine.score) == (theirs.words, theirs.score)
-            assert mine.pdfs.tolist() == theirs.pdfs.tolist()
+            restored_path, original_path = restored.best_path(weights), original.best_path(weights)
+            assert (restored_path.words, restored_path.score) == (
+                original_path.words,
+                original_path.score,
+            )
+            assert restored_path.pdfs.tolist() == original_path.pdfs.tolist()
 
 
-def test_none(tmp_path):
-    write_scored(tmp_path / "none", [], "[]")
-    assert read_scored(tmp_path / "none") == ([], "[]")
+def test_no_lattices_round_trip(tmp_path):
+    write_lattices(tmp_path / "none", {}, ScoredCodec(), [])
+    store = LatticeStore(tmp_path / "none", ScoredCodec())
+    assert (store.ids, store.failed) == ([], [])
 
 
 def test_a_damaged_file_is_named(lattices, tmp_path):
     path = tmp_path / "lattices.safetensors"
-    write_scored(path, lattices, "")
+    write_all(path, lattices)
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ScoredLatticesError, match=r"lattices\.safetensors"):
-        read_scored(path)
+    with pytest.raises(LatticeStoreError, match=r"lattices\.safetensors"):
+        read_all(path)
 
 
 @pytest.mark.parametrize("name", ["source", "target", "word_counts"])
 def test_an_arc_beyond_the_arrays_is_refused(lattices, tmp_path, name):
     path = tmp_path / "lattices.safetensors"
-    write_scored(path, lattices, "")
+    write_all(path, lattices)
     tensors = load_file(path)
     tensors[name][7] += 10**6
-    save_file(tensors, path)
-    with pytest.raises(ScoredLatticesError, match=r"lattices\.safetensors"):
-        read_scored(path)
+    with safe_open(path, "np") as file:
+        metadata = file.metadata()
+    save_file(tensors, path, metadata)
+    with pytest.raises(LatticeStoreError, match=r"lattices\.safetensors"):
+        read_all(path)
 
 
 def test_an_arc_that_skips_a_frame_is_refused(lattices, tmp_path):
-    """It would be waited for in no frame: compiled queues of states have a place for each once."""
+    """The compiled state queues hold each state once and would never reach it."""
     path = tmp_path / "lattices.safetensors"
-    write_scored(path, lattices, "")
+    write_all(path, lattices)
     tensors = load_file(path)
     tensors["target"][0] = lattices[0].lattice.num_states - 2
-    save_file(tensors, path)
-    with pytest.raises(ScoredLatticesError, match="no lattice"):
-        read_scored(path)
+    with safe_open(path, "np") as file:
+        metadata = file.metadata()
+    save_file(tensors, path, metadata)
+    with pytest.raises(LatticeStoreError, match="no lattice"):
+        read_all(path)
 
 
 def test_a_lattice_without_arcs_has_no_path(lattices, tmp_path):
@@ -92,9 +121,9 @@ def test_a_lattice_without_arcs_has_no_path(lattices, tmp_path):
     assert sampled_words(empty, WEIGHTS[0], 5) == []
     assert prune(empty.lattice, 5.0) is None
     path = tmp_path / "lattices.safetensors"
-    write_scored(path, [whole, empty], "")
-    with pytest.raises(ScoredLatticesError, match="without arcs"):
-        read_scored(path)
+    write_all(path, [whole, empty])
+    with pytest.raises(LatticeStoreError, match="without arcs"):
+        read_all(path)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -105,5 +134,5 @@ def test_pruning_leaves_no_empty_lattice(lattices, value):
 
 @pytest.mark.parametrize("weights", [(0.0, 0.0), (np.nan, 0.0), (np.inf, 0.0), (1.0, -np.inf)])
 def test_weights_are_finite(weights):
-    with pytest.raises(ValueError, match=r"needs to be (positive and )?finite"):
+    with pytest.raises(ValueError, match=r"must be (a number|(above 0 and )?finite)"):
         Weights(*weights)

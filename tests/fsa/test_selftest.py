@@ -4,7 +4,7 @@ from toolkit.fsa import search
 from toolkit.fsa.fst import fst_from_arcs
 
 
-def test_the_search_finds_the_path_worked_out_by_hand():
+def test_the_search_finds_the_hand_computed_path():
     assert search.intersect_two_frames() == "dense pruned intersection (native)"
 
 

@@ -1,4 +1,4 @@
-"""The graph of a transcript against all ways to say it, scored by the formula."""
+"""The graph of a transcript has all its pronunciations, scored by the formula."""
 
 import math
 from collections import defaultdict
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fsa.transducers import agree, transductions
+from tests.fsa.transducers import assert_scores_equal, transductions
 from tests.lang.scored_sentences import probabilities, sentence_score, ways_to_say
 from toolkit.fsa.lexicon import (
     MAX_PHONES,
@@ -31,7 +31,7 @@ SILENCE = LANG.phones["SIL"]
 
 @settings(deadline=None, max_examples=40)
 @given(probabilities(list(LEXICON.pairs())), st.lists(st.sampled_from(list(LEXICON)), max_size=3))
-def test_every_way_to_say_it_has_the_score_of_the_formula(weights, words):
+def test_every_pronunciation_of_a_transcript_has_the_score_of_the_formula(weights, words):
     lang = replace(LANG, probabilities=weights)
     graph = weighted_transcript_graph(
         [lang.words[w] for w in words],
@@ -52,9 +52,9 @@ def test_every_way_to_say_it_has_the_score_of_the_formula(weights, words):
         read = tuple(phone for phone, _ in written)
         key = read, tuple(written)
         expected[key] = max(expected[key], sentence_score(entries, silences, weights))
-    found = transductions(graph, 12)
-    split = {(read, tuple(map(unpack_label, wrote))): s for (read, wrote), s in found.items()}
-    agree(split, dict(expected))
+    scores = transductions(graph, 12)
+    split = {(read, tuple(map(unpack_label, wrote))): s for (read, wrote), s in scores.items()}
+    assert_scores_equal(split, dict(expected))
 
 
 def test_likelier_pronunciations_and_silences_win():
@@ -68,8 +68,8 @@ def test_likelier_pronunciations_and_silences_win():
         weights,
         SILENCE,
     )
-    found = transductions(graph, 8)
-    (read, _), best = max(found.items(), key=lambda item: item[1])
+    scores = transductions(graph, 8)
+    (read, _), best = max(scores.items(), key=lambda item: item[1])
     assert read == (SILENCE, LANG.phones["b"], LANG.phones["b"])
     assert np.isclose(best, math.log(0.9 * 1.0 * 0.8))
 

@@ -1,11 +1,11 @@
-"""Word lattices against the enumeration of their paths."""
+"""Word lattices equal the enumeration of their paths."""
 
 import math
 
 import numpy as np
 import pytest
 
-from tests.fsa.word_lattices import random_lattice, said
+from tests.fsa.word_lattices import random_lattice, word_sequences
 from toolkit.fsa.word_lattice import normalise_to_weight, union
 
 SEEDS = range(20)
@@ -15,26 +15,26 @@ SEEDS = range(20)
 def test_best_path_total_and_shares(seed):
     lattice = random_lattice(seed)
     scores = lattice.scores(0.3, -0.5)
-    every = said(lattice, scores)
+    sequences = word_sequences(lattice, scores)
     assert sum(s == 0 for s in lattice.words) < lattice.num_arcs
-    words, best = max(every, key=lambda one: one[1])
+    words, best = max(sequences, key=lambda pair: pair[1])
     assert tuple(lattice.best_words(scores)) == words
     assert scores[lattice.best_path(scores)].sum() == pytest.approx(best)
-    assert lattice.total(scores) == pytest.approx(math.log(sum(math.exp(s) for _, s in every)))
+    assert lattice.total(scores) == pytest.approx(math.log(sum(math.exp(s) for _, s in sequences)))
     shares = np.bincount(
         lattice.target, lattice.incoming_arc_posteriors(scores), lattice.num_states
     )
     assert shares[1:] == pytest.approx(np.ones(lattice.num_states - 1))
 
 
-def test_weights_are_those_of_decoding():
+def test_weights_equal_those_of_decoding():
     lattice = random_lattice(3)
     expected = lattice.graph + 0.1 * lattice.acoustic - 2.0 * (lattice.words > 0)
     assert lattice.scores(0.1, -2.0) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_union_says_what_its_parts_say_with_their_weights(seed):
+def test_a_union_has_the_paths_of_its_parts_with_their_weights(seed):
     parts = [random_lattice(3 * seed + i, states=3 + i, arcs=8) for i in range(3)]
     scores = [part.scores(0.3) for part in parts]
     weights = (0.5, 0.2, 0.3)
@@ -45,12 +45,12 @@ def test_a_union_says_what_its_parts_say_with_their_weights(seed):
     assert (joined.target > joined.source).all()
     assert joined.times[0] == min(part.times[0] for part in parts)
     assert joined.times[-1] == max(part.times[-1] for part in parts)
-    expected, found = {}, {}
+    expected, posteriors = {}, {}
     for part, score, weight in zip(parts, scores, weights, strict=True):
         total = part.total(score)
-        for words, one in said(part, score):
-            expected[words] = expected.get(words, 0) + weight * math.exp(one - total)
-    for words, one in said(joined, joined.scores(1.0)):
-        found[words] = found.get(words, 0) + math.exp(one)
-    assert found == pytest.approx(expected)
-    assert sum(found.values()) == pytest.approx(1.0)
+        for words, score_of_words in word_sequences(part, score):
+            expected[words] = expected.get(words, 0) + weight * math.exp(score_of_words - total)
+    for words, score_of_words in word_sequences(joined, joined.scores(1.0)):
+        posteriors[words] = posteriors.get(words, 0) + math.exp(score_of_words)
+    assert posteriors == pytest.approx(expected)
+    assert sum(posteriors.values()) == pytest.approx(1.0)

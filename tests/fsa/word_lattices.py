@@ -1,4 +1,4 @@
-"""Small random word lattices, and all that they say."""
+"""Small random word lattices and their word sequences."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from toolkit.fsa.word_lattice import WordLattice
 
 
 def random_lattice(seed, states=6, arcs=14, words=3):
-    """A random lattice: states in a row, and further arcs forward; some say no word."""
+    """A random lattice: a chain of states with extra forward arcs, some without a word."""
     generator = np.random.default_rng(seed)
     source = [*range(states - 1), *generator.integers(0, states - 1, arcs - states + 1)]
     target = [
@@ -38,18 +38,18 @@ def chain(words, begin=0.0, step=1.0):
 
 def paths(lattice):
     """The arcs of every path."""
-    found, stack = [], [(0, ())]
+    complete, stack = [], [(0, ())]
     while stack:
         state, arcs = stack.pop()
         if state == lattice.num_states - 1:
-            found.append(arcs)
+            complete.append(arcs)
             continue
         for arc in np.flatnonzero(lattice.source == state).tolist():
             stack.append((int(lattice.target[arc]), (*arcs, arc)))
-    return found
+    return complete
 
 
-def said(lattice, scores):
+def word_sequences(lattice, scores):
     """[(words, score)] of every path."""
     return [
         (tuple(w for w in lattice.words[list(p)].tolist() if w), float(scores[list(p)].sum()))

@@ -1,4 +1,4 @@
-"""Feeds hostile files to all readers, in turns of equal processor time, and counts them.
+"""Feed hostile files to all readers in turns of equal processor time, and count them.
 
     make torture EXAMPLES=2000
     .venv/bin/python -m tests.fuzz --minutes 60 --seed 1 --folder /tmp/torture
@@ -44,7 +44,7 @@ TURN = 2.0
 
 
 class HostileCuts:
-    """Cuts with commands in them, in the current folder."""
+    """Feeds cuts with commands to a reader in the current folder."""
 
     def __init__(self, read: Callable) -> None:
         self._read = read
@@ -57,19 +57,19 @@ class HostileCuts:
 
 
 def sources() -> dict[str, Callable[[Path], Source]]:
-    """Return what makes each reader's valid files in a folder, by name."""
-    found: dict[str, Callable[[Path], Source]] = {}
+    """Return functions from a folder to a `Source`, by name of the reader."""
+    makers: dict[str, Callable[[Path], Source]] = {}
     for module in MODULES:
         readers = importlib.import_module(f"tests.fuzz.test_{module}").READERS
         for name, reader in readers.items():
-            found[f"{module}/{name}"] = lambda folder, reader=reader: Trial(reader, folder)
+            makers[f"{module}/{name}"] = lambda folder, reader=reader: Trial(reader, folder)
     for name, read in test_cuts.CUT_READERS.items():
-        found[name.replace("-", "/", 1)] = lambda folder, read=read: HostileCuts(read)
-    return found
+        makers[name.replace("-", "/", 1)] = lambda folder, read=read: HostileCuts(read)
+    return makers
 
 
 class Readers:
-    """Readers whose valid files were written, in a temporary folder."""
+    """Readers and their valid files in a temporary folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._known = sources(), {}
@@ -77,7 +77,7 @@ class Readers:
         self._place = folder
 
     def get(self, name: str) -> Source:
-        """Return a reader, in whose folder this process then is."""
+        """Return a reader and change to its folder."""
         place = self._place / name.replace("/", "-")
         place.mkdir(exist_ok=True)
         os.chdir(place)
@@ -88,14 +88,14 @@ class Readers:
         return self._known[name]
 
     def forget(self, name: str) -> None:
-        """Write the valid files of a reader anew next time: a process was killed among them."""
+        """Rewrite the valid files of a reader next time: a killed process may have changed them."""
         os.chdir(self._place)
         shutil.rmtree(self._place / name.replace("/", "-"))
         self._known.pop(name)
 
 
 def main() -> None:
-    """Feed the readers; exit status 1 after failures, which are listed."""
+    """Feed the readers, list failures, and exit with status 1 after any."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--number", type=int, default=2000, help="of a reader; default: 2000")
     parser.add_argument("--seed", type=int, default=0)
@@ -121,7 +121,7 @@ def main() -> None:
 def feed(
     readers: Readers, names: list[str], seed: int, number: int, end: float, folder: Path
 ) -> list[str]:
-    """Give each reader `number` inputs, or as many as come in time; return what failed."""
+    """Give each reader `number` inputs, or as many as fit in time; return the failures."""
     path, failures = folder / "inputs.json", []
     tally = Tally.read(path)
     left = dict.fromkeys(names, number)

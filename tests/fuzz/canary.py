@@ -1,4 +1,4 @@
-"""A canary among the hostile files: it tells when a reader starts a program or writes elsewhere."""
+"""Detects a reader that starts a program or writes outside the temporary folder."""
 
 import contextlib
 import functools
@@ -42,7 +42,7 @@ def _open_folders() -> tuple[str, ...]:
 
 
 def _allowed(path: object, place: int = -1) -> bool:
-    """Whether a change there is no harm; place: descriptor of the folder that path starts from."""
+    """Whether a reader may change a path; place: descriptor of the folder the path starts from."""
     if isinstance(path, int) or path is None:
         return True
     try:
@@ -58,12 +58,12 @@ sys.addaudithook(_hook)
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[None]:
-    """Fail if, within, a program is started or anything outside of the temporary folder changes."""
+def no_side_effects() -> Iterator[None]:
+    """Fail if the block starts a program or changes anything outside the temporary folder."""
     global _seen
-    before, _seen = _seen, (found := [])
+    outer, _seen = _seen, (actions := [])
     try:
         yield
     finally:
-        _seen = before
-    assert not found, f"a file's content made the reader do this: {'; '.join(found[:5])}"
+        _seen = outer
+    assert not actions, f"a file's content made the reader do this: {'; '.join(actions[:5])}"

@@ -1,4 +1,4 @@
-"""Where the faults of hostile files come from: hypothesis, or a plain and faster generator."""
+"""Random choices of mutations: by hypothesis, or by a faster random generator."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 class Choices(Protocol):
-    """What a mutation asks for."""
+    """The random choices of a mutation."""
 
     def among(self, items: Sequence[Item]) -> Item:
         """Return one of `items`."""
@@ -23,7 +23,7 @@ class Choices(Protocol):
 
 
 class Drawn:
-    """Choices of hypothesis, which simplifies those that fail."""
+    """Choices drawn by hypothesis, which shrinks failing examples."""
 
     def __init__(self, draw: Callable) -> None:
         self._draw = draw
@@ -42,7 +42,7 @@ class Drawn:
 
 
 class Rolled:
-    """Choices of a random generator: the same for the same seed, of any kind."""
+    """Choices of a random generator, reproducible by seed."""
 
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed)

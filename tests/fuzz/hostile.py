@@ -1,4 +1,4 @@
-"""The trials that every reader goes through: a module of `READERS` takes them as its tests."""
+"""Tests of every reader: a module with `READERS` imports them."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ def test_valid_files_are_read(trial):
 
 
 @pytest.mark.parametrize("replacement", REPLACEMENTS)
-def test_what_stands_in_a_files_place(trial, replacement):
+def test_a_replaced_file_is_read_or_named(trial, replacement):
     for name in trial.content:
         path = trial.path(name)
         remove(path)
@@ -33,5 +33,5 @@ def test_what_stands_in_a_files_place(trial, replacement):
 
 @FUZZ
 @given(data=st.data())
-def test_damaged_files(trial, data):
+def test_a_damaged_file_is_read_or_named(trial, data):
     trial.try_one(Drawn(data.draw))

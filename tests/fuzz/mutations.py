@@ -1,4 +1,4 @@
-"""Valid files, damaged: faults in bytes, by what the bytes are."""
+"""Damage valid files in ways that suit their format."""
 
 import io
 import json
@@ -50,8 +50,8 @@ ARRAYS = (
 )
 
 
-def damaged(pick: Choices, content: bytes) -> bytes:
-    """Return a file with one to three faults, such as its format invites and as any may have."""
+def damage(pick: Choices, content: bytes) -> bytes:
+    """Return a file with one to three faults, typical of its format or of any file."""
     for _ in range(pick.number(1, 3)):
         ways = [_cut, _flip, _junk, _insert, _remove, _repeat]
         if content[:1] in (b"{", b"["):
@@ -86,11 +86,11 @@ def _cut(pick, content):
 
 
 def _flip(pick, content):
-    found = bytearray(content)
+    flipped = bytearray(content)
     for _ in range(pick.number(1, 6)):
-        if found:
-            found[pick.number(0, len(found) - 1)] ^= 1 << pick.number(0, 7)
-    return bytes(found)
+        if flipped:
+            flipped[pick.number(0, len(flipped) - 1)] ^= 1 << pick.number(0, 7)
+    return bytes(flipped)
 
 
 def _junk(pick, content):
@@ -148,15 +148,15 @@ def _lines(pick, content):
 
 
 def _number(pick, content):
-    found = list(NUMBER.finditer(content))
-    if not found:
+    numbers = list(NUMBER.finditer(content))
+    if not numbers:
         return content
-    span = pick.among(found).span()
+    span = pick.among(numbers).span()
     return content[: span[0]] + pick.among(NUMBERS) + content[span[1] :]
 
 
 def _json(pick, content):
-    """A value in JSON, or in one line of several, replaced, left out or given twice."""
+    """Replace, remove or duplicate a value of JSON or of one line of JSON lines."""
     try:
         return _json_text(pick, content.decode()).encode("utf-8", "surrogatepass")
     except (ValueError, RecursionError):
@@ -172,8 +172,8 @@ def _json(pick, content):
 
 
 def _json_text(pick, text):
-    plain = json.loads(text)
-    places = list(_places(plain))
+    document = json.loads(text)
+    places = list(_places(document))
     if not places:
         return pick.among(VALUES)
     holder, key = pick.among(places)
@@ -181,24 +181,24 @@ def _json_text(pick, text):
     way = pick.among(["value", "value", "value", "drop", "twice", "number", "inside"])
     if way == "drop" or (way == "twice" and isinstance(holder, list)):
         del holder[key]
-        return json.dumps(plain)
+        return json.dumps(document)
     if way == "inside" and isinstance(inner, str) and inner[:1] in ("{", "["):
         holder[key] = _json_text(pick, inner)
-        return json.dumps(plain)
+        return json.dumps(document)
     value = pick.among(VALUES)
     if way == "number":
         value = str(pick.number(-3, 70))
     if way == "twice":
         value = f"{json.dumps(inner)}, {json.dumps(key)}: {value}"
     holder[key] = mark
-    return json.dumps(plain).replace(json.dumps(mark), value)
+    return json.dumps(document).replace(json.dumps(mark), value)
 
 
-def _places(plain):
-    if isinstance(plain, dict | list):
-        for key in plain if isinstance(plain, dict) else range(len(plain)):
-            yield plain, key
-            yield from _places(plain[key])
+def _places(document):
+    if isinstance(document, dict | list):
+        for key in document if isinstance(document, dict) else range(len(document)):
+            yield document, key
+            yield from _places(document[key])
 
 
 def _safetensors(pick, content):
@@ -220,21 +220,21 @@ def _safetensors(pick, content):
 
 
 def _reshaped(pick, header):
-    """A tensor with as many elements in another shape, or in one that cannot be."""
-    plain = json.loads(header)
-    entry = plain[pick.among(sorted(plain.keys() - {"__metadata__"}))]
+    """Give a tensor another shape of as many elements, or an invalid one."""
+    document = json.loads(header)
+    entry = document[pick.among(sorted(document.keys() - {"__metadata__"}))]
     count = 1
     for length in entry["shape"]:
         count *= length
-    same = [[count], [count, 1], [1, count], entry["shape"][::-1], [1, 1, count]]
-    wrong = [json.loads(shape) for shape in SHAPES]
-    entry["shape"] = pick.among(same + wrong)
-    return json.dumps(plain).encode()
+    valid_shapes = [[count], [count, 1], [1, count], entry["shape"][::-1], [1, 1, count]]
+    invalid_shapes = [json.loads(shape) for shape in SHAPES]
+    entry["shape"] = pick.among(valid_shapes + invalid_shapes)
+    return json.dumps(document).encode()
 
 
 def _size(pick, content):
-    """Another number before or behind the name of an element: its size, rate, channels, flags."""
-    names = [found.span() for found in ELEMENT.finditer(content[: 1 << 16])]
+    """Change a number next to the name of an element: its size, rate, channels or flags."""
+    names = [match.span() for match in ELEMENT.finditer(content[: 1 << 16])]
     if not names:
         return content
     begin, end = pick.among(names)
@@ -247,28 +247,28 @@ def _size(pick, content):
 
 
 def _moved(pick, content):
-    """What stands between two elements left out, twice, or elsewhere."""
-    names = [found.start() for found in ELEMENT.finditer(content[: 1 << 16])]
+    """Remove, duplicate or move the bytes between two elements."""
+    names = [match.start() for match in ELEMENT.finditer(content[: 1 << 16])]
     if len(names) < 3:
         return content
     first, second = sorted([pick.among(names), pick.among(names)])
-    part, rest = content[first:second], content[:first] + content[second:]
+    part, remainder = content[first:second], content[:first] + content[second:]
     place = pick.among(names)
     way = pick.among(["drop", "copy", "move", "whole"])
     if way == "drop":
-        return rest
+        return remainder
     if way == "whole":
         return content + content[pick.among([0, first]) :]
-    whole = content if way == "copy" else rest
+    whole = content if way == "copy" else remainder
     return whole[:place] + part + whole[place:]
 
 
 def _array(pick, content):
-    """Another header in the place of a NumPy array's, as long as the old one."""
-    found = list(re.finditer(rb"\{'descr': [^\n]*\n", content))
-    if not found:
+    """Replace the header of a NumPy array by another one of the same length."""
+    headers = list(re.finditer(rb"\{'descr': [^\n]*\n", content))
+    if not headers:
         return content
-    old = pick.among(found)
+    old = pick.among(headers)
     new = pick.among(ARRAYS).encode()
     if len(new) >= len(old[0]):
         return content
@@ -277,7 +277,7 @@ def _array(pick, content):
 
 
 def _tar(pick, content):
-    """The archive written anew with a member of another name, kind or content."""
+    """Rewrite the archive with a member of another name, kind or content."""
     try:
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             members = [(m, (tar.extractfile(m) or io.BytesIO()).read()) for m in tar]
@@ -294,7 +294,7 @@ def _tar(pick, content):
         member.type = pick.among([tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
         member.linkname, data = "/etc/passwd", b""
     elif way == "content":
-        data = damaged(pick, data)
+        data = damage(pick, data)
     elif way == "json" and data[:1] == b"{":
         data = _json(pick, data)
     elif way == "drop":

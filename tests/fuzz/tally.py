@@ -1,4 +1,4 @@
-"""How many hostile files each reader was given, over all calls: a small JSON file, and a table."""
+"""Counts of hostile files by reader over all calls: a small JSON file and a table."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -9,7 +9,7 @@ from toolkit.storage.files import write_atomically
 
 @dataclass
 class Row:
-    """What one reader was given."""
+    """The counts of one reader."""
 
     inputs: int = 0
     refused: int = 0
@@ -22,27 +22,27 @@ class Row:
 
 @dataclass
 class Tally:
-    """All readers."""
+    """The counts of all readers."""
 
     rows: dict[str, Row] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> "Tally":
-        """Return what `write` wrote, or nothing yet."""
-        plain = json.loads(path.read_text()) if path.exists() else {}
-        return cls({name: Row(**row) for name, row in plain.items()})
+        """Return the counts that `write` wrote, or none before the first call."""
+        rows = json.loads(path.read_text()) if path.exists() else {}
+        return cls({name: Row(**row) for name, row in rows.items()})
 
     def write(self, path: Path) -> None:
-        """Write it whole or not at all."""
-        plain = {name: asdict(row) for name, row in sorted(self.rows.items())}
-        write_atomically(path, json.dumps(plain, indent=1) + "\n")
+        """Write the counts atomically."""
+        rows = {name: asdict(row) for name, row in sorted(self.rows.items())}
+        write_atomically(path, json.dumps(rows, indent=1) + "\n")
 
     def row(self, name: str) -> Row:
-        """Return the row of a reader, an empty one at first."""
+        """Return the counts of a reader, initially zero."""
         return self.rows.setdefault(name, Row())
 
     def table(self) -> str:
-        """Return the table of the documentation: a row for each reader, and one of all."""
+        """Return the table for the documentation: a row per reader and a row of sums."""
         lines = ["| reader | inputs | refused | inputs per second | seeds | failures |"]
         lines += ["|---|---:|---:|---:|---|---:|"]
         rows = [*sorted(self.rows.items()), ("all", self._all())]

@@ -1,4 +1,4 @@
-"""Kaldi's archives, whose objects a library in C++ reads."""
+"""Kaldi archives, whose objects a C++ library reads."""
 
 from importlib.util import find_spec
 

@@ -7,7 +7,7 @@ import soundfile
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader, reads_or_explains
 from toolkit.corpus.check import decode
-from toolkit.corpus.manifest import make_cut, recording_or_fault
+from toolkit.corpus.manifest import make_cut, probe_recording
 from toolkit.features.audio import AudioError, decode_audio, load_audio
 from toolkit.features.augment import augmented
 from toolkit.features.config import AugmentConfig
@@ -28,7 +28,7 @@ def use(name):
         info = decode(str(path))
         content = path.read_bytes() if path.is_file() else b""
         reads_or_explains(lambda: decode_audio(content, name), (name,))
-        recording, fault = recording_or_fault(path, "u")
+        recording, fault = probe_recording(path, "u")
         recording.to_dict()
         if info.error is None and fault is None and info.decoded == info.declared:
             assert recording.num_samples == info.decoded, "readers differ in the length"
@@ -50,7 +50,7 @@ def folders(folder):
 
 def use_folders(folder):
     path = folder / "speech" / "speech.wav"
-    recording, fault = recording_or_fault(path, "u")
+    recording, fault = probe_recording(path, "u")
     if fault is not None:
         return fault
     cut = make_cut("u", recording, "GOOD", "anna")
@@ -73,7 +73,7 @@ def use_pieces(folder):
 
 
 def stream(name, place, size, **settings):
-    """A file as a program writes it to a pipe; its size in bytes from `place` on is not known."""
+    """A file as a program writes it to a pipe, with its size at byte `place` unknown."""
 
     def write(folder):
         sound(name, **settings)(folder)

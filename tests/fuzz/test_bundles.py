@@ -1,4 +1,4 @@
-"""Recognisers that others hand over, damaged on the way."""
+"""Damaged recogniser bundles."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ from toolkit.fsa.lattice import Weights
 
 def settings(folder):
     weights, beam = Weights(0.1, -1.0), Beam()
-    made = RecogniserSettings(
+    recogniser = RecogniserSettings(
         FrontendConfig(num_mel_bins=8),
         beam,
         0.1,
@@ -43,14 +43,14 @@ def settings(folder):
         by_speaker=True,
         first_pass=FirstPass(beam, (2.0,), weights, 0.1, EmConfig()),
     )
-    (folder / SETTINGS).write_text(json.dumps(dataclasses.asdict(made)))
+    (folder / SETTINGS).write_text(json.dumps(dataclasses.asdict(recogniser)))
 
 
 def systems(folder):
     roles = {"ctc": ("speaker_unknown", "stream"), "sat": ("speaker_known",)}
-    found = [BundledSystem(s, "3gram", s == "ctc", {"dev": 12.5}, roles[s]) for s in roles]
-    write_systems(folder, found)
-    for system in found:
+    bundled = [BundledSystem(s, "3gram", s == "ctc", {"dev": 12.5}, roles[s]) for s in roles]
+    write_systems(folder, bundled)
+    for system in bundled:
         (folder / system.name).mkdir()
 
 

@@ -4,12 +4,12 @@ import subprocess
 
 import pytest
 
-from tests.fuzz.canary import watched
+from tests.fuzz.canary import no_side_effects
 from tests.fuzz.trial import reads_or_explains
 
 
 def failing(action, *arguments):
-    """Do what the system refuses."""
+    """Return a call of an action that the system refuses."""
 
     def act():
         with contextlib.suppress(OSError):
@@ -28,19 +28,19 @@ def failing(action, *arguments):
         failing(os.remove, "/proc/none"),
     ],
 )
-def test_the_canary_tells(act):
+def test_changes_outside_the_temporary_folder_are_a_failure(act):
     with pytest.raises(AssertionError, match="made the reader do this"):
         reads_or_explains(act, ())
 
 
-def test_in_the_temporary_folder_anything_goes(tmp_path):
-    with watched():
+def test_changes_in_the_temporary_folder_are_allowed(tmp_path):
+    with no_side_effects():
         (tmp_path / "a").write_text("x")
         os.rename(tmp_path / "a", tmp_path / "b")
         os.remove(tmp_path / "b")
 
 
-def test_a_reader_within_a_reader_does_not_blind_the_canary():
+def test_a_nested_reader_does_not_stop_the_watch():
     def act():
         reads_or_explains(lambda: None, ())
         failing(os.system, "true")()

@@ -1,4 +1,4 @@
-"""Commands anywhere in the cuts of others: whoever reads them, and their audio, none is run."""
+"""Commands in cuts do not run, whichever part of the toolkit reads the cuts or their audio."""
 
 import copy
 import io
@@ -42,13 +42,13 @@ SPEAKER = {
 
 def recording(kind="file", source="clean.wav", **fields):
     sources = [{"type": kind, "channels": [0], "source": source}]
-    known = {"id": "r", "sampling_rate": 16000, "num_samples": 1600, "duration": 0.1}
-    return {**known, "sources": sources, **fields}
+    defaults = {"id": "r", "sampling_rate": 16000, "num_samples": 1600, "duration": 0.1}
+    return {**defaults, "sources": sources, **fields}
 
 
 def cut(recording, **fields):
-    known = {"id": "u", "type": "MonoCut", "start": 0.0, "duration": 0.1, "channel": 0}
-    return {**known, "supervisions": [SPEAKER], "recording": recording, **fields}
+    defaults = {"id": "u", "type": "MonoCut", "start": 0.0, "duration": 0.1, "channel": 0}
+    return {**defaults, "supervisions": [SPEAKER], "recording": recording, **fields}
 
 
 def reverb(response):
@@ -76,54 +76,54 @@ HIDE = {
 
 
 def hostile(pick: Choices):
-    found = recording(*pick.among(COMMANDS))
+    source = recording(*pick.among(COMMANDS))
     if pick.number(0, 1):
-        found["transforms"] = [{"name": "Volume", "kwargs": {"factor": 0.5}}]
-    found = cut(found)
+        source["transforms"] = [{"name": "Volume", "kwargs": {"factor": 0.5}}]
+    manifest = cut(source)
     for _ in range(pick.number(0, 4)):
-        found = HIDE[pick.among(sorted(HIDE))](found)
-    shown = {"supervisions": [SPEAKER], "recording": recording(), "start": 0.0, "duration": 0.1}
-    return {**shown, **found}  # as a manifest needs it; lhotse ignores this in mixed cuts
+        manifest = HIDE[pick.among(sorted(HIDE))](manifest)
+    defaults = {"supervisions": [SPEAKER], "recording": recording(), "start": 0.0, "duration": 0.1}
+    return {**defaults, **manifest}  # as a manifest needs it; lhotse ignores this in mixed cuts
 
 
-def transcribed(plain):
-    Path("cuts.jsonl").write_text(json.dumps(plain) + "\n")
+def transcribe_cut(manifest):
+    Path("cuts.jsonl").write_text(json.dumps(manifest) + "\n")
     for source in Inputs(allow_pipes=True).sources(["cuts.jsonl"], io.BytesIO(), Path()):
         list(source.blocks(16000, 1.0))
 
 
-def from_manifest(plain):
-    Path("cuts.jsonl").write_text(json.dumps(plain) + "\n")
-    for found in read_cuts(Path("cuts.jsonl")):
-        load_cut_audio(found)
+def read_from_manifest(manifest):
+    Path("cuts.jsonl").write_text(json.dumps(manifest) + "\n")
+    for loaded_cut in read_cuts(Path("cuts.jsonl")):
+        load_cut_audio(loaded_cut)
 
 
-def from_store(plain):
+def read_from_store(manifest):
     config = FrontendConfig(num_mel_bins=4)
-    known = {**cut(recording()), **plain}
-    write_shard(Path("fbank/shards"), 0, [(known, "s", torch.zeros(3, 4))], config)
+    entry = {**cut(recording()), **manifest}
+    write_shard(Path("fbank/shards"), 0, [(entry, "s", torch.zeros(3, 4))], config)
     write_manifest(Path("fbank"), config, [{"utterances": 1, "frames": 3}])
     load_cut_audio(FeatureStore(Path("fbank")).cut("u"))
 
 
-def reported(plain):
-    Path("cuts.jsonl").write_text(json.dumps(plain) + "\n")
+def read_for_report(manifest):
+    Path("cuts.jsonl").write_text(json.dumps(manifest) + "\n")
     read_clip(Path("cuts.jsonl"), 0)
 
 
 CUT_READERS = {
-    "cuts-transcribed": transcribed,
-    "cuts-of-a-manifest": from_manifest,
-    "cuts-of-features": from_store,
-    "cuts-reported": reported,
+    "cuts-transcribed": transcribe_cut,
+    "cuts-of-a-manifest": read_from_manifest,
+    "cuts-of-features": read_from_store,
+    "cuts-reported": read_for_report,
 }
 
 
 def try_one(read, pick: Choices):
-    """Read a hostile cut; whether it was refused."""
-    plain = hostile(pick)
+    """Read a hostile cut and return whether it was refused."""
+    manifest = hostile(pick)
     # An id of one letter is in every message: a message is all that is asked for.
-    refused = reads_or_explains(lambda: read(plain), (plain["id"],))
+    refused = reads_or_explains(lambda: read(manifest), (manifest["id"],))
     assert not Path("ran").exists()
     return refused
 
@@ -134,17 +134,17 @@ def write_clean():
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory):
-    before = Path.cwd()
+    working_directory = Path.cwd()
     os.chdir(tmp_path_factory.mktemp("hostile"))
     write_clean()
     yield
-    os.chdir(before)
+    os.chdir(working_directory)
 
 
 @pytest.mark.parametrize("read", CUT_READERS.values(), ids=CUT_READERS)
 @FUZZ
 @given(data=st.data())
-def test_nothing_is_run(read, data):
+def test_cuts_that_name_commands_run_nothing(read, data):
     try_one(read, Drawn(data.draw))
 
 
@@ -155,15 +155,15 @@ def test_cuts_without_commands_are_read(read, way):
          | HIDE[way](GOOD))  # fmt: skip
 
 
-def test_lhotse_by_itself_would_run_them():
+def test_lhotse_alone_runs_the_commands_of_cuts():
     from lhotse.audio.backend import audio_backend
     from lhotse.serialization import deserialize_item
 
     for hide in ("track", "first track", "response", "response of a mix", "late transform"):
         for kind, source in COMMANDS[:2]:
-            found = deserialize_item(HIDE[hide](cut(recording(kind, source))))
+            deserialized = deserialize_item(HIDE[hide](cut(recording(kind, source))))
             # What it read from the command may be no audio.
             with suppress(Exception), audio_backend("default"):
-                found.load_audio()
+                deserialized.load_audio()
             assert Path("ran").exists(), (hide, kind)
             Path("ran").unlink()

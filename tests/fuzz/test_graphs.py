@@ -1,4 +1,4 @@
-"""Graphs and lattices: what a search would read from memory not its own is refused before."""
+"""Graphs and lattices with indices beyond their arrays are refused before a search."""
 
 from dataclasses import replace
 
@@ -9,13 +9,7 @@ from tests.fuzz.trial import Reader
 from toolkit.fsa.config import Beam
 from toolkit.fsa.fst import dump_fst, fst_from_arcs, load_fst
 from toolkit.fsa.lattice import prune_to_density
-from toolkit.fsa.lattice_store import (
-    LatticeStore,
-    graph_digest,
-    graph_index,
-    shard_path,
-    write_shard,
-)
+from toolkit.fsa.lattice_store import GraphCodec, GraphInfo, LatticeStore, write_lattices
 from toolkit.fsa.search import search_lattice
 
 NAMES = ("anna-1", "anna-2")
@@ -39,17 +33,17 @@ def lattices(folder):
     graph(folder)
     path = folder / "graph.safetensors"
     fst = load_fst(path)
-    found = {}
+    pruned = {}
     for name in NAMES:
-        scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(len(found)))
+        scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(len(pruned)))
         lattice = search_lattice(scores, fst, WIDE)
-        found[name] = prune_to_density(lattice, 5, 100.0, 500.0)
-    index = graph_index(fst)
-    write_shard(shard_path(folder, 0), found, index, graph_digest(path), 1, [("bert-1", "short")])
+        pruned[name] = prune_to_density(lattice, 5, 100.0, 500.0)
+    codec = GraphCodec(path)
+    write_lattices(codec.path(folder, 0), pruned, codec, GraphInfo(1, (("bert-1", "short"),)))
 
 
 def use_lattices(folder):
-    store = LatticeStore(folder, folder / "graph.safetensors")
+    store = LatticeStore(folder, GraphCodec(folder / "graph.safetensors"))
     return [store.load(name).num_arcs for name in store.ids]
 
 

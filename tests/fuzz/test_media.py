@@ -1,4 +1,4 @@
-"""M4A, WebM and the like, whose demuxers and decoders are FFmpeg's."""
+"""M4A, WebM and other media that FFmpeg decodes."""
 
 from importlib.util import find_spec
 

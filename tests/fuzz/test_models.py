@@ -1,4 +1,4 @@
-"""Models, their parts and their bundles, damaged on the way from one machine to another."""
+"""Damaged models and their parts."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import torch
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.features.gmm_features import GmmFrontend
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -42,7 +42,7 @@ def neural_model(folder):
     save_model(folder, LstmModel(LstmConfig(6, 3, hidden=2, layers=1)))
     save_priors(folder, torch.tensor([3, 0, 5]))
     stats = GlobalStats.of(torch.randn(9, 2))
-    Normaliser(torch.zeros(2, dtype=torch.float64), stats).save(folder / "normaliser.json")
+    Cmvn(torch.zeros(2, dtype=torch.float64), stats).save(folder / "normaliser.json")
 
 
 def gaussians(folder):
@@ -58,9 +58,9 @@ def gmm_frontend(folder):
 
 def pronunciations(folder):
     lang = Lang.of(Lexicon(WORDS))
-    known = {entry: EntryProbabilities(1.0, 0.25, 0.5, 1.5) for entry in lang.lexicon.pairs()}
-    found = LexiconProbabilities(known, 0.9, 1.25, 0.5, 0.25)
-    replace(lang, probabilities=found).save(folder)
+    entries = {entry: EntryProbabilities(1.0, 0.25, 0.5, 1.5) for entry in lang.lexicon.pairs()}
+    probabilities = LexiconProbabilities(entries, 0.9, 1.25, 0.5, 0.25)
+    replace(lang, probabilities=probabilities).save(folder)
 
 
 def language_model(folder):

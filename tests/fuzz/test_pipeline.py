@@ -1,4 +1,4 @@
-"""A lake whose metadata and audio others write, and what the pipeline keeps of its own."""
+"""Metadata and audio of a data lake, and the files that the pipeline writes."""
 
 import json
 import tempfile
@@ -11,7 +11,7 @@ import soundfile
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
-from toolkit.corpus.manifest import make_cut, recording_or_fault
+from toolkit.corpus.manifest import make_cut, probe_recording
 from toolkit.pipeline.config import SelectConfig
 from toolkit.pipeline.executor import read_summary
 from toolkit.pipeline.lake import LAKE, Record, metadata_totals, open_lake
@@ -42,7 +42,7 @@ def lake(folder, layout="aggregated"):
             samples = np.random.default_rng(number).standard_normal(4000 + 300 * number)
             path = Path(audio) / f"u{number}.wav"
             soundfile.write(str(path), (samples * 3000).astype(np.int16), 16000)
-            recording, _ = recording_or_fault(path, f"u{number}")
+            recording, _ = probe_recording(path, f"u{number}")
             cuts.append(make_cut(f"u{number}", recording, "", f"speaker{number % 2}"))
         make_lake(
             cuts,
@@ -53,12 +53,12 @@ def lake(folder, layout="aggregated"):
 
 
 def open_and_plan(folder):
-    found = open_lake(STORE, str(folder))
-    return metadata_totals(found.objects), plan_sample(found)
+    opened_lake = open_lake(STORE, str(folder))
+    return metadata_totals(opened_lake.objects), plan_sample(opened_lake)
 
 
 def without_list(layout):
-    """A lake that is found by looking for it: nobody has promised what its objects hold."""
+    """A lake without a manifest: the pipeline lists its objects."""
 
     def write(folder):
         lake(folder, layout)
@@ -68,12 +68,14 @@ def without_list(layout):
 
 
 def process(folder):
-    """Sample, group, and extract: faults are told, none raised."""
+    """Sample, group and extract. Faulty elements are reported and raise nothing."""
     with tempfile.TemporaryDirectory() as place:
         resources = Resources("cpu", 1, Path(place) / "scratch")
         sample = Sample(SampleConfig(SelectConfig(hours=1, min_duration=0.0), RANGE, 1))
-        found = open_lake(STORE, str(folder))
-        sampled = [sample.run(p, STORE, f"{place}/sample", resources) for p in plan_sample(found)]
+        opened_lake = open_lake(STORE, str(folder))
+        sampled = [
+            sample.run(p, STORE, f"{place}/sample", resources) for p in plan_sample(opened_lake)
+        ]
         group = Group(GroupConfig(5.0, 0, RANGE))
         files = [
             ref
@@ -87,7 +89,7 @@ def process(folder):
             extract.run(partition, STORE, f"{place}/features", resources)
 
 
-def kept(folder):
+def step_files(folder):
     """A marker, a list of shards, a summary and rates."""
     ref = ObjectRef(f"{folder}/shards/cuts.000000.jsonl", 9, "a" * 32, {"hours": 0.5})
     result = StepResult((ref,), (("u1", "no such object"),), {"hours": 0.5})
@@ -108,7 +110,7 @@ def kept(folder):
     (folder / "_summary.json").write_text(json.dumps(summary))
 
 
-def use_kept(folder):
+def use_step_files(folder):
     for marker in (folder / "_done").glob("*"):
         Marker.read(STORE, str(marker))
     read_shards(STORE, str(folder))
@@ -122,7 +124,7 @@ READERS = {
     "metadata": Reader(without_list("aggregated"), process, files="metadata/**/*.jsonl"),
     "tars-of-audio": Reader(without_list("aggregated"), process, files="audio/**/*"),
     "audio-files": Reader(without_list("single"), process, files="audio/**/*"),
-    "kept": Reader(kept, use_kept, names=("extract",)),
+    "kept": Reader(step_files, use_step_files, names=("extract",)),
 }
 
 
@@ -131,11 +133,11 @@ READERS = {
     ["../../nowhere", "/", ".", "a\0b", "x" * 5000, "audio", "file:///", "~root/x"],
 )
 @pytest.mark.parametrize("part", [(None, None), (0, 10), (1 << 62, 1 << 62), (0, 1 << 40)])
-def test_audio_that_is_not_there_costs_its_utterance_alone(audio, part, tmp_path):
+def test_missing_audio_fails_its_utterance_alone(audio, part, tmp_path):
     (tmp_path / "audio").mkdir()
     (tmp_path / "good").write_bytes(b"0123456789")
     bad = Record("u1", "anna", 1.0, 0.0, "", audio, *part)
     good = Record("u2", "anna", 1.0, 1.0, "", "good", *((0, 10) if part[1] else part))
-    found = dict(fetch([bad, good], STORE, str(tmp_path), tmp_path / "scratch"))
-    assert isinstance(found[bad], FetchError)
-    assert found[good] == b"0123456789"
+    fetched = dict(fetch([bad, good], STORE, str(tmp_path), tmp_path / "scratch"))
+    assert isinstance(fetched[bad], FetchError)
+    assert fetched[good] == b"0123456789"

@@ -1,4 +1,4 @@
-"""Pages of run directories that others made."""
+"""Report pages of damaged run directories."""
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
@@ -8,12 +8,12 @@ from toolkit.report.run_page import write_report
 
 
 def run(folder):
-    made = MadeUpRun(folder / "exp")
-    made.check()
-    made.histories()
-    made.decode("mono", splits=("dev",))
-    made.gains()
-    made.stages()
+    made_up_run = MadeUpRun(folder / "exp")
+    made_up_run.check()
+    made_up_run.histories()
+    made_up_run.decode("mono", splits=("dev",))
+    made_up_run.gains()
+    made_up_run.stages()
 
 
 READERS = {

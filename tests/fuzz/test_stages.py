@@ -1,4 +1,4 @@
-"""What the runner keeps in a run directory, and the configurations that people write."""
+"""The files of a run directory and configuration files."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +39,7 @@ class Inner:
 @dataclass(frozen=True)
 class Outer:
     inner: Inner = field(default_factory=Inner)
-    other: Inner | None = None
+    optional: Inner | None = None
     root: Path = Path("x")
     kind: Literal["a", "b"] = "a"
     table: dict[str, float] = field(default_factory=dict)
@@ -102,7 +102,7 @@ READERS = {
         "? [1, 2]\n: x",
     ],
 )
-def test_yaml_that_wants_more_than_data(content, tmp_path):
+def test_yaml_beyond_plain_data_is_refused(content, tmp_path):
     from toolkit.config.settings import ConfigError
 
     trace = tmp_path / "trace"
@@ -114,7 +114,7 @@ def test_yaml_that_wants_more_than_data(content, tmp_path):
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside", "", "."])
 def test_no_marker_reaches_outside_the_run_directory(name, tmp_path):
-    """Finishing an interrupted publication moves what stands in the way of the outputs."""
+    """Completing an interrupted publication moves files that block the outputs."""
     outside = tmp_path / "outside"
     outside.write_text("mine")
     name = str(outside) if name == "/outside" else name

@@ -1,4 +1,4 @@
-"""What the toolkit wrote and something damaged: manifests, features, alignments, records."""
+"""Damaged manifests, features, alignments and records."""
 
 import json
 
@@ -15,7 +15,7 @@ from toolkit.corpus.manifest import iter_cuts, make_cut, write_cuts
 from toolkit.corpus.split import Splits
 from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import load_transforms, save_transforms
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.features.shards import SHARDS, FeatureStore, TarWriter, write_manifest, write_shard
 from toolkit.lang.units import Characters
 from toolkit.ssl.targets import MANIFEST, k_best
@@ -48,7 +48,7 @@ def read_features(folder):
         (
             store.cut(name),
             store.load(name),
-            store.state(name).after(store.load(name), store.counted(name)),
+            store.cmn_state(name).after(store.load(name), store.counted(name)),
         )
     return [store.speaker_mean(speaker) for speaker in store.speakers]
 
@@ -69,7 +69,7 @@ def read_alignments(folder):
 def records(folder):
     rng = np.random.default_rng(0)
     for number, names in enumerate((NAMES[:2], NAMES[2:])):
-        made = [
+        named_records = [
             (
                 name,
                 Record(
@@ -81,14 +81,14 @@ def records(folder):
             )
             for name in names
         ]
-        write_file(record_path(folder, number), "plan", made)
+        write_file(record_path(folder, number), "plan", named_records)
     manifest = {"symbols": Characters().symbols, "dimension": 3, "files": 2, "utterances": 3}
     (folder / RECORDS).write_text(json.dumps(manifest))
 
 
 def read_records(folder):
-    found = Records(folder)
-    return [found.read(number) for number in range(len(found))]
+    stored = Records(folder)
+    return [stored.read(number) for number in range(len(stored))]
 
 
 def targets(folder):
@@ -118,10 +118,10 @@ READERS = {
     ),
     "features": Reader(features, read_features, names=NAMES),
     "normaliser": Reader(
-        lambda folder: Normaliser(
+        lambda folder: Cmvn(
             torch.zeros(2, dtype=torch.float64), GlobalStats.of(torch.randn(9, 2))
         ).save(folder / "normaliser.json"),
-        lambda folder: normalise_with(Normaliser.load(folder / "normaliser.json")),
+        lambda folder: normalise_with(Cmvn.load(folder / "normaliser.json")),
     ),
     "transforms": Reader(
         lambda folder: save_transforms(folder / "fmllr.safetensors", {"anna": torch.eye(2, 3)}),
@@ -134,11 +134,11 @@ READERS = {
 
 
 def normalise_with(normaliser):
-    """Normalise features of as many dimensions as it is for, which may be other than before."""
+    """Normalise features of the normaliser's dimension."""
     return normaliser.apply(torch.zeros(3, len(normaliser.prior_mean)))
 
 
-def test_a_tar_without_end_is_not_read_for_ever(tmp_path):
+def test_a_tar_without_end_is_an_error(tmp_path):
     from toolkit.features.shards import index_arrays, member_header
 
     header = bytearray(member_header("a.npy", 0))

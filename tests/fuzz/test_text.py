@@ -1,4 +1,4 @@
-"""Text that people write by hand or other programs wrote: lexica, tables, transcripts, times."""
+"""Text files of users and other programs: lexicons, tables, transcripts, times."""
 
 import gzip
 import json
@@ -29,9 +29,8 @@ from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.policy import AS_GIVEN, EnglishRules, TextPolicy
-from toolkit.lang.prepare import read_words
+from toolkit.lang.prepare import read_sentences, read_words
 from toolkit.lang.tables import SymbolTable
-from toolkit.lang.text import read_sentences
 from toolkit.score.nist.formats import read_stm
 from toolkit.score.nist.glm import Glm
 from toolkit.score.nist.grammar import Grammar, nist_aligner
@@ -123,7 +122,7 @@ def lhotse_arrays(folder):
     sources = [{"type": "file", "channels": [0, 1], "source": "a.wav"}]
     recording = {"id": "r", "sampling_rate": 8000, "num_samples": 8000, "duration": 1.0}
     recording["sources"] = sources
-    said = {
+    supervision = {
         "id": "s",
         "recording_id": "r",
         "start": 0.0,
@@ -132,8 +131,8 @@ def lhotse_arrays(folder):
         "text": "A",
     }
     cut = {"id": "c", "type": "MonoCut", "start": 0.0, "duration": 1.0, "channel": 1}
-    cut |= {"supervisions": [said], "recording": recording}
-    for name, item in (("recordings", recording), ("supervisions", said), ("cuts", cut)):
+    cut |= {"supervisions": [supervision], "recording": recording}
+    for name, item in (("recordings", recording), ("supervisions", supervision), ("cuts", cut)):
         (folder / f"{name}.json").write_text(json.dumps([item]))
 
 
@@ -155,7 +154,7 @@ def phone_sets(folder):
 
 
 def texts_and_audio(folder):
-    """What `toolkit align` reads: audio, texts in a folder, and speakers."""
+    """The inputs of `toolkit align`: audio, a folder of texts, and speakers."""
     (folder / "audio" / "ann").mkdir(parents=True)
     (folder / "texts" / "ann").mkdir(parents=True)
     for name in ("ann/a", "b"):

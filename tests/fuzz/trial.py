@@ -1,4 +1,4 @@
-"""A reader put to the test: what it reads or says of files that are not what they should be."""
+"""Run a reader on damaged files: it must read them or raise an error that names the file."""
 
 import contextlib
 import os
@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 from hypothesis import HealthCheck, settings
 
-from tests.fuzz.canary import watched
+from tests.fuzz.canary import no_side_effects
 from tests.fuzz.choices import Choices
-from tests.fuzz.mutations import damaged
+from tests.fuzz.mutations import damage
 from toolkit.errors import ToolkitError
 
 _settings = {
@@ -36,7 +36,7 @@ _bounded = False
 
 @dataclass(frozen=True)
 class Reader:
-    """What is tried on: files that `write` makes in a folder, and how they are read."""
+    """A reader under test: `write` makes valid files in a folder, `read` reads them."""
 
     write: Callable[[Path], object]
     read: Callable[[Path], object]
@@ -48,7 +48,7 @@ class Reader:
 
 
 class Executed:
-    """What unpickling would make."""
+    """An object whose unpickling makes the folder `trace`."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -75,17 +75,17 @@ class Trial:
 
     @property
     def pickled(self) -> bytes:
-        """What makes a folder when it is unpickled."""
+        """A pickle that makes a folder when it is unpickled."""
         return pickle.dumps(Executed(self._trace))
 
     def read_valid(self) -> None:
-        """Read the files as they were written."""
+        """Read the valid files."""
         self._reader.read(self._folder)
 
     def try_one(self, pick: Choices) -> bool:
         """Damage one of the files, and read; see `read_replaced`."""
         name = pick.among(self._names)
-        self.last = (name, damaged(pick, self.content[name]))
+        self.last = (name, damage(pick, self.content[name]))
         path = self._folder / name
         path.write_bytes(self.last[1])
         self._number += 1  # readers remember what they know of a version of a file, by its time
@@ -93,10 +93,10 @@ class Trial:
         return self.read_replaced(name)
 
     def read_replaced(self, name: str) -> bool:
-        """Read with whatever the test has put in a file's place, then put the file back.
+        """Read with a replaced file, then restore the file.
 
         Returns:
-          Whether what stood there was refused.
+          Whether the reader refused the replacement.
         """
         path = self._folder / name
         try:
@@ -111,7 +111,7 @@ class Trial:
             path.write_bytes(self.content[name])
 
     def path(self, name: str) -> Path:
-        """Where a file is."""
+        """Return the path of a file."""
         return self._folder / name
 
 
@@ -124,33 +124,33 @@ def remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def bounded() -> Iterator[None]:
-    """Allow this process `BYTES` of memory more than it has; within another `bounded`, nothing."""
+def limited_memory() -> Iterator[None]:
+    """Limit this process to `BYTES` more memory; a nested call does nothing."""
     global _bounded
     if _bounded:
         yield
         return
     used = psutil.Process().memory_info().vms
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, before[1]))
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, limits[1]))
     _bounded = True
     try:
         yield
     finally:
         _bounded = False
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def reads_or_explains(read: Callable[[], object], names: tuple[str, ...]) -> bool:
-    """Either it reads, or it says which file is wrong; soon, and without much memory.
+    """Check that a reader reads or names the wrong file, soon and without much memory.
 
     Returns:
-      Whether it was refused.
+      Whether the reader refused the file.
     """
     began, refused = time.process_time(), False
-    with bounded():
+    with limited_memory():
         try:
-            with watched():
+            with no_side_effects():
                 read()
         except ToolkitError as error:
             refused, message = True, str(error)

@@ -1,4 +1,4 @@
-"""One reader's turn: a process of its own that feeds it hostile files until its time is over."""
+"""Feed hostile files to one reader in a process of its own for a limited time."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.fuzz.choices import Choices, Rolled
-from tests.fuzz.trial import SECONDS, bounded
+from tests.fuzz.trial import SECONDS, limited_memory
 
 MOST_FAILURES = 3
 """Those after which a turn is over."""
@@ -26,18 +26,18 @@ BLOCKED = 600.0
 
 
 class Source(Protocol):
-    """A reader, and what makes hostile files for it."""
+    """A reader with a generator of hostile files."""
 
     last: tuple[str, bytes]
     """The name and the content of the file that was tried last."""
 
     def try_one(self, pick: Choices) -> bool:
-        """Try one file; whether it was refused. Any exception is a failure."""
+        """Try one file and return whether it was refused. Any exception is a failure."""
 
 
 @dataclass
 class Turn:
-    """What came of it."""
+    """The counts and failures of a turn."""
 
     inputs: int = 0
     refused: int = 0
@@ -53,7 +53,7 @@ def choices(name: str, seed: int, number: int) -> Rolled:
 def take_turn(
     name: str, source: Source, seed: int, first: int, most: int, seconds: float, failed: Path
 ) -> Turn:
-    """Feed a reader in a process of its own, which a crash or a hang ends alone.
+    """Feed a reader in a process of its own, so that a crash or hang ends only that process.
 
     Args:
       name: of the reader.
@@ -71,8 +71,8 @@ def take_turn(
     if not pid:
         os.close(reading)
         with contextlib.suppress(BaseException):
-            found = _feed(name, source, seed, first, most, seconds, failed, shared)
-            os.write(writing, json.dumps(vars(found)).encode())
+            turn = _feed(name, source, seed, first, most, seconds, failed, shared)
+            os.write(writing, json.dumps(vars(turn)).encode())
         os._exit(0)
     os.close(writing)
     with open(reading, "rb") as pipe:
@@ -81,30 +81,30 @@ def take_turn(
     if text:
         return Turn(**json.loads(text))
     tried = int.from_bytes(shared[:8], "little")
-    how = "blocked" if blocked else f"ended by {_said(status)}"
-    return Turn(tried + 1, 0, 0.0, [f"{name} seed {seed} input {first + tried}: {how}"])
+    cause = "blocked" if blocked else f"ended by {_describe_status(status)}"
+    return Turn(tried + 1, 0, 0.0, [f"{name} seed {seed} input {first + tried}: {cause}"])
 
 
-def _said(status: int) -> str:
+def _describe_status(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGPROF:
         return f"its limit of {SECONDS:.0f} s of processor time"
     return signal.Signals(-code).name if code < 0 else f"exit status {code}"
 
 
-def _watch(pid: int, said: int, shared: mmap.mmap) -> tuple[int, bool]:
-    """Wait for a process; kill it, and return True, where it does not go on to the next input."""
-    seen, since, blocked = shared[:8], time.monotonic(), False
+def _watch(pid: int, results_pipe: int, shared: mmap.mmap) -> tuple[int, bool]:
+    """Wait for a process. Kill it and return True if it is stuck on one input."""
+    last_count, since, blocked = shared[:8], time.monotonic(), False
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return status, blocked
-        if shared[:8] != seen:
-            seen, since = shared[:8], time.monotonic()
+        if shared[:8] != last_count:
+            last_count, since = shared[:8], time.monotonic()
         elif time.monotonic() - since > BLOCKED and not blocked:
             blocked = True
             os.kill(pid, signal.SIGKILL)
-        select.select([said], [], [], PAUSE)
+        select.select([results_pipe], [], [], PAUSE)
 
 
 def _feed(
@@ -119,7 +119,7 @@ def _feed(
 ) -> Turn:
     turn, began = Turn(), time.process_time()
     end = began + seconds
-    with bounded(), quiet():
+    with limited_memory(), discard_output():
         while turn.inputs < most and time.process_time() < end:
             shared[:8] = turn.inputs.to_bytes(8, "little")
             # Of processor time: a busy machine is no reason. By default the signal kills.
@@ -139,7 +139,7 @@ def _feed(
 def _keep(
     name: str, source: Source, seed: int, number: int, error: BaseException, failed: Path
 ) -> str:
-    """Write down the input and the traceback; return the failure in a line."""
+    """Save the input and the traceback, and return a line about the failure."""
     folder = failed / name.replace("/", "-") / f"{seed}-{number}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "traceback.txt").write_text(
@@ -151,18 +151,18 @@ def _keep(
 
 
 @contextlib.contextmanager
-def quiet() -> Callable:
-    """Send what readers print, warnings for instance, nowhere."""
+def discard_output() -> Callable:
+    """Discard what readers print, such as warnings."""
     sys.stdout.flush()
     sys.stderr.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    kept = [os.dup(number) for number in (1, 2)]
+    saved_descriptors = [os.dup(number) for number in (1, 2)]
     try:
         for number in (1, 2):
             os.dup2(nowhere, number)
         yield
     finally:
-        for number, copy in zip((1, 2), kept, strict=True):
+        for number, copy in zip((1, 2), saved_descriptors, strict=True):
             os.dup2(copy, number)
             os.close(copy)
         os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Tests that compare a GPU with the CPU: `make test-gpu`. Skipped where there is none.
+"""Tests that compare a GPU with the CPU: `make test-gpu`. Skipped without a GPU.
 
 With `TOOLKIT_TEST_DEVICE=cpu:0` the same code runs on the CPU as if that were a device.
 """
@@ -17,9 +17,9 @@ DEVICE = os.environ.get("TOOLKIT_TEST_DEVICE", "cuda")
 def pytest_collection_modifyitems(items):
     if torch.device(DEVICE).type == "cpu" or torch.cuda.is_available():
         return
-    here = Path(__file__).parent
+    gpu_folder = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here):
+        if item.path.is_relative_to(gpu_folder):
             item.add_marker(pytest.mark.skip(reason="needs a GPU: make test-gpu"))
 
 
@@ -30,7 +30,7 @@ def device():
 
 @pytest.fixture
 def gpu(device):
-    """The device, for tests of what only a GPU has."""
+    """The device, for tests that need a GPU."""
     if device.type == "cpu":
         pytest.skip("needs a GPU")
     return device
@@ -38,7 +38,7 @@ def gpu(device):
 
 @pytest.fixture(autouse=True)
 def _all_bits(device):
-    """cuDNN would otherwise round the factors of float32 products to 10 bits."""
+    """Switch off TF32, which rounds the factors of float32 products to 10 bits."""
     torch.manual_seed(0)
     with full_float32(device):
         yield
@@ -50,24 +50,21 @@ def sentences(tmp_path_factory):
 
 
 def make_sentences(folder):
-    """A synthetic language, and sentences of 2 s with their lattices: [(lattice, sentence)]."""
+    """A synthetic language and [(lattice, sentence)] of four sentences of 2 s."""
     from benchmarks.synthetic import SyntheticSentences
     from toolkit.decode.config import LatticeConfig
     from toolkit.decode.denominators import search
     from toolkit.fsa.fst import load_fst
-    from toolkit.fsa.lattice_store import (
-        LatticeStore,
-        graph_digest,
-        graph_index,
-        shard_path,
-        write_shard,
-    )
+    from toolkit.fsa.lattice_store import GraphCodec, GraphInfo, LatticeStore, write_lattices
 
     language = SyntheticSentences.make(words=40, leaves=2)
     path = language.graph(folder, sentences=200)
     graph, config = load_fst(path), LatticeConfig(acoustic_scale=0.4)
     spoken = {str(seed): language.sentence(seed, 2.0) for seed in range(4)}
-    made = {name: search(0.4 * one.scores, graph, config)[0] for name, one in spoken.items()}
-    write_shard(shard_path(folder, 0), made, graph_index(graph), graph_digest(path))
-    store = LatticeStore(folder, path)
-    return language, [(store.load(name), one) for name, one in spoken.items()]
+    lattices = {
+        name: search(0.4 * sentence.scores, graph, config)[0] for name, sentence in spoken.items()
+    }
+    codec = GraphCodec(path)
+    write_lattices(codec.path(folder, 0), lattices, codec, GraphInfo())
+    store = LatticeStore(folder, codec)
+    return language, [(store.load(name), sentence) for name, sentence in spoken.items()]

@@ -27,18 +27,18 @@ INPUTS, OUTPUTS, HIDDEN = 12, 30, 64
 class Batches:
     """A data source that gives the same batches in every epoch."""
 
-    given: list
+    batch_list: list
 
     def num_steps(self, epoch, world_size=1):
-        return len(self.given) // world_size
+        return len(self.batch_list) // world_size
 
     def batches(self, epoch, start=0, rank=0, world_size=1):
-        yield from self.given[start * world_size + rank :: world_size]
+        yield from self.batch_list[start * world_size + rank :: world_size]
 
 
 @dataclass
 class Task:
-    """What is trained and on what."""
+    """A model, an objective and a batch to train on."""
 
     model: nn.Module
     objective: object
@@ -51,7 +51,7 @@ class Task:
 
 
 def make(criterion, device, sentences):
-    """The task of a criterion, the same for every device."""
+    """Return the training task of a criterion, the same for every device."""
     torch.manual_seed(5)
     if criterion.startswith("ctc"):
         return _ctc(bidirectional="both" in criterion)
@@ -85,10 +85,10 @@ def _batch(lengths, lookahead):
 def _sequence(kind, device, language, pairs):
     config = LstmConfig(INPUTS, language.senones.num_pdfs, HIDDEN, layers=2, lookahead=2)
     lengths = [len(sentence.pdfs) for _, sentence in pairs]
-    plain = _batch(lengths, 2)
+    frames_batch = _batch(lengths, 2)
     targets = pad_sequence([sentence.pdfs for _, sentence in pairs], batch_first=True)
     lattices = [lattice for lattice, _ in pairs]
-    batch = LatticeBatch(**{**vars(plain), "targets": targets}, lattices=lattices)
+    batch = LatticeBatch(**{**vars(frames_batch), "targets": targets}, lattices=lattices)
     classes = PdfClasses.of(language.senones).to(device)
     priors = torch.zeros(config.output_dim, device=device)
     objective = SequenceLoss(Criterion(kind), classes, priors, smoothing=0.1)

@@ -1,4 +1,4 @@
-"""The front end on a GPU against the CPU's."""
+"""The front end on a GPU equals that on the CPU."""
 
 import numpy as np
 import pytest
@@ -17,22 +17,22 @@ CONFIGS = [FrontendConfig(kind) for kind in ("fbank", "mfcc", "plp")] + list(PRE
 def utterances():
     """Noise of several lengths, the last with digital silence at its end, as float32 samples."""
     rng = np.random.default_rng(0)
-    made = [rng.normal(0, 0.1, n).astype(np.float32) for n in (16000, 9123, 30111, 12000)]
-    made[-1][6000:] = 0
-    return [torch.from_numpy(x) for x in made]
+    samples = [rng.normal(0, 0.1, n).astype(np.float32) for n in (16000, 9123, 30111, 12000)]
+    samples[-1][6000:] = 0
+    return [torch.from_numpy(x) for x in samples]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_a_batch_on_the_device_is_the_cpus(config, device, utterances):
-    alone = Frontend(config, "torch")
-    found = Frontend(config, "torch", str(device)).batch(utterances)
-    for features, samples in zip(found, utterances, strict=True):
-        expected = alone(samples)
+def test_a_batch_on_the_device_equals_the_cpu(config, device, utterances):
+    cpu_frontend = Frontend(config, "torch")
+    batch = Frontend(config, "torch", str(device)).batch(utterances)
+    for features, samples in zip(batch, utterances, strict=True):
+        expected = cpu_frontend(samples)
         # A narrow filter that holds next to nothing shows roundings, and PLP amplifies them.
         torch.testing.assert_close(features, expected, rtol=0, atol=5e-3)
         if config.kind != "plp":
-            apart = (features - expected).abs() > 2e-4
-            assert apart.float().mean() < 1e-3
+            differs = (features - expected).abs() > 2e-4
+            assert differs.float().mean() < 1e-3
 
 
 def test_an_utterance_that_is_too_short_does_not_spoil_its_batch(device, utterances):
@@ -51,9 +51,9 @@ def test_extraction_stores_what_the_cpu_stores(device, tmp_path):
     for cut in cuts[:3]:
         cut.supervisions[0].speaker = "another"
     expected = extract(cuts, config, tmp_path / "cpu")
-    found = extract(cuts, config, tmp_path / "device", jobs=3, device=str(device))
-    assert {**found, "xRT": 0} == {**expected, "xRT": 0}
-    assert found["failed"] == 1
+    headline = extract(cuts, config, tmp_path / "device", jobs=3, device=str(device))
+    assert {**headline, "xRT": 0} == {**expected, "xRT": 0}
+    assert headline["failed"] == 1
     stores = FeatureStore(tmp_path / "cpu"), FeatureStore(tmp_path / "device")
     assert stores[0].shards == stores[1].shards
     assert len(stores[0].shards) == 2

@@ -1,4 +1,4 @@
-"""Sequence criteria on a GPU, frame by frame, against the CPU's compiled loop."""
+"""Sequence criteria on a GPU equal those of the compiled loop on the CPU."""
 
 import pytest
 import torch
@@ -17,17 +17,17 @@ CRITERIA = [
 
 
 @pytest.mark.parametrize("criterion", CRITERIA, ids=str)
-def test_value_and_gradient_are_the_cpus(criterion, device, sentences):
+def test_value_and_gradient_equal_the_cpu(criterion, device, sentences):
     language, pairs = sentences
     lattices, spoken = zip(*pairs, strict=True)
     scores = pad_sequence([sentence.scores.double() for sentence in spoken], batch_first=True)
-    found = []
+    results = []
     for where in (torch.device("cpu"), device):
         leaf = scores.clone().to(where).requires_grad_()
         references = [sentence.pdfs.to(where) for sentence in spoken]
         classes = PdfClasses.of(language.senones).to(where)
         value = sequence_objective(lattices, leaf, references, criterion, classes)
         value.objective.sum().backward()
-        found.append((value.objective.detach().cpu(), leaf.grad.cpu(), value.missing.cpu()))
-    for on_cpu, elsewhere in zip(*found, strict=True):
+        results.append((value.objective.detach().cpu(), leaf.grad.cpu(), value.missing.cpu()))
+    for on_cpu, elsewhere in zip(*results, strict=True):
         torch.testing.assert_close(elsewhere, on_cpu, rtol=1e-6, atol=1e-6)

@@ -1,4 +1,4 @@
-"""A network's scores on a GPU, and what is made of them: words, lattices, alignments, targets."""
+"""Scores of a network on a GPU, and the words, lattices, alignments and targets from them."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from toolkit.decode.search import DecoderFiles, decode_store
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.fsa.config import Beam
 from toolkit.fsa.lattice import Weights
-from toolkit.fsa.lattice_store import LatticeStore
+from toolkit.fsa.lattice_store import GraphCodec, LatticeStore
 from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig
 from toolkit.models.ctc import CtcModel
 from toolkit.models.scorer import NeuralScorer, save_priors
@@ -31,7 +31,7 @@ UTTERANCES = 50  # more than a batch
 
 @pytest.fixture(params=[LstmConfig, BlstmConfig])
 def system(request, tmp_path):
-    """A recogniser, and a random network over synthetic features that is sure of what it says."""
+    """A recogniser, and a random network with confident outputs over synthetic features."""
     recogniser = Recogniser(tmp_path)
     pdfs = recogniser.senones.num_pdfs
     model = make_model(request.param(input_dim=15, output_dim=pdfs, hidden=24, layers=2))
@@ -49,49 +49,49 @@ def on(scorer, device):
     return replace(scorer, device=str(device))
 
 
-def test_scores_are_the_cpus(system, device):
+def test_scores_equal_the_cpu(system, device):
     _, scorer = system
     names = scorer.store.ids[:5]
-    found = on(scorer, device).batch_log_likelihoods(names)
-    for name, scores in zip(names, found, strict=True):
+    batch_scores = on(scorer, device).batch_log_likelihoods(names)
+    for name, scores in zip(names, batch_scores, strict=True):
         expected = scorer.log_likelihoods(name)
         assert scores.device.type == "cpu"
         torch.testing.assert_close(scores, expected, rtol=0, atol=1e-3)
         assert on(scorer, device).scores_of(name, torch.tensor([2, 0])).shape[1] == 2
 
 
-def test_the_words_are_the_cpus_whatever_the_number_of_threads(system, device, tmp_path):
+def test_words_equal_the_cpu_for_any_number_of_threads(system, device, tmp_path):
     recogniser, scorer = system
     config = DecodeConfig(acoustic_scale=0.5, beam=Beam(30.0, 8.0))
     decoder, weights = DecoderFiles(recogniser.graph, recogniser.words, config), [[Weights(0.5)]]
-    found = {}
+    hypotheses = {}
     for name, where, jobs in (("cpu", "cpu", 1), ("one", device, 1), ("four", device, 4)):
         (tmp_path / name).mkdir()
         (decoded,) = decode_store(on(scorer, where), decoder, weights, tmp_path / name, jobs)
-        found[name] = [(one.utterance, one.hypotheses) for one in decoded]
-        assert all(one.decode_seconds > 0 for one in decoded)
-    assert found["one"] == found["four"] == found["cpu"]
-    assert [name for name, _ in found["cpu"]] == scorer.store.ids
-    assert len({words for _, words in found["cpu"]}) > 3
+        hypotheses[name] = [(result.utterance, result.hypotheses) for result in decoded]
+        assert all(result.decode_seconds > 0 for result in decoded)
+    assert hypotheses["one"] == hypotheses["four"] == hypotheses["cpu"]
+    assert [name for name, _ in hypotheses["cpu"]] == scorer.store.ids
+    assert len({words for _, words in hypotheses["cpu"]}) > 3
 
 
-def test_lattices_are_nearly_the_cpus(system, device, tmp_path):
+def test_lattices_nearly_equal_the_cpu(system, device, tmp_path):
     recogniser, scorer = system
-    made = {}
+    results = {}
     for name, where, jobs in (("on_cpu", "cpu", 1), ("on_device", device, 3)):
         out = tmp_path / name
         out.mkdir()
         headline = make_lattices(on(scorer, where), recogniser.graph, LatticeConfig(), out, jobs)
-        store = LatticeStore(out, recogniser.graph)
-        made[name] = headline, store.ids, sum(store.load(u).num_arcs for u in store.ids)
+        store = LatticeStore(out, GraphCodec(recogniser.graph))
+        results[name] = headline, store.ids, sum(store.load(u).num_arcs for u in store.ids)
         assert headline["RTF"] > 0
-    (first, ids, arcs), (other, others, found) = made.values()
-    assert (other["utterances"], others) == (first["utterances"], ids)
-    assert first["utterances"] > UTTERANCES / 2
-    assert found == pytest.approx(arcs, rel=0.01)
+    (cpu_headline, cpu_ids, cpu_arcs), (device_headline, device_ids, device_arcs) = results.values()
+    assert (device_headline["utterances"], device_ids) == (cpu_headline["utterances"], cpu_ids)
+    assert cpu_headline["utterances"] > UTTERANCES / 2
+    assert device_arcs == pytest.approx(cpu_arcs, rel=0.01)
 
 
-def test_alignments_are_the_cpus(system, device, tmp_path, monkeypatch):
+def test_alignments_equal_the_cpu(system, device, tmp_path, monkeypatch):
     recogniser, scorer = system
     monkeypatch.setattr("toolkit.align.corpus.text_of", lambda cut: text_of(cut) or "YES NO")
     config = CorpusAlignConfig(AlignConfig(beam=200.0), max_failed=0.5)
@@ -107,32 +107,32 @@ def test_alignments_are_the_cpus(system, device, tmp_path, monkeypatch):
     assert same > 0.99 * sum(len(a) for a, _ in pairs)
 
 
-def test_a_teachers_targets_are_the_cpus(system, device):
+def test_teacher_targets_equal_the_cpu(system, device):
     _, scorer = system
     inputs = [(str(n), torch.randn(n, 15)) for n in (7, 0, 30, 12)]
     config, model = TargetsConfig(teacher=None, k=4, batch_frames=40), load_model(scorer.model)
     expected = dict(compute_targets(model, inputs, config))
-    found = dict(compute_targets(model.to(device), inputs, config))
-    assert list(found) == [name for name, _ in inputs]
+    targets = dict(compute_targets(model.to(device), inputs, config))
+    assert list(targets) == [name for name, _ in inputs]
     for name, best in expected.items():
-        assert len(found[name]) == int(name)
-        np.testing.assert_array_equal(found[name].ids, best.ids)
+        assert len(targets[name]) == int(name)
+        np.testing.assert_array_equal(targets[name].ids, best.ids)
         for kind in ("logits", "log_tail"):
-            values = getattr(found[name], kind), getattr(best, kind)
+            values = getattr(targets[name], kind), getattr(best, kind)
             np.testing.assert_allclose(*values, rtol=2e-3, atol=1e-3)  # float16
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_ctc_posteriors_are_the_cpus(bidirectional, device, tmp_path):
+def test_ctc_posteriors_equal_the_cpu(bidirectional, device, tmp_path):
     sizes = {"input_dim": 5, "output_dim": 7, "channels": (8,), "lstm_layers": 2, "hidden": 16}
     save_model(tmp_path / "model", CtcModel(CtcConfig(**sizes, bidirectional=bidirectional)))
     store = write_synthetic(tmp_path / "fbank", 20).store
     estimate_normaliser(store).save(tmp_path / "normaliser.json")
     common = tmp_path / "model", tmp_path / "normaliser.json", tmp_path / "fbank"
-    found = []
+    posteriors = []
     for name, where in (("on_cpu", "cpu"), ("on_device", device)):
         write_posteriors(*common, tmp_path / name, where)
-        found.append(Posteriors(tmp_path / name))
-    assert list(found[0]) == list(found[1])
-    for name in found[0]:
-        torch.testing.assert_close(found[1][name], found[0][name], rtol=0, atol=1e-3)
+        posteriors.append(Posteriors(tmp_path / name))
+    assert list(posteriors[0]) == list(posteriors[1])
+    for name in posteriors[0]:
+        torch.testing.assert_close(posteriors[1][name], posteriors[0][name], rtol=0, atol=1e-3)

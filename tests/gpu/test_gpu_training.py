@@ -1,4 +1,4 @@
-"""Training steps on a GPU: the CPU's loss and gradients, no waiting, no growing memory."""
+"""Training steps on a GPU: loss and gradients of the CPU, no synchronisation, constant memory."""
 
 import gc
 import warnings
@@ -26,37 +26,37 @@ def step(criterion, device, sentences, out, **config):
     return (stats["loss"] / stats["weight"]).item(), gradients
 
 
-def distance(found, expected):
-    """The difference of two sets of gradients as a share of the expected ones' norm."""
-    difference = sum((found[name] - expected[name]).square().sum() for name in expected)
+def distance(gradients, expected):
+    """The norm of the difference of two sets of gradients, relative to the expected norm."""
+    difference = sum((gradients[name] - expected[name]).square().sum() for name in expected)
     return (difference / sum(x.square().sum() for x in expected.values())).sqrt().item()
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
-def test_a_step_is_the_cpus(criterion, device, sentences, tmp_path):
+def test_a_training_step_equals_the_cpu(criterion, device, sentences, tmp_path):
     loss, gradients = step(criterion, device, sentences, tmp_path / "device")
-    expected, others = step(criterion, CPU, sentences, tmp_path / "cpu")
-    assert loss == pytest.approx(expected, rel=1e-5)
-    assert distance(gradients, others) < 1e-4
+    expected_loss, expected_gradients = step(criterion, CPU, sentences, tmp_path / "cpu")
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    assert distance(gradients, expected_gradients) < 1e-4
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
-def test_a_step_in_bfloat16_is_nearly_the_cpus(criterion, device, sentences, tmp_path):
+def test_a_bfloat16_step_nearly_equals_the_cpu(criterion, device, sentences, tmp_path):
     loss, gradients = step(criterion, device, sentences, tmp_path / "device", amp="bf16")
-    expected, others = step(criterion, CPU, sentences, tmp_path / "cpu")
-    assert loss == pytest.approx(expected, rel=0.02, abs=0.02)
-    assert distance(gradients, others) < 0.2
+    expected_loss, expected_gradients = step(criterion, CPU, sentences, tmp_path / "cpu")
+    assert loss == pytest.approx(expected_loss, rel=0.02, abs=0.02)
+    assert distance(gradients, expected_gradients) < 0.2
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "adadelta"])
 @pytest.mark.parametrize("first", ["cpu", "device"])
-def test_a_training_goes_on_on_another_device(optimizer, first, device, sentences, tmp_path):
+def test_a_training_continues_on_another_device(optimizer, first, device, sentences, tmp_path):
     def train(name, where, steps):
-        task, seen = make("chunks", where, sentences), []
+        task, batches = make("chunks", where, sentences), []
 
         def objective(model, batch):
-            seen.append(batch)
-            if len(seen) > steps:
+            batches.append(batch)
+            if len(batches) > steps:
                 raise KeyboardInterrupt
             return cross_entropy(model, batch)
 
@@ -69,8 +69,8 @@ def test_a_training_goes_on_on_another_device(optimizer, first, device, sentence
     devices = [CPU, device] if first == "cpu" else [device, CPU]
     with pytest.raises(KeyboardInterrupt):
         train("parts", devices[0], 3)
-    found = train("parts", devices[1], 6)  # of 8 steps; the third may have been lost
-    assert (found - expected).norm() < 1e-3 * expected.norm()
+    resumed = train("parts", devices[1], 6)  # of 8 steps; the third may have been lost
+    assert (resumed - expected).norm() < 1e-3 * expected.norm()
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def test_a_step_never_waits_for_the_gpu(criterion, amp, gpu, sentences, tmp_path
 
 @pytest.mark.parametrize("criterion", ["ctc", "ctc both ways"])
 def test_a_ctc_network_never_waits_for_the_gpu(criterion, gpu, sentences):
-    """The loss does: torch copies the lengths for it."""
+    """Only the loss waits: torch copies the lengths for it."""
     task = make(criterion, gpu, sentences)
     model, pinned = task.model.to(gpu).train(), task.batch.pin()
     for attempt in range(4):
@@ -126,7 +126,7 @@ def test_memory_does_not_grow(criterion, gpu, sentences, tmp_path):
     assert used[-1] == used[0]
 
 
-def test_weights_stay_in_one_piece_for_cudnn(gpu, sentences, tmp_path):
+def test_weights_stay_contiguous_for_cudnn(gpu, sentences, tmp_path):
     task = make("chunks", gpu, sentences)
     trainer = task.trainer(tmp_path, gpu)
     with warnings.catch_warnings():
@@ -142,7 +142,7 @@ def test_the_optimizer_takes_a_step_in_one_kernel(gpu, sentences, tmp_path):
         assert trainer.optimizer.param_groups[0]["fused"]
 
 
-def test_a_loss_that_is_no_number_is_found_later_and_named(device, sentences, tmp_path):
+def test_a_non_finite_loss_is_reported_with_its_batch(device, sentences, tmp_path):
     task = make("chunks", device, sentences)
     trainer = task.trainer(tmp_path, device)
     batch = task.batch.to(device)

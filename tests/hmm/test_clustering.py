@@ -28,7 +28,7 @@ def test_no_frames_have_likelihood_zero():
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=12), st.data())
-def test_taking_frames_apart_never_lowers_the_likelihood(values, data):
+def test_splitting_frames_never_lowers_the_likelihood(values, data):
     x = np.array(values)[:, None]
     cut = data.draw(st.integers(1, len(x) - 1))
     floor = np.array([0.1])
@@ -44,7 +44,7 @@ def test_floor_is_a_part_of_the_variance_of_all_frames():
 
 
 def brute_force(clusters, floor, threshold):
-    """Merge frames, not statistics, searching all pairs each time."""
+    """Cluster by merging frames; each step searches all pairs."""
     alive = dict(enumerate(clusters))
     merges = []
     while len(alive) > 1:
@@ -66,7 +66,7 @@ def brute_force(clusters, floor, threshold):
 
 @pytest.mark.parametrize("threshold", [0.0, 6.0, 20.0, np.inf])
 @pytest.mark.parametrize("seed", range(3))
-def test_merges_are_those_of_brute_force(seed, threshold):
+def test_merges_equal_brute_force(seed, threshold):
     rng = np.random.default_rng(seed)
     clusters = [rng.normal(rng.normal(0, 2, 2), 1.0, (rng.integers(2, 9), 2)) for _ in range(8)]
     floor = np.full(2, 0.05)

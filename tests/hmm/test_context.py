@@ -11,7 +11,7 @@ SIL = 1
 
 
 def path(topology, phones, lengths):
-    """A path through phones, each of whose states lasts the next of `lengths` frames."""
+    """A path through phones; each state lasts the next number of frames of `lengths`."""
     lengths = itertools.cycle(lengths)
     return [
         topology.state_id(phone, state)
@@ -37,7 +37,7 @@ def test_neighbours_are_those_of_the_phone_sequence(phones, lengths):
     assert list(zip(left.tolist(), right.tolist(), strict=True)) == expected
 
 
-def test_wandering_in_a_pause_is_one_silence():
+def test_several_states_of_a_pause_are_one_silence():
     a = TOPOLOGY.state_id(3, 0)
     pause = [0, 2, 1, 1, 3, 2, 4, 4]
     states = torch.tensor([a, a + 1, a + 2, *pause, a, a + 1, a + 2])

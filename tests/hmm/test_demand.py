@@ -19,11 +19,11 @@ def mixtures(sizes, dimension, seed, spread=1.0):
 
 def by_definition(gmm, x, pdf):
     """The log-density in float64."""
-    mine = gmm.owner == pdf
+    of_pdf = gmm.owner == pdf
     normal = torch.distributions.Normal(
-        gmm.means[mine].double(), gmm.variances[mine].double().sqrt()
+        gmm.means[of_pdf].double(), gmm.variances[of_pdf].double().sqrt()
     )
-    return (gmm.weights[mine].double().log() + normal.log_prob(x.double()).sum(1)).logsumexp(0)
+    return (gmm.weights[of_pdf].double().log() + normal.log_prob(x.double()).sum(1)).logsumexp(0)
 
 
 @given(
@@ -32,7 +32,7 @@ def by_definition(gmm, x, pdf):
     seed=st.integers(0, 999),
     spread=st.sampled_from([0.0, 1.0, 30.0]),
 )
-def test_scores_are_log_densities_of_float64(sizes, dimension, seed, spread):
+def test_scores_equal_float64_log_densities(sizes, dimension, seed, spread):
     gmm = mixtures(sizes, dimension, seed, spread)
     generator = torch.Generator().manual_seed(seed + 1)
     x = (1 + spread) * torch.randn(6, dimension, generator=generator)
@@ -40,11 +40,12 @@ def test_scores_are_log_densities_of_float64(sizes, dimension, seed, spread):
     arrays = LazyGmmScores(gmm, x, pdfs).arrays()
     for frame in range(6):
         for column, pdf in enumerate(pdfs.tolist()):
-            found, wanted = demanded_score(arrays, frame, column), by_definition(gmm, x[frame], pdf)
-            assert found == pytest.approx(float(wanted), rel=1e-4, abs=1e-3)
+            score = demanded_score(arrays, frame, column)
+            expected = by_definition(gmm, x[frame], pdf)
+            assert score == pytest.approx(float(expected), rel=1e-4, abs=1e-3)
 
 
-def test_it_stands_for_a_tensor():
+def test_lazy_scores_scale_like_a_tensor():
     gmm = mixtures([2, 1, 3], 5, 0)
     x, pdfs = torch.randn(7, 5, generator=torch.Generator().manual_seed(1)), torch.tensor([2, 0])
     scores = LazyGmmScores(gmm, x, pdfs)
@@ -52,8 +53,8 @@ def test_it_stands_for_a_tensor():
     assert (len(scores), scores.shape) == (len(tensor), tensor.shape)
     torch.testing.assert_close((scores * 0.5 * 0.2).dense(), tensor * 0.1)
     arrays = (scores * 0.5 * 0.2).arrays()
-    found = [[demanded_score(arrays, t, column) for column in range(2)] for t in range(7)]
-    torch.testing.assert_close(torch.tensor(found), tensor * 0.1)
+    demanded = [[demanded_score(arrays, t, column) for column in range(2)] for t in range(7)]
+    torch.testing.assert_close(torch.tensor(demanded), tensor * 0.1)
 
 
 def test_gaussians_without_weight_and_pdfs_without_any_score_nothing():

@@ -15,7 +15,7 @@ from toolkit.hmm.transforms import (
 
 
 def single(pdfs=12, dimension=3, seed=1):
-    """A Gaussian per pdf: then posteriors do not depend on the features."""
+    """A model of one Gaussian per pdf: posteriors do not depend on the features."""
     generator = torch.Generator().manual_seed(seed)
     means = 2 * torch.randn(pdfs, dimension, generator=generator)
     variances = 0.3 + torch.rand(pdfs, dimension, generator=generator)
@@ -31,14 +31,14 @@ def sampled(gmm, count=4000, seed=2):
 
 
 def distortion(dimension=3, seed=3):
-    """An affine transform [D, D+1] some way from the identity."""
+    """An affine transform [D, D+1] near the identity."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(dimension, dimension + 1, generator=generator).double()
     return torch.eye(dimension, dimension + 1).double() + 0.25 * noise
 
 
 def distorted(gmm, transform):
-    """Frames that the transform makes the model's own, and their pdfs."""
+    """Frames that the transform maps to frames of the model, and their pdfs."""
     y, pdfs = sampled(gmm)
     x = torch.linalg.solve(transform[:, :-1], (y.double() - transform[:, -1]).T).T
     return x.float(), pdfs
@@ -51,7 +51,7 @@ def statistics_of(gmm, x, pdfs):
 
 
 def log_likelihood(gmm, x, pdfs, transform):
-    """Of frames of single Gaussians, by definition; may be differentiated."""
+    """Differentiable log-likelihood of frames of single Gaussians, by definition."""
     y = x.double() @ transform[:, :-1].T + transform[:, -1]
     normal = torch.distributions.Normal(
         gmm.means[pdfs].double(), gmm.variances[pdfs].double().sqrt()
@@ -87,13 +87,13 @@ def test_the_objective_is_the_likelihood_up_to_a_constant():
     gmm = single()
     x, pdfs = sampled(gmm, 200)
     statistics = statistics_of(gmm, x, pdfs)
-    one, other = distortion(seed=7), distortion(seed=8)
-    found = fmllr_objective(statistics, one) - fmllr_objective(statistics, other)
-    expected = log_likelihood(gmm, x, pdfs, one) - log_likelihood(gmm, x, pdfs, other)
-    assert found == pytest.approx(float(expected), rel=1e-6)
+    first, second = distortion(seed=7), distortion(seed=8)
+    difference = fmllr_objective(statistics, first) - fmllr_objective(statistics, second)
+    expected = log_likelihood(gmm, x, pdfs, first) - log_likelihood(gmm, x, pdfs, second)
+    assert difference == pytest.approx(float(expected), rel=1e-6)
 
 
-def test_no_row_update_lowers_the_objective_and_none_can_be_bettered():
+def test_each_row_update_reaches_a_local_maximum_of_the_objective():
     gmm = single()
     statistics = statistics_of(gmm, *distorted(gmm, distortion()))
     inverses, linear = torch.linalg.inv(statistics.quadratic).numpy(), statistics.linear.numpy()
@@ -121,9 +121,9 @@ def test_the_gradient_of_the_likelihood_vanishes_at_the_estimate():
     (slope,) = torch.autograd.grad(log_likelihood(gmm, x, pdfs, variable) / len(x), variable)
     assert slope.abs().max() < 1e-5
     identity = torch.eye(3, 4, dtype=torch.float64)
-    before = log_likelihood(gmm, x, pdfs, identity) / len(x)
-    after = log_likelihood(gmm, x, pdfs, transform) / len(x)
-    assert gain == pytest.approx(float(after - before), rel=1e-6)
+    identity_log_likelihood = log_likelihood(gmm, x, pdfs, identity) / len(x)
+    adapted_log_likelihood = log_likelihood(gmm, x, pdfs, transform) / len(x)
+    assert gain == pytest.approx(float(adapted_log_likelihood - identity_log_likelihood), rel=1e-6)
 
 
 def test_equals_a_generic_optimiser():
@@ -139,21 +139,21 @@ def test_equals_a_generic_optimiser():
         return value
 
     optimiser.step(loss)
-    found, _ = estimate_fmllr(statistics_of(gmm, x, pdfs))
-    torch.testing.assert_close(found, transform.detach(), atol=1e-3, rtol=1e-3)
+    estimated, _ = estimate_fmllr(statistics_of(gmm, x, pdfs))
+    torch.testing.assert_close(estimated, transform.detach(), atol=1e-3, rtol=1e-3)
 
 
 def test_undoes_a_known_distortion():
-    gmm, known = single(), distortion()
-    x, pdfs = distorted(gmm, known)
-    found, gain = estimate_fmllr(statistics_of(gmm, x, pdfs))
-    torch.testing.assert_close(found, known, atol=0.05, rtol=0)
+    gmm, true_transform = single(), distortion()
+    x, pdfs = distorted(gmm, true_transform)
+    estimated, gain = estimate_fmllr(statistics_of(gmm, x, pdfs))
+    torch.testing.assert_close(estimated, true_transform, atol=0.05, rtol=0)
     assert gain > 0.1
-    y = apply_affine(found, x)
+    y = apply_affine(estimated, x)
     assert y.dtype == torch.float32
-    again, more = estimate_fmllr(statistics_of(gmm, y, pdfs))
-    torch.testing.assert_close(again, torch.eye(3, 4).double(), atol=1e-2, rtol=0)
-    assert 0 <= more < 1e-4
+    residual_transform, residual_gain = estimate_fmllr(statistics_of(gmm, y, pdfs))
+    torch.testing.assert_close(residual_transform, torch.eye(3, 4).double(), atol=1e-2, rtol=0)
+    assert 0 <= residual_gain < 1e-4
 
 
 def test_apply_affine_by_hand():
@@ -167,8 +167,8 @@ def test_identity_where_the_frames_do_not_determine_a_transform(fault):
     x, pdfs = sampled(gmm, {"few frames": 499, "no frames": 0}.get(fault, 1000))
     if fault == "constant frames":
         x[:] = 0.0
-    found, gain = estimate_fmllr(statistics_of(gmm, x, pdfs))
-    assert torch.equal(found, torch.eye(3, 4, dtype=torch.float64))
+    transform, gain = estimate_fmllr(statistics_of(gmm, x, pdfs))
+    assert torch.equal(transform, torch.eye(3, 4, dtype=torch.float64))
     assert gain == 0.0
 
 

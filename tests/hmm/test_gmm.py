@@ -58,9 +58,9 @@ def test_statistics_are_posterior_weighted_sums(gmm):
     pdfs = torch.arange(30) % 3
     statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(x[:11], pdfs[:11], statistics)
-    rest = GmmStatistics.zeros(6, 4)
-    gmm.accumulate(x[11:], pdfs[11:], rest)
-    statistics.add(rest)
+    second_part = GmmStatistics.zeros(6, 4)
+    gmm.accumulate(x[11:], pdfs[11:], second_part)
+    statistics.add(second_part)
     occupancy, first = torch.zeros(6).double(), torch.zeros(6, 4).double()
     likelihood = 0.0
     for t in range(30):
@@ -106,7 +106,7 @@ def test_em_never_lowers_the_likelihood(gmm):
     assert likelihoods[-1] > likelihoods[0] + 10
 
 
-def test_starved_gaussians_go_but_every_pdf_keeps_one(gmm):
+def test_starved_gaussians_are_removed_but_every_pdf_keeps_one(gmm):
     x = frames(40)
     statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(x, torch.zeros(40, dtype=torch.long), statistics)  # pdfs 1 and 2 never seen
@@ -137,8 +137,8 @@ def test_split_follows_occupancy_and_keeps_weights_normalised(gmm):
 
 def test_save_and_load(gmm, tmp_path):
     gmm.save(tmp_path / "gmm.safetensors")
-    again = Gmm.load(tmp_path / "gmm.safetensors")
-    assert torch.equal(again.log_likelihoods(frames()), gmm.log_likelihoods(frames()))
+    loaded = Gmm.load(tmp_path / "gmm.safetensors")
+    assert torch.equal(loaded.log_likelihoods(frames()), gmm.log_likelihoods(frames()))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_mixtures_whose_densities_are_no_numbers_are_refused(tmp_path, name, val
         Gmm.load(path)
 
 
-def test_some_pdfs_score_as_among_all(gmm):
+def test_scores_of_some_pdfs_equal_those_among_all(gmm):
     x = frames()
     pdfs = torch.tensor([2, 0, 1, 0])
     torch.testing.assert_close(gmm.log_likelihoods(x, pdfs), gmm.log_likelihoods(x)[:, pdfs])
@@ -170,7 +170,7 @@ def test_scores_do_not_depend_on_the_memory_bound(gmm, monkeypatch):
     torch.testing.assert_close(gmm.log_likelihoods(x, torch.tensor([1, 2])), whole[:, 1:])
 
 
-def test_posteriors_come_by_pdf_and_in_the_order_of_time(gmm):
+def test_posteriors_are_sorted_by_pdf_and_time(gmm):
     x = frames(9)
     pdfs = torch.tensor([2, 0, 2, 0, 0, 2, 2, 2, 0])  # no frame of pdf 1
     blocks = list(gmm.posteriors(x, pdfs))
@@ -183,7 +183,7 @@ def test_posteriors_come_by_pdf_and_in_the_order_of_time(gmm):
         )
 
 
-def test_no_frames_leave_the_statistics_alone(gmm):
+def test_no_frames_leave_the_statistics_unchanged(gmm):
     statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(frames(0), torch.zeros(0, dtype=torch.long), statistics)
     assert statistics.frames == 0
@@ -197,10 +197,10 @@ def test_from_moments_has_the_moments_of_the_frames():
     first, second = (torch.zeros(3, 4).double().index_add_(0, pdfs, y) for y in (x, x**2))
     gmm = Gmm.from_moments(count, first, second, torch.tensor([0.0, 0.0, 0.0, 50.0]))
     assert gmm.owner.tolist() == [0, 1, 2]
-    for pdf, mine in ((0, x[pdfs == 0]), (1, x), (2, x[pdfs == 2])):
-        torch.testing.assert_close(gmm.means[pdf], mine.mean(0).float())
+    for pdf, pdf_frames in ((0, x[pdfs == 0]), (1, x), (2, x[pdfs == 2])):
+        torch.testing.assert_close(gmm.means[pdf], pdf_frames.mean(0).float())
         torch.testing.assert_close(
-            gmm.variances[pdf, :3], mine[:, :3].var(0, unbiased=False).float()
+            gmm.variances[pdf, :3], pdf_frames[:, :3].var(0, unbiased=False).float()
         )
     assert gmm.variances[:, 3].tolist() == [50.0] * 3
 
@@ -213,7 +213,7 @@ def test_split_gives_no_pdf_more_gaussians_than_its_frames_carry(gmm):
     assert torch.bincount(scarce.owner).tolist() == [1, 2, 4]
 
 
-def test_transformed_means_see_transformed_frames(gmm):
+def test_transformed_means_score_frames_like_transformed_frames(gmm):
     rotation = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(3))).Q
     gmm = Gmm(gmm.owner, gmm.weights, gmm.means, torch.ones(6, 4))  # round: rotations keep them
     moved = gmm.transform_means(rotation.double())
@@ -225,13 +225,13 @@ def test_transformed_means_see_transformed_frames(gmm):
     )
 
 
-@pytest.mark.parametrize("apart", [1.0, 12.0, 14.0, 100.0])
-def test_gaussians_far_from_a_frame_are_summed_as_in_float64(apart):
+@pytest.mark.parametrize("distance", [1.0, 12.0, 14.0, 100.0])
+def test_gaussians_far_from_a_frame_are_summed_as_in_float64(distance):
     # Log-densities 0.5, 72, 98 and 5000 below the nearest: the last two underflow in float32.
-    means = torch.tensor([[0.0, 0.0], [apart, 0.0], [0.0, 0.0]])
+    means = torch.tensor([[0.0, 0.0], [distance, 0.0], [0.0, 0.0]])
     weights = torch.tensor([0.25, 0.75, 1.0])
     gmm = Gmm(torch.tensor([0, 0, 1]), weights, means, torch.ones(3, 2))
-    x = torch.tensor([[0.0, 0.0], [apart, 1.0]])
+    x = torch.tensor([[0.0, 0.0], [distance, 1.0]])
     squares = ((x[:, None] - means) ** 2).sum(2).double()
     densities = weights.double().log() - 0.5 * squares - math.log(2 * math.pi)
     expected = torch.stack([densities[:, :2].logsumexp(1), densities[:, 2]], dim=1)
@@ -251,7 +251,7 @@ def test_sums_near_and_far_from_a_whole_number_of_blocks(gmm, count):
     torch.testing.assert_close(statistics.second, expected, rtol=1e-4, atol=1e-3)
 
 
-def test_what_does_not_fit_together_is_refused(gmm):
+def test_mismatched_shapes_are_refused(gmm):
     x, pdfs, fitting = frames(4), torch.arange(4) % 3, GmmStatistics.zeros(6, 4)
     for frame_count, labels, into in (
         (3, pdfs, fitting),

@@ -32,10 +32,11 @@ def covariances(x, labels):
     mean = x.mean(0)
     within, between = torch.zeros(2, x.shape[1], x.shape[1], dtype=torch.float64)
     for c in labels.unique():
-        mine = x[labels == c]
-        offset = mine - mine.mean(0)
+        class_frames = x[labels == c]
+        offset = class_frames - class_frames.mean(0)
         within += offset.T @ offset / len(x)
-        between += torch.outer(mine.mean(0) - mean, mine.mean(0) - mean) * len(mine) / len(x)
+        class_offset = class_frames.mean(0) - mean
+        between += torch.outer(class_offset, class_offset) * len(class_frames) / len(x)
     return within, between
 
 
@@ -55,18 +56,18 @@ def test_finds_the_known_plane(generator):
     plane = torch.linalg.qr(torch.randn(9, 2, generator=generator)).Q
     x = torch.randn(20, 2, generator=generator)[labels] @ plane.T
     x = x + 0.3 * torch.randn(20_000, 9, generator=generator)
-    found = torch.linalg.qr(estimate_lda(statistics_of(x, labels, 20), 2).T).Q.float()
-    assert torch.linalg.svdvals(plane.T @ found).min() > 0.999
+    estimated_plane = torch.linalg.qr(estimate_lda(statistics_of(x, labels, 20), 2).T).Q.float()
+    assert torch.linalg.svdvals(plane.T @ estimated_plane).min() > 0.999
 
 
 def test_does_not_depend_on_the_basis(generator):
     x, labels = classes_in_space(generator)
     matrix = torch.randn(6, 6, generator=generator).double()
     moved = x.double() @ matrix.T + 5.0
-    plain = estimate_lda(statistics_of(x, labels), 3)
-    other = estimate_lda(statistics_of(moved, labels), 3) @ matrix
-    signs = (plain * other).sum(1, keepdim=True).sign()
-    torch.testing.assert_close(signs * other, plain, atol=1e-8, rtol=1e-8)
+    lda = estimate_lda(statistics_of(x, labels), 3)
+    transformed_lda = estimate_lda(statistics_of(moved, labels), 3) @ matrix
+    signs = (lda * transformed_lda).sum(1, keepdim=True).sign()
+    torch.testing.assert_close(signs * transformed_lda, lda, atol=1e-8, rtol=1e-8)
 
 
 def test_the_largest_coefficient_of_a_row_is_positive(generator):
@@ -77,9 +78,9 @@ def test_the_largest_coefficient_of_a_row_is_positive(generator):
 def test_dependent_and_constant_dimensions_change_nothing(generator):
     x, labels = classes_in_space(generator)
     copies = torch.cat([x, x[:, :2] - x[:, 2:4], torch.full((len(x), 1), 7.0)], dim=1)
-    plain = x.double() @ estimate_lda(statistics_of(x, labels), 3).T
-    other = copies.double() @ estimate_lda(statistics_of(copies, labels), 3).T
-    offset = other - plain * (plain * other).sum(0).sign()
+    projected = x.double() @ estimate_lda(statistics_of(x, labels), 3).T
+    projected_copies = copies.double() @ estimate_lda(statistics_of(copies, labels), 3).T
+    offset = projected_copies - projected * (projected * projected_copies).sum(0).sign()
     assert (offset - offset.mean(0)).abs().max() < 1e-4
 
 

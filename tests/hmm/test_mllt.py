@@ -15,7 +15,7 @@ from toolkit.hmm.transforms import (
 
 
 def model(dimension=3, seed=1):
-    """Two pdfs: one Gaussian and three."""
+    """A model of two pdfs, with one Gaussian and three."""
     generator = torch.Generator().manual_seed(seed)
     owner, weights = torch.tensor([0, 1, 1, 1]), torch.tensor([1.0, 0.2, 0.5, 0.3])
     means = torch.randn(4, dimension, generator=generator)
@@ -59,7 +59,7 @@ def test_parts_merge_and_pickle():
     assert merged.beta == 300
 
 
-def test_no_row_update_lowers_the_objective_and_none_can_be_bettered():
+def test_each_row_update_reaches_a_local_maximum_of_the_objective():
     statistics = statistics_of(model(), *frames())
     inverses = torch.linalg.inv(statistics.scatter)
     matrix = torch.eye(3, dtype=torch.float64)

@@ -30,7 +30,7 @@ PLAIN = Topology(("SIL", "SPN", "A", "B", "C"))
         ("T_e", ("T_e", "", "")),
     ],
 )
-def test_symbols_are_taken_apart(symbol, parts):
+def test_symbols_are_split_into_base_stress_and_position(symbol, parts):
     assert split_phone(symbol) == PhoneParts(*parts)
 
 

@@ -18,7 +18,7 @@ from toolkit.hmm.tree_growing import (
 
 
 def statistics(topology, *places):
-    """Two frames around the place of each phone in its first state, its last, ..."""
+    """Statistics of two frames around the given means of each phone in its states."""
     result = TreeStatistics(1)
     sides = torch.ones(2, dtype=torch.int64)
     for phone, symbol in enumerate(topology.phones, 1):
@@ -31,7 +31,7 @@ def statistics(topology, *places):
     return result
 
 
-def named(questions, topology):
+def phone_name_sets(questions, topology):
     return {frozenset(topology.phones[p - 1] for p in phones) for phones in questions}
 
 
@@ -41,7 +41,7 @@ def test_phones_that_sound_alike_make_questions():
     questions = automatic_questions(statistics(topology, place), topology)
     singles = [{"SIL"}, {"SPN"}, {"A"}, {"B"}, {"C"}, {"D"}, {"E"}]
     sets = [{"SIL", "SPN"}, {"A", "D"}, {"B", "E"}, {"B", "E", "C"}]
-    assert named(questions, topology) == {frozenset(s) for s in singles + sets}
+    assert phone_name_sets(questions, topology) == {frozenset(s) for s in singles + sets}
     assert len(questions) == 11
 
 
@@ -49,16 +49,20 @@ def test_first_and_last_states_are_clustered_apart():
     topology = Topology(("SIL", "A", "B", "C", "D"), silence_phones=("SIL",))
     first = {"SIL": 0.0, "A": 1.0, "B": 1.1, "C": 5.0, "D": 5.5}
     last = {"SIL": 0.0, "A": 1.0, "B": 5.0, "C": 1.1, "D": 5.5}
-    found = named(automatic_questions(statistics(topology, first, last), topology), topology)
+    question_sets = phone_name_sets(
+        automatic_questions(statistics(topology, first, last), topology), topology
+    )
     pairs = [{"A", "B"}, {"C", "D"}, {"A", "C"}, {"B", "D"}]
-    assert {s for s in found if len(s) == 2} == {frozenset(s) for s in pairs}
+    assert {s for s in question_sets if len(s) == 2} == {frozenset(s) for s in pairs}
 
 
 def test_marks_of_stress_and_position_make_questions():
     symbols = ("SIL", "A0_B", "A1_B", "A0_E", "T_B", "T_E", "K_S")
     topology = Topology(symbols, silence_phones=("SIL",))
     place = {"SIL": 0.0, "A0_B": 1.0, "A1_B": 1.5, "A0_E": 1.0, "T_B": 4.0, "T_E": 4.0, "K_S": 4.5}
-    found = named(automatic_questions(statistics(topology, place), topology), topology)
+    question_sets = phone_name_sets(
+        automatic_questions(statistics(topology, place), topology), topology
+    )
     expected = [
         {"SIL"},
         {"A0_B", "A1_B", "T_B"},
@@ -70,15 +74,17 @@ def test_marks_of_stress_and_position_make_questions():
         {"T_B", "T_E"},
         {"T_B", "T_E", "K_S"},
     ]
-    assert found == {frozenset(s) for s in expected}
+    assert question_sets == {frozenset(s) for s in expected}
 
 
-def test_phone_never_seen_is_in_no_cluster():
+def test_an_unseen_phone_is_in_no_cluster():
     topology = Topology(("SIL", "A", "B", "C"), silence_phones=("SIL",))
     place = {"SIL": 0.0, "A": 1.0, "B": 2.0}
-    found = named(automatic_questions(statistics(topology, place), topology), topology)
-    assert frozenset({"A", "B"}) in found
-    assert not any(len(s) > 1 and "C" in s for s in found)
+    question_sets = phone_name_sets(
+        automatic_questions(statistics(topology, place), topology), topology
+    )
+    assert frozenset({"A", "B"}) in question_sets
+    assert not any(len(s) > 1 and "C" in s for s in question_sets)
 
 
 def test_without_any_frames_there_are_still_questions():
@@ -105,13 +111,13 @@ def test_extra_questions_are_about_phones_in_all_positions(tmp_path):
     topology = Topology(("SIL", "A1_B", "A1_E", "A2_B", "T_B"), silence_phones=("SIL",))
     path = tmp_path / "extra_questions.txt"
     path.write_text("sil SPN\nA1 T gone\nA2_B\n\n")
-    found = read_extra_questions(path, topology)
-    names = [{topology.phones[p - 1] for p in phones} for phones in found]
+    questions = read_extra_questions(path, topology)
+    names = [{topology.phones[p - 1] for p in phones} for phones in questions]
     assert names == [set(), {"A1_B", "A1_E", "T_B"}, {"A2_B"}, set()]
 
 
-def asked(tree):
-    """The sets of phones that the splits of a tree ask for."""
+def asked_phone_sets(tree):
+    """The sets of phones that the splits of a tree ask about."""
     waiting, sets = [root.node for root in tree.roots], []
     while waiting:
         node = waiting.pop()
@@ -122,7 +128,7 @@ def asked(tree):
 
 
 def test_extra_questions_are_asked_besides_those_from_the_data(tmp_path):
-    """Of two phones that sound unlike and have the same effect on their neighbour."""
+    """Two phones sound different and have the same effect on their neighbour."""
     topology = Topology(("SIL", "A", "B", "C", "D"), silence_phones=("SIL",))
     counts = TreeStatistics(1)
     sounds = dict(zip(topology.phones, (0.0, 1.0, 40.0, 2.0, 41.0), strict=True))
@@ -136,7 +142,7 @@ def test_extra_questions_are_asked_besides_those_from_the_data(tmp_path):
     path = tmp_path / "extra_questions.txt"
     path.write_text("A B\n")
     config = TreeConfig(max_leaves=25, min_gain=1.0, min_frames=5, cluster_threshold=0)
-    plain = grow_tree(counts, topology, config)
-    extra = grow_tree(counts, topology, dataclasses.replace(config, extra_questions=path))
-    assert {2, 3} not in asked(plain)
-    assert {2, 3} in asked(extra)
+    tree = grow_tree(counts, topology, config)
+    tree_with_extra = grow_tree(counts, topology, dataclasses.replace(config, extra_questions=path))
+    assert {2, 3} not in asked_phone_sets(tree)
+    assert {2, 3} in asked_phone_sets(tree_with_extra)

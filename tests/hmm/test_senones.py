@@ -43,7 +43,7 @@ def senones(draw):
 
 @settings(deadline=None, max_examples=30)
 @given(senones())
-def test_the_table_is_the_tree_asked_one_by_one(hmms):
+def test_the_table_equals_the_answers_of_the_tree(hmms):
     contexts = list(itertools.product(range(hmms.topology.num_state_ids), (1, 3, 5), (1, 2, 4)))
     for state, left, right in contexts:
         assert int(hmms.table[state, left, right]) == hmms.tree.pdf(left, state, right)
@@ -63,7 +63,7 @@ def test_pdfs_of_a_path_are_those_of_its_phones_in_context(hmms, phones):
 
 @settings(deadline=None, max_examples=30)
 @given(senones())
-def test_each_pdf_knows_its_place_and_one_of_its_phones(hmms):
+def test_each_pdf_has_its_state_position_and_a_phone(hmms):
     owner = hmms.topology.phone_of_state_id
     for state_id, phone in enumerate(owner):
         place = state_id - hmms.topology.state_id(phone, 0)
@@ -75,28 +75,28 @@ def test_each_pdf_knows_its_place_and_one_of_its_phones(hmms):
 
 @settings(deadline=None, max_examples=30)
 @given(senones())
-def test_units_say_as_much_as_the_table(hmms):
-    """Each phone in each context has a unit with the phone's pdfs there, valid on that right."""
-    units, topology, seen = hmms.context_units, hmms.topology, set()
+def test_context_units_hold_the_pdfs_of_the_table(hmms):
+    """Each phone in each context has a unit with its pdfs that allows that right phone."""
+    units, topology, unit_ids = hmms.context_units, hmms.topology, set()
     for left, phone, right in itertools.product(range(1, 6), repeat=3):
         unit = int(units.index[left, phone, right])
-        seen.add(unit)
+        unit_ids.add(unit)
         assert units.phone[unit] == phone
         assert units.right[unit, right]
         states = topology.num_states(phone)
         pdfs = [int(hmms.table[topology.state_id(phone, s), left, right]) for s in range(states)]
         assert units.pdfs[unit].tolist() == pdfs + [-1] * (units.pdfs.shape[1] - states)
-    assert seen == set(range(len(units.phone)))  # and none besides
+    assert unit_ids == set(range(len(units.phone)))  # and none besides
 
 
 @settings(deadline=None, max_examples=30)
 @given(senones())
-def test_left_and_phone_and_unit_agree_on_the_right(hmms):
-    """Behind one left neighbour the units of a phone divide the right neighbours among them."""
+def test_units_of_a_phone_partition_the_right_neighbours(hmms):
+    """After one left phone, each right phone belongs to exactly one unit of a phone."""
     units = hmms.context_units
     for left, phone in itertools.product(range(1, 6), repeat=2):
-        mine = set(units.index[left, phone, 1:].tolist())
-        shared = sum(units.right[unit, 1:].astype(int) for unit in mine)
+        units_of_phone = set(units.index[left, phone, 1:].tolist())
+        shared = sum(units.right[unit, 1:].astype(int) for unit in units_of_phone)
         assert shared.tolist() == [1] * 5
 
 
@@ -112,14 +112,14 @@ def test_monophones_have_a_pdf_for_every_state():
 
 @settings(deadline=None, max_examples=30)
 @given(senones())
-def test_a_pickle_carries_no_tables_and_a_process_makes_them_once(hmms):
+def test_a_pickle_has_no_tables_and_a_process_builds_them_once(hmms):
     fresh = len(pickle.dumps(Senones(hmms.topology, Tree(hmms.tree.phones, hmms.tree.roots))))
     hmms.table, hmms.context_units  # noqa: B018 - made when first used
     pickled = pickle.dumps(hmms)
     assert len(pickled) < fresh + 1500
-    found, again = pickle.loads(pickled), pickle.loads(pickled)
-    assert torch.equal(found.table, hmms.table)
-    assert again is found  # as each item of work brings the senones along
+    first_copy, second_copy = pickle.loads(pickled), pickle.loads(pickled)
+    assert torch.equal(first_copy.table, hmms.table)
+    assert second_copy is first_copy  # as each item of work brings the senones along
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
@@ -127,6 +127,6 @@ def test_files_round_trip(topology, tmp_path):
     senones = Senones.monophone(topology)
     senones.save(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"topology.json", "tree.json"}
-    again = Senones.load(tmp_path)
-    assert again.topology == topology
-    assert again.tree == senones.tree
+    loaded = Senones.load(tmp_path)
+    assert loaded.topology == topology
+    assert loaded.tree == senones.tree

@@ -8,7 +8,7 @@ def test_weighted_outer_products_equal_the_written_out_sum(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(11, 3, generator=generator).double()
     weights = torch.rand(11, 2, generator=generator).double()
-    found = transforms.unpack(transforms.weighted_outer(x, weights), 3)
+    sums = transforms.unpack(transforms.weighted_outer(x, weights), 3)
     for j in range(2):
         expected = sum(weights[t, j] * torch.outer(x[t], x[t]) for t in range(11))
-        torch.testing.assert_close(found[j], expected)
+        torch.testing.assert_close(sums[j], expected)

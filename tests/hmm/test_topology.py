@@ -25,7 +25,7 @@ def test_at_the_low_rate_one_frame_is_enough():
     assert (topology.min_frames(3), low.min_frames(3)) == (3, 1)
 
 
-def test_silence_is_kaldis():
+def test_silence_has_the_topology_of_kaldi():
     topology = Topology(PHONES)
     successors = [list(topology.successors(1, s)) for s in range(5)]
     assert successors == [[0, 1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4], [4]]
@@ -71,7 +71,7 @@ def test_silence_phones_must_exist():
         Topology(PHONES, silence_phones=("NSN",))
 
 
-def test_an_onset_needs_a_rest():
+def test_a_topology_with_onsets_needs_two_states():
     with pytest.raises(ValueError, match="two states"):
         Topology(PHONES, states=1, silence_states=1, onset=True)
 

@@ -22,7 +22,7 @@ def leaf_per_state(topology):
 
 @st.composite
 def trees(draw):
-    """Any tree of TOPOLOGY whose leaves, some of them clustered, are numbered in order."""
+    """A random tree of TOPOLOGY with ordered pdfs; some leaves are clustered."""
     used = 0
 
     def node(depth, first):
@@ -42,7 +42,7 @@ def trees(draw):
 
 @settings(max_examples=40)
 @given(trees())
-def test_table_is_pdf_one_by_one(tree):
+def test_the_table_equals_single_pdf_lookups(tree):
     table = tree.table()
     assert table.dtype == torch.int32
     expected = [[[tree.pdf(a, s, b) for b in range(5)] for a in range(5)] for s in range(7)]
@@ -68,8 +68,8 @@ def test_answers_lead_to_pdfs():
         Leaf(1, 4),
         Split("centre", frozenset({3}), 1.0, 5, Leaf(2, 2), Leaf(1, 3)),
     )
-    rest = [Root((2, 3), 1, Leaf(3, 1)), *(Root((4,), s, Leaf(4 + s, 1)) for s in (0, 1))]
-    tree = Tree(PHONES, (Root((1,), 0, Leaf(0, 1)), Root((2, 3), 0, node), *rest))
+    later_roots = [Root((2, 3), 1, Leaf(3, 1)), *(Root((4,), s, Leaf(4 + s, 1)) for s in (0, 1))]
+    tree = Tree(PHONES, (Root((1,), 0, Leaf(0, 1)), Root((2, 3), 0, node), *later_roots))
     assert tree.num_pdfs == 6
     first, second = TOPOLOGY.state_id(2, 0), TOPOLOGY.state_id(3, 0)
     assert [tree.pdf(left, first, 1) for left in range(5)] == [1, 1, 1, 1, 1]
@@ -103,7 +103,7 @@ def test_file_shows_phones_by_symbol_and_a_line_for_each_node(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "message"),
+    ("original", "replacement", "message"),
     [
         ('"roots": [', '"roots": [,', "line 3: not JSON"),
         ('"roots": [', '"root": [', "the file: 'roots' is missing"),
@@ -131,11 +131,11 @@ def test_file_shows_phones_by_symbol_and_a_line_for_each_node(tmp_path):
         ),
     ],
 )
-def test_faults_in_a_file_are_located(tmp_path, before, after, message):
+def test_faults_in_a_file_are_located(tmp_path, original, replacement, message):
     text = text_of(tmp_path)
-    assert before in text
+    assert original in text
     path = tmp_path / "tree.json"
-    path.write_text(text.replace(before, after), encoding="utf-8")
+    path.write_text(text.replace(original, replacement), encoding="utf-8")
     with pytest.raises(TreeError, match=message) as caught:
         Tree.load(path)
     assert str(path) in str(caught.value)

@@ -22,8 +22,8 @@ def leaf_per_state(topology):
 def tree():
     question = Split("centre", frozenset({2}), 20.0, 60, Leaf(2, 25), Leaf(1, 35))
     node = Split("left", frozenset({2, 3, 4, 5, 6}), 300.5, 100, Leaf(1, 40), question)
-    others = [Root((p,), 0, Leaf(p, 9)) for p in (4, 5, 6)]
-    roots = (Root((1,), 0, Leaf(0, 50)), Root((2, 3), 0, node), *others)
+    later_roots = [Root((p,), 0, Leaf(p, 9)) for p in (4, 5, 6)]
+    roots = (Root((1,), 0, Leaf(0, 50)), Root((2, 3), 0, node), *later_roots)
     return Tree(PHONES, (*roots[:2], Root((2, 3), 1, Leaf(3, 80)), *roots[2:]))
 
 

@@ -60,7 +60,7 @@ def likelihood(tree, statistics):
 
 
 def partition(topology, label_of):
-    """The contexts of all speech states, those with equal labels together."""
+    """The contexts of all speech states, grouped by state and label."""
     groups = {}
     for left, state, right in product(
         topology.phone_ids(), range(2, topology.num_state_ids), topology.phone_ids()
@@ -87,7 +87,7 @@ def test_known_contexts_are_found(cluster_threshold):
         assert (root.node.ask, root.node.phones) == ("left", VOWELS)
 
 
-def test_leaves_that_belong_together_are_clustered():
+def test_similar_leaves_are_clustered():
     def label(left, state, right):
         return left in VOWELS or right in NASALS  # takes three leaves, two of them alike
 
@@ -95,8 +95,8 @@ def test_leaves_that_belong_together_are_clustered():
         return [10.0 * state, 3.0 * label(left, state, right)]
 
     statistics = synthetic_statistics(TOPOLOGY, mean)
-    apart = build_tree(statistics, TOPOLOGY, QUESTIONS, config(min_gain=10.0))
-    assert apart.num_pdfs == 2 + 12 * 3
+    unclustered = build_tree(statistics, TOPOLOGY, QUESTIONS, config(min_gain=10.0))
+    assert unclustered.num_pdfs == 2 + 12 * 3
     tree = build_tree(
         statistics, TOPOLOGY, QUESTIONS, config(min_gain=10.0, cluster_threshold=None)
     )
@@ -104,7 +104,7 @@ def test_leaves_that_belong_together_are_clustered():
     assert partition(TOPOLOGY, tree.pdf) == partition(TOPOLOGY, label)
 
 
-def test_variants_are_told_apart_by_questions_about_the_phone_itself():
+def test_variants_are_split_by_questions_about_the_centre_phone():
     topology = Topology(("SIL", "A0", "A1", "A2"), silence_phones=("SIL",), states=1)
     first = topology.state_id(2, 0)
 
@@ -119,14 +119,14 @@ def test_variants_are_told_apart_by_questions_about_the_phone_itself():
     assert root.phones == (2, 3, 4)
     assert (root.node.ask, root.node.phones) == ("centre", frozenset({2}))
     assert {len({tree.pdf(left, state, 2) for left in range(1, 5)}) for state in range(8)} == {1}
-    alone = tree.pdf(2, first, 2)
-    assert tree.pdf(2, first + 1, 2) == tree.pdf(2, first + 2, 2) != alone
+    pdf_of_first = tree.pdf(2, first, 2)
+    assert tree.pdf(2, first + 1, 2) == tree.pdf(2, first + 2, 2) != pdf_of_first
 
 
 def brute_force_split(x, left, states, right, topology, questions, floor, min_frames):
-    """The largest gain of one split of one root, and all splits that have it."""
+    """The largest gain of a split of a root, and all splits with that gain."""
     centre = np.array(topology.phone_of_state_id)[states]
-    asked = {"left": left, "centre": centre, "right": right}
+    context_phones = {"left": left, "centre": centre, "right": right}
 
     def fitted(rows):
         mean, variance = x[rows].mean(0), np.maximum(x[rows].var(0), floor)
@@ -134,21 +134,21 @@ def brute_force_split(x, left, states, right, topology, questions, floor, min_fr
             dtype=np.float64
         )
 
-    found = []
+    splits = []
     for state in sorted(set(states[states >= 2].tolist())):
-        mine = states == state
-        for (ask, ids), phones in product(asked.items(), questions):
-            yes = mine & np.isin(ids, list(phones))
-            no = mine & ~yes
+        in_state = states == state
+        for (ask, ids), phones in product(context_phones.items(), questions):
+            yes = in_state & np.isin(ids, list(phones))
+            no = in_state & ~yes
             if min(yes.sum(), no.sum()) >= min_frames:
-                found.append((fitted(yes) + fitted(no) - fitted(mine), (state, ask, phones)))
-    best = max(found, default=(0.0, None))[0]
-    return best, [split for gain, split in found if gain > best - 1e-6]
+                splits.append((fitted(yes) + fitted(no) - fitted(in_state), (state, ask, phones)))
+    best = max(splits, default=(0.0, None))[0]
+    return best, [split for gain, split in splits if gain > best - 1e-6]
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 3))
-def test_first_split_is_that_of_brute_force(seed, min_frames):
+def test_the_first_split_equals_brute_force(seed, min_frames):
     topology = Topology(("SIL", "A", "B", "C"), silence_phones=("SIL",), states=1, silence_states=2)
     questions = tuple(map(frozenset, [*combinations(range(1, 5), 1), *combinations([2, 3, 4], 2)]))
     rng = np.random.default_rng(seed)
@@ -175,8 +175,8 @@ def test_likelihood_rises_with_the_leaves_by_the_gains():
     questions = automatic_questions(statistics, topology)
     roots = len(Tree.monophone(topology).roots)
     trees = [
-        build_tree(statistics, topology, questions, config(max_leaves=roots + more))
-        for more in (0, 1, 2, 5, 10, 20, 40)
+        build_tree(statistics, topology, questions, config(max_leaves=roots + extra_leaves))
+        for extra_leaves in (0, 1, 2, 5, 10, 20, 40)
     ]
     assert [tree.num_pdfs - roots for tree in trees] == [0, 1, 2, 5, 10, 20, 40]
     values = [likelihood(tree, statistics) for tree in trees]
@@ -197,7 +197,7 @@ def test_clustering_stops_at_its_threshold(threshold):
     statistics = random_statistics(topology)
     questions = automatic_questions(statistics, topology)
     limits = {"max_leaves": 60, "min_gain": 10.0, "min_frames": 4}
-    apart = build_tree(statistics, topology, questions, config(**limits))
+    unclustered = build_tree(statistics, topology, questions, config(**limits))
     tree = build_tree(
         statistics, topology, questions, config(**limits, cluster_threshold=threshold)
     )
@@ -206,7 +206,7 @@ def test_clustering_stops_at_its_threshold(threshold):
         [t.view(tree.num_pdfs, -1) for t in statistics.sum_by_pdf(tree.table())], 1
     ).numpy()
     if threshold is None:
-        splits = [root.node for root in apart.roots if isinstance(root.node, Split)]
+        splits = [root.node for root in unclustered.roots if isinstance(root.node, Split)]
         gains = []
         while splits:
             node = splits.pop()
@@ -222,7 +222,7 @@ def test_clustering_stops_at_its_threshold(threshold):
             )
             assert loss >= threshold
     if threshold == 0.0:
-        assert tree == apart
+        assert tree == unclustered
     if threshold == 1e9:
         assert tree.num_pdfs == len(tree.roots)
 
@@ -260,7 +260,7 @@ def test_a_side_of_a_split_has_enough_frames():
     assert sum(leaf.frames for r in tree.roots for leaf in leaves(r.node)) == statistics.frames
 
 
-def test_left_biphones_ask_nothing_of_the_right():
+def test_left_biphones_do_not_ask_about_the_right_phone():
     statistics = random_statistics(TOPOLOGY)
     questions = automatic_questions(statistics, TOPOLOGY)
     tree = build_tree(statistics, TOPOLOGY, questions, config(context=("left",)))
@@ -269,7 +269,7 @@ def test_left_biphones_ask_nothing_of_the_right():
     assert tree.num_pdfs > TOPOLOGY.num_state_ids
 
 
-def test_roots_of_the_user():
+def test_explicit_roots_are_used():
     statistics = random_statistics(TOPOLOGY)
     roots = [
         RootGroup((4, 5), False),
@@ -314,7 +314,7 @@ def test_low_rate_topology_and_unseen_phones_have_pdfs():
     assert [leaf.frames for r in tree.roots[4:6] for leaf in leaves(r.node)] == [10, 0]
 
 
-def test_nothing_to_grow_from():
+def test_statistics_without_frames_are_an_error():
     with pytest.raises(TreeError, match="no frames"):
         build_tree(TreeStatistics(2), TOPOLOGY, QUESTIONS, TreeConfig())
 

@@ -14,7 +14,7 @@ ID = st.integers(1, 4)
 
 @st.composite
 def frames(draw):
-    """Frames of whole numbers, whose sums are exact in any order."""
+    """Frames of integers, whose sums are exact in any order."""
     count = draw(st.integers(0, 25))
     ids = st.lists(ID, min_size=count, max_size=count)
     left, states, right = (torch.tensor(draw(ids), dtype=torch.int64) for _ in range(3))
@@ -29,8 +29,10 @@ def statistics_of(*batches):
     return statistics
 
 
-def same(one, other):
-    return all(np.array_equal(a, b) for a, b in zip(one.contexts(), other.contexts(), strict=True))
+def have_equal_contexts(first, second):
+    return all(
+        np.array_equal(a, b) for a, b in zip(first.contexts(), second.contexts(), strict=True)
+    )
 
 
 @given(frames())
@@ -55,7 +57,7 @@ def test_parts_add_up_to_the_whole_in_any_order(batches, random):
     total = TreeStatistics(2)
     for part in parts:
         total.add(pickle.loads(pickle.dumps(part)))
-    assert same(total, whole)
+    assert have_equal_contexts(total, whole)
     assert total.frames == sum(len(batch[1]) for batch in batches)
 
 
@@ -65,11 +67,11 @@ def test_memory_is_bounded_by_the_number_of_contexts():
     try:
         for _ in range(200):
             statistics.accumulate(states, states, states, x)
-        held, _ = tracemalloc.get_traced_memory()
+        used_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert len(statistics) == 6
-    assert held < 20 * 601 * 8  # bytes; a row of sums for each context, and room for as many
+    assert used_bytes < 20 * 601 * 8  # bytes; a row of sums for each context, and room for as many
     assert statistics.frames == 1200
 
 

@@ -1,4 +1,4 @@
-"""Kaldi's own code, as wheels have it, in a process of its own: copies of OpenFst may not meet.
+"""Run Kaldi's code from wheels in a separate process: two copies of OpenFst conflict.
 
 Reads a request in JSON from standard input and prints the answer in JSON.
 """
@@ -9,21 +9,21 @@ import sys
 
 
 def costs(fst, strings):
-    """The costs of the best paths that read some labels and write others; None for no path."""
+    """The costs of the best paths with given input and output labels; None without a path."""
     import kaldifst
 
-    found = []
+    path_costs = []
     for read, written in strings:
         # Compositions want their inner sides sorted.
-        left = kaldifst.make_linear_acceptor(read)
-        right = kaldifst.make_linear_acceptor(written)
+        input_acceptor = kaldifst.make_linear_acceptor(read)
+        output_acceptor = kaldifst.make_linear_acceptor(written)
         machine = kaldifst.StdVectorFst.read(fst)
         kaldifst.arcsort(machine, sort_type="ilabel")
-        both = kaldifst.compose(left, machine)
-        kaldifst.arcsort(both, sort_type="olabel")
-        best = kaldifst.shortest_path(kaldifst.compose(both, right))
-        found.append(_path_cost(best))
-    return found
+        composed = kaldifst.compose(input_acceptor, machine)
+        kaldifst.arcsort(composed, sort_type="olabel")
+        best = kaldifst.shortest_path(kaldifst.compose(composed, output_acceptor))
+        path_costs.append(_path_cost(best))
+    return path_costs
 
 
 def _path_cost(path):
@@ -35,7 +35,7 @@ def _path_cost(path):
 
 
 def describe(fst):
-    """The numbers of states and arcs, and by which labels OpenFst finds the arcs sorted."""
+    """The numbers of states and arcs, the sorting of the arcs, the type and the start."""
     import kaldifst
 
     machine = kaldifst.StdVectorFst.read(fst)
@@ -44,19 +44,19 @@ def describe(fst):
     return [machine.num_states, arcs, sort, [machine.type, machine.start]]
 
 
-def determinizable(fst, before=None):
-    """Whether Kaldi determinises a transducer, composed with another one before it, if any."""
+def determinizable(fst, first=None):
+    """Whether Kaldi determinises a transducer, after composition with `first` if given."""
     import kaldifst
 
     machine = kaldifst.StdVectorFst.read(fst)
-    if before is not None:
-        machine = kaldifst.compose(kaldifst.StdVectorFst.read(before), machine)
+    if first is not None:
+        machine = kaldifst.compose(kaldifst.StdVectorFst.read(first), machine)
     stopped = kaldifst.determinize_star(machine, max_states=1000000)
     return not stopped and machine.num_states > 0
 
 
 def copy(fst, vector, const):
-    """Write a transducer as OpenFst writes its two usual kinds."""
+    """Write a transducer as OpenFst's types `vector` and `const`."""
     import kaldifst
 
     machine = kaldifst.StdVectorFst.read(fst)
@@ -74,13 +74,15 @@ def decode(graph, loglikes, scale, columns):
     options = kaldi_decoder.FasterDecoderOptions(beam=200.0, max_active=1000000)
     machine = kaldifst.StdVectorFst.read(graph)
     decoder = kaldi_decoder.FasterDecoder(machine, options)
-    found = {}
+    words_by_utterance = {}
     for name, matrix in kaldi_native_io.SequentialFloatMatrixReader(f"scp:{loglikes}"):
         scores = np.ascontiguousarray(np.array(matrix)[:, columns] * np.float32(scale))
         decoder.decode(kaldi_decoder.DecodableCtc(scores))
         reached, path = decoder.get_best_path()
-        found[name] = list(kaldifst.get_linear_symbol_sequence(path)[2]) if reached else None
-    return found
+        words_by_utterance[name] = (
+            list(kaldifst.get_linear_symbol_sequence(path)[2]) if reached else None
+        )
+    return words_by_utterance
 
 
 def model(text, tree, contexts):
@@ -93,13 +95,17 @@ def model(text, tree, contexts):
     content = binary_tree(tree)
     read.__setstate__((list(struct.unpack(f"{len(content)}b", content)),))
     pdfs = [read.compute(phones, state)[1] for phones, state in contexts]
-    made = kaldi_hmm_gmm.TransitionModel(read, topology)
-    ids = list(range(1, made.num_transition_ids + 1))
-    return [str(made), [made.transition_id_to_pdf(number) for number in ids], pdfs]
+    transition_model = kaldi_hmm_gmm.TransitionModel(read, topology)
+    ids = list(range(1, transition_model.num_transition_ids + 1))
+    return [
+        str(transition_model),
+        [transition_model.transition_id_to_pdf(number) for number in ids],
+        pdfs,
+    ]
 
 
 def transitions(text, tree):
-    """Kaldi's transition model in its text form, and what its ids stand for, from 1 on."""
+    """Kaldi's transition model as text, and the pdf and phone of each id from 1 on."""
     import kaldi_hmm_gmm
 
     topology = kaldi_hmm_gmm.HmmTopology()
@@ -107,31 +113,31 @@ def transitions(text, tree):
     read = kaldi_hmm_gmm.ContextDependency.__new__(kaldi_hmm_gmm.ContextDependency)
     content = binary_tree(tree)
     read.__setstate__((list(struct.unpack(f"{len(content)}b", content)),))
-    made = kaldi_hmm_gmm.TransitionModel(read, topology)
-    ids = range(1, made.num_transition_ids + 1)
+    transition_model = kaldi_hmm_gmm.TransitionModel(read, topology)
+    ids = range(1, transition_model.num_transition_ids + 1)
     return [
-        str(made),
-        [made.transition_id_to_pdf(number) for number in ids],
-        [made.transition_id_to_phone(number) for number in ids],
+        str(transition_model),
+        [transition_model.transition_id_to_pdf(number) for number in ids],
+        [transition_model.transition_id_to_phone(number) for number in ids],
     ]
 
 
 def binary_tree(tree):
-    """A tree's text in Kaldi's binary form, the only one in which this wheel reads trees."""
-    tokens, made = iter(tree.split()), b""
+    """A tree in Kaldi's binary format, the only one that this wheel reads."""
+    tokens, content = iter(tree.split()), b""
     for token in tokens:
         if token == "[":
             members = [int(number) for number in iter(lambda: next(tokens), "]")]
-            made += struct.pack("<bi", 4, len(members))
-            made += b"".join(struct.pack("<i", number) for number in members)
+            content += struct.pack("<bi", 4, len(members))
+            content += b"".join(struct.pack("<i", number) for number in members)
         elif token == "TE":
             key, size = int(next(tokens)), int(next(tokens))
-            made += b"TE " + struct.pack("<bi", 4, key) + struct.pack("<bI", -4, size)
+            content += b"TE " + struct.pack("<bi", 4, key) + struct.pack("<bI", -4, size)
         elif token.lstrip("-").isdigit():
-            made += struct.pack("<bi", 4, int(token))
+            content += struct.pack("<bi", 4, int(token))
         else:
-            made += token.encode() + b" "
-    return made
+            content += token.encode() + b" "
+    return content
 
 
 if __name__ == "__main__":

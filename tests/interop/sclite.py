@@ -1,4 +1,4 @@
-"""Where NIST's tools are, and what they print."""
+"""Find NIST's tools and parse their output."""
 
 import re
 import shutil
@@ -12,13 +12,13 @@ FOLDERS = ("/usr/lib/sctk/bin", "/usr/libexec/sctk/bin")
 
 
 def nist_script(name):
-    """The path of a script of SCTK; None where it is not installed."""
+    """The path of a script of SCTK; None if it is not installed."""
     places = [shutil.which(name), *(f"{folder}/{name}" for folder in FOLDERS)]
     return next((place for place in places if place and Path(place).is_file()), None)
 
 
 def counts_of(pra):
-    """(correct, substitutions, deletions, insertions) by id, of a file of sclite's alignments."""
+    """(correct, substitutions, deletions, insertions) by id from a file of sclite's alignments."""
     text = pra.read_text(encoding="latin-1")
     ids = re.findall(r"^id: \((.*)\)$", text, re.MULTILINE)
     rows = re.findall(r"^Scores: \(#C #S #D #I\) (\d+) (\d+) (\d+) (\d+)$", text, re.MULTILINE)

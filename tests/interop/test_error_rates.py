@@ -1,4 +1,4 @@
-"""Counts of errors against jiwer, kaldialign and meeteval on generated texts."""
+"""Error counts equal those of jiwer, kaldialign and meeteval on generated texts."""
 
 import pytest
 from hypothesis import given, settings
@@ -20,21 +20,21 @@ def scored(pairs):
 @given(PAIRS)
 def test_jiwer_counts_the_same_errors(pairs):
     jiwer = pytest.importorskip("jiwer")
-    theirs = jiwer.process_words(*map(list, zip(*pairs, strict=True)))
-    ours = scored(pairs)
-    assert ours.errors == theirs.substitutions + theirs.deletions + theirs.insertions
-    assert ours.ref_units == theirs.hits + theirs.substitutions + theirs.deletions
-    assert ours.percent == pytest.approx(100 * theirs.wer)
+    measures = jiwer.process_words(*map(list, zip(*pairs, strict=True)))
+    result = scored(pairs)
+    assert result.errors == measures.substitutions + measures.deletions + measures.insertions
+    assert result.ref_units == measures.hits + measures.substitutions + measures.deletions
+    assert result.percent == pytest.approx(100 * measures.wer)
 
 
 @MANY
 @given(PAIRS)
 def test_kaldialign_counts_the_same_errors(pairs):
-    """Its sclite mode is left out: it breaks ties otherwise than sclite."""
+    """Its sclite mode is not used: it breaks ties differently from sclite."""
     kaldialign = pytest.importorskip("kaldialign")
     for utterance, (ref, hyp) in zip(scored(pairs).utterances, pairs, strict=True):
-        theirs = kaldialign.edit_distance(ref.split(), hyp.split())
-        assert utterance.errors == theirs["total"]
+        counts = kaldialign.edit_distance(ref.split(), hyp.split())
+        assert utterance.errors == counts["total"]
 
 
 @MANY
@@ -42,5 +42,5 @@ def test_kaldialign_counts_the_same_errors(pairs):
 def test_meeteval_counts_the_same_errors(pairs):
     wer = pytest.importorskip("meeteval.wer.wer.siso")
     for utterance, (ref, hyp) in zip(scored(pairs).utterances, pairs, strict=True):
-        theirs = wer.siso_word_error_rate(ref, hyp)
-        assert (utterance.errors, utterance.ref_units) == (theirs.errors, theirs.length)
+        rate = wer.siso_word_error_rate(ref, hyp)
+        assert (utterance.errors, utterance.ref_units) == (rate.errors, rate.length)

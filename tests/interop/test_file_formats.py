@@ -1,4 +1,4 @@
-"""Archives and TextGrids against the readers and writers of others."""
+"""Archives and TextGrids exchanged with other readers and writers."""
 
 import numpy as np
 import pytest
@@ -16,10 +16,10 @@ MATRICES = {
 def test_archives_of_kaldiio_are_read(tmp_path, text):
     kaldiio = pytest.importorskip("kaldiio")
     kaldiio.save_ark(str(tmp_path / "x.ark"), MATRICES, scp=str(tmp_path / "x.scp"), text=text)
-    found = entries(tmp_path / "x.ark")
-    assert list(found) == list(MATRICES)
+    index = entries(tmp_path / "x.ark")
+    assert list(index) == list(MATRICES)
     for key, matrix in MATRICES.items():
-        np.testing.assert_allclose(read_matrix(found[key]), matrix, rtol=1e-5)
+        np.testing.assert_allclose(read_matrix(index[key]), matrix, rtol=1e-5)
     integers = {"a": np.array([1, -2, 3], np.int32), "b": np.array([7], np.int32)}
     kaldiio.save_ark(str(tmp_path / "i.ark"), integers)  # as text it puts brackets, unlike Kaldi
     assert {key: v.tolist() for key, v in read_int_vectors(tmp_path / "i.ark")} == {
@@ -35,9 +35,9 @@ def test_archives_of_kaldi_native_io_are_read_by_kaldiio_and_here(tmp_path, mode
     with kaldi.FloatMatrixWriter(f"{mode}:{tmp_path}/x.ark") as writer:
         for key, matrix in MATRICES.items():
             writer.write(key, matrix)
-    theirs = dict(kaldiio.load_ark(str(tmp_path / "x.ark")))
+    loaded = dict(kaldiio.load_ark(str(tmp_path / "x.ark")))
     for key, entry in entries(tmp_path / "x.ark").items():
-        np.testing.assert_array_equal(read_matrix(entry), theirs[key])
+        np.testing.assert_array_equal(read_matrix(entry), loaded[key])
     with kaldi.Int32VectorWriter(f"{mode}:{tmp_path}/i.ark") as writer:
         writer.write("a", [5, 6])
     assert read_vector(entries(tmp_path / "i.ark")["a"]).tolist() == [5, 6]

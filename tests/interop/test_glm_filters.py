@@ -1,4 +1,4 @@
-"""Generated rules and texts against NIST's csrfilt.sh, and a whole run of hubscr.pl."""
+"""Filtering equals NIST's csrfilt.sh on generated rules and texts; scoring equals hubscr.pl."""
 
 import os
 import subprocess
@@ -54,10 +54,10 @@ TEXTS = st.lists(
 )
 
 
-def nist(command, folder, **more):
+def nist(command, folder, **options):
     tools = {**os.environ, "PATH": f"{Path(CSRFILT).parent}:{os.environ['PATH']}"}
     return subprocess.run(
-        command, cwd=folder, env=tools, check=True, capture_output=True, text=True, **more
+        command, cwd=folder, env=tools, check=True, capture_output=True, text=True, **options
     )
 
 
@@ -68,9 +68,9 @@ def test_texts_are_filtered_as_by_csrfilt(tmp_path_factory, rules, texts, cased)
     head = [";; comment", '* NAME = "x"', f'* CASE_SENSITIVE = "{"T" if cased else "F"}"']
     (folder / "x.glm").write_text("\n".join([*head, *rules]) + "\n")
     lines = "".join(f"{text} (s-{n})\n" for n, text in enumerate(texts))
-    done = nist([CSRFILT, "-i", "trn", "-t", "hyp", "-dh", "x.glm"], folder, input=lines)
+    result = nist([CSRFILT, "-i", "trn", "-t", "hyp", "-dh", "x.glm"], folder, input=lines)
     glm = Glm.read(folder / "x.glm", "trn", "hyp")
-    expected = [" ".join(line.rpartition("(")[0].split()) for line in done.stdout.splitlines()]
+    expected = [" ".join(line.rpartition("(")[0].split()) for line in result.stdout.splitlines()]
     assert [glm(text) for text in texts] == expected
 
 
@@ -100,12 +100,13 @@ def test_the_flow_of_hubscr(tmp_path):
         [HUBSCR, "-V", "-g", "x.glm", "-l", "english", "-h", "hub4", "-r", "x.stm", "x.ctm"],
         tmp_path,
     )
-    theirs = [
+    sclite_counts = [
         sum(column) for column in zip(*counts_of(tmp_path / "x.ctm.filt.pra").values(), strict=True)
     ]
     names = [f"--ref={tmp_path}/x.stm", f"--hyp={tmp_path}/x.ctm", f"--glm={tmp_path}/x.glm"]
-    done = CliRunner().invoke(cli.main, ["score", *names])
-    correct, wrong, deleted, inserted = theirs
-    rate = f"[ {wrong + deleted + inserted} / {correct + wrong + deleted}, {inserted} ins, "
-    assert f"{rate}{deleted} del, {wrong} sub ]" in done.stdout
-    assert wrong + deleted > 0
+    result = CliRunner().invoke(cli.main, ["score", *names])
+    correct, substituted, deleted, inserted = sclite_counts
+    errors, ref_words = substituted + deleted + inserted, correct + substituted + deleted
+    rate = f"[ {errors} / {ref_words}, {inserted} ins, "
+    assert f"{rate}{deleted} del, {substituted} sub ]" in result.stdout
+    assert substituted + deleted > 0

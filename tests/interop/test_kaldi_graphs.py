@@ -1,4 +1,4 @@
-"""Exported transducers, trees and graphs in the hands of Kaldi's own code, as wheels have it."""
+"""Kaldi's code, from wheels, reads exported transducers, trees and graphs."""
 
 import json
 import os
@@ -13,12 +13,12 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.decode.conftest import Recogniser, Scorer
-from tests.fsa.transducers import agree, silent, transductions
+from tests.fsa.transducers import assert_scores_equal, transductions, without_labels
 from tests.hmm.test_tree import TOPOLOGY, trees
-from tests.kaldi.forms import read_topology, read_transitions
+from tests.kaldi.forms import pdf_of_id, read_topology, read_transitions
 from tests.kaldi.test_graph import KINDS, exported
-from toolkit.decode.graph import make_lexicon
 from toolkit.fsa.config import Beam
+from toolkit.fsa.decoding_graph import make_lexicon
 from toolkit.fsa.fst import load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import best_path
@@ -39,8 +39,8 @@ def needs(*packages):
 
 
 def ask(do, **request):
-    """The answer of Kaldi's code."""
-    done = subprocess.run(
+    """Run a function of kaldi_worker.py and return its result."""
+    result = subprocess.run(
         [sys.executable, str(WORKER)],
         input=json.dumps({"do": do, **request}),
         capture_output=True,
@@ -48,33 +48,38 @@ def ask(do, **request):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 @needs("kaldifst")
 @pytest.mark.parametrize("kind", KINDS)
-def test_strings_cost_in_kaldis_hands_what_they_cost_here(tmp_path, kind):
+def test_strings_have_the_same_costs_in_openfst(tmp_path, kind):
     lang, folder = exported(tmp_path, kind)
     grammar = grammar_acceptor(tmp_path / "lm.arpa", folder / "words.txt")
     lexicon = make_lexicon(lang, unknown=True)
     generator = random.Random(0)
-    for name, own, symbols in (
+    for name, transducer, symbols in (
         ("L_disambig.fst", lexicon, [0]),
         ("G.fst", grammar, [0]),
     ):
-        expected = silent(transductions(own, 6), *symbols)
+        expected = without_labels(transductions(transducer, 6), *symbols)
         strings = generator.sample(sorted(expected), min(40, len(expected)))
-        wrong = [(read, (*written, 1)) for read, written in strings[:5]]
-        wrong = [string for string in wrong if string not in expected]
-        found = ask("costs", fst=str(folder / name), strings=[*strings, *wrong])
-        costs = [-expected[string] for string in strings]
+        extra_strings = [(read, (*written, 1)) for read, written in strings[:5]]
+        extra_strings = [string for string in extra_strings if string not in expected]
+        kaldi_costs = ask("costs", fst=str(folder / name), strings=[*strings, *extra_strings])
+        expected_costs = [-expected[string] for string in strings]
         # Longer paths than were enumerated may read the same, and be better.
-        assert all(cost <= known + 1e-3 for cost, known in zip(found, costs, strict=False))
-        assert found[: len(strings)] == pytest.approx(costs, abs=1e-3)
-        states, arcs, (by_input, by_output), kept = ask("describe", fst=str(folder / name))
-        assert (states, kept) == (own.num_states - 1, ["vector", 0])
-        assert arcs == (own.labels >= 0).sum()
+        assert all(
+            cost <= expected_cost + 1e-3
+            for cost, expected_cost in zip(kaldi_costs, expected_costs, strict=False)
+        )
+        assert kaldi_costs[: len(strings)] == pytest.approx(expected_costs, abs=1e-3)
+        states, arcs, (by_input, by_output), type_and_start = ask(
+            "describe", fst=str(folder / name)
+        )
+        assert (states, type_and_start) == (transducer.num_states - 1, ["vector", 0])
+        assert arcs == (transducer.labels >= 0).sum()
         assert by_input if name == "G.fst" else by_output
 
 
@@ -85,7 +90,7 @@ def test_kaldi_determinises_the_grammar_and_its_composition_with_the_lexicon(tmp
     _, folder = exported(tmp_path, kind)
     grammar, lexicon = str(folder / "G.fst"), str(folder / "L_disambig.fst")
     assert ask("determinizable", fst=grammar)
-    assert ask("determinizable", fst=grammar, before=lexicon)
+    assert ask("determinizable", fst=grammar, first=lexicon)
 
 
 @needs("kaldifst")
@@ -95,7 +100,7 @@ def test_transducers_that_openfst_writes_are_read(tmp_path):
     copies = {kind: str(tmp_path / f"{kind}.fst") for kind in ("vector", "const")}
     ask("copy", fst=str(folder / "L_disambig.fst"), **copies)
     for file in copies.values():
-        agree(transductions(load_openfst(file), 6), expected)
+        assert_scores_equal(transductions(load_openfst(file), 6), expected)
 
 
 FEW = settings(
@@ -116,18 +121,18 @@ def test_transition_models_that_kaldi_writes_are_read(tmp_path, tree):
         "transitions", text=topology_text(TOPOLOGY), tree=tree_text(tree, TOPOLOGY)
     )
     (tmp_path / "model").write_text(content)
-    found = KaldiTransitions.read(tmp_path / "model")
-    assert found.pdf.tolist() == pdfs
-    assert found.phone.tolist() == phones
+    imported = KaldiTransitions.read(tmp_path / "model")
+    assert imported.pdf.tolist() == pdfs
+    assert imported.phone.tolist() == phones
     (tmp_path / "text").write_text(Transitions(Senones(TOPOLOGY, tree)).text())
-    assert found.state.tolist() == KaldiTransitions.read(tmp_path / "text").state.tolist()
+    assert imported.state.tolist() == KaldiTransitions.read(tmp_path / "text").state.tolist()
 
 
 @needs("kaldi_hmm_gmm")
 @FEW
 @given(trees())
 def test_kaldi_makes_the_same_transition_ids_of_tree_and_topology(tree):
-    agree_on_model(TOPOLOGY, tree)
+    assert_same_model(TOPOLOGY, tree)
 
 
 @needs("kaldi_hmm_gmm")
@@ -135,10 +140,10 @@ def test_kaldi_makes_the_same_transition_ids_of_tree_and_topology(tree):
 def test_kaldi_makes_the_same_transition_ids_of_whole_topologies(low_rate):
     topology = Topology(("SIL", "SPN", "A", "B"))
     topology = topology.at_low_rate() if low_rate else topology
-    agree_on_model(topology, Tree.monophone(topology))
+    assert_same_model(topology, Tree.monophone(topology))
 
 
-def agree_on_model(topology, tree):
+def assert_same_model(topology, tree):
     senones = Senones(topology, tree)
     transitions = Transitions(senones)
     numbers = [0, *topology.phone_ids()]
@@ -153,14 +158,14 @@ def agree_on_model(topology, tree):
         "model", text=topology_text(topology), tree=tree_text(tree, topology), contexts=contexts
     )
     assert read_topology(topology_text(topology)).keys() == set(topology.phone_ids())
-    theirs, ours = read_transitions(text), read_transitions(transitions.text())
-    assert ours[1] == theirs[1]
-    assert ours[2] == pytest.approx(theirs[2], abs=1e-5)
-    for phone, states in theirs[0].items():
+    kaldi_model, exported_model = read_transitions(text), read_transitions(transitions.text())
+    assert exported_model[1] == kaldi_model[1]
+    assert exported_model[2] == pytest.approx(kaldi_model[2], abs=1e-5)
+    for phone, states in kaldi_model[0].items():
         assert [[to for to, _ in arcs] for arcs in states] == [
-            [to for to, _ in arcs] for arcs in ours[0][phone]
+            [to for to, _ in arcs] for arcs in exported_model[0][phone]
         ]
-    assert transitions.pdf_of_id.tolist() == pdfs
+    assert pdf_of_id(transitions).tolist() == pdfs
     silence = topology.silence
     assert answers == [
         tree.pdf(left or silence, topology.state_id(phone, state), right or silence)
@@ -180,7 +185,7 @@ class NoisyScorer(Scorer):
 
 @needs("kaldi_decoder", "kaldifst", "kaldi_native_io")
 @pytest.mark.parametrize("labels", ["pdfs", "transitions"])
-def test_kaldis_decoder_finds_the_words_that_the_toolkit_finds(tmp_path, labels):
+def test_the_kaldi_decoder_finds_the_same_words(tmp_path, labels):
     recogniser = Recogniser(tmp_path)
     texts = {"clear": "YES NO", "a": "NO", "bb": "YES YES", "ccc": "NO YES NO", "dddd": "YES"}
     scorer = NoisyScorer(texts, recogniser)
@@ -192,7 +197,7 @@ def test_kaldis_decoder_finds_the_words_that_the_toolkit_finds(tmp_path, labels)
         text = (tmp_path / "out/0.trans_mdl").read_text()
         topology, triples, _ = read_transitions(text)
         columns = [pdf for phone, state, pdf in triples for _ in topology[phone][state]]
-    found = ask(
+    words_by_utterance = ask(
         "decode",
         graph=str(tmp_path / "out/HCLG.fst"),
         loglikes=str(tmp_path / "out/loglikes.scp"),
@@ -205,10 +210,10 @@ def test_kaldis_decoder_finds_the_words_that_the_toolkit_finds(tmp_path, labels)
         for utterance in texts:
             scores = scorer.log_likelihoods(utterance) * SCALE
             lattice = search_lattice(scores, graph, Beam(200.0, 1.0, 30, 1000000))
-            assert found[utterance] == list(best_path(lattice).words)
+            assert words_by_utterance[utterance] == list(best_path(lattice).words)
     words = [recogniser.lang.words[word] for word in texts["clear"].split()]
-    assert found["clear"] == words
+    assert words_by_utterance["clear"] == words
     assert any(
-        found[name] != [recogniser.lang.words[word] for word in texts[name].split()]
+        words_by_utterance[name] != [recogniser.lang.words[word] for word in texts[name].split()]
         for name in texts
     )  # the noise matters

@@ -1,4 +1,4 @@
-"""lhotse's own samplers batch the cuts that the toolkit writes, on the torch that is there."""
+"""lhotse's samplers batch the toolkit's cuts with the installed torch."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import soundfile
 from lhotse import CutSet
 from lhotse.dataset import DynamicBucketingSampler, SimpleCutSampler
 
-from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
+from toolkit.corpus.manifest import make_cut, probe_recording, write_cuts
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def manifest(tmp_path_factory):
     for n in range(12):
         path = folder / f"{n}.wav"
         soundfile.write(path, np.zeros(4000 * (1 + n % 3)), 16000)
-        recording, fault = recording_or_fault(path, path.stem)
+        recording, fault = probe_recording(path, path.stem)
         assert fault is None
         cuts.append(make_cut(path.stem, recording, f"WORD {n}", f"speaker{n % 2}"))
     write_cuts(cuts, folder / "cuts.jsonl")

@@ -1,4 +1,4 @@
-"""Generated transcripts in NIST's grammar against sclite itself: the same counts per utterance.
+"""Counts per utterance equal sclite on generated transcripts in NIST's grammar.
 
 INTEROP_EXAMPLES raises the number of runs, each of up to 40 transcripts.
 """
@@ -45,7 +45,9 @@ PAIRS = st.lists(
 
 @MANY
 @given(PAIRS, st.booleans(), st.booleans(), st.booleans())
-def test_the_counts_of_transcripts_are_sclites(tmp_path_factory, pairs, fragments, optional, cased):
+def test_the_counts_of_transcripts_equal_sclite(
+    tmp_path_factory, pairs, fragments, optional, cased
+):
     folder = tmp_path_factory.mktemp("trn")
     for number, name in enumerate(("ref", "hyp")):
         lines = (f"{pair[number]} (S-{n})\n" for n, pair in enumerate([*pairs, ("a", "a")]))
@@ -55,7 +57,7 @@ def test_the_counts_of_transcripts_are_sclites(tmp_path_factory, pairs, fragment
     command += [*flags, "-o", "pralign", "-f", "0"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     sides = InputReader("trn").read(folder / "ref.trn", folder / "hyp.trn")
-    found = score(
+    result = score(
         sides.refs,
         sides.hyps,
         weights="sclite",
@@ -64,7 +66,7 @@ def test_the_counts_of_transcripts_are_sclites(tmp_path_factory, pairs, fragment
     )
     counts = {
         u.id.lower(): (u.correct, u.substitutions, u.deletions, u.insertions)
-        for u in found.utterances
+        for u in result.utterances
     }
     expected = counts_of(folder / "hyp.trn.pra")
     assert counts == {id.lower(): row for id, row in expected.items()}
@@ -84,17 +86,17 @@ def recordings(draw):
                 at = end
             for n in range(draw(st.integers(1, 4 * at))):
                 start, word = f"{n / 4 + 0.01:.2f}", draw(st.sampled_from(["a", "b", "ab", "c-"]))
-                more = draw(st.sampled_from(["", " NA", " 0.5", " 0.25 1", " NA lex x y"]))
+                confidence = draw(st.sampled_from(["", " NA", " 0.5", " 0.25 1", " NA lex x y"]))
                 length = draw(st.sampled_from(["0.2", "0.1", "-0.1"]))
                 name = recording.lower() if draw(st.booleans()) else recording
                 line = f"{name} {channel} {start} {length} "
                 if draw(st.integers(0, 4)) == 0:
-                    other = draw(st.sampled_from(["@", "b", "c"]))
+                    alternative = draw(st.sampled_from(["@", "b", "c"]))
                     marks = f"{name} {channel} * * "
                     ctm += [f"{marks}<ALT_BEGIN>", f"{line}{word}", f"{marks}<ALT>"]
-                    ctm += [f"{line}{other}", f"{marks}<ALT_END>"]
+                    ctm += [f"{line}{alternative}", f"{marks}<ALT_END>"]
                 else:
-                    ctm.append(f"{line}{word}{more}")
+                    ctm.append(f"{line}{word}{confidence}")
     return stm, ctm
 
 
@@ -112,7 +114,7 @@ def test_words_and_alternatives_of_a_ctm_are_scored_as_by_sclite(tmp_path_factor
     by_file = []
     for stm in ("x.stm", "mixed.stm"):  # ours may be in any order
         sides = InputReader().read(folder / stm, folder / "x.ctm")
-        found = score(
+        result = score(
             sides.refs,
             sides.hyps,
             speakers=sides.speakers,
@@ -121,7 +123,7 @@ def test_words_and_alternatives_of_a_ctm_are_scored_as_by_sclite(tmp_path_factor
             aligner=nist_aligner(Grammar(fragments=True, optional=True)),
         )
         counts = {}
-        for u in found.utterances:
+        for u in result.utterances:
             row = (u.correct, u.substitutions, u.deletions, u.insertions)
             counts.setdefault(u.speaker, []).append(row)
         by_file.append(counts)
@@ -141,21 +143,21 @@ def test_sclite_reads_the_reports_as_its_own(tmp_path):
     result = score(refs, hyps, speakers={id: id[:2] for id in refs}, weights="sclite")
     (tmp_path / "ours.sgml").write_text("".join(f"{line}\n" for line in sgml_lines(result, "hyp")))
     command = [*sclite_command(), "-P", "-o", "pralign", "rsum", "-f", "0", "-n", "back", "-O", "."]
-    with open(tmp_path / "ours.sgml") as ours:
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, stdin=ours)
-    theirs = (tmp_path / "back.pra").read_text().split("\n")
-    assert [line for line in theirs if line.strip()] == [
+    with open(tmp_path / "ours.sgml") as sgml:
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, stdin=sgml)
+    sclite_lines = (tmp_path / "back.pra").read_text().split("\n")
+    assert [line for line in sclite_lines if line.strip()] == [
         line for line in pra_lines(result, "hyp") if line.strip()
     ]
-    numbers = [
+    sclite_rows = [
         line.replace("|", " ").split() for line in (tmp_path / "back.raw").read_text().split("\n")
     ]
-    own = [line.replace("|", " ").split() for line in raw_lines(result, "hyp")]
-    assert [row for row in own if len(row) == 9] == [row for row in numbers if len(row) == 9]
+    rows = [line.replace("|", " ").split() for line in raw_lines(result, "hyp")]
+    assert [row for row in rows if len(row) == 9] == [row for row in sclite_rows if len(row) == 9]
 
 
 def test_a_folder_of_scores_can_be_scored_by_sclite(tmp_path):
-    """The chosen alternatives, written as trn, have the counts that the alternatives had."""
+    """The chosen alternatives, written as trn, have the same counts."""
     result = score(
         {"s-1": "{ a / b } c", "s-2": "d"},
         {"s-1": "b", "s-2": "d"},

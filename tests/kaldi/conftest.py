@@ -1,4 +1,4 @@
-"""Fixtures that the tests of other packages make, for those of their formats in Kaldi."""
+"""Fixtures of other test folders that the tests of Kaldi formats use."""
 
 from tests.decode.conftest import recogniser
 from tests.features.conftest import make_cut, small_store

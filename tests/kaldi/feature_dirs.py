@@ -1,11 +1,11 @@
-"""Writes Kaldi data directories of features alone."""
+"""Write Kaldi data directories with features and no audio."""
 
 import kaldi_native_io
 import numpy as np
 
 
 def matrices(ids, dimension=5, seed=0):
-    """Random features of some hundred frames by utterance."""
+    """Random features of a few hundred frames by utterance."""
     rng = np.random.default_rng(seed)
     return {
         id: rng.standard_normal((120 + 10 * number, dimension)).astype(np.float32)

@@ -1,11 +1,18 @@
 """Readers of Kaldi's text forms of topologies, trees and transition models, for tests."""
 
+import numpy as np
+
+
+def pdf_of_id(transitions):
+    """The pdf of each transition id [ids]; that of id 1 comes first."""
+    return np.repeat(transitions.pdf, np.diff(transitions.first))
+
 
 def read_topology(text):
     """{phone: [[(target, probability), ...] for each state, the last has none]}"""
     tokens = text.split()
     assert (tokens[0], tokens[-1]) == ("<Topology>", "</Topology>")
-    found = {}
+    topology = {}
     for entry in text.split("<TopologyEntry>")[1:]:
         phones, states = entry.split("<ForPhones>")[1].split("</ForPhones>")
         rows = []
@@ -16,8 +23,8 @@ def read_topology(text):
                 assert fields[1:3] == ["<PdfClass>", str(number)]
             arcs = " ".join(fields[3:]).split("<Transition>")[1:]
             rows.append([(int(arc.split()[0]), float(arc.split()[1])) for arc in arcs])
-        found |= {int(phone): rows for phone in phones.split()}
-    return found
+        topology |= {int(phone): rows for phone in phones.split()}
+    return topology
 
 
 class ReadTree:

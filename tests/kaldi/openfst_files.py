@@ -11,9 +11,9 @@ def read_openfst(content):
 
     def take(form):
         nonlocal place
-        found = struct.unpack_from(form, content, place)
+        values = struct.unpack_from(form, content, place)
         place += struct.calcsize(form)
-        return found
+        return values
 
     def text():
         return take(f"{take('<i')[0]}s")[0].decode()

@@ -1,4 +1,4 @@
-"""The rules by which Kaldi's validate_lang.pl judges a lang directory, for tests.
+"""The rules of Kaldi's validate_lang.pl for a lang directory, for tests.
 
 Those that need Kaldi's own programs (determinisation) are not here.
 """
@@ -20,7 +20,7 @@ FOLLOWING = {
 
 
 def lang_faults(folder, seed=0, sentences=20):
-    """What is wrong with a directory; nothing if it is as it should be."""
+    """The faults of a directory; none if it is valid."""
     return list(_faults(Path(folder), random.Random(seed), sentences))
 
 
@@ -85,7 +85,7 @@ def _list_faults(folder, name, members, phones):
 
 
 def _rows(folder, name, phones):
-    """The phones of each line, or what is wrong with it."""
+    """The phones of each line, or the fault of the line."""
     text, numbers = (
         (folder / f"phones/{name}.{end}").read_text("utf-8").split("\n")[:-1]
         for end in ("txt", "int")
@@ -93,25 +93,28 @@ def _rows(folder, name, phones):
     if len(text) != len(numbers) or not text:
         yield f"{name}: other lines in .int"
     for symbols, ids in zip(text, numbers, strict=False):
-        row, how = symbols.split(), []
+        row, flags = symbols.split(), []
         if name == "roots":
-            how, row = row[:2], row[2:]
-            if how[0] not in ("shared", "not-shared") or how[1] not in ("split", "not-split"):
+            flags, row = row[:2], row[2:]
+            shared, split = flags
+            if shared not in ("shared", "not-shared") or split not in ("split", "not-split"):
                 yield "roots: how"
         if name == "word_boundary":
-            row, how = row[:1], row[1:]
-            if len(how) != 1 or how[0] not in BOUNDARIES:
+            row, flags = row[:1], row[1:]
+            if len(flags) != 1 or flags[0] not in BOUNDARIES:
                 yield "word_boundary: kind"
         expected = [str(phones.get(phone)) for phone in row]
-        if ids.split() != (expected + how if name == "word_boundary" else how + expected):
+        if ids.split() != (expected + flags if name == "word_boundary" else flags + expected):
             yield f"{name}: other phones in .int"
         yield row
 
 
 def _topology_faults(folder, real):
     lines = (folder / "topo").read_text().split("\n")[:-1]
-    found = [int(number) for line in lines if not line.startswith("<") for number in line.split()]
-    if sorted(found) != sorted(real):
+    listed_phones = [
+        int(number) for line in lines if not line.startswith("<") for number in line.split()
+    ]
+    if sorted(listed_phones) != sorted(real):
         yield "topo: not each phone once"
 
 
@@ -124,7 +127,7 @@ def _symbol_faults(folder, phones, words):
 
 
 def _boundary_faults(folder, phones, words, real, symbols, generator, sentences):
-    """Sentences through L and L_disambig come out as so many words."""
+    """Phones of sentences through L and L_disambig have as many words by their boundaries."""
     if not (folder / "phones/word_boundary.txt").exists():
         return
     rows = list(_rows(folder, "word_boundary", phones))
@@ -145,11 +148,11 @@ def _boundary_faults(folder, phones, words, real, symbols, generator, sentences)
             if read is None:
                 yield f"{name}: lacks a word"
                 continue
-            heard = [p for p in read if p not in {phones[symbol] for symbol in symbols}]
-            if any(phone not in kinds for phone in heard):
+            phones_read = [p for p in read if p not in {phones[symbol] for symbol in symbols}]
+            if any(phone not in kinds for phone in phones_read):
                 yield f"{name}: reads other phones"
                 continue
-            states = [None, *(kinds[phone] for phone in heard), None]
+            states = [None, *(kinds[phone] for phone in phones_read), None]
             steps = list(itertools.pairwise(states))
             if any(to not in FOLLOWING[state] for state, to in steps):
                 yield f"{name}: boundaries within words"
@@ -158,7 +161,7 @@ def _boundary_faults(folder, phones, words, real, symbols, generator, sentences)
 
 
 def _spoken(lexicon, sentence, generator):
-    """The input labels of a random path that writes a sentence; None if there is none."""
+    """The input labels of a random path that outputs a sentence; None without a path."""
     _, arcs, finals = lexicon
     leaving = {}
     for arc in arcs:

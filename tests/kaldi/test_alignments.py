@@ -42,13 +42,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def loaded(path):
+def load_alignments(path):
     store = AlignmentStore(path)
     return {u: store.load(u).tolist() for u in store.ids}
 
 
 @pytest.mark.parametrize("name", ["ali.ark", "ali.scp", "text", "ali.1.gz", "text.gz"])
-def test_alignments_come_back_bit_for_bit(folder, name):
+def test_alignments_round_trip_bit_for_bit(folder, name):
     out = folder / "kaldi"
     assert export_alignments(folder / "ali", folder / "system", out) == 2
     lines = "".join(f"{u} {' '.join(map(str, s))} \n" for u, s in STATES.items())
@@ -56,27 +56,27 @@ def test_alignments_come_back_bit_for_bit(folder, name):
     (out / "text.gz").write_bytes(gzip.compress(lines.encode()))
     (out / "ali.1.gz").write_bytes(gzip.compress((out / "ali.ark").read_bytes()))
     assert import_alignments(out / name, folder / "system", folder / "back") == 2
-    assert loaded(folder / "back") == STATES
+    assert load_alignments(folder / "back") == STATES
     assert [o.status for o in read_table(folder / "back/table.tsv")] == ["ok", "ok"]
 
 
 def test_an_import_takes_the_place_of_other_alignments_and_loads_few_at_a_time(folder, monkeypatch):
     monkeypatch.setattr("toolkit.kaldi.alignments.PER_SHARD", 2)
-    back, lines = folder / "back", [f"u{n} {n} {n}\n" for n in range(5)]
+    imported, lines = folder / "back", [f"u{n} {n} {n}\n" for n in range(5)]
     for number in range(4):
         old = {f"u{number}": torch.tensor([15])}
-        write_shard(back / f"ali.{number:06d}.tar", old, [])
+        write_shard(imported / f"ali.{number:06d}.tar", old, [])
     (folder / "text").write_text("".join(lines))
-    assert import_alignments(folder / "text", folder / "system", back) == 5
-    assert loaded(back) == {f"u{n}": [n, n] for n in range(5)}
-    assert [path.name for path in sorted(back.iterdir())] == [
+    assert import_alignments(folder / "text", folder / "system", imported) == 5
+    assert load_alignments(imported) == {f"u{n}": [n, n] for n in range(5)}
+    assert [path.name for path in sorted(imported.iterdir())] == [
         *(f"ali.{number:06d}.tar" for number in range(3)),
         "table.tsv",
     ]
-    assert [o.utterance for o in read_table(back / "table.tsv")] == [f"u{n}" for n in range(5)]
+    assert [o.utterance for o in read_table(imported / "table.tsv")] == [f"u{n}" for n in range(5)]
 
 
-def test_kaldi_reads_what_is_written_and_states_are_explained(folder):
+def test_kaldi_reads_exported_alignments_and_their_states(folder):
     export_alignments(folder / "ali", folder / "system", folder / "out")
     with kaldi.SequentialInt32VectorReader(f"scp:{folder}/out/ali.scp") as reader:
         assert {key: list(states) for key, states in reader} == STATES
@@ -87,26 +87,26 @@ def test_kaldi_reads_what_is_written_and_states_are_explained(folder):
 
 
 def test_phones_are_written_utterance_by_utterance(folder, monkeypatch):
-    """No more than those of one utterance are in memory."""
-    read, known = [], []
+    """Only the phones of one utterance are in memory."""
+    read, reads_before_write = [], []
     load = AlignmentStore.load
     monkeypatch.setattr(AlignmentStore, "load", lambda self, u: read.append(u) or load(self, u))
 
     def write(rows, path):
         for utterance, _, _ in rows:
-            known.append((utterance, len(read)))
+            reads_before_write.append((utterance, len(read)))
 
     monkeypatch.setattr(alignments, "write_ctm", write)
     export_alignments(folder / "ali", folder / "system", folder / "kaldi")
-    assert dict(known) == {"u1": 1, "u2": 2}
+    assert dict(reads_before_write) == {"u1": 1, "u2": 2}
 
 
 def test_phones_as_ctm(folder):
     export_alignments(folder / "ali", folder / "system", folder / "out")
-    found = [
+    rows = [
         (e.utterance, e.token, e.start, e.duration) for e in read_ctm(folder / "out/phones.ctm")
     ]
-    assert found == [
+    assert rows == [
         ("u1", "SIL", 0.0, 0.03), ("u1", "A", 0.03, 0.04), ("u1", "B", 0.07, 0.04),
         ("u2", "A", 0.0, 0.03), ("u2", "A", 0.03, 0.04), ("u2", "SIL", 0.07, 0.05),
     ]  # fmt: skip
@@ -117,7 +117,7 @@ def test_times_of_phones_give_back_the_phones(folder):
     frames = {u: len(states) for u, states in STATES.items()}
     entries = read_ctm(folder / "out/phones.ctm")
     assert import_phone_times(reversed(entries), folder / "system", frames, folder / "back") == 2
-    for utterance, states in loaded(folder / "back").items():
+    for utterance, states in load_alignments(folder / "back").items():
         assert len(states) == frames[utterance]
         phones = TOPOLOGY.phone_of_state_id
         assert [phones[s] for s in states] == [phones[s] for s in STATES[utterance]]
@@ -141,7 +141,7 @@ def test_states_follow_each_other_as_the_hmm_allows(spans, low_rate):
         system, out = Path(folder, "system"), Path(folder, "ali")
         topology.save(system / "topology.json")
         assert import_phone_times(entries, system, {"u": at + 4}, out) == 1
-        states = loaded(out)["u"]
+        states = load_alignments(out)["u"]
     assert len(states) == at + 4
     for a, b in pairwise(states):
         phone = topology.phone_of_state_id[a]
@@ -184,7 +184,7 @@ def test_transition_ids_of_a_model_become_states(folder):
     (folder / "ids.ark").write_text("".join(lines))
     system, model = folder / "system", folder / "model"
     assert import_alignments(folder / "ids.ark", system, folder / "back", model) == 2
-    assert loaded(folder / "back") == {u: [state_of[n] for n in ids[u]] for u in ids}
+    assert load_alignments(folder / "back") == {u: [state_of[n] for n in ids[u]] for u in ids}
     (folder / "ids.ark").write_text(f"u1 {1 + max(state_of)}\n")
     with pytest.raises(ToolkitError, match=f"has no transition id {1 + max(state_of)}:"):
         import_alignments(folder / "ids.ark", system, folder / "back", model)
@@ -192,19 +192,19 @@ def test_transition_ids_of_a_model_become_states(folder):
     with pytest.raises(ToolkitError, match="has no transition id 0:"):
         import_alignments(folder / "ids.ark", system, folder / "back", model)
     Topology(("SIL", "SPN", "A", "B"), states=4).save(system / "topology.json")
-    with pytest.raises(ToolkitError, match="its phones are not those of the system"):
+    with pytest.raises(ToolkitError, match="its phones, or their numbers of states, are not those"):
         import_alignments(folder / "ids.ark", system, folder / "back", model)
 
 
 def test_states_of_another_system_are_an_error(folder):
     path = folder / "x.txt"
     for content, message in (
-        ("u1 0 16\n", "u1: the states 0 to 16 are not all among the system's 0 to 15"),
+        ("u1 0 16\n", "u1: the states 0 to 16 are not within the system's 0 to 15"),
         ("u1 -1\n", "u1: the states -1 to -1"),
         ("u1\n", "u1: has no frames"),
         ("u1 0\nu1 0\n", "'u1' occurs twice"),
-        ("u1 zero\n", r"x\.txt: no archive of integer vectors"),
-        ("u1 99999999999\n", r"x\.txt: no archive of integer vectors"),
+        ("u1 zero\n", r"x\.txt: not an archive of integer vectors"),
+        ("u1 99999999999\n", r"x\.txt: not an archive of integer vectors"),
     ):
         path.write_text(content)
         with pytest.raises(ToolkitError, match=message):
@@ -212,7 +212,7 @@ def test_states_of_another_system_are_an_error(folder):
 
 
 @given(st.binary(max_size=60))
-def test_damaged_archives_are_errors_and_never_more(tmp_path_factory, content):
+def test_damaged_archives_raise_only_toolkit_errors(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "x.ark"
     for bytes_ in (content, b"u \0B\4" + content, gzip.compress(content)[: len(content)]):
         path.write_bytes(bytes_)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
 from toolkit.kaldi.archive import (
+    ArchiveError,
     ArchiveWriter,
-    KaldiIoError,
     describe_entries,
     entries,
     read_header,
@@ -54,37 +54,37 @@ def table(tmp_path):
 def test_every_kind_of_matrix_is_found_and_read(table, kind, name):
     last = X[:, 1:] if kind.startswith("C") else np.zeros((0, 0))  # Kaldi's empty CM is damaged
     folder = table(kind, a=X, b=X[:1] * 3, c=last)
-    found = entries(folder / name)
-    assert list(found) == ["a", "b", "c"]
-    header = read_header(found["a"])
+    index = entries(folder / name)
+    assert list(index) == ["a", "b", "c"]
+    header = read_header(index["a"])
     assert (header.kind, header.shape) == (kind, (3, 4))
-    end = found["c"].offset + read_header(found["c"]).size
+    end = index["c"].offset + read_header(index["c"]).size
     assert end == (folder / "x.ark").stat().st_size
     tolerance = 0 if kind in ("FM", "DM") else 0.1
-    np.testing.assert_allclose(read_matrix(found["a"]), X, atol=tolerance)
-    np.testing.assert_allclose(read_matrix(found["b"]), X[:1] * 3, atol=tolerance)
-    assert read_matrix(found["a"]).dtype == np.float32
+    np.testing.assert_allclose(read_matrix(index["a"]), X, atol=tolerance)
+    np.testing.assert_allclose(read_matrix(index["b"]), X[:1] * 3, atol=tolerance)
+    assert read_matrix(index["a"]).dtype == np.float32
 
 
-def test_both_ways_in_find_the_same_places(table):
+def test_ark_and_scp_find_the_same_offsets(table):
     folder = table(a=X, b=X + 1)
     assert list(entries(folder / "x.ark").values()) == list(entries(folder / "x.scp").values())
 
 
-def test_paths_are_looked_for_from_the_file_upwards_and_ranges_are_kept(table):
+def test_relative_paths_are_searched_upwards_and_ranges_apply(table):
     folder = table(a=X)
     (folder / "data").mkdir()
     (folder / "data/y.scp").write_text("a x.ark:2[0:1]\nb  x.ark:2\n")
-    found = entries(folder / "data/y.scp")
-    np.testing.assert_array_equal(read_matrix(found["a"]), X[:2])
-    np.testing.assert_array_equal(read_matrix(found["b"]), X)
+    index = entries(folder / "data/y.scp")
+    np.testing.assert_array_equal(read_matrix(index["a"]), X[:2])
+    np.testing.assert_array_equal(read_matrix(index["b"]), X)
 
 
 def test_commands_are_not_run_unless_allowed(table):
     folder = table(a=X)
     mark = folder / "ran"
     (folder / "y.scp").write_text(f"a touch {mark}; tail -c +3 {folder}/x.ark |\n")
-    with pytest.raises(ToolkitError, match=r"y\.scp:1: a is made by a command .*--allow-pipes"):
+    with pytest.raises(ToolkitError, match=r"y\.scp:1: a is written by a command .*--allow-pipes"):
         entries(folder / "y.scp")
     assert not mark.exists()
     np.testing.assert_array_equal(read_matrix(entries(folder / "y.scp", True)["a"]), X)
@@ -105,7 +105,7 @@ def test_faults_of_tables_name_the_file(table):
     for content, message in (
         (b"a\n", "bad.scp:1: expected `key file:offset`"),
         (b"a x.ark:2\na x.ark:2\n", "the key 'a' occurs twice"),
-        (b"", "bad.scp: holds nothing"),
+        (b"", "bad.scp: has no entries"),
         (b"a \xff\n", "bad.scp:1: byte 3 is not UTF-8"),
         (b"a " + b"9" * 400 + b"\n", "bad.scp:1: a: there is no file"),
         (b"a x.ark:" + b"9" * 30 + b"\n", "bad.scp:1: a: no file has a byte '9999"),
@@ -118,7 +118,7 @@ def test_faults_of_tables_name_the_file(table):
 
 
 @pytest.mark.parametrize("offset", [10_000, 10**12, 10**17])
-def test_a_byte_that_the_file_does_not_have_names_it(table, offset):
+def test_an_offset_beyond_the_file_is_an_error_with_its_name(table, offset):
     folder = table(a=X)
     (folder / "y.scp").write_text(f"a {folder / 'x.ark'}:{offset}\n")
     with pytest.raises(ToolkitError, match=r"^a: .*x\.ark"):
@@ -126,7 +126,7 @@ def test_a_byte_that_the_file_does_not_have_names_it(table, offset):
 
 
 @pytest.mark.parametrize("kind", ["FM", "CM"])
-def test_a_size_that_the_file_does_not_have_is_no_allocation(table, kind):
+def test_a_size_beyond_the_file_allocates_nothing(table, kind):
     folder = table(kind, a=X)
     content = bytearray((folder / "x.ark").read_bytes())
     at = content.index(struct.pack("<i", 3))
@@ -138,7 +138,7 @@ def test_a_size_that_the_file_does_not_have_is_no_allocation(table, kind):
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_damaged_archives_are_errors_and_never_more(table, data):
+def test_damaged_archives_raise_only_toolkit_errors(table, data):
     folder = table(data.draw(st.sampled_from(["FM", "CM"])), a=X, b=X)
     content = bytearray((folder / "x.ark").read_bytes())
     content = content[: data.draw(st.integers(0, len(content)))]
@@ -154,11 +154,11 @@ def test_vectors_of_integers(tmp_path):
     with kaldi.Int32VectorWriter(f"ark,scp:{tmp_path}/x.ark,{tmp_path}/x.scp") as writer:
         writer.write("a", [1, -2, 2**31 - 1])
         writer.write("b", [])
-    found = entries(tmp_path / "x.ark")
-    assert read_vector(found["a"]).tolist() == [1, -2, 2**31 - 1]
-    assert read_vector(found["b"]).tolist() == []
+    index = entries(tmp_path / "x.ark")
+    assert read_vector(index["a"]).tolist() == [1, -2, 2**31 - 1]
+    assert read_vector(index["b"]).tolist() == []
     with pytest.raises(ToolkitError, match=r"a: .* holds integers there, not features"):
-        read_matrix(found["a"])
+        read_matrix(index["a"])
     lines = list(describe_entries(tmp_path / "x.scp", count=1))
     assert lines[0].startswith("a  int32 3  ")
     assert lines[1] == "... 2 entries"
@@ -179,11 +179,11 @@ def test_showing_matrices(table):
 def test_compressed_files_are_no_archives(tmp_path):
     path = tmp_path / "x.ark"
     path.write_bytes(gzip.compress(b"a \0BFM "))
-    with pytest.raises(ToolkitError, match=r"x\.ark: not an archive, but .* unpack it with gunzip"):
+    with pytest.raises(ToolkitError, match=r"x\.ark: .* compressed by gzip: unpack it with gunzip"):
         entries(path)
 
 
-def test_the_mark_of_windows_editors_is_no_part_of_the_first_key(table):
+def test_a_byte_order_mark_is_not_part_of_the_first_key(table):
     folder = table(a=X)
     (folder / "y.scp").write_bytes(b"\xef\xbb\xbfa x.ark:2\r\nb x.ark:2\r\n")
     assert list(entries(folder / "y.scp")) == ["a", "b"]
@@ -196,14 +196,14 @@ def test_places_that_specifiers_cannot_name_are_refused(tmp_path, name):
     assert not (tmp_path / name).exists()
 
 
-def test_objects_beyond_the_end_of_an_archive_are_told(tmp_path):
-    """An archive that was cut short, and an scp file that was not."""
+def test_objects_beyond_the_end_of_an_archive_are_an_error(tmp_path):
+    """The archive is truncated and the scp file is not."""
     (tmp_path / "x.ark").write_bytes(b"a ")
     (tmp_path / "x.scp").write_text(f"a {tmp_path}/x.ark:2\nb {tmp_path}/x.ark:90\n")
-    found = entries(tmp_path / "x.scp")
+    index = entries(tmp_path / "x.scp")
     for read in (read_header, read_matrix, read_vector):
         with pytest.raises(ToolkitError, match=r"b: .*x.ark has no byte 90"):
-            read(found["b"])
+            read(index["b"])
 
 
 FINITE = st.floats(-1e6, 1e6, width=32)
@@ -217,20 +217,20 @@ def write(folder, **matrices):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_what_kaldi_writes_as_text_is_read(tmp_path, data):
+def test_text_archives_of_kaldi_are_read(tmp_path, data):
     shape = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
     values = data.draw(st.lists(FINITE, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
     x = np.array(values, np.float32).reshape(shape)
     write(tmp_path, a=x, b=x[:1], c=np.zeros((0, 0), np.float32))
     for name in ("x.ark", "x.scp"):
-        found = entries(tmp_path / name)
-        assert list(found) == ["a", "b", "c"]
-        assert (read_header(found["a"]).kind, read_header(found["a"]).shape) == ("text", shape)
-        for key, entry in found.items():
+        index = entries(tmp_path / name)
+        assert list(index) == ["a", "b", "c"]
+        assert (read_header(index["a"]).kind, read_header(index["a"]).shape) == ("text", shape)
+        for key, entry in index.items():
             expected = kaldi.FloatMatrix.read(f"{tmp_path}/x.ark:{entry.offset}").numpy()
-            ours = read_matrix(entry)
-            assert ours.dtype == np.float32
-            np.testing.assert_array_equal(ours, expected if expected.size else ours[:0], key)
+            matrix = read_matrix(entry)
+            assert matrix.dtype == np.float32
+            np.testing.assert_array_equal(matrix, expected if expected.size else matrix[:0], key)
 
 
 def test_ranges_of_rows_and_columns_have_both_ends(tmp_path):
@@ -239,19 +239,19 @@ def test_ranges_of_rows_and_columns_have_both_ends(tmp_path):
     places = {"a": "[1:2]", "b": "[0:3,1:1]", "c": "[:,0:1]", "d": "[2:4]"}
     lines = (f"{key} {tmp_path}/x.ark:2{part}\n" for key, part in places.items())
     (tmp_path / "y.scp").write_text("".join(lines))
-    found = entries(tmp_path / "y.scp")
-    np.testing.assert_array_equal(read_matrix(found["a"]), x[1:3])
-    np.testing.assert_array_equal(read_matrix(found["b"]), x[:, 1:2])
-    np.testing.assert_array_equal(read_matrix(found["c"]), x[:, :2])
+    index = entries(tmp_path / "y.scp")
+    np.testing.assert_array_equal(read_matrix(index["a"]), x[1:3])
+    np.testing.assert_array_equal(read_matrix(index["b"]), x[:, 1:2])
+    np.testing.assert_array_equal(read_matrix(index["c"]), x[:, :2])
     with pytest.raises(ToolkitError, match=r"d: .*\[2:4\] goes beyond 4 x 3"):
-        read_matrix(found["d"])
+        read_matrix(index["d"])
 
 
 def test_integers_and_other_ways_of_writing(tmp_path):
     (tmp_path / "x.ark").write_text("a 1 -2 3 \nb \nc  [ 1 2; 3 inf ]\nd 7")
-    found = entries(tmp_path / "x.ark")
-    assert [read_vector(found[key]).tolist() for key in "abd"] == [[1, -2, 3], [], [7]]
-    np.testing.assert_array_equal(read_matrix(found["c"]), [[1, 2], [3, np.inf]])
+    index = entries(tmp_path / "x.ark")
+    assert [read_vector(index[key]).tolist() for key in "abd"] == [[1, -2, 3], [], [7]]
+    np.testing.assert_array_equal(read_matrix(index["c"]), [[1, 2], [3, np.inf]])
     assert next(describe_entries(tmp_path / "x.ark")).startswith("a  text int32 3  ")
     assert list(describe_entries(tmp_path / "x.ark", key="a")) == ["[ 1 -2  3]"]
 
@@ -274,15 +274,15 @@ def test_faults_are_errors(tmp_path, content, message):
 
 def test_numbers_that_no_vector_of_kaldi_holds(tmp_path):
     (tmp_path / "x.ark").write_text("a 1 99999999999\nb 1 x\n")
-    found = entries(tmp_path / "x.ark")
+    index = entries(tmp_path / "x.ark")
     for key, message in (("a", "does not fit"), ("b", "invalid literal")):
         with pytest.raises(ToolkitError, match=message):
-            read_vector(found[key])
+            read_vector(index[key])
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.text("ab []\n;1.-e\0B\t"))
-def test_no_text_is_worse_than_an_error(tmp_path, content):
+def test_any_text_is_read_or_an_error(tmp_path, content):
     (tmp_path / "x.ark").write_text(content)
     with contextlib.suppress(ToolkitError):
         for entry in entries(tmp_path / "x.ark").values():
@@ -297,7 +297,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_archive_is_whole_or_not_there(tmp_path, kind):
+def test_an_archive_is_written_whole_or_not_at_all(tmp_path, kind):
     make, text, value = KINDS[kind]
     archive, scp = tmp_path / "a.ark", tmp_path / "a.scp"
 
@@ -308,14 +308,14 @@ def test_an_archive_is_whole_or_not_there(tmp_path, kind):
 
     write()
     whole = archive.read_bytes().rstrip(b"\n"), scp.read_bytes()
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size in range(len(whole[0])):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
         try:
-            with pytest.raises(KaldiIoError, match="cannot be written: is the disk full"):
+            with pytest.raises(ArchiveError, match="cannot be written: is the disk full"):
                 write()
         finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert not list(tmp_path.iterdir())
     write()
     assert (archive.read_bytes().rstrip(b"\n"), scp.read_bytes()) == whole

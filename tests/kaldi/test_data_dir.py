@@ -16,11 +16,11 @@ from toolkit.corpus.manifest import (
     channel_name,
     channel_of,
     make_cut,
-    recording_or_fault,
+    probe_recording,
     speaker_of,
     text_of,
 )
-from toolkit.corpus.pairing import Audio
+from toolkit.corpus.pairing import AudioSegment
 from toolkit.corpus.wav_scp import PipeRunner
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.kaldi.data_dir import export_data_dir, read_kaldi_dir, write_kaldi_dir
@@ -59,7 +59,7 @@ def test_unsorted_directory_with_relative_paths(folder, audio, tmp_path):
 
 
 @pytest.mark.parametrize("marked", ["wav.scp", "text", "utt2spk"])
-def test_the_mark_of_windows_editors_is_no_part_of_the_first_id(folder, audio, tmp_path, marked):
+def test_a_byte_order_mark_is_not_part_of_the_first_id(folder, audio, tmp_path, marked):
     audio(tmp_path / "a.wav", seconds=1.0)
     path = folder(wav_scp=f"a {tmp_path}/a.wav\n", text="a ONE\n", utt2spk="a s\n")
     (path / marked).write_bytes(b"\xef\xbb\xbf" + (path / marked).read_bytes())
@@ -188,8 +188,8 @@ def test_names_of_sides(folder, audio, tmp_path, first, second):
 
 
 def test_two_sides_of_a_file_of_one_channel_are_a_fault(folder, audio, tmp_path):
-    wav, mine = audio(tmp_path / "s.wav"), audio(tmp_path / "b.wav")
-    path = folder(wav_scp=f"x {wav}\ny {wav}\nz {mine}\n", text="x A\ny B\nz C\n")
+    wav, mono = audio(tmp_path / "s.wav"), audio(tmp_path / "b.wav")
+    path = folder(wav_scp=f"x {wav}\ny {wav}\nz {mono}\n", text="x A\ny B\nz C\n")
     (path / "reco2file_and_channel").write_text("x s A\ny s B\nz b B\n")
     x, y, z = read_kaldi_dir(path)
     assert [fault_of(cut) for cut in (x, y, z)] == ["no-channel", "no-channel", None]
@@ -219,7 +219,7 @@ def test_sph2pipe_of_a_channel_that_the_file_lacks_is_a_fault(folder, audio, tmp
 
 
 @pytest.mark.parametrize("coding", ["pcm,embedded-shorten-v2.00", "ulaw,embedded-shorten-v2.00"])
-def test_shortened_sphere_names_the_way_out(folder, tmp_path, coding):
+def test_a_shortened_sphere_file_is_an_error_with_advice(folder, tmp_path, coding):
     head = f"NIST_1A\n   1024\nsample_coding -s{len(coding)} {coding}\nend_head\n"
     wav = tmp_path / "s.sph"
     wav.write_bytes(head.encode().ljust(1024) + b"ajkg" + bytes(100))
@@ -229,7 +229,7 @@ def test_shortened_sphere_names_the_way_out(folder, tmp_path, coding):
     assert "shorten" in cut.custom["fault_detail"]
     assert "sph2pipe -f wav" in cut.custom["fault_detail"]
     commands = []
-    read_kaldi_dir(path, lambda id, command: commands.append(command) or Audio(str(wav)))
+    read_kaldi_dir(path, lambda id, command: commands.append(command) or AudioSegment(str(wav)))
     assert commands == [f"sph2pipe -f wav -p -c 2 {wav}"]
 
 
@@ -252,11 +252,11 @@ def test_of_two_speakers_the_first_is_kept_and_an_empty_one_is_none(folder, audi
         segments="u1 a 0 0.5\nu2 a 0.5 1\nu3 a 0 1\n",
         utt2spk="u1 ann\nu1 ben\nu2\nu3 ann\nu3 ann\n",
     )
-    one, two, three = read_kaldi_dir(path)
-    assert [speaker_of(cut) for cut in (one, two, three)] == ["ann", "a", "ann"]
-    assert one.custom == {"other_speaker": f"{path / 'utt2spk'}: ann, not ben"}
-    assert "no_speaker" in two.custom
-    assert three.custom is None
+    first, second, third = read_kaldi_dir(path)
+    assert [speaker_of(cut) for cut in (first, second, third)] == ["ann", "a", "ann"]
+    assert first.custom == {"other_speaker": f"{path / 'utt2spk'}: ann, not ben"}
+    assert "no_speaker" in second.custom
+    assert third.custom is None
 
 
 def test_commands_are_refused_and_not_run(folder, tmp_path):
@@ -270,7 +270,7 @@ def test_commands_are_refused_and_not_run(folder, tmp_path):
 @pytest.mark.parametrize(
     "command", ["flac -c -d -s {} |", "flac -cds '{}' |", "sph2pipe -f wav -p {} |"]
 )
-def test_a_mere_decoding_command_is_read_as_its_file(folder, audio, tmp_path, command):
+def test_a_pure_decoding_command_is_read_as_its_file(folder, audio, tmp_path, command):
     path = audio(tmp_path / "a b.flac" if "'" in command else tmp_path / "a.flac")
     (cut,) = read_kaldi_dir(folder(wav_scp=f"a {command.format(path)}\n", text="a ONE\n"))
     assert audio_of(cut) == str(path)
@@ -323,13 +323,13 @@ def test_a_pipeline_fails_with_each_of_its_programs(folder, tmp_path):
     assert not pipes.exists()
 
 
-def test_a_program_whose_output_is_not_wanted_to_its_end_has_not_failed(tmp_path):
-    found = PipeRunner(tmp_path)("u", "yes | head -c 100")
-    assert found.fault is None
-    assert len(Path(found.path).read_bytes()) == 100
+def test_a_program_that_ends_with_sigpipe_has_not_failed(tmp_path):
+    output = PipeRunner(tmp_path)("u", "yes | head -c 100")
+    assert output.fault is None
+    assert len(Path(output.path).read_bytes()) == 100
 
 
-def test_what_wrote_nothing_is_run_again(folder, audio, tmp_path):
+def test_a_command_without_output_runs_again(folder, audio, tmp_path):
     pipes, path = tmp_path / "pipes", tmp_path / "a.wav"
     data = folder(wav_scp=f"a test ! -e {path} || cat {path} |\n", text="a ONE\n")
     (cut,) = read_kaldi_dir(data, PipeRunner(pipes))
@@ -337,8 +337,8 @@ def test_what_wrote_nothing_is_run_again(folder, audio, tmp_path):
     audio(path, seconds=0.5)
     (cut,) = read_kaldi_dir(data, PipeRunner(pipes))
     assert cut.duration == 0.5
-    (kept,) = pipes.iterdir()
-    kept.write_bytes(b"")  # as earlier versions left it
+    (cached,) = pipes.iterdir()
+    cached.write_bytes(b"")  # as earlier versions left it
     (cut,) = read_kaldi_dir(data, PipeRunner(pipes))
     assert cut.duration == 0.5
 
@@ -359,8 +359,8 @@ def test_written_directories_are_read_back(folder, audio, tmp_path):
     )
     cuts = read_kaldi_dir(source)
     write_kaldi_dir(cuts, tmp_path / "out")
-    again = read_kaldi_dir(tmp_path / "out")
-    assert attributes(again) == sorted(attributes(cuts))
+    reread_cuts = read_kaldi_dir(tmp_path / "out")
+    assert attributes(reread_cuts) == sorted(attributes(cuts))
     assert (tmp_path / "out" / "spk2utt").read_text() == "s u1 u2\nt v\n"
     lines = (tmp_path / "out" / "wav.scp").read_text().splitlines()
     assert lines == [f"q flac -c -d -s {tmp_path}/q.flac |", f"r {tmp_path}/r.wav"]
@@ -389,7 +389,7 @@ def test_a_recording_id_of_two_files_is_refused(folder, audio, tmp_path):
     audio(tmp_path / "b.wav")
     cuts = read_kaldi_dir(folder(wav_scp="a a.wav\nb b.wav\n", text="a ONE\nb TWO\n"))
     cuts[1].recording.id = "a"
-    with pytest.raises(ManifestError, match="'a' is that of two files"):
+    with pytest.raises(ManifestError, match="two files or channels have the recording id 'a'"):
         write_kaldi_dir(cuts, tmp_path / "out")
 
 
@@ -407,7 +407,7 @@ def test_names_that_kaldi_would_run_are_not_written(folder, audio, tmp_path, nam
 def cut(audio, tmp_path):
     def cut(id, speaker, text="A B", start=0.0, end=None, recording=None, channels=1, name=None):
         path = audio(tmp_path / (name or f"{recording or id}.wav"), 2.0, channels=channels)
-        header, _ = recording_or_fault(path, recording or id)
+        header, _ = probe_recording(path, recording or id)
         return make_cut(id, header, text, speaker, start, end)
 
     return cut
@@ -417,21 +417,21 @@ def attributes_by_id(cuts):
     return {c.id: (speaker_of(c), text_of(c), c.start, c.duration, c.recording_id) for c in cuts}
 
 
-def test_whole_recordings_come_back_as_they_were(cut, tmp_path):
+def test_whole_recordings_round_trip(cut, tmp_path):
     cuts = [cut("b-1", "b"), cut("a-2", "a", "C"), cut("a-1", "a")]
-    done = export_data_dir(cuts, tmp_path / "out")
-    assert (done.utterances, done.speakers, done.renamed) == (3, 2, False)
+    export = export_data_dir(cuts, tmp_path / "out")
+    assert (export.utterances, export.speakers, export.renamed) == (3, 2, False)
     assert data_dir_faults(tmp_path / "out") == []
     assert not (tmp_path / "out/segments").exists()
     assert (tmp_path / "out/utt2dur").read_text() == "a-1 2\na-2 2\nb-1 2\n"
-    back = read_kaldi_dir(tmp_path / "out")
-    assert attributes_by_id(back) == attributes_by_id(cuts)
-    export_data_dir(back, tmp_path / "again")
+    imported = read_kaldi_dir(tmp_path / "out")
+    assert attributes_by_id(imported) == attributes_by_id(cuts)
+    export_data_dir(imported, tmp_path / "again")
     for path in (tmp_path / "out").iterdir():
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
 
 
-def test_parts_of_recordings_come_back_as_they_were(cut, tmp_path):
+def test_parts_of_recordings_round_trip(cut, tmp_path):
     cuts = [
         cut("a-1", "a", start=0.25, end=1.5, recording="r"),
         cut("a-2", "a", start=1.5, recording="r"),
@@ -443,8 +443,8 @@ def test_parts_of_recordings_come_back_as_they_were(cut, tmp_path):
 
 
 def test_ids_out_of_the_speakers_order_get_their_speakers_as_prefixes(cut, tmp_path):
-    done = export_data_dir([cut("1", "zoe"), cut("2", "amy"), cut("3", "zoe")], tmp_path / "out")
-    assert done.renamed
+    export = export_data_dir([cut("1", "zoe"), cut("2", "amy"), cut("3", "zoe")], tmp_path / "out")
+    assert export.renamed
     assert (tmp_path / "out/utt_map").read_text() == "amy-2 2\nzoe-1 1\nzoe-3 3\n"
     assert (tmp_path / "out/wav.scp").read_text().startswith("amy-2 ")
     assert data_dir_faults(tmp_path / "out") == []
@@ -452,16 +452,16 @@ def test_ids_out_of_the_speakers_order_get_their_speakers_as_prefixes(cut, tmp_p
     assert not (tmp_path / "out/utt_map").exists()  # no longer what it says
 
 
-def test_speakers_that_begin_like_each_other_are_an_error(cut, tmp_path):
+def test_a_speaker_that_is_a_prefix_of_another_is_an_error(cut, tmp_path):
     cuts = [cut("z", "a"), cut("c", "a-b")]
-    with pytest.raises(ManifestError, match="one is the beginning of another"):
+    with pytest.raises(ManifestError, match="name of one is the beginning of another"):
         export_data_dir(cuts, tmp_path / "out")
 
 
 def test_cuts_that_kaldi_cannot_use_are_left_out_with_the_reason(cut, tmp_path):
     silent = make_cut("a-3", dummy_recording(3), "X", "a", fault=("missing-audio", "gone"))
-    done = export_data_dir([cut("a-1", "a"), cut("a-2", "a", ""), silent], tmp_path / "out")
-    assert done.left_out == (
+    export = export_data_dir([cut("a-1", "a"), cut("a-2", "a", ""), silent], tmp_path / "out")
+    assert export.left_out == (
         ("a-2", "no word in its transcript"),
         ("a-3", "missing-audio: gone"),
     )
@@ -477,33 +477,33 @@ def test_each_utterance_keeps_its_file_where_recordings_share_an_id(cut, tmp_pat
         cut("a-4", "a", recording="r", name="y/r.wav", start=1.0),
     ]
     export_data_dir(cuts, tmp_path / "out")
-    back = {c.id: (c.recording_id, audio_of(c)) for c in read_kaldi_dir(tmp_path / "out")}
+    imported = {c.id: (c.recording_id, audio_of(c)) for c in read_kaldi_dir(tmp_path / "out")}
     named = {"a-1": "r", "a-2": "r-2", "a-3": "r-3", "a-4": "r"}
-    assert back == {c.id: (named[c.id], audio_of(c)) for c in cuts}
+    assert imported == {c.id: (named[c.id], audio_of(c)) for c in cuts}
     assert (tmp_path / "out/reco2dur").read_text() == "r 2\nr-2 2\nr-3 2\n"
 
 
 def test_audio_that_wav_scp_cannot_name_is_left_out(cut, tmp_path):
-    fast, both = cut("a-2", "a"), cut("a-3", "a")
+    fast, two_files = cut("a-2", "a"), cut("a-3", "a")
     fast.recording = fast.recording.perturb_speed(0.9)
-    second = AudioSource("file", [1], both.recording.sources[0].source)
-    both.recording.sources.append(second)
-    both.recording.channel_ids = [0, 1]
-    done = export_data_dir([cut("a-1", "a"), fast, both], tmp_path / "out")
+    second = AudioSource("file", [1], two_files.recording.sources[0].source)
+    two_files.recording.sources.append(second)
+    two_files.recording.channel_ids = [0, 1]
+    export = export_data_dir([cut("a-1", "a"), fast, two_files], tmp_path / "out")
     assert (tmp_path / "out/text").read_text() == "a-1 A B\n"
-    assert dict(done.left_out) == {
+    assert dict(export.left_out) == {
         "a-2": "its audio is changed when it is read, such as in speed: write it to a file",
         "a-3": "its recording consists of 2 files",
     }
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "sph"])
-def test_channels_come_back_as_they_were(audio, tmp_path, suffix):
+def test_channels_round_trip(audio, tmp_path, suffix):
     path = tmp_path / f"s.{suffix}"
     audio(tmp_path / "s.wav", 2.0, channels=2)
     samples, rate = soundfile.read(tmp_path / "s.wav", dtype="int16")
     soundfile.write(path, samples, rate, format={"sph": "NIST"}.get(suffix))
-    header, _ = recording_or_fault(path, "s")
+    header, _ = probe_recording(path, "s")
     cuts = [
         make_cut(f"{name}-1", header, "X", name, 0.5, 1.5, channel=side, channel_name="AB"[side])
         for side, name in enumerate(("ann", "bob"))
@@ -514,14 +514,14 @@ def test_channels_come_back_as_they_were(audio, tmp_path, suffix):
     assert data_dir_faults(tmp_path / "out") == []
     command = "sph2pipe -f wav -p -c 2 {}" if suffix == "sph" else "sox {} -t wav - remix 2"
     assert f"s-2 {command.format(path)} |\n" in (tmp_path / "out/wav.scp").read_text()
-    back = read_kaldi_dir(tmp_path / "out")
-    assert [(channel_of(c), channel_name(c), audio_of(c)) for c in back] == [
+    imported = read_kaldi_dir(tmp_path / "out")
+    assert [(channel_of(c), channel_name(c), audio_of(c)) for c in imported] == [
         (0, "A", str(path)),
         (1, "B", str(path)),
     ]
-    for one, other in zip(cuts, back, strict=True):
-        assert torch.equal(load_cut_audio(one), load_cut_audio(other))
-    mono, _ = recording_or_fault(audio(tmp_path / "m.wav"), "m")
+    for original, restored in zip(cuts, imported, strict=True):
+        assert torch.equal(load_cut_audio(original), load_cut_audio(restored))
+    mono, _ = probe_recording(audio(tmp_path / "m.wav"), "m")
     export_data_dir([make_cut("m-1", mono, "X", "m")], tmp_path / "out")
     assert not (tmp_path / "out/reco2file_and_channel").exists()
 
@@ -531,20 +531,20 @@ def test_words_that_kaldi_reserves_are_an_error_that_names_the_line(cut, tmp_pat
         export_data_dir([cut("a-1", "a", "X </s>")], tmp_path / "out")
 
 
-def test_notes_on_what_kaldi_would_take_otherwise(cut, tmp_path):
-    done = export_data_dir([cut("a-1", "a", channels=2), cut("a-2", "a")], tmp_path / "out")
-    (note,) = done.notes
+def test_recordings_with_several_channels_are_a_note(cut, tmp_path):
+    export = export_data_dir([cut("a-1", "a", channels=2), cut("a-2", "a")], tmp_path / "out")
+    (note,) = export.notes
     assert "1 utterances are of recordings with several channels" in note
     assert Path(tmp_path / "out/wav.scp").is_file()
 
 
 def test_a_speaker_with_white_space_is_named(cut, tmp_path):
-    with pytest.raises(ManifestError, match=r"white space.*speaker 'Ann Lee': rename it"):
+    with pytest.raises(ManifestError, match=r"speaker 'Ann Lee' .* rename it.*white space"):
         export_data_dir([cut("Ann-1", "Ann Lee")], tmp_path / "out")
 
 
 def test_suffixes_in_capitals_are_those_of_the_same_formats(cut, tmp_path):
-    done = export_data_dir([cut("a-1", "a", name="x.FLAC")], tmp_path / "out")
-    assert done.notes == ()
+    export = export_data_dir([cut("a-1", "a", name="x.FLAC")], tmp_path / "out")
+    assert export.notes == ()
     line = f"a-1 flac -c -d -s {tmp_path}/x.FLAC |\n"
     assert (tmp_path / "out/wav.scp").read_text() == line

@@ -42,24 +42,24 @@ def test_the_files_of_a_dictionary(folder):
     assert lines(folder, "extra_questions.txt") == ["SIL SPN", "HH K T", "AH0", "AE1 AH1 EY1"]
 
 
-def test_phones_of_one_line_are_told_apart_by_some_question(folder):
+def test_a_question_splits_each_two_phones_of_a_line(folder):
     questions = [set(line.split()) for line in lines(folder, "extra_questions.txt")]
     for line in lines(folder, "nonsilence_phones.txt"):
-        first, *others = line.split()
-        for other in others:
-            assert any((first in q) != (other in q) for q in questions)
+        first, *variants = line.split()
+        for variant in variants:
+            assert any((first in q) != (variant in q) for q in questions)
 
 
-def test_a_dictionary_comes_back_bit_for_bit(folder, tmp_path):
-    found = read_dict(folder)
-    assert found.lexicon == LEXICON
-    assert found.notes == ("left out, as the toolkit adds its own: !SIL <UNK>",)
-    write_dict(Lang.of(found.lexicon), tmp_path / "again")
+def test_a_dictionary_round_trips_bit_for_bit(folder, tmp_path):
+    loaded = read_dict(folder)
+    assert loaded.lexicon == LEXICON
+    assert loaded.notes == ("left out, as the toolkit adds its own: !SIL <UNK>",)
+    write_dict(Lang.of(loaded.lexicon), tmp_path / "again")
     for path in folder.glob("*.txt"):
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
 
 
-def test_marks_of_the_place_in_the_word_are_taken_off(folder, tmp_path):
+def test_word_position_markers_are_removed(folder, tmp_path):
     write_dict(Lang.of(LEXICON.with_positions()), tmp_path / "marked")
     for path in folder.glob("*.txt"):
         assert path.read_bytes() == (tmp_path / "marked" / path.name).read_bytes()
@@ -74,14 +74,14 @@ def test_the_dictionary_of_another_recipe(tmp_path):
     }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    found = read_dict(tmp_path)
-    assert found.lexicon == {"CAT": [("k", "ae", "t"), ("k", "@", "t")], "[LAUGH]": [("SPN",)]}
-    assert found.renamed == {"sil": "SIL", "oov": "SPN", "lau": "SPN"}
-    assert found.notes[0].endswith("<oov> <sil>")
-    likelier = found.probabilities.of(("CAT", ("k", "@", "t")))
+    loaded = read_dict(tmp_path)
+    assert loaded.lexicon == {"CAT": [("k", "ae", "t"), ("k", "@", "t")], "[LAUGH]": [("SPN",)]}
+    assert loaded.renamed == {"sil": "SIL", "oov": "SPN", "lau": "SPN"}
+    assert loaded.notes[0].endswith("<oov> <sil>")
+    likelier = loaded.probabilities.of(("CAT", ("k", "@", "t")))
     assert likelier.pronunciation == 1.0
-    assert found.probabilities.of(("CAT", ("k", "ae", "t"))) == EntryProbabilities(0.7, 0.5)
-    assert sorted(word for word, _ in found.probabilities.entries) == ["CAT", "CAT", "[LAUGH]"]
+    assert loaded.probabilities.of(("CAT", ("k", "ae", "t"))) == EntryProbabilities(0.7, 0.5)
+    assert sorted(word for word, _ in loaded.probabilities.entries) == ["CAT", "CAT", "[LAUGH]"]
 
 
 def test_words_of_any_form_come_back_from_the_folder(tmp_path):
@@ -97,8 +97,8 @@ def test_words_of_any_form_come_back_from_the_folder(tmp_path):
     lang = read_dict(tmp_path).lang(position_dependent=True)
     lang.save(tmp_path / "lang")
     assert Lang.load(tmp_path / "lang") == lang
-    known = {"L'EAU", "ÉTÉ", "RT(2)", "#TAG", ";;;A", "X"}
-    assert known <= {*lang.lexicon}
+    expected = {"L'EAU", "ÉTÉ", "RT(2)", "#TAG", ";;;A", "X"}
+    assert expected <= {*lang.lexicon}
 
 
 def test_without_probabilities_there_are_none(folder):
@@ -106,25 +106,25 @@ def test_without_probabilities_there_are_none(folder):
 
 
 @pytest.mark.parametrize("marked", [False, True])
-def test_probabilities_come_back(tmp_path, marked):
+def test_probabilities_round_trip(tmp_path, marked):
     entries = {
         entry: EntryProbabilities(1 / (n + 1), 0.25, 1.5, n + 0.5)
         for n, entry in enumerate(LEXICON.pairs())
     }
-    known = LexiconProbabilities(entries, 0.9, 1.2, 0.1, 0.3)
-    lang = KaldiDict(LEXICON, {}, (), known).lang(marked)
+    probabilities = LexiconProbabilities(entries, 0.9, 1.2, 0.1, 0.3)
+    lang = KaldiDict(LEXICON, {}, (), probabilities).lang(marked)
     write_dict(lang, tmp_path)
     assert lines(tmp_path, "lexiconp.txt")[3] == "A 0.5 EY1"
     assert "!SIL 1.0 0.3 1.0 1.0 SIL" in lines(tmp_path, "lexiconp_silprob.txt")
     assert len(lines(tmp_path, "lexiconp_silprob.txt")) == len(lines(tmp_path, "lexicon.txt"))
-    found = read_dict(tmp_path)
-    assert found.probabilities == known
-    assert found.lang(marked) == lang
+    loaded = read_dict(tmp_path)
+    assert loaded.probabilities == probabilities
+    assert loaded.lang(marked) == lang
     write_dict(KaldiDict(LEXICON, {}, ()).lang(marked), tmp_path)
     assert read_dict(tmp_path).probabilities is None
     if marked:
         entry = ("CAT", ("K_B", "AE1_I", "T_E"))
-        assert lang.probabilities.of(entry) == known.of(("CAT", ("K", "AE1", "T")))
+        assert lang.probabilities.of(entry) == probabilities.of(("CAT", ("K", "AE1", "T")))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_faults_name_file_and_line(folder, name, content, message):
         read_dict(folder)
 
 
-def test_probabilities_that_are_none_and_missing_files(folder):
+def test_invalid_probabilities_and_missing_files_are_errors(folder):
     (folder / "lexicon.txt").unlink()
     (folder / "lexiconp.txt").write_text("A 1.5 AH0\n")
     with pytest.raises(ToolkitError, match=r"lexiconp.txt:1: '1.5' is not a probability"):
@@ -154,7 +154,7 @@ def test_probabilities_that_are_none_and_missing_files(folder):
 
 
 @pytest.mark.parametrize("lexicon", [{"<s>": [("K",)]}, {"A": [("K_B", "T")]}])
-def test_what_kaldi_reserves_is_refused(lexicon, tmp_path):
+def test_words_and_phones_that_kaldi_reserves_are_refused(lexicon, tmp_path):
     table = Lang.of(LEXICON)
     lang = Lang(Lexicon(lexicon), table.phones, table.words)
     with pytest.raises(ToolkitError, match=r"reserve|disambiguation symbol"):
@@ -165,13 +165,17 @@ SMALL_LEXICON = Lexicon({"A": [("AH",), ("EY",)], "CAT": [("K", "AE", "T")]})
 
 
 @pytest.mark.parametrize("marked", [False, True])
-def test_words_and_ids_come_back_as_they_were(tmp_path, marked):
+def test_words_and_ids_round_trip(tmp_path, marked):
     lang = Lang.of(SMALL_LEXICON.with_positions() if marked else SMALL_LEXICON)
     write_lang(lang, tmp_path)
     assert SymbolTable.read(tmp_path / "phones.txt") == lang.phones
     assert SymbolTable.read(tmp_path / "words.txt") == lang.words
-    back, notes = read_lang(tmp_path)
-    assert (back.lexicon, back.phones, back.words) == (lang.lexicon, lang.phones, lang.words)
+    imported, notes = read_lang(tmp_path)
+    assert (imported.lexicon, imported.phones, imported.words) == (
+        lang.lexicon,
+        lang.phones,
+        lang.words,
+    )
     assert notes == ("left out, as the toolkit adds its own: <UNK>",)
 
 
@@ -227,21 +231,21 @@ def test_faults_name_the_file(tmp_path):
 
 def test_folders_of_kaldi(tmp_path):
     lexicon = Lexicon({"MA": [("m", "a1"), ("m", "a")], "UM": [("SPN",)]})
-    plain = Lang.of(lexicon)
-    write_dict(plain, tmp_path / "dict")
+    unmarked = Lang.of(lexicon)
+    write_dict(unmarked, tmp_path / "dict")
     (tmp_path / "dict/lexicon.txt").unlink()
     weighted = (tmp_path / "dict/lexiconp.txt").read_text().replace("MA 1.0 m a1", "MA 0.5 m a1")
     (tmp_path / "dict/lexiconp.txt").write_text(weighted)
     (tmp_path / "dict/lexiconp_silprob.txt").unlink(missing_ok=True)
-    found = read_lexicon(tmp_path / "dict")
-    assert {word: sorted(variants) for word, variants in found.lexicon.items()} == {
+    loaded = read_lexicon(tmp_path / "dict")
+    assert {word: sorted(variants) for word, variants in loaded.lexicon.items()} == {
         "MA": [("m", "a"), ("m", "a1")],
         "UM": [("SPN",)],
     }
-    assert found.probabilities.of(("MA", ("m", "a1"))).pronunciation == 0.5
-    for name, lang in {"lang": plain, "marked": Lang.of(lexicon.with_positions())}.items():
+    assert loaded.probabilities.of(("MA", ("m", "a1"))).pronunciation == 0.5
+    for name, lang in {"lang": unmarked, "marked": Lang.of(lexicon.with_positions())}.items():
         write_lang(lang, tmp_path / name)
-        assert read_lexicon(tmp_path / name).lexicon == found.lexicon
+        assert read_lexicon(tmp_path / name).lexicon == loaded.lexicon
     (tmp_path / "other").mkdir()
     with pytest.raises(ToolkitError, match=r"neither Kaldi's dict folder .* nor its lang folder"):
         read_lexicon(tmp_path / "other")

@@ -23,7 +23,7 @@ from toolkit.features.config import ExtractConfig
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.extract import extract
 from toolkit.features.shards import FeatureStore
-from toolkit.kaldi.archive import KaldiIoError
+from toolkit.kaldi.archive import ArchiveError
 from toolkit.kaldi.data_dir import write_kaldi_dir
 from toolkit.kaldi.feature_dir import (
     KaldiFormat,
@@ -126,7 +126,7 @@ def test_numbers_of_frames_that_other_files_contradict_are_noted(folder):
         ("utt2dur", "unknown 9", True),
     ],
 )
-def test_frames_of_another_step_are_refused(folder, name, line, accepted):
+def test_another_frame_shift_is_refused(folder, name, line, accepted):
     write_feature_dir(folder, matrices(IDS))
     (folder / name).write_text(f"{line}\n")
     if accepted:
@@ -153,7 +153,7 @@ def test_a_folder_without_features_or_text_is_refused(folder, name):
         read_feature_dir(folder)
 
 
-def test_what_needs_audio_says_that_there_is_none(folder, tmp_path):
+def test_reading_audio_of_imported_features_is_an_error(folder, tmp_path):
     cuts = read_feature_dir(write_feature_dir(folder, matrices(IDS)))
     with pytest.raises(AudioError, match="a1: its corpus has features instead of audio"):
         load_cut_audio(cuts[0])
@@ -164,11 +164,11 @@ def test_what_needs_audio_says_that_there_is_none(folder, tmp_path):
 def test_a_manifest_cannot_name_a_command(folder):
     (cut, *_) = read_feature_dir(write_feature_dir(folder, matrices(IDS)))
     cut.custom["feature_matrix"]["range"] = "|"
-    with pytest.raises(KaldiIoError, match="prepare the data again"):
+    with pytest.raises(ArchiveError, match="prepare the data again"):
         read_features(cut)
 
 
-def imported(cuts, out, **options):
+def import_cuts(cuts, out, **options):
     config = ExtractConfig(hours_per_shard=0.0005)
     return extract(cuts, config, out, imported=KaldiFormat(feature_dimension(cuts[0])), **options)
 
@@ -177,7 +177,7 @@ def imported(cuts, out, **options):
 def test_a_store_has_the_features_and_the_means_of_speakers(folder, tmp_path, jobs):
     features = matrices(IDS, dimension=6)
     cuts = read_feature_dir(write_feature_dir(folder, features))
-    headline = imported(cuts, tmp_path / "plp", jobs=jobs)
+    headline = import_cuts(cuts, tmp_path / "plp", jobs=jobs)
     assert (headline["utterances"], headline["failed"]) == (4, 0)
     store = FeatureStore(tmp_path / "plp")
     assert (store.dimension, store.kind, store.manifest["engine"]) == (6, "kaldi", "Kaldi")
@@ -194,20 +194,20 @@ def test_only_shards_of_changed_archives_are_copied_again(folder, tmp_path):
     features = matrices(IDS)
     cuts = read_feature_dir(write_feature_dir(folder, features))
     digests = {audio_of(cuts[0]): "first"}
-    imported(cuts, tmp_path / "plp", audio=digests)
-    before = (tmp_path / "plp/done/000000.json").stat().st_mtime_ns
-    imported(cuts, tmp_path / "plp", audio=digests)
-    assert (tmp_path / "plp/done/000000.json").stat().st_mtime_ns == before
+    import_cuts(cuts, tmp_path / "plp", audio=digests)
+    modified_ns = (tmp_path / "plp/done/000000.json").stat().st_mtime_ns
+    import_cuts(cuts, tmp_path / "plp", audio=digests)
+    assert (tmp_path / "plp/done/000000.json").stat().st_mtime_ns == modified_ns
     write_feature_dir(folder, {id: matrix + 1 for id, matrix in features.items()})
-    imported(cuts, tmp_path / "plp", audio={audio_of(cuts[0]): "second"})
+    import_cuts(cuts, tmp_path / "plp", audio={audio_of(cuts[0]): "second"})
     loaded = FeatureStore(tmp_path / "plp").load("a1")
     np.testing.assert_allclose(loaded.numpy(), features["a1"] + 1, atol=2e-3)
 
 
-def test_an_archive_of_other_sizes_is_not_taken_for_the_former(folder):
+def test_an_archive_with_other_sizes_is_another_archive(folder):
     cuts = read_feature_dir(write_feature_dir(folder, matrices(IDS)))
     write_feature_dir(folder, matrices(IDS, dimension=3))
-    with pytest.raises(KaldiIoError, match=r"\(120, 3\) values there, not \(120, 5\)"):
+    with pytest.raises(ArchiveError, match=r"\(120, 3\) values there, not \(120, 5\)"):
         read_features(cuts[0])
 
 
@@ -232,16 +232,16 @@ def splits(tmp_path):
 
 def test_values_dimensions_and_copies_are_found(splits, tmp_path):
     faults = find_feature_faults(splits)
-    kinds = {(split, id): found[0][0] for (split, id, _), found in faults.items()}
+    kinds = {(split, id): records[0][0] for (split, id, _), records in faults.items()}
     assert kinds == {
         ("train", "nan"): "unreadable-features",
         ("train", "large"): "unreadable-features",
         ("train", "wide"): "other-dimension",
         ("test", "copy"): "same-audio-and-text",
     }
-    details = {id: found[0][1] for (_, id, _), found in faults.items()}
+    details = {id: records[0][1] for (_, id, _), records in faults.items()}
     archive = tmp_path / "train/feats.ark"
-    assert details["nan"].startswith(f"{archive}: values that are no numbers")
+    assert details["nan"].startswith(f"{archive}: values that are not finite")
     assert details["nan"].endswith("in 1 frames, first 7")
     assert details["wide"] == f"{archive}: 6 values per frame, where most have 5"
     assert details["copy"] == "the features are those of a1 in train"

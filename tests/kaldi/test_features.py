@@ -7,7 +7,7 @@ import torch
 from toolkit.errors import ToolkitError
 from toolkit.features.shards import FeatureStore, write_shard
 from toolkit.kaldi import features
-from toolkit.kaldi.archive import KaldiIoError, entries, read_matrix
+from toolkit.kaldi.archive import ArchiveError, entries, read_matrix
 from toolkit.kaldi.features import (
     count_frames,
     cuts_without_audio,
@@ -25,21 +25,23 @@ def cuts_of(store):
 
 @pytest.mark.parametrize("text", [False, True])
 @pytest.mark.parametrize("name", ["feats.scp", "feats.000000.ark"])
-def test_features_come_back_bit_for_bit(small_store, tmp_path, name, text):
+def test_features_round_trip_bit_for_bit(small_store, tmp_path, name, text):
     written = export_features(small_store.path, tmp_path / "kaldi", text=text)
     assert written == len(small_store.store)
     head = (tmp_path / "kaldi/feats.000000.ark").read_bytes()[:200]
     assert (b"\0B" in head) != text
-    done = import_features(tmp_path / "kaldi" / name, cuts_of(small_store.store), tmp_path / "back")
-    assert done.rounding <= (1e-5 if text else 0)  # six digits
-    back = FeatureStore(tmp_path / "back")
-    assert set(back.ids) | set(done.without) == set(small_store.store.ids)
-    assert (len(done.without) == 0) == (name == "feats.scp")
-    for id in back.ids:
-        assert torch.equal(back.load(id), small_store.store.load(id))
-        assert back.state(id).frames == small_store.store.state(id).frames
-        assert torch.equal(back.state(id).sum, small_store.store.state(id).sum)
-        assert back.speaker(id) == small_store.store.speaker(id)
+    report = import_features(
+        tmp_path / "kaldi" / name, cuts_of(small_store.store), tmp_path / "back"
+    )
+    assert report.rounding <= (1e-5 if text else 0)  # six digits
+    imported = FeatureStore(tmp_path / "back")
+    assert set(imported.ids) | set(report.without) == set(small_store.store.ids)
+    assert (len(report.without) == 0) == (name == "feats.scp")
+    for id in imported.ids:
+        assert torch.equal(imported.load(id), small_store.store.load(id))
+        assert imported.cmn_state(id).frames == small_store.store.cmn_state(id).frames
+        assert torch.equal(imported.cmn_state(id).sum, small_store.store.cmn_state(id).sum)
+        assert imported.speaker(id) == small_store.store.speaker(id)
 
 
 def test_paths_of_another_machine_are_mapped(small_store, tmp_path):
@@ -51,39 +53,39 @@ def test_paths_of_another_machine_are_mapped(small_store, tmp_path):
     mappings = (f"/home/ann={tmp_path}",)
     assert len(count_frames(scp, path_map=mappings)) == len(small_store.store)
     cuts = cuts_of(small_store.store)
-    done = import_features(scp, cuts, tmp_path / "back", path_map=mappings)
-    assert done.utterances == len(small_store.store)
+    report = import_features(scp, cuts, tmp_path / "back", path_map=mappings)
+    assert report.utterances == len(small_store.store)
 
 
 def test_text_archives_cannot_be_compressed(small_store, tmp_path):
-    with pytest.raises(ToolkitError, match="leave one of the two out"):
+    with pytest.raises(ToolkitError, match="choose one of the two"):
         export_features(small_store.path, tmp_path, compress=True, text=True)
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_a_full_disk_is_told_and_leaves_no_archive(small_store, tmp_path, text):
+def test_a_full_disk_is_an_error_and_leaves_no_archive(small_store, tmp_path, text):
     export_features(small_store.path, tmp_path / "out", text=text)
     size = (tmp_path / "out/feats.000000.ark").stat().st_size
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, limits[1]))
     try:
-        with pytest.raises(KaldiIoError, match=r"feats.000000.ark: cannot be written"):
+        with pytest.raises(ArchiveError, match=r"feats.000000.ark: cannot be written"):
             export_features(small_store.path, tmp_path / "out", text=text)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     left = {path.name for path in (tmp_path / "out").iterdir()}
     assert not left & {"feats.000000.ark", ".feats.000000.scp", "feats.scp"}
 
 
-def test_kaldi_reads_what_is_written(small_store, tmp_path):
+def test_kaldi_reads_exported_features(small_store, tmp_path):
     export_features(small_store.path, tmp_path)
     with kaldi.SequentialFloatMatrixReader(f"scp:{tmp_path}/feats.scp") as reader:
-        found = {key: matrix.copy() for key, matrix in reader}
-    assert list(found) == sorted(small_store.store.ids, key=str.encode)
-    for id, matrix in found.items():
+        matrices = {key: matrix.copy() for key, matrix in reader}
+    assert list(matrices) == sorted(small_store.store.ids, key=str.encode)
+    for id, matrix in matrices.items():
         np.testing.assert_array_equal(matrix, small_store.store.load(id).numpy())
-    text = "".join(f"{id} X\n" for id in found)
-    wavs = "".join(f"{id} x.wav\n" for id in found)
+    text = "".join(f"{id} X\n" for id in matrices)
+    wavs = "".join(f"{id} x.wav\n" for id in matrices)
     (tmp_path / "text").write_text(text)
     (tmp_path / "wav.scp").write_text(wavs)
     faults = data_dir_faults(tmp_path)
@@ -103,10 +105,10 @@ def test_compressed_features_are_near_and_smaller(small_store, tmp_path):
         sum(p.stat().st_size for p in (tmp_path / n).glob("*.ark")) for n in ("small", "whole")
     ]
     assert sizes[0] < 0.5 * sizes[1]
-    done = import_features(
+    report = import_features(
         tmp_path / "small/feats.scp", cuts_of(small_store.store), tmp_path / "back"
     )
-    assert 0 < done.rounding < 0.01
+    assert 0 < report.rounding < 0.01
 
 
 def test_features_without_audio(small_store, tmp_path):
@@ -116,13 +118,13 @@ def test_features_without_audio(small_store, tmp_path):
     first = sorted(frames)[0]
     cuts = cuts_without_audio(frames, {first: "zoe"}, {first: "A B"}, frame_shift_ms=10.0)
     import_features(tmp_path / "feats.scp", cuts, tmp_path / "back", hours_per_shard=1e-4)
-    back = FeatureStore(tmp_path / "back")
-    assert len(back.shards) > 1
-    cut = back.cut(first)
-    assert (cut.supervisions[0].text, back.speaker(first)) == ("A B", "zoe")
+    imported = FeatureStore(tmp_path / "back")
+    assert len(imported.shards) > 1
+    cut = imported.cut(first)
+    assert (cut.supervisions[0].text, imported.speaker(first)) == ("A B", "zoe")
     assert cut.duration == pytest.approx(frames[first] / 100)
-    assert back.speaker(sorted(frames)[1]) == sorted(frames)[1]
-    assert torch.equal(back.load(first), small_store.store.load(first))
+    assert imported.speaker(sorted(frames)[1]) == sorted(frames)[1]
+    assert torch.equal(imported.load(first), small_store.store.load(first))
 
 
 @pytest.fixture
@@ -139,7 +141,7 @@ def table(tmp_path):
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
-        ([[1.0, 2.0, 3.0]], "b: 1 x 3 values, where the first utterance has 2"),
+        ([[1.0, 2.0, 3.0]], "b: 1 x 3 values, but the first utterance has 2"),
         (np.zeros((0, 0)), "b: 0 x 0 values"),
         ([[np.nan, 0.0]], "b: values that are not finite"),
         ([[7e4, 0.0]], "b: values that are not finite or larger than 65504"),
@@ -156,26 +158,26 @@ def test_features_that_a_store_cannot_hold_are_named(table, tmp_path, matrix, me
 
 def test_a_first_utterance_without_frames_is_not_compared_with_itself(table, tmp_path):
     path = table(a=np.zeros((0, 0)), b=[[1.0, 2.0]])
-    with pytest.raises(ToolkitError, match="a: 0 x 0 values: leave it out of the table"):
+    with pytest.raises(ToolkitError, match="a: 0 x 0 values: remove it from the table"):
         import_features(path, cuts_without_audio({"a": 0, "b": 1}, {}, {}), tmp_path / "out")
 
 
-def test_utterances_with_an_empty_speaker_are_not_one_speakers():
+def test_utterances_with_an_empty_speaker_have_different_speakers():
     cuts = cuts_without_audio({"a": 1, "b": 1, "c": 1}, {"a": "", "b": "", "c": "zoe"}, {})
     assert [cut["supervisions"][0]["speaker"] for cut in cuts] == ["a", "b", "zoe"]
 
 
-def test_a_killed_import_leaves_no_store_and_a_new_one_no_strays(table, tmp_path, monkeypatch):
+def test_a_killed_import_leaves_no_store_and_the_next_no_stray_files(table, tmp_path, monkeypatch):
     out, ids = tmp_path / "out", ("a", "b", "c")
     cuts = cuts_without_audio(dict.fromkeys(ids, 360), {}, {})
     import_features(table(**{id: np.ones((360, 2)) for id in ids}), cuts, out, hours_per_shard=1e-3)
     assert len(FeatureStore(out).shards) == 3
     path = table(a=np.zeros((360, 2)), b=np.zeros((360, 2)))
 
-    def killed(folder, number, *rest):
+    def killed(folder, number, *fields):
         if number:
             raise KeyboardInterrupt
-        return write_shard(folder, number, *rest)
+        return write_shard(folder, number, *fields)
 
     monkeypatch.setattr(features, "write_shard", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -188,7 +190,7 @@ def test_a_killed_import_leaves_no_store_and_a_new_one_no_strays(table, tmp_path
     assert len(list((out / "shards").iterdir())) == 4
 
 
-def test_in_a_data_directory_with_new_ids_features_have_them(small_store, tmp_path):
+def test_features_get_the_new_ids_of_a_data_directory(small_store, tmp_path):
     first, second, *_ = ids = small_store.store.ids
     (tmp_path / "utt_map").write_text(f"x-{first} {first}\nx-{second} {second}\n")
     export_features(small_store.path, tmp_path)
@@ -197,9 +199,9 @@ def test_in_a_data_directory_with_new_ids_features_have_them(small_store, tmp_pa
     for table in ("feats.scp", "utt2spk", "utt2num_frames"):
         lines = (tmp_path / table).read_text().splitlines()
         assert {line.split()[0] for line in lines} == {*named.values()}
-    found = entries(tmp_path / "feats.scp")
+    index = entries(tmp_path / "feats.scp")
     original = small_store.store.load(first).numpy()
-    np.testing.assert_array_equal(read_matrix(found[named[first]]), original)
+    np.testing.assert_array_equal(read_matrix(index[named[first]]), original)
     (tmp_path / "utt_map").write_text("new old\n")
     with pytest.raises(ToolkitError, match="is of other utterances"):
         export_features(small_store.path, tmp_path)

@@ -1,4 +1,4 @@
-"""The names that `toolkit.kaldi` itself has."""
+"""The public names of `toolkit.kaldi`."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from toolkit import kaldi
 
 
 @pytest.mark.parametrize("name", kaldi.__all__)
-def test_each_name_is_there(name):
+def test_each_public_name_is_callable(name):
     assert callable(getattr(kaldi, name))
 
 

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fsa.transducers import agree, silent, transducers, transductions
-from tests.kaldi.forms import ReadTree, read_transitions
+from tests.fsa.transducers import assert_scores_equal, transducers, transductions, without_labels
+from tests.kaldi.forms import ReadTree, pdf_of_id, read_transitions
 from tests.kaldi.openfst_files import fst_of, read_openfst
 from tests.kaldi.rules import lang_faults
 from toolkit import cli
-from toolkit.decode.graph import make_lexicon
+from toolkit.fsa.decoding_graph import make_lexicon
 from toolkit.fsa.fst import GraphError, connect, fst_from_arcs, load_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.remove_epsilon import remove_epsilon
@@ -45,22 +45,22 @@ from toolkit.lang.tables import SymbolTable
 
 @settings(max_examples=60, deadline=None)
 @given(transducers(labels=(0, 1, 2), cyclic=True))
-def test_a_file_says_what_the_transducer_said(fst):
+def test_an_openfst_file_has_the_paths_of_the_transducer(fst):
     if not fst.num_arcs:
         return
     for by_output in (False, True):
-        again = fst_of(dump_openfst(fst, by_output))
-        agree(transductions(again, 5), transductions(fst, 5))
+        loaded = fst_of(dump_openfst(fst, by_output))
+        assert_scores_equal(transductions(loaded, 5), transductions(fst, 5))
 
 
 @settings(max_examples=60, deadline=None)
 @given(transducers(words=(0,)), st.lists(st.integers(0, 3), min_size=20, max_size=20))
 def test_several_words_of_an_arc_follow_each_other(fst, counts):
-    """Those of arcs to the final state too."""
+    """Also on final arcs."""
     splits = np.append(0, np.cumsum(counts[: fst.num_arcs])).astype(np.int32)
     fst = replace(fst, splits=splits, words=np.arange(1, 1 + splits[-1], dtype=np.int32))
-    found = silent(transductions(fst_of(dump_openfst(fst)), 30), 0)
-    agree(found, transductions(fst, 10))
+    scores = without_labels(transductions(fst_of(dump_openfst(fst)), 30), 0)
+    assert_scores_equal(scores, transductions(fst, 10))
 
 
 @pytest.mark.parametrize("by_output", [False, True])
@@ -73,14 +73,14 @@ def test_arcs_are_sorted_by_the_labels_of_one_side(random_graph, by_output):
     assert properties == 0x3 | (0x40000000 if by_output else 0x10000000)
 
 
-def test_of_several_ends_of_a_state_the_best_counts():
+def test_the_best_final_arc_of_a_state_wins():
     fst = fst_from_arcs([(0, 1, 1, 0, -1.0)], {1: -2.0})
     twice = fst.select_arcs(np.array([0, 1, 1]))
     twice.scores[2] = -0.5
     assert read_openfst(dump_openfst(twice)) == (2, [(0, 1, 1, 0, 1.0)], {1: 0.5})
 
 
-def test_nothing_is_a_file_without_states():
+def test_a_transducer_without_paths_is_a_file_without_states():
     nothing = connect(fst_from_arcs([(0, 1, 1, 0, 0.0)], [0]).select_arcs(np.array([0])))
     assert read_openfst(dump_openfst(nothing)) == (0, [], {})
 
@@ -97,27 +97,29 @@ def header(kind, flags, start, states, arcs, arc="standard"):
 def const(content, aligned):
     """A `vector` as `fstconvert --fst_type=const` writes it."""
     states, arcs, finals = read_openfst(content)
-    made = header("const", 4 * aligned, 0, states, len(arcs))
-    made += bytes(-len(made) % 16 if aligned else 0)
+    converted = header("const", 4 * aligned, 0, states, len(arcs))
+    converted += bytes(-len(converted) % 16 if aligned else 0)
     for state in range(states):
         first = sum(arc[0] < state for arc in arcs)
-        mine = [arc for arc in arcs if arc[0] == state]
-        silent = [sum(arc[side] == 0 for arc in mine) for side in (2, 3)]
+        state_arcs = [arc for arc in arcs if arc[0] == state]
+        epsilon_counts = [sum(arc[side] == 0 for arc in state_arcs) for side in (2, 3)]
         cost = finals.get(state, float("inf"))
-        made += struct.pack("<fIIII", cost, first, len(mine), *silent)
-    made += bytes(-len(made) % 16 if aligned else 0)
-    return made + b"".join(struct.pack("<iifi", r, w, c, t) for _, t, r, w, c in arcs)
+        converted += struct.pack("<fIIII", cost, first, len(state_arcs), *epsilon_counts)
+    converted += bytes(-len(converted) % 16 if aligned else 0)
+    return converted + b"".join(struct.pack("<iifi", r, w, c, t) for _, t, r, w, c in arcs)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(transducers(labels=(0, 1, 2), cyclic=True))
-def test_what_was_written_is_read(tmp_path, fst):
+def test_written_transducers_are_read(tmp_path, fst):
     if not fst.num_arcs:
         return
     written = dump_openfst(fst)
     for content in (written, const(written, False), const(written, True)):
         (tmp_path / "x.fst").write_bytes(content)
-        agree(transductions(load_openfst(tmp_path / "x.fst"), 5), transductions(fst, 5))
+        assert_scores_equal(
+            transductions(load_openfst(tmp_path / "x.fst"), 5), transductions(fst, 5)
+        )
 
 
 def test_a_start_that_is_not_the_first_state_becomes_it(tmp_path):
@@ -131,11 +133,11 @@ def test_arcs_of_infinite_cost_are_on_no_path(tmp_path):
     arcs = [(0, 1, 2, 7, -0.5), (0, 1, 0, 8, -9.5), (1, 2, 0, 4, 0.0), (1, 2, 3, 5, -9.5)]
     content = dump_openfst(fst_from_arcs(arcs, {2: -2.0}))
     content = content.replace(struct.pack("<f", 9.5), struct.pack("<f", float("inf")))
-    for made in (content, const(content, True)):
-        (tmp_path / "x.fst").write_bytes(made)
-        found = load_openfst(tmp_path / "x.fst")
-        assert found.num_arcs == 3
-        assert transductions(remove_epsilon(found), 5) == {((2,), (7, 4)): -2.5}
+    for variant in (content, const(content, True)):
+        (tmp_path / "x.fst").write_bytes(variant)
+        loaded = load_openfst(tmp_path / "x.fst")
+        assert loaded.num_arcs == 3
+        assert transductions(remove_epsilon(loaded), 5) == {((2,), (7, 4)): -2.5}
 
 
 WRITTEN = dump_openfst(GRAPH)
@@ -152,11 +154,14 @@ WRITTEN = dump_openfst(GRAPH)
         (header("vector", 0, -1, 0, 0), "no start"),
         (header("vector", 0, 0, 2**40, 0), "no states"),
         (WRITTEN[:-4], "unpack"),
-        (WRITTEN.replace(struct.pack("<q", 1), struct.pack("<q", 9)), "more arcs than"),
+        (WRITTEN.replace(struct.pack("<q", 1), struct.pack("<q", 9)), "truncated within the arcs"),
         (const(WRITTEN, False)[:-4], "buffer"),
-        (WRITTEN.replace(struct.pack("<f", 2.0), struct.pack("<f", float("inf"))), "may end"),
-        (WRITTEN.replace(struct.pack("<f", 0.5), struct.pack("<f", float("nan"))), "no numbers"),
-        (WRITTEN.replace(struct.pack("<ii", 2, 7), struct.pack("<ii", -2, 7)), "below 0"),
+        (
+            WRITTEN.replace(struct.pack("<f", 2.0), struct.pack("<f", float("inf"))),
+            "no final state",
+        ),
+        (WRITTEN.replace(struct.pack("<f", 0.5), struct.pack("<f", float("nan"))), "costs are NaN"),
+        (WRITTEN.replace(struct.pack("<ii", 2, 7), struct.pack("<ii", -2, 7)), "label is negative"),
     ],
 )
 def test_other_files_are_refused(tmp_path, content, reason):
@@ -178,7 +183,7 @@ TOPOLOGIES = {
 
 
 def senones(topology):
-    """Pdfs that depend on the neighbours, some of them those of both A and B."""
+    """Senones whose pdfs depend on the neighbours; A and B share some."""
     roots, pdf = [], 0
     for state in range(topology.num_states(1)):
         roots.append(Root((1,), state, Leaf(pdf, 0)))
@@ -195,18 +200,18 @@ def senones(topology):
 def test_transition_ids_are_walks_through_hmms_with_the_pdfs_and_words_of_the_graph(toy, name):
     hmms = senones(TOPOLOGIES[name])
     transitions = Transitions(hmms)
-    own = toy.decoding_graph(hmms, GRAMMAR)
+    pdf_graph = toy.decoding_graph(hmms, GRAMMAR)
     graph = with_transition_ids(toy.decoding_graph(transitions.states, GRAMMAR), transitions)
     length = 6 if name == "Kaldi's" else 5
-    expected = transductions(own, length + 1)
-    found = silent(transductions(graph, length + 2), 0)  # the first arc reads nothing
+    expected = transductions(pdf_graph, length + 1)
+    scores = without_labels(transductions(graph, length + 2), 0)  # the first arc reads nothing
     assert expected
     best = {}
-    for (read, wrote), score in found.items():
-        key = tuple(1 + int(transitions.pdf_of_id[id - 1]) for id in read), wrote
+    for (read, wrote), score in scores.items():
+        key = tuple(1 + int(pdf_of_id(transitions)[id - 1]) for id in read), wrote
         best[key] = max(best.get(key, score), score)
         assert is_walk(read, transitions)
-    agree(best, expected)
+    assert_scores_equal(best, expected)
 
 
 def is_walk(read, transitions):
@@ -233,30 +238,32 @@ PENALTY = -0.75
 
 
 @pytest.mark.parametrize("labels", ["pdfs", "transitions"])
-def test_sentences_have_the_costs_of_the_toolkits_graph(recogniser, tmp_path, labels):
+def test_sentences_have_the_costs_of_the_graph(recogniser, tmp_path, labels):
     folder, lang = recogniser.folder, recogniser.lang
     arguments = (folder / "lang", folder / "lm.arpa", recogniser.senones, tmp_path / "out")
     sizes = export_graph(*arguments, labels, PENALTY)
-    own = load_fst(recogniser.graph)
-    assert sizes == {"states": own.num_states, "arcs": own.num_arcs}
+    graph = load_fst(recogniser.graph)
+    assert sizes == {"states": graph.num_states, "arcs": graph.num_arcs}
     frames = 9
     expected = {
         (read, words): score + PENALTY * len(words)
-        for (read, words), score in transductions(own, frames + 1).items()
+        for (read, words), score in transductions(graph, frames + 1).items()
     }
-    found = silent(transductions(fst_of((tmp_path / "out/HCLG.fst").read_bytes()), frames + 4), 0)
-    found = {key: score for key, score in found.items() if len(key[0]) <= frames}
+    scores = without_labels(
+        transductions(fst_of((tmp_path / "out/HCLG.fst").read_bytes()), frames + 4), 0
+    )
+    scores = {key: score for key, score in scores.items() if len(key[0]) <= frames}
     if labels == "transitions":
         text = (tmp_path / "out/0.trans_mdl").read_text()
         topology, triples, _ = read_transitions(text)
         pdfs = [pdf for phone, state, pdf in triples for _ in topology[phone][state]]
         best = {}
-        for (read, words), score in found.items():
+        for (read, words), score in scores.items():
             key = tuple(1 + pdfs[number - 1] for number in read), words
             best[key] = max(best.get(key, score), score)
-        found = best
-    assert {words for _, words in found} >= {(lang.words["NO"],), (lang.words["YES"],)}
-    agree(found, expected)
+        scores = best
+    assert {words for _, words in scores} >= {(lang.words["NO"],), (lang.words["YES"],)}
+    assert_scores_equal(scores, expected)
 
 
 def test_the_folder_has_what_decoders_ask_for(recogniser, tmp_path):
@@ -264,9 +271,9 @@ def test_the_folder_has_what_decoders_ask_for(recogniser, tmp_path):
     recogniser.senones.save(folder / "mono")
     command = ["kaldi", "export-graph", "--lang", str(folder / "lang")]
     command += ["--lm", str(folder / "lm.arpa"), "--senones", str(folder / "mono")]
-    done = CliRunner().invoke(cli.main, [*command, "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    assert "states" in done.output
+    result = CliRunner().invoke(cli.main, [*command, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "states" in result.output
     out = tmp_path / "out"
     assert sorted(path.name for path in out.iterdir()) == [
         "0.trans_mdl", "HCLG.fst", "num_pdfs", "phones.txt", "tree", "words.txt",
@@ -281,9 +288,9 @@ def test_log_likelihoods_come_back_in_the_order_of_kaldi(recogniser, tmp_path):
     pytest.importorskip("kaldi_native_io")
     scorer = recogniser.scorer({"b": "YES", "a": "NO", "É": "YES NO"})
     assert export_likelihoods(scorer, tmp_path) == 3
-    found = entries(tmp_path / "loglikes.scp")
-    assert list(found) == ["a", "b", "É"]
-    for utterance, entry in found.items():
+    index = entries(tmp_path / "loglikes.scp")
+    assert list(index) == ["a", "b", "É"]
+    for utterance, entry in index.items():
         np.testing.assert_array_equal(read_matrix(entry), scorer.log_likelihoods(utterance))
     assert sorted(path.name for path in tmp_path.glob("*loglikes*")) == [
         "loglikes.ark",
@@ -300,9 +307,9 @@ def test_an_id_that_kaldi_cannot_read_is_refused(recogniser, tmp_path):
 def test_a_network_takes_no_transforms(tmp_path):
     command = ["kaldi", "export-likelihoods", "--model", str(tmp_path), "--features", "x"]
     command += ["--transforms", "y", "--out", str(tmp_path)]
-    done = CliRunner().invoke(cli.main, command)
-    assert done.exit_code == 2
-    assert "adapted features" in done.output
+    result = CliRunner().invoke(cli.main, command)
+    assert result.exit_code == 2
+    assert "adapted features" in result.output
 
 
 LEXICON = Lexicon(
@@ -341,7 +348,7 @@ def test_kaldi_finds_nothing_wrong(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "after", "fault"),
+    ("name", "original", "replacement", "fault"),
     [
         ("phones/silence.int", "2\n", "3\n", "silence.int"),
         ("phones/nonsilence.csl", "3:", "", "nonsilence.csl"),
@@ -356,12 +363,12 @@ def test_kaldi_finds_nothing_wrong(tmp_path, kind):
         ("oov.int", "6", "5", "oov"),
     ],
 )
-def test_the_rules_find_what_is_wrong(tmp_path, name, before, after, fault):
+def test_the_rules_find_each_fault(tmp_path, name, original, replacement, fault):
     _, folder = exported(tmp_path)
     text = (folder / name).read_text("utf-8")
-    assert before in text
-    (folder / name).write_text(text.replace(before, after, 1), "utf-8")
-    assert any(fault in found for found in lang_faults(folder))
+    assert original in text
+    (folder / name).write_text(text.replace(original, replacement, 1), "utf-8")
+    assert any(fault in message for message in lang_faults(folder))
 
 
 def test_the_rules_find_unk_that_is_no_word(tmp_path):
@@ -376,25 +383,29 @@ def test_the_rules_find_unk_that_is_no_word(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lexicon_and_grammar_are_the_toolkits(tmp_path, kind):
+def test_lexicon_and_grammar_equal_those_of_the_toolkit(tmp_path, kind):
     lang, folder = exported(tmp_path, kind)
-    own = make_lexicon(lang, unknown=True)
+    lexicon = make_lexicon(lang, unknown=True)
     length = 7
-    expected = transductions(own, length)
-    agree(transductions(fst_of((folder / "L_disambig.fst").read_bytes()), length), expected)
+    expected = transductions(lexicon, length)
+    assert_scores_equal(
+        transductions(fst_of((folder / "L_disambig.fst").read_bytes()), length), expected
+    )
     symbols = [lang.phones[symbol] for symbol in lang.disambig_symbols]
     # Where L_disambig reads a symbol, L reads nothing; #0 is in neither what it reads nor writes.
     backoff = lang.words["#0"]
     spoken = {key: score for key, score in expected.items() if backoff not in key[1]}
-    found = silent(transductions(fst_of((folder / "L.fst").read_bytes()), length), 0)
-    agree(found, silent(spoken, 0, *symbols))
+    lexicon_scores = without_labels(
+        transductions(fst_of((folder / "L.fst").read_bytes()), length), 0
+    )
+    assert_scores_equal(lexicon_scores, without_labels(spoken, 0, *symbols))
     grammar = grammar_acceptor(tmp_path / "lm.arpa", folder / "words.txt")
-    found = transductions(fst_of((folder / "G.fst").read_bytes()), 4)
-    agree(found, transductions(grammar, 4))
+    grammar_scores = transductions(fst_of((folder / "G.fst").read_bytes()), 4)
+    assert_scores_equal(grammar_scores, transductions(grammar, 4))
     assert lang.words["<UNK>"] in {word for _, words in expected for word in words}
 
 
-def test_roots_are_those_of_the_toolkits_trees(tmp_path):
+def test_roots_equal_those_of_the_trees(tmp_path):
     lang, folder = exported(tmp_path)
     topology = Topology(tuple(lang.real_phones))
     assert read_roots(folder / "phones/roots.txt", topology) == default_roots(topology)
@@ -428,9 +439,9 @@ def test_a_model_that_cannot_be_read_leaves_nothing_behind(tmp_path):
     vocabulary("plain").save(tmp_path / "lang")
     (tmp_path / "empty").touch()
     command = ["kaldi", "export-lang", "--lang", tmp_path / "lang", "--lm", tmp_path / "empty"]
-    done = CliRunner().invoke(cli.main, [*map(str, command), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 1
-    assert f"{tmp_path / 'empty'}:1: no line" in done.stderr
+    result = CliRunner().invoke(cli.main, [*map(str, command), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'empty'}:1: no line" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -448,23 +459,23 @@ def export_with(tmp_path, arpa):
 
 
 def test_a_model_in_the_other_case_is_refused(tmp_path):
-    """Its n-grams of <unk> and </s> alone are no grammar."""
+    """The remaining n-grams, <unk> and </s>, are no grammar."""
     words = ["<s>", "</s>", "<unk>", *map(str.lower, vocabulary("plain").vocabulary)]
     grams = "".join(f"-1.0\t{word}\n" for word in words)
     arpa = f"\\data\\\nngram 1={len(words)}\n\n\\1-grams:\n{grams}\n\\end\\\n"
-    done = export_with(tmp_path, arpa)
-    assert done.exit_code == 1
-    assert "spell words alike in both" in done.stderr
+    result = export_with(tmp_path, arpa)
+    assert result.exit_code == 1
+    assert "spell words alike in both" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_that_lacks_most_words_is_told(tmp_path, caplog):
-    known = vocabulary("plain").vocabulary
-    grams = "".join(f"-1.0\t{word}\n" for word in ("<s>", "</s>", known[0]))
-    done = export_with(tmp_path, f"\\data\\\nngram 1=3\n\n\\1-grams:\n{grams}\n\\end\\\n")
-    assert done.exit_code == 0, done.output
+def test_a_model_that_lacks_most_words_is_a_warning(tmp_path, caplog):
+    words = vocabulary("plain").vocabulary
+    grams = "".join(f"-1.0\t{word}\n" for word in ("<s>", "</s>", words[0]))
+    result = export_with(tmp_path, f"\\data\\\nngram 1=3\n\n\\1-grams:\n{grams}\n\\end\\\n")
+    assert result.exit_code == 0, result.output
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert f"{tmp_path / 'lm.arpa'}: the model lacks {len(known) - 1} of {len(known)}" in warning
+    assert f"{tmp_path / 'lm.arpa'}: the model lacks {len(words) - 1} of {len(words)}" in warning
 
 
 TEXTS = {"a": "YES NO", "b": "NO", "É": "NO YES NO"}
@@ -480,36 +491,36 @@ def test_the_command_finds_the_words(recogniser, tmp_path, labels):
     command += ["--words", tmp_path / "words.txt", "--acoustic-scale", 1]
     if labels == "transitions":
         command += ["--model", tmp_path / "0.trans_mdl"]
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert done.exit_code == 0, done.output
-    assert done.stdout == "a YES NO\nb NO\nÉ NO YES NO\n"
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "a YES NO\nb NO\nÉ NO YES NO\n"
     (tmp_path / "short.ark").write_text("short  [ ]\n")
     command[3] = tmp_path / "short.ark"
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert (done.exit_code, done.stdout) == (1, "short\n")
-    assert "short: no path survives" in done.stderr
-    assert f"Error: {tmp_path / 'short.ark'}: no path of any utterance survives" in done.stderr
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert (result.exit_code, result.stdout) == (1, "short\n")
+    assert "short: no path survives" in result.stderr
+    assert f"Error: {tmp_path / 'short.ark'}: no path of any utterance survives" in result.stderr
     scores = (tmp_path / "loglikes.scp").read_text()
     (tmp_path / "one.scp").write_text(f"short {tmp_path}/short.ark:6\n{scores}")
     command[3] = tmp_path / "one.scp"
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "short")
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "short")
 
 
-def test_transition_ids_without_their_model_are_told(recogniser, tmp_path):
+def test_transition_ids_without_their_model_are_an_error(recogniser, tmp_path):
     pytest.importorskip("kaldi_native_io")
     folder = recogniser.folder
     export_graph(folder / "lang", folder / "lm.arpa", recogniser.senones, tmp_path, "transitions")
     export_likelihoods(recogniser.scorer(TEXTS), tmp_path)
     command = ["kaldi", "decode", tmp_path / "HCLG.fst", tmp_path / "loglikes.scp"]
     command += ["--words", tmp_path / "words.txt"]
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert done.exit_code == 1
-    assert "or its labels are transition ids" in done.output
-    assert "give their --model" in done.output
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert result.exit_code == 1
+    assert "or its labels are transition ids" in result.output
+    assert "give their --model" in result.output
 
 
-def test_log_likelihoods_of_another_model_are_named(recogniser, tmp_path):
+def test_log_likelihoods_of_another_model_are_an_error(recogniser, tmp_path):
     pytest.importorskip("kaldi_native_io")
     folder = recogniser.folder
     export_graph(folder / "lang", folder / "lm.arpa", recogniser.senones, tmp_path, "transitions")
@@ -517,13 +528,13 @@ def test_log_likelihoods_of_another_model_are_named(recogniser, tmp_path):
     table.write_text("u  [\n  0.5 ]\n")
     command = ["kaldi", "decode", graph, table, "--words", tmp_path / "words.txt"]
     command += ["--model", tmp_path / "0.trans_mdl"]
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert done.exit_code == 1
-    assert done.stderr.startswith(f"Error: {graph} and {table}: the graph has ")
-    assert "transition ids" not in done.stderr
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {graph} and {table}: the graph has ")
+    assert "transition ids" not in result.stderr
 
 
-def test_files_that_do_not_belong_together_are_named(recogniser, tmp_path):
+def test_mismatched_files_are_an_error(recogniser, tmp_path):
     folder = recogniser.folder
     export_graph(folder / "lang", folder / "lm.arpa", recogniser.senones, tmp_path)
     small = Senones.monophone(Topology(("SIL", "SPN"), states=1, silence_states=1))
@@ -536,6 +547,6 @@ def test_files_that_do_not_belong_together_are_named(recogniser, tmp_path):
     (tmp_path / "words.txt").write_text("<eps> 0\nYES 2\n")
     command = ["kaldi", "decode", tmp_path / "HCLG.fst", tmp_path / "loglikes.scp"]
     command += ["--words", tmp_path / "words.txt", "--model", tmp_path / "0.trans_mdl"]
-    done = CliRunner().invoke(cli.main, list(map(str, command)))
-    assert done.exit_code == 1
-    assert "has no word 1: give the words.txt of the graph" in done.output
+    result = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert result.exit_code == 1
+    assert "has no word 1: give the words.txt of the graph" in result.output

@@ -1,4 +1,4 @@
-"""`toolkit kaldi`, each command once, and back."""
+"""Each command of `toolkit kaldi`, as a round trip."""
 
 import sys
 
@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from toolkit import cli
 from toolkit.align.store import AlignmentStore, Outcome, write_shard
-from toolkit.corpus.manifest import make_cut, read_cuts, recording_or_fault, write_cuts
+from toolkit.corpus.manifest import make_cut, probe_recording, read_cuts, write_cuts
 from toolkit.features.shards import write_manifest
 from toolkit.features.shards import write_shard as write_features
 from toolkit.hmm.topology import Topology
@@ -27,7 +27,7 @@ def run(*arguments, status=0):
 def test_data_out_and_in(audio, tmp_path):
     cuts = []
     for id in ("a-1", "a-2"):
-        header, _ = recording_or_fault(audio(tmp_path / f"{id}.wav"), id)
+        header, _ = probe_recording(audio(tmp_path / f"{id}.wav"), id)
         cuts.append(make_cut(id, header, "" if id == "a-2" else "X Y", "a"))
     write_cuts(cuts, tmp_path / "train.jsonl")
     result = run("export-data", "--cuts", tmp_path / "train.jsonl", "--out", tmp_path / "data")
@@ -42,9 +42,9 @@ def test_data_out_and_in(audio, tmp_path):
     (tmp_path / "data/text").write_bytes(b"a-1 X Y\r\n")
     assert "U+000D (carriage return)" in run("show", tmp_path / "data", status=1).stdout
     (tmp_path / "data/text").write_text("a-1\n")
-    shown = run("show", tmp_path / "data")
-    assert "nothing that Kaldi would reject" in shown.stdout
-    assert "text:1: a-1 has no word." in shown.stderr
+    report = run("show", tmp_path / "data")
+    assert "nothing that Kaldi would reject" in report.stdout
+    assert "text:1: a-1 has no word." in report.stderr
 
 
 def test_lang_out_and_in(tmp_path):
@@ -110,13 +110,13 @@ def test_alignments_out_and_in(features, tmp_path):
         }
     run("import-alignments", times, *system, "--out", tmp_path / "x", status=2)
     (tmp_path / "empty.ark").write_bytes(b"")
-    done = run(
+    result = run(
         "import-alignments", tmp_path / "empty.ark", *system, "--out", tmp_path / "x", status=1
     )
-    assert f"{tmp_path / 'empty.ark'} holds no alignment" in done.stderr
+    assert f"{tmp_path / 'empty.ark'} holds no alignment" in result.stderr
 
 
-def test_numbers_that_mean_nothing_are_refused(features, tmp_path):
+def test_invalid_numbers_are_refused(features, tmp_path):
     table = tmp_path / "x.scp"
     assert "--count" in run("show", table, "--count", -1, status=2).stderr
     data = ["import-features", table, "--out", tmp_path / "out", "--data"]

@@ -1,4 +1,4 @@
-"""Word lattices."""
+"""Export and import of word lattices."""
 
 import gzip
 import re
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.decode.test_combine import write_lattices
-from tests.fsa.word_lattices import random_lattice, said
+from tests.decode.test_combine import write_decode
+from tests.fsa.word_lattices import random_lattice, word_sequences
 from toolkit import cli
-from toolkit.fsa.lattice_store import WeightsUsed, WordLatticeError
+from toolkit.fsa.lattice_store import LatticeStoreError, WeightsUsed
 from toolkit.kaldi.lattices import kaldi_text, openfst_text, read_compact_lattices, slf
 
 SYMBOLS = ["<eps>", "ONE", "'TIS", "A\\B"]
@@ -39,26 +39,26 @@ def search_lattice(seed):
 
 def sentences(arcs, finals):
     """{(words, cost, frames)} of an acceptor: arcs (source, target, word, cost, frames)."""
-    found, stack = set(), [(0, (), 0.0, 0)]
+    complete, stack = set(), [(0, (), 0.0, 0)]
     while stack:
         state, words, cost, frames = stack.pop()
         if state in finals:
-            more, length = finals[state]
-            found.add((words, round(cost + more, 4), frames + length))
+            final_cost, length = finals[state]
+            complete.add((words, round(cost + final_cost, 4), frames + length))
         for source, target, word, weight, length in arcs:
             if source == state:
                 read = (*words, word) if word else words
                 stack.append((target, read, cost + weight, frames + length))
-    return found
+    return complete
 
 
 def expected(lattice, frames):
     scores = lattice.scores(SCALE, PENALTY)
-    return {(words, round(-score, 4), frames) for words, score in said(lattice, scores)}
+    return {(words, round(-score, 4), frames) for words, score in word_sequences(lattice, scores)}
 
 
 def read_kaldi(text):
-    """Utterances of a text archive of compact lattices, scaled as the lattices were decoded."""
+    """Paths by utterance of a text archive of compact lattices, with the scale of decoding."""
     blocks = text.split("\n\n")
     assert blocks.pop() == ""
     for block in blocks:
@@ -116,14 +116,14 @@ def read_openfst(text):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_all_formats_say_the_same_at_the_same_costs(seed):
+def test_all_formats_have_the_same_paths_and_costs(seed):
     lattice = search_lattice(seed)
     begun = lattice.times - lattice.times[0]
     frames = round(begun[-1] / 0.25)
     assert len(expected(lattice, frames)) > 3
     texts = [kaldi_text(name, lattice, DECODING) for name in ("utt-1", "utt-2")]
-    found = dict(read_kaldi("".join(texts)))
-    assert found == {"utt-1": expected(lattice, frames), "utt-2": expected(lattice, frames)}
+    utterances = dict(read_kaldi("".join(texts)))
+    assert utterances == {"utt-1": expected(lattice, frames), "utt-2": expected(lattice, frames)}
     name, spoken = read_slf(slf("utt-1", lattice, DECODING, SYMBOLS.__getitem__))
     assert (name, spoken) == ("utt-1", expected(lattice, frames))
     text = openfst_text(lattice, DECODING, SYMBOLS.__getitem__)
@@ -160,34 +160,34 @@ def binary(states, arcs, finals, start=0):
     def weight(graph, acoustic, ids):
         return struct.pack(f"<ffi{len(ids)}i", graph, acoustic, len(ids), *ids)
 
-    made = b"".join(struct.pack("<i", len(n)) + n for n in (b"vector", b"compactlattice44"))
-    made += struct.pack("<iiQqqq", 2, 0, 3, start, states, len(arcs))
+    content = b"".join(struct.pack("<i", len(n)) + n for n in (b"vector", b"compactlattice44"))
+    content += struct.pack("<iiQqqq", 2, 0, 3, start, states, len(arcs))
     for state in range(states):
-        made += weight(*finals.get(state, (float("inf"), float("inf"), [])))
-        mine = [arc for arc in arcs if arc[0] == state]
-        made += struct.pack("<q", len(mine))
-        for _, target, word, *rest in mine:
-            made += struct.pack("<ii", word, word) + weight(*rest) + struct.pack("<i", target)
-    return struct.pack("<i", 2125659606) + made
+        content += weight(*finals.get(state, (float("inf"), float("inf"), [])))
+        state_arcs = [arc for arc in arcs if arc[0] == state]
+        content += struct.pack("<q", len(state_arcs))
+        for _, target, word, *weights in state_arcs:
+            content += struct.pack("<ii", word, word) + weight(*weights) + struct.pack("<i", target)
+    return struct.pack("<i", 2125659606) + content
 
 
 def of_text(text):
     """The binary archive of a text archive."""
-    made = b""
+    archive = b""
     for block in text.split("\n\n")[:-1]:
         key, *lines = block.split("\n")
         arcs, finals = [], {}
         for line in lines:
             fields = line.split("\t")
             graph, acoustic, ids = (fields.pop() if len(fields) % 2 == 0 else "0,0,").split(",")
-            known = float(graph), float(acoustic), [int(n) for n in ids.split("_") if n]
+            costs_and_ids = float(graph), float(acoustic), [int(n) for n in ids.split("_") if n]
             if len(fields) == 3:
-                arcs.append((*map(int, fields), *known))
+                arcs.append((*map(int, fields), *costs_and_ids))
             else:
-                finals[int(fields[0])] = known
+                finals[int(fields[0])] = costs_and_ids
         states = 1 + max([*finals, *(n for arc in arcs for n in arc[:2])])
-        made += key.encode() + binary(states, arcs, finals)
-    return made
+        archive += key.encode() + binary(states, arcs, finals)
+    return archive
 
 
 @pytest.mark.parametrize("form", ["text", "binary", "gzip"])
@@ -196,31 +196,31 @@ def test_paths_have_their_words_and_scores(tmp_path, form):
     text = "".join(kaldi_text(name, lattice, DECODING) for name, lattice in lattices.items())
     content = of_text(text) if form == "binary" else text.encode()
     (tmp_path / "lat").write_bytes(gzip.compress(content) if form == "gzip" else content)
-    found = dict(read_compact_lattices(tmp_path / "lat", SHIFT))
-    assert list(found) == list(lattices)
+    loaded = dict(read_compact_lattices(tmp_path / "lat", SHIFT))
+    assert list(loaded) == list(lattices)
     for name, lattice in lattices.items():
         for kind in ("graph", "acoustic"):
-            known = sorted(said(lattice, getattr(lattice, kind)))
-            got = sorted(said(found[name], getattr(found[name], kind)))
-            assert [words for words, _ in got] == [words for words, _ in known]
-            scores = [score for _, score in known]
-            assert [score for _, score in got] == pytest.approx(scores, abs=1e-4)
+            expected_paths = sorted(word_sequences(lattice, getattr(lattice, kind)))
+            paths = sorted(word_sequences(loaded[name], getattr(loaded[name], kind)))
+            assert [words for words, _ in paths] == [words for words, _ in expected_paths]
+            scores = [score for _, score in expected_paths]
+            assert [score for _, score in paths] == pytest.approx(scores, abs=1e-4)
         length = lattice.times[-1] - lattice.times[0]
-        assert found[name].times[-1] == pytest.approx(length)
+        assert loaded[name].times[-1] == pytest.approx(length)
         if form != "binary":  # whose costs have fewer digits
-            again = kaldi_text(name, found[name], DECODING)
-            assert dict(read_kaldi(again))[name] == expected(lattice, round(length / SHIFT))
+            exported = kaldi_text(name, loaded[name], DECODING)
+            assert dict(read_kaldi(exported))[name] == expected(lattice, round(length / SHIFT))
 
 
 def test_states_in_any_order_dead_ends_and_lattices_without_paths(tmp_path):
     arcs = [(2, 0, 5, 1.0, 2.0, [7, 7]), (0, 1, 6, 0.5, 0.0, [7]), (2, 3, 9, 0.0, 0.0, [7])]
     good = binary(4, arcs, {1: (0.25, 0.0, [7])}, start=2)
     (tmp_path / "lat").write_bytes(b"a " + good + b"b " + binary(1, [], {}) + b"c \n\n")
-    found = dict(read_compact_lattices(tmp_path / "lat", 0.01))
-    assert found["b"] is None
-    assert found["c"] is None
-    assert said(found["a"], found["a"].graph) == [((5, 6), -1.75)]
-    assert found["a"].times.tolist() == pytest.approx([0, 0.02, 0.03, 0.04])
+    loaded = dict(read_compact_lattices(tmp_path / "lat", 0.01))
+    assert loaded["b"] is None
+    assert loaded["c"] is None
+    assert word_sequences(loaded["a"], loaded["a"].graph) == [((5, 6), -1.75)]
+    assert loaded["a"].times.tolist() == pytest.approx([0, 0.02, 0.03, 0.04])
 
 
 @pytest.mark.parametrize("form", ["text", "binary"])
@@ -230,9 +230,9 @@ def test_arcs_of_infinite_cost_are_on_no_path(tmp_path, form):
         "b \n0\t1\t3\t1,2,1\n1\tInfinity,Infinity,\n\n"
     )
     (tmp_path / "lat").write_bytes(of_text(text) if form == "binary" else text.encode())
-    found = dict(read_compact_lattices(tmp_path / "lat", SHIFT))
-    assert said(found["a"], found["a"].graph + found["a"].acoustic) == [((4,), -3.5)]
-    assert found["b"] is None
+    loaded = dict(read_compact_lattices(tmp_path / "lat", SHIFT))
+    assert word_sequences(loaded["a"], loaded["a"].graph + loaded["a"].acoustic) == [((4,), -3.5)]
+    assert loaded["b"] is None
 
 
 @pytest.mark.parametrize(
@@ -246,14 +246,14 @@ def test_arcs_of_infinite_cost_are_on_no_path(tmp_path, form):
         (b"a \n0\t1\t1\t0,-inf,1\n1\n\n", "a: costs that are no numbers"),
         (b"a " + binary(1, [], {0: (float("nan"), 0, [])}), "a: costs that are no numbers"),
         (b"no lattice", "invalid literal"),
-        (b"a " + binary(2, [(0, 9, 1, 0, 0, [])], {1: (0, 0, [])}), "not there"),
+        (b"a " + binary(2, [(0, 9, 1, 0, 0, [])], {1: (0, 0, [])}), "does not exist"),
         (b"a " + binary(2, [(0, 1, 1, 0, 0, [1])], {})[:-9], "unpack"),
         (b"a " + binary(1, [], {}).replace(b"compactlattice44", b"lattice4________"), "lattice4"),
     ],
 )
 def test_other_archives_are_refused(tmp_path, content, reason):
     (tmp_path / "lat").write_bytes(content)
-    with pytest.raises(WordLatticeError, match=reason) as error:
+    with pytest.raises(LatticeStoreError, match=reason) as error:
         list(read_compact_lattices(tmp_path / "lat", 0.01))
     assert str(tmp_path / "lat") in str(error.value)
 
@@ -261,8 +261,8 @@ def test_other_archives_are_refused(tmp_path, content, reason):
 @pytest.fixture
 def decoded(tmp_path):
     (tmp_path / "dev/word_lattices").mkdir(parents=True)
-    found = {"a-1": {"ONE TWO": 0.6, "TWO THREE": 0.4}, "../b-1": {"TWO": 1.0}, "c": {}}
-    return write_lattices(tmp_path / "dev", found)
+    posteriors = {"a-1": {"ONE TWO": 0.6, "TWO THREE": 0.4}, "../b-1": {"TWO": 1.0}, "c": {}}
+    return write_decode(tmp_path / "dev", posteriors)
 
 
 def run(*arguments):
@@ -300,29 +300,29 @@ def test_the_oracle_chooses_the_best_words_of_all(decoded, tmp_path):
     assert lines[0].startswith("%WER 25.00 [ 1 / 4, 0 ins, 1 del, ")
 
 
-def test_what_was_exported_for_kaldi_is_imported(decoded, tmp_path):
+def test_exported_lattices_are_imported(decoded, tmp_path):
     run("export", decoded, "--out", tmp_path / "out")
     names = [tmp_path / "out/lat.txt", "--words", tmp_path / "out/words.txt"]
     scale = ["--acoustic-scale", 1]
-    shown = run("import", *names, *scale, "--out", tmp_path / "again")
-    assert "2 lattices" in shown
+    stdout = run("import", *names, *scale, "--out", tmp_path / "again")
+    assert "2 lattices" in stdout
     (tmp_path / "ref").write_text("a-1 TWO THREE\n../b-1 TWO ONE\n")
-    before, after = (
+    original_oracle, imported_oracle = (
         run("oracle", folder, "--ref", tmp_path / "ref").splitlines()[0]
         for folder in (decoded, tmp_path / "again")
     )
-    assert before == after
+    assert original_oracle == imported_oracle
     arguments = ["lattice", "import", *names, names[0], "--out", tmp_path / "twice"]
-    done = CliRunner().invoke(cli.main, list(map(str, arguments)))
-    assert "'a-1' occurs twice" in done.output
+    result = CliRunner().invoke(cli.main, list(map(str, arguments)))
+    assert "'a-1' occurs twice" in result.output
     (tmp_path / "out/words.txt").write_text("<eps> 0\n")
     arguments = ["lattice", "import", *names, "--out", tmp_path / "none"]
-    done = CliRunner().invoke(cli.main, list(map(str, arguments)))
-    assert "has no word" in done.output
+    result = CliRunner().invoke(cli.main, list(map(str, arguments)))
+    assert "has no word" in result.output
 
 
 @pytest.mark.parametrize("shift", ["0", "-10"])
-def test_an_import_needs_time_that_passes(decoded, tmp_path, shift):
+def test_an_import_without_a_positive_frame_shift_is_refused(decoded, tmp_path, shift):
     run("export", decoded, "--out", tmp_path)
     words = ["--words", str(tmp_path / "words.txt"), "--out", str(tmp_path / "again")]
     arguments = ["lattice", "import", str(tmp_path / "lat.txt"), *words, "--frame-shift", shift]
@@ -331,14 +331,14 @@ def test_an_import_needs_time_that_passes(decoded, tmp_path, shift):
 
 def test_an_import_leaves_nothing_of_an_earlier_one(decoded, tmp_path):
     run("export", decoded, "--out", tmp_path / "out")
-    both = (tmp_path / "out/lat.txt").read_text().split("\n\n")
+    lattices = (tmp_path / "out/lat.txt").read_text().split("\n\n")
     paths = [tmp_path / "lat.1", tmp_path / "lat.2"]
-    for path, lattice in zip(paths, both, strict=False):
+    for path, lattice in zip(paths, lattices, strict=False):
         path.write_text(f"{lattice}\n\n")
     words = ["--words", tmp_path / "out/words.txt", "--out", tmp_path / "again"]
     assert "2 lattices" in run("import", *paths, *words)
     assert "1 lattices" in run("import", paths[0], *words)
-    name = both[0].split()[0]
+    name = lattices[0].split()[0]
     (tmp_path / "ref").write_text(f"{name} TWO\n")
     assert "\n1 lattices, " in run("oracle", tmp_path / "again", "--ref", tmp_path / "ref")
 
@@ -349,9 +349,9 @@ def test_nothing_to_import_or_to_compare_is_an_error(decoded, tmp_path):
     (tmp_path / "ref").write_text("other-1 ONE\n")
     archive, out = str(tmp_path / "lat.txt"), str(tmp_path / "out")
     words = ["--words", str(tmp_path / "words.txt")]
-    done = CliRunner().invoke(cli.main, ["lattice", "import", archive, *words, "--out", out])
-    assert (done.exit_code, done.stderr) == (1, f"Error: no lattice with a path in {archive}\n")
+    result = CliRunner().invoke(cli.main, ["lattice", "import", archive, *words, "--out", out])
+    assert (result.exit_code, result.stderr) == (1, f"Error: no lattice with a path in {archive}\n")
     reference = ["--ref", str(tmp_path / "ref")]
-    done = CliRunner().invoke(cli.main, ["lattice", "oracle", str(decoded), *reference])
-    assert done.exit_code == 1
-    assert f"{decoded} has no lattice of an utterance in {tmp_path / 'ref'}" in done.stderr
+    result = CliRunner().invoke(cli.main, ["lattice", "oracle", str(decoded), *reference])
+    assert result.exit_code == 1
+    assert f"{decoded} has no lattice of an utterance in {tmp_path / 'ref'}" in result.stderr

@@ -1,6 +1,6 @@
-"""Faults planted in a data directory, with the verdict of Kaldi's validate_data_dir.sh --no-feats.
+"""Faults of a data directory, with the verdict of Kaldi's validate_data_dir.sh --no-feats.
 
-Where KALDI_UTILS names the folder utils/ of a Kaldi recipe, the script itself is asked too.
+If KALDI_UTILS names the folder utils/ of a Kaldi recipe, the script itself runs too.
 """
 
 import os
@@ -110,7 +110,7 @@ PLANTED = [
 ]
 
 
-def planted(folder, name, content):
+def write_with_fault(folder, name, content):
     for file, text in {**GOOD, name: content}.items():
         if text is not None:
             (folder / file).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -120,15 +120,15 @@ def planted(folder, name, content):
 @pytest.mark.parametrize(
     ("name", "content", "accepted"), [row[1:] for row in PLANTED], ids=[row[0] for row in PLANTED]
 )
-def test_the_verdict_is_kaldis(tmp_path, name, content, accepted):
-    faults = data_dir_faults(planted(tmp_path, name, content))
+def test_the_verdict_equals_kaldi(tmp_path, name, content, accepted):
+    faults = data_dir_faults(write_with_fault(tmp_path, name, content))
     assert (not faults) == accepted, faults
     utils = os.environ.get("KALDI_UTILS")
     if utils:
         command = [f"{utils}/validate_data_dir.sh", "--no-feats", str(tmp_path)]
-        done = subprocess.run(command, cwd=f"{utils}/..", check=False, capture_output=True)
+        result = subprocess.run(command, cwd=f"{utils}/..", check=False, capture_output=True)
         # It ends with 0 after `has wrong format` too.
-        assert (b"Successfully validated" in done.stdout) == accepted, done.stdout
+        assert (b"Successfully validated" in result.stdout) == accepted, result.stdout
 
 
 def test_at_least_sixty_faults_are_planted():

@@ -38,7 +38,7 @@ def test_a_good_directory_has_no_faults(write):
         ("utt2dur", "a-1 1.5\na-2 x\nb-1 1\n", "utt2dur:2: a time is no number: a-2 x"),
     ],
 )
-def test_what_kaldi_accepts_and_may_not_be_able_to_use_is_remarked(write, name, content, message):
+def test_accepted_but_unusable_content_is_a_remark(write, name, content, message):
     folder = write(**{name: content})
     assert data_dir_faults(folder) == []
     (remark,) = data_dir_remarks(folder)

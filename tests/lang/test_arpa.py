@@ -48,30 +48,30 @@ def read(tmp_path, text):
 
 
 @pytest.mark.parametrize("name", ["lm.arpa", "lm.arpa.gz"])
-def test_written_and_read_back(tmp_path, model, name):
+def test_write_arpa_and_read_arpa_round_trip(tmp_path, model, name):
     write_arpa(model, tmp_path / name)
-    found = read_arpa(tmp_path / name)
-    assert found.vocabulary == model.vocabulary
-    for mine, other in zip(model.levels, found.levels, strict=True):
-        np.testing.assert_array_equal(mine.context, other.context)
-        np.testing.assert_array_equal(mine.word, other.word)
-        np.testing.assert_allclose(mine.logprob, other.logprob, atol=6e-8)
-        np.testing.assert_allclose(mine.backoff, other.backoff, atol=6e-8)
+    loaded = read_arpa(tmp_path / name)
+    assert loaded.vocabulary == model.vocabulary
+    for level, loaded_level in zip(model.levels, loaded.levels, strict=True):
+        np.testing.assert_array_equal(level.context, loaded_level.context)
+        np.testing.assert_array_equal(level.word, loaded_level.word)
+        np.testing.assert_allclose(level.logprob, loaded_level.logprob, atol=6e-8)
+        np.testing.assert_allclose(level.backoff, loaded_level.backoff, atol=6e-8)
     for history in ([], ["<s>"], ["A", "B"], ["<s>", "A"], ["D", "D"]):
-        assert found.distribution(history).sum() == pytest.approx(1, abs=1e-6)
+        assert loaded.distribution(history).sum() == pytest.approx(1, abs=1e-6)
 
 
 def test_orders_have_no_limit(tmp_path):
     sentence = list("ABCDEFGHIJKL")
     model = estimate([sentence, sentence[::-1]], set(sentence), order=11)[0]
     write_arpa(model, tmp_path / "lm.arpa")
-    found = read_arpa(tmp_path / "lm.arpa")
-    assert found.order == 11
+    loaded = read_arpa(tmp_path / "lm.arpa")
+    assert loaded.order == 11
     for words in (sentence, sentence[3:9], sentence[5:] + sentence[:5], ["A", "C"]):
-        assert found.logprob(words) == pytest.approx(model.logprob(words), abs=1e-5)
+        assert loaded.logprob(words) == pytest.approx(model.logprob(words), abs=1e-5)
 
 
-def test_form(tmp_path):
+def test_arpa_file_format(tmp_path):
     model = estimate([["A", "B"], ["A", "C"]], {"A", "B", "C"}, order=2)[0]
     write_arpa(model, tmp_path / "lm.arpa")
     lines = (tmp_path / "lm.arpa").read_text().splitlines()
@@ -85,14 +85,14 @@ def test_form(tmp_path):
     assert grams[6:] == sorted(grams[6:], key=str.split)
 
 
-def test_packed_files_do_not_depend_on_the_clock(tmp_path, model):
+def test_gzipped_files_do_not_depend_on_the_clock(tmp_path, model):
     write_arpa(model, tmp_path / "one.gz")
     write_arpa(model, tmp_path / "two.gz")
     assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
     assert gzip.decompress((tmp_path / "one.gz").read_bytes()).startswith(b"\\data\\")
 
 
-def test_dialects(tmp_path):
+def test_read_arpa_accepts_the_variants_of_srilm(tmp_path):
     model = read(tmp_path, ODD)
     assert model.vocabulary == ("</s>", "<UNK>", "<s>", "B")
     assert model.logprob(["B"]) == pytest.approx(-0.3)
@@ -110,7 +110,7 @@ def test_highest_orders_may_have_no_ngrams(tmp_path, highest):
     assert model.logprob(["B"]) == pytest.approx(-0.3)
 
 
-def test_ngrams_above_an_order_without_any_are_a_fault(tmp_path):
+def test_ngrams_above_an_empty_order_are_an_error(tmp_path):
     text = ODD.replace("ngram  2 = 2", "ngram 2=2\nngram 3=0\nngram 4=1")
     sections = "\\3-grams:\n\n\\4-grams:\n-1 B B B B\n\n\\end\\"
     text = text.replace("-0.1 <s> B", "-0.1 B B").replace("\\end\\", sections)
@@ -128,35 +128,35 @@ def test_only_white_space_of_ascii_ends_a_word(tmp_path):
     [
         ("\\data\\", "data", 17, "not an ARPA file"),
         ("ngram 1=4", "ngram 1=x", 4, "expected `ngram 1=COUNT`"),
-        ("ngram 1=4", "ngram 1=5", 13, "the header says `ngram 1=5`, but 4 are there"),
+        ("ngram 1=4", "ngram 1=5", 13, "the header says `ngram 1=5`, but there are 4"),
         ("\\2-grams:", "\\3-grams:", 13, r"expected `\2-grams:`"),
         ("-0.4\tB", "x B", 10, "not a number"),
         ("-0.4\tB", "0.4 B", 10, "out of range"),
         ("-0.4\tB", "nan B", 10, "out of range"),
         ("-0.4\tB", "-0.4 B C -1", 10, "expected a probability, 1 words"),
         ("-0.4\tB", "-0.4 <s>", 10, "'<s>' is listed twice"),
-        ("-0.7\t</s>", "-0.7 C", 13, "lack </s>: estimate it of sentences"),
-        ("-0.7\t</s>", "-0.7 </S>", 13, "lack </s>: write it so in place of </S>"),
-        ("-0.4\tB", "-0.4 <UNK>", 13, "have <UNK> twice, or <unk> too"),
+        ("-0.7\t</s>", "-0.7 C", 13, "lack </s>: estimate the model from sentences"),
+        ("-0.7\t</s>", "-0.7 </S>", 13, "lack </s>: write </s> instead of </S>"),
+        ("-0.4\tB", "-0.4 <UNK>", 13, "have <UNK> twice, or <UNK> and <unk>"),
         ("-0.1 <s> B", "-0.1 <s> Q", 15, "'Q' is not a 1-gram"),
         ("-0.1 <s> B", "-0.1 B </s>", 15, "'B </s>' is listed twice"),
         ("\\end\\\n", "", 16, r"expected `\end\`"),
     ],
 )
-def test_faults_name_file_and_line(tmp_path, old, new, line, message):
+def test_errors_name_file_and_line(tmp_path, old, new, line, message):
     assert old in ODD
     with pytest.raises(ArpaError, match=rf"lm\.arpa:{line}: .*{re.escape(message)}") as caught:
         read(tmp_path, ODD.replace(old, new))
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_context_is_a_fault(tmp_path, model):
+def test_a_missing_context_is_an_error(tmp_path, model):
     write_arpa(model, tmp_path / "lm.arpa")
     lines = (tmp_path / "lm.arpa").read_text().splitlines()
-    kept = [line for line in lines if "\tA B\t" not in line]
-    assert len(kept) == len(lines) - 1
+    remaining = [line for line in lines if "\tA B\t" not in line]
+    assert len(remaining) == len(lines) - 1
     count = len(model.levels[1].word)
-    text = "\n".join(kept).replace(f"ngram 2={count}", f"ngram 2={count - 1}")
+    text = "\n".join(remaining).replace(f"ngram 2={count}", f"ngram 2={count - 1}")
     with pytest.raises(ArpaError, match="context 'A B' is not a 2-gram"):
         read(tmp_path, text + "\n")
 
@@ -173,7 +173,7 @@ def test_damaged_files_are_read_or_refused(tmp_path_factory, cut, junk, length):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("kaldilm") is None, reason="kaldilm is not installed")
-def test_kaldilm_takes_every_ngram(tmp_path, model):
+def test_kaldilm_accepts_every_ngram(tmp_path, model):
     write_arpa(model, tmp_path / "lm.arpa")
     word_table(model.vocabulary).write(tmp_path / "words.txt")
     done = subprocess.run(
@@ -194,7 +194,7 @@ def test_kaldilm_takes_every_ngram(tmp_path, model):
     assert words == {"1", "2", "3", "4", "5", "6"}  # A B C D <UNK>, and #0 for back-off
 
 
-def test_sentences_are_scored_apart_whatever_the_file_lists(tmp_path):
+def test_sentences_are_scored_separately_whatever_ngrams_the_file_has(tmp_path):
     text = ODD.replace("ngram  2 = 2", "ngram 2=3\nngram 3=1").replace(
         "\\end\\", "-0.1 </s> <s>\n\n\\3-grams:\n-0.01 </s> <s> B\n\n\\end\\"
     )
@@ -203,23 +203,23 @@ def test_sentences_are_scored_apart_whatever_the_file_lists(tmp_path):
     assert model.token_logprobs(tokens)[[4, 5]] == pytest.approx([-0.1, -0.2])
 
 
-def test_what_is_read_scores_as_what_was_written(tmp_path):
+def test_a_binary_model_scores_the_same_after_loading(tmp_path):
     text = [["A", "B"], ["B", "A", "Ä"], ["A"], ["A", "B", "B", "A"]]
     model, _ = estimate(text, ["A", "B", "Ä"], 3, (1,))
     write_binary(model, tmp_path / "lm.safetensors")
-    again = read_binary(tmp_path / "lm.safetensors")
-    assert again.vocabulary == model.vocabulary
-    assert again.order == 3
+    loaded = read_binary(tmp_path / "lm.safetensors")
+    assert loaded.vocabulary == model.vocabulary
+    assert loaded.order == 3
     for sentence in (*text, ["B", "B", "C"], []):
-        assert again.logprob(sentence) == pytest.approx(model.logprob(sentence), abs=1e-5)
-    for one, other in zip(again.levels, model.levels, strict=True):
-        assert np.array_equal(one.context, other.context)
+        assert loaded.logprob(sentence) == pytest.approx(model.logprob(sentence), abs=1e-5)
+    for loaded_level, level in zip(loaded.levels, model.levels, strict=True):
+        assert np.array_equal(loaded_level.context, level.context)
     write_binary(model, tmp_path / "twice.safetensors")
     first, second = ((tmp_path / f"{name}.safetensors").read_bytes() for name in ("lm", "twice"))
     assert first == second
 
 
-def test_another_file_is_told(tmp_path):
+def test_read_binary_refuses_another_file(tmp_path):
     (tmp_path / "lm.safetensors").write_text("\\data\\\n")
     with pytest.raises(ArpaError, match="not a language model"):
         read_binary(tmp_path / "lm.safetensors")

@@ -20,12 +20,12 @@ from toolkit.lang.config import LangConfig, NgramConfig
         (NgramConfig, {"estimator": "srilm"}, "'srilm'"),
     ],
 )
-def test_wrong_values_are_refused(config, changes, message):
+def test_invalid_values_are_refused(config, changes, message):
     with pytest.raises(ValueError, match=message):
         config(**changes)
 
 
-def test_usual_values_pass():
+def test_valid_values_are_accepted():
     assert NgramConfig(text=Path("a"), order=4, min_counts=(1, 1, 2)).min_counts == (1, 1, 2)
     assert LangConfig(vocabulary_size=None).vocabulary_size is None
 
@@ -33,12 +33,12 @@ def test_usual_values_pass():
 def test_the_list_of_words_is_a_file_or_the_lexicon(tmp_path):
     lexicon = apply_overrides(LangConfig(), ["words=lexicon"], tmp_path)
     assert (lexicon.words, lexicon.words_file) == ("lexicon", None)
-    mine = apply_overrides(LangConfig(), ["words=mine.txt"], tmp_path)
-    assert mine.words == mine.words_file == tmp_path / "mine.txt"
+    custom = apply_overrides(LangConfig(), ["words=mine.txt"], tmp_path)
+    assert custom.words == custom.words_file == tmp_path / "mine.txt"
 
 
 def test_the_lexicon_is_a_word_or_a_file(tmp_path):
     graphemes = apply_overrides(LangConfig(), ["lexicon=graphemes"], tmp_path)
     assert (graphemes.lexicon, graphemes.lexicon_file) == ("graphemes", None)
-    mine = apply_overrides(LangConfig(), ["lexicon=mine.txt"], tmp_path)
-    assert mine.lexicon == mine.lexicon_file == tmp_path / "mine.txt"
+    custom = apply_overrides(LangConfig(), ["lexicon=mine.txt"], tmp_path)
+    assert custom.lexicon == custom.lexicon_file == tmp_path / "mine.txt"

@@ -23,7 +23,7 @@ SOUNDS = {
 
 
 def regular_words():
-    """Consonant, vowel, consonant and a silent E after some: a language with plain rules."""
+    """Consonant, vowel, consonant and a silent E after some: a language with regular spelling."""
     consonants, vowels = ("SH", "X", "B", "T"), "AIO"
     lexicon = Lexicon()
     for first, vowel, last in itertools.product(consonants, vowels, consonants):
@@ -41,20 +41,20 @@ def model():
     return G2p.train(regular_words(), exclude=HELD_OUT)
 
 
-def test_a_hundred_words_teach_plain_rules(model):
+def test_regular_spelling_is_learnt_from_a_hundred_words(model):
     lexicon = regular_words()
-    found = model.guess(HELD_OUT)
-    assert {word: [guess.phones] for word, guess in found.items()} == {
+    guesses = model.guess(HELD_OUT)
+    assert {word: [guess.phones] for word, guess in guesses.items()} == {
         word: lexicon[word] for word in HELD_OUT
     }
-    assert all(0 < guess.score <= 1 for guess in found.values())
+    assert all(0 < guess.score <= 1 for guess in guesses.values())
 
 
 def test_words_with_unknown_letters_get_no_guess(model):
     assert list(model.guess(["BIT", "BIT2", "ÉTAT", "", "ZAT"])) == ["BIT"]
 
 
-def test_search_with_a_wide_beam_equals_enumeration(model, monkeypatch):
+def test_n_best_with_a_wide_beam_equals_enumeration(model, monkeypatch):
     monkeypatch.setattr(g2p, "BEAM", 100_000)
     word = "SHAXE"
     options = {}
@@ -65,11 +65,11 @@ def test_search_with_a_wide_beam_equals_enumeration(model, monkeypatch):
         if position == len(word):
             return [[]]
         return [
-            [index, *rest]
+            [index, *tail]
             for span in (1, 2)
             for index in options.get(word[position : position + span], [])
             if position + span <= len(word)
-            for rest in complete(position + span)
+            for tail in complete(position + span)
         ]
 
     probability = {}
@@ -82,30 +82,31 @@ def test_search_with_a_wide_beam_equals_enumeration(model, monkeypatch):
     probability.pop((), None)
     total = sum(probability.values())
     ranked = sorted(probability, key=lambda phones: -probability[phones])[:5]
-    found = model.n_best([word], 5)[word]
-    assert [guess.phones for guess in found] == ranked
-    for guess in found:
+    guesses = model.n_best([word], 5)[word]
+    assert [guess.phones for guess in guesses] == ranked
+    for guess in guesses:
         assert guess.score == pytest.approx(probability[guess.phones] / total, rel=1e-9)
 
 
 def test_words_do_not_influence_each_other(model):
     words = ["SHAX", "BIT", "TOSHE", "TOXISHE", "A"]
-    together = model.guess(words)
-    assert together == {word: model.guess([word])[word] for word in words}
+    assert model.guess(words) == {word: model.guess([word])[word] for word in words}
 
 
-def test_saved_and_loaded(model, tmp_path):
+def test_save_and_load_round_trip(model, tmp_path):
     model.save(tmp_path / "g2p.npz")
     loaded = G2p.load(tmp_path / "g2p.npz")
     assert loaded.graphones == model.graphones
-    before, after = model.guess(HELD_OUT), loaded.guess(HELD_OUT)
-    assert {w: g.phones for w, g in before.items()} == {w: g.phones for w, g in after.items()}
+    guesses, loaded_guesses = model.guess(HELD_OUT), loaded.guess(HELD_OUT)
+    assert {w: g.phones for w, g in loaded_guesses.items()} == {
+        w: g.phones for w, g in guesses.items()
+    }
     model.save(tmp_path / "again.npz")
     assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "g2p.npz").read_bytes()
 
 
 def test_a_model_of_one_direction_is_read(model, tmp_path):
-    """As earlier versions wrote it."""
+    """Earlier versions wrote models without a backward direction."""
     G2p(model.graphones, model.model).save(tmp_path / "g2p.npz")
     loaded = G2p.load(tmp_path / "g2p.npz")
     assert loaded.backward is None
@@ -114,18 +115,20 @@ def test_a_model_of_one_direction_is_read(model, tmp_path):
     }
 
 
-def test_the_guess_is_near_to_all_that_both_directions_say(model, monkeypatch):
-    ahead = [
+def test_the_guess_is_the_consensus_of_both_directions(model, monkeypatch):
+    forward_guesses = [
         Guess(("A", "B", "C"), 0.4),
         Guess(("X", "Y", "C"), 0.35),
         Guess(("X", "B", "C"), 0.25),
     ]
-    behind = [Guess(("C", "B", "X"), 0.5), Guess(("C",), 0.5)]
-    both = G2p(model.graphones, model.model, G2p(model.graphones, model.model))
-    monkeypatch.setattr(both, "n_best", lambda words, count: {"BIT": list(ahead)})
-    monkeypatch.setattr(both.backward, "n_best", lambda words, count: dict.fromkeys(words, behind))
+    backward_guesses = [Guess(("C", "B", "X"), 0.5), Guess(("C",), 0.5)]
+    g2p_both = G2p(model.graphones, model.model, G2p(model.graphones, model.model))
+    monkeypatch.setattr(g2p_both, "n_best", lambda words, count: {"BIT": list(forward_guesses)})
+    monkeypatch.setattr(
+        g2p_both.backward, "n_best", lambda words, count: dict.fromkeys(words, backward_guesses)
+    )
     # One phone away from the two likeliest of the first direction, and the best of the second.
-    assert both.guess(["BIT"]) == {"BIT": Guess(("X", "B", "C"), (0.25 + 0.5) / 2)}
+    assert g2p_both.guess(["BIT"]) == {"BIT": Guess(("X", "B", "C"), (0.25 + 0.5) / 2)}
 
 
 def test_damaged_files_are_named(model, tmp_path):
@@ -139,7 +142,7 @@ def test_damaged_files_are_named(model, tmp_path):
         G2p.load(path)
 
 
-def test_nothing_to_learn_from():
+def test_training_on_no_usable_words_is_an_error():
     lexicon = Lexicon()
     lexicon.add("<UNK>", ("SPN",))
     lexicon.add("WWW", tuple("ABCDEFGHIJ"))
@@ -168,8 +171,8 @@ def test_words_with_vowel_signs_are_spelled_and_guessed():
     assert spellable("किताब")
     assert not spellable("ि")
     assert not spellable("कि2")
-    found = G2p.train(lexicon, exclude=("किब", "तान")).guess(["किब", "तान"])
-    assert {word: guess.phones for word, guess in found.items()} == {
+    guesses = G2p.train(lexicon, exclude=("किब", "तान")).guess(["किब", "तान"])
+    assert {word: guess.phones for word, guess in guesses.items()} == {
         "किब": ("K", "I", "B"),
         "तान": ("T", "A", "N"),
     }
@@ -179,12 +182,12 @@ def paths(spelling, phones):
     """Every way to cut a pair into graphones."""
     if not spelling:
         return [] if phones else [[]]
-    found = []
+    segmentations = []
     for n, m in ((1, 0), (1, 1), (1, 2), (2, 1)):
         if n <= len(spelling) and m <= len(phones):
             head = (spelling[:n], tuple(phones[:m]))
-            found += [[head, *rest] for rest in paths(spelling[n:], phones[m:])]
-    return found
+            segmentations += [[head, *tail] for tail in paths(spelling[n:], phones[m:])]
+    return segmentations
 
 
 def numbered(aligner):
@@ -211,8 +214,8 @@ def test_thousands_of_letters_and_phones():
     aligner = Aligner(pairs)
     aligner.train(pairs, iterations=2)
     assert len(aligner.weights) < 30 * len(letters)
-    (found,) = aligner.align(pairs[-1:])
-    graphones = [aligner.graphone(i) for i in found]
+    (graphone_ids,) = aligner.align(pairs[-1:])
+    graphones = [aligner.graphone(i) for i in graphone_ids]
     assert "".join(spelling for spelling, _ in graphones) == pairs[-1][0]
     assert tuple(phone for _, phones in graphones for phone in phones) == pairs[-1][1]
 
@@ -222,9 +225,9 @@ PAIRS = [("abba", ("X", "Y", "X")), ("b", ("Y",)), ("ab", ("X",)), ("ab", ("X", 
 
 @pytest.fixture
 def aligner():
-    found = Aligner(PAIRS)
-    found.weights = np.random.default_rng(0).random(len(found.weights))
-    return found
+    aligner = Aligner(PAIRS)
+    aligner.weights = np.random.default_rng(0).random(len(aligner.weights))
+    return aligner
 
 
 def test_one_pass_equals_enumeration(aligner):
@@ -246,14 +249,14 @@ def test_one_pass_equals_enumeration(aligner):
 
 def test_alignment_equals_enumeration(aligner):
     ids = numbered(aligner)
-    for (spelling, phones), found in zip(PAIRS, aligner.align(PAIRS), strict=True):
+    for (spelling, phones), graphone_ids in zip(PAIRS, aligner.align(PAIRS), strict=True):
         best = max(
             paths(spelling, phones), key=lambda w: np.prod([aligner.weights[ids[g]] for g in w])
         )
-        assert [aligner.graphone(i) for i in found] == best
+        assert [aligner.graphone(i) for i in graphone_ids] == best
 
 
-def test_what_cannot_be_aligned_counts_for_nothing():
+def test_pairs_that_cannot_be_aligned_are_ignored():
     impossible = [("a", ("X", "X", "X")), ("b", ()), ("", ("X",))]
     aligner = Aligner([*impossible, ("a", ("X",))])
     aligner.train([*impossible, ("a", ("X",))], iterations=2)

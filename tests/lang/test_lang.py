@@ -45,7 +45,7 @@ def test_disambiguated_entries(lang):
     ]
 
 
-def test_saved_and_loaded(lang, tmp_path):
+def test_save_and_load_round_trip(lang, tmp_path):
     lang.save(tmp_path / "lang")
     assert Lang.load(tmp_path / "lang") == lang
     assert sorted(p.name for p in (tmp_path / "lang").iterdir()) == [
@@ -67,7 +67,7 @@ def test_stress_survives(tmp_path):
     assert Lang.load(tmp_path).lexicon["A"] == [("AH0",)]
 
 
-def test_parts_that_do_not_belong_together(lang, tmp_path):
+def test_files_that_do_not_belong_together_are_an_error(lang, tmp_path):
     lang.save(tmp_path)
     with open(tmp_path / "lexicon.txt", "a") as file:
         file.write("NEW Z\n")

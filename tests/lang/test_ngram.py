@@ -38,14 +38,15 @@ def model():
 
 def entries(model):
     """The model as {n-gram: (log10 probability, back-off)}."""
-    found, below = {}, [()]
+    table, histories = {}, [()]
     for level in model.levels:
-        here = [
-            (*below[c], model.vocabulary[w]) for c, w in zip(level.context, level.word, strict=True)
+        ngrams = [
+            (*histories[c], model.vocabulary[w])
+            for c, w in zip(level.context, level.word, strict=True)
         ]
-        found.update(zip(here, zip(level.logprob, level.backoff, strict=True), strict=True))
-        below = here
-    return found
+        table.update(zip(ngrams, zip(level.logprob, level.backoff, strict=True), strict=True))
+        histories = ngrams
+    return table
 
 
 def by_definition(table, word, history):
@@ -58,7 +59,7 @@ def by_definition(table, word, history):
 
 
 @pytest.mark.parametrize("sentence", [[], ["A"], ["A", "B", "A", "C"], ["C", "C", "Q", "B", "A"]])
-def test_sentences_score_as_defined(model, sentence):
+def test_sentence_scores_equal_the_definition(model, sentence):
     table = entries(model)
     words = ["<s>", *(w if w in VOCABULARY else "<UNK>" for w in sentence), "</s>"]
     expected = sum(
@@ -68,14 +69,14 @@ def test_sentences_score_as_defined(model, sentence):
     assert model.logprob(sentence) == pytest.approx(expected, abs=1e-10)
 
 
-def test_running_text_scores_as_its_sentences(model):
+def test_token_logprobs_sum_to_the_scores_of_the_sentences(model):
     sentences = [["A", "B"], [], ["C", "Q", "A"]]
     tokens = [i for s in sentences for i in model.word_ids(["<s>", *s, "</s>"])]
-    found = model.token_logprobs(np.array(tokens))
-    assert found[found > LOG_ZERO].sum() == pytest.approx(sum(map(model.logprob, sentences)))
+    logprobs = model.token_logprobs(np.array(tokens))
+    assert logprobs[logprobs > LOG_ZERO].sum() == pytest.approx(sum(map(model.logprob, sentences)))
 
 
-def test_stepping_equals_scoring(model):
+def test_scores_word_by_word_equal_the_score_of_the_sentence(model):
     state = model.start(2)
     total = np.zeros(2)
     for pair in (["A", "C"], ["B", "A"], ["</s>", "</s>"]):
@@ -110,8 +111,8 @@ def test_a_highest_level_without_ngrams_and_weights_is_dropped(model):
 
 @settings(max_examples=100, deadline=None)
 @given(order=st.integers(1, 4), seed=st.integers(0, 10**6), dropped=st.sets(st.integers(0, 3)))
-def test_a_restricted_model_scores_as_the_whole_one(order, seed, dropped):
-    """Whatever the words that are left, even where no n-gram of the highest order is."""
+def test_a_restricted_model_scores_like_the_full_one(order, seed, dropped):
+    """Any words may remain, even if no n-gram of the highest order does."""
     rng = np.random.default_rng(seed)
     vocabulary = sorted(["<s>", "</s>", "<UNK>", *"ABCD"])
     levels, below = [], 1
@@ -130,7 +131,7 @@ def test_a_restricted_model_scores_as_the_whole_one(order, seed, dropped):
         assert small.logprob(sentence) == pytest.approx(whole.logprob(sentence), abs=1e-12)
 
 
-def test_hand_computed_bigram():
+def test_bigram_probabilities_equal_values_computed_by_hand():
     model, discounts = estimate([["A", "B"], ["A", "C"]], {"A", "B", "C"}, order=2)
     assert [d.rule for d in discounts] == ["absolute", "absolute"]
     # left neighbours: A 1, B 1, C 1, </s> 2; n1 = 3, n2 = 1: D = 3/5; 0.48 shared by 5 symbols
@@ -143,15 +144,15 @@ def test_hand_computed_bigram():
         ("<UNK>",): {"A": 0.176},
     }
     for history, probabilities in expected.items():
-        found = model.distribution(history)
+        distribution = model.distribution(history)
         for word, probability in probabilities.items():
-            assert found[model.ids[word]] == pytest.approx(probability, abs=1e-12)
+            assert distribution[model.ids[word]] == pytest.approx(probability, abs=1e-12)
 
 
-def test_three_discounts():
-    found = discount(np.array([0, 0, 1, 1, 1, 1, 2, 2, 3, 4, 9]))
-    assert found.rule == "modified"
-    assert found.values == pytest.approx((0.5, 1.25, 1.0))  # Y = 4 / 8
+def test_modified_kneser_ney_has_three_discounts():
+    discounts = discount(np.array([0, 0, 1, 1, 1, 1, 2, 2, 3, 4, 9]))
+    assert discounts.rule == "modified"
+    assert discounts.values == pytest.approx((0.5, 1.25, 1.0))  # Y = 4 / 8
 
 
 @pytest.mark.parametrize(
@@ -164,21 +165,21 @@ def test_three_discounts():
         ([], "fixed", (0.5, 1.0, 1.5)),
     ],
 )
-def test_fallbacks(counts, rule, values):
-    found = discount(np.array(counts))
-    assert found.rule == rule
-    assert found.values == pytest.approx(values)
+def test_discounts_fall_back_where_counts_of_counts_are_missing(counts, rule, values):
+    discounts = discount(np.array(counts))
+    assert discounts.rule == rule
+    assert discounts.values == pytest.approx(values)
 
 
 class Reference:
-    """Interpolated modified Kneser-Ney by the book, with dictionaries."""
+    """Interpolated modified Kneser-Ney by its definition, with dictionaries."""
 
     def __init__(self, sentences, vocabulary, order, min_counts):
         self.symbols = sorted({*vocabulary, "</s>", "<UNK>"})
         self.raw = [Counter() for _ in range(order)]
         for sentence in sentences:
-            known = [word if word in vocabulary else "<UNK>" for word in sentence]
-            tokens = ["<s>", *known, "</s>"]
+            mapped = [word if word in vocabulary else "<UNK>" for word in sentence]
+            tokens = ["<s>", *mapped, "</s>"]
             for k, i in itertools.product(range(1, order + 1), range(len(tokens))):
                 if i + k <= len(tokens):
                     self.raw[k - 1][tuple(tokens[i : i + k])] += 1
@@ -189,8 +190,10 @@ class Reference:
             if k == len(self.raw) - 1:
                 adjusted = dict(counts)
             else:
-                left = Counter(ngram[1:] for ngram in self.raw[k + 1])
-                adjusted = {g: n if g[0] == "<s>" else left[g] for g, n in counts.items()}
+                num_left_contexts = Counter(ngram[1:] for ngram in self.raw[k + 1])
+                adjusted = {
+                    g: n if g[0] == "<s>" else num_left_contexts[g] for g, n in counts.items()
+                }
             adjusted.pop(("<s>",), None)
             self.adjusted.append(adjusted)
         self.discounts = [discount(np.array(list(a.values()))).values for a in self.adjusted]
@@ -199,17 +202,17 @@ class Reference:
         history = tuple(history)[-(len(self.raw) - 1) :] if len(self.raw) > 1 else ()
         lower = self.probability(word, history[1:]) if history else 1 / len(self.symbols)
         k = len(history)
-        seen = {g: n for g, n in self.adjusted[k].items() if g[:-1] == history}
-        total = sum(seen.values())
+        continuations = {g: n for g, n in self.adjusted[k].items() if g[:-1] == history}
+        total = sum(continuations.values())
         if not total:
             return lower
-        left = {
+        discounted = {
             g: n - (0, *self.discounts[k])[min(n, 3)]
-            for g, n in seen.items()
+            for g, n in continuations.items()
             if k == 0 or self.raw[k][g] >= self.min_counts[k]
         }
-        gamma = 1 - sum(left.values()) / total
-        return left.get((*history, word), 0.0) / total + gamma * lower
+        gamma = 1 - sum(discounted.values()) / total
+        return discounted.get((*history, word), 0.0) / total + gamma * lower
 
 
 sentences = st.lists(
@@ -225,23 +228,25 @@ sentences = st.lists(
     history=st.lists(st.sampled_from(["A", "B", "C", "D", "E", "<UNK>"]), max_size=7),
     begin=st.booleans(),
 )
-def test_equals_the_reference_and_sums_to_one(sentences, order, min_counts, history, begin):
+def test_estimate_equals_the_reference_and_sums_to_one(
+    sentences, order, min_counts, history, begin
+):
     vocabulary = {"A", "B", "C", "D", "E"}  # E: never seen
     model, _ = estimate(sentences, vocabulary, order, min_counts)
     reference = Reference(sentences, vocabulary, order, min_counts)
     histories = [tuple(history)] + [tuple(s[:n]) for s in sentences[:2] for n in range(len(s))]
     for words in histories:
-        known = [word if word in vocabulary else "<UNK>" for word in words]
-        context = ["<s>", *known] if begin else known
-        found = model.distribution(context)
-        assert found.sum() == pytest.approx(1, abs=1e-9)
-        assert found[model.ids["<s>"]] == 0
+        mapped = [word if word in vocabulary else "<UNK>" for word in words]
+        context = ["<s>", *mapped] if begin else mapped
+        distribution = model.distribution(context)
+        assert distribution.sum() == pytest.approx(1, abs=1e-9)
+        assert distribution[model.ids["<s>"]] == 0
         for word in reference.symbols:
             expected = reference.probability(word, context)
-            assert found[model.ids[word]] == pytest.approx(expected, abs=1e-10)
+            assert distribution[model.ids[word]] == pytest.approx(expected, abs=1e-10)
 
 
-def test_tiny_and_odd_corpora():
+def test_tiny_corpora_give_proper_distributions():
     for corpus in ([["A"]], [[]], [["A"] * 50], [["X"]]):
         model, _ = estimate(corpus, {"A"}, order=3)
         assert model.distribution(["<s>"]).sum() == pytest.approx(1)
@@ -251,12 +256,12 @@ def test_tiny_and_odd_corpora():
 
 def test_result_does_not_depend_on_the_order_of_sentences():
     corpus = [["B", "A"], ["A", "C", "A"], ["C"]]
-    first, _ = estimate(corpus, {"A", "B", "C"}, order=3)
-    second, _ = estimate(corpus[::-1], {"C", "B", "A"}, order=3)
-    for one, two in zip(first.levels, second.levels, strict=True):
-        np.testing.assert_array_equal(one.logprob, two.logprob)
-        np.testing.assert_array_equal(one.backoff, two.backoff)
-        np.testing.assert_array_equal(one.word, two.word)
+    model, _ = estimate(corpus, {"A", "B", "C"}, order=3)
+    reordered, _ = estimate(corpus[::-1], {"C", "B", "A"}, order=3)
+    for level, reordered_level in zip(model.levels, reordered.levels, strict=True):
+        np.testing.assert_array_equal(level.logprob, reordered_level.logprob)
+        np.testing.assert_array_equal(level.backoff, reordered_level.backoff)
+        np.testing.assert_array_equal(level.word, reordered_level.word)
 
 
 MIXED_VOCABULARY = {"A", "B", "C", "D"}
@@ -281,37 +286,39 @@ def test_listed_ngrams_have_the_weighted_sum_and_histories_sum_to_one(parts, sha
     models = [estimate(text, MIXED_VOCABULARY, order)[0] for text, order in parts]
     weights = np.array(shares[: len(models)]) / sum(shares[: len(models)])
     mixed = interpolate(models, weights)
-    found = set()
+    ngrams = set()
     for *context, word in listed(mixed):
-        found.add((*context, word))
+        ngrams.add((*context, word))
         expected = sum(
             weight * model.distribution(context)[model.ids[word]]
             for model, weight in zip(models, weights, strict=True)
         )
-        here = mixed.distribution(context)
-        assert here[mixed.ids[word]] == pytest.approx(expected, abs=1e-12)
-        assert here.sum() == pytest.approx(1, abs=1e-9)
-    assert found == {tuple(ngram) for model in models for ngram in listed(model)}
+        distribution = mixed.distribution(context)
+        assert distribution[mixed.ids[word]] == pytest.approx(expected, abs=1e-12)
+        assert distribution.sum() == pytest.approx(1, abs=1e-9)
+    assert ngrams == {tuple(ngram) for model in models for ngram in listed(model)}
     assert mixed.distribution(history).sum() == pytest.approx(1, abs=1e-9)
 
 
-def test_one_model_is_itself():
+def test_interpolating_one_model_returns_its_probabilities():
     model = estimate([["A", "B"], ["A", "C", "A"]], MIXED_VOCABULARY, 3, (1, 1, 2))[0]
-    same = interpolate([model], [1.0])
-    for mine, other in zip(model.levels, same.levels, strict=True):
-        np.testing.assert_array_equal(mine.context, other.context)
-        np.testing.assert_allclose(mine.logprob, other.logprob, atol=1e-12)
-        np.testing.assert_allclose(mine.backoff, other.backoff, atol=1e-12)
+    mixed = interpolate([model], [1.0])
+    for level, mixed_level in zip(model.levels, mixed.levels, strict=True):
+        np.testing.assert_array_equal(level.context, mixed_level.context)
+        np.testing.assert_allclose(level.logprob, mixed_level.logprob, atol=1e-12)
+        np.testing.assert_allclose(level.backoff, mixed_level.backoff, atol=1e-12)
 
 
-def test_words_that_a_model_lacks_are_impossible_there():
-    one = estimate([["A", "B"], ["B"]], {"A", "B"}, 2)[0]
-    other = estimate([["A", "Z", "C"], ["Z"]], {"C", "Z", "A"}, 3)[0]
-    mixed = interpolate([one, other], [0.25, 0.75])
+def test_interpolated_models_may_differ_in_vocabulary():
+    bigrams = estimate([["A", "B"], ["B"]], {"A", "B"}, 2)[0]
+    trigrams = estimate([["A", "Z", "C"], ["Z"]], {"C", "Z", "A"}, 3)[0]
+    mixed = interpolate([bigrams, trigrams], [0.25, 0.75])
     assert mixed.vocabulary == ("</s>", "<UNK>", "<s>", "A", "B", "C", "Z")
-    first = mixed.distribution([])
-    assert first[mixed.ids["B"]] == pytest.approx(0.25 * one.distribution([])[one.ids["B"]])
-    expected = 0.75 * other.distribution(["A"])[other.ids["Z"]]
+    unigram_distribution = mixed.distribution([])
+    assert unigram_distribution[mixed.ids["B"]] == pytest.approx(
+        0.25 * bigrams.distribution([])[bigrams.ids["B"]]
+    )
+    expected = 0.75 * trigrams.distribution(["A"])[trigrams.ids["Z"]]
     assert mixed.distribution(["A"])[mixed.ids["Z"]] == pytest.approx(expected)
     for history in ([], ["<s>"], ["A"], ["A", "Z"], ["<s>", "A"], ["Z"]):
         assert mixed.distribution(history).sum() == pytest.approx(1, abs=1e-9)
@@ -320,7 +327,7 @@ def test_words_that_a_model_lacks_are_impossible_there():
 @pytest.mark.parametrize("weights", [[0.5], [0.5, 0.6], [-0.5, 1.5], [float("nan"), 0.5]])
 def test_weights_must_be_shares(weights):
     model = estimate([["A"]], {"A"}, 2)[0]
-    with pytest.raises(NgramError, match="interpolation of 2 models"):
+    with pytest.raises(NgramError, match="2 models cannot be interpolated"):
         interpolate([model, model], weights)
 
 
@@ -380,7 +387,7 @@ def names(model, level):
 
 
 def without(model, row):
-    """The model without the n-gram `row` of its highest order, back-off weights computed anew."""
+    """Remove the n-gram `row` of the highest order; recompute the back-off weights."""
     *below, last = model.levels
     keep = np.arange(len(last.word)) != row
     level = Level(last.context[keep], last.word[keep], last.logprob[keep], last.backoff[keep])
@@ -413,22 +420,22 @@ def test_losses_are_relative_entropies(text, order, min_counts):
 @settings(max_examples=40, deadline=None)
 @given(
     text=texts,
-    other=texts,
+    mixed_text=texts,
     order=st.integers(1, 4),
     threshold=st.sampled_from([1e-6, 1e-3, 1e-2, 0.1, 0.99]),
 )
-def test_what_is_pruned_and_what_stays(text, other, order, threshold):
+def test_pruning_removes_ngrams_by_their_relative_entropy(text, mixed_text, order, threshold):
     model = interpolate(
-        [estimate(t, PRUNED_VOCABULARY, order)[0] for t in (text, other)], [0.6, 0.4]
+        [estimate(t, PRUNED_VOCABULARY, order)[0] for t in (text, mixed_text)], [0.6, 0.4]
     )
     pruned = prune_by_entropy(model, threshold)
     assert pruned.vocabulary == model.vocabulary
-    kept = [set(names(pruned, level)) for level in range(pruned.order)] + [set()] * order
+    remaining = [set(names(pruned, level)) for level in range(pruned.order)] + [set()] * order
     for k in range(1, model.order):
         present = BackoffModel(model.vocabulary, model.levels[: k + 1])
         for name, loss in zip(names(model, k), removal_losses(present), strict=True):
-            context = any(longer[:-1] == name for longer in kept[k + 1])
-            assert (name in kept[k]) == (context or np.expm1(loss) >= threshold)
+            context = any(longer[:-1] == name for longer in remaining[k + 1])
+            assert (name in remaining[k]) == (context or np.expm1(loss) >= threshold)
     table = {
         name: logprob
         for k in range(model.order)
@@ -440,12 +447,12 @@ def test_what_is_pruned_and_what_stays(text, other, order, threshold):
             assert pruned.distribution(name).sum() == pytest.approx(1, abs=1e-9)
 
 
-def test_no_threshold_keeps_the_model():
+def test_pruning_with_threshold_zero_returns_the_model():
     model = estimate([["A", "B"], ["B", "A", "C"]], PRUNED_VOCABULARY, 3)[0]
     assert prune_by_entropy(model, 0.0) is model
 
 
-def test_everything_but_the_words_can_go():
+def test_pruning_with_a_high_threshold_leaves_unigrams():
     model = estimate([["A", "B"], ["B", "A", "C"]], PRUNED_VOCABULARY, 3)[0]
     bare = prune_by_entropy(model, 1e9)
     assert bare.order == 1
@@ -458,29 +465,29 @@ def bigrams():
     return estimate([["A", "B"], ["A"], ["B", "C"]], {"A", "B"}, order=2)[0]
 
 
-def test_counts_and_values(bigrams):
+def test_perplexity_figures_equal_the_definition(bigrams):
     sentences = [["A", "Q"], ["B"]]
-    found = perplexity(bigrams, sentences)
-    assert (found.sentences, found.words, found.oov) == (2, 3, 1)
-    assert found.oov_rate == pytest.approx(1 / 3)
+    figures = perplexity(bigrams, sentences)
+    assert (figures.sentences, figures.words, figures.oov) == (2, 3, 1)
+    assert figures.oov_rate == pytest.approx(1 / 3)
     total = sum(map(bigrams.logprob, sentences))
-    assert found.ppl == pytest.approx(10 ** (-total / 5))
+    assert figures.ppl == pytest.approx(10 ** (-total / 5))
     unknown = math.log10(bigrams.distribution(["<s>", "A"])[bigrams.ids["<UNK>"]])
-    assert found.ppl_known == pytest.approx(10 ** (-(total - unknown) / 4))
-    assert found.ppl_charged == pytest.approx(10 ** (-(total - unknown - 7) / 5))
+    assert figures.ppl_known == pytest.approx(10 ** (-(total - unknown) / 4))
+    assert figures.ppl_charged == pytest.approx(10 ** (-(total - unknown - 7) / 5))
 
 
-def test_a_model_without_unknown_words_is_infinitely_surprised(bigrams):
-    plain = bigrams.restrict({"A", "B"})
-    plain.ids.pop("<UNK>")
-    found = perplexity(plain, [["Q", "A"]])
-    assert math.isinf(found.ppl)
-    assert found.ppl_charged == pytest.approx(10 ** ((7 + 2 * math.log10(found.ppl_known)) / 3))
-    assert math.isfinite(found.ppl_known)
-    assert perplexity(plain, [["A"]]).ppl == pytest.approx(perplexity(plain, [["A"]]).ppl_known)
+def test_perplexity_is_infinite_for_unknown_words_without_unk(bigrams):
+    closed = bigrams.restrict({"A", "B"})
+    closed.ids.pop("<UNK>")
+    figures = perplexity(closed, [["Q", "A"]])
+    assert math.isinf(figures.ppl)
+    assert figures.ppl_charged == pytest.approx(10 ** ((7 + 2 * math.log10(figures.ppl_known)) / 3))
+    assert math.isfinite(figures.ppl_known)
+    assert perplexity(closed, [["A"]]).ppl == pytest.approx(perplexity(closed, [["A"]]).ppl_known)
 
 
-def test_no_text(bigrams):
-    found = perplexity(bigrams, [])
-    assert found.oov_rate == 0
-    assert math.isnan(found.ppl)
+def test_perplexity_of_no_text_is_nan(bigrams):
+    figures = perplexity(bigrams, [])
+    assert figures.oov_rate == 0
+    assert math.isnan(figures.ppl)

@@ -13,15 +13,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.align.inputs import Recording
-from toolkit.corpus.text import is_tag, tags_in
+from toolkit.corpus.text import is_event_tag, tags_in
 from toolkit.kaldi.dict_lang import read_dict
 from toolkit.lang.arpa import ArpaError, read_arpa
 from toolkit.lang.config import LangConfig, NgramConfig, Rules, UnitsConfig
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lang import Lang
 from toolkit.lang.language import choose_policy
-from toolkit.lang.lexicon import Lexicon, spell
-from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.lexicon import Lexicon, grapheme_pronunciation
+from toolkit.lang.lm import lm_word_counts, prepare_lm
 from toolkit.lang.policy import (
     AS_GIVEN,
     QUOTES,
@@ -37,8 +37,14 @@ from toolkit.lang.policy import (
     split_clitics,
     text_rules,
 )
-from toolkit.lang.prepare import prepare_lang
-from toolkit.lang.text import TextError, check_sentences, count_words, read_sentences, text_files
+from toolkit.lang.prepare import (
+    TextError,
+    check_sentences,
+    count_words,
+    prepare_lang,
+    read_sentences,
+    text_files,
+)
 from toolkit.lang.units import load_units, make_units
 from toolkit.score.normalise import ScoringFilter
 from toolkit.storage.lines import read_lines
@@ -50,7 +56,7 @@ ODD = "dr.  saN\t97.4 / i.e. (left Straße’s m' ａ\u00a0b ½ 100%"
 """Words that any other rules would change, one with a no-break space in it."""
 
 
-def test_as_given_words_are_what_stands_between_white_space():
+def test_as_given_words_are_separated_by_white_space():
     words = ["dr.", "saN", "97.4", "/", "i.e.", "(left", "Straße’s", "m'", "ａ\u00a0b", "½", "100%"]
     assert GIVEN.words(ODD) == words
     assert GIVEN.transcript(ODD) == GIVEN.unit_text(ODD) == " ".join(words)
@@ -58,7 +64,7 @@ def test_as_given_words_are_what_stands_between_white_space():
 
 
 @given(st.text(max_size=40).filter(lambda text: not set(text) & set("[]<>{}!")))
-def test_as_given_joins_to_the_same_bytes(text):
+def test_as_given_transcripts_keep_their_bytes(text):
     words = GIVEN.words(text)
     assert (
         b" ".join(word.encode("utf-8", "surrogatepass") for word in words).split(b" ")
@@ -70,7 +76,7 @@ def test_as_given_joins_to_the_same_bytes(text):
 
 @pytest.mark.parametrize("id", ["english-upper-2", "letters-upper-1"])
 @given(text=st.text(alphabet="aBé'-. ,“’ü漢&\u0301", max_size=40))
-def test_the_other_rules_are_what_they_were(id, text):
+def test_a_policy_applies_the_rules_of_its_id(id, text):
     policy, rules = TextPolicy(id), text_rules(id)
     assert policy.words(text) == rules.words(text)
     assert policy.transcript(text) == rules.transcript(text.upper())
@@ -87,8 +93,8 @@ MORE_TAGS = "<unk>", "%hesitation", "[phone_ring/]", "(door slams)", "<laughter,
 
 @pytest.mark.parametrize("tag", [*TAGS, *MORE_TAGS])
 @pytest.mark.parametrize("policy", [ENGLISH, LETTERS], ids=["english", "letters"])
-def test_tags_are_left_out(tag, policy):
-    assert is_tag(tag)
+def test_tags_are_removed(tag, policy):
+    assert is_event_tag(tag)
     text = f"go {tag} home {tag}"
     assert policy.words(text) == policy.transcript(text).split() == ["GO", "HOME"]
     assert policy.found_tags(text) == [tag]
@@ -102,11 +108,11 @@ def test_tags_are_left_out(tag, policy):
 @pytest.mark.parametrize(
     "text", ["a < b and c > d", "colo(u)r", "he said (and so on)", "[un]real", "f(x)", "%PERCENT"]
 )
-def test_other_brackets_are_no_tags(text):
+def test_other_brackets_are_not_tags(text):
     assert [match.group() for match in tags_in(text)] == []
 
 
-def test_what_becomes_of_tags_is_a_setting():
+def test_tags_are_kept_dropped_or_noise_by_setting():
     text = "go [laughter] (he said) home"
     assert replace(ENGLISH, tags="keep").words(text) == ["GO", "LAUGHTER", "HE", "SAID", "HOME"]
     assert replace(ENGLISH, tags="drop").words(text) == ["GO", "HOME"]
@@ -117,7 +123,7 @@ def test_what_becomes_of_tags_is_a_setting():
         LangConfig(tags="burn")
 
 
-def test_as_given_tags_stay_that_the_lexicon_has():
+def test_as_given_keeps_tags_that_the_lexicon_has():
     policy = GIVEN.with_lexicon({"{LG}", "[laughter]", "!SIL"})
     text = "go {LG} [laughter] [noise] <a b> !SIL (cough) a[noise]b"
     assert policy.words(text) == ["go", "{LG}", "[laughter]", "(cough)", "a[noise]b"]
@@ -131,12 +137,12 @@ def test_words_with_digits_are_unknown_as_a_whole():
     assert ENGLISH.words("In the 1990s, MP3s: 5th 4x4!", counts) == ["IN", "THE", *4 * ["<UNK>"]]
     assert dict(counts.unknown) == {"1990S": 1, "MP3S": 1, "5TH": 1, "4X4": 1}
     assert LETTERS.words("5-jährig") == ["<UNK>", "JÄHRIG"]
-    known = ENGLISH.with_lexicon({"MP3", "4X4"})
-    assert known.words("An mp3 (4x4)") == ["AN", "MP3", "4X4"]
+    policy = ENGLISH.with_lexicon({"MP3", "4X4"})
+    assert policy.words("An mp3 (4x4)") == ["AN", "MP3", "4X4"]
     assert ENGLISH.transcript("the 1990s") == "THE 1990S"
 
 
-def test_foreign_letters_are_transliterated_in_english_alone():
+def test_foreign_letters_are_transliterated_only_in_english():
     text = "Cæsar manœuvre Søren Straße Þór Đorđe Łódź"
     counts = TextCounts()
     english = ["CAESAR", "MANOEUVRE", "SOREN", "STRASSE", "THOR", "DORDE", "LODZ"]
@@ -156,7 +162,7 @@ def test_marks_of_language_model_text(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     (tmp_path / "text").write_text("<s> GO HOME </s>\n<s> GO <unk> 1990s </s>\nCæsar [noise]\n")
     config, words = NgramConfig(text=tmp_path / "text", order=2), {"GO", "HOME", "CAESAR"}
-    assert word_weights(config) == {"GO": 2, "HOME": 1, "CAESAR": 1}
+    assert lm_word_counts(config) == {"GO": 2, "HOME": 1, "CAESAR": 1}
     prepare_lm(config, {}, words, tmp_path / "lm")
     model = read_arpa(tmp_path / "lm/lm.arpa")
     assert set(model.vocabulary) == {"<s>", "</s>", "<UNK>", *words}
@@ -175,7 +181,7 @@ def arpa(path, words):
     return NgramConfig(arpa=path / "lm.arpa")
 
 
-def test_an_arpa_model_that_lacks_words_is_told(tmp_path, caplog):
+def test_an_arpa_model_that_lacks_words_is_a_warning(tmp_path, caplog):
     config = arpa(tmp_path / "one", {"go", "home", "AT"})
     prepare_lm(config, {}, {"GO", "HOME", "AT", "NIGHT"}, tmp_path / "two")
     (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
@@ -276,7 +282,7 @@ def test_clitics_are_split_alike_everywhere(tmp_path, caplog):
     assert Recording("u", None, text, "s").spoken(lang.policy) == (words, "")
     (tmp_path / "text").write_text(f"{text}\n")
     lm = NgramConfig(text=tmp_path / "text", order=2)
-    assert word_weights(lm, lang.policy) == dict.fromkeys(words, 1)
+    assert lm_word_counts(lm, lang.policy) == dict.fromkeys(words, 1)
     prepare_lm(lm, {}, lang.vocabulary, tmp_path / "lm", policy=lang.policy)
     assert "\tM' APPELLE" in (tmp_path / "lm/lm.arpa").read_text()
     (line,) = [r.getMessage() for r in caplog.records if "language model text" in r.getMessage()]
@@ -323,12 +329,12 @@ def test_words_to_align_as_given():
         ("RAIN R\nTHE D\n", "the rain", True, "letters-upper-2"),
     ],
 )
-def test_the_policy_that_suits_transcripts_and_lexicon(lexicon, text, prepared, id, tmp_path):
+def test_choose_policy_suits_transcripts_and_lexicon(lexicon, text, prepared, id, tmp_path):
     (tmp_path / "lexicon").write_text(lexicon)
     words = read_dictionary(tmp_path / "lexicon", policy=GIVEN).lexicon
     policy, coverage, _ = choose_policy([text], words, prepared)
     assert policy.id == id
-    assert {found.words for found in coverage.values()} == {len(text.split())}
+    assert {counts.words for counts in coverage.values()} == {len(text.split())}
 
 
 @pytest.mark.parametrize(("opening", "closing"), ["()", "[]", "{}"])
@@ -373,17 +379,17 @@ def test_rules(text, words):
         ("the dogs' bone", "THE DOGS' BONE"),
     ],
 )
-def test_quotation_marks_are_no_part_of_words(text, words):
+def test_quotation_marks_are_removed(text, words):
     assert EnglishRules()(text) == words
     assert EnglishRules().transcript(text) == words
 
 
-def test_accents_of_their_own_do_not_hide_the_letter_before_an_apostrophe():
+def test_a_combining_accent_may_precede_an_apostrophe():
     assert EnglishRules()("the cafe\u0301's 'cafe\u0301'") == "THE CAFE'S CAFE"
 
 
 @pytest.mark.parametrize(
-    ("text", "without", "with_lexicon"),
+    ("text", "without_lexicon", "with_lexicon"),
     [
         ("he saw her' and so'", "HE SAW HER AND SO", "HE SAW HER AND SO"),
         ("'tis o' th' boys' goin'", "'TIS O' TH' BOYS' GOIN'", "'TIS O' TH BOYS GOIN"),
@@ -392,10 +398,10 @@ def test_accents_of_their_own_do_not_hide_the_letter_before_an_apostrophe():
         ("'em' 'her mr' don't", "'EM HER MISTER DON'T", "EM HER MISTER DON'T"),
     ],
 )
-def test_apostrophes_at_the_edges_of_words(text, without, with_lexicon):
+def test_apostrophes_at_the_edges_of_words(text, without_lexicon, with_lexicon):
     lexicon = {"'TIS", "O'", "DOGS'", "'N", "EM"}
     for rules, words in (
-        (EnglishLexiconRules(), without),
+        (EnglishLexiconRules(), without_lexicon),
         (EnglishLexiconRules(lexicon), with_lexicon),
     ):
         assert rules(text) == rules.transcript(text) == words
@@ -458,7 +464,7 @@ def test_other_characters_are_removed_and_counted():
 @example("0´A")
 @example("_'A")
 @given(st.text())
-def test_output_has_the_alphabet_alone_and_is_stable(text):
+def test_output_has_only_the_alphabet_and_is_stable(text):
     words = EnglishRules().words(text)
     assert all(word and set(word) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZ'") for word in words)
     again = EnglishRules()
@@ -485,7 +491,7 @@ def test_missing_text_is_named(tmp_path):
         text_files(tmp_path)
 
 
-def test_a_file_that_is_not_there_is_named_once(tmp_path):
+def test_a_missing_file_is_named_once(tmp_path):
     with pytest.raises(TextError) as caught:
         list(read_lines(tmp_path / "none.txt", TextError))
     assert str(caught.value) == f"{tmp_path / 'none.txt'}: no such file"
@@ -493,8 +499,8 @@ def test_a_file_that_is_not_there_is_named_once(tmp_path):
 
 def test_sentences_that_are_not_utf8_are_left_out(tmp_path, caplog):
     (tmp_path / "a.txt").write_bytes(b"good day\ncaf" + b"\xc3\nna\xc3\xafve\n")
-    found = list(read_sentences(tmp_path, EnglishRules()))
-    assert found == [["GOOD", "DAY"], ["NAIVE"]]
+    sentences = list(read_sentences(tmp_path, EnglishRules()))
+    assert sentences == [["GOOD", "DAY"], ["NAIVE"]]
     assert "1 of 3 lines are not UTF-8: " in caplog.text
     assert "iconv" not in caplog.text
 
@@ -573,8 +579,8 @@ def test_every_letter_of_unicode_stays_one_word_in_its_ordinary_form():
         assert rules.words(word) == [word]
         kind = unicodedata.decomposition(letter).split(" ")[0]
         if letter not in WHOLE_LETTERS and letter not in PHRASES and kind not in RAISED:
-            plain = unicodedata.normalize("NFKC", letter).strip()
-            assert word == (rules.words(plain) or [""])[0], letter
+            normalised = unicodedata.normalize("NFKC", letter).strip()
+            assert word == (rules.words(normalised) or [""])[0], letter
     assert not rules.removed
 
 
@@ -601,7 +607,7 @@ def test_ordinary_forms_of_letters(text, words):
 
 def test_a_middle_dot_stays_if_the_lexicon_has_the_word_with_it():
     assert LetterLexiconRules({"COL·LEGI"})("col·legi aŀlot") == "COL·LEGI AL LOT"
-    assert spell("COL·LEGI") == tuple("COLLEGI")
+    assert grapheme_pronunciation("COL·LEGI") == tuple("COLLEGI")
 
 
 def test_an_apostrophe_at_an_edge_stays_if_the_lexicon_has_it():
@@ -614,18 +620,19 @@ def test_an_apostrophe_at_an_edge_stays_if_the_lexicon_has_it():
 @given(text=st.text())
 def test_a_transcript_keeps_what_words_removes_and_no_more(id, text):
     rules = text_rules(id)
-    kept = rules.transcript(text)
+    transcript = rules.transcript(text)
     assert not rules.removed
-    assert text_rules(id).transcript(kept) == kept
-    if not (found := text_rules(id)).words(text) or not found.removed:
+    assert text_rules(id).transcript(transcript) == transcript
+    word_rules = text_rules(id)
+    if not word_rules.words(text) or not word_rules.removed:
         return
-    assert any(character in kept for character in found.removed)
+    assert any(character in transcript for character in word_rules.removed)
 
 
 @pytest.mark.parametrize("id", sorted(RULES))
 @given(text=st.text(st.characters(categories=["Lu", "Ll", "Po", "Pd", "Zs"], max_codepoint=0x24F)))
 @example(text="!SIL")
-def test_a_transcript_is_words_where_nothing_is_removed(id, text):
+def test_a_transcript_equals_its_words_if_nothing_is_removed(id, text):
     rules = text_rules(id)
     text = text.translate(dict.fromkeys(map(ord, "[]<>")))
     words = rules.words(text)
@@ -643,6 +650,6 @@ def test_tags_and_digits_stay_in_a_transcript():
 def test_unknown_rules():
     assert type(text_rules("english-upper-2")) is EnglishRules
     assert {*RULES, AS_GIVEN} == {*get_args(Rules)}
-    known = "'english-upper-2' and 'english-upper-3' and 'letters-upper-1'"
-    with pytest.raises(UnknownPolicyError, match=known):
+    known_ids = "'english-upper-2' and 'english-upper-3' and 'letters-upper-1'"
+    with pytest.raises(UnknownPolicyError, match=known_ids):
         text_rules("klingon-1")

@@ -13,7 +13,7 @@ from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang, LangError
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.policy import EnglishRules, LetterRules
-from toolkit.lang.prepare import possible_words, prepare_lang, read_words, source_dictionary
+from toolkit.lang.prepare import prepare_lang, read_words, source_dictionary, words_stable_under
 
 LEXICON = "bat B AE T\ntab T AE B\ncat K AE T\nact AE K T\ntact T AE K T\nat AE T\n"
 TEXTS = {
@@ -36,7 +36,7 @@ def rows(path):
     return [line.split("\t") for line in path.read_text().splitlines()]
 
 
-def test_phones_may_depend_on_their_place(config, tmp_path):
+def test_phones_may_depend_on_their_position_in_the_word(config, tmp_path):
     prepare_lang(config(position_dependent=True), TEXTS, None, tmp_path / "lang")
     lang = Lang.load(tmp_path / "lang")
     assert lang.position_dependent
@@ -46,13 +46,13 @@ def test_phones_may_depend_on_their_place(config, tmp_path):
 
 @pytest.mark.parametrize("marked", [False, True])
 def test_probabilities_of_the_lexicon_are_used(config, tmp_path, marked):
-    made = config(position_dependent=marked)
+    lang_config = config(position_dependent=marked)
     weighted = LEXICON.replace("bat B", "bat 0.25 B").replace("tab T", "tab\t1\tT")
-    made.lexicon.write_text(weighted.replace("act AE", "act 0.5 0.2 1.5 0.5 AE"))
-    prepare_lang(made, TEXTS, {"ACT": 1}, tmp_path / "lang")
+    lang_config.lexicon.write_text(weighted.replace("act AE", "act 0.5 0.2 1.5 0.5 AE"))
+    prepare_lang(lang_config, TEXTS, {"ACT": 1}, tmp_path / "lang")
     lang = Lang.load(tmp_path / "lang")
     first = {word: lang.pronunciation_weights(word)[0] for word in lang.vocabulary}
-    assert {word: found.pronunciation for word, found in first.items()} == {
+    assert {word: weights.pronunciation for word, weights in first.items()} == {
         **{"ACT": 0.5, "BAT": 0.25, "CAB": 1.0, "TAB": 1.0}
     }
     assert (first["ACT"].silence_after, first["ACT"].silence_before) == (0.2, 1.5)
@@ -108,29 +108,29 @@ def test_language_model_words_are_guessed_on_request(config, tmp_path):
 
 
 def test_all_words_of_the_lexicon(config, tmp_path):
-    found = prepare_lang(config(words="lexicon"), TEXTS, {"AT": 9, "ZOO": 1}, tmp_path / "o")
-    known = ["ACT", "AT", "BAT", "CAB", "CAT", "TAB", "TACT"]
-    assert Lang.load(tmp_path / "o").vocabulary == known
-    assert (found["oov_percent_dev"], found["left_out"]) == (40.0, 1)
-    assert found["left_out_share"] == 0.1
+    headline = prepare_lang(config(words="lexicon"), TEXTS, {"AT": 9, "ZOO": 1}, tmp_path / "o")
+    vocabulary = ["ACT", "AT", "BAT", "CAB", "CAT", "TAB", "TACT"]
+    assert Lang.load(tmp_path / "o").vocabulary == vocabulary
+    assert (headline["oov_percent_dev"], headline["left_out"]) == (40.0, 1)
+    assert headline["left_out_share"] == 0.1
 
 
 def test_a_file_of_words(config, tmp_path):
     (tmp_path / "words.txt").write_text("tabac\ncat\n")
-    mine = config(words=tmp_path / "words.txt", vocabulary_size=0)
-    found = prepare_lang(mine, TEXTS, {"AT": 9}, tmp_path / "o")
+    lang_config = config(words=tmp_path / "words.txt", vocabulary_size=0)
+    headline = prepare_lang(lang_config, TEXTS, {"AT": 9}, tmp_path / "o")
     assert Lang.load(tmp_path / "o").vocabulary == ["BAT", "CAB", "CAT", "TAB", "TABAC"]
-    assert found["guessed"] == 2
-    assert found["left_out_share"] == 1.0
+    assert headline["guessed"] == 2
+    assert headline["left_out_share"] == 1.0
 
 
-def test_no_word_of_the_text_is_left_out_unless_it_must(config, tmp_path):
-    found = prepare_lang(config(), TEXTS, {"AT": 9, "ACT": 1}, tmp_path / "o")
-    assert "left_out" not in found
+def test_no_word_of_the_text_is_left_out_without_need(config, tmp_path):
+    headline = prepare_lang(config(), TEXTS, {"AT": 9, "ACT": 1}, tmp_path / "o")
+    assert "left_out" not in headline
     assert json.loads((tmp_path / "o/report.json").read_text())["left_out"] == 0
 
 
-def test_so_many_phones_that_trees_fill_the_memory_are_told_of(config, tmp_path, caplog):
+def test_a_warning_says_when_triphone_trees_need_much_memory(config, tmp_path, caplog):
     prepare_lang(config(), TEXTS, None, tmp_path / "few")
     assert "triphone tree" not in caplog.text
     words = [f"{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(450)]
@@ -140,7 +140,7 @@ def test_so_many_phones_that_trees_fill_the_memory_are_told_of(config, tmp_path,
     assert "452 phones: the table of a triphone tree takes 1.1 GB" in caplog.text
 
 
-def test_no_guess_needed_no_model(config, tmp_path):
+def test_no_g2p_model_is_trained_when_all_words_are_in_the_lexicon(config, tmp_path):
     texts = {"train": {"u1": "bat tab"}}
     prepare_lang(config(), texts, None, tmp_path / "o")
     assert Lang.load(tmp_path / "o").vocabulary == ["BAT", "TAB"]
@@ -153,19 +153,19 @@ def test_words_without_a_guess_become_unknown(config, tmp_path):
         prepare_lang(config(), texts, None, tmp_path / "o")
     with pytest.raises(LangError, match=r"from the 6 words of the lexicon: ZZ; see"):
         prepare_lang(config(), texts, None, tmp_path / "o")
-    found = prepare_lang(config(max_unknown=0.3), texts, None, tmp_path / "o")
-    assert found["oov_percent_train"] == 25.0
+    headline = prepare_lang(config(max_unknown=0.3), texts, None, tmp_path / "o")
+    assert headline["oov_percent_train"] == 25.0
     assert ["train", "ZZ", "1", "u2"] in rows(tmp_path / "o/oov.tsv")
     assert Lang.load(tmp_path / "o").word_id("ZZ") == Lang.load(tmp_path / "o").words["<UNK>"]
 
 
 def test_a_lexicon_that_teaches_no_spelling_leaves_words_unknown(config, tmp_path, caplog):
-    """More phones per letter than graphones have."""
+    """Its words have more phones per letter than a graphone can have."""
     (tmp_path / "lexicon.txt").write_text("ab zh ong 1 x y z\ncd m i e 4 x y\n", "utf-8")
-    found = prepare_lang(
+    headline = prepare_lang(
         config(max_unknown=0.5), {"train": {"u1": "ab cd ef"}}, None, tmp_path / "o"
     )
-    assert found["oov_percent_train"] == pytest.approx(33.33, abs=0.01)
+    assert headline["oov_percent_train"] == pytest.approx(33.33, abs=0.01)
     assert "no pronunciation is guessed" in caplog.text
 
 
@@ -175,21 +175,21 @@ def test_no_transcripts(config, tmp_path, texts):
         prepare_lang(config(), texts, None, tmp_path / "o")
 
 
-def test_a_foreign_lexicon(config, tmp_path):
-    with pytest.raises(LangError, match="same language"):
+def test_a_lexicon_of_another_language_is_refused(config, tmp_path):
+    with pytest.raises(LangError, match="lexicon of their language"):
         prepare_lang(config(), {"train": {"u": "zoo"}}, None, tmp_path / "o")
 
 
-def test_words_of_another_language_by_their_letters(tmp_path):
+def test_a_lexicon_of_graphemes_for_another_language(tmp_path):
     german = LangConfig("graphemes", "letters-upper-1", position_dependent=False, max_unknown=0.4)
     texts = {"train": {"u": "Über Füße, 3"}, "dev": {"v": "Füße überall"}}
-    found = prepare_lang(german, texts, {"MÜDE": 2, "X9": 1}, tmp_path / "o")
+    headline = prepare_lang(german, texts, {"MÜDE": 2, "X9": 1}, tmp_path / "o")
     lang = Lang.load(tmp_path / "o")
     assert lang.normaliser == "letters-upper-1"
     assert lang.vocabulary == ["FÜSSE", "MÜDE", "ÜBER"]
     assert lang.lexicon["FÜSSE"] == [("F", "Ü", "S", "S", "E")]
-    assert (found["guessed"], found["oov_percent_train"]) == (0, 33.33)
-    assert found["oov_percent_dev"] == 50.0
+    assert (headline["guessed"], headline["oov_percent_train"]) == (0, 33.33)
+    assert headline["oov_percent_dev"] == 50.0
     assert json.loads((tmp_path / "o/report.json").read_text())["unknown_tokens"] == {"3": 1}
 
 
@@ -216,8 +216,8 @@ def test_files_do_not_depend_on_the_hash_seed(config, tmp_path):
 
 def test_numbers_in_digits_are_outside_the_vocabulary(config, tmp_path):
     texts = {"train": {"u1": "bat tab bat 1250", "u2": "cat, act"}, "dev": {"v": "bat 7, - <bat>"}}
-    found = prepare_lang(config(max_unknown=0.2), texts, None, tmp_path / "o")
-    assert (found["oov_percent_train"], found["oov_percent_dev"]) == (16.67, 50.0)
+    headline = prepare_lang(config(max_unknown=0.2), texts, None, tmp_path / "o")
+    assert (headline["oov_percent_train"], headline["oov_percent_dev"]) == (16.67, 50.0)
     assert ["train", "1250", "1", "u1"] in rows(tmp_path / "o/oov.tsv")
     with pytest.raises(LangError, match=r"^16\.7% of the training words .*: 1250; see"):
         prepare_lang(config(max_unknown=0.1), texts, None, tmp_path / "p")
@@ -248,6 +248,6 @@ def test_a_file_without_words_is_an_error(tmp_path):
         read_words(tmp_path / "words.txt", EnglishRules())
 
 
-def test_entries_that_no_text_has_are_no_words():
+def test_lexicon_entries_that_no_text_can_have_are_not_words():
     lexicon = Lexicon({"CAT": [("K",)], "A.M.": [("M",)], "<UNK>": [("SPN",)], "'BOUT": [("B",)]})
-    assert list(possible_words(lexicon, EnglishRules())) == ["CAT", "'BOUT"]
+    assert list(words_stable_under(lexicon, EnglishRules())) == ["CAT", "'BOUT"]

@@ -26,21 +26,21 @@ KNOWN = LexiconProbabilities({("A", ("a",)): EntryProbabilities(1, 0.25, 1.5)}, 
 
 @settings(deadline=None, max_examples=20)
 @given(probabilities(list(LEXICON.pairs())))
-def test_saved_and_loaded(tmp_path_factory, found):
+def test_save_and_load_round_trip(tmp_path_factory, lexicon_probabilities):
     folder = tmp_path_factory.mktemp("lang")
-    lang = replace(Lang.of(LEXICON), probabilities=found)
+    lang = replace(Lang.of(LEXICON), probabilities=lexicon_probabilities)
     lang.save(folder)
     assert Lang.load(folder) == lang
 
 
-def test_a_folder_without_them(tmp_path):
+def test_a_folder_without_probabilities_loads_none(tmp_path):
     assert LexiconProbabilities.load(tmp_path) is None
     KNOWN.save(tmp_path)  # of a lexicon that was here before
     Lang.of(LEXICON).save(tmp_path)
     assert Lang.load(tmp_path).probabilities is None
 
 
-def test_the_files_are_kaldis(tmp_path):
+def test_files_have_kaldis_format(tmp_path):
     KNOWN.save(tmp_path)
     assert (tmp_path / "lexiconp_silprob.txt").read_text() == "A 1 0.25 1.5 1.0 a\n"
     assert (tmp_path / "silprob.txt").read_text() == (
@@ -48,7 +48,7 @@ def test_the_files_are_kaldis(tmp_path):
     )
 
 
-def test_pronunciations_without_an_entry():
+def test_pronunciations_without_an_entry_have_default_probabilities():
     assert KNOWN.of(("A", ("b", "b"))) == EntryProbabilities(1.0, 0.3, 1.0, 1.0)
 
 
@@ -56,8 +56,9 @@ def test_renamed():
     usual, rare = EntryProbabilities(1.0, 0.1), EntryProbabilities(0.5, 0.2)
     entries = {("A", ("a_S",)): usual, ("A", ("a",)): rare, ("B", ("b",)): rare}
     names = {("A", ("a_S",)): ("A", ("a",)), ("A", ("a",)): ("A", ("a",))}
-    found = replace(KNOWN, entries=entries).renamed(names.get)
-    assert found == replace(KNOWN, entries={("A", ("a",)): usual})
+    assert replace(KNOWN, entries=entries).renamed(names.get) == replace(
+        KNOWN, entries={("A", ("a",)): usual}
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,17 +71,17 @@ def test_renamed():
         ("lexiconp_silprob.txt", "A 1 0.5 1 inf a", "'inf' is not a factor above 0"),
         ("silprob.txt", "<s> 0.5 0.5", r"silprob.txt:1: not one of <s>, </s>_s"),
         ("silprob.txt", "<s> 0", "'0' is not a probability between"),
-        ("silprob.txt", "<s> 0.5", "has no line '</s>_s'"),
+        ("silprob.txt", "<s> 0.5", "there is no line '</s>_s'"),
     ],
 )
-def test_faults_name_file_and_line(tmp_path, name, line, message):
+def test_errors_name_file_and_line(tmp_path, name, line, message):
     KNOWN.save(tmp_path)
     (tmp_path / name).write_text(f"{line}\n")
     with pytest.raises(ToolkitError, match=message):
         LexiconProbabilities.load(tmp_path)
 
 
-def test_one_file_without_the_other(tmp_path):
+def test_one_file_without_the_other_is_an_error(tmp_path):
     KNOWN.save(tmp_path)
     (tmp_path / "silprob.txt").unlink()
     with pytest.raises(ToolkitError, match=r"silprob.txt is missing.*belong together"):
@@ -110,25 +111,27 @@ def test_pairs_are_counted():
     }
 
 
-def test_known_estimates():
+def test_estimates_equal_values_computed_by_hand():
     usual, rare, ab, _ = ENTRIES
     spoken = [([usual, ab], [True, False, False])] * 8 + [([rare, ab], [True, True, False])] * 2
-    found = estimate_probabilities(counted(*spoken), COUNTED_LEXICON)
-    assert found.overall == 0.4  # 12 silences before 30 words and ends
-    assert [found.of(e).pronunciation for e in ENTRIES] == [1.0, 0.333333, 1.0, 1.0]
+    estimated = estimate_probabilities(counted(*spoken), COUNTED_LEXICON)
+    assert estimated.overall == 0.4  # 12 silences before 30 words and ends
+    assert [estimated.of(e).pronunciation for e in ENTRIES] == [1.0, 0.333333, 1.0, 1.0]
     # (0 + 0.8) / (8 + 2), (2 + 0.8) / (2 + 2), (0 + 0.8) / (10 + 2), 0.8 / 2
-    assert [found.of(e).silence_after for e in ENTRIES] == [0.08, 0.7, 0.07, 0.4]
-    assert found.start == 0.9  # (10 + 0.8) / (10 + 2)
+    assert [estimated.of(e).silence_after for e in ENTRIES] == [0.08, 0.7, 0.07, 0.4]
+    assert estimated.start == 0.9  # (10 + 0.8) / (10 + 2)
     # AB: 2 silences before it, 8 * 0.08 + 2 * 0.7 = 2.04 expected; 8 without, 7.96 expected
-    assert found.of(ab).silence_before == pytest.approx(round(4 / 4.04, 2))
-    assert found.of(ab).no_silence_before == pytest.approx(round(10 / 9.96, 2))
+    assert estimated.of(ab).silence_before == pytest.approx(round(4 / 4.04, 2))
+    assert estimated.of(ab).no_silence_before == pytest.approx(round(10 / 9.96, 2))
     # the end: none, 10 * 0.07 = 0.7 expected; 10 without, 9.3 expected
-    assert found.silence_at_end == round(2 / 2.7, 2)
-    assert found.no_silence_at_end == round(12 / 11.3, 2)
-    assert found.of(ENTRIES[3]).silence_before == found.of(ENTRIES[3]).no_silence_before == 1.0
+    assert estimated.silence_at_end == round(2 / 2.7, 2)
+    assert estimated.no_silence_at_end == round(12 / 11.3, 2)
+    assert (
+        estimated.of(ENTRIES[3]).silence_before == estimated.of(ENTRIES[3]).no_silence_before == 1.0
+    )
 
 
-def test_nothing_counted():
+def test_estimating_from_no_utterance_is_an_error():
     with pytest.raises(NothingCountedError, match="no utterance is aligned"):
         estimate_probabilities(PronunciationCounts(), COUNTED_LEXICON)
 
@@ -145,8 +148,8 @@ def test_nothing_counted():
         max_size=6,
     )
 )
-def test_estimates_are_those_of_the_script(utterances):
-    found = estimate_probabilities(counted(*utterances), COUNTED_LEXICON)
+def test_estimates_equal_those_of_kaldis_script(utterances):
+    estimated = estimate_probabilities(counted(*utterances), COUNTED_LEXICON)
     chains = [([START_ENTRY, *words, END_ENTRY], silences) for words, silences in utterances]
     links = [
         (chain[i], pause, chain[i + 1])
@@ -158,26 +161,35 @@ def test_estimates_are_those_of_the_script(utterances):
         return min(0.99, max(0.01, round(x, 2)))
 
     overall = clipped(sum(pause for _, pause, _ in links) / len(links))
-    assert found.overall == overall
+    assert estimated.overall == overall
 
     def follows(entry):
-        here = [pause for left, pause, _ in links if left == entry]
-        return clipped((sum(here) + 2 * overall) / (len(here) + 2))
+        pauses = [pause for entry_before, pause, _ in links if entry_before == entry]
+        return clipped((sum(pauses) + 2 * overall) / (len(pauses) + 2))
 
     def factor(silent, entry):
-        here = [(left, pause) for left, pause, right in links if right == entry]
-        seen = sum(pause == silent for _, pause in here)
-        foreseen = sum(follows(left) if silent else 1 - follows(left) for left, _ in here)
-        return max(0.01, round((seen + 2) / (foreseen + 2), 2))
+        preceding = [
+            (entry_before, pause)
+            for entry_before, pause, entry_after in links
+            if entry_after == entry
+        ]
+        count = sum(pause == silent for _, pause in preceding)
+        expected_count = sum(
+            follows(entry_before) if silent else 1 - follows(entry_before)
+            for entry_before, _ in preceding
+        )
+        return max(0.01, round((count + 2) / (expected_count + 2), 2))
 
-    assert found.start == follows(START_ENTRY)
-    assert found.silence_at_end == pytest.approx(factor(True, END_ENTRY), abs=0.0101)
-    assert found.no_silence_at_end == pytest.approx(factor(False, END_ENTRY), abs=0.0101)
-    said = [left for left, _, _ in links]
+    assert estimated.start == follows(START_ENTRY)
+    assert estimated.silence_at_end == pytest.approx(factor(True, END_ENTRY), abs=0.0101)
+    assert estimated.no_silence_at_end == pytest.approx(factor(False, END_ENTRY), abs=0.0101)
+    spoken_entries = [entry_before for entry_before, _, _ in links]
     for word, phones in ENTRIES:
-        p = found.of((word, phones))
-        most = max(1 + said.count((word, other)) for other in COUNTED_LEXICON[word])
-        assert p.pronunciation == pytest.approx((1 + said.count((word, phones))) / most, rel=1e-5)
+        p = estimated.of((word, phones))
+        most = max(1 + spoken_entries.count((word, variant)) for variant in COUNTED_LEXICON[word])
+        assert p.pronunciation == pytest.approx(
+            (1 + spoken_entries.count((word, phones))) / most, rel=1e-5
+        )
         assert p.silence_after == follows((word, phones))
         # A sum in another order may fall on the other side of half a hundredth.
         assert p.silence_before == pytest.approx(factor(True, (word, phones)), abs=0.0101)

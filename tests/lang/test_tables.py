@@ -35,7 +35,7 @@ def test_only_white_space_of_ascii_ends_a_symbol(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["c", "c 1", "a 3", "c x", "c 1 2", "c -1"])
-def test_faults_name_the_line(tmp_path, line):
+def test_errors_name_the_line(tmp_path, line):
     (tmp_path / "t.txt").write_text(f"a 0\nb 1\n{line}\n")
     with pytest.raises(TableError, match=r"t\.txt:3"):
         SymbolTable.read(tmp_path / "t.txt")

@@ -21,12 +21,12 @@ from toolkit.lang.units import MODEL, Characters, Pieces, UnitsError, load_units
 UNITS = Characters()
 
 
-def test_the_thirty_in_the_papers_order():
+def test_english_has_the_papers_thirty_symbols_in_order():
     assert UNITS.symbols == [" ", *ascii_lowercase, "'", "_", "<blank>"]
     assert (UNITS.size, UNITS.blank, UNITS.separator, UNITS.space) == (30, 29, 28, 0)
 
 
-def test_the_separator_stands_inside_double_letters():
+def test_a_separator_divides_double_letters():
     def written(text):
         return "".join(UNITS.symbols[i] for i in UNITS.encode(text))
 
@@ -37,43 +37,43 @@ def test_the_separator_stands_inside_double_letters():
 
 @settings(deadline=None)
 @given(st.text(alphabet=" 'abcXYZlL"))
-def test_written_characters_read_the_same(text):
+def test_characters_encode_and_decode_round_trip(text):
     ids = UNITS.encode(text)
     assert all(a != b for a, b in itertools.pairwise(ids))
     assert UNITS.blank not in ids
     assert UNITS.decode(ids) == " ".join(text.upper().split())
     # The definition: a separator between any two equal characters that follow each other.
-    plain = " ".join(text.lower().split())
-    assert "".join(UNITS.symbols[i] for i in ids) == re.sub(r"(.)(?=\1)", r"\1_", plain)
+    lowercase = " ".join(text.lower().split())
+    assert "".join(UNITS.symbols[i] for i in ids) == re.sub(r"(.)(?=\1)", r"\1_", lowercase)
 
 
-def test_reads_what_a_network_may_write():
+def test_decode_skips_separators_and_extra_spaces():
     assert UNITS.decode([0, 28, 1, 0, 28, 0, 2, 28]) == "A B"
     assert UNITS.decode([]) == ""
 
 
 @pytest.mark.parametrize("labels", [[29], [30], [-1]])
-def test_reads_labels_alone(labels):
+def test_decode_refuses_ids_that_are_not_labels(labels):
     with pytest.raises(UnitsError, match="not a label"):
         UNITS.decode(labels)
 
 
 @pytest.mark.parametrize("text", ["ROOM 3", "CAFÉ", "A-B", "A_B"])
-def test_refuses_what_it_cannot_write(text):
+def test_encode_refuses_other_characters(text):
     with pytest.raises(UnitsError, match=r"not among the 27 letters.*normalise.*units\.kind=bpe"):
         UNITS.encode(text)
 
 
-def test_saved_and_loaded(tmp_path):
+def test_save_and_load_round_trip(tmp_path):
     make_units(UnitsConfig(), []).save(tmp_path)
     loaded = load_units(tmp_path)
     assert (loaded.kind, loaded.symbols) == ("characters", UNITS.symbols)
     path = tmp_path / "units.json"
     path.write_text(json.dumps({"kind": "characters", "symbols": ["a"]}))
-    with pytest.raises(UnitsError, match="other symbols"):
+    with pytest.raises(UnitsError, match="symbols are not those of the units"):
         load_units(tmp_path)
     path.write_text(json.dumps({"kind": "characters", "symbols": [" ", "ab", "_", "<blank>"]}))
-    with pytest.raises(UnitsError, match=r"units\.json: 'ab' is no letter; make the units again"):
+    with pytest.raises(UnitsError, match=r"units\.json: 'ab' cannot be a letter of the units; "):
         load_units(tmp_path)
     path.unlink()
     with pytest.raises(UnitsError, match="not a file of output units"):
@@ -97,7 +97,7 @@ def test_other_languages_have_the_letters_of_their_transcripts(texts, letters, t
     units.save(tmp_path)
     assert load_units(tmp_path).symbols == units.symbols
     for text in texts:
-        capitals = "".join(one if one in "ßმევსამ" else one.upper() for one in text)
+        capitals = "".join(letter if letter in "ßმევსამ" else letter.upper() for letter in text)
         assert load_units(tmp_path).decode(units.encode(text)) == capitals
 
 
@@ -106,15 +106,15 @@ def test_english_transcripts_have_the_papers_symbols_whichever_letters_occur():
 
 
 @pytest.mark.parametrize("letters", [["a", "A"], ["ab"], ["_"], [" "], [""]])
-def test_what_is_no_letter_is_refused(letters):
-    with pytest.raises(UnitsError, match=r"no letter|twice"):
+def test_characters_refuses_symbols_that_are_not_letters(letters):
+    with pytest.raises(UnitsError, match=r"cannot be a letter|twice"):
         Characters(letters)
 
 
-@pytest.mark.parametrize("wrong", [{"kind": "words"}, {"pieces": 0}])
-def test_refuses_impossible_settings(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        UnitsConfig(**wrong)
+@pytest.mark.parametrize("changes", [{"kind": "words"}, {"pieces": 0}])
+def test_refuses_impossible_settings(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        UnitsConfig(**changes)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def texts():
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_written_pieces_read_the_same(kind, texts):
+def test_pieces_encode_and_decode_round_trip(kind, texts):
     units = make_units(UnitsConfig(kind, 60), texts)
     assert (units.kind, units.size, units.blank) == (kind, 61, 60)
     assert units.symbols[-1] == "<blank>"
@@ -161,7 +161,7 @@ def test_byte_pairs_begin_with_the_most_frequent_pair(texts):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_the_same_pieces_every_time(kind, texts, tmp_path):
+def test_pieces_are_reproducible(kind, texts, tmp_path):
     for name in ("a", "b"):
         make_units(UnitsConfig(kind, 60), texts).save(tmp_path / name)
     for file in (MODEL, "units.json"):
@@ -173,33 +173,33 @@ def test_the_same_pieces_every_time(kind, texts, tmp_path):
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory, texts):
-    """Models as ESPnet and others make them: small letters, all kinds of symbols, bytes."""
+    """Models like those of ESPnet: lower case, user-defined symbols, bytes."""
     folder = tmp_path_factory.mktemp("foreign")
     kinds = {
         "small": {"user_defined_symbols": ["<noise>"]},
         "bytes": {"byte_fallback": True, "pad_id": 3, "unk_id": 1, "bos_id": 0, "vocab_size": 330},
     }
     for name, options in kinds.items():
-        given = {"vocab_size": 70, "model_type": "bpe", "minloglevel": 2} | options
+        trainer_options = {"vocab_size": 70, "model_type": "bpe", "minloglevel": 2} | options
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(text.lower() for text in texts),
             model_prefix=str(folder / name),
-            **given,
+            **trainer_options,
         )
     return folder
 
 
 @pytest.mark.parametrize("name", ["small", "bytes"])
-def test_models_from_elsewhere_are_used_as_they_are(foreign, texts, tmp_path, name):
+def test_external_sentencepiece_models_are_used_unchanged(foreign, texts, tmp_path, name):
     path = foreign / f"{name}.model"
     units = make_units(UnitsConfig("sentencepiece", model=path), [])
-    theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     assert not {"<unk>", "<s>", "</s>", "<pad>"} & {*units.symbols}
     units.save(tmp_path)
     assert (tmp_path / MODEL).read_bytes() == path.read_bytes()
     for text in (texts[0], texts[1]):
         ids = load_units(tmp_path).encode(text)
-        assert [units.symbols[i] for i in ids] == theirs.encode(text.lower(), out_type=str)
+        assert [units.symbols[i] for i in ids] == processor.encode(text.lower(), out_type=str)
         assert units.decode(ids) == text
     if name == "bytes":
         assert units.decode(units.encode("BÉ")) == "BÉ"
@@ -215,30 +215,30 @@ def test_models_from_elsewhere_are_used_as_they_are(foreign, texts, tmp_path, na
         {"byte_fallback": True, "vocab_size": 330},
     ],
 )
-def test_symbols_in_brackets_do_not_make_a_model_of_capitals_one_of_small_letters(settings, texts):
-    """icefall's symbols, and bytes."""
-    written = io.BytesIO()
-    given = {"vocab_size": 70, "model_type": "bpe", "minloglevel": 2} | settings
+def test_symbols_in_brackets_do_not_decide_the_case_of_a_model(settings, texts):
+    """The symbols of icefall, and byte tokens."""
+    model_proto = io.BytesIO()
+    options = {"vocab_size": 70, "model_type": "bpe", "minloglevel": 2} | settings
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=written, **given
+        sentence_iterator=iter(texts), model_writer=model_proto, **options
     )
-    units = Pieces("sentencepiece", written.getvalue())
+    units = Pieces("sentencepiece", model_proto.getvalue())
     ids = units.encode(texts[0].lower())
-    theirs = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
-    assert [units.symbols[i] for i in ids] == theirs.encode(texts[0], out_type=str)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto.getvalue())
+    assert [units.symbols[i] for i in ids] == processor.encode(texts[0], out_type=str)
     assert not any(units.symbols[i].startswith("<") for i in ids)
     assert units.decode(ids) == texts[0]
 
 
-def test_settings_of_models_from_elsewhere(tmp_path):
-    for wrong in ({"kind": "sentencepiece"}, {"kind": "bpe", "model": tmp_path / "x"}):
+def test_settings_of_external_models(tmp_path):
+    for changes in ({"kind": "sentencepiece"}, {"kind": "bpe", "model": tmp_path / "x"}):
         with pytest.raises(ValueError, match="needs a model"):
-            UnitsConfig(**wrong)
+            UnitsConfig(**changes)
     with pytest.raises(UnitsError, match="not a sentencepiece model"):
         make_units(UnitsConfig("sentencepiece", model=tmp_path / "x"), [])
 
 
-def test_faults(texts, tmp_path):
+def test_errors_of_pieces(texts, tmp_path):
     with pytest.raises(UnitsError, match="5000 pieces"):
         make_units(UnitsConfig("bpe", 5000), texts)
     with pytest.raises(UnitsError, match=r"27 different letters.*more than 27, at least 28"):

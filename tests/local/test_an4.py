@@ -27,7 +27,7 @@ FIVE = {f"train/{s}/an{n}-{s}-b": "YES NO" for s in "abcde" for n in range(2)}
 
 
 @pytest.mark.parametrize(("suffix", "below"), [(".flac", ""), (".wav", "wav")])
-def test_train_alone_is_split_by_speaker(corpus, tmp_path, suffix, below):
+def test_a_corpus_without_a_test_part_is_split_by_speaker(corpus, tmp_path, suffix, below):
     splits = an4.manifests(corpus("train", FIVE, suffix, below), tmp_path)
     assert [(name, len(cuts)) for name, cuts in splits.items()] == [
         ("train", 4),

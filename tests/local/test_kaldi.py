@@ -46,7 +46,7 @@ def test_pipes_run_only_when_allowed(root, tmp_path):
         kaldi.manifests(CorpusConfig("kaldi", allow_pipes=True), root)
 
 
-def test_a_directory_alone_is_divided(root):
+def test_a_single_directory_is_divided_into_splits(root):
     corpus = CorpusConfig("kaldi", dev_speakers=1, test_speakers=1)
     splits = kaldi.manifests(corpus, root / "train")
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 2, "dev": 2, "test": 2}
@@ -88,10 +88,12 @@ def test_a_corpus_full_of_faults_is_read_checked_and_left_usable(root, audio, tr
         write_cuts(cuts, paths[split])
     headline = check(paths, {"ONE": 3, "TWO": 2}, tmp_path / "check", CheckConfig())
     findings = json.loads((tmp_path / "check" / "report.json").read_text())["findings"]
-    found = {(item["id"], item["kind"]) for item in findings if item["split"] == "train"}
-    assert set(faults.items()) <= found
+    faults_of_train = {(item["id"], item["kind"]) for item in findings if item["split"] == "train"}
+    assert set(faults.items()) <= faults_of_train
     report = (tmp_path / "check" / "report.txt").read_text()
     assert all(f"  train  {id}  " in report for id in faults)
-    left = [cut.id for cut in read_cuts(paths["train"], tmp_path / "check" / "excluded.tsv")]
-    assert sorted(left) == ["a0", "a1", "b0", "b1", "c0", "c1", "foreign", "phone"]
+    remaining_ids = [
+        cut.id for cut in read_cuts(paths["train"], tmp_path / "check" / "excluded.tsv")
+    ]
+    assert sorted(remaining_ids) == ["a0", "a1", "b0", "b1", "c0", "c1", "foreign", "phone"]
     assert headline["excluded"] == 6

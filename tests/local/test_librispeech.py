@@ -110,17 +110,17 @@ def test_an_empty_root_is_refused(tmp_path):
     ],
 )
 def test_parts_are_downloaded(chapter, tmp_path, monkeypatch, patterns, parts):
-    asked = []
+    requested = []
 
     def download(target, dataset_parts):
-        asked.extend(dataset_parts)
+        requested.extend(dataset_parts)
         for part in dataset_parts:
             chapter(part, str(len(part)), ["A"])
 
     monkeypatch.setattr("lhotse.recipes.download_librispeech", download)
     corpus = CorpusConfig("librispeech", **patterns)
     assert librispeech.fetch(corpus, tmp_path) == {"parts": len(parts)}
-    assert sorted(asked) == parts
+    assert sorted(requested) == parts
     splits = {"train" if part.startswith("train") else part for part in parts}
     assert {*librispeech.manifests(corpus, tmp_path)} == splits
 

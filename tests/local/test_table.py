@@ -17,6 +17,6 @@ def test_missing_splits_are_held_out(audio, tmp_path):
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 12, "dev": 4, "test": 4}
 
 
-def test_a_folder_is_no_table(tmp_path):
+def test_a_folder_instead_of_a_table_is_an_error(tmp_path):
     with pytest.raises(ManifestError, match="no table in"):
         table.manifests(CorpusConfig("table"), tmp_path)

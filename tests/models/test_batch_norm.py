@@ -57,7 +57,7 @@ def test_gradients_equal_torch_and_none_reach_the_padding(padding):
     torch.testing.assert_close(norm.weight.grad, reference.weight.grad)
 
 
-def test_no_mask_means_all_frames():
+def test_without_a_mask_all_frames_count():
     x, _ = example()
     full = torch.ones(3, 7, dtype=torch.bool)
     with_mask, without = trained(x, full), trained(x, None)
@@ -66,7 +66,7 @@ def test_no_mask_means_all_frames():
         torch.testing.assert_close(without[0].state_dict()[name], value)
 
 
-def test_one_frame_or_none_stays_finite():
+def test_outputs_of_one_frame_or_none_are_finite():
     x, _ = example()
     for frames in (0, 1):
         mask = torch.zeros(3, 7, dtype=torch.bool)

@@ -56,8 +56,8 @@ def test_logits_are_those_of_two_lstms_from_both_ends(model, padding):
     for row, length in ((0, 9), (1, 9 + padding)):
         hidden = x[row, :length]
         for layer in range(2):
-            both = [direction(model, layer, hidden, suffix) for suffix in ("", "_reverse")]
-            hidden = torch.cat(both, dim=1)
+            directions = [direction(model, layer, hidden, suffix) for suffix in ("", "_reverse")]
+            hidden = torch.cat(directions, dim=1)
         torch.testing.assert_close(logits[row, :length], model.output(hidden))
 
 
@@ -74,13 +74,13 @@ def test_every_output_depends_on_every_real_input_and_on_no_other(model):
 def test_log_posteriors_of_a_ragged_batch_are_those_of_each_utterance(model):
     model = model.float()
     utterances = [inputs(1, frames, seed=frames)[0].float() for frames in (9, 1, 14)]
-    together = log_posteriors(model.train(), [*utterances, torch.zeros(0, 6)])
-    assert together.pop().shape == (0, 7)
-    for features, batched in zip(utterances, together, strict=True):
+    batch = log_posteriors(model.train(), [*utterances, torch.zeros(0, 6)])
+    assert batch.pop().shape == (0, 7)
+    for features, batched in zip(utterances, batch, strict=True):
         torch.testing.assert_close(batched, model(features[None])[0][0].log_softmax(-1))
 
 
-def test_comes_back_from_disk_bit_for_bit(model, tmp_path):
+def test_save_and_load_keep_every_bit(model, tmp_path):
     save_model(tmp_path, model.float())
     loaded = load_model(tmp_path)
     assert type(loaded) is BlstmModel
@@ -89,7 +89,7 @@ def test_comes_back_from_disk_bit_for_bit(model, tmp_path):
         assert torch.equal(loaded.state_dict()[name], value), name
 
 
-@pytest.mark.parametrize("wrong", [{"layers": 0}, {"dropout": 1.0}])
-def test_impossible_configurations_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        BlstmConfig(**wrong)
+@pytest.mark.parametrize("changes", [{"layers": 0}, {"dropout": 1.0}])
+def test_impossible_configurations_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        BlstmConfig(**changes)

@@ -52,7 +52,7 @@ def test_output_lengths_are_those_of_valid_convolutions():
 
 
 @pytest.mark.parametrize("config", [SMALL, DEEP, BOTH])
-def test_lengths_are_the_frames_that_come_out(config):
+def test_lengths_are_the_numbers_of_output_frames(config):
     model = build(config)
     for frames in range(config.frames_needed, config.frames_needed + 9):
         log_probs, lengths = model(noise(1, frames))
@@ -66,7 +66,7 @@ def test_lengths_are_the_frames_that_come_out(config):
 
 @pytest.mark.parametrize("config", [SMALL, DEEP, BOTH])
 @pytest.mark.parametrize("padding", [0.0, 1e6, float("nan")])
-def test_padding_leaks_nowhere(config, padding):
+def test_padding_changes_no_output(config, padding):
     lengths = torch.tensor([31, 12, 20, 4])
     results = []
     for frames, value in ((31, padding), (50, 7.0)):
@@ -102,7 +102,7 @@ def test_an_utterance_alone_and_in_a_batch_have_the_same_outputs(config):
 
 @pytest.mark.parametrize("config", [SMALL, DEEP])
 @pytest.mark.parametrize("pieces", [[1] * 40, [40], [13, 1, 0, 5, 21], [2, 38]])
-def test_a_stream_gives_what_the_whole_gives(config, pieces):
+def test_a_stream_gives_the_outputs_of_the_whole_utterance(config, pieces):
     model, x = build(config), noise(2, 40)
     whole, _ = model(x)
     parts, state = [], None
@@ -112,19 +112,19 @@ def test_a_stream_gives_what_the_whole_gives(config, pieces):
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-14)
 
 
-def test_a_stream_is_as_late_as_the_convolution_alone():
+def test_the_latency_of_a_stream_is_that_of_the_convolution():
     model, x = build(SMALL), noise(1, 9)
     assert [model.stream(x[:, :t])[0].shape[1] for t in range(1, 10)] == [0, 0, 1, 1, 2, 2, 3, 3, 4]
 
 
-def test_what_cannot_stream_says_so():
+def test_stream_refuses_bidirectional_models_and_training_mode():
     with pytest.raises(ValueError, match="forward"):
         build(BOTH).stream(noise(1, 9))
     with pytest.raises(ValueError, match="evaluation mode"):
         build(SMALL).train().stream(noise(1, 9))
 
 
-def test_the_fast_training_path_computes_what_evaluation_of_the_same_statistics_does():
+def test_training_equals_evaluation_with_the_same_statistics():
     # one batch without padding: batch statistics put in as running ones give the same outputs
     for config in (SMALL, BOTH):
         model = CtcModel(type(config)(**{**vars(config), "dropout": 0.0})).double()
@@ -153,7 +153,7 @@ def test_weights_lie_within_xaviers_bounds():
     assert parameters["lstms.0.bias_ih_l0"].sum() == 40  # the forget gates'
 
 
-def test_dropout_stands_between_layers_and_only_in_training():
+def test_dropout_is_active_in_training_only():
     config = CtcConfig(5, 6, (7,), (3,), (2,), lstm_layers=1, hidden=8, dropout=0.5)
     model, x = build(config), noise(2, 21)
     assert torch.equal(model(x)[0], model(x)[0])
@@ -170,7 +170,7 @@ def test_bfloat16_gives_float32_log_probabilities():
     assert all(p.grad.dtype == torch.float32 for p in model.parameters())
 
 
-def test_a_stored_model_comes_back(tmp_path):
+def test_save_and_load_round_trip(tmp_path):
     model = build(DEEP).float()
     save_model(tmp_path, model)
     loaded = load_model(tmp_path)
@@ -180,7 +180,7 @@ def test_a_stored_model_comes_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "changes",
     [
         {"channels": ()},
         {"kernels": (0,)},
@@ -193,6 +193,6 @@ def test_a_stored_model_comes_back(tmp_path):
         {"dropout": 1.0},
     ],
 )
-def test_impossible_sizes_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        CtcConfig(**wrong)
+def test_impossible_sizes_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        CtcConfig(**changes)

@@ -48,7 +48,7 @@ def test_output_n_depends_on_inputs_up_to_n_plus_3_and_no_further(model):
         assert not reached[n + 4 :].any()
 
 
-def test_pieces_give_what_the_whole_gives(model):
+def test_pieces_give_the_outputs_of_the_whole_utterance(model):
     x = inputs(2, 20)
     whole, whole_state = model(x)
     parts, state = [], None
@@ -73,8 +73,8 @@ def test_log_posteriors_of_a_ragged_batch_are_those_of_each_utterance(lookahead)
     torch.manual_seed(0)
     model = LstmModel(LstmConfig(6, 7, hidden=8, layers=2, lookahead=lookahead, dropout=0.5))
     utterances = [inputs(1, frames, seed=frames)[0].float() for frames in (9, 1, 14)]
-    together = log_posteriors(model.train(), utterances)
-    for features, batched in zip(utterances, together, strict=True):
+    batch = log_posteriors(model.train(), utterances)
+    for features, batched in zip(utterances, batch, strict=True):
         assert batched.shape == (len(features), 7)
         extended = torch.cat([features, *[features[-1:]] * lookahead])
         expected = model(extended[None])[0][0].log_softmax(-1)
@@ -88,11 +88,11 @@ def test_utterances_without_frames_have_no_outputs():
         BlstmModel(BlstmConfig(6, 5, hidden=8, layers=1)),
         TdnnfModel(TdnnfConfig(6, 5, hidden=8, bottleneck=4, strides=(1, 3), final=4)),
     )
-    nothing, x = torch.zeros(0, 6), torch.randn(4, 6)
+    empty, x = torch.zeros(0, 6), torch.randn(4, 6)
     for model in networks:
-        for batch in ([nothing], [nothing, nothing], [nothing, x]):
-            found = log_posteriors(model, batch)
-            assert [row.shape for row in found] == [(len(row), 5) for row in batch]
+        for batch in ([empty], [empty, empty], [empty, x]):
+            outputs = log_posteriors(model, batch)
+            assert [row.shape for row in outputs] == [(len(row), 5) for row in batch]
 
 
 def test_with_lookahead_repeats_the_last_frame():
@@ -102,8 +102,9 @@ def test_with_lookahead_repeats_the_last_frame():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"hidden": 0}, {"layers": 0}, {"lookahead": -1}, {"dropout": 1.0}, {"output_dim": 0}]
+    "changes",
+    [{"hidden": 0}, {"layers": 0}, {"lookahead": -1}, {"dropout": 1.0}, {"output_dim": 0}],
 )
-def test_impossible_sizes_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        LstmConfig(**wrong)
+def test_impossible_sizes_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        LstmConfig(**changes)

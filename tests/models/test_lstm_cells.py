@@ -31,20 +31,22 @@ def tanh(x):
 
 
 @njit
-def copy(given, into):
-    lstm_cpu.copy_numbers(given, into)
+def copy(source, target):
+    lstm_cpu.copy_numbers(source, target)
 
 
-@pytest.mark.parametrize(("ours", "torchs"), [(sigmoid, torch.sigmoid), (tanh, torch.tanh)])
+@pytest.mark.parametrize(
+    ("function", "torch_function"), [(sigmoid, torch.sigmoid), (tanh, torch.tanh)]
+)
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 3e-7), (np.float64, 1e-15)])
-def test_functions_of_gates(ours, torchs, dtype, error):
+def test_gate_functions_equal_torchs(function, torch_function, dtype, error):
     x = np.concatenate([np.linspace(-30, 30, 100_001), SPECIAL]).astype(dtype)
-    expected = torchs(torch.from_numpy(x).double()).numpy()
-    np.testing.assert_allclose(_each(ours, x), expected, rtol=0, atol=error)
+    expected = torch_function(torch.from_numpy(x).double()).numpy()
+    np.testing.assert_allclose(_each(function, x), expected, rtol=0, atol=error)
 
 
 @given(st.lists(st.floats(width=32) | st.sampled_from(SPECIAL), min_size=1, max_size=40))
-def test_bits_of_bfloat16_are_rounded_as_torch_does(numbers):
+def test_bfloat16_is_rounded_like_torchs(numbers):
     x = np.array(numbers, np.float32)
     bits, back = np.empty(len(x), np.uint16), np.empty_like(x)
     copy(x, bits)
@@ -53,7 +55,7 @@ def test_bits_of_bfloat16_are_rounded_as_torch_does(numbers):
     np.testing.assert_array_equal(back, expected.float().numpy())
 
 
-def test_halfway_between_two_numbers_the_even_one_is_taken():
+def test_ties_are_rounded_to_even():
     ties = np.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8], np.float32)
     bits, back = np.empty(3, np.uint16), np.empty_like(ties)
     copy(ties, bits)

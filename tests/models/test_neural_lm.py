@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.lang.shortlist import Shortlist, ShortlistError
 from toolkit.models import neural_lm
 from toolkit.models.config import LstmConfig, WordLstmConfig
-from toolkit.models.lstm import LstmModel
-from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.lstm import LstmModel, WordLstm
+from toolkit.models.neural_lm import NeuralLm, Shortlist, ShortlistError
 from toolkit.models.store import ModelError, save_model
-from toolkit.models.word_lstm import WordLstm
 
 COUNTS = {"A": 4, "B": 3, "C": 2}
 
@@ -29,7 +27,7 @@ def lm():
 
 
 def one_by_one(lm, words):
-    """ln p of every word and the end, the network called on the whole sentence."""
+    """Return ln p of every word and of the end, from one pass over the whole sentence."""
     lm.model.eval()
     ids = lm.shortlist.ids(["<s>", *words, "</s>"])
     with torch.inference_mode():
@@ -40,7 +38,7 @@ def one_by_one(lm, words):
 
 
 @pytest.mark.parametrize("at_once", [(1000, 512), (3, 2)])
-def test_scores_are_those_of_the_network_whatever_is_scored_together(lm, monkeypatch, at_once):
+def test_scores_do_not_depend_on_the_batch(lm, monkeypatch, at_once):
     monkeypatch.setattr(neural_lm, "SENTENCES_AT_ONCE", at_once[0])
     monkeypatch.setattr(neural_lm, "ROWS_OF_LOGITS", at_once[1])
     sentences = [
@@ -53,7 +51,7 @@ def test_scores_are_those_of_the_network_whatever_is_scored_together(lm, monkeyp
     assert lm.score([]) == []
 
 
-def test_equal_beginnings_are_read_once(lm):
+def test_common_prefixes_are_computed_once(lm):
     rows = []
     hook = lm.model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
     lm.score([["A", "B", "A"], ["A", "B", "B"], ["A", "A"], ["B"]])
@@ -65,13 +63,13 @@ def test_probabilities_add_up_to_one(lm):
     words = [*lm.shortlist.words[3:], "<UNK>"]
     for history in ([], ["A"], ["B", "C", "A"]):
         first = len(history)
-        found = lm.score([[*history, word] for word in [*words, "<s>"]])
-        total = sum(math.exp(scores[first]) for scores in found)
+        word_scores = lm.score([[*history, word] for word in [*words, "<s>"]])
+        total = sum(math.exp(scores[first]) for scores in word_scores)
         total += math.exp(lm.score([history])[0][-1])
         assert total == pytest.approx(1, abs=1e-5)
-        # those that share <UNK> have less than it together, as it stands for other words too
+        # The words that share <UNK> sum to less than it: it stands for other words too.
         shared = lm.score([[*history, word] for word in ("C", "D")])
-        unknown = math.exp(found[words.index("<UNK>")][first])
+        unknown = math.exp(word_scores[words.index("<UNK>")][first])
         assert 0 < sum(math.exp(scores[first]) for scores in shared) < unknown
 
 
@@ -81,17 +79,19 @@ def test_probabilities_of_all_sentences_add_up_to_less_than_one(lm):
     assert 0 < sum(sums) < 1
 
 
-def test_a_model_is_read_as_it_was_written(lm, tmp_path):
+def test_save_and_load_round_trip(lm, tmp_path):
     lm.save(tmp_path)
-    again = NeuralLm.load(tmp_path)
-    assert again.shortlist == lm.shortlist
-    for one, other in zip(again.score([["A", "C"]]), lm.score([["A", "C"]]), strict=True):
-        assert np.array_equal(one, other)
-    tied = again.model.state_dict()
+    loaded = NeuralLm.load(tmp_path)
+    assert loaded.shortlist == lm.shortlist
+    for loaded_scores, scores in zip(
+        loaded.score([["A", "C"]]), lm.score([["A", "C"]]), strict=True
+    ):
+        assert np.array_equal(loaded_scores, scores)
+    tied = loaded.model.state_dict()
     assert [name for name, x in tied.items() if x.shape == (5, 6)] == ["output.weight"]
 
 
-def test_log_probabilities_that_are_no_numbers_are_an_error(lm):
+def test_nan_log_probabilities_are_an_error(lm):
     with torch.no_grad():
         lm.model.output.bias.fill_(3e38)
         lm.model.output.weight.fill_(3e38)
@@ -99,7 +99,7 @@ def test_log_probabilities_that_are_no_numbers_are_an_error(lm):
         lm.score([["A", "B"]])
 
 
-def test_parts_that_do_not_fit_are_refused(lm, tmp_path):
+def test_files_that_do_not_fit_together_are_refused(lm, tmp_path):
     lm.save(tmp_path)
     Shortlist.of(COUNTS, ["A"], 1).save(tmp_path / "shortlist.json")
     with pytest.raises(ModelError, match=r"5 words.*4"):

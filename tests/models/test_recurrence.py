@@ -5,9 +5,8 @@ from torch import nn
 from toolkit.models import lstm_cpu
 from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, WordLstmConfig
 from toolkit.models.ctc import CtcModel
-from toolkit.models.lstm import BlstmModel, LstmModel
+from toolkit.models.lstm import BlstmModel, LstmModel, WordLstm
 from toolkit.models.lstm_cpu import is_faster_than_torch, run_lstm
-from toolkit.models.word_lstm import WordLstm
 from toolkit.processes.devices import one_thread
 
 OLD = torch.__version__ < "2"
@@ -34,18 +33,18 @@ def weighted_sum(outputs, state):
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize("frames", [1, 9])
-def test_values_and_gradients_are_those_of_torch(bidirectional, with_state, frames):
+def test_outputs_and_gradients_equal_torchs(bidirectional, with_state, frames):
     lstm, x, state = make(bidirectional)
     x = x[:, :frames].detach().requires_grad_()
-    given = state if with_state else None
+    initial_state = state if with_state else None
     leaves = [x, *lstm.parameters(), *(state if with_state else ())]
     results = []
     for compute in (lstm, lambda *args: run_lstm(lstm, *args)):
-        outputs, last = compute(x, given)
+        outputs, last = compute(x, initial_state)
         gradients = torch.autograd.grad(weighted_sum(outputs, last), leaves)
         results.append([outputs, *last, *gradients])
-    for expected, found in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected)
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 def test_gradient_against_finite_differences():
@@ -53,14 +52,14 @@ def test_gradient_against_finite_differences():
     assert torch.autograd.gradcheck(lambda *a: run_lstm(lstm, a[0], a[1:])[0], (x, *state))
 
 
-def test_dropout_is_between_layers_and_in_training_alone():
+def test_dropout_is_between_layers_and_in_training_only():
     lstm, x, _ = make(dropout=0.5)
     torch.manual_seed(3)
     expected, _ = lstm(x)
     torch.manual_seed(3)
-    found, _ = run_lstm(lstm, x)
-    torch.testing.assert_close(found, expected)
-    assert not torch.allclose(run_lstm(lstm, x)[0], found)
+    outputs, _ = run_lstm(lstm, x)
+    torch.testing.assert_close(outputs, expected)
+    assert not torch.allclose(run_lstm(lstm, x)[0], outputs)
     lstm.eval()
     torch.testing.assert_close(run_lstm(lstm, x)[0], lstm(x)[0])
 
@@ -68,23 +67,23 @@ def test_dropout_is_between_layers_and_in_training_alone():
 def test_rows_of_different_lengths_are_reversed_at_their_own_ends():
     lstm, x, _ = make(bidirectional=True)
     lengths = torch.tensor([9, 4, 1, 6])
-    found, _ = run_lstm(lstm, x, lengths=lengths)
+    outputs, _ = run_lstm(lstm, x, lengths=lengths)
     for row, length in enumerate(lengths):
         expected, _ = lstm(x[row : row + 1, :length])
-        torch.testing.assert_close(found[row, :length], expected[0])
+        torch.testing.assert_close(outputs[row, :length], expected[0])
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_bfloat16_rounds_factors_and_nothing_else(bidirectional):
+def test_bfloat16_rounds_only_the_factors_of_products(bidirectional):
     lstm, x, _ = make(bidirectional, dtype=torch.float32)
     parameters = list(lstm.parameters())
     exact, last = run_lstm(lstm, x)
     expected = torch.autograd.grad(weighted_sum(exact, last), parameters)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found, last = run_lstm(lstm, x)
-    gradients = torch.autograd.grad(weighted_sum(found, last), parameters)
-    assert found.dtype == torch.float32
-    assert 0 < (found - exact).abs().max() < 0.02
+        outputs, last = run_lstm(lstm, x)
+    gradients = torch.autograd.grad(weighted_sum(outputs, last), parameters)
+    assert outputs.dtype == torch.float32
+    assert 0 < (outputs - exact).abs().max() < 0.02
     for a, b in zip(gradients, expected, strict=True):
         assert a.dtype == torch.float32
         assert (a - b).norm() < 0.03 * b.norm()
@@ -102,8 +101,8 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_bfloat16_where_torch_has_no_lstm_of_it(network, monkeypatch):
-    """As on processors without AVX-512."""
+def test_bfloat16_works_where_torch_has_no_bfloat16_lstm(network, monkeypatch):
+    """Processors without AVX-512 have no such LSTM."""
     monkeypatch.setattr(lstm_cpu, "onednn_has_bfloat16", lambda: False)
     torch.manual_seed(0)
     model, x = NETWORKS[network]()
@@ -113,20 +112,20 @@ def test_bfloat16_where_torch_has_no_lstm_of_it(network, monkeypatch):
     expected = model(x)[0]
     with torch.autocast("cpu", torch.bfloat16):
         assert is_faster_than_torch(lstm, x)
-        found = model(x)[0]
-        found.float().sum().backward()
-    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
-    assert not torch.equal(found.float(), expected)
+        outputs = model(x)[0]
+        outputs.float().sum().backward()
+    torch.testing.assert_close(outputs.float(), expected, rtol=0.05, atol=0.05)
+    assert not torch.equal(outputs.float(), expected)
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     if hasattr(torch, "get_autocast_dtype"):  # older versions have no autocast to float16 on a CPU
         with torch.autocast("cpu", torch.float16):
             assert not is_faster_than_torch(lstm, x)
 
 
-def test_large_networks_train_here_in_bfloat16_if_few_threads_share_the_work():
+def test_large_networks_are_faster_in_bfloat16_with_few_threads():
     large, small = (nn.LSTM(5, size, batch_first=True) for size in (512, 511))
     x = torch.randn(2, 3, 5)
-    before = torch.get_num_threads()
+    num_threads = torch.get_num_threads()
     try:
         for threads, expected in ((4, True), (5, False)):
             torch.set_num_threads(threads)
@@ -137,7 +136,7 @@ def test_large_networks_train_here_in_bfloat16_if_few_threads_share_the_work():
                     assert is_faster_than_torch(large, x) == NO_BFLOAT16
             assert is_faster_than_torch(large, x) == OLD
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(num_threads)
 
 
 @pytest.mark.parametrize("with_state", [False, True])
@@ -148,14 +147,14 @@ def test_a_large_network_in_bfloat16_has_the_gradients_of_float32(with_state):
     state = tuple(torch.randn(2, 6, 512).mul_(0.3).requires_grad_() for _ in range(2))
     leaves = [*model.parameters(), *(state if with_state else ())]
     weights = torch.randn(6, 9 if with_state else 6, 5)
-    found = []
+    gradients = []
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled), one_thread():
             assert is_faster_than_torch(model.lstm, x) == (enabled or OLD)
             logits, last = model(x, state if with_state else None)
         total = (logits.float() * weights).sum() + last[0].sum() - last[1].square().sum()
-        found.append(torch.autograd.grad(total, leaves))
-    for exact, rounded in zip(*found, strict=True):
+        gradients.append(torch.autograd.grad(total, leaves))
+    for exact, rounded in zip(*gradients, strict=True):
         assert rounded.dtype == torch.float32
         assert (rounded - exact).norm() < 0.03 * exact.norm()
 
@@ -172,7 +171,7 @@ def test_the_gradient_of_the_bias_is_exact_for_many_rows():
     )
 
 
-def test_gradients_can_be_taken_twice_but_not_of_themselves():
+def test_gradients_can_be_computed_twice_but_not_differentiated():
     lstm, x, _ = make(layers=1)
     total = run_lstm(lstm, x)[0].square().sum()
     first = torch.autograd.grad(total, lstm.weight_hh_l0, retain_graph=True)[0].clone()
@@ -190,7 +189,7 @@ def test_frozen_inputs_and_weights_need_no_gradient():
     assert lstm.weight_hh_l0.grad.abs().sum() > 0
 
 
-def test_weights_in_bfloat16_are_left_to_torch():
+def test_bfloat16_weights_are_not_supported():
     lstm, x = nn.LSTM(5, 512, batch_first=True).bfloat16(), torch.randn(2, 3, 5)
     with torch.autocast("cpu", torch.bfloat16), one_thread():
         assert not is_faster_than_torch(lstm, x)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from toolkit.features.low_frame_rate import stack
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.features.shards import CmnState
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
@@ -22,11 +22,11 @@ def scorer(tmp_path):
     save_model(tmp_path / "model", model)
     save_priors(tmp_path / "model", COUNTS)
     x = torch.randn(20, 4)
-    normaliser = Normaliser(x.double().mean(0), GlobalStats.of(x))
+    normaliser = Cmvn(x.double().mean(0), GlobalStats.of(x))
     normaliser.save(tmp_path / "normaliser.json")
     scorer = NeuralScorer(tmp_path / "model", tmp_path / "normaliser.json", tmp_path)
     state = CmnState(50, torch.ones(4).double() * 30)
-    scorer.__dict__["store"] = SimpleNamespace(load=lambda u: x, state=lambda u: state)
+    scorer.__dict__["store"] = SimpleNamespace(load=lambda u: x, cmn_state=lambda u: state)
     inputs = stack(normaliser.apply(x, state))
     extended = torch.cat([inputs, inputs[-1:]])
     expected = model(extended[None])[0][0].log_softmax(-1) - (COUNTS / 100).log()
@@ -37,11 +37,11 @@ def test_scores_are_posteriors_less_priors_behind_the_speakers_earlier_frames(sc
     scorer, expected = scorer
     torch.testing.assert_close(scorer.log_likelihoods("u"), expected)
     assert expected.shape == (7, 5)
-    scorer.store.state = lambda u: None
+    scorer.store.cmn_state = lambda u: None
     assert not torch.allclose(scorer.log_likelihoods("u"), expected, atol=1e-3)
 
 
-def test_some_pdfs_alone_in_the_order_asked(scorer):
+def test_scores_of_selected_pdfs_are_in_the_requested_order(scorer):
     scorer, expected = scorer
     pdfs = torch.tensor([4, 0, 3])
     torch.testing.assert_close(scorer.scores_of("u", pdfs), expected[:, [4, 0, 3]])
@@ -59,14 +59,14 @@ def test_a_scorer_pickles_as_paths(scorer):
     assert again.frame_shift == 0.03
 
 
-def test_a_batch_is_its_utterances(scorer):
+def test_a_batch_has_the_scores_of_its_utterances(scorer):
     scorer, expected = scorer
     for scores in scorer.batch_log_likelihoods(["u", "u"]):
         torch.testing.assert_close(scores, expected)
         assert scores.device.type == "cpu"
 
 
-def test_outputs_that_are_no_numbers_are_refused(scorer):
+def test_nan_outputs_are_refused(scorer):
     scorer, _ = scorer
     x = scorer.store.load("u").clone()
     x[3, 1] = torch.nan

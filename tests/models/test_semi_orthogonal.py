@@ -18,21 +18,21 @@ def deviation(weight):
 @pytest.mark.parametrize("shape", [(12, 30), (30, 12), (12, 15, 2), (1, 5), (12, 12)])
 def test_updates_lead_to_a_semi_orthogonal_matrix(shape):
     weight = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).double()
-    before = weight.norm()
+    initial_norm = weight.norm()
     for _ in range(100):
         make_semi_orthogonal(weight)
     assert deviation(weight)[0] < 1e-10
-    assert 0.5 < float(weight.norm() / before) < 2
+    assert 0.5 < float(weight.norm() / initial_norm) < 2
 
 
-def test_an_update_near_the_aim_squares_the_deviation():
+def test_an_update_near_the_solution_squares_the_deviation():
     generator = torch.Generator().manual_seed(0)
     weight = torch.linalg.qr(torch.randn(30, 12, generator=generator).double())[0].t().contiguous()
     weight += 1e-3 * torch.randn(weight.shape, generator=generator).double()
-    before, _ = deviation(weight)
+    initial_deviation, _ = deviation(weight)
     make_semi_orthogonal(weight)
-    assert 1e-5 < before < 0.1
-    assert deviation(weight)[0] < 2 * before**2
+    assert 1e-5 < initial_deviation < 0.1
+    assert deviation(weight)[0] < 2 * initial_deviation**2
 
 
 def test_an_update_is_a_step_along_the_gradient():
@@ -64,10 +64,10 @@ class Listing(nn.Module):
 
 def test_models_are_constrained_every_fourth_step():
     model = Listing()
-    kept = []
+    unchanged = []
     for step in range(2 * EVERY_STEPS):
-        before = model.part.weight.detach().clone()
+        weight = model.part.weight.detach().clone()
         constrain(model, step)
-        kept.append(torch.equal(model.part.weight, before))
-    assert kept == [False, True, True, True] * 2
+        unchanged.append(torch.equal(model.part.weight, weight))
+    assert unchanged == [False, True, True, True] * 2
     constrain(nn.Linear(3, 2), 0)

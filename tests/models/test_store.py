@@ -16,7 +16,7 @@ def saved(tmp_path):
     return tmp_path, model
 
 
-def test_a_model_comes_back_bit_for_bit(saved):
+def test_save_and_load_keep_every_bit(saved):
     folder, model = saved
     loaded = load_model(folder)
     assert type(loaded) is LstmModel
@@ -63,7 +63,7 @@ def edit(folder, change):
         (lambda d: d.pop("config"), "no lstm configuration"),
     ],
 )
-def test_what_does_not_fit_is_refused(saved, change, message):
+def test_a_configuration_that_does_not_fit_the_weights_is_refused(saved, change, message):
     folder, _ = saved
     edit(folder, change)
     with pytest.raises(ModelError, match=message):

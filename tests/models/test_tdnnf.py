@@ -24,7 +24,7 @@ def inputs(rows, frames, seed=1):
 
 
 @pytest.mark.parametrize("strides", STRIDES)
-def test_an_output_depends_on_the_raw_frames_around_its_middle_one(strides):
+def test_an_output_depends_on_the_raw_frames_within_its_context(strides):
     model = make(strides)
     x = inputs(2, 24).requires_grad_()
     lengths = [24, 17]
@@ -35,14 +35,14 @@ def test_an_output_depends_on_the_raw_frames_around_its_middle_one(strides):
     for row, length in enumerate(lengths):
         for n in range(length):
             (gradient,) = torch.autograd.grad(logits[row, n].sum(), x, retain_graph=True)
-            found = gradient.view(2, 72, 2).abs().sum(dim=2).gt(0).nonzero().tolist()
+            dependencies = gradient.view(2, 72, 2).abs().sum(dim=2).gt(0).nonzero().tolist()
             middle = 3 * n + 1
             first, last = max(0, middle - reach), min(3 * length - 1, middle + reach)
-            assert found == [[row, t] for t in range(first, last + 1)]
+            assert dependencies == [[row, t] for t in range(first, last + 1)]
 
 
 @pytest.mark.parametrize("strides", STRIDES)
-def test_a_chunk_with_context_gives_what_the_whole_utterance_gives(strides):
+def test_a_chunk_with_context_gives_the_outputs_of_the_whole_utterance(strides):
     model, x = make(strides), inputs(1, 40)
     context = model.config.context
     whole, _ = model(x)
@@ -54,14 +54,13 @@ def test_a_chunk_with_context_gives_what_the_whole_utterance_gives(strides):
 
 
 def layer_by_hand(layer, x, stride, step):
-    """Equations of a layer frame by frame: x [T, H]."""
+    """Compute a layer frame by frame from its equations: x [T, H]."""
     linear, affine = layer.linear.weight, layer.affine.weight
     outputs = []
     for t in range(stride, len(x) - stride, step):
         if stride:
-            before, after = x[t - stride], x[t + stride]
-            narrow = [linear[:, :, 0] @ before + linear[:, :, 1] @ x[t]]
-            narrow.append(linear[:, :, 0] @ x[t] + linear[:, :, 1] @ after)
+            narrow = [linear[:, :, 0] @ x[t - stride] + linear[:, :, 1] @ x[t]]
+            narrow.append(linear[:, :, 0] @ x[t] + linear[:, :, 1] @ x[t + stride])
             wide = affine[:, :, 0] @ narrow[0] + affine[:, :, 1] @ narrow[1]
         else:
             wide = affine[:, :, 0] @ (linear[:, :, 0] @ x[t])
@@ -85,37 +84,37 @@ def test_a_layer_is_factorised_with_a_bypass(stride, step):
 
 def test_dropout_factors_are_shared_by_the_frames_of_a_row():
     torch.manual_seed(0)
-    plain = FactorisedLayer(TdnnfConfig(**SMALL, bypass=0.0), 0).double()
-    dropped = FactorisedLayer(TdnnfConfig(**SMALL, bypass=0.0, dropout=0.3), 0).double()
-    dropped.load_state_dict(plain.state_dict())
+    without_dropout = FactorisedLayer(TdnnfConfig(**SMALL, bypass=0.0), 0).double()
+    with_dropout = FactorisedLayer(TdnnfConfig(**SMALL, bypass=0.0, dropout=0.3), 0).double()
+    with_dropout.load_state_dict(without_dropout.state_dict())
     x = torch.randn(50, 12, 20, dtype=torch.float64)
-    factors = dropped(x) / plain(x)
+    factors = with_dropout(x) / without_dropout(x)
     assert factors.std(dim=2).max() < 1e-6
     assert 0.7 < factors.min() < 0.72
     assert 1.28 < factors.max() < 1.3
-    torch.testing.assert_close(dropped.eval()(x), plain.eval()(x))
+    torch.testing.assert_close(with_dropout.eval()(x), without_dropout.eval()(x))
 
 
 def test_log_posteriors_of_a_ragged_batch_are_those_of_each_utterance():
     model = make().float()
     utterances = [inputs(1, frames, seed=frames)[0].float() for frames in (9, 1, 14)]
-    together = log_posteriors(model.train(), [*utterances, torch.zeros(0, 6)])
-    assert together.pop().shape == (0, 7)
-    for features, batched in zip(utterances, together, strict=True):
+    batch = log_posteriors(model.train(), [*utterances, torch.zeros(0, 6)])
+    assert batch.pop().shape == (0, 7)
+    for features, batched in zip(utterances, batch, strict=True):
         alone = model(features[None])[0][0].log_softmax(-1)
         torch.testing.assert_close(batched, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_a_frame_alone_in_its_batch_can_be_trained_on():
+def test_a_batch_of_one_frame_can_be_trained_on():
     model = make().float().train()
-    before = {name: value.clone() for name, value in model.named_buffers()}
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
     logits, _ = model(inputs(1, 1).float(), lengths=torch.tensor([1]))
     logits.sum().backward()
     assert logits.shape == (1, 1, 7)
     assert all(p.grad.isfinite().all() for p in model.parameters())
-    assert torch.equal(model.last_norm.running_var, before["last_norm.running_var"])
+    assert torch.equal(model.last_norm.running_var, buffers["last_norm.running_var"])
     model(inputs(1, 2).float())
-    assert not torch.equal(model.last_norm.running_var, before["last_norm.running_var"])
+    assert not torch.equal(model.last_norm.running_var, buffers["last_norm.running_var"])
 
 
 def test_listed_matrices_are_those_of_the_bottlenecks():
@@ -124,7 +123,7 @@ def test_listed_matrices_are_those_of_the_bottlenecks():
     assert shapes == [(4, 12, 2), (4, 12, 2), (5, 12, 1), (5, 12, 1)]
 
 
-def test_learns_and_comes_back_from_disk_bit_for_bit(tmp_path):
+def test_it_learns_and_save_and_load_keep_every_bit(tmp_path):
     model = make().float().train()
     x, targets = inputs(8, 20).float(), torch.randint(7, (8, 20))
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
@@ -145,7 +144,7 @@ def test_learns_and_comes_back_from_disk_bit_for_bit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "changes",
     [
         {"strides": ()},
         {"strides": (3, 1)},
@@ -158,6 +157,6 @@ def test_learns_and_comes_back_from_disk_bit_for_bit(tmp_path):
         {"hidden": 0},
     ],
 )
-def test_impossible_configurations_are_refused(wrong):
-    with pytest.raises(ValueError, match="stride|hidden|" + next(iter(wrong))):
-        TdnnfConfig(**{**SMALL, **wrong})
+def test_impossible_configurations_are_refused(changes):
+    with pytest.raises(ValueError, match="stride|hidden|" + next(iter(changes))):
+        TdnnfConfig(**{**SMALL, **changes})

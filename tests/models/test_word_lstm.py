@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from toolkit.models.config import WordLstmConfig
-from toolkit.models.word_lstm import WordLstm
+from toolkit.models.lstm import WordLstm
 
 
 @pytest.fixture
@@ -15,12 +15,12 @@ def model():
 
 def test_padding_on_the_right_changes_nothing(model):
     words = torch.tensor([[0, 4, 5, 6], [0, 3, 1, 1]])
-    alone, _ = model(words[1:, :2])
-    together, _ = model(words)
-    torch.testing.assert_close(together[1:, :2], alone)
+    logits, _ = model(words[1:, :2])
+    batch_logits, _ = model(words)
+    torch.testing.assert_close(batch_logits[1:, :2], logits)
 
 
-def test_it_goes_on_from_a_state(model):
+def test_it_continues_from_a_state(model):
     words = torch.randint(7, (3, 6))
     whole, last = model(words)
     first, state = model(words[:, :2])
@@ -35,7 +35,7 @@ def test_word_vectors_are_the_weights_of_the_softmax(model):
     assert (gradient.abs().sum(dim=1) > 0).tolist() == [False, False, True, True, *[False] * 3]
 
 
-def test_dropout_is_in_training_alone(model):
+def test_dropout_is_active_in_training_only(model):
     words = torch.tensor([[0, 4, 5]])
     assert torch.equal(model(words)[0], model(words)[0])
     model.train()

@@ -1,4 +1,4 @@
-"""A folder that looks like the project's, and corpora in it."""
+"""A folder with the layout of the project, and corpora."""
 
 import shutil
 
@@ -36,5 +36,5 @@ def recordings(tmp_path_factory):
 
 @pytest.fixture
 def corpus(recordings, tmp_path):
-    """A copy of that table, to change."""
+    """A copy of `recordings` that a test may change."""
     return shutil.copytree(recordings, tmp_path / "speech")

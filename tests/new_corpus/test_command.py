@@ -20,7 +20,7 @@ def test_help_has_an_example(run):
     assert "toolkit new-corpus interviews --from-csv" in result.output
 
 
-def test_a_corpus_and_what_comes_next(run, root, corpus):
+def test_a_recipe_is_written_and_the_next_commands_are_shown(run, root, corpus):
     result = run("mine", "--from-csv", corpus / "table.csv", "--lexicon", "graphemes")
     assert result.exit_code == 0, result.output
     assert "40 utterances in" in result.output
@@ -31,7 +31,7 @@ def test_a_corpus_and_what_comes_next(run, root, corpus):
     assert "Error: the name 'mine' is taken (recipes/mine)" in again.output
 
 
-def test_a_folder_for_the_audio_of_commands_is_made(run, corpus, tmp_path):
+def test_the_audio_of_commands_is_stored_in_the_folder_of_pipes(run, corpus, tmp_path):
     data, pipes = tmp_path / "data", tmp_path / "pipes"
     data.mkdir()
     ids = [f"{number:02d}" for number in range(12)]
@@ -53,7 +53,7 @@ def test_a_folder_for_the_audio_of_commands_is_made(run, corpus, tmp_path):
     assert "is not OLD=NEW" in result.output
 
 
-def test_speakers_that_nobody_names(run, root, corpus):
+def test_missing_speakers_are_clustered_on_request(run, root, corpus):
     table = corpus / "table.csv"
     lines = [line.rpartition(",")[0] for line in table.read_text().splitlines()]
     table.write_text("\n".join(lines) + "\n")
@@ -64,7 +64,7 @@ def test_speakers_that_nobody_names(run, root, corpus):
     assert run("other", "--speakers", "auto").exit_code == 2
 
 
-def test_an_empty_one(run):
+def test_an_empty_recipe_says_which_reader_to_adapt(run):
     result = run("mine")
     assert result.exit_code == 0, result.output
     assert "adapt local/mine.py to the layout of the corpus" in result.output
@@ -79,11 +79,11 @@ def test_an_empty_one(run):
         (["mine", "--from-csv", ".", "--from-kaldi", "."], 2, "give one of"),
         (["mine", "--from-kaldi", "."], 1, "neither a Kaldi data directory"),
         (["mine", "--from-csv", "."], 1, "is a folder: name the table in it, such as table.csv"),
-        (["mine", "--from-kaldi", __file__], 1, "is a file: --from-kaldi takes the folder"),
+        (["mine", "--from-kaldi", __file__], 1, "is a file: give --from-kaldi the folder"),
         ([], 2, "Missing argument 'NAME'"),
     ],
 )
-def test_faults(run, root, arguments, status, message):
+def test_invalid_arguments_are_errors(run, root, arguments, status, message):
     result = run(*arguments)
     assert result.exit_code == status
     assert message in result.output

@@ -1,4 +1,4 @@
-"""Kaldi data directories of features alone."""
+"""Kaldi data directories that have features but no audio."""
 
 import runpy
 
@@ -10,7 +10,7 @@ from local import kaldi
 from tests.kaldi.feature_dirs import matrices, write_feature_dir
 from toolkit.corpus.manifest import ManifestError
 from toolkit.features.config import AugmentConfig
-from toolkit.new_corpus.make import make_from_data
+from toolkit.new_corpus.make import create_recipe
 
 WORDS = "der Kater sagt es hier"
 
@@ -26,13 +26,13 @@ def config_of(root):
 
 
 @pytest.mark.parametrize("wav_scp", [None, "a0 /nowhere/a0.wav\n"])
-def test_features_are_used_where_there_is_no_audio(root, tmp_path, wav_scp):
+def test_features_are_used_if_there_is_no_audio(root, tmp_path, wav_scp):
     data = write_part(tmp_path / "data", "abcdefgh")
     if wav_scp is not None:
         (data / "wav.scp").write_text(wav_scp)
     (data / "cmvn.scp").write_text("")
-    made = make_from_data(root, "shared", data, "kaldi")
-    (remark,) = [line for line in made.remarks if line.startswith("features: ")]
+    new_corpus = create_recipe(root, "shared", data, "kaldi")
+    (remark,) = [line for line in new_corpus.remarks if line.startswith("features: ")]
     assert "those of feats.scp, 5 values per frame, 10 ms per frame assumed" in remark
     assert ("none of the files in wav.scp exists" in remark) == (wav_scp is not None)
     assert "cmvn.scp is not needed" in remark
@@ -47,21 +47,21 @@ def test_features_are_used_where_there_is_no_audio(root, tmp_path, wav_scp):
     }
 
 
-def test_audio_is_used_where_some_exists_or_commands_make_it(root, tmp_path, recordings):
+def test_audio_is_used_if_some_exists_or_commands_make_it(root, tmp_path, recordings):
     data = write_part(tmp_path / "data", "abcdefgh")
     (data / "wav.scp").write_text(f"a0 {recordings}/00.wav\nb0 sox b0.wav -t wav - |\n")
-    made = make_from_data(root, "shared", data, "kaldi")
+    new_corpus = create_recipe(root, "shared", data, "kaldi")
     assert config_of(root).corpus.features == "audio"
-    assert not any(line.startswith("features: ") for line in made.remarks)
+    assert not any(line.startswith("features: ") for line in new_corpus.remarks)
 
 
 def test_several_directories_of_features(root, tmp_path):
     for part, speakers in {"train": "abcde", "dev": "f", "eval": "g", "train_sp": "h"}.items():
         write_part(tmp_path / "data" / part, speakers)
         (tmp_path / "data" / part / "utt2dur").write_text("a0 1.2\n")
-    made = make_from_data(root, "shared", tmp_path / "data", "kaldi")
-    assert "not used: train_sp" in made.remarks
-    assert any("a frame every 10 ms by utt2dur" in line for line in made.remarks)
+    new_corpus = create_recipe(root, "shared", tmp_path / "data", "kaldi")
+    assert "not used: train_sp" in new_corpus.remarks
+    assert any("a frame every 10 ms by utt2dur" in line for line in new_corpus.remarks)
     splits = kaldi.manifests(config_of(root).corpus, tmp_path / "data")
     assert {split: len(cuts) for split, cuts in splits.items()} == {
         "train": 20,
@@ -70,16 +70,16 @@ def test_several_directories_of_features(root, tmp_path):
     }
 
 
-def test_parts_with_audio_alone_beside_parts_with_features_alone_are_refused(root, tmp_path):
+def test_parts_with_audio_beside_parts_with_features_are_refused(root, tmp_path):
     write_part(tmp_path / "data/train", "abcde")
     test = write_part(tmp_path / "data/test", "f")
     (test / "feats.scp").rename(test / "wav.scp")
     with pytest.raises(ManifestError, match=r"train has features and no audio, test has no feats"):
-        make_from_data(root, "shared", tmp_path / "data", "kaldi")
+        create_recipe(root, "shared", tmp_path / "data", "kaldi")
 
 
 def test_without_readable_features_there_is_no_recipe(root, tmp_path):
     data = write_part(tmp_path / "data", "abcdefgh")
     (data / "feats.ark").unlink()
     with pytest.raises(ManifestError, match="no utterance has audio or features that can be read"):
-        make_from_data(root, "shared", data, "kaldi")
+        create_recipe(root, "shared", data, "kaldi")

@@ -1,4 +1,4 @@
-"""Streams that write down what is asked of them, and what may only happen after what."""
+"""Fake device streams that log their operations and the order in which these must happen."""
 
 import threading
 from contextlib import contextmanager
@@ -9,25 +9,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @dataclass
-class Done:
-    """Something that a stream does, in the order in which it is given to it."""
+class Operation:
+    """An operation that was queued on a stream."""
 
-    what: str
+    name: str
     stream: str
     thread: str
     number: int
-    after: list = field(default_factory=list)
-    """What must be done before, besides what the stream was given earlier."""
+    dependencies: list = field(default_factory=list)
+    """Operations that must be done before, including the last one of the same stream."""
 
 
 class FakeStreams:
-    """A device of which all operations are written down: stream, thread, what they wait for."""
+    """A device that logs all operations: stream, thread, what they wait for."""
 
     def __init__(self):
         self.log = []
         self._lock = threading.RLock()
         self._current = threading.local()
-        self._made = 0
+        self._num_streams = 0
         self._last = {}  # stream -> its last entry
         self.pinned = set()
 
@@ -35,27 +35,27 @@ class FakeStreams:
     def stream(self):
         return getattr(self._current, "name", "training")
 
-    def note(self, what, after=()):
+    def note(self, name, dependencies=()):
         with self._lock:
-            before = self._last.get(self.stream)
+            previous = self._last.get(self.stream)
             thread = threading.current_thread().name
-            entry = Done(what, self.stream, thread, len(self.log), [*after])
-            entry.after += [] if before is None else [before]
+            entry = Operation(name, self.stream, thread, len(self.log), [*dependencies])
+            entry.dependencies += [] if previous is None else [previous]
             self.log.append(entry)
             self._last[self.stream] = entry
         return entry
 
     def new(self):
-        self._made += 1
-        return f"side {self._made}"
+        self._num_streams += 1
+        return f"side {self._num_streams}"
 
     @contextmanager
     def use(self, stream):
-        before, self._current.name = self.stream, stream
+        previous, self._current.name = self.stream, stream
         try:
             yield
         finally:
-            self._current.name = before
+            self._current.name = previous
 
     def record(self):
         return Event(self, self.note("record"))
@@ -64,16 +64,16 @@ class FakeStreams:
         self.note("wait", [event.entry])
 
     def buffer(self, size):
-        made = torch.empty(size)
-        self.pinned.add(made.data_ptr())
-        return made
+        buffer = torch.empty(size)
+        self.pinned.add(buffer.data_ptr())
+        return buffer
 
     def tracing(self):
-        """Context in which torch's operations of this thread are written down."""
+        """Context in which torch's operations of this thread are logged."""
         return _Tracing(self)
 
-    def named(self, what):
-        return [entry for entry in self.log if entry.what == what]
+    def named(self, name):
+        return [entry for entry in self.log if entry.name == name]
 
 
 class Event:
@@ -96,12 +96,12 @@ class _Tracing(TorchDispatchMode):
 
 def comes_after(later, earlier):
     """Whether an entry can only be done after another one."""
-    waiting, seen = [later], set()
-    while waiting:
-        entry = waiting.pop()
+    pending, visited = [later], set()
+    while pending:
+        entry = pending.pop()
         if entry is earlier:
             return True
-        if entry.number not in seen:
-            seen.add(entry.number)
-            waiting += entry.after
+        if entry.number not in visited:
+            visited.add(entry.number)
+            pending += entry.dependencies
     return False

@@ -1,4 +1,4 @@
-"""What the server that forks the workers has loaded, so that none of them loads it again."""
+"""Modules that the fork server imports once, so that no worker imports them again."""
 
 import pytest  # noqa: F401  of the modules with what the workers do
 import torch

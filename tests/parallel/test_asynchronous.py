@@ -20,8 +20,8 @@ FIXED, RANDOM, DELAYED = (
 )
 
 
-def crew(ranks, work):
-    """Run work(rank) in processes that see what torchrun would tell them; list the results."""
+def run_workers(ranks, function):
+    """Run function(rank) in processes with torchrun's environment; return the results by rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -34,7 +34,7 @@ def crew(ranks, work):
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
         try:
-            result = work(rank)
+            result = function(rank)
         except Exception as error:
             result = error
         results.put((rank, result))
@@ -44,18 +44,18 @@ def crew(ranks, work):
     for process in children:
         process.start()
     end = time.monotonic() + TIMEOUT
-    found = {}
-    while len(found) < ranks:
-        assert time.monotonic() < end, f"deadlock: only {sorted(found)} came to an end"
+    results_by_rank = {}
+    while len(results_by_rank) < ranks:
+        assert time.monotonic() < end, f"deadlock: only {sorted(results_by_rank)} came to an end"
         if results.empty():
             time.sleep(0.01)
         else:
             rank, result = results.get()
             assert not isinstance(result, Exception), f"rank {rank}: {result!r}"
-            found[rank] = result
+            results_by_rank[rank] = result
     for process in children:
         process.join(TIMEOUT)
-    return [found[rank] for rank in range(ranks)]
+    return [results_by_rank[rank] for rank in range(ranks)]
 
 
 def strategy_of(config):
@@ -66,7 +66,7 @@ def strategy_of(config):
 
 
 def problem(rank):
-    """A linear model that starts elsewhere on every rank, and data that are alike."""
+    """A linear model with other initial weights on every rank, and the same data."""
     torch.manual_seed(rank)
     model = nn.Linear(6, 3)
     generator = torch.Generator().manual_seed(7)
@@ -76,7 +76,7 @@ def problem(rank):
 
 
 class Gate:
-    """Lets slow workers begin their steps only when all others have finished theirs."""
+    """Blocks slow workers until all other workers have finished their steps."""
 
     def __init__(self, ranks, slow):
         self._slow, self._others = slow, ranks - len(slow)
@@ -95,7 +95,7 @@ class Gate:
 
 
 def train(strategy, steps, rate=0.05, pause=0.0, rank=0, epochs=1, gate=None):
-    """Train as the loop does; return each epoch's weights and what the consensus was."""
+    """Train as the loop does; return the consensus of each epoch, final weights and loss."""
     model, inputs, outputs = problem(rank)
     ranks = strategy.world_size
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
@@ -133,13 +133,13 @@ def train(strategy, steps, rate=0.05, pause=0.0, rank=0, epochs=1, gate=None):
 @pytest.mark.parametrize("config", [FIXED, RANDOM, DELAYED], ids=["fixed", "random", "delayed"])
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_no_deadlock_with_a_worker_ten_times_as_slow(config, ranks):
-    def work(rank):
+    def train_rank(rank):
         return train(strategy_of(config), 20, pause=0.02 if rank == 1 else 0.002, rank=rank)
 
-    found = crew(ranks, work)
-    for result in found:
-        assert result["ends"] == found[0]["ends"]  # one consensus
-        assert result["weight"] == found[0]["weight"]  # from which all go on
+    results = run_workers(ranks, train_rank)
+    for result in results:
+        assert result["ends"] == results[0]["ends"]  # one consensus
+        assert result["weight"] == results[0]["weight"]  # from which all go on
         assert result["loss"] < 0.6 * untrained_loss()
 
 
@@ -156,14 +156,14 @@ def test_no_deadlock_with_a_worker_ten_times_as_slow(config, ranks):
     ],
     ids=["adpsgd-answers", "adpsgd-asks", "adpsgd-random", "hadpsgd-node", "asgd", "asgd-first"],
 )
-def test_fast_workers_finish_before_a_slow_one_begins(config, ranks, slow):
+def test_fast_workers_do_not_wait_for_slow_ones(config, ranks, slow):
     gate = Gate(ranks, slow)
 
-    def work(rank):
+    def train_rank(rank):
         return train(strategy_of(config), 15, rank=rank, gate=gate)
 
-    found = crew(ranks, work)
-    assert all(result["weight"] == found[0]["weight"] for result in found)
+    results = run_workers(ranks, train_rank)
+    assert all(result["weight"] == results[0]["weight"] for result in results)
 
 
 def untrained_loss():
@@ -171,17 +171,17 @@ def untrained_loss():
     return (model(inputs) - outputs).square().mean().item()
 
 
-def test_unequal_numbers_of_steps_end_in_one_consensus():
-    def work(rank):
+def test_workers_with_unequal_numbers_of_steps_reach_one_consensus():
+    def train_rank(rank):
         return train(strategy_of(FIXED), 40 if rank else 4, rank=rank)
 
-    found = crew(4, work)
-    assert all(result["weight"] == found[0]["weight"] for result in found)
-    assert all(result["averagings"] > 0 for result in found)
+    results = run_workers(4, train_rank)
+    assert all(result["weight"] == results[0]["weight"] for result in results)
+    assert all(result["averagings"] > 0 for result in results)
 
 
-def test_averaging_alone_keeps_the_mean_and_comes_to_a_consensus():
-    def work(rank):
+def test_averaging_without_steps_keeps_the_mean_and_reaches_a_consensus():
+    def train_rank(rank):
         strategy = strategy_of(FIXED)
         model, _, _ = problem(rank)
         strategy.start(model, torch.optim.SGD(model.parameters(), lr=0.0))
@@ -193,13 +193,13 @@ def test_averaging_alone_keeps_the_mean_and_comes_to_a_consensus():
         strategy.stop()
         return weights.tolist()
 
-    models = torch.tensor(crew(4, work))
+    models = torch.tensor(run_workers(4, train_rank))
     assert torch.allclose(models.mean(dim=0), torch.full((21,), 3.75), atol=1e-5)
     assert (models - 3.75).abs().max() < 0.2  # at first 4.25
 
 
-def test_bytes_are_counted_and_weights_come_back_from_a_checkpoint():
-    def work(rank):
+def test_bytes_are_counted_and_weights_are_restored_from_a_checkpoint():
+    def train_rank(rank):
         strategy = strategy_of(FIXED)
         result = train(strategy, 10, rank=rank)
         model, _, _ = problem(rank)
@@ -217,7 +217,7 @@ def test_bytes_are_counted_and_weights_come_back_from_a_checkpoint():
         }
         strategy.load_state_dict(state, [rank_state])
         assert strategy.report() == expected
-        mine = strategy.flat.weights()
+        own_weights = strategy.flat.weights()
         again = strategy.rank_state_dict()
         assert torch.equal(again.pop("weights"), rank_state["weights"])
         assert again == {name: value for name, value in rank_state.items() if name != "weights"}
@@ -225,42 +225,42 @@ def test_bytes_are_counted_and_weights_come_back_from_a_checkpoint():
         strategy.load_state_dict(state, [rank_state, {**rank_state, "weights": weights}])
         mean = strategy.flat.weights()
         strategy.stop()
-        return {**result, "mine": mine.tolist(), "mean": mean.tolist()}
+        return {**result, "own": own_weights.tolist(), "mean": mean.tolist()}
 
-    found = crew(2, work)
-    for rank, result in enumerate(found):
-        assert result["mine"] == [float(rank)] * 21
+    results = run_workers(2, train_rank)
+    for rank, result in enumerate(results):
+        assert result["own"] == [float(rank)] * 21
         assert result["mean"] == [float(rank) + 1] * 21
-        # each averaging: a header of 16 bytes from the one who asks, 21 weights each way
-        asked = 84 * result["averagings"] + (16 * result["averagings"] if rank == 0 else 0)
-        assert asked <= result["bytes_per_step"] <= asked + 84
+        # Each averaging: a header of 16 bytes from the rank that asks, 21 weights each way.
+        num_bytes = 84 * result["averagings"] + (16 * result["averagings"] if rank == 0 else 0)
+        assert num_bytes <= result["bytes_per_step"] <= num_bytes + 84
 
 
-def test_one_node_is_synchronous_training_bit_for_bit():
-    def work(method):
+def test_one_node_equals_synchronous_training_bit_for_bit():
+    def training_of(method):
         config = ParallelConfig(method)
         return lambda rank: train(strategy_of(config), 12, rank=rank, epochs=2)["ends"]
 
-    assert crew(2, work("hadpsgd")) == crew(2, work("ssgd"))
+    assert run_workers(2, training_of("hadpsgd")) == run_workers(2, training_of("ssgd"))
 
 
 def test_nodes_keep_their_workers_alike():
     config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2))
 
-    def work(rank):
+    def train_rank(rank):
         return train(strategy_of(config), 20, pause=0.02 if rank == 5 else 0.002, rank=rank)
 
-    found = crew(6, work)
-    assert all(result["weight"] == found[0]["weight"] for result in found)
-    assert found[0]["loss"] < 0.6 * untrained_loss()
-    assert [result["bytes_between_per_step"] > 0 for result in found] == [True, False] * 3
-    for leader, other in zip(found[::2], found[1::2], strict=True):
+    results = run_workers(6, train_rank)
+    assert all(result["weight"] == results[0]["weight"] for result in results)
+    assert results[0]["loss"] < 0.6 * untrained_loss()
+    assert [result["bytes_between_per_step"] > 0 for result in results] == [True, False] * 3
+    for leader, follower in zip(results[::2], results[1::2], strict=True):
         assert 0 < leader["host_copies"] == leader["averagings"]
-        assert other["host_copies"] == 0
+        assert follower["host_copies"] == 0
 
 
 def test_only_the_first_worker_of_a_node_reads_the_whole_model_in_a_step(monkeypatch):
-    """Whatever the counter says, nobody else gathers the weights as one vector."""
+    """Count the calls themselves: no other worker gathers the weights as one vector."""
     from toolkit.parallel.workers import FlatParameters
 
     config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2))
@@ -271,7 +271,7 @@ def test_only_the_first_worker_of_a_node_reads_the_whole_model_in_a_step(monkeyp
         read.append(1)
         return original(self)
 
-    def work(rank):
+    def train_rank(rank):
         monkeypatch.setattr(FlatParameters, "weights", noting)
         strategy = strategy_of(config)
         model, inputs, outputs = problem(rank)
@@ -282,18 +282,18 @@ def test_only_the_first_worker_of_a_node_reads_the_whole_model_in_a_step(monkeyp
             strategy.backward(loss, torch.tensor(4.0))
             strategy.optimizer.step()
             strategy.after_step()
-        found = len(read)
+        num_reads = len(read)
         strategy.end_epoch()
         strategy.stop()
-        return found, strategy.host_copies > 0
+        return num_reads, strategy.host_copies > 0
 
-    assert crew(4, work) == [(5, True), (0, False)] * 2
+    assert run_workers(4, train_rank) == [(5, True), (0, False)] * 2
 
 
 def test_within_a_node_gradients_are_those_of_the_joint_batch():
     config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2))
 
-    def work(rank):
+    def train_rank(rank):
         strategy = strategy_of(config)
         model, inputs, outputs = problem(rank)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -306,41 +306,41 @@ def test_within_a_node_gradients_are_those_of_the_joint_batch():
         strategy.stop()
         return gradient
 
-    found = crew(4, work)
+    gradients = run_workers(4, train_rank)
     model, inputs, outputs = problem(0)
     for node in (0, 1):
         rows = [8 * rank + i for rank in (2 * node, 2 * node + 1) for i in range(4 * (rank + 1))]
         model.zero_grad()
         ((model(inputs[rows]) - outputs[rows]).square().sum() / len(rows)).backward()
         for rank in (2 * node, 2 * node + 1):
-            assert torch.allclose(torch.tensor(found[rank]), model.weight.grad, atol=1e-5)
+            assert torch.allclose(torch.tensor(gradients[rank]), model.weight.grad, atol=1e-5)
 
 
 def test_part_of_a_node_is_an_error():
-    def work(rank):
+    def train_rank(rank):
         strategy = strategy_of(ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2)))
         model, _, _ = problem(rank)
         with pytest.raises(ParallelError, match="not whole nodes of 2"):
             strategy.start(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
-    crew(3, work)
+    run_workers(3, train_rank)
 
 
 @pytest.mark.parametrize("parts", [0, 1])
 def test_asynchronous_sgd_learns(parts):
     config = ParallelConfig("asgd", asgd=AsgdConfig(gradients_per_update=parts))
 
-    def work(rank):
+    def train_rank(rank):
         rate = 0.1 if parts == 0 else 0.03
         return train(strategy_of(config), 20, rate=rate, pause=0.002, rank=rank)
 
-    found = crew(4, work)
-    assert all(result["weight"] == found[0]["weight"] for result in found)
-    assert found[0]["loss"] < 0.6 * untrained_loss()
+    results = run_workers(4, train_rank)
+    assert all(result["weight"] == results[0]["weight"] for result in results)
+    assert results[0]["loss"] < 0.6 * untrained_loss()
 
 
 def test_asynchronous_sgd_in_turns_is_synchronous():
-    def work(method):
+    def training_of(method):
         def run(rank):
             strategy = strategy_of(ParallelConfig(method))
             model, inputs, outputs = problem(rank)
@@ -361,7 +361,10 @@ def test_asynchronous_sgd_in_turns_is_synchronous():
 
         return run
 
-    asynchronous, synchronous = crew(2, work("asgd")), crew(2, work("ssgd"))
+    asynchronous, synchronous = (
+        run_workers(2, training_of("asgd")),
+        run_workers(2, training_of("ssgd")),
+    )
     assert asynchronous[0] == asynchronous[1]
     assert torch.allclose(torch.tensor(asynchronous[0]), torch.tensor(synchronous[0]), atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""CTC training with asynchronous methods: what is stored, and when."""
+"""CTC training with asynchronous methods: the contents and times of checkpoints."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ class Slow(Spelling):
 
 
 def spelled(out, method, deadly):
-    """Train; return after how many steps checkpoints were made."""
+    """Train; return the numbers of steps at which checkpoints were made, and the CER."""
     torch.set_num_threads(1)
     toy = CtcToy()
     toy.data = Slow(8 * STEPS)
@@ -47,8 +47,8 @@ def spelled(out, method, deadly):
     strategy = make_strategy(parallel)
     rank_state_dict, checkpoints = strategy.rank_state_dict, []
 
-    def watched():
-        """The state of a checkpoint; then all weights must be those of the model that is stored."""
+    def checked_state():
+        """Return the state of a checkpoint; check that its weights are those of the model."""
         state, weights = rank_state_dict(), strategy.flat.weights()
         if method == "adpsgd":
             assert torch.equal(state["weights"], weights), strategy.steps
@@ -58,13 +58,13 @@ def spelled(out, method, deadly):
         (out / f"made-{os.environ['RANK']}").write_text(repr(checkpoints))
         return state
 
-    strategy.rank_state_dict = watched
+    strategy.rank_state_dict = checked_state
     headline = toy.train(out, config, strategy=strategy)
     return {"made": checkpoints, "cer": headline["cer"]}
 
 
 @pytest.mark.parametrize("method", ["asgd", "adpsgd"])
-def test_it_is_stored_at_the_ends_of_epochs_alone_and_goes_on_from_there(method, tmp_path):
+def test_checkpoints_are_stored_and_resumed_only_at_ends_of_epochs(method, tmp_path):
     job = Job(2, spelled, tmp_path, method, True)
     first, second = job.wait()
     assert second is None

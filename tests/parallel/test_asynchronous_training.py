@@ -1,4 +1,4 @@
-"""The training loop with asynchronous methods: who takes which batches, a kill, another number."""
+"""The training loop with asynchronous methods: shared batches, kills, other numbers of workers."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ PATIENCE = 140
 
 
 class Noting(Callback):
-    """Writes down which batches this rank has trained on; it may be killed after one of them.
+    """Notes which batches this rank has trained on, and may kill it after one of them.
 
     Args:
       out: folder of the training.
@@ -38,16 +38,16 @@ class Noting(Callback):
         super().on_step(trainer, batch, stats, checkpoint_due)
 
 
-def noted(out, epoch):
-    """Return when each rank has trained on a batch of an epoch, in order, and forget it all."""
-    found = {}
+def read_training_times(out, epoch):
+    """Return {rank: {batch: time}} of an epoch in order of training, and delete the notes."""
+    times_by_rank = {}
     for path in sorted(out.glob("trained-*")):
         lines = [line.split() for line in path.read_text().splitlines()]
         times = {int(index): float(at) for e, index, at in lines if int(e) == epoch}
         assert len(times) == sum(int(line[0]) == epoch for line in lines)
-        found[int(path.name[8:])] = times
+        times_by_rank[int(path.name[8:])] = times
         path.unlink()
-    return found
+    return times_by_rank
 
 
 def slow_ranks(rank, epoch, step, ranks):
@@ -89,7 +89,7 @@ def distance(matrix):
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["ssgd", "bmuf", "adpsgd", "asgd"])
-def test_what_is_kept_of_a_matrix_is_semi_orthogonal(tmp_path, method):
+def test_trained_matrices_are_semi_orthogonal(tmp_path, method):
     parallel = (SYNCHRONOUS | ASYNCHRONOUS)[method]
     settings = {"model": Factorised, "initial_rate": 1e-3, "final_rate": 1e-3, "epochs": 2}
     results = Job(2, train, tmp_path, parallel, TinyData(80), **settings).wait(PATIENCE)
@@ -99,29 +99,29 @@ def test_what_is_kept_of_a_matrix_is_semi_orthogonal(tmp_path, method):
 
 
 @pytest.mark.parametrize("method", ["adpsgd", "asgd"])
-def test_a_slow_worker_gives_batches_away_and_all_are_trained_on_once(tmp_path, method):
+def test_other_workers_train_on_batches_of_a_slow_worker(tmp_path, method):
     results = Job(2, trained, tmp_path, ASYNCHRONOUS[method], slow_second, epochs=1).wait(PATIENCE)
     assert all(isinstance(result, dict) for result in results), results
-    by = noted(tmp_path, 0)
-    assert sorted([*by[0], *by[1]]) == list(range(60))
-    assert len(by[1]) < 25  # 30 are its part
+    times_by_rank = read_training_times(tmp_path, 0)
+    assert sorted([*times_by_rank[0], *times_by_rank[1]]) == list(range(60))
+    assert len(times_by_rank[1]) < 25  # 30 are its part
     first, second = results
     assert first["score"] == second["score"] > 0.5
     for name, value in first["weights"].items():
         assert np.array_equal(value, second["weights"][name])
 
 
-def test_workers_of_a_node_take_the_same_steps_over(tmp_path):
+def test_workers_of_a_node_take_over_the_same_steps(tmp_path):
     slow = partial(slow_ranks, ranks=("2", "3"))
     job = Job(4, trained, tmp_path, ASYNCHRONOUS["nodes"], slow, 80, epochs=1)
     results = job.wait(PATIENCE)
     assert all(isinstance(result, dict) for result in results), results
-    by = noted(tmp_path, 0)
-    assert sorted(chain(*by.values())) == list(range(80))
-    assert len(by[0]) == len(by[1]) > 24
-    assert len(by[2]) == len(by[3]) < 16  # 20 are its part
-    for one, other in ((0, 1), (2, 3)):
-        assert [index + 1 for index in by[one]] == list(by[other])
+    times_by_rank = read_training_times(tmp_path, 0)
+    assert sorted(chain(*times_by_rank.values())) == list(range(80))
+    assert len(times_by_rank[0]) == len(times_by_rank[1]) > 24
+    assert len(times_by_rank[2]) == len(times_by_rank[3]) < 16  # 20 are its part
+    for leader, follower in ((0, 1), (2, 3)):
+        assert [index + 1 for index in times_by_rank[leader]] == list(times_by_rank[follower])
     first, second = ([r["history"][0]["host_copies"] for r in results[i::2]] for i in (0, 1))
     assert min(first) > 0  # of nodes; one for each averaging, so more than one where a node is slow
     assert second == [0, 0]
@@ -132,37 +132,39 @@ def test_workers_of_a_node_take_the_same_steps_over(tmp_path):
     ("method", "ranks", "victim"),
     [("adpsgd", 2, 0), ("asgd", 2, 1), ("nodes", 4, 3), ("delayed", 2, 1)],
 )
-def test_a_kill_in_mid_epoch_loses_what_came_after_the_last_checkpoint(
+def test_a_kill_within_an_epoch_loses_only_steps_after_the_last_checkpoint(
     tmp_path, method, ranks, victim
 ):
-    """With `checkpoint_seconds` of 0 that is what rank 0, which writes it, did in its last steps.
+    """With `checkpoint_seconds` of 0 only the last steps of rank 0, which writes it, are lost.
 
-    Those are one or two (delayed: ten). The victim waits before it dies, and the others go on.
+    Those are one or two (delayed: ten). The victim waits before it dies, and the others continue.
     """
     number = 30 * ranks
     call = (tmp_path, ASYNCHRONOUS[method], None, number)
     Job(ranks, trained, *call, victim=victim, checkpoint_seconds=0).wait(PATIENCE)
-    before = noted(tmp_path, 1)
+    times_before_kill = read_training_times(tmp_path, 1)
     results = Job(ranks, trained, *call).wait(PATIENCE)
     assert all(isinstance(result, dict) for result in results), results
-    after = noted(tmp_path, 1)
-    done, again = list(chain(*before.values())), list(chain(*after.values()))
-    assert len(before[victim]) == 12
+    times_after_kill = read_training_times(tmp_path, 1)
+    done, again = list(chain(*times_before_kill.values())), list(chain(*times_after_kill.values()))
+    assert len(times_before_kill[victim]) == 12
     assert len(set(again)) == len(again)
     assert set(done) | set(again) == set(range(number))
-    kept = sorted(before[0].values())[-11 if method == "delayed" else -3]
-    assert all(before[rank][i] >= kept for rank in range(ranks) for i in again if i in before[rank])
+    checkpoint_time = sorted(times_before_kill[0].values())[-11 if method == "delayed" else -3]
+    for rank in range(ranks):
+        times = times_before_kill[rank]
+        assert all(times[i] >= checkpoint_time for i in again if i in times)
     assert results[0]["score"] == results[1]["score"] > 0.5
 
 
 @pytest.mark.long
-def test_a_single_node_goes_on_with_its_weights_after_a_kill_in_mid_epoch(tmp_path):
-    """Its workers take every step together, so that the kill changes nothing at all."""
+def test_a_single_node_continues_with_its_weights_after_a_kill_within_an_epoch(tmp_path):
+    """Its workers take every step together, so the kill does not change the result."""
     nodes = ASYNCHRONOUS["nodes"]
     whole = Job(2, trained, tmp_path / "whole", nodes).wait(PATIENCE)
     killed = tmp_path / "killed"
     Job(2, trained, killed, nodes, victim=1, checkpoint_seconds=0).wait(PATIENCE)
-    assert len(noted(killed, 1)[1]) == 12
+    assert len(read_training_times(killed, 1)[1]) == 12
     again = Job(2, trained, killed, nodes).wait(PATIENCE)
     for result, expected in zip(again, whole, strict=True):
         for name, value in expected["weights"].items():
@@ -171,7 +173,7 @@ def test_a_single_node_goes_on_with_its_weights_after_a_kill_in_mid_epoch(tmp_pa
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What each method leads to, uninterrupted."""
+    """The results of each method, uninterrupted."""
     done = {}
 
     def run(method, ranks):
@@ -185,7 +187,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("method", "before", "victim", "after"),
+    ("method", "ranks_before", "victim", "ranks_after"),
     [
         ("adpsgd", 2, 0, 2),
         ("adpsgd", 2, 1, 3),
@@ -198,26 +200,26 @@ def whole(tmp_path_factory):
     ],
 )
 def test_a_killed_worker_is_named_and_the_same_command_continues(
-    whole, tmp_path, method, before, victim, after
+    whole, tmp_path, method, ranks_before, victim, ranks_after
 ):
     parallel = ASYNCHRONOUS[method]
     begun = time.monotonic()
-    job = Job(before, trained, tmp_path, parallel, partial(die, victim=victim))
+    job = Job(ranks_before, trained, tmp_path, parallel, partial(die, victim=victim))
     results = job.wait(PATIENCE)
     assert time.monotonic() - begun < 60
-    for rank, told in enumerate(results):
+    for rank, message in enumerate(results):
         if rank == victim:
-            assert told is None
+            assert message is None
             continue
-        assert f"worker {victim} (process {job.processes[victim].pid} on " in told
-        assert "was killed" in told
-        assert "The same command continues" in told
+        assert f"worker {victim} (process {job.processes[victim].pid} on " in message
+        assert "was killed" in message
+        assert "The same command continues" in message
         assert job.exit_codes()[rank] == 1
     assert "epoch-0001-step-00000000" in " ".join(p.name for p in tmp_path.rglob("*"))
-    results = Job(after, trained, tmp_path, parallel).wait(PATIENCE)
+    results = Job(ranks_after, trained, tmp_path, parallel).wait(PATIENCE)
     assert all(isinstance(result, dict) for result in results), results
     assert [record["epoch"] for record in results[0]["history"]] == [1, 2]
-    uninterrupted = whole(method, before)[0]
+    uninterrupted = whole(method, ranks_before)[0]
     for result in results:
         assert result["score"] == results[0]["score"]
         assert abs(result["score"] - uninterrupted["score"]) < 0.05
@@ -229,7 +231,7 @@ def test_a_killed_worker_is_named_and_the_same_command_continues(
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["adpsgd", "delayed", "hadpsgd", "asgd"])
-def test_what_one_process_began_several_go_on_with(method, tmp_path):
+def test_several_processes_continue_the_training_of_one(method, tmp_path):
     Job(1, trained, tmp_path, ASYNCHRONOUS[method], die, checkpoint_seconds=0).wait()
     assert list(tmp_path.glob("checkpoints/epoch-0001-step-0000000[1-9]*"))
     results = Job(2, trained, tmp_path, ASYNCHRONOUS[method]).wait()
@@ -240,7 +242,7 @@ def test_what_one_process_began_several_go_on_with(method, tmp_path):
     assert first["history"][1]["loss"] < first["history"][0]["loss"]
 
 
-def test_going_on_in_one_process_says_what_is_dropped(caplog):
+def test_continuing_in_one_process_warns_of_dropped_state(caplog):
     strategy = Strategy()
     strategy.load_state_dict({"steps": 3, "ranks": 2}, [{"running": []}])
     assert not caplog.messages
@@ -257,10 +259,10 @@ def fail(rank, epoch, step):
 
 
 @pytest.mark.parametrize("method", ["asgd", "adpsgd"])
-def test_an_error_is_told_at_once_whoever_is_served(method, tmp_path):
+def test_an_error_of_one_worker_ends_all_at_once(method, tmp_path):
     begun = time.monotonic()
-    first, *others = Job(4, trained, tmp_path, ASYNCHRONOUS[method], fail, 200).wait()
+    first, *other_messages = Job(4, trained, tmp_path, ASYNCHRONOUS[method], fail, 200).wait()
     assert time.monotonic() - begun < 25  # of which the start takes most
     assert first == "ValueError: the disk is full"
-    for other in others:
-        assert "worker 0 failed: ValueError: the disk is full" in other
+    for message in other_messages:
+        assert "worker 0 failed: ValueError: the disk is full" in message

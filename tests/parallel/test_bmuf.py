@@ -37,16 +37,16 @@ def test_gain_under_a_constant_drift(ranks, rate, nbm):
     """
     state = BmufState(START, ranks, BmufConfig(rate=rate, nbm=nbm))
     assert state.block_rate(0) == pytest.approx(rate)
-    before = state.global_weights
+    previous_weights = state.global_weights
     for _ in range(60 * ranks):
-        before = state.global_weights
+        previous_weights = state.global_weights
         state.step(state.broadcast_weights + DRIFT)
     gain = ranks * rate * ((2 - 1 / ranks) if nbm == "seed" else 1)
-    torch.testing.assert_close(state.global_weights - before, gain * DRIFT)
+    torch.testing.assert_close(state.global_weights - previous_weights, gain * DRIFT)
 
 
 def test_the_equations_of_the_paper_written_out():
-    """Equations 2 to 6, and W kept apart from W_g."""
+    """Equations 2 to 6, with W separate from W_g."""
     means = [START + DRIFT, START - 2 * DRIFT, START * 0.3, DRIFT]
     eta, zeta = 0.75, 1.2 * 4 * 0.25
     seed = BmufState(START, 4, BmufConfig(rate=1.2, nbm="seed"))
@@ -92,7 +92,7 @@ def test_warm_up_blocks_are_averaged():
     torch.testing.assert_close(state.global_weights, model + 0.875 * momentum)
 
 
-def test_a_restored_state_goes_on_as_the_original():
+def test_a_restored_state_continues_like_the_original():
     a = BmufState(START, 4, BmufConfig())
     a.step(START + DRIFT)
     b = BmufState(torch.zeros(3, dtype=torch.float64), 4, BmufConfig())
@@ -103,8 +103,8 @@ def test_a_restored_state_goes_on_as_the_original():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"block": 0}, {"momentum": 1.0}, {"rate": 0.0}, {"warmup": -1}, {"nbm": "no"}]
+    "changes", [{"block": 0}, {"momentum": 1.0}, {"rate": 0.0}, {"warmup": -1}, {"nbm": "no"}]
 )
-def test_impossible_configurations_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        BmufConfig(**wrong)
+def test_impossible_configurations_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        BmufConfig(**changes)

@@ -1,4 +1,4 @@
-"""Messages: what is sent and what is kept add up, in every form."""
+"""Messages: sent values and residuals add up to the gradients, in every form."""
 
 import math
 
@@ -19,12 +19,12 @@ def dyadic(size, seed, scale=64):
 
 def by_definition(gradient, residual, tau):
     """Strom's loop, one element after the other."""
-    total, left = [], []
+    total, new_residual = [], []
     for value in (residual + gradient).tolist():
         sent = math.copysign(tau, value) if abs(value) > tau else 0.0
         total.append(sent)
-        left.append(value - sent)
-    return torch.tensor(total), torch.tensor(left)
+        new_residual.append(value - sent)
+    return torch.tensor(total), torch.tensor(new_residual)
 
 
 @settings(deadline=None, max_examples=60)
@@ -34,14 +34,14 @@ def by_definition(gradient, residual, tau):
     fallback=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
-def test_messages_are_what_the_definition_says(size, tau, fallback, seed):
-    gradient, before = dyadic(size, seed), dyadic(size, seed + 1, 32)
-    total, left = by_definition(gradient, before, tau)
+def test_messages_equal_the_definition(size, tau, fallback, seed):
+    gradient, old_residual = dyadic(size, seed), dyadic(size, seed + 1, 32)
+    total, expected_residual = by_definition(gradient, old_residual, tau)
     sent = int((total != 0).sum())
     capacity = size // 16 if fallback else size
-    residual = before.clone()
+    residual = old_residual.clone()
     message = encode(gradient, residual, tau, fallback)
-    assert torch.equal(residual, left)
+    assert torch.equal(residual, expected_residual)
     assert int(message[0]) == (SPARSE if sent <= capacity else BITMAP)
     assert len(message) == 1 + (sent if sent <= capacity else -(-size // 16))
     out = torch.zeros(size)
@@ -50,7 +50,7 @@ def test_messages_are_what_the_definition_says(size, tau, fallback, seed):
 
 
 @pytest.mark.parametrize("steps", [1, 30])
-def test_residual_and_sent_are_the_gradients_exactly(steps):
+def test_residual_and_sent_values_sum_to_the_gradients_exactly(steps):
     residual, sent, whole = torch.zeros(1000), torch.zeros(1000), torch.zeros(1000)
     for step in range(steps):
         gradient = dyadic(1000, step, 20)
@@ -61,7 +61,7 @@ def test_residual_and_sent_are_the_gradients_exactly(steps):
     assert sent.abs().sum() > 0
 
 
-def test_threshold_0_sends_everything_as_it_is():
+def test_threshold_0_sends_the_gradients_unchanged():
     gradient, residual, out = dyadic(50, 1), dyadic(50, 2), torch.zeros(50)
     expected = gradient + residual
     message = encode(gradient, residual, 0.0)
@@ -74,7 +74,7 @@ def test_threshold_0_sends_everything_as_it_is():
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("place", [0, 70, 199])
 @pytest.mark.parametrize("tau", [0.0, 0.01, 10.0])
-def test_a_value_that_is_not_finite_is_told_and_not_hidden_in_the_residual(bad, place, tau):
+def test_a_value_that_is_not_finite_is_sent_instead_of_kept_in_the_residual(bad, place, tau):
     gradient = dyadic(200, 3)
     gradient[place] = bad
     message = encode(gradient, torch.zeros(200), tau)

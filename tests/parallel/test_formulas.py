@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.parallel.test_asynchronous import crew, strategy_of
+from tests.parallel.test_asynchronous import run_workers, strategy_of
 from toolkit.parallel.config import (
     AdpsgdConfig,
     AsgdConfig,
@@ -55,9 +55,9 @@ class Momentum:
     def __init__(self):
         self.velocity = 0.0
 
-    def step(self, weights, found):
-        norm = np.linalg.norm(found)
-        self.velocity = MOMENTUM * self.velocity + found * min(1.0, CLIP / (norm + 1e-6))
+    def step(self, weights, gradient):
+        norm = np.linalg.norm(gradient)
+        self.velocity = MOMENTUM * self.velocity + gradient * min(1.0, CLIP / (norm + 1e-6))
         return weights - RATE * self.velocity
 
 
@@ -71,13 +71,15 @@ def adpsgd():
     An update computed at older weights is added to what an averaging has made of them.
     """
     models = [np.zeros((OUTPUTS, INPUTS)) for _ in range(WORKERS)]
-    taken, optimizers = list(models), [Momentum() for _ in models]
+    pulled, optimizers = list(models), [Momentum() for _ in models]
     for step in range(STEPS):
         for worker in range(WORKERS):
-            after = optimizers[worker].step(taken[worker], gradient(taken[worker], (step, worker)))
-            models[worker] = models[worker] + after - taken[worker]
-        taken = list(models)
-        yield taken
+            updated = optimizers[worker].step(
+                pulled[worker], gradient(pulled[worker], (step, worker))
+            )
+            models[worker] = models[worker] + updated - pulled[worker]
+        pulled = list(models)
+        yield pulled
         for asking in (0, 2):
             average(models, asking, (asking + (1 if step % 2 == 0 else -1)) % WORKERS)
 
@@ -85,49 +87,51 @@ def adpsgd():
 def hadpsgd():
     """Two nodes, of workers 0 and 1 and of 2 and 3; each has the gradient of its joint batch."""
     models = [np.zeros((OUTPUTS, INPUTS)) for _ in range(2)]
-    taken, optimizers = list(models), [Momentum() for _ in models]
+    pulled, optimizers = list(models), [Momentum() for _ in models]
     for step in range(STEPS):
         for node in range(2):
-            found = gradient(taken[node], (step, 2 * node), (step, 2 * node + 1))
-            models[node] = models[node] + optimizers[node].step(taken[node], found) - taken[node]
-        taken = list(models)
-        yield [taken[worker // 2] for worker in range(WORKERS)]
+            joint_gradient = gradient(pulled[node], (step, 2 * node), (step, 2 * node + 1))
+            models[node] = (
+                models[node] + optimizers[node].step(pulled[node], joint_gradient) - pulled[node]
+            )
+        pulled = list(models)
+        yield [pulled[worker // 2] for worker in range(WORKERS)]
         average(models, 0, 1)
 
 
 def delayed():
-    """The mean of the models before the step, plus the own update."""
+    """The mean of the models before the step, plus the worker's own update."""
     models = [np.zeros((OUTPUTS, INPUTS)) for _ in range(WORKERS)]
     optimizers = [Momentum() for _ in models]
     for step in range(STEPS):
         mean = sum(models) / WORKERS
-        for worker, before in enumerate(list(models)):
-            after = optimizers[worker].step(before, gradient(before, (step, worker)))
-            models[worker] = mean + after - before
+        for worker, weights in enumerate(list(models)):
+            updated = optimizers[worker].step(weights, gradient(weights, (step, worker)))
+            models[worker] = mean + updated - weights
         yield list(models)
 
 
 def ssgd():
     weights, optimizer = np.zeros((OUTPUTS, INPUTS)), Momentum()
     for step in range(STEPS):
-        found = gradient(weights, *((step, worker) for worker in range(WORKERS)))
-        weights = optimizer.step(weights, found)
+        joint_gradient = gradient(weights, *((step, worker) for worker in range(WORKERS)))
+        weights = optimizer.step(weights, joint_gradient)
         yield [weights] * WORKERS
 
 
 def scpsgd():
     weights, optimizers = np.zeros((OUTPUTS, INPUTS)), [Momentum() for _ in range(WORKERS)]
     for step in range(STEPS):
-        after = [
+        updated = [
             optimizer.step(weights, gradient(weights, (step, worker)))
             for worker, optimizer in enumerate(optimizers)
         ]
-        weights = sum(after) / WORKERS
+        weights = sum(updated) / WORKERS
         yield [weights] * WORKERS
 
 
 def gtc(tau, summed):
-    """What is beyond tau is sent as +-tau by all; a step is as long as for mean gradients."""
+    """All send +-tau for values beyond tau; the step has the scale of mean gradients."""
 
     def steps():
         weights, optimizer = np.zeros((OUTPUTS, INPUTS)), Momentum()
@@ -155,36 +159,36 @@ def bmuf(block, keep_ahead):
     def steps():
         eta, optimizers = 1 - 1 / WORKERS, [Momentum() for _ in range(WORKERS)]
         begin = model = delta = np.zeros((OUTPUTS, INPUTS))
-        own = [begin] * WORKERS
+        models = [begin] * WORKERS
         for step in range(STEPS):
-            own = [
+            models = [
                 optimizer.step(weights, gradient(weights, (step, worker)))
-                for worker, (weights, optimizer) in enumerate(zip(own, optimizers, strict=True))
+                for worker, (weights, optimizer) in enumerate(zip(models, optimizers, strict=True))
             ]
             if (step + 1) % block == 0:
-                delta = eta * delta + sum(own) / WORKERS - begin
+                delta = eta * delta + sum(models) / WORKERS - begin
                 model = (begin if keep_ahead else model) + delta
                 begin = model + eta * delta
-                own = [begin] * WORKERS
-            yield own
+                models = [begin] * WORKERS
+            yield models
 
     return steps
 
 
 def asgd(parts):
-    """Worker after worker pushes a gradient at the weights that it has pulled one round before."""
+    """Workers in turn push a gradient at the weights that they pulled one round before."""
 
     def steps():
-        held, optimizer = np.zeros((OUTPUTS, INPUTS)), Momentum()
-        own, pushed = [held] * WORKERS, []
+        server_weights, optimizer = np.zeros((OUTPUTS, INPUTS)), Momentum()
+        pulled, pushed = [server_weights] * WORKERS, []
         for step in range(STEPS):
             for worker in range(WORKERS):
-                pushed.append(gradient(own[worker], (step, worker)))
+                pushed.append(gradient(pulled[worker], (step, worker)))
                 if len(pushed) == parts:
-                    held = optimizer.step(held, sum(pushed) / parts)
+                    server_weights = optimizer.step(server_weights, sum(pushed) / parts)
                     pushed = []
-                own[worker] = held
-            yield list(own)
+                pulled[worker] = server_weights
+            yield list(pulled)
 
     return steps
 
@@ -212,7 +216,7 @@ def follow(config, rank, strategy=None):
     strategy.start(model, optimizer)
     inputs, outputs, rows = DATA
     turn_of_rank, num_turns = turns(config, rank)
-    found = []
+    weights = []
     for step in range(STEPS):
         x = torch.from_numpy(inputs[step, rank][: rows[step, rank]]).float()
         y = torch.from_numpy(outputs[step, rank][: rows[step, rank]]).float()
@@ -225,11 +229,11 @@ def follow(config, rank, strategy=None):
                 strategy.barrier()
             if turn == turn_of_rank:
                 strategy.after_step()
-        found.append(model.weight.detach().tolist())
+        weights.append(model.weight.detach().tolist())
         wait_for_averaging(strategy, rank)
     strategy.end_epoch()
     strategy.stop()
-    return found
+    return weights
 
 
 def wait_for_averaging(strategy, rank):
@@ -268,33 +272,35 @@ def wait_for_averaging(strategy, rank):
         *("gtc-sum", "gtc-mean", "bmuf", "bmuf-seed", "asgd", "asgd-3"),
     ],
 )
-def test_weights_after_every_step_are_those_of_the_formula(config, expected):
-    found = np.array(crew(WORKERS, lambda rank: follow(config, rank)))
-    wanted = np.array(list(expected())).swapaxes(0, 1)
-    assert np.abs(wanted[:, -1]).max() > 0.2
-    assert np.abs(found - wanted).max() < 1e-6
+def test_weights_after_every_step_equal_the_formula(config, expected):
+    weights = np.array(run_workers(WORKERS, lambda rank: follow(config, rank)))
+    expected_weights = np.array(list(expected())).swapaxes(0, 1)
+    assert np.abs(expected_weights[:, -1]).max() > 0.2
+    assert np.abs(weights - expected_weights).max() < 1e-6
 
 
 @pytest.mark.parametrize("tau", [0.2, 0.0])
-def test_messages_of_a_fixed_size_give_the_formulas_weights_too(tau):
-    """The exchange of a GPU, on the CPU."""
+def test_messages_of_a_fixed_size_give_the_weights_of_the_formula(tau):
+    """Runs the exchange for GPUs on the CPU."""
     config = ParallelConfig("gtc", gtc=GtcConfig(threshold=tau, grad_scale="mean"))
 
-    def work(rank):
+    def follow_rank(rank):
         strategy = strategy_of(config)
         strategy.make_exchange = lambda: FixedMessages(strategy)
         return follow(config, rank, strategy)
 
-    found = np.array(crew(WORKERS, work))
-    wanted = np.array(list((gtc(tau, summed=False) if tau else mean_of_means)())).swapaxes(0, 1)
-    assert np.abs(wanted[:, -1]).max() > 0.2
-    assert np.abs(found - wanted).max() < 1e-6
+    weights = np.array(run_workers(WORKERS, follow_rank))
+    expected_weights = np.array(
+        list((gtc(tau, summed=False) if tau else mean_of_means)())
+    ).swapaxes(0, 1)
+    assert np.abs(expected_weights[:, -1]).max() > 0.2
+    assert np.abs(weights - expected_weights).max() < 1e-6
 
 
 def mean_of_means():
     """Threshold 0 with mean gradients: workers count equally, whatever their batches' lengths."""
     weights, optimizer = np.zeros((OUTPUTS, INPUTS)), Momentum()
     for step in range(STEPS):
-        found = [gradient(weights, (step, worker)) for worker in range(WORKERS)]
-        weights = optimizer.step(weights, sum(found) / WORKERS)
+        gradients = [gradient(weights, (step, worker)) for worker in range(WORKERS)]
+        weights = optimizer.step(weights, sum(gradients) / WORKERS)
         yield [weights] * WORKERS

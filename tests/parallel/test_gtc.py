@@ -14,7 +14,7 @@ def gradients(workers, size, seed):
     return torch.randint(-64, 65, (workers, size), generator=generator) / 64
 
 
-def test_at_threshold_0_it_is_an_all_reduce():
+def test_threshold_0_equals_an_all_reduce():
     states = [GtcState(40, GtcConfig(threshold=0.0)) for _ in range(3)]
     for step in range(4):
         parts = gradients(3, 40, step)
@@ -25,7 +25,7 @@ def test_at_threshold_0_it_is_an_all_reduce():
             assert density == 1
 
 
-def test_sent_and_residuals_are_all_gradients_exactly_and_replicas_are_equal():
+def test_sent_values_and_residuals_sum_to_all_gradients_exactly():
     states = [GtcState(500, GtcConfig(threshold=1.5)) for _ in range(4)]
     whole, sent = torch.zeros(500), torch.zeros(500)
     shares = []
@@ -56,10 +56,10 @@ def test_an_adapted_threshold_reaches_its_density(begin):
     assert sum(densities[-100:]) / 100 == pytest.approx(0.01, rel=0.1)
 
 
-@pytest.mark.parametrize("wrong", [{"threshold": -1.0}, {"grad_scale": "max"}, {"density": 1.0}])
-def test_impossible_configurations_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        GtcConfig(**wrong)
+@pytest.mark.parametrize("changes", [{"threshold": -1.0}, {"grad_scale": "max"}, {"density": 1.0}])
+def test_impossible_configurations_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        GtcConfig(**changes)
 
 
 @pytest.mark.parametrize(("rank", "optimizer"), [(0, "Adam"), (1, "Adam"), (0, "SGD")])

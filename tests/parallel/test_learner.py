@@ -1,4 +1,4 @@
-"""The asynchronous methods' mathematics, against closed forms and plain optimizers."""
+"""The mathematics of asynchronous methods against closed forms and torch's optimizers."""
 
 import threading
 
@@ -10,46 +10,48 @@ from toolkit.parallel.adpsgd import Learner, delay_by_one_update
 from toolkit.parallel.asgd import ParameterServer, optimizer_like
 
 
-def test_an_averaging_that_updates_interrupt_keeps_the_sum_and_loses_none():
-    asking, asked = Learner(torch.tensor([4.0])), Learner(torch.tensor([8.0]))
-    sent = asking.weights()
-    asking.add(torch.tensor([1.0]))  # while the weights are on their way
-    half = asked.average_with(sent)
-    asked.add(torch.tensor([2.0]))
-    asking.apply_correction(half)
-    assert asked.weights().item() == 4 + 2 + 2
-    assert asking.weights().item() == 4 + 1 + 2
-    assert asking.averagings == asked.averagings == 1
+def test_updates_during_an_averaging_are_not_lost():
+    active, passive = Learner(torch.tensor([4.0])), Learner(torch.tensor([8.0]))
+    sent = active.weights()
+    active.add(torch.tensor([1.0]))  # while the weights are on their way
+    correction = passive.average_with(sent)
+    passive.add(torch.tensor([2.0]))
+    active.apply_correction(correction)
+    assert passive.weights().item() == 4 + 2 + 2
+    assert active.weights().item() == 4 + 1 + 2
+    assert active.averagings == passive.averagings == 1
 
 
-def test_changes_from_many_threads_are_all_there():
-    learner, other = Learner(torch.zeros(3)), Learner(torch.full((3,), 2.0**-10))
+def test_no_change_from_many_threads_is_lost():
+    learner, neighbour = Learner(torch.zeros(3)), Learner(torch.full((3,), 2.0**-10))
 
-    def work():
+    def add_updates():
         for _ in range(200):
             learner.add(torch.ones(3))
 
     def average():
         for _ in range(200):
-            learner.apply_correction(other.average_with(learner.weights()))
+            learner.apply_correction(neighbour.average_with(learner.weights()))
 
-    threads = [threading.Thread(target=target) for target in (work, work, average)]
+    threads = [threading.Thread(target=target) for target in (add_updates, add_updates, average)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    total = learner.weights() + other.weights()
+    total = learner.weights() + neighbour.weights()
     assert torch.allclose(total, torch.full((3,), 400 + 2.0**-10), atol=1e-2)
 
 
-def test_delay_by_one_is_the_mean_of_the_old_models_plus_the_own_update():
-    before, update = torch.randn(4, 6), torch.randn(4, 6)
-    mean = before.mean(dim=0)
-    after = [delay_by_one_update(b, b + u, mean) for b, u in zip(before, update, strict=True)]
-    for got, own in zip(after, update, strict=True):
-        assert torch.allclose(got, mean + own, atol=1e-6)
+def test_delay_by_one_is_the_mean_of_the_old_models_plus_the_workers_update():
+    old_weights, updates = torch.randn(4, 6), torch.randn(4, 6)
+    mean = old_weights.mean(dim=0)
+    new_weights = [
+        delay_by_one_update(b, b + u, mean) for b, u in zip(old_weights, updates, strict=True)
+    ]
+    for weights, update in zip(new_weights, updates, strict=True):
+        assert torch.allclose(weights, mean + update, atol=1e-6)
     # the mean of all takes the step of synchronous training
-    assert torch.allclose(torch.stack(after).mean(0), mean + update.mean(0), atol=1e-6)
+    assert torch.allclose(torch.stack(new_weights).mean(0), mean + updates.mean(0), atol=1e-6)
 
 
 def quadratic(weights, target):
@@ -64,21 +66,21 @@ def quadratic(weights, target):
         lambda parameters: torch.optim.Adadelta(parameters, lr=1.0),
     ],
 )
-def test_accumulated_gradients_update_as_synchronous_training_would(make):
+def test_accumulated_gradients_update_like_synchronous_training(make):
     start, targets = torch.randn(5), torch.randn(6, 3, 5)
-    plain = nn.Parameter(start.clone())
-    optimizer = make([plain])
+    synchronous = nn.Parameter(start.clone())
+    optimizer = make([synchronous])
     accumulator = ParameterServer(start, make([nn.Parameter(start.clone())]), parts=3)
     for step, parts in enumerate(targets):
         rate = 0.1 / (1 + step)
         weights = accumulator.weights()
-        got = [accumulator.add(quadratic(weights, target), rate) for target in parts]
-        assert torch.equal(got[0], weights)  # nothing happens before the third
-        assert torch.equal(got[1], weights)
-        plain.grad = torch.stack([quadratic(weights, t) for t in parts]).mean(dim=0)
+        server_weights = [accumulator.add(quadratic(weights, target), rate) for target in parts]
+        assert torch.equal(server_weights[0], weights)  # nothing happens before the third
+        assert torch.equal(server_weights[1], weights)
+        synchronous.grad = torch.stack([quadratic(weights, t) for t in parts]).mean(dim=0)
         optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
-        assert torch.allclose(got[2], plain, atol=1e-6)
+        assert torch.allclose(server_weights[2], synchronous, atol=1e-6)
     assert accumulator.updates == 6
 
 
@@ -92,7 +94,7 @@ def test_one_part_per_update_is_plain_sgd_on_gradients_of_older_weights():
     assert accumulator.add(old, 0.5).item() == 0.0  # of the weights before
 
 
-def test_long_means_are_clipped_and_left_over_gradients_used():
+def test_large_mean_gradients_are_clipped_and_remaining_ones_used():
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1.0)
     accumulator = ParameterServer(torch.zeros(2), optimizer, parts=2, max_norm=1.0)
     accumulator.add(torch.tensor([6.0, 8.0]), 1.0)
@@ -102,7 +104,7 @@ def test_long_means_are_clipped_and_left_over_gradients_used():
     assert accumulator.updates == 1
 
 
-def test_state_brings_momentum_back():
+def test_loading_a_state_restores_momentum():
     def make():
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1.0, momentum=0.9)
         return ParameterServer(torch.zeros(2), optimizer, parts=1)
@@ -121,7 +123,7 @@ def test_state_brings_momentum_back():
     assert second.updates == 4
 
 
-def test_same_optimizer_has_the_settings_and_not_the_state():
+def test_same_optimizer_copies_the_settings_but_not_the_state():
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.Adam([weight], lr=0.3, betas=(0.5, 0.6), eps=1e-3)
     weight.grad = torch.ones(2)

@@ -29,7 +29,7 @@ def logs(folder):
     return [(folder / f"log-{rank}.txt").read_text() for rank in range(2)]
 
 
-def test_followers_take_part_in_parallel_stages_alone_and_write_only_what_is_theirs(tmp_path):
+def test_followers_run_only_parallel_stages_and_write_only_their_own_files(tmp_path):
     job = Job(2, run, tmp_path)
     job.wait()
     leader, follower = logs(tmp_path)
@@ -91,7 +91,7 @@ def test_other_settings_on_a_follower_are_refused(tmp_path):
 
 
 @pytest.mark.long
-def test_torchrun_starts_it(tmp_path):
+def test_torchrun_starts_the_recipe(tmp_path):
     """With the launcher itself: a killed worker is reported, and the same command continues."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     command += [parallel_recipe.__file__, "--exp", str(tmp_path / "exp")]
@@ -107,7 +107,7 @@ def test_torchrun_starts_it(tmp_path):
     assert (tmp_path / "exp/together/by.txt").read_text() == "0 0"
 
 
-def test_without_torchrun_one_process_does_it_all_and_loads_nothing_for_more(tmp_path):
+def test_without_torchrun_one_process_runs_all_stages_without_importing_torch(tmp_path):
     code = (
         "import sys; from tests.parallel.parallel_recipe import recipe\n"
         f"try: recipe.main(['--exp', {str(tmp_path / 'exp')!r}])\n"

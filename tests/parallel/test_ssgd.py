@@ -35,7 +35,7 @@ def workers():
 
 @pytest.fixture
 def buckets(model, workers):
-    """A bucket for each parameter, or nearly."""
+    """Buckets so small that nearly every parameter has its own."""
     return Buckets(list(model.parameters()), lambda _, part: workers.all_reduce(part), max_bytes=40)
 
 
@@ -50,7 +50,7 @@ def step(model, workers, buckets):
 
 
 def replace_nodes(model):
-    """What moving the model to another device and back does to the nodes of its gradients."""
+    """Replace the gradient nodes, as moving the model to another device and back does."""
     model.double()
     model.float()
 

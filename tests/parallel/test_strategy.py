@@ -14,7 +14,7 @@ def test_one_process_has_all_the_data_and_trains_as_if_there_were_no_strategy():
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     (model(x).square().sum() / 2).backward()
     expected = [parameter.grad.clone() for parameter in model.parameters()]
-    before = [parameter.detach().clone() for parameter in model.parameters()]
+    values = [parameter.detach().clone() for parameter in model.parameters()]
     model.zero_grad(set_to_none=True)
     strategy = Strategy()
     strategy.start(model, optimizer)
@@ -26,7 +26,7 @@ def test_one_process_has_all_the_data_and_trains_as_if_there_were_no_strategy():
     with strategy.consensus():
         pass
     strategy.load_state_dict(strategy.state_dict(), [strategy.rank_state_dict()])
-    for parameter, value in zip(model.parameters(), before, strict=True):
+    for parameter, value in zip(model.parameters(), values, strict=True):
         assert torch.equal(parameter, value)
     assert (strategy.rank, strategy.world_size) == (0, 1)
     assert [strategy.agree_on_checkpoint(due) for due in (True, False)] == [True, False]

@@ -1,4 +1,4 @@
-"""The order of operations on a device, shown by streams that write it down."""
+"""The order of operations on a device, shown by fake streams that log it."""
 
 import threading
 import time
@@ -19,14 +19,14 @@ READ_BY_THE_HOST = {"_local_scalar_dense", "nonzero", "masked_select", "equal", 
 
 
 class Neighbour:
-    """An exchange with a neighbour, whose weights are 1; its reply comes when it is let through."""
+    """An exchange with a neighbour whose weights are 1; it replies when the test sets `reply`."""
 
     def __init__(self, streams):
         self._streams = streams
         self.asked, self.reply = threading.Event(), threading.Event()
 
-    def start(self, work):
-        self.thread = threading.Thread(target=work, name="communication", daemon=True)
+    def start(self, target):
+        self.thread = threading.Thread(target=target, name="communication", daemon=True)
         self.thread.start()
 
     def request(self, rank, weights):
@@ -35,8 +35,8 @@ class Neighbour:
         self.asked.set()
         assert self.reply.wait(20)
         self._streams.note("received")
-        half = self._streams.buffer(len(weights))
-        return half.copy_((weights - 1) / 2)
+        correction = self._streams.buffer(len(weights))
+        return correction.copy_((weights - 1) / 2)
 
     def check(self):
         pass
@@ -45,7 +45,7 @@ class Neighbour:
         self.thread.join(20)
 
 
-def test_training_goes_on_while_its_model_is_averaged():
+def test_training_continues_while_its_model_is_averaged():
     streams = FakeStreams()
     learner, exchange = Learner(torch.full((5,), 4.0), streams), Neighbour(streams)
     averager = NeighbourAverager(
@@ -70,7 +70,7 @@ def test_training_goes_on_while_its_model_is_averaged():
     (waits,) = streams.named("the host waits")
     assert (waits.thread, waits.stream) == ("communication", "side 1")
     assert comes_after(sent, waits)  # a message that is complete,
-    added = first.after[-1]
+    added = first.dependencies[-1]
     assert comes_after(waits, added)  # with the step before it
     for entry in (begun, second):  # the training waits for neither copy nor network
         assert not comes_after(entry, waits)
@@ -115,7 +115,7 @@ def test_a_parameter_server_takes_pushes_in_turns_on_its_device():
 
 
 class Alone:
-    """A group of one worker, whose exchanges are noted."""
+    """A group of one worker whose exchanges are logged."""
 
     rank, world_size, sent = 0, 1, 0.0
 
@@ -137,11 +137,11 @@ class Alone:
     def all_reduce(self, tensor):
         return self._pending("all_reduce", tensor)
 
-    def _pending(self, what, result):
-        begun = self._streams.note(what)
+    def _pending(self, name, result):
+        begun = self._streams.note(name)
 
         def wait():
-            self._streams.note(f"{what} is over", [begun])
+            self._streams.note(f"{name} is over", [begun])
             return result
 
         return SimpleNamespace(wait=wait)
@@ -156,7 +156,7 @@ def gtc_on(streams, model, threshold=0.01):
 
 
 @pytest.mark.parametrize("threshold", [0.01, 0.0])
-def test_gtc_encodes_beside_the_backward_pass_and_the_host_reads_nothing(threshold):
+def test_gtc_encodes_during_the_backward_pass_without_host_reads(threshold):
     streams = FakeStreams()
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
@@ -167,7 +167,7 @@ def test_gtc_encodes_beside_the_backward_pass_and_the_host_reads_nothing(thresho
         loss = model(inputs).square().sum()
         with streams.tracing():
             strategy.backward(loss, torch.tensor(6.0))
-    names = [entry.what for entry in streams.log]
+    names = [entry.name for entry in streams.log]
     assert not READ_BY_THE_HOST & set(names)
     kind = "gather" if threshold else "all_reduce"
     exchanges = [e for e in streams.named(kind) if e.stream == "side 1"]
@@ -181,7 +181,7 @@ def test_gtc_encodes_beside_the_backward_pass_and_the_host_reads_nothing(thresho
     assert len(streams.named("the host waits")) == (1 if threshold else 0)
 
 
-def test_gtc_bucket_by_bucket_keeps_what_it_has_not_sent():
+def test_gtc_keeps_unsent_gradients_of_every_bucket():
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
     strategy = gtc_on(FakeStreams(), model, threshold=1.0)

@@ -1,4 +1,4 @@
-"""What averaging does to models: kept mean, contracted distance, as the matrices say."""
+"""Averaging keeps the mean of the models and contracts their distance as the matrices say."""
 
 import itertools
 
@@ -30,9 +30,9 @@ def second_eigenvalue(matrix):
 
 
 def edges(learners, pattern):
-    """List all pairs (active, passive) that may average."""
+    """List all pairs (active, passive) that can average."""
     active = filter(is_active, range(learners))
-    return [(rank, other) for rank in active for other in partners(rank, learners, pattern)]
+    return [(rank, passive) for rank in active for passive in partners(rank, learners, pattern)]
 
 
 def drawn(learners, size=5, seed=0):
@@ -52,9 +52,7 @@ def test_matrices_are_symmetric_and_doubly_stochastic(learners):
 
 @pytest.mark.parametrize("pattern", ["fixed", "random"])
 @given(learners=SIZES, seed=st.integers(0, 99))
-def test_random_pairs_contract_the_expected_square_as_their_mean_matrix_says(
-    pattern, learners, seed
-):
+def test_random_pairs_contract_the_expected_square_like_their_mean_matrix(pattern, learners, seed):
     models = drawn(learners, seed=seed)
     matrices = [pair_matrix(learners, [edge]) for edge in edges(learners, pattern)]
     squares = [consensus_distance(matrix @ models) ** 2 for matrix in matrices]
@@ -68,8 +66,8 @@ def test_pairs_join_active_with_passive_and_connect_all(pattern, learners):
     pairs = edges(learners, pattern)
     assert all(is_active(a) and not is_active(b) for a, b in pairs)
     for rank in range(learners):
-        mine = [b if a == rank else a for a, b in pairs if rank in (a, b)]
-        assert sorted(mine) == sorted(partners(rank, learners, pattern))
+        neighbours = [b if a == rank else a for a, b in pairs if rank in (a, b)]
+        assert sorted(neighbours) == sorted(partners(rank, learners, pattern))
     reached = {0}
     for _ in range(learners):
         reached |= {x for pair in pairs if reached & set(pair) for x in pair}
@@ -102,17 +100,20 @@ def test_a_shuffled_ring_pairs_everybody_each_time_anew(pairs, number):
 
 
 @given(SIZES, st.integers(0, 99))
-def test_learners_average_as_the_matrices_do(learners, seed):
+def test_learners_average_like_the_matrices(learners, seed):
     models = drawn(learners, seed=seed)
-    crew = [Learner(model) for model in models]
+    group = [Learner(model) for model in models]
     for number in range(6):
         for rank in range(0, learners, 2):
-            other = partner(rank, learners, "random", number, seed)
-            crew[rank].apply_correction(crew[other].average_with(crew[rank].weights()))
-            models = pair_matrix(learners, [(rank, other)]) @ models
-    got = torch.stack([learner.weights() for learner in crew])
-    assert torch.allclose(got, models)
-    assert consensus_distance(got) < consensus_distance(drawn(learners, seed=seed)) or learners == 1
+            neighbour = partner(rank, learners, "random", number, seed)
+            group[rank].apply_correction(group[neighbour].average_with(group[rank].weights()))
+            models = pair_matrix(learners, [(rank, neighbour)]) @ models
+    weights = torch.stack([learner.weights() for learner in group])
+    assert torch.allclose(weights, models)
+    assert (
+        consensus_distance(weights) < consensus_distance(drawn(learners, seed=seed))
+        or learners == 1
+    )
 
 
 def test_pair_matrix_by_hand():

@@ -26,7 +26,7 @@ def joined(a, b):
 
 
 class Pairs(TinyData):
-    """What two workers see in a step, as one batch."""
+    """The batches of two workers in a step, joined."""
 
     def num_steps(self, epoch, world_size=1):
         return self.number // 2
@@ -36,7 +36,7 @@ class Pairs(TinyData):
 
 
 class JoinedSteps(TinyData):
-    """What each rank sees in a step with `accumulate=2`, as one batch."""
+    """The batches of a rank in a step with `accumulate=2`, joined."""
 
     def num_steps(self, epoch, world_size=1):
         return self.number // world_size // 2
@@ -80,7 +80,7 @@ def memory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(memory):
-    """What each method leads to with two workers, uninterrupted."""
+    """The results of each method with two workers, uninterrupted."""
     done = {}
 
     def run(name):
@@ -93,7 +93,7 @@ def whole(memory):
 
 @pytest.fixture(scope="module")
 def killed(memory):
-    """What a killed worker of two leaves in its folder, as (folder, job, what the ranks told)."""
+    """Jobs of two workers of which one is killed, and what each rank returned."""
     done = {}
 
     def run(name, victim, out):
@@ -109,7 +109,7 @@ def killed(memory):
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_all_workers_end_with_the_same_bits_and_have_learnt(whole, name):
+def test_all_workers_learn_the_same_weights(whole, name):
     first, second = whole(name)
     assert equal(first["weights"], second["weights"])
     assert first["history"] == second["history"]
@@ -118,28 +118,28 @@ def test_all_workers_end_with_the_same_bits_and_have_learnt(whole, name):
 
 
 @pytest.mark.parametrize("name", ["ssgd", "gtc", "gtc adapted", "bmuf"])
-def test_accumulated_batches_are_exchanged_as_one_of_all_their_rows(name, tmp_path):
+def test_accumulated_batches_are_exchanged_as_one_batch(name, tmp_path):
     # The average in the model moves twice where there are two batches.
     settings = {"momentum": 0.9, "epochs": 1}
     job = Job(2, train, tmp_path / "one", SYNCHRONOUS[name], JoinedSteps(), **settings)
     expected = job.wait()
-    found = Job(2, train, tmp_path / "two", SYNCHRONOUS[name], accumulate=2, **settings).wait()
-    for ours, theirs in zip(found, expected, strict=True):
-        assert close(ours["weights"], theirs["weights"])
-        assert ours["history"][0]["loss"] == pytest.approx(theirs["history"][0]["loss"], rel=1e-4)
+    results = Job(2, train, tmp_path / "two", SYNCHRONOUS[name], accumulate=2, **settings).wait()
+    for result, joint in zip(results, expected, strict=True):
+        assert close(result["weights"], joint["weights"])
+        assert result["history"][0]["loss"] == pytest.approx(joint["history"][0]["loss"], rel=1e-4)
 
 
-def test_ssgd_is_training_with_twice_the_batch(whole, tmp_path):
+def test_ssgd_equals_training_with_twice_the_batch(whole, tmp_path):
     alone = train(tmp_path, data=Pairs(), momentum=0.9)
-    found = whole("ssgd")[0]
-    assert close(found["weights"], alone["weights"])
-    for ours, theirs in zip(found["history"], alone["history"], strict=True):
+    parallel = whole("ssgd")[0]
+    assert close(parallel["weights"], alone["weights"])
+    for epoch, epoch_alone in zip(parallel["history"], alone["history"], strict=True):
         for key in ("loss", "accuracy", "valid_loss", "valid_accuracy", "rate"):
-            assert ours[key] == pytest.approx(theirs[key], abs=1e-4), key
+            assert epoch[key] == pytest.approx(epoch_alone[key], abs=1e-4), key
     assert not np.allclose(alone["weights"]["output.weight"], 0)
 
 
-def test_methods_that_are_the_same_at_their_limits(memory, tmp_path):
+def test_methods_are_equal_at_their_limits(memory, tmp_path):
     free = {"max_gradient_norm": 1e9, "momentum": 0.9}
     methods = {
         "ssgd": with_method("ssgd"),
@@ -177,14 +177,13 @@ def counted():
         workers.broadcast(torch.zeros(30), 1, pair)
         workers.all_reduce(torch.zeros(30), pair).wait()
         sent.append(workers.sent)
-    return [after - before for before, after in zip([0, *sent], sent, strict=False)]
+    return [total - previous for previous, total in zip([0, *sent], sent, strict=False)]
 
 
-def test_three_workers_send_what_a_ring_of_three_does():
+def test_three_workers_send_the_bytes_of_a_ring():
     """By hand, of 120 bytes: in a ring 4 chunks of 40; in a broadcast 240 for three to send."""
-    found = Job(3, counted).wait()
-    everybody = [4 * 40, 2 * (16 + 4 * 30), 240 / 3]
-    assert found == [[*everybody, 60 + 120]] * 2 + [everybody]
+    sent_by_all = [4 * 40, 2 * (16 + 4 * 30), 240 / 3]
+    assert Job(3, counted).wait() == [[*sent_by_all, 60 + 120]] * 2 + [sent_by_all]
 
 
 @pytest.mark.long
@@ -192,27 +191,28 @@ def test_three_workers_send_what_a_ring_of_three_does():
     ("name", "victim"),
     [("ssgd", 0), ("ssgd", 1), ("scpsgd", 1), ("gtc", 0), ("gtc", 1), ("bmuf", 0), ("bmuf", 1)],
 )
-def test_a_killed_worker_is_named_and_the_same_command_ends_with_the_same_bits(
+def test_after_a_kill_the_same_command_gives_the_same_weights(
     whole, killed, name, victim, tmp_path
 ):
     job, ends = killed(name, victim, tmp_path)
     assert ends[victim] is None
-    told = ends[1 - victim]
-    assert told.startswith(f"WorkerLostError: worker {victim} (process {job.processes[victim].pid}")
-    assert "was killed" in told
-    assert "The same command continues" in told
+    message = ends[1 - victim]
+    pid = job.processes[victim].pid
+    assert message.startswith(f"WorkerLostError: worker {victim} (process {pid}")
+    assert "was killed" in message
+    assert "The same command continues" in message
     assert job.exit_codes()[victim] == -signal.SIGKILL
     assert job.exit_codes()[1 - victim] == 1
     assert list(tmp_path.glob("checkpoints/epoch-*"))
     resumed = Job(2, train, tmp_path, SYNCHRONOUS[name], momentum=0.9).wait()
-    for ours, theirs in zip(resumed, whole(name), strict=True):
-        assert equal(ours["weights"], theirs["weights"])
-        assert ours["history"] == theirs["history"]
-        assert ours["sent"] == theirs["sent"]
+    for result, uninterrupted in zip(resumed, whole(name), strict=True):
+        assert equal(result["weights"], uninterrupted["weights"])
+        assert result["history"] == uninterrupted["history"]
+        assert result["sent"] == uninterrupted["sent"]
 
 
 @pytest.mark.long
-def test_a_block_cut_by_a_checkpoint_is_resumed_within(tmp_path):
+def test_training_resumes_within_a_block(tmp_path):
     method = SYNCHRONOUS["bmuf"]
     expected = Job(2, stored_every_step, tmp_path / "whole", method, TinyData()).wait()
     Job(2, stored_every_step, tmp_path / "run", method, TinyData(hook=die)).wait()
@@ -223,21 +223,23 @@ def test_a_block_cut_by_a_checkpoint_is_resumed_within(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "before", "number"),
+    ("name", "ranks_before", "ranks_after"),
     [("gtc", 2, 1), ("gtc", 2, 3), ("bmuf", 2, 3), ("scpsgd", 2, 1)]
     + [(name, 1, 2) for name in ("ssgd", "scpsgd", "gtc", "bmuf")],
 )
-def test_it_goes_on_with_another_number_of_workers(whole, killed, name, before, number, tmp_path):
-    if before == 2:
+def test_training_continues_with_another_number_of_workers(
+    whole, killed, name, ranks_before, ranks_after, tmp_path
+):
+    if ranks_before == 2:
         killed(name, 1, tmp_path)
     else:
         Job(1, train, tmp_path, SYNCHRONOUS[name], TinyData(hook=die), momentum=0.9).wait()
     assert list(tmp_path.glob("checkpoints/epoch-0001-*"))
-    ends = Job(number, train, tmp_path, SYNCHRONOUS[name], momentum=0.9).wait()
-    assert len(ends) == number
+    ends = Job(ranks_after, train, tmp_path, SYNCHRONOUS[name], momentum=0.9).wait()
+    assert len(ends) == ranks_after
     for end in ends:
         assert equal(end["weights"], ends[0]["weights"])
-    if before == 2:
+    if ranks_before == 2:
         assert ends[0]["history"][0] == whole(name)[0]["history"][0]
     else:
         assert "bytes_per_step" not in ends[0]["history"][0]
@@ -246,7 +248,7 @@ def test_it_goes_on_with_another_number_of_workers(whole, killed, name, before, 
 
 @pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_s_part_of_a_checkpoint_that_is_missing_is_told(killed, rank, tmp_path):
+def test_a_missing_part_of_a_checkpoint_is_an_error(killed, rank, tmp_path):
     killed("gtc", 1, tmp_path)
     goes_on = partial(Job, 2, train, tmp_path, SYNCHRONOUS["gtc"], momentum=0.9)
     newest = max(tmp_path.glob("checkpoints/epoch-*-step-*[0-9].rank-0000.safetensors"))
@@ -258,16 +260,16 @@ def test_a_worker_s_part_of_a_checkpoint_that_is_missing_is_told(killed, rank, t
     assert all(isinstance(end, dict) for end in goes_on().wait())
 
 
-def stopped(out, parallel, how, victim):
+def stopped(out, parallel, failure, victim):
     log = os.open(out / f"log-{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 2)
-    watchdog.HEARTBEAT_TIMEOUT = 8.0 if how == "stops" else 30.0
-    parallel = replace(parallel, timeout=25.0 if how == "stops" else 8.0)
+    watchdog.HEARTBEAT_TIMEOUT = 8.0 if failure == "stops" else 30.0
+    parallel = replace(parallel, timeout=25.0 if failure == "stops" else 8.0)
 
     def hook(rank, epoch, step):
         if (os.environ["RANK"], epoch, step) == (str(victim), 0, 3):
             (out / "begun").touch()
-            if how == "stops":
+            if failure == "stops":
                 os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(1000)
 
@@ -296,10 +298,10 @@ def hanging(memory):
         first = number - number % 3
         for n in range(first, first + 3):
             if n not in begun:
-                name, victim, how, _ = HANGING[n]
+                name, victim, failure, _ = HANGING[n]
                 out = memory / f"hanging {n}"
                 out.mkdir()
-                call = (stopped, out, (SYNCHRONOUS | ASYNCHRONOUS)[name], how, victim)
+                call = (stopped, out, (SYNCHRONOUS | ASYNCHRONOUS)[name], failure, victim)
                 begun[n] = Job(4 if name == "nodes" else 2, *call), out, time.monotonic()
         return begun[number]
 
@@ -314,7 +316,7 @@ def hanging(memory):
     "number", range(len(HANGING)), ids=lambda n: " ".join(map(str, HANGING[n]))
 )
 def test_a_worker_that_hangs_is_named(hanging, number):
-    _, victim, how, told = HANGING[number]
+    _, victim, failure, message = HANGING[number]
     job, out, begun = hanging(number)
     while not (out / "begun").exists():
         assert time.monotonic() - begun < 100  # processes start slowly on busy cores
@@ -324,17 +326,17 @@ def test_a_worker_that_hangs_is_named(hanging, number):
     while any(process.is_alive() for process in job.processes if process is not bad):
         assert time.time() - begun < 35  # 8 to wait, 8 to end
         time.sleep(0.05)
-    if how == "stops":
+    if failure == "stops":
         bad.join(5)
         assert bad.exitcode == -signal.SIGKILL  # by the other, or torchrun would wait for it
     elif bad.is_alive():
         os.kill(bad.pid, signal.SIGKILL)
     job.wait()
     log = out / ("log-0" if victim else "log-1")
-    told_by_other = log.read_text()  # it may have been ended within an exchange
-    assert f"worker {victim} (process {bad.pid} on " in told_by_other
-    assert told in told_by_other
-    assert "The same command continues" in told_by_other
+    messages = log.read_text()  # the worker may have been ended within an exchange
+    assert f"worker {victim} (process {bad.pid} on " in messages
+    assert message in messages
+    assert "The same command continues" in messages
     assert all(job.exit_codes()[rank] == 1 for rank in range(len(job.processes)) if rank != victim)
 
 
@@ -343,27 +345,27 @@ def broken(out, parallel):
     make = data.batch
 
     def batch(epoch, index):
-        found = make(epoch, index)
+        result = make(epoch, index)
         if index == 7:  # of worker 1
-            found.inputs[0, 0, 0] = float("nan")
-        return found
+            result.inputs[0, 0, 0] = float("nan")
+        return result
 
     data.batch = batch
     return train(out, parallel, data)
 
 
 @pytest.mark.parametrize("name", ["ssgd", "gtc"])
-def test_a_gradient_that_is_no_number_stops_all_workers(name, tmp_path):
+def test_a_nan_gradient_stops_all_workers(name, tmp_path):
     ends = Job(2, broken, tmp_path, SYNCHRONOUS[name]).wait()
     for end in ends:
         assert "not finite in epoch 1" in end
-        assert "there, or in what the other workers computed with then (bad_batch*.safe" in end
+        assert "there and in the other workers' batches (bad_batch*.safetensors" in end
     assert "batch of 7;" in ends[1]
     assert "bad_batch-1.safetensors" in ends[1]
     assert (tmp_path / "checkpoints/bad_batch-1.safetensors").exists()
 
 
-def test_one_process_needs_nothing_and_several_need_a_method(monkeypatch):
+def test_only_several_processes_need_a_method(monkeypatch):
     assert type(make_strategy(SYNCHRONOUS["gtc"])) is Strategy
     for name in ("RANK", "MASTER_PORT"):
         monkeypatch.setenv(name, "0")

@@ -76,7 +76,7 @@ class TinyModel(torch.nn.Module):
 
 @dataclass
 class TinyData:
-    """Batches of points around a centre of their class; those after `wait_at` take long."""
+    """Batches of points around the centre of their class; `hook` runs before each step."""
 
     number: int = 24
     seed: int = 1
@@ -111,7 +111,7 @@ def train(
     model=TinyModel,
     **settings,
 ):
-    """Train and return what is to be compared: weights, history, the strategy's numbers."""
+    """Train; return weights, score, history and bytes sent, for comparisons."""
     torch.set_num_threads(1)
     usual = {"epochs": 2, "optimizer": "sgd", "initial_rate": 0.2, "final_rate": 0.1}
     settings = usual | {"checkpoint_seconds": 0} | settings
@@ -153,12 +153,12 @@ class Job:
 
     def wait(self, seconds=60):
         """Return what each rank returned, or the text of its exception; None for one killed."""
-        found = [None] * len(self.processes)
+        results = [None] * len(self.processes)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
                 rank, value = self.results.get(timeout=0.05)
-                found[rank] = value
+                results[rank] = value
             except queue.Empty:
                 if not any(process.is_alive() for process in self.processes):
                     break
@@ -166,8 +166,8 @@ class Job:
             if process.is_alive():
                 os.kill(process.pid, signal.SIGKILL)
             process.join()
-        assert time.monotonic() < end, f"not done after {seconds} s: {found}"
-        return found
+        assert time.monotonic() < end, f"not done after {seconds} s: {results}"
+        return results
 
     def exit_codes(self):
         return [process.exitcode for process in self.processes]

@@ -69,6 +69,6 @@ def make_teacher(store, normaliser, url, frontend=FRONTEND):
         return Teacher.at(store, Path(folder), Path(folder) / "normaliser.json", url)
 
 
-def digests(made):
-    """The digest of each step's outputs: see `KillingExecutor.made`."""
-    return {name: outputs_digest(out, results) for name, (out, _, results) in made.items()}
+def digests(runs):
+    """The digest of each step's outputs: see `KillingExecutor.runs`."""
+    return {name: outputs_digest(out, results) for name, (out, _, results) in runs.items()}

@@ -112,12 +112,12 @@ class CephServer:
         return [program, "-c", str(self._config), *arguments]
 
     def _run(self, *command: str) -> str:
-        found = subprocess.run(
+        process = subprocess.run(
             self._command(*command), capture_output=True, text=True, timeout=SECONDS, check=False
         )
-        if found.returncode:
-            raise RuntimeError(f"{command}: {found.stderr[-2000:]}")
-        return found.stdout
+        if process.returncode:
+            raise RuntimeError(f"{command}: {process.stderr[-2000:]}")
+        return process.stdout
 
     def _start(self, *command: str) -> None:
         log = (self._folder / "log" / f"{command[0]}.out").open("wb")
@@ -143,6 +143,6 @@ class CephServer:
 
 def free_port() -> int:
     """A port of this machine on which nobody listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

@@ -43,7 +43,7 @@ class FaultyS3(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def draw(self):
-        """Choose what befalls one request."""
+        """Draw the fault of one request."""
         with self.lock:
             dice = self.random.random()
             for name in ("error", "reset", "lost", "truncate", "corrupt"):
@@ -56,7 +56,7 @@ class FaultyS3(ThreadingHTTPServer):
         return sum(entry[0] == method for entry in self.log)
 
     def handle_error(self, request, client_address):
-        """A client that went away is what these tests are about."""
+        """Ignore clients that have closed the connection: these tests cause them."""
 
 
 class _Handler(BaseHTTPRequestHandler):

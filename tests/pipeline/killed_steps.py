@@ -26,7 +26,7 @@ class KilledStep:
     """Folder in which every started attempt creates a file."""
     victim: str
     """Id of the partition; empty: none is killed."""
-    how: str
+    fault: str
     """`kill` (the worker), `kill-executor` (Spark's), `kill-driver` (the worker's parent),
     `kill-named` (the process whose id is in the ledger's file `named`)."""
 
@@ -39,24 +39,24 @@ class KilledStep:
         return self.step.config
 
     def run(self, partition, store, out, resources):
-        mine = f"{self.name} {partition.id}"
-        earlier = attempts(self.ledger, mine)
-        Path(self.ledger, f"{mine} {time.time_ns()} {os.getpid()}").touch()
+        attempt_name = f"{self.name} {partition.id}"
+        earlier = attempts(self.ledger, attempt_name)
+        Path(self.ledger, f"{attempt_name} {time.time_ns()} {os.getpid()}").touch()
         if partition.id == self.victim and not earlier:
             for call in ("put", "put_file"):
-                setattr(store, call, self._last_words(getattr(store, call), mine))
+                setattr(store, call, self._kill_after(getattr(store, call), attempt_name))
         return self.step.run(partition, store, out, resources)
 
-    def _last_words(self, put, mine):
-        def write(*arguments, **named):
-            put(*arguments, **named)
-            if self.how == "kill-driver":
+    def _kill_after(self, put, attempt_name):
+        def write(*arguments, **keywords):
+            put(*arguments, **keywords)
+            if self.fault == "kill-driver":
                 psutil.Process(os.getppid()).kill()
                 time.sleep(600)  # until this process notices
-            elif self.how != "kill-named":
-                misbehave(self.how, self.victim)
-            elif not attempts(self.ledger, KILLED + mine):
-                Path(self.ledger, f"{KILLED}{mine} ").touch()
+            elif self.fault != "kill-named":
+                misbehave(self.fault, self.victim)
+            elif not attempts(self.ledger, KILLED + attempt_name):
+                Path(self.ledger, f"{KILLED}{attempt_name} ").touch()
                 psutil.Process(int(Path(self.ledger, NAMED).read_text())).kill()
 
         return write
@@ -73,26 +73,26 @@ class KillingExecutor:
     Args:
       executor: runs the steps.
       ledger: see `KilledStep`.
-      how: see `KilledStep`; empty: nothing is killed.
+      fault: see `KilledStep`; empty: nothing is killed.
     """
 
-    def __init__(self, executor, ledger, how):
-        self.executor, self.ledger, self.how = executor, str(ledger), how
-        self.made = {}
+    def __init__(self, executor, ledger, fault):
+        self.executor, self.ledger, self.fault = executor, str(ledger), fault
+        self.runs = {}
         """By step: output prefix, number of partitions, results."""
 
     def run(self, step, partitions, out):
-        victim = partitions[len(partitions) // 2].id if self.how else ""
-        killed = KilledStep(step, self.ledger, victim, self.how)
+        victim = partitions[len(partitions) // 2].id if self.fault else ""
+        killed = KilledStep(step, self.ledger, victim, self.fault)
         results = self.executor.run(killed, partitions, out)
-        self.made[step.name] = out, len(partitions), results
+        self.runs[step.name] = out, len(partitions), results
         return results
 
     @property
     def repeated(self):
         """Attempts of each step beyond one per partition."""
         return {
-            name: attempts(self.ledger, name) - count for name, (_, count, _) in self.made.items()
+            name: attempts(self.ledger, name) - count for name, (_, count, _) in self.runs.items()
         }
 
 

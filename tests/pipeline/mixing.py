@@ -62,11 +62,11 @@ def mixing(labels: Sequence[Hashable], window: int) -> Mixing:
     )
 
 
-def interleaved(files: Sequence[Sequence[Hashable]], together: int) -> list[Hashable]:
-    """Return the order of a reader that interleaves `together` files at a time."""
+def interleaved(files: Sequence[Sequence[Hashable]], num_open: int) -> list[Hashable]:
+    """Return the order of a reader that interleaves `num_open` files at a time."""
     order: list[Hashable] = []
-    for start in range(0, len(files), together):
-        readers = [iter(file) for file in files[start : start + together]]
+    for start in range(0, len(files), num_open):
+        readers = [iter(file) for file in files[start : start + num_open]]
         while readers:
             alive = []
             for reader in readers:

@@ -12,7 +12,7 @@ from toolkit.pipeline.step import StepResult
 
 @dataclass(frozen=True)
 class ReverseConfig:
-    """What a partition meets on its way; none of it changes what the step writes."""
+    """Delays and faults of partitions; only `repeat` changes what the step writes."""
 
     repeat: int = 1
     seconds: float = 0.0
@@ -61,7 +61,7 @@ class Reverse:
 
 
 class Unlike:
-    """Writes two objects that tell which attempt has written them; may die between them, once."""
+    """Writes two objects that name their attempt; the first attempt may die between them."""
 
     name = "unlike"
 
@@ -81,7 +81,7 @@ class Unlike:
 
 
 class Environment:
-    """Writes the environment variables of its worker that it is asked for."""
+    """Writes the named environment variables of its worker."""
 
     name = "environment"
 
@@ -89,8 +89,8 @@ class Environment:
         self.config = ReverseConfig(name=" ".join(names))
 
     def run(self, partition, store, out, resources):
-        found = {name: os.environ.get(name) for name in self.config.name.split()}
-        return StepResult((store.put(f"{out}/{partition.id}", repr(found).encode()),))
+        variables = {name: os.environ.get(name) for name in self.config.name.split()}
+        return StepResult((store.put(f"{out}/{partition.id}", repr(variables).encode()),))
 
 
 class Hungry:
@@ -124,12 +124,12 @@ class Breaking:
         return StepResult((store.put(f"{out}/{partition.id}", b"done"),))
 
 
-def misbehave(how, name):
-    if how == "raise":
+def misbehave(fault, name):
+    if fault == "raise":
         raise RuntimeError(f"{name} is beyond help, password=hunter2")
-    if how == "hang":
+    if fault == "hang":
         time.sleep(600)
-    if how == "kill-executor":
+    if fault == "kill-executor":
         os.kill(executor_pid(), signal.SIGKILL)
         time.sleep(600)
     os.kill(os.getpid(), signal.SIGKILL)

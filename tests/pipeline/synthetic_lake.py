@@ -126,12 +126,12 @@ def _records(
     seconds = sum(cut.duration for cut in cuts)
     if not seconds:
         raise LakeError("there are no cuts to make a lake of")
-    target, made, repeat = max(config.hours * 3600, seconds), 0.0, 0
+    target_seconds, seconds_written, repeat = max(config.hours * 3600, seconds), 0.0, 0
     while True:
         for cut in cuts:
-            if made >= target:
+            if seconds_written >= target_seconds:
                 return
-            made += cut.duration
+            seconds_written += cut.duration
             name = f"{cut.id}-{repeat:05d}"
             part = stable_hash(config.seed, "time", name) % 1_000_000 / 1_000_000
             speaker = f"{stable_hash(config.seed, 'speaker', speaker_of(cut)):016x}"

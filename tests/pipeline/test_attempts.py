@@ -38,23 +38,23 @@ class Unlike:
 
 
 class Killed(BaseException):
-    """As a process that is killed: nothing handles it."""
+    """Stands for the kill of a process: no handler catches it."""
 
 
 class Turns:
-    """Lets the threads `a` and `b` write in a given order; one may be killed before a write."""
+    """Makes the threads `a` and `b` write in an order; one can be killed after some writes."""
 
-    def __init__(self, order, killed="", after=0):
-        self.order, self.killed, self.after = order, killed, after
-        self.position, self.mine = 0, {"a": 0, "b": 0}
+    def __init__(self, order, killed="", num_writes=0):
+        self.order, self.killed, self.num_writes = order, killed, num_writes
+        self.position, self.writes_by_thread = 0, {"a": 0, "b": 0}
         self.changed = threading.Condition()
 
     def take(self, write, *arguments, **options):
         """Write when it is the thread's turn."""
         name = threading.current_thread().name
-        if name not in self.mine:
+        if name not in self.writes_by_thread:
             return write(*arguments, **options)
-        if name == self.killed and self.mine[name] == self.after:
+        if name == self.killed and self.writes_by_thread[name] == self.num_writes:
             raise Killed
         with self.changed:
             assert self.changed.wait_for(lambda: self.order[self.position] == name, 60)
@@ -62,13 +62,13 @@ class Turns:
             return write(*arguments, **options)
         finally:
             with self.changed:
-                self.mine[name] += 1
+                self.writes_by_thread[name] += 1
                 self.position += 1
                 self.changed.notify_all()
 
 
 def in_turn(store, turns, write, *arguments, **options):
-    """A method of a store that writes one object."""
+    """Write an object when it is the thread's turn; replaces a method of the store."""
     return turns.take(write, store, *arguments, **options)
 
 
@@ -106,29 +106,31 @@ def race(turns, job, folder, monkeypatch):
     return outcomes
 
 
-def check(place, folder, config, schedules, monkeypatch):
-    for number, (order, killed, after) in enumerate(schedules):
+def check_schedules(place, folder, config, schedules, monkeypatch):
+    for number, (order, killed, num_writes) in enumerate(schedules):
         out, store = f"{place}/{number}", ObjectStore(config)
         job = Task(Unlike(), Partition("p", ()), out, config, "cpu", 1, False, NUMERIC)
-        outcomes = race(Turns(order, killed, after), job, folder / str(number), monkeypatch)
-        told = (order, killed, after)
-        assert set(outcomes) == set("ab") - {killed}, told
+        outcomes = race(Turns(order, killed, num_writes), job, folder / str(number), monkeypatch)
+        schedule = (order, killed, num_writes)
+        assert set(outcomes) == set("ab") - {killed}, schedule
         markers, _ = all_finished(job.step, [job.partition], out, config, NUMERIC)
         result = markers["p"].result
         contents = [store.get(ref) for ref in result.outputs]  # with the digests of the marker
-        assert contents in ([b"first of a", b"second of a"], [b"first of b", b"second of b"]), told
+        assert contents in ([b"first of a", b"second of a"], [b"first of b", b"second of b"]), (
+            schedule
+        )
         for outcome in outcomes.values():
             assert isinstance(outcome, TaskResult)
-            assert outcome.result == result, told
+            assert outcome.result == result, schedule
         remove_leftovers(store, job.step, [job.partition], out, [result], NUMERIC)
-        left = [ref.path for ref in store.list(f"{out}/{OBJECTS}")]
-        assert sorted(left) == sorted(ref.path for ref in result.outputs), told
+        remaining = [ref.path for ref in store.list(f"{out}/{OBJECTS}")]
+        assert sorted(remaining) == sorted(ref.path for ref in result.outputs), schedule
         assert [store.get(ref) for ref in result.outputs] == contents
 
 
-def test_the_marker_names_what_one_attempt_wrote_on_a_disk(tmp_path, monkeypatch):
-    check(str(tmp_path / "out"), tmp_path, StoreConfig(), SCHEDULES, monkeypatch)
+def test_the_marker_names_the_objects_of_one_attempt_on_a_disk(tmp_path, monkeypatch):
+    check_schedules(str(tmp_path / "out"), tmp_path, StoreConfig(), SCHEDULES, monkeypatch)
 
 
-def test_the_marker_names_what_one_attempt_wrote_on_s3(s3, tmp_path, monkeypatch):
-    check(s3.base, tmp_path, s3.config, SCHEDULES, monkeypatch)
+def test_the_marker_names_the_objects_of_one_attempt_on_s3(s3, tmp_path, monkeypatch):
+    check_schedules(s3.base, tmp_path, s3.config, SCHEDULES, monkeypatch)

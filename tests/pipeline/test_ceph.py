@@ -1,4 +1,4 @@
-"""What a server that people run does and moto need not: versions, and long listings."""
+"""Features of a real S3 server that moto may lack: versions and long listings."""
 
 import http.client
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-def test_of_a_versioned_bucket_the_newest_is_read(s3):
+def test_the_newest_version_of_an_object_is_read(s3):
     import s3fs
 
     client = s3fs.S3FileSystem(endpoint_url=s3.url)
@@ -29,8 +29,8 @@ def test_of_a_versioned_bucket_the_newest_is_read(s3):
     )
     refs = [s3.store.put(f"{s3.base}/one", f"version {n}".encode()) for n in range(3)]
     assert s3.store.get(refs[-1]) == b"version 2"
-    found = client.call_s3("list_object_versions", Bucket=bucket)["Versions"]
-    assert len(found) == 3
+    versions = client.call_s3("list_object_versions", Bucket=bucket)["Versions"]
+    assert len(versions) == 3
     assert [ref.size for ref in s3.store.list(f"{s3.base}/")] == [9]
     client.rm_file(f"{bucket}/one")
     assert s3.store.size(f"{s3.base}/one") is None
@@ -59,8 +59,8 @@ def test_a_hundred_thousand_keys_are_listed_in_order(s3):
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(put, range(WRITERS)))
     s3.log.clear()
-    found = s3.store.list(f"{s3.base}/keys/")
-    assert len(found) == KEYS
-    assert [ref.path[-6:] for ref in found] == [f"{number:06d}" for number in range(KEYS)]
-    assert [ref.size for ref in found[::9999]] == [len(str(n)) for n in range(0, KEYS, 9999)]
+    listed = s3.store.list(f"{s3.base}/keys/")
+    assert len(listed) == KEYS
+    assert [ref.path[-6:] for ref in listed] == [f"{number:06d}" for number in range(KEYS)]
+    assert [ref.size for ref in listed[::9999]] == [len(str(n)) for n in range(0, KEYS, 9999)]
     assert s3.calls("GET") == -(-KEYS // 1000)

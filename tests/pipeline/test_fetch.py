@@ -45,9 +45,9 @@ RECORDS = [
 
 def test_every_record_gets_its_bytes_in_order(lake, tmp_path):
     store, url, kind = lake
-    found = list(fetch(RECORDS, store, url, tmp_path / "scratch"))
-    assert [record for record, _ in found] == RECORDS
-    for record, content in found:
+    fetched = list(fetch(RECORDS, store, url, tmp_path / "scratch"))
+    assert [record for record, _ in fetched] == RECORDS
+    for record, content in fetched:
         if record.offset is None:
             assert content == record.audio.removesuffix(".wav").encode()
         else:
@@ -59,7 +59,7 @@ def test_every_record_gets_its_bytes_in_order(lake, tmp_path):
     assert store.counts.bytes_read == used + sum(len(str(n)) for n in range(40)) + 1
 
 
-def test_what_is_missing_costs_its_records_alone(lake, tmp_path):
+def test_missing_audio_fails_only_its_records(lake, tmp_path):
     store, url, _ = lake
     records = [
         part("gone", 0, 10, "none.tar"),
@@ -68,10 +68,10 @@ def test_what_is_missing_costs_its_records_alone(lake, tmp_path):
         Record("lost", "s", 1.0, 0.0, "", "none.wav"),
         part("good", 100, 20),
     ]
-    found = {r.id: c for r, c in fetch(records, store, url, tmp_path / "scratch")}
-    assert found.pop("good") == CONTENT[100:120]
-    assert all(isinstance(content, FetchError) for content in found.values())
-    assert {name: str(content) for name, content in found.items()} == {
+    contents = {r.id: c for r, c in fetch(records, store, url, tmp_path / "scratch")}
+    assert contents.pop("good") == CONTENT[100:120]
+    assert all(isinstance(content, FetchError) for content in contents.values())
+    assert {name: str(content) for name, content in contents.items()} == {
         "gone": "none.tar: no such object",
         "cut": "a.tar: ends before byte 3010",
         "beyond": "a.tar: ends before byte 3520",
@@ -79,7 +79,7 @@ def test_what_is_missing_costs_its_records_alone(lake, tmp_path):
     }
 
 
-def test_a_store_in_trouble_is_no_fault_of_the_audio(tmp_path, monkeypatch):
+def test_errors_of_the_store_are_not_errors_of_the_audio(tmp_path, monkeypatch):
     url = f"memory://{tmp_path.name}"
     store = ObjectStore(StoreConfig(tries=2, first_wait=0))
     store.put(f"{url}/a.tar", CONTENT)
@@ -94,7 +94,7 @@ def test_a_store_in_trouble_is_no_fault_of_the_audio(tmp_path, monkeypatch):
         list(fetch([Record("1", "s", 1.0, 0.0, "", "a.tar")], store, url, tmp_path / "s"))
 
 
-def test_a_record_of_no_bytes_stops_no_other(tmp_path, monkeypatch):
+def test_an_empty_record_does_not_stop_the_others(tmp_path, monkeypatch):
     """HTTP has no range for it: a server sends the whole object."""
     url, files = f"memory://{tmp_path.name}", fsspec.filesystem("memory")
     store = ObjectStore(StoreConfig(tries=2, first_wait=0))
@@ -107,8 +107,8 @@ def test_a_record_of_no_bytes_stops_no_other(tmp_path, monkeypatch):
 
     monkeypatch.setattr(type(files), "cat_file", as_http)
     records = [part("1", 0, 10), part("2", 20, 0, "b.tar")]
-    found = {r.id: c for r, c in fetch(records, store, url, tmp_path / "s")}
-    assert found == {"1": CONTENT[:10], "2": b""}
+    contents = {r.id: c for r, c in fetch(records, store, url, tmp_path / "s")}
+    assert contents == {"1": CONTENT[:10], "2": b""}
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 200), st.integers(1, 30))))
@@ -127,5 +127,5 @@ def test_spans_cover_every_record_once(parts):
             and record.offset + record.size <= span.end
         ]
         assert len(inside) == 1
-    for before, after in pairwise(spans):
-        assert before.path < after.path or before.end <= after.start
+    for span, next_span in pairwise(spans):
+        assert span.path < next_span.path or span.end <= next_span.start

@@ -12,7 +12,7 @@ from toolkit.pipeline.objects import ObjectStore
 RECORD = Record("u1", "sé", 1.5, 1.77e9, "en-US", "audio/a.tar", 512, 100)
 
 
-def test_a_record_comes_back():
+def test_a_record_round_trips():
     assert Record.from_line(RECORD.to_line()) == RECORD
     single = Record("u1", "s", 1.5, 1.77e9, "en-US", "audio/a.wav")
     assert Record.from_line(single.to_line()) == single
@@ -33,14 +33,14 @@ def test_a_record_comes_back():
         ({"size": None}, "together"),
     ],
 )
-def test_a_record_that_makes_no_sense(change, message):
-    plain = json.loads(RECORD.to_line()) | change
+def test_an_invalid_record_is_refused(change, message):
+    fields = json.loads(RECORD.to_line()) | change
     with pytest.raises(LakeError, match=message):
-        Record.from_line(json.dumps(plain).encode())
+        Record.from_line(json.dumps(fields).encode())
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b"\xff", b'"x"', b'{"id": "a"}'])
-def test_what_is_no_record(line):
+def test_a_line_that_is_no_record_is_refused(line):
     with pytest.raises(LakeError):
         Record.from_line(line)
 
@@ -48,12 +48,12 @@ def test_what_is_no_record(line):
 def test_a_lake_of_metadata(tmp_path):
     store, url = ObjectStore(), str(tmp_path / "lake")
     config = SyntheticLakeConfig(days=60, interval_days=30, buckets=3)
-    made = make_metadata(store, url, 1000, 20, config)
-    found = open_lake(store, url)
-    assert found == made
-    assert metadata_totals(found.objects)["utterances"] == 1000
+    lake = make_metadata(store, url, 1000, 20, config)
+    opened = open_lake(store, url)
+    assert opened == lake
+    assert metadata_totals(opened.objects)["utterances"] == 1000
     ids = set()
-    for ref in found.objects:
+    for ref in opened.objects:
         bucket = int(ref.path.rsplit(".", 2)[1])
         records = [Record.from_line(line) for line in store.get(ref).splitlines()]
         ids |= {record.id for record in records}
@@ -63,7 +63,7 @@ def test_a_lake_of_metadata(tmp_path):
     assert len(ids) == 1000
     (tmp_path / "lake" / "lake.json").unlink()
     listed = open_lake(store, url)
-    assert [ref.path for ref in listed.objects] == [ref.path for ref in made.objects]
+    assert [ref.path for ref in listed.objects] == [ref.path for ref in lake.objects]
     assert listed.buckets == 3
     assert metadata_totals(listed.objects) is None
     with pytest.raises(LakeError, match="no lake"):
@@ -72,13 +72,13 @@ def test_a_lake_of_metadata(tmp_path):
     assert open_lake(store, url).buckets is None
 
 
-def test_where_audio_lies():
+def test_paths_of_audio_are_resolved_against_the_lake():
     assert resolve("audio/a.wav", "s3://b/lake/") == "s3://b/lake/audio/a.wav"
     assert resolve("/x/a.wav", "s3://b/lake") == "/x/a.wav"
     assert resolve("s3://c/a.wav", "/lake") == "s3://c/a.wav"
 
 
-def test_a_damaged_lake_says_so(tmp_path):
+def test_a_damaged_lake_is_an_error(tmp_path):
     for damage in ("{}", '{"objects": [], "buckets": 4}'):
         (tmp_path / "lake.json").write_text(damage)
         with pytest.raises(LakeError, match="damaged"):

@@ -1,4 +1,4 @@
-"""A lake elsewhere gives the same bytes."""
+"""A copy of a lake has the same bytes."""
 
 import json
 
@@ -19,40 +19,40 @@ def lake(tmp_path):
 
 
 def test_a_copy_has_the_same_metadata_and_audio(lake, tmp_path):
-    store, there = ObjectStore(), f"memory://{tmp_path.name}"
-    copied = copy_lake(store, lake.url, there)
-    assert open_lake(store, there) == copied
+    store, url = ObjectStore(), f"memory://{tmp_path.name}"
+    copied = copy_lake(store, lake.url, url)
+    assert open_lake(store, url) == copied
     assert copied.buckets == lake.buckets
-    for ours, theirs in zip(lake.objects, copied.objects, strict=True):
-        assert (ours.size, ours.digest, ours.about) == (theirs.size, theirs.digest, theirs.about)
-    assert store.get(f"{there}/audio/7.flac") == b"7"
-    assert store.get(f"{there}/lake.json") == store.get(f"{lake.url}/lake.json")
-    before = store.counts.bytes_written
-    copy_lake(store, lake.url, there)
-    metadata = sum(ref.size for ref in lake.objects) + len(store.get(f"{there}/lake.json"))
-    assert store.counts.bytes_written == before + metadata  # no audio
+    for ref, copy in zip(lake.objects, copied.objects, strict=True):
+        assert (ref.size, ref.digest, ref.about) == (copy.size, copy.digest, copy.about)
+    assert store.get(f"{url}/audio/7.flac") == b"7"
+    assert store.get(f"{url}/lake.json") == store.get(f"{lake.url}/lake.json")
+    bytes_written = store.counts.bytes_written
+    copy_lake(store, lake.url, url)
+    metadata = sum(ref.size for ref in lake.objects) + len(store.get(f"{url}/lake.json"))
+    assert store.counts.bytes_written == bytes_written + metadata  # no audio
 
 
-def test_what_cannot_be_read_is_left_to_the_steps(lake, tmp_path, caplog):
+def test_unreadable_metadata_and_audio_are_left_to_the_steps(lake, tmp_path, caplog):
     store, ref = ObjectStore(), lake.objects[0]
     content = b"nonsense\n" + store.get(ref)
-    other = store.put(ref.path, content, ref.about)
-    type(lake)(lake.url, (other, *lake.objects[1:]), lake.buckets).save(store)
+    damaged_ref = store.put(ref.path, content, ref.about)
+    type(lake)(lake.url, (damaged_ref, *lake.objects[1:]), lake.buckets).save(store)
     (tmp_path / "lake/audio/7.flac").unlink()
-    there = f"memory://{tmp_path.name}-some"
-    copied = copy_lake(store, lake.url, there)
+    url = f"memory://{tmp_path.name}-some"
+    copied = copy_lake(store, lake.url, url)
     assert store.get(copied.objects[0]) == content
     assert "audio/7.flac: there is no such audio" in caplog.text
-    assert store.get(f"{there}/audio/8.flac") == b"8"
-    assert store.size(f"{there}/audio/7.flac") is None
+    assert store.get(f"{url}/audio/8.flac") == b"8"
+    assert store.size(f"{url}/audio/7.flac") is None
 
 
 @pytest.mark.parametrize("audio", ["/etc/hostname", "../audio/7.flac", "s3://other/7.flac"])
-def test_audio_outside_is_refused(lake, audio, tmp_path):
+def test_audio_outside_the_lake_is_refused(lake, audio, tmp_path):
     store, ref = ObjectStore(), lake.objects[0]
-    first, *rest = store.get(ref).splitlines(keepends=True)
+    first, *remaining_lines = store.get(ref).splitlines(keepends=True)
     changed = json.dumps(json.loads(first) | {"audio": audio}).encode() + b"\n"
-    other = store.put(ref.path, b"".join([changed, *rest]), ref.about)
-    type(lake)(lake.url, (other, *lake.objects[1:]), lake.buckets).save(store)
+    changed_ref = store.put(ref.path, b"".join([changed, *remaining_lines]), ref.about)
+    type(lake)(lake.url, (changed_ref, *lake.objects[1:]), lake.buckets).save(store)
     with pytest.raises(LakeError, match="lies outside the lake"):
         copy_lake(store, lake.url, f"memory://{tmp_path.name}")

@@ -29,27 +29,27 @@ def run(step, partitions, out, workers=2, **settings):
 
 
 def stored(folder, pattern="p*/*/*"):
-    """Paths of a step's objects by the names that it has given to them."""
-    found = sorted(Path(folder, OBJECTS).glob(pattern))
-    return {plain_name(str(path), str(folder)): path for path in found}
+    """Paths of a step's objects by the names that the step chose."""
+    paths = sorted(Path(folder, OBJECTS).glob(pattern))
+    return {plain_name(str(path), str(folder)): path for path in paths}
 
 
 def files_below(folder):
     return {name: path.read_bytes() for name, path in stored(folder).items()}
 
 
-def test_results_in_order_and_the_same_for_any_number_of_workers(
+def test_results_are_in_order_and_do_not_depend_on_the_number_of_workers(
     tmp_path, make_step, make_partitions
 ):
     partitions = make_partitions(5, bad={3})
-    one = run(make_step(), partitions, tmp_path / "one", workers=1)
-    three = run(make_step(), partitions[::-1], tmp_path / "three", workers=3)
-    assert [len(result.outputs) for result in one] == [2, 2, 2, 1, 2]
-    assert one[3].failures == (("3-1.bin", "holds\nbad"),)
+    one_worker = run(make_step(), partitions, tmp_path / "one", workers=1)
+    three_workers = run(make_step(), partitions[::-1], tmp_path / "three", workers=3)
+    assert [len(result.outputs) for result in one_worker] == [2, 2, 2, 1, 2]
+    assert one_worker[3].failures == (("3-1.bin", "holds\nbad"),)
     assert files_below(tmp_path / "one") == files_below(tmp_path / "three")
     assert files_below(tmp_path / "one")["p001/1-1.bin"] == b"dnoces 1"
-    assert outputs_digest(str(tmp_path / "one"), one) == outputs_digest(
-        str(tmp_path / "three"), three
+    assert outputs_digest(str(tmp_path / "one"), one_worker) == outputs_digest(
+        str(tmp_path / "three"), three_workers
     )
     assert (tmp_path / "one/_failures.tsv").read_text() == "p003\t3-1.bin\tholds bad\n"
     summary = json.loads((tmp_path / "one/_summary.json").read_text())
@@ -60,7 +60,9 @@ def test_results_in_order_and_the_same_for_any_number_of_workers(
     assert summary["peak_bytes"] > 1e6
 
 
-def test_what_is_done_is_kept_and_what_changed_is_done_again(tmp_path, make_step, make_partitions):
+def test_finished_partitions_are_reused_unless_something_changed(
+    tmp_path, make_step, make_partitions
+):
     partitions = make_partitions(3)
     step = make_step()
     first = run(step, partitions, tmp_path / "out", workers=1)
@@ -74,11 +76,11 @@ def test_what_is_done_is_kept_and_what_changed_is_done_again(tmp_path, make_step
     assert sorted(a[0] for a in make_step.attempts(step)) == [
         "p000", "p001", "p001", "p002", "p002",
     ]  # fmt: skip
-    other = run(make_step(repeat=2), partitions[:1], tmp_path / "out", workers=1)
-    assert other[0].outputs[0].size == 2 * first[0].outputs[0].size
+    repeated = run(make_step(repeat=2), partitions[:1], tmp_path / "out", workers=1)
+    assert repeated[0].outputs[0].size == 2 * first[0].outputs[0].size
 
 
-def test_a_killed_worker_costs_its_partition(tmp_path, make_step, make_partitions):
+def test_the_partition_of_a_killed_worker_is_run_again(tmp_path, make_step, make_partitions):
     partitions = make_partitions(4)
     expected = run(make_step(), partitions, tmp_path / "calm")
     step = make_step(faults={"p001": "kill-once"})
@@ -90,7 +92,7 @@ def test_a_killed_worker_costs_its_partition(tmp_path, make_step, make_partition
     assert not list(tmp_path.glob("storm/**/*.tmp"))
 
 
-def test_a_stalled_partition_is_tried_elsewhere(tmp_path, make_step, make_partitions):
+def test_a_stalled_partition_is_run_again_by_another_worker(tmp_path, make_step, make_partitions):
     step = make_step(faults={"p000": "hang-once"})
     partitions = make_partitions(2)
     results = run(step, partitions, tmp_path / "out", timeout=8.0)
@@ -117,7 +119,7 @@ def test_a_poisoned_partition_is_set_aside_and_listed(tmp_path, make_step, make_
     assert len(healed) == 4
 
 
-def test_a_slot_per_device(tmp_path, make_step, make_partitions):
+def test_every_device_has_a_slot(tmp_path, make_step, make_partitions):
     step = make_step(seconds=0.2)
     executor = LocalExecutor(slots=("cuda:0", "cuda:1"))
     executor.run(step, make_partitions(6), str(tmp_path / "out"))
@@ -132,7 +134,7 @@ def test_a_slot_per_device(tmp_path, make_step, make_partitions):
 
 
 def flip(path):
-    """Change a byte, and neither size nor times."""
+    """Change a byte of a file, but neither its size nor its times."""
     content, status = bytearray(Path(path).read_bytes()), os.stat(path)
     content[len(content) // 2] ^= 1
     Path(path).write_bytes(content)
@@ -160,7 +162,7 @@ def test_a_flipped_byte_in_an_intermediate_is_made_again(tmp_path, make_step, ma
     assert len(make_step.attempts(first)) == 4
 
 
-def test_nothing_is_tidied_up_behind_a_link(tmp_path, make_step, make_partitions):
+def test_nothing_is_removed_behind_a_link(tmp_path, make_step, make_partitions):
     step, lake, out = make_step(), make_partitions(2), tmp_path / "out"
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -172,31 +174,31 @@ def test_nothing_is_tidied_up_behind_a_link(tmp_path, make_step, make_partitions
     assert [path.name for path in outside.iterdir()] == ["thesis.txt"]
 
 
-def test_a_damaged_input_that_no_step_has_made_is_left_alone(tmp_path, make_step, make_partitions):
+def test_a_damaged_input_from_outside_is_not_removed(tmp_path, make_step, make_partitions):
     lake = make_partitions(1)
     flip(lake[0].inputs[0].path)
-    before = Path(lake[0].inputs[0].path).read_bytes()
+    content = Path(lake[0].inputs[0].path).read_bytes()
     with pytest.raises(FailedPartitionsError, match="to try again"):
         run(make_step(), lake, tmp_path / "out", tries=1)
-    assert Path(lake[0].inputs[0].path).read_bytes() == before
+    assert Path(lake[0].inputs[0].path).read_bytes() == content
 
 
 @pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", "5"), ("GenuineIntel", "")])
-def test_workers_compute_alike_whatever_the_driver_has_loaded(
+def test_workers_have_the_numeric_environment_whatever_the_driver_imported(
     tmp_path, make_partitions, monkeypatch, vendor, expected
 ):
-    """It has torch, so that it is too late for it; and workers may have other processors."""
+    """The driver has imported torch already; workers may have other processors."""
     monkeypatch.setattr(startup, "cpu_field", lambda name: vendor)
     monkeypatch.delenv(BLAS_VARIABLE, raising=False)
     monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch", startup))
     step = Environment(BLAS_VARIABLE, "OMP_NUM_THREADS")
     run(step, make_partitions(1), tmp_path / "out", workers=1, threads=1)
-    found = {BLAS_VARIABLE: expected, "OMP_NUM_THREADS": "1"}
-    assert stored(tmp_path / "out", "*/p000")["p000"].read_text() == repr(found)
+    variables = {BLAS_VARIABLE: expected, "OMP_NUM_THREADS": "1"}
+    assert stored(tmp_path / "out", "*/p000")["p000"].read_text() == repr(variables)
     assert BLAS_VARIABLE not in os.environ
 
 
-def test_what_another_numeric_environment_has_made_is_made_again(
+def test_outputs_of_another_numeric_environment_are_made_again(
     tmp_path, make_step, make_partitions, monkeypatch
 ):
     step, partitions = make_step(), make_partitions(2)
@@ -230,7 +232,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_driver_costs_nothing_done(tmp_path):
+def test_a_killed_driver_loses_no_finished_partition(tmp_path):
     (tmp_path / "ledger").mkdir()
     script = tmp_path / "driver.py"
     script.write_text(DRIVER.format(tests=str(Path(__file__).parent), base=tmp_path))
@@ -255,7 +257,7 @@ def test_a_killed_driver_costs_nothing_done(tmp_path):
     assert not list(tmp_path.glob("out/**/*.tmp"))
 
 
-def test_workers_go_on_from_step_to_step(tmp_path, make_step, make_partitions):
+def test_workers_are_reused_by_the_next_step(tmp_path, make_step, make_partitions):
     first, second, third = (make_step(name=name) for name in ("one", "two", "three"))
     with LocalExecutor(slots=cpu_slots(2)) as executor:
         for number, step in enumerate((first, second)):
@@ -265,21 +267,19 @@ def test_workers_go_on_from_step_to_step(tmp_path, make_step, make_partitions):
         for pid in pids[1]:  # while they wait
             psutil.Process(pid).kill()
         executor.run(third, make_partitions(4), str(tmp_path / "2"))
-        others = {int(a[2]) for a in make_step.attempts(third)}
-        assert not others & pids[1]
-        assert all(psutil.pid_exists(pid) for pid in others)
-    assert not any(psutil.pid_exists(pid) for pid in others)
+        new_pids = {int(a[2]) for a in make_step.attempts(third)}
+        assert not new_pids & pids[1]
+        assert all(psutil.pid_exists(pid) for pid in new_pids)
+    assert not any(psutil.pid_exists(pid) for pid in new_pids)
 
 
-def test_what_fails_is_tried_again_in_another_process(tmp_path, make_partitions):
+def test_a_failed_partition_is_run_again_in_another_process(tmp_path, make_partitions):
     run(Breaking(str(tmp_path)), make_partitions(2), tmp_path / "out", workers=1)
     summary = json.loads((tmp_path / "out/_summary.json").read_text())
     assert (summary["done"], summary["attempts_failed"]) == (2, 1)
 
 
-def test_a_closed_executor_leaves_no_process_whatever_is_run_later(
-    tmp_path, make_step, make_partitions
-):
+def test_a_closed_executor_leaves_no_process(tmp_path, make_step, make_partitions):
     executor = LocalExecutor()
     for number in range(2):
         step = make_step(name=f"step{number}")
@@ -289,12 +289,12 @@ def test_a_closed_executor_leaves_no_process_whatever_is_run_later(
         assert not psutil.pid_exists(int(pid))
 
 
-def test_scratch_is_made_where_it_is_missing(tmp_path, make_step, make_partitions):
+def test_a_missing_scratch_folder_is_made(tmp_path, make_step, make_partitions):
     run(make_step(), make_partitions(2), tmp_path / "out", scratch=tmp_path / "disk/scratch")
     assert len(files_below(tmp_path / "out")) == 4
 
 
-def test_scratch_that_cannot_be_used_is_the_reason(tmp_path, make_step, make_partitions):
+def test_an_unusable_scratch_folder_is_named_as_the_reason(tmp_path, make_step, make_partitions):
     (tmp_path / "file").touch()
     (partition,) = make_partitions(1)
     job = Task(make_step(), partition, str(tmp_path / "out"), StoreConfig(), "cpu", 1, False)

@@ -22,14 +22,14 @@ def done(tmp_path):
     return step, partition, out, result
 
 
-def test_a_marker_comes_back(done):
+def test_a_marker_round_trips(done):
     step, partition, out, result = done
     marker = finished(ObjectStore(), step, partition, out)
     assert marker.result == result
     assert marker.run == {"seconds": 1.0}
 
 
-def test_it_may_move_with_its_outputs(done, tmp_path):
+def test_a_marker_counts_after_moving_with_its_outputs(done, tmp_path):
     step, partition, out, _result = done
     shutil.move(out, tmp_path / "moved")
     marker = finished(ObjectStore(), step, partition, str(tmp_path / "moved"))
@@ -37,17 +37,17 @@ def test_it_may_move_with_its_outputs(done, tmp_path):
     assert finished(ObjectStore(), step, partition, out) is None
 
 
-def test_what_makes_it_count_for_nothing(done, tmp_path):
+def test_a_marker_does_not_count_after_changes(done, tmp_path):
     step, partition, out, _ = done
     store = ObjectStore()
     ref = partition.inputs[0]
-    for other in (
+    for changed in (
         replace(partition, inputs=(replace(ref, digest="0"),)),
         replace(partition, inputs=(replace(ref, path=f"{tmp_path}/other"),)),
         replace(partition, inputs=()),
         replace(partition, about={"hours": 2}),
     ):
-        assert finished(store, step, other, out) is None
+        assert finished(store, step, changed, out) is None
     assert finished(store, Reverse(ReverseConfig(repeat=2)), partition, out) is None
     elsewhere = replace(partition, inputs=(replace(ref, path="s3://lake/x"),))
     assert finished(store, step, elsewhere, out) is not None  # the same content and name
@@ -55,10 +55,10 @@ def test_what_makes_it_count_for_nothing(done, tmp_path):
     assert finished(store, step, partition, out) is None
 
 
-def test_a_new_run_looks_once_and_a_rerun_reads_what_is_there(done):
+def test_all_finished_lists_once_and_reads_only_existing_markers(done):
     step, partition, out, _ = done
-    others = [replace(partition, id=f"q{i}") for i in range(5)]
-    markers, counts = all_finished(step, [*others, partition], out, StoreConfig())
+    new_partitions = [replace(partition, id=f"q{i}") for i in range(5)]
+    markers, counts = all_finished(step, [*new_partitions, partition], out, StoreConfig())
     assert set(markers) == {"p"}
     assert (counts.list, counts.get, counts.head, counts.put) == (1, 1, 1, 0)
 
@@ -69,7 +69,7 @@ def test_ids_must_fit_names(name):
         Partition(name, ())
 
 
-def test_what_the_driver_finds_damaged_is_made_again_by_the_next_run(done, tmp_path):
+def test_outputs_that_the_driver_finds_damaged_are_made_again(done, tmp_path):
     step, partition, out, result = done
     store = ObjectStore()
     (output,) = result.outputs
@@ -98,7 +98,7 @@ def test_a_marker_in_which_a_digit_has_changed_does_not_count(done):
     assert not path.exists()  # it would be in the way
 
 
-def test_a_marker_is_read_again_if_it_comes_damaged(done, monkeypatch):
+def test_a_marker_that_arrives_damaged_is_read_again(done, monkeypatch):
     step, partition, out, result = done
     get, calls = ObjectStore.get, []
 

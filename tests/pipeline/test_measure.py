@@ -28,12 +28,11 @@ def test_all_steps_are_measured_and_make_a_plan(small_teacher):
     # 256 kbps (C35), the records, and the utterance between them that is not selected.
     assert 115e6 < rates.steps["extract"].read < 140e6
     assert 46e6 < rates.steps["extract"].written < 60e6  # 64 values of 16 bits at 100 Hz
-    made = plan(1e6, Cluster(), rates)
-    assert len(made.steps) == 4
+    assert len(plan(1e6, Cluster(), rates).steps) == 4
     notes = " ".join(steps.notes)
     few, many = (
-        int(notes.split(before)[1].split(" calls")[0].replace(",", ""))
-        for before in ("extract, per hour of audio: ", "with an object per utterance: ")
+        int(notes.split(prefix)[1].split(" calls")[0].replace(",", ""))
+        for prefix in ("extract, per hour of audio: ", "with an object per utterance: ")
     )
     assert many > 2 * few
 

@@ -20,7 +20,7 @@ def write_marker(out, number, statistics):
 
 
 def write_run(out, step, partitions, done=None):
-    """What an executor leaves of partitions of (hours, processor seconds)."""
+    """Write the markers of partitions of (hours, processor seconds), as an executor does."""
     for number, (hours, seconds) in enumerate(partitions):
         statistics = {
             "hours": hours,
@@ -59,33 +59,33 @@ def test_speed_bytes_and_selection_by_hand(tmp_path):
     assert targets.measured_on == "5 h in 2 partitions"
 
 
-def test_two_partitions_that_differ_much_bound_nothing_from_above(tmp_path):
+def test_two_very_different_partitions_give_no_upper_bound(tmp_path):
     from click.testing import CliRunner
 
     from toolkit.commands.pipeline import pipeline
 
     write_run(f"{tmp_path}/stats-1", "stats", [(1.0, 1.0), (1.0, 100.0)])
     out = tmp_path / "rates.json"
-    said = CliRunner().invoke(pipeline, ["rates", str(tmp_path), "--out", str(out)])
-    assert said.exit_code == 0, said.output
-    assert "to any) h per core-hour, 2 h in 2 partitions" in said.output
+    result = CliRunner().invoke(pipeline, ["rates", str(tmp_path), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "to any) h per core-hour, 2 h in 2 partitions" in result.output
     assert Rates.load(out).steps["stats"].high is None
 
 
-def test_the_interval_holds_the_speed_in_19_of_20_runs(tmp_path):
+def test_the_interval_contains_the_speed_in_19_of_20_runs(tmp_path):
     draw = np.random.default_rng(0)
-    held = 0
+    num_inside = 0
     for trial in range(200):
         hours = draw.uniform(0.5, 1.5, 30)
         seconds = hours * 60 * draw.gamma(20, 1 / 20, 30)
         place = f"{tmp_path}/{trial}"
         write_run(place, "extract", list(zip(hours.tolist(), seconds.tolist(), strict=True)))
         rate = rates_of_runs(STORE, [place]).steps["extract"]
-        held += rate.low <= 60.0 <= rate.high
-    assert 180 <= held <= 198
+        num_inside += rate.low <= 60.0 <= rate.high
+    assert 180 <= num_inside <= 198
 
 
-def test_what_an_executor_records(tmp_path, make_step, make_partitions):
+def test_rates_of_the_markers_of_an_executor(tmp_path, make_step, make_partitions):
     step, out = make_step(), f"{tmp_path}/out/reverse-1"
     with LocalExecutor(slots=cpu_slots(1)) as executor:
         executor.run(step, make_partitions(3), out)
@@ -97,7 +97,7 @@ def test_what_an_executor_records(tmp_path, make_step, make_partitions):
     assert all(0 <= run["store_seconds"] <= run["seconds"] for run in runs)
 
 
-def test_what_gives_no_rates(tmp_path):
+def test_runs_without_usable_markers_give_no_rates(tmp_path):
     with pytest.raises(MeasuredRatesError, match="no step has finished"):
         rates_of_runs(STORE, [str(tmp_path)])
     write_run(f"{tmp_path}/one", "stats", [(1.0, 1.0)])

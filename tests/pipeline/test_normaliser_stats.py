@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.pipeline.steps.stats import NormaliserStats, NormaliserStatsError, merge
@@ -13,42 +13,42 @@ PRIOR = 30
 
 
 def utterances(mean=15.0, std=3.0, count=12, seed=0):
-    """(features, state): three speakers, each one's in time order."""
+    """Pairs (features, state) of three speakers, in time order within each speaker."""
     rng = np.random.default_rng(seed)
-    made = []
+    pairs = []
     for _ in range(3):
         state = CmnState.empty(5)
         shift = rng.normal(0, 2, 5)
         for _ in range(count // 3):
             x = torch.from_numpy(rng.normal(mean + shift, std, (rng.integers(1, 60), 5))).float()
-            made.append((x, state))
+            pairs.append((x, state))
             state = state.after(x, counted_frames(x, "fbank"))
-    return made
+    return pairs
 
 
-def direct(made, prior_frames=PRIOR):
+def direct(utterances, prior_frames=PRIOR):
     """Frame by frame in long double, two passes: prior mean, mean and variance of the residual."""
-    frames = np.concatenate([x.numpy() for x, _ in made]).astype(np.longdouble)
+    frames = np.concatenate([x.numpy() for x, _ in utterances]).astype(np.longdouble)
     prior = frames.mean(axis=0)
     residuals = []
-    for x, state in made:
-        total, seen = state.sum.numpy().astype(np.longdouble), state.frames
+    for x, state in utterances:
+        total, count = state.sum.numpy().astype(np.longdouble), state.frames
         for frame in x.numpy().astype(np.longdouble):
-            total, seen = total + frame, seen + 1
-            residuals.append(frame - (prior_frames * prior + total) / (prior_frames + seen))
+            total, count = total + frame, count + 1
+            residuals.append(frame - (prior_frames * prior + total) / (prior_frames + count))
     residuals = np.array(residuals)
     return prior, residuals.mean(axis=0), residuals.std(axis=0)
 
 
-def summed(made):
-    return merge(NormaliserStats.of(x, state, PRIOR) for x, state in made)
+def summed(utterances):
+    return merge(NormaliserStats.of(x, state, PRIOR) for x, state in utterances)
 
 
 @pytest.mark.parametrize(("mean", "std"), [(15.0, 3.0), (1e4, 1.0), (-3.0, 1e-2)])
-def test_one_pass_gives_what_two_passes_in_long_double_give(mean, std):
-    made = utterances(mean, std)
-    normaliser = summed(made).normaliser()
-    prior, residual_mean, residual_std = direct(made)
+def test_one_pass_equals_two_passes_in_long_double(mean, std):
+    pairs = utterances(mean, std)
+    normaliser = summed(pairs).normaliser()
+    prior, residual_mean, residual_std = direct(pairs)
     np.testing.assert_allclose(normaliser.prior_mean, prior.astype(float), rtol=1e-14)
     scale = max(1.0, abs(mean))
     np.testing.assert_allclose(
@@ -60,10 +60,10 @@ def test_one_pass_gives_what_two_passes_in_long_double_give(mean, std):
 
 
 def test_parts_merge_to_the_whole():
-    made = utterances()
-    whole = summed(made)
-    parts = merge([summed(made[:5]), summed(made[5:6]), summed(made[6:])])
-    assert parts.frames == whole.frames == sum(len(x) for x, _ in made)
+    pairs = utterances()
+    whole = summed(pairs)
+    parts = merge([summed(pairs[:5]), summed(pairs[5:6]), summed(pairs[6:])])
+    assert parts.frames == whole.frames == sum(len(x) for x, _ in pairs)
     np.testing.assert_allclose(parts.sums, whole.sums, rtol=1e-15)
 
 
@@ -82,10 +82,10 @@ def test_json_keeps_every_bit_and_the_normaliser_is_the_recipes(tmp_path):
     again = NormaliserStats.from_dict(json.loads(json.dumps(total.to_dict())))
     assert again.sums.tobytes() == total.sums.tobytes()
     again.normaliser().save(tmp_path / "normaliser.json")
-    assert Normaliser.load(tmp_path / "normaliser.json").to_json() == total.normaliser().to_json()
+    assert Cmvn.load(tmp_path / "normaliser.json").to_json() == total.normaliser().to_json()
 
 
-def test_errors():
+def test_invalid_statistics_are_errors():
     with pytest.raises(NormaliserStatsError, match="no sums"):
         merge([])
     with pytest.raises(NormaliserStatsError, match="no frames"):

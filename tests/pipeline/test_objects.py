@@ -24,7 +24,7 @@ def place(request, tmp_path):
     return str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}"
 
 
-def test_what_is_put_is_got(place, tmp_path):
+def test_objects_are_read_as_they_were_written(place, tmp_path):
     store = ObjectStore()
     ref = store.put(f"{place}/a/b", b"content", {"hours": 1.0})
     assert ref == ObjectRef(f"{place}/a/b", 7, digest_bytes(b"content"), {"hours": 1.0})
@@ -42,18 +42,18 @@ def test_what_is_put_is_got(place, tmp_path):
 
 
 @pytest.mark.parametrize("change", ["size", "digest"])
-def test_what_differs_from_its_reference_is_refused(place, change, tmp_path):
+def test_an_object_that_differs_from_its_reference_is_refused(place, change, tmp_path):
     store = ObjectStore(StoreConfig(tries=2, first_wait=0.0))
     ref = store.put(f"{place}/x", b"content")
     store.put(f"{place}/x", b"contents" if change == "size" else b"kontent")
-    for read in (store.get, lambda wanted: store.local(wanted, tmp_path / "copies")):
+    for read in (store.get, lambda ref_to_copy: store.local(ref_to_copy, tmp_path / "copies")):
         with pytest.raises(ObjectError, match="digest" if change == "digest" else "8 bytes"):
             read(ref)
     with pytest.raises(ObjectError, match="bytes instead of 90"):
         store.get_range(f"{place}/x", 0, 90)
 
 
-def test_a_library_that_is_missing_is_said_at_once():
+def test_a_missing_library_is_an_error_at_once():
     store = ObjectStore(StoreConfig(tries=3))
     with pytest.raises(FilesystemError, match="dropbox:// needs a library that is not installed"):
         store.get("dropbox://folder/x")
@@ -62,13 +62,13 @@ def test_a_library_that_is_missing_is_said_at_once():
     assert store.counts.repeated == 0
 
 
-def test_missing(place):
+def test_a_missing_object_is_an_error(place):
     with pytest.raises(MissingObjectError, match="no such object"):
         ObjectStore().get(f"{place}/none")
     assert ObjectStore().list(f"{place}/none") == []
 
 
-def test_half_written_local_objects_are_not_seen(tmp_path, monkeypatch):
+def test_half_written_local_objects_are_not_visible(tmp_path, monkeypatch):
     store = ObjectStore()
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(5, "killed")))
     with pytest.raises(ObjectError, match="killed"):
@@ -79,10 +79,12 @@ def test_half_written_local_objects_are_not_seen(tmp_path, monkeypatch):
 def test_counts_add_up_over_threads(tmp_path):
     store = ObjectStore()
     ref = store.put(f"{tmp_path}/x", b"content")
-    work = [threading.Thread(target=lambda: [store.get(ref) for _ in range(50)]) for _ in range(8)]
-    for thread in work:
+    threads = [
+        threading.Thread(target=lambda: [store.get(ref) for _ in range(50)]) for _ in range(8)
+    ]
+    for thread in threads:
         thread.start()
-    for thread in work:
+    for thread in threads:
         thread.join()
     assert store.counts.get == 400
     assert store.counts.bytes_read == 2800
@@ -112,7 +114,7 @@ def test_messages_hold_no_credentials(text, clean):
     assert redact(text) == clean
 
 
-def test_which_errors_pass():
+def test_only_transient_errors_are_retried():
     assert is_transient(ConnectionResetError())
     assert is_transient(OSError(16, "SlowDown"))
     assert is_transient(TimeoutError())
@@ -121,7 +123,7 @@ def test_which_errors_pass():
     assert not is_transient(type("NoCredentialsError", (Exception,), {})())
 
 
-def test_waits_grow_are_random_and_bounded(monkeypatch):
+def test_waits_between_retries_grow_and_are_random_and_bounded(monkeypatch):
     def reset(*_, **__):
         raise ConnectionResetError
 
@@ -135,10 +137,9 @@ def test_waits_grow_are_random_and_bounded(monkeypatch):
     assert len(waits) == 200 * 7
     tops = [0.5, 1, 2, 4, 4, 4, 4]
     by_try = [waits[tries :: len(tops)] for tries in range(len(tops))]
-    assert all(0 <= wait <= top for top, some in zip(tops, by_try, strict=True) for wait in some)
-    assert all(
-        0.4 * top < sum(some) / 200 < 0.6 * top for top, some in zip(tops, by_try, strict=True)
-    )
+    for top, waits_of_try in zip(tops, by_try, strict=True):
+        assert all(0 <= wait <= top for wait in waits_of_try)
+        assert 0.4 * top < sum(waits_of_try) / 200 < 0.6 * top
 
 
 def test_an_object_is_created_once(place):

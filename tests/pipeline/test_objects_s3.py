@@ -31,7 +31,7 @@ def test_one_call_per_object_and_counts_as_on_the_wire(s3):
     assert counts.repeated == 0
 
 
-def test_missing_objects(s3):
+def test_missing_objects_are_errors(s3):
     with pytest.raises(MissingObjectError, match="/none: no such object"):
         s3.store.get(f"{s3.base}/none")
     assert counted(s3) == (0, 1, 0, 0)  # no try is repeated, no LIST
@@ -72,7 +72,7 @@ def test_an_object_is_created_once_even_if_answers_are_lost(s3):
     assert s3.store.counts.repeated > 0
 
 
-def test_a_storm_changes_nothing_but_the_number_of_calls(s3, tmp_path):
+def test_faults_of_s3_change_only_the_number_of_calls(s3, tmp_path):
     for name, value in STORM.items():
         setattr(s3.faults, name, value)
     refs = [s3.store.put(f"{s3.base}/{i}", b"%d" % i * 1000) for i in range(40)]
@@ -85,7 +85,7 @@ def test_a_storm_changes_nothing_but_the_number_of_calls(s3, tmp_path):
     assert s3.store.counts.repeated >= 20
 
 
-def test_retries_are_bounded_and_tell_no_secret(s3):
+def test_retries_are_bounded_and_messages_hold_no_secret(s3):
     s3.faults.error = 1.0
     config = StoreConfig({"endpoint_url": s3.url}, tries=3, first_wait=0.01)
     with pytest.raises(ObjectError, match="PUT failed 3 times") as caught:
@@ -108,7 +108,7 @@ def test_without_credentials_it_fails_at_once(s3, monkeypatch):
         store.get(f"{s3.base}/x")
 
 
-def test_local_executor_on_s3_in_a_storm_gives_the_digests_of_a_local_disk(
+def test_local_executor_on_a_faulty_s3_gives_the_digests_of_a_local_disk(
     s3, tmp_path, make_step, make_partitions
 ):
     calm = LocalExecutor().run(make_step(), make_partitions(4, bad={2}), str(tmp_path / "out"))

@@ -18,14 +18,14 @@ RATES = Rates(
 )
 
 
-def row(made, name):
-    return next(step for step in made.steps if step.name == name)
+def step_of(pipeline_plan, name):
+    return next(step for step in pipeline_plan.steps if step.name == name)
 
 
-def test_a_step_by_hand():
+def test_costs_of_a_step_equal_values_computed_by_hand():
     cluster = Cluster(nodes=2, cores=10, network=1e12, price=3.0)
-    made = plan(1000, cluster, RATES, fuse=False)
-    extract = row(made, "extract")
+    pipeline_plan = plan(1000, cluster, RATES, fuse=False)
+    extract = step_of(pipeline_plan, "extract")
     assert extract.partitions == 200  # of 5 h, ten waves of 20
     calls = 1 + 5 * 115.2e6 / 32e6 + 2 + 1  # the list, spans of audio, cuts and features, marker
     computing, transfer = 5 * 3.6, 5 * (115.2e6 + 46e6) / 50e6
@@ -34,7 +34,7 @@ def test_a_step_by_hand():
     assert extract.calls == pytest.approx(200 * calls)
     assert extract.cost == pytest.approx(2 * 3.0 * seconds / 3600)
     assert extract.bound == "computing"
-    assert made.seconds == pytest.approx(sum(step.seconds for step in made.steps))
+    assert pipeline_plan.seconds == pytest.approx(sum(step.seconds for step in pipeline_plan.steps))
 
 
 def test_fusing_saves_passes_and_keeps_the_computing():
@@ -42,35 +42,38 @@ def test_fusing_saves_passes_and_keeps_the_computing():
     apart, fused = (plan(1e5, cluster, RATES, fuse=fuse) for fuse in (False, True))
     assert fused.fused == ("extract", "shuffle", "stats")
     assert apart.fused == ()
-    moved = [sum(step.read + step.written for step in made.steps) for made in (apart, fused)]
-    assert moved[0] - moved[1] == pytest.approx(fused.saved)
+    bytes_apart, bytes_fused = (
+        sum(step.read + step.written for step in pipeline_plan.steps)
+        for pipeline_plan in (apart, fused)
+    )
+    assert bytes_apart - bytes_fused == pytest.approx(fused.saved)
     assert fused.saved == pytest.approx(1e5 * 3 * 46e6)  # features: out, in, and in once more
     assert fused.seconds < apart.seconds
 
 
 def test_an_object_per_utterance_waits_for_calls():
-    made = plan(1e6, Cluster(), RATES, aggregated=False)
-    extract = row(made, "extract+shuffle+stats")
+    pipeline_plan = plan(1e6, Cluster(), RATES, aggregated=False)
+    extract = step_of(pipeline_plan, "extract+shuffle+stats")
     assert extract.bound == "calls"
     assert extract.calls > 1e9  # one per utterance (C35)
-    together = row(plan(1e6, Cluster(), RATES), "extract+shuffle+stats")
-    assert extract.seconds > 10 * together.seconds
+    aggregated = step_of(plan(1e6, Cluster(), RATES), "extract+shuffle+stats")
+    assert extract.seconds > 10 * aggregated.seconds
 
 
 def test_a_thin_network_bounds_the_cluster():
-    made = plan(1e4, Cluster(network=1e6), RATES)
-    extract = row(made, "extract+shuffle+stats")
+    pipeline_plan = plan(1e4, Cluster(network=1e6), RATES)
+    extract = step_of(pipeline_plan, "extract+shuffle+stats")
     assert extract.bound == "network"
     assert extract.seconds == pytest.approx(1e4 * (115.2e6 + 46e6) / (50 * 1e6))
 
 
 def test_targets_run_on_devices_where_there_are_any():
     rates = RATES.with_speed("targets", 5000.0, device=True)
-    assert row(plan(1e6, Cluster(devices=8), rates), "targets").workers == 50 * 8
-    assert row(plan(1e6, Cluster(devices=8), RATES), "targets").workers == 50 * 16
+    assert step_of(plan(1e6, Cluster(devices=8), rates), "targets").workers == 50 * 8
+    assert step_of(plan(1e6, Cluster(devices=8), RATES), "targets").workers == 50 * 16
 
 
-def test_the_papers_counts_come_out():
+def test_the_plan_gives_the_papers_counts():
     figures = planned_figures(plan(1e6, Cluster(), RATES), RATES)
     assert figures["files of 5 h"] == "200,000"
     assert figures["training partitions of 2 h"] == "500,000"
@@ -91,18 +94,20 @@ def test_intervals_and_measured_fusion_carry_over():
     steps = {name: rate for name, rate in RATES.steps.items() if name in ("select", "repartition")}
     steps["extract+shuffle+stats"] = StepRate(800.0, low=400.0, high=1600.0, measured_on="a pilot")
     steps["targets"] = StepRate(60.0)
-    own = Cluster(nodes=1, cores=2, latency=0.0, bandwidth=1e18, network=1e18)
-    made = plan(100.0, own, Rates(steps))
-    extract = row(made, "extract+shuffle+stats")
+    cluster = Cluster(nodes=1, cores=2, latency=0.0, bandwidth=1e18, network=1e18)
+    pipeline_plan = plan(100.0, cluster, Rates(steps))
+    extract = step_of(pipeline_plan, "extract+shuffle+stats")
     waves = [10 * (5 * 3600 / speed + 0.1) for speed in (1600, 800, 400)]
     assert [extract.least, extract.seconds, extract.most] == pytest.approx(waves)
     assert extract.measured_on == "a pilot"
-    least, most = made.interval
+    least, most = pipeline_plan.interval
     assert (most - least) == pytest.approx(waves[2] - waves[0])
-    assert made.saved is None
-    assert made.features_seconds == pytest.approx(row(made, "select").seconds + extract.seconds)
+    assert pipeline_plan.saved is None
+    assert pipeline_plan.features_seconds == pytest.approx(
+        step_of(pipeline_plan, "select").seconds + extract.seconds
+    )
     with pytest.raises(PlanError, match="no rates for extract, shuffle, stats"):
-        plan(100.0, own, Rates(steps), fuse=False)
+        plan(100.0, cluster, Rates(steps), fuse=False)
 
 
 def test_the_page_has_every_step_and_what_a_day_takes():
@@ -125,18 +130,18 @@ def test_a_narrow_terminal_cuts_no_cell(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "60")
     report = PlanReport(plan(1e6, Cluster(price=2.0), RATES), None, RATES)
     print_plan(report)
-    shown = capsys.readouterr().out
-    assert "…" not in shown
-    assert all(cell in shown for cells in report.rows() for cell in cells)
+    stdout = capsys.readouterr().out
+    assert "…" not in stdout
+    assert all(cell in stdout for cells in report.rows() for cell in cells)
 
 
-def test_what_no_number_of_nodes_can_do_is_told():
+def test_a_plan_that_no_number_of_nodes_can_finish_says_so():
     slow = Rates(RATES.steps | {"targets": StepRate(0.01)})
     report = PlanReport(plan(1e6, Cluster(), slow), None, slow)
-    assert any(told.startswith("1 days are not enough") for told in report.sentences())
+    assert any(text.startswith("1 days are not enough") for text in report.sentences())
 
 
-def test_rates_come_back_and_lacking_ones_are_named(tmp_path):
+def test_rates_round_trip_and_missing_ones_are_named(tmp_path):
     RATES.save(tmp_path / "rates.json")
     assert Rates.load(tmp_path / "rates.json") == RATES
     (tmp_path / "bad.json").write_text("{}")

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 from tests.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 from toolkit.commands.pipeline import pipeline
 from toolkit.config.settings import ConfigError
-from toolkit.corpus.manifest import make_cut, recording_or_fault
+from toolkit.corpus.manifest import make_cut, probe_recording
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
 from toolkit.models.store import save_model
@@ -56,7 +56,7 @@ def place(tmp_path_factory):
         path = folder / f"u{number}.wav"
         noise = np.random.default_rng(number).uniform(-0.5, 0.5, 8000)
         soundfile.write(path, noise, 16000)
-        recording, _ = recording_or_fault(path, f"u{number}")
+        recording, _ = probe_recording(path, f"u{number}")
         cuts.append(make_cut(f"u{number}", recording, "", f"s{number % 4}"))
     store = ObjectStore()
     make_lake(cuts, store, str(folder / "lake"), SyntheticLakeConfig(buckets=1, interval_days=90))
@@ -70,9 +70,19 @@ def place(tmp_path_factory):
         )
         (folder / "normaliser.json").write_text(normaliser.to_json())
         teacher = Teacher.at(store, folder / "teacher", folder / "normaliser.json")
-        how = (TargetsSection(k=3), RepartitionConfig(HOURS_PER_FILE), frontend, executor, store)
-        list(make_training_shards(features, teacher, *how, f"{base}/targets"))
-    assert Normaliser.load(folder / "normaliser.json").to_json() == normaliser.to_json()
+        list(
+            make_training_shards(
+                features,
+                teacher,
+                TargetsSection(k=3),
+                RepartitionConfig(HOURS_PER_FILE),
+                frontend,
+                executor,
+                store,
+                f"{base}/targets",
+            )
+        )
+    assert Cmvn.load(folder / "normaliser.json").to_json() == normaliser.to_json()
     return folder
 
 
@@ -96,12 +106,12 @@ def write_plan(place, out, name="plan.yaml", **changes):
 
 def digests(base):
     """The digest of each step's output below a folder."""
-    found = [json.loads(path.read_text()) for path in Path(base).rglob("_summary.json")]
-    return {summary["step"]: summary["output_digest"] for summary in found}
+    summaries = [json.loads(path.read_text()) for path in Path(base).rglob("_summary.json")]
+    return {summary["step"]: summary["output_digest"] for summary in summaries}
 
 
 @pytest.mark.long
-def test_a_plan_gives_what_the_steps_give_without_one(place, tmp_path):
+def test_a_plan_gives_the_outputs_of_the_steps_without_one(place, tmp_path):
     plan = write_plan(place, str(tmp_path / "out"), jobs=2)
     page = tmp_path / "page.html"
     result = CliRunner().invoke(pipeline, ["run", plan, "--page", str(page)])
@@ -112,12 +122,12 @@ def test_a_plan_gives_what_the_steps_give_without_one(place, tmp_path):
     assert "extract+shuffle+stats: 2 of 2 partitions" in result.stderr
     assert "repartition" in page.read_text()
     again = CliRunner().invoke(pipeline, ["run", plan, "--json"])
-    plain = json.loads(again.stdout)
-    assert [step["step"] for step in plain["steps"]] == STEPS
-    total = plain["total"]
+    report = json.loads(again.stdout)
+    assert [step["step"] for step in report["steps"]] == STEPS
+    total = report["total"]
     assert total["steps"] == 5
     assert total["kept"] == total["done"] == total["partitions"] > 5
-    assert total["bytes"] == sum(step["bytes"] for step in plain["steps"]) > 0
+    assert total["bytes"] == sum(step["bytes"] for step in report["steps"]) > 0
     assert total["retries"] == 0
 
 
@@ -141,7 +151,7 @@ KILLED_STEPS = STEPS if "PIPELINE_PROOFS" in os.environ else STEPS[2:3]  # all t
 
 
 @pytest.mark.long
-def test_killed_in_a_step_the_same_command_gives_the_same(place, tmp_path):
+def test_after_a_kill_the_same_command_gives_the_same_outputs(place, tmp_path):
     out = tmp_path / "out"
     plan = write_plan(place, str(out), name="killed.yaml")
     paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
@@ -163,7 +173,7 @@ def test_killed_in_a_step_the_same_command_gives_the_same(place, tmp_path):
     assert last["kept"] == last["partitions"] - 1
 
 
-def test_spark_gives_what_local_processes_give(place, tmp_path):
+def test_spark_gives_the_outputs_of_local_processes(place, tmp_path):
     pytest.importorskip("pyspark")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java")
@@ -177,14 +187,13 @@ def test_spark_gives_what_local_processes_give(place, tmp_path):
     assert digests(tmp_path / "out") == digests(place / "apart")
 
 
-def test_on_s3_the_digests_are_the_same(place, s3):
+def test_a_plan_on_s3_gives_the_same_digests(place, s3):
     executor = {"settings": {"store": {"options": s3.config.options}}}
     plan = write_plan(place, f"{s3.base}/out", name="s3.yaml", executor=executor, jobs=2)
     result = CliRunner().invoke(pipeline, ["run", plan, "--json"])
     assert result.exit_code == 0, result.output
     steps = json.loads(result.stdout)["steps"]
-    found = {step["step"]: step["output_digest"] for step in steps}
-    assert found == digests(place / "apart")
+    assert {step["step"]: step["output_digest"] for step in steps} == digests(place / "apart")
 
 
 @pytest.mark.parametrize(
@@ -210,13 +219,13 @@ def test_an_argument_is_not_called_an_option(place):
     for name in ("missing.yaml", "laek.yaml"):
         if name == "laek.yaml":
             write_plan(place, "out", name=name, laek="x")
-        with pytest.raises(ConfigError) as told:
+        with pytest.raises(ConfigError) as error:
             read_plan(place / name)
-        assert str(place / name) in str(told.value)
-        assert "--config" not in str(told.value)
+        assert str(place / name) in str(error.value)
+        assert "--config" not in str(error.value)
 
 
-def test_paths_are_beside_the_plan_and_urls_stay(place):
+def test_relative_paths_are_resolved_against_the_plan(place):
     plan = read_plan(write_plan(place, "s3://bucket/out", name="paths.yaml", steps=["features"]))
     assert (plan.lake, plan.out) == (str(place / "lake"), "s3://bucket/out")
     assert plan.teacher == place / "teacher"
@@ -230,7 +239,7 @@ def test_paths_are_beside_the_plan_and_urls_stay(place):
         ({"device": "cuda:99"}, r"device is cuda:99, but torch finds \d+ GPUs"),
     ],
 )
-def test_what_targets_need_is_looked_for_before_features_are_made(
+def test_missing_inputs_of_targets_are_refused_before_features_are_made(
     place, tmp_path, changes, message
 ):
     path = write_plan(place, str(tmp_path / "out"), name="lacking.yaml", **changes)
@@ -239,19 +248,19 @@ def test_what_targets_need_is_looked_for_before_features_are_made(
     assert not (tmp_path / "out").exists()
 
 
-def test_one_gpu_or_all(monkeypatch):
+def test_a_plan_uses_one_gpu_or_all(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     slots = [open_executor(ExecutorSection(), 2, name).slots for name in ("cuda", "cuda:1", "cpu")]
     assert slots == [("cuda:0", "cuda:1", "cuda:2"), ("cuda:1",), ("cpu", "cpu")]
 
 
-def test_teachers_of_several_runs_lie_side_by_side(place):
-    """Also where the normaliser's file has the name of one of the model's."""
+def test_teachers_of_several_runs_are_stored_beside_each_other(place):
+    """The file of the normaliser may have the name of a file of the model."""
     store, url = ObjectStore(), f"memory://{place.name}/teacher"
     first = Teacher.at(store, place / "teacher", place / "normaliser.json", url)
     second = Teacher.at(store, place / "teacher", place / "teacher/config.json", url)
-    for one in (first, second):
-        for ref in (one.config, one.weights, one.normaliser):
+    for teacher in (first, second):
+        for ref in (teacher.config, teacher.weights, teacher.normaliser):
             assert store.get(ref)
     assert second.normaliser.path == second.config.path != first.normaliser.path
     torch.manual_seed(1)

@@ -9,23 +9,23 @@ from toolkit.pipeline.steps import select as sampling
 HOUR = 3600 * sampling.MICROSECONDS
 
 
-def test_numbers_are_uniform_and_of_the_seed():
+def test_random_numbers_are_uniform_and_depend_on_the_seed():
     numbers = [sampling.random_numbers(1)(f"id-{n:06d}") for n in range(20000)]
     assert len(set(numbers)) == len(numbers)
     tenths = [0] * 10
     for number in numbers:
         tenths[number * 10 // sampling.RANGE] += 1
     # chi-square of 9 degrees of freedom: 27.9 is passed once in a thousand
-    assert sum((found - 2000) ** 2 / 2000 for found in tenths) < 27.9
-    other = [sampling.random_numbers(2)(f"id-{n:06d}") for n in range(20000)]
-    half = sampling.RANGE // 2
-    agree = sum((a < half) == (b < half) for a, b in zip(numbers, other, strict=True))
+    assert sum((count - 2000) ** 2 / 2000 for count in tenths) < 27.9
+    other_seed = [sampling.random_numbers(2)(f"id-{n:06d}") for n in range(20000)]
+    middle = sampling.RANGE // 2
+    agree = sum((a < middle) == (b < middle) for a, b in zip(numbers, other_seed, strict=True))
     assert abs(agree - 10000) < 4 * 71
     assert sampling.random_numbers(1)("id-000000") == numbers[0]
 
 
 @given(st.text(min_size=1))
-def test_the_id_is_read_as_json_reads_it(id):
+def test_the_id_is_read_like_json(id):
     for line in (
         json.dumps({"id": id, "speaker": "s"}),
         json.dumps({"id": id, "speaker": "s"}, ensure_ascii=False),
@@ -51,19 +51,19 @@ def test_the_threshold_reaches_the_target():
     bins = [0] * sampling.BINS
     for id, seconds in sampled.items():
         bins[sampling.bin_of(draw(id), top)] += seconds * sampling.MICROSECONDS
-    half = [b // 2 for b in bins]
+    halves = [b // 2 for b in bins]
     histogram = sampling.merge_histograms(
-        [half, [b - h for b, h in zip(bins, half, strict=True)]], top
+        [halves, [b - h for b, h in zip(bins, halves, strict=True)]], top
     )
     assert histogram.hours == pytest.approx(sum(sampled.values()) / 3600, rel=1e-12)
-    wanted = 0.7 * histogram.hours
-    threshold = histogram.threshold(wanted)
-    found = sum(s for id, s in sampled.items() if draw(id) < threshold) / 3600
-    assert found == pytest.approx(wanted, rel=1e-3)
+    target_hours = 0.7 * histogram.hours
+    threshold = histogram.threshold(target_hours)
+    hours = sum(s for id, s in sampled.items() if draw(id) < threshold) / 3600
+    assert hours == pytest.approx(target_hours, rel=1e-3)
     assert histogram.threshold(histogram.hours * 1.001) is None
     assert histogram.threshold(histogram.hours) <= top
 
 
-def test_how_much_is_sampled_at_first():
+def test_the_first_sample_exceeds_the_target():
     assert sampling.first_threshold(10, 100, 1.02) == pytest.approx(0.102 * sampling.RANGE)
     assert sampling.first_threshold(200, 100, 1.02) == sampling.RANGE

@@ -1,4 +1,4 @@
-"""Training shards in a store: what is read, the cache, and what is fetched ahead."""
+"""Training shards in a store: reading, the cache and prefetching."""
 
 import json
 import os
@@ -33,16 +33,16 @@ SHARDS = 6
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
     """30 utterances in 6 shards with an untrained teacher's targets, and a normaliser."""
-    made = write_synthetic(tmp_path_factory.mktemp("local"), 30, shards=SHARDS)
+    shard_set = write_synthetic(tmp_path_factory.mktemp("local"), 30, shards=SHARDS)
     torch.manual_seed(0)
     model = LstmModel(LstmConfig(15, 6, hidden=8, layers=1, lookahead=1))
-    normaliser = estimate_normaliser(made.store)
-    made.label(model, normaliser, k=3, offset=1)
-    return made, normaliser
+    normaliser = estimate_normaliser(shard_set.store)
+    shard_set.label(model, normaliser, k=3, offset=1)
+    return shard_set, normaliser
 
 
 class SlowStore(ObjectStore):
-    """Every object comes after a while; notes how many are on their way at a time."""
+    """Delays every object; counts how many are fetched at the same time."""
 
     def __init__(self, latency=0.0):
         super().__init__(StoreConfig(tries=1))
@@ -82,7 +82,7 @@ def plain(example):
     return example.name, example.features.numpy().tobytes(), state, example.targets.pack().tobytes()
 
 
-def test_a_store_gives_what_the_folder_gives(local, url, tmp_path):
+def test_shards_in_a_store_equal_those_in_a_folder(local, url, tmp_path):
     here = TeacherShards(local[0].folder)
     stored = CachedShards(url, ObjectStore(), tmp_path / "cache", CacheConfig())
     there = TeacherShards(stored)
@@ -90,38 +90,38 @@ def test_a_store_gives_what_the_folder_gives(local, url, tmp_path):
     assert np.array_equal(there.frames, here.frames)
     for shard in range(SHARDS):
         for rank in range(2):
-            parts = [list(map(plain, found.read(shard, rank, 2))) for found in (here, there)]
+            parts = [list(map(plain, shards.read(shard, rank, 2))) for shards in (here, there)]
             assert parts[0] == parts[1] != []
 
 
-def test_a_training_reads_the_same_batches(local, url, tmp_path):
-    made, normaliser = local
+def test_training_reads_the_same_batches_from_store_and_folder(local, url, tmp_path):
+    shard_set, normaliser = local
     stored = CachedShards(url, ObjectStore(), tmp_path / "cache", CacheConfig())
-    found = []
-    for files in (made.folder, stored):
+    batches_by_source = []
+    for files in (shard_set.folder, stored):
         shards = TeacherShards(files)
         source = Source(shards, select(shards, SelectionConfig("confidence", share=0.5)))
         data = SubEpochs([source], normaliser, None, 2, max_frames=200, seed=1)
         batches = TeacherBatches(data, ChunkSampler(ChunkConfig(chunks_per_batch=4), 1), seed=2)
-        found.append([b for epoch in range(2) for b in batches.batches(epoch)])
-    assert len(found[0]) == len(found[1]) > 2
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one.inputs, other.inputs)
-        assert torch.equal(one.logits, other.logits)
+        batches_by_source.append([b for epoch in range(2) for b in batches.batches(epoch)])
+    assert len(batches_by_source[0]) == len(batches_by_source[1]) > 2
+    for folder_batch, store_batch in zip(*batches_by_source, strict=True):
+        assert torch.equal(folder_batch.inputs, store_batch.inputs)
+        assert torch.equal(folder_batch.logits, store_batch.logits)
 
 
-def test_what_is_cached_is_not_fetched_again_and_trainings_share_it(url, tmp_path):
+def test_cached_shards_are_not_fetched_again(url, tmp_path):
     store, folder = ObjectStore(), tmp_path / "cache"
     for _ in range(2):
         shards = TeacherShards(CachedShards(url, store, folder, CacheConfig()))
-        before = store.counts.get
+        num_gets = store.counts.get
         for _ in range(2):
             assert len(list(shards.read(0))) == 5
-    assert store.counts.get == before
+    assert store.counts.get == num_gets
     assert len(list(folder.iterdir())) == 3
 
 
-def test_the_cache_keeps_to_its_size_and_forgets_what_was_opened_longest_ago(url, tmp_path):
+def test_the_cache_keeps_its_size_by_removing_the_least_recently_opened(url, tmp_path):
     folder = tmp_path / "cache"
     whole = CachedShards(url, ObjectStore(), folder, CacheConfig())
     sizes = []
@@ -136,12 +136,12 @@ def test_the_cache_keeps_to_its_size_and_forgets_what_was_opened_longest_ago(url
         for field in FIELDS:
             small.open(field, shard).close()
             time.sleep(0.005)  # the clock of the file system is coarse
-    held = {path.name for path in folder.iterdir()}
+    cached = {path.name for path in folder.iterdir()}
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 1.2 * sum(sizes)
     listed = read_shards(ObjectStore(), url)
     names = [{str(ref.digest) for ref in shard.objects.values()} for shard in listed]
-    assert names[2] <= held
-    assert len(names[0] & held) > len(names[1] & held)
+    assert names[2] <= cached
+    assert len(names[0] & cached) > len(names[1] & cached)
 
 
 def test_an_open_file_stays_readable_when_its_copy_is_removed(url, tmp_path):
@@ -154,7 +154,7 @@ def test_an_open_file_stays_readable_when_its_copy_is_removed(url, tmp_path):
     assert len(list((tmp_path / "cache").iterdir())) == 1  # the newest
 
 
-def test_what_is_expected_comes_in_parallel_before_it_is_read(url, tmp_path):
+def test_prefetched_shards_are_fetched_in_parallel(url, tmp_path):
     store = SlowStore(0.2)
     stored = CachedShards(url, store, tmp_path / "cache", CacheConfig(threads=9))
     stored.prefetch(range(3))
@@ -164,34 +164,34 @@ def test_what_is_expected_comes_in_parallel_before_it_is_read(url, tmp_path):
         assert time.monotonic() < end
         time.sleep(0.01)
     assert store.most > 4
-    got = store.counts.get
+    num_gets = store.counts.get
     assert len(list(TeacherShards(stored).read(2))) == 5
-    assert store.counts.get == got + 2  # the manifests
+    assert store.counts.get == num_gets + 2  # the manifests
 
 
-def test_several_that_want_an_object_fetch_it_once(url, tmp_path):
+def test_concurrent_readers_fetch_an_object_once(url, tmp_path):
     stores = [SlowStore(0.1) for _ in range(6)]
     opened = [CachedShards(url, store, tmp_path / "cache", CacheConfig()) for store in stores]
-    before = sum(store.counts.get for store in stores)
+    num_gets = sum(store.counts.get for store in stores)
     threads = [threading.Thread(target=lambda s=s: s.open("cuts", 0).close()) for s in opened]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(store.counts.get for store in stores) == before + 1
+    assert sum(store.counts.get for store in stores) == num_gets + 1
 
 
-def test_a_cache_that_is_far_too_small_costs_time_alone(url, tmp_path):
-    """Copies go, and locks too, while others wait for them."""
+def test_a_cache_that_is_far_too_small_gives_the_right_contents(url, tmp_path):
+    """Threads wait for copies and locks that are removed in the meantime."""
     store = ObjectStore()  # tries again: threads that read one object in memory share its position
     files = CachedShards(url, store, tmp_path, CacheConfig(gigabytes=1e-9))
     whole = {(f, i): len(files.open(f, i).read()) for f in FIELDS for i in range(SHARDS)}
     with ThreadPoolExecutor(12) as threads:
-        found = threads.map(lambda which: len(files.open(*which).read()), list(whole) * 40)
-        assert list(found) == list(whole.values()) * 40
+        sizes = threads.map(lambda key: len(files.open(*key).read()), list(whole) * 40)
+        assert list(sizes) == list(whole.values()) * 40
 
 
-def test_damage_and_absence_name_the_object(url, tmp_path):
+def test_damaged_and_missing_objects_are_named(url, tmp_path):
     stored = CachedShards(url, ObjectStore(StoreConfig(tries=1)), tmp_path, CacheConfig())
     ref = read_shards(ObjectStore(), url)[1].objects["targets"]
     ObjectStore().put(ref.path, b"x" * ref.size)
@@ -204,8 +204,8 @@ def test_damage_and_absence_name_the_object(url, tmp_path):
     assert not [name for name in os.listdir(tmp_path) if name.startswith("tmp")]
 
 
-def test_a_damaged_shard_can_be_made_again(url, tmp_path):
-    """By its stage, which a training that finds the damage does not run."""
+def test_opening_a_damaged_shard_removes_its_marker(url, tmp_path):
+    """The marker is removed, so that the stage that made the shard runs again."""
     store, out = ObjectStore(StoreConfig(tries=1)), f"{url}/made"
     ref = store.put(f"{out}/{OBJECTS}/p/a/x", b"abc")
     Marker("work", StepResult((ref,)), {}).commit(store, out, "p")
@@ -221,7 +221,7 @@ def test_a_damaged_shard_can_be_made_again(url, tmp_path):
     assert not list(store.list(f"{out}/{FOLDER}"))
 
 
-def test_a_digest_that_is_none_leads_nowhere(url, tmp_path):
+def test_an_invalid_digest_is_no_path(url, tmp_path):
     store = ObjectStore()
     listed = store.get(f"{url}/shards.jsonl").decode()
     digest = read_shards(store, url)[0].objects["cuts"].digest
@@ -231,6 +231,6 @@ def test_a_digest_that_is_none_leads_nowhere(url, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{"gigabytes": 0}, {"threads": 0}])
-def test_sizes_that_make_no_sense_are_refused(settings):
-    with pytest.raises(ValueError, match="at least 1"):
+def test_invalid_settings_are_refused(settings):
+    with pytest.raises(ValueError, match="must be"):
         CacheConfig(**settings)

@@ -90,7 +90,7 @@ def test_a_lost_executor_leaves_nothing_in_the_output(tmp_path, spark, s3, make_
     assert [ref.path for ref in s3.store.list(f"{out}/{OBJECTS}")] == named
 
 
-def test_one_task_per_pretended_gpu(tmp_path, spark, make_step, make_partitions):
+def test_spark_runs_one_task_per_simulated_gpu(tmp_path, spark, make_step, make_partitions):
     script = tmp_path / "devices.sh"
     script.write_text('#!/bin/sh\necho \'{"name": "gpu", "addresses": ["0", "1"]}\'\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
@@ -126,7 +126,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_driver_costs_nothing_done(tmp_path):
+def test_a_killed_driver_loses_no_finished_partition(tmp_path):
     (tmp_path / "ledger").mkdir()
     script = tmp_path / "driver.py"
     script.write_text(DRIVER.format(tests=str(Path(__file__).parent), base=tmp_path))
@@ -136,11 +136,11 @@ def test_a_killed_driver_costs_nothing_done(tmp_path):
     deadline = time.monotonic() + 120
     while len(list(tmp_path.glob("out/_done/*.json"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
-    others = psutil.Process(driver.pid).children(recursive=True)
+    children = psutil.Process(driver.pid).children(recursive=True)
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
-    _, left = psutil.wait_procs(others, timeout=60)
-    assert not left  # neither Java nor workers outlive their driver
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive  # neither Java nor workers outlive their driver
     done = len(list(tmp_path.glob("out/_done/*.json")))
     begun = len(list(tmp_path.glob("ledger/*")))
     assert 2 <= done < 6

@@ -1,4 +1,4 @@
-"""What Spark takes of a machine, seen before anything starts."""
+"""Requirements of Spark are checked before anything starts."""
 
 import shutil
 
@@ -22,7 +22,7 @@ def program(path):
     path.chmod(0o755)
 
 
-def test_what_is_missing_is_named_with_the_way_out(machine, monkeypatch):
+def test_missing_requirements_are_named_with_what_to_do(machine, monkeypatch):
     with pytest.raises(spark.SparkError, match=r"pyspark and Java .*pip install -e .*Java 17"):
         spark.check_spark()
     program(machine / "java")
@@ -32,7 +32,7 @@ def test_what_is_missing_is_named_with_the_way_out(machine, monkeypatch):
     spark.check_spark()
 
 
-def test_java_may_lie_at_java_home_and_nowhere_else_then(machine, monkeypatch):
+def test_java_home_decides_where_java_is(machine, monkeypatch):
     monkeypatch.setattr(spark, "find_spec", lambda name: name)
     monkeypatch.setenv("JAVA_HOME", str(machine))
     program(machine / "java")

@@ -15,7 +15,7 @@ def partitions(count):
     return [Partition(f"p{i}", (), {"hours": 2.0}) for i in range(count)]
 
 
-def test_rate_and_time_left_count_this_run_alone():
+def test_rate_and_remaining_time_count_only_this_run():
     now = [100.0]
     progress = Progress("extract", partitions(10), {"p0", "p1"}, clock=lambda: now[0])
     assert (progress.done, progress.hours, progress.left) == (2, 4.0, None)
@@ -32,7 +32,7 @@ def test_rate_and_time_left_count_this_run_alone():
     )
 
 
-def test_without_hours_partitions_count():
+def test_without_hours_progress_counts_partitions():
     now = [0.0]
     progress = Progress("s", [Partition(f"p{i}", ()) for i in range(4)], (), clock=lambda: now[0])
     now[0] = 5.0
@@ -64,7 +64,7 @@ def test_plan_command(tmp_path):
     assert result.exit_code == 0, result.output
     for text in ("200,000", "7.6 d (Figure 3)", "Fused into one step: extract", "Cost of"):
         assert text in result.output
-    plain = json.loads((tmp_path / "plan.json").read_text())
-    assert plain["seconds"] == sum(step["seconds"] for step in plain["steps"])
+    report = json.loads((tmp_path / "plan.json").read_text())
+    assert report["seconds"] == sum(step["seconds"] for step in report["steps"])
     apart = CliRunner().invoke(pipeline, [*arguments, "--no-fuse"])
     assert "Not fused: extract, shuffle, stats; fusing them would save" in apart.output

@@ -6,24 +6,24 @@ from toolkit.errors import ToolkitError
 from toolkit.processes.devices import check_device, choose_device, full_float32, to_device
 
 
-def test_float32_has_all_its_bits_inside_alone():
-    before = cudnn.allow_tf32
+def test_full_float32_disables_tf32_only_within_its_block():
+    previous_setting = cudnn.allow_tf32
     with full_float32(torch.device("cuda")):
         assert not cudnn.allow_tf32
         assert cudnn.enabled
-    assert cudnn.allow_tf32 == before
+    assert cudnn.allow_tf32 == previous_setting
     with full_float32(torch.device("cpu")):
-        assert cudnn.allow_tf32 == before
+        assert cudnn.allow_tf32 == previous_setting
 
 
-def test_a_tensor_that_is_there_already_is_not_copied():
+def test_to_device_does_not_copy_a_tensor_that_is_on_the_device():
     x = torch.zeros(3)
     assert to_device(x, torch.device("cpu")) is x
     assert to_device(x, torch.device("meta")).is_meta
 
 
 @pytest.mark.parametrize("name", ["foo", "CPU", "cuda:", "cuda:x", "", "cpu "])
-def test_what_is_no_device_is_refused_before_anything_is_loaded(name):
+def test_check_device_refuses_an_unknown_device(name):
     with pytest.raises(ToolkitError, match=f"--device {name}: there are cpu, cuda"):
         check_device(name)
 

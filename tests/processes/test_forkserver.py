@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     reason="workers are spawned here",
 )
 
-USED = """
+SCRIPT = """
 import os
 from multiprocessing import forkserver
 from pathlib import Path
@@ -34,7 +34,7 @@ def place(number):
     return toolkit.__file__, local.librispeech.__file__, os.getcwd()
 
 
-def used():
+def run_workers():
     return list(map_in_processes(place, [1, 2], 2))
 
 
@@ -42,13 +42,13 @@ if __name__ == "__main__":
     import local.librispeech
 
     expected = [(toolkit.__file__, local.librispeech.__file__, os.getcwd())] * 2
-    assert used() == expected
+    assert run_workers() == expected
 """
 
 
-def typed(tmp_path, then, cwd=None):
+def run_script(tmp_path, then, cwd=None):
     script = tmp_path / "script.py"
-    script.write_text(USED + then)
+    script.write_text(SCRIPT + then)
     done = subprocess.run(
         [sys.executable, script],
         cwd=cwd,
@@ -61,36 +61,36 @@ def typed(tmp_path, then, cwd=None):
 
 
 def test_folders_in_the_working_directory_are_not_imported(tmp_path):
-    """A Kaldi recipe has a folder `local`; a file there could be anybody's."""
+    """A Kaldi recipe has a folder `local`, which is not the package of this project."""
     cwd = tmp_path / "s5"
     for name in ("local", "toolkit", "recipes"):
         (cwd / name).mkdir(parents=True)
     for name in ("toolkit/__init__.py", "torch.py", "numpy.py"):
         (cwd / name).write_text("raise SystemExit('not ours')\n")
-    typed(tmp_path, "", cwd)
+    run_script(tmp_path, "", cwd)
 
 
 @pytest.mark.long
-def test_a_forked_process_has_workers_too(tmp_path):
-    typed(
+def test_a_forked_process_can_start_workers(tmp_path):
+    run_script(
         tmp_path,
         """
     child = os.fork()
     if not child:
-        os._exit(0 if used() == expected else 1)
+        os._exit(0 if run_workers() == expected else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert used() == expected
+    assert run_workers() == expected
 """,
     )
 
 
 @pytest.mark.long
-def test_where_the_socket_was_tidied_away_workers_start_all_the_same(tmp_path):
-    typed(
+def test_workers_start_after_the_socket_was_deleted(tmp_path):
+    run_script(
         tmp_path,
         """
     os.remove(forkserver._forkserver._forkserver_address)
-    assert used() == expected
+    assert run_workers() == expected
 """,
     )
 
@@ -114,7 +114,7 @@ if __name__ == "__main__":
 
 @pytest.mark.long
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 1), (signal.SIGTERM, -15)])
-def test_while_the_server_imports_signals_end_the_run_at_once(tmp_path, number, status):
+def test_signals_end_the_run_while_the_server_imports(tmp_path, number, status):
     script = tmp_path / "script.py"
     script.write_text(STARTING)
     process = subprocess.Popen(
@@ -129,7 +129,7 @@ def test_while_the_server_imports_signals_end_the_run_at_once(tmp_path, number, 
     assert process.stdout.readline() == "begun\n"
     time.sleep(0.3)
     os.killpg(process.pid, number)
-    said = process.communicate(timeout=60)[1]
+    stderr = process.communicate(timeout=60)[1]
     assert process.returncode in (status, -number)
-    assert said.count("Traceback") == (number == signal.SIGINT), said
+    assert stderr.count("Traceback") == (number == signal.SIGINT), stderr
     assert not [*tmp_path.glob("[ab]")]

@@ -12,20 +12,20 @@ def collecting():
     gc.enable()
 
 
-def test_nothing_is_collected_within_and_again_after_an_error():
+def test_gc_is_disabled_within_and_enabled_again_after_an_error():
     @gc_disabled()
     def fails():
-        seen.append(gc.isenabled())
+        enabled_inside.append(gc.isenabled())
         raise KeyError
 
-    seen = []
+    enabled_inside = []
     with pytest.raises(KeyError):
         fails()
-    assert seen == [False]
+    assert enabled_inside == [False]
     assert gc.isenabled()
 
 
-def test_what_was_off_before_stays_off():
+def test_gc_that_was_disabled_stays_disabled():
     gc.disable()
     with gc_disabled():
         pass

@@ -1,4 +1,4 @@
-"""What has been imported is left alone by the collection of garbage."""
+"""Imported modules are frozen: the garbage collector skips them."""
 
 import os
 import subprocess
@@ -17,12 +17,12 @@ import toolkit.models.lstm
 from toolkit.processes.workers import map_in_processes
 
 
-def kept(number):
+def freeze_count(number):
     return gc.get_freeze_count()
 
 
 if __name__ == "__main__":
-    print(min(map_in_processes(kept, [1, 2], 2)))
+    print(min(map_in_processes(freeze_count, [1, 2], 2)))
 """
 COMMANDS = (
     "from toolkit.cli import main; main(['score', '--help'])",
@@ -30,8 +30,8 @@ COMMANDS = (
 )
 
 
-def said(script, folder):
-    """What a program in a process of its own prints last."""
+def last_line_of(script, folder):
+    """Run a script in a new process; return the last line that it prints."""
     path = folder / "script.py"
     path.write_text(script)
     environment = os.environ | {"PYTHONPATH": str(PROJECT)}
@@ -43,12 +43,12 @@ def said(script, folder):
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned here")
-def test_workers_keep_the_imports_of_their_server(tmp_path):
-    assert int(said(WORKERS, tmp_path)) > SAMPLE
+def test_workers_freeze_the_imports_of_their_server(tmp_path):
+    assert int(last_line_of(WORKERS, tmp_path)) > SAMPLE
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS, ids=("toolkit", "recipe"))
-def test_commands_keep_theirs(command, tmp_path):
-    last = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count()))\n"
-    assert int(said(last + command, tmp_path)) > SAMPLE
+def test_commands_freeze_their_imports(command, tmp_path):
+    report = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count()))\n"
+    assert int(last_line_of(report + command, tmp_path)) > SAMPLE

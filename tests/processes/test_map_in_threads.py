@@ -20,20 +20,20 @@ def test_results_are_in_the_order_of_the_items(jobs):
     assert list(map_in_threads(wait_for_the_last, [], jobs, 4)) == []
 
 
-def test_items_are_taken_no_further_ahead_than_asked():
-    taken = []
-    items = (taken.append(n) or n for n in range(100))
-    found = map_in_threads(str, items, 2, 5)
-    assert next(found) == "0"
-    assert taken == [0, 1, 2, 3, 4]
-    assert next(found) == "1"
-    assert taken == [0, 1, 2, 3, 4, 5]
-    found.close()
-    assert len(taken) == 6
+def test_no_more_items_are_read_ahead_than_the_limit():
+    consumed = []
+    items = (consumed.append(n) or n for n in range(100))
+    results = map_in_threads(str, items, 2, 5)
+    assert next(results) == "0"
+    assert consumed == [0, 1, 2, 3, 4]
+    assert next(results) == "1"
+    assert consumed == [0, 1, 2, 3, 4, 5]
+    results.close()
+    assert len(consumed) == 6
 
 
-def test_an_exception_comes_at_its_place():
-    found = map_in_threads(lambda n: 1 // n, [2, 1, 0, 1], 2, 4)
-    assert [next(found), next(found)] == [0, 1]
+def test_an_exception_is_raised_at_the_place_of_its_item():
+    results = map_in_threads(lambda n: 1 // n, [2, 1, 0, 1], 2, 4)
+    assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
-        next(found)
+        next(results)

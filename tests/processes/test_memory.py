@@ -12,19 +12,19 @@ HOLD = "import sys; held = bytearray(80 << 20); print('ready', flush=True); sys.
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no /proc")
-def test_memory_that_is_given_back_counts_between_samples(monkeypatch):
+def test_peak_includes_memory_freed_between_samples(monkeypatch):
     monkeypatch.setattr(memory, "INTERVAL", 1000.0)
-    with MemoryWatch() as before:
+    with MemoryWatch() as first_watch:
         pass
     with MemoryWatch() as watch:
         np.ones(200 << 17)  # 200 MiB
-    assert watch.peak_bytes > before.peak_bytes + (150 << 20)
-    with MemoryWatch() as after:  # a block of its own, without what came before
+    assert watch.peak_bytes > first_watch.peak_bytes + (150 << 20)
+    with MemoryWatch() as last_watch:  # an earlier peak does not count
         pass
-    assert after.peak_bytes < watch.peak_bytes - (100 << 20)
+    assert last_watch.peak_bytes < watch.peak_bytes - (100 << 20)
 
 
-def test_processes_that_are_started_count(monkeypatch):
+def test_peak_includes_child_processes(monkeypatch):
     monkeypatch.setattr(memory, "INTERVAL", 0.01)
     with MemoryWatch() as alone:
         pass
@@ -39,7 +39,7 @@ def test_processes_that_are_started_count(monkeypatch):
     assert watch.peak_bytes > more
 
 
-def test_what_is_held_is_known_while_a_watch_runs(monkeypatch):
+def test_resident_bytes_is_known_only_while_a_watch_runs(monkeypatch):
     monkeypatch.setattr(memory, "INTERVAL", 0.01)
     with MemoryWatch():
         end = time.monotonic() + 60

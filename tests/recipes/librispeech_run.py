@@ -1,4 +1,4 @@
-"""What the tests of the hybrid recipe know of its finished run."""
+"""Helpers that read a finished run of the hybrid recipe."""
 
 import json
 
@@ -9,7 +9,7 @@ SPEAKERS = {"dev": 6, "test": 4}
 
 
 def errors_on_dev(finished):
-    """By system and language model."""
+    """Return the errors on dev by system and language model."""
     return {
         (row["system"], row["lm"]): row["ins"] + row["del"] + row["sub"]
         for row in finished.rows
@@ -18,12 +18,12 @@ def errors_on_dev(finished):
 
 
 def systems(root):
-    """What the bundle says of its systems, the best first."""
+    """Return the bundle's descriptions of its systems, the best first."""
     return json.loads((root / "final/systems.json").read_text())
 
 
 def by_role(root):
-    """The system of the bundle for each role."""
+    """Return the bundle's system for each role."""
     return {role: system for system in systems(root) for role in system["roles"]}
 
 
@@ -32,7 +32,7 @@ def streaming(finished):
 
 
 def table_of(rows, output, mark):
-    """What a command has printed of its last stage, with the table of results."""
+    """Return the output of the last stage, which ends with the table of results."""
     table = output[output.index(f"{mark} 35 ") :]
     for row in rows:
         named = {row["system"], row["split"], row["lm"]}

@@ -1,4 +1,4 @@
-"""The data stages of the recipes, two that stand for all that follow them, and a tiny corpus."""
+"""A recipe with the data stages, feature extraction and a dummy training, and a tiny corpus."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,10 +39,10 @@ def declare(script):
 
     @recipe.stage(4, "Write the words")
     def words(run):
-        found = sorted(
+        vocabulary = sorted(
             {w for split in texts(run).values() for t in split.values() for w in t.split()}
         )
-        write_atomically(run.make("words.txt"), "\n".join(found))
+        write_atomically(run.make("words.txt"), "\n".join(vocabulary))
 
     @recipe.stage(6, "Extract features")
     def features(run):
@@ -67,13 +67,13 @@ class Result:
 
     @property
     def ran(self):
-        """The stages that were run."""
+        """Numbers of the stages that ran."""
         return [int(line.split()[1]) for line in self.output.splitlines() if line[:3] == "== "]
 
 
 @dataclass
 class Small:
-    """The small recipe with a corpus of four seconds in a place of its own."""
+    """The small recipe with a corpus of four seconds in its own folder."""
 
     folder: Path
     corpus: Path
@@ -86,24 +86,24 @@ class Small:
         recipe = declare(self.folder / "recipe" / "run.py")
         with pytest.raises(SystemExit) as end:
             recipe.main([*settings, *map(str, arguments)])
-        said = self.capsys.readouterr()
-        assert end.value.code == status, said.out + said.err
-        return Result(untimed(said.out))
+        captured = self.capsys.readouterr()
+        assert end.value.code == status, captured.out + captured.err
+        return Result(untimed(captured.out))
 
     def states(self):
         """Return the state of each stage as `--list` prints it, with the reasons below it."""
-        found, number = {}, 0
+        states, number = {}, 0
         for row in self.run("--list").output.splitlines():
             number = int(row.split()[0]) if row[0].isdigit() else number
-            found[number] = f"{found[number]} {row.strip()}" if number in found else row
-        return {number: row for number, row in found.items() if number}
+            states[number] = f"{states[number]} {row.strip()}" if number in states else row
+        return {number: row for number, row in states.items() if number}
 
-    def made(self):
-        """Return {path: bytes} of what the stages have made."""
-        kept = [p for p in sorted(self.exp.rglob("*")) if p.is_file()]
-        named = {str(p.relative_to(self.exp)): p for p in kept}
-        own = ("stages/", ".partial/", "log.txt", "check/report")
-        return {name: p.read_bytes() for name, p in named.items() if not name.startswith(own)}
+    def contents(self):
+        """Return {path: bytes} of the stages' outputs."""
+        paths = [p for p in sorted(self.exp.rglob("*")) if p.is_file()]
+        named = {str(p.relative_to(self.exp)): p for p in paths}
+        log_names = ("stages/", ".partial/", "log.txt", "check/report")
+        return {name: p.read_bytes() for name, p in named.items() if not name.startswith(log_names)}
 
 
 def noise(path, seed, seconds=0.5):
@@ -113,7 +113,7 @@ def noise(path, seed, seconds=0.5):
 
 
 def write_table(folder):
-    """Write a corpus; one file is missing, so that a path is in a fault and in excluded.tsv."""
+    """Write a corpus; one audio file is missing, so a fault and excluded.tsv name its path."""
     rows = ["audio,text,speaker,split"]
     for split, speakers in SPEAKERS.items():
         for speaker in speakers:

@@ -23,7 +23,7 @@ HOURS = {
 
 @pytest.fixture
 def breakdown(tmp_path):
-    """The page of the made-up run, a stage for each part, and its JSON file."""
+    """The page of a synthetic run with one stage for each part, and its JSON file."""
     (tmp_path / "stages").mkdir()
     for number, hours in enumerate(HOURS.values()):
         marker = make_marker(number, "", command="./run.py", seconds=3600 * hours)
@@ -39,7 +39,7 @@ def rows(page):
     return [re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", row) for row in page.split("<tr>")[2:]]
 
 
-def test_the_papers_twelve_days_stand_beside_the_runs_hours(breakdown):
+def test_the_papers_twelve_days_are_beside_the_runs_hours(breakdown):
     page, _ = breakdown
     assert "The paper, a million hours, the student: 12 days" in page
     assert "This run, all parts: 16 h 30 min" in page
@@ -60,8 +60,8 @@ def test_the_papers_twelve_days_stand_beside_the_runs_hours(breakdown):
 
 
 def test_the_papers_times_add_up_to_its_totals(breakdown):
-    _, plain = breakdown
-    days = {part: seconds / 86_400 for part, seconds in plain["published_seconds"].items()}
+    _, breakdown_json = breakdown
+    days = {part: seconds / 86_400 for part, seconds in breakdown_json["published_seconds"].items()}
     table = {row[0]: row[1] for row in published("C34").rows}
     student = days["unlabelled features and targets"] + days["student"]
     assert student == pytest.approx(table["both"], abs=0.15)  # the paper rounds 12.1
@@ -70,4 +70,4 @@ def test_the_papers_times_add_up_to_its_totals(breakdown):
     )
     assert days["labelled data and its targets"] == table["features and targets of 7,000 h, before"]
     assert days["baseline"] == table["supervised model of 7,000 h, 16 GPUs"]
-    assert plain["seconds"] == {part: 3600 * hours for part, hours in HOURS.items()}
+    assert breakdown_json["seconds"] == {part: 3600 * hours for part, hours in HOURS.items()}

@@ -1,4 +1,4 @@
-"""Audio that is replaced in place is noticed, and nothing is done that need not be."""
+"""Replaced audio is noticed, and only the affected shards and stages run again."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from toolkit.features.shards import SHARDS, FeatureStore, features_path
 
 @pytest.fixture
 def extracted(small):
-    """Return the speakers whose shards have been extracted since the last call; others are linked.
+    """Return the speakers whose shards were extracted since the last call; others are linked.
 
     A shard has one speaker.
     """
@@ -27,16 +27,16 @@ def extracted(small):
                 stamps[store.speaker(ids[0])] = (status.st_ino, status.st_mtime_ns)
         return stamps
 
-    before = files()
+    last_files = files()
 
     def changed():
-        nonlocal before
+        nonlocal last_files
         now = files()
-        speakers = sorted(speaker for speaker, file in now.items() if file != before[speaker])
-        before = now
+        speakers = sorted(speaker for speaker, file in now.items() if file != last_files[speaker])
+        last_files = now
         return speakers
 
-    assert [*before] == ["ann", "ben", "cleo", "dora", "emil"]
+    assert [*last_files] == ["ann", "ben", "cleo", "dora", "emil"]
     return changed
 
 
@@ -44,9 +44,9 @@ def marker(small, stage):
     return json.loads((small.exp / "stages" / f"{stage:02d}.json").read_text())
 
 
-def test_of_a_replaced_file_the_shard_alone_is_extracted_again(small, extracted):
+def test_replacing_a_file_reextracts_only_its_shard(small, extracted):
     store = FeatureStore(small.exp / "fbank" / "train")
-    before = {id: store.load(id) for id in store.ids}
+    features_before = {id: store.load(id) for id in store.ids}
     path = small.corpus / "wav" / "ben" / "1.wav"
     size = path.stat().st_size
     noise(path, seed=99)
@@ -61,24 +61,24 @@ def test_of_a_replaced_file_the_shard_alone_is_extracted_again(small, extracted)
     assert result.ran == [2, 3, 6, 7]
     assert extracted() == ["ben"]
     store = FeatureStore(small.exp / "fbank" / "train")
-    same = {id: store.load(id).equal(before[id]) for id in store.ids}
+    same = {id: store.load(id).equal(features_before[id]) for id in store.ids}
     assert len(same) == 6
     assert len([id for id, equal in same.items() if not equal]) == 1
-    made = small.made()
+    contents = small.contents()
     assert small.run().ran == []
     assert extracted() == []
     assert small.run("--force", 6).ran == [6]
     assert extracted() == ["ann", "ben", "cleo", "dora", "emil"]
-    assert small.made() == made
+    assert small.contents() == contents
 
 
-def test_what_reads_another_split_is_not_run(small, extracted):
+def test_a_stage_that_reads_another_split_does_not_run(small, extracted):
     noise(small.corpus / "wav" / "emil" / "0.wav", seed=99)
     assert small.run().ran == [2, 3, 6]
     assert extracted() == ["emil"]
 
 
-@pytest.mark.parametrize("touch", [os.utime, lambda path: copied(path)])
+@pytest.mark.parametrize("touch", [os.utime, lambda path: copy_in_place(path)])
 def test_touched_or_copied_audio_is_the_same(small, touch):
     for path in small.corpus.glob("wav/*/*.wav"):
         touch(path)
@@ -88,8 +88,8 @@ def test_touched_or_copied_audio_is_the_same(small, touch):
     assert small.run().ran == []
 
 
-def copied(path):
-    """Put a copy in the place of a file, with times and inode of its own."""
+def copy_in_place(path):
+    """Replace a file by a copy with a new inode and new times."""
     shutil.copyfile(path, path.with_suffix(".copy"))
     os.replace(path.with_suffix(".copy"), path)
     os.utime(path, (1, 1))
@@ -105,7 +105,7 @@ def test_an_edit_that_keeps_size_and_time_is_noticed(small):
 
 
 def test_audio_is_read_for_its_digest_once(small):
-    """Features are of audio that libsndfile opens itself."""
+    """libsndfile opens the audio for features itself, so those reads are not counted."""
     with opened_files() as opened:
         assert small.run().ran == []
         small.run("--force", 6)
@@ -113,18 +113,18 @@ def test_audio_is_read_for_its_digest_once(small):
     assert not [path for path in opened if path.endswith(".wav")]
 
 
-def test_shards_of_other_code_are_not_taken_over(small, extracted):
+def test_shards_of_other_code_are_not_reused(small, extracted):
     path = small.exp / "stages" / "06.json"
-    plain = json.loads(path.read_text())
-    plain["attempts"][0]["code"]["versions"]["numpy"] = "0.1"
-    path.write_text(json.dumps(plain))
+    stage_marker = json.loads(path.read_text())
+    stage_marker["attempts"][0]["code"]["versions"]["numpy"] = "0.1"
+    path.write_text(json.dumps(stage_marker))
     noise(small.corpus / "wav" / "ben" / "1.wav", seed=99)
     small.run()
     assert extracted() == ["ann", "ben", "cleo", "dora", "emil"]
     assert len(marker(small, 6)["attempts"]) == 1
 
 
-def test_damaged_shards_are_not_taken_over(small, extracted):
+def test_damaged_shards_are_not_reused(small, extracted):
     tar = small.exp / "fbank" / "train" / "shards" / "features.000000.tar"
     content = bytearray(tar.read_bytes())
     content[1000] ^= 1
@@ -134,14 +134,15 @@ def test_damaged_shards_are_not_taken_over(small, extracted):
     assert extracted() == ["ann", "ben", "cleo", "dora", "emil"]
 
 
-def test_the_marker_names_the_attempts_that_made_the_shards_taken_over(small):
-    plain = marker(small, 6)
-    plain["attempts"][0]["started"] = "2001-02-03T04:05:06+00:00"  # not within the same second
-    (small.exp / "stages" / "06.json").write_text(json.dumps(plain))
+def test_the_marker_lists_the_attempts_that_wrote_the_reused_shards(small):
+    stage_marker = marker(small, 6)
+    # Not within the same second as the attempt below.
+    stage_marker["attempts"][0]["started"] = "2001-02-03T04:05:06+00:00"
+    (small.exp / "stages" / "06.json").write_text(json.dumps(stage_marker))
     noise(small.corpus / "wav" / "ben" / "1.wav", seed=99)
     small.run()
     attempts = marker(small, 6)["attempts"]
-    assert attempts[:1] == plain["attempts"]
+    assert attempts[:1] == stage_marker["attempts"]
     assert len(attempts) == 2
     assert len(marker(small, 7)["attempts"]) == 1
 

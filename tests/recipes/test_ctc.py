@@ -33,28 +33,28 @@ def test_every_search_has_word_times_for_the_page(exp):
     page = (exp / "report.html").read_text(encoding="utf-8")
     assert 'class="times"' in page
     for search in [*(f"ctc/{search}" for search in SEARCHES), "ctc_lstm_lm"]:
-        found, timed = texts(exp / "decode" / search / "test/text"), {}
+        hypotheses, timed = texts(exp / "decode" / search / "test/text"), {}
         for entry in read_ctm(exp / "decode" / search / "test/words.ctm"):
             timed.setdefault(entry.utterance, []).append(entry.token)
         assert timed, search
-        assert all(found[name].split() == words for name, words in timed.items())
+        assert all(hypotheses[name].split() == words for name, words in timed.items())
 
 
-def test_a_row_for_each_search_and_split(exp):
+def test_results_have_a_row_for_each_search_and_split(exp):
     rows = json.loads((exp / "results.json").read_text())
     searches = [*SEARCHES, RESCORED]
     expected = [("ctc", search, split) for search in searches for split in ("dev", "test")]
     assert [(row["system"], row["lm"], row["split"]) for row in rows] == expected
 
 
-def test_the_share_within_the_limit_of_length_is_told(exp):
+def test_the_headline_has_the_share_within_the_length_limit(exp):
     headline = json.loads((exp / "stages" / "06.json").read_text())["headline"]
     assert headline["kept_percent train"] == headline["kept_percent dev"] == 100
     assert headline["too_long test"] == 0
 
 
 def test_the_lstm_language_model_does_not_depend_on_the_ngrams(exp):
-    """Nor on the features of the decoded splits; the network's curves have errors with n-grams."""
+    """It does not depend on the features of the decoded splits either."""
     marker = json.loads((exp / "stages" / "09.json").read_text())
     assert {key for key in marker["parameters"] if key[:2] == "lm"} == {"lm.text", "lm.arpa"}
     read = {name for name in marker["inputs"] if not name.startswith("/")}
@@ -103,12 +103,12 @@ def test_the_bundle_chooses_as_the_recipe_did(exp):
     fast = CtcRecogniser(exp / "final" / "ctc", fast=True).settings.search
     assert (fast.lm_weight, fast.word_bonus) == (weights["lm_weight"], weights["word_bonus"])
     for split in ("dev", "test"):
-        wanted = texts(exp / "decode/ctc_lstm_lm" / split / "text")
-        found = {
+        expected = texts(exp / "decode/ctc_lstm_lm" / split / "text")
+        hypotheses = {
             name: recogniser.best_text(recogniser.decoder.decode(rows))
             for name, rows in Posteriors(exp / "posteriors" / split).items()
         }
-        assert found == wanted
+        assert hypotheses == expected
 
 
 def test_without_the_lstm_language_model_the_bundle_searches_as_the_recipe_did(
@@ -127,21 +127,21 @@ def test_without_the_lstm_language_model_the_bundle_searches_as_the_recipe_did(
     assert not recogniser.settings.rescored
     search = recogniser.decoder.with_beam(width, 25.0)
     posteriors = Posteriors(copy / "posteriors/dev")
-    found = {name: search.decode(rows)[0].text for name, rows in posteriors.items()}
-    assert found == texts(decoded / "dev/text")
+    hypotheses = {name: search.decode(rows)[0].text for name, rows in posteriors.items()}
+    assert hypotheses == texts(decoded / "dev/text")
     rows = json.loads((copy / "results.json").read_text())
     assert {row["lm"] for row in rows} == set(SEARCHES)
 
 
 def test_the_bundle_transcribes_nearly_as_well(commands, exp):
-    """Without the running means of a speaker."""
+    """The bundle transcribes without a speaker's running mean."""
     audio = sorted((exp / "corpus" / "dev").rglob("*.flac"))
     result = commands.toolkit("transcribe", "--model", exp / "final", *audio)
     assert result.status == 0, result.errors
     lines = [line.partition(" ") for line in result.output.splitlines()]
-    found = {path.rpartition("/")[2].removesuffix(".flac"): text for path, _, text in lines}
+    hypotheses = {path.rpartition("/")[2].removesuffix(".flac"): text for path, _, text in lines}
     cuts = read_cuts(exp / "data" / "dev.jsonl")
-    scored = score({cut.id: text_of(cut) for cut in cuts}, found)
+    scored = score({cut.id: text_of(cut) for cut in cuts}, hypotheses)
     rows = json.loads((exp / "results.json").read_text())
     (table,) = [r["wer"] for r in rows if (r["lm"], r["split"]) == (RESCORED, "dev")]
     assert 100 * scored.errors / scored.ref_units < table + 15
@@ -167,9 +167,9 @@ def test_the_card_has_the_error_rates_of_the_command(commands, exp):
     assert card["wer_unknown_speaker"]["test"] == pytest.approx(scored.percent, abs=0.005)
 
 
-def test_all_is_done_then(commands, exp):
-    before = (exp / "results.json").read_bytes()
+def test_a_second_run_skips_every_stage(commands, exp):
+    results = (exp / "results.json").read_bytes()
     result = commands.run_ctc("--exp", exp)
     assert result.status == 0
     assert result.stages("==") == []
-    assert (exp / "results.json").read_bytes() == before
+    assert (exp / "results.json").read_bytes() == results

@@ -1,4 +1,4 @@
-"""Settings of the CTC recipe that cannot be."""
+"""Checks of the CTC recipe's settings."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_a_warp_takes_any_mel_filters(overrides, tmp_path):
         "devices=0",
     ],
 )
-def test_settings_that_cannot_be(override, tmp_path):
+def test_impossible_settings_are_refused(override, tmp_path):
     name = override.partition("=")[0].rpartition(".")[2]
     with pytest.raises(ConfigError, match=name if "model" not in override else "records.stride=2"):
         apply_overrides(Config(), [override], tmp_path)
@@ -65,16 +65,18 @@ def test_settings_that_cannot_be(override, tmp_path):
 
 def test_records_follow_the_network(tmp_path):
     for profile in PROFILES.values():
-        both = ["train.model.strides=[3]", "records.stride=3"]
-        assert apply_overrides(profile(), both, tmp_path).records.stride == 3
+        strides = ["train.model.strides=[3]", "records.stride=3"]
+        assert apply_overrides(profile(), strides, tmp_path).records.stride == 3
 
 
 @pytest.mark.parametrize(
     ("profile", "total", "per_device", "readers", "buffer"),
     [("sys1", 96, 24, 8, 40), ("sys2", 240, 60, 16, 100), ("sys10", 300, 150, 16, 100)],
 )
-def test_the_papers_machines(profile, total, per_device, readers, buffer, monkeypatch):
-    """The table of the paper (A10), and the batch of 96 that the equal-batch study gives all."""
+def test_profiles_match_the_papers_machines(
+    profile, total, per_device, readers, buffer, monkeypatch
+):
+    """The paper's table (A10), and the batch of 96 of the equal-batch study."""
     for name, batch in ((profile, total), (f"{profile}-equal", 96)):
         config = PROFILES[name]()
         assert config.readers.utterances_per_batch * config.devices == batch

@@ -23,18 +23,18 @@ def evaluate(folder):
 
 @pytest.fixture
 def widths(monkeypatch):
-    """The beam widths of the searches that are made, which are greedy: those need no compiling."""
-    asked = []
+    """Beam widths of the decoders; the decoders are greedy, which needs no compilation."""
+    widths = []
 
     def decoder(units, config):
-        asked.append(config.width)
+        widths.append(config.width)
         return GreedyDecoder(units)
 
     monkeypatch.setattr("toolkit.decode.ctc.evaluation.PrefixDecoder", decoder)
-    return asked
+    return widths
 
 
-def test_a_command_evaluates_while_the_training_goes_on_and_ends_with_it(recipe, tmp_path, widths):
+def test_a_command_evaluates_during_the_training_and_ends_with_it(recipe, tmp_path, widths):
     exp = tmp_path / "exp"
     assert "evaluator=elsewhere" in evaluate(exp).output
     statuses = []

@@ -19,7 +19,7 @@ from toolkit.tta.training import TrainingPlan, layers_of
 
 @pytest.fixture
 def exp(tmp_path, monkeypatch):
-    """A finished training; its search is greedy, which needs no compiling."""
+    """A finished training; its search is greedy, which needs no compilation."""
     monkeypatch.setattr(
         "toolkit.decode.ctc.evaluation.PrefixDecoder", lambda units, config: GreedyDecoder(units)
     )
@@ -39,7 +39,7 @@ def losses(folder):
     return [record["loss"] for record in json.loads((folder / "history.json").read_text())]
 
 
-def test_three_runs_by_one_command(exp, tmp_path):
+def test_one_command_trains_three_runs(exp, tmp_path):
     arguments = ["--runs", 3, "--device", "cpu", "--cer", "100", "--wer", "100", f"this={exp}"]
     result = bench(*arguments, "--out", tmp_path / "tta")
     assert result.exit_code == 0, result.output
@@ -59,9 +59,9 @@ def test_three_runs_by_one_command(exp, tmp_path):
     page = (tmp_path / "tta" / "index.html").read_text()
     assert ">batches of 4<" in page  # the block diagram
     assert "Medians over the runs of a platform" in page
-    before = [(folder / "model.safetensors").stat().st_mtime_ns for folder in folders]
+    times_before = [(folder / "model.safetensors").stat().st_mtime_ns for folder in folders]
     assert bench(*arguments, "--out", tmp_path / "again").exit_code == 0
-    assert [(folder / "model.safetensors").stat().st_mtime_ns for folder in folders] == before
+    assert [(folder / "model.safetensors").stat().st_mtime_ns for folder in folders] == times_before
 
 
 def test_a_repeat_with_the_same_seed_has_the_same_losses(exp):
@@ -84,7 +84,7 @@ def test_the_layers_are_those_of_the_network():
     assert layers_of(object(), 93, 30)[1] == ("object", "")
 
 
-def test_what_cannot_be_repeated(exp, tmp_path):
+def test_repeats_that_are_impossible_are_refused(exp, tmp_path):
     (exp / "ctc" / "training.json").unlink()
     result = bench("--runs", 2, "--device", "cpu", exp, "--out", tmp_path / "tta")
     assert result.exit_code == 1

@@ -16,7 +16,7 @@ from toolkit.lang.config import LangConfig
 
 
 class Recorder:
-    """A run that notes the inputs it is told of."""
+    """A run that records its declared inputs."""
 
     def __init__(self):
         self.needed = []
@@ -63,7 +63,7 @@ class FromKaldi:
 
 
 def test_folders_of_audio_above_the_corpus_are_inputs(tmp_path):
-    """Else other recordings there would have the durations of those before."""
+    """Otherwise new recordings there would keep the old durations."""
     from recipes.steps.data import read_corpus
 
     run = FromKaldi(tmp_path)
@@ -71,7 +71,7 @@ def test_folders_of_audio_above_the_corpus_are_inputs(tmp_path):
     assert run.needed == [run.data, run.data / "../wav"]
 
 
-def test_rooms_are_made_anew_from_other_recordings_wherever_these_are(tmp_path, monkeypatch):
+def test_rooms_are_simulated_again_from_other_recordings_in_any_folder(tmp_path, monkeypatch):
     from recipes.steps import farfield
 
     run = FromKaldi(tmp_path)
@@ -83,9 +83,7 @@ def test_rooms_are_made_anew_from_other_recordings_wherever_these_are(tmp_path, 
 
 
 @pytest.mark.parametrize(("speakers", "expected"), [("recording", 8), ("auto", 1)])
-def test_recordings_without_speakers_are_clustered_where_that_is_asked_for(
-    tmp_path, speakers, expected
-):
+def test_recordings_without_speakers_are_clustered_if_configured(tmp_path, speakers, expected):
     from recipes.steps.data import write_corpus
 
     run = FromKaldi(tmp_path)
@@ -120,7 +118,7 @@ def test_lattices_have_the_language_model_of_the_transcripts_or_of_the_text(tmp_
 
 
 class WithTags(FromKaldi):
-    """The same, with tags in the transcripts, some of which the lexicon has."""
+    """Like `FromKaldi`, with tags in the transcripts; the lexicon has some of them."""
 
     def __init__(self, root, normaliser, tags):
         super().__init__(root)
@@ -149,8 +147,8 @@ class WithTags(FromKaldi):
         ("as-given", "keep", "so [noise] {LG} w", "so [noise] {LG} w", None),
     ],
 )
-def test_tags_of_transcripts(tmp_path, normaliser, tags, train, dev, recorded):
-    """Trained as the noise phone, tags are <UNK> in the training data alone."""
+def test_tags_of_transcripts_follow_the_setting(tmp_path, normaliser, tags, train, dev, recorded):
+    """Tags trained as the noise phone are <UNK> only in the training data."""
     from recipes.steps.data import hybrid_policy, write_corpus
 
     run = WithTags(tmp_path, normaliser, tags)
@@ -172,7 +170,7 @@ def test_tags_of_transcripts(tmp_path, normaliser, tags, train, dev, recorded):
         ("english-upper-2", False, "M'APPELLE PO' 'TIS"),
     ],
 )
-def test_words_of_transcripts_that_the_lexicon_decides(
+def test_the_lexicon_decides_about_words_of_transcripts(
     tmp_path, caplog, normaliser, splits, written
 ):
     from recipes.steps.data import hybrid_policy, write_corpus

@@ -1,4 +1,4 @@
-"""Steps on features of which the extraction has left an utterance out."""
+"""Steps on features that lack an utterance whose extraction failed."""
 
 import json
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from toolkit.hmm.gmm_system import GmmSystem
 
 
 class Prepared:
-    """A run with features of drawn speech; its manifest has one utterance more, without them."""
+    """A run on drawn speech; its manifest has one more utterance, which has no features."""
 
     jobs, progress = 1, staticmethod(lambda done, total: None)
 
@@ -58,14 +58,14 @@ def run(speech, tmp_path):
     return Prepared(speech, tmp_path)
 
 
-def test_gmms_are_trained_without_it(run):
+def test_gmms_are_trained_without_a_failed_utterance(run):
     from recipes.steps.gmm import train_mono
 
     assert train_mono(run)["pdfs"] > 0
     assert (run.root / "mono" / "history.json").exists()
 
 
-def test_copies_are_adapted_without_it(run, speech, monkeypatch):
+def test_copies_are_adapted_without_a_failed_utterance(run, speech, monkeypatch):
     from recipes.steps import gmm
 
     gmm.train_mono(run)
@@ -87,8 +87,8 @@ def test_copies_are_adapted_without_it(run, speech, monkeypatch):
         )
 
 
-def test_speakers_are_adapted_without_it(run, speech, monkeypatch):
-    """Its decode has an empty line, and there is nothing to align."""
+def test_speakers_are_adapted_without_a_failed_utterance(run, speech, monkeypatch):
+    """Its hypothesis is empty, so there is nothing to align."""
     from recipes.steps import gmm
 
     run.names |= {"plp/test": speech.cepstra}
@@ -112,7 +112,7 @@ def test_speakers_are_adapted_without_it(run, speech, monkeypatch):
     assert adapted == {u: list(words) for u, words in speech.transcripts.items()}
 
 
-def test_ctc_scores_what_has_no_posteriors(run, speech):
+def test_ctc_references_include_utterances_without_posteriors(run, speech):
     from recipes.steps.ctc import split_data
 
     folder, names = run.root / "posteriors", list(speech.transcripts)

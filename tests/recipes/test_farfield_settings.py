@@ -24,15 +24,15 @@ from toolkit.parallel.strategy import make_strategy
 from toolkit.pipeline.shards import write_manifests
 
 
-def spoken(speaker, number, seconds=5.0):
-    """An utterance of so many seconds."""
+def make_utterance(speaker, number, seconds=5.0):
+    """Return a cut of `seconds` s."""
     id = f"{speaker}-{number:02d}"
     source = AudioSource("file", [0], f"{id}.flac")
     recording = Recording(id, [source], 16000, int(16000 * seconds), seconds)
     return make_cut(id, recording, "T", speaker)
 
 
-def test_the_grid_reaches_below_the_scales_that_are_chosen():
+def test_the_grid_reaches_below_the_chosen_scales():
     usual = HybridConfig().decode
     for profile in PROFILES.values():
         assert profile().decode.scales == (0.15, *usual.scales)
@@ -46,18 +46,18 @@ def test_mini_decodes_books_with_a_wide_beam():
 
 
 def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
-    """Three minutes of four speakers are four shards."""
+    """Three minutes of four speakers make four shards."""
     from recipes.steps import farfield
 
-    cuts = [spoken(f"s{n % 4}", n) for n in range(36)]
+    cuts = [make_utterance(f"s{n % 4}", n) for n in range(36)]
     for name in ("DP1", "DP1-raw", "DP1-array"):
         write_cuts(cuts, tmp_path / f"data/{name}.jsonl")
     write_exclusions([], tmp_path / "check/excluded.tsv")
     shards = []
 
-    def extract(found, config, out, jobs, device):
+    def extract(cuts, config, out, jobs, device):
         assert (out.name, device) == ("DP1-raw", "cuda")
-        shards.append(len(pack_shards(found, config.hours_per_shard)))
+        shards.append(len(pack_shards(cuts, config.hours_per_shard)))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(farfield, "PLACEMENTS", ("DP1",))
@@ -78,7 +78,7 @@ def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
     assert shards == [4]
 
 
-def test_spark_is_looked_for_before_the_first_stage(tmp_path, monkeypatch, capsys):
+def test_missing_spark_is_reported_before_the_first_stage(tmp_path, monkeypatch, capsys):
     from recipes.farfield_ssl.run import recipe
     from toolkit.pipeline import spark
 
@@ -90,7 +90,7 @@ def test_spark_is_looked_for_before_the_first_stage(tmp_path, monkeypatch, capsy
     assert not list(tmp_path.glob("exp/stages/[0-9]*"))
 
 
-def test_storage_is_looked_for_before_the_first_stage(tmp_path, capsys):
+def test_missing_storage_is_reported_before_the_first_stage(tmp_path, capsys):
     from recipes.farfield_ssl.run import recipe
 
     with pytest.raises(SystemExit) as exit_:
@@ -101,7 +101,7 @@ def test_storage_is_looked_for_before_the_first_stage(tmp_path, capsys):
 
 
 def test_full_trains_in_parallel():
-    """BMUF for the student (C12), synchronous SGD for what learns from labelled data."""
+    """BMUF trains the student (C12), synchronous SGD the models of labelled data."""
     config = PROFILES["full"]()
     for section in ("baseline", "teacher", "sequence", "self_trained"):
         assert getattr(config, section).parallel.method == "ssgd"
@@ -109,7 +109,7 @@ def test_full_trains_in_parallel():
 
 
 @pytest.mark.parametrize("recipe", ["farfield_ssl", "librispeech"])
-def test_without_a_method_the_settings_to_change_are_those_of_the_recipe(recipe, monkeypatch):
+def test_without_a_parallel_method_the_message_names_the_recipes_settings(recipe, monkeypatch):
     config = import_module(f"recipes.{recipe}.config").PROFILES["demo"]()
     monkeypatch.setattr("toolkit.processes.ranks.world_size", lambda: 2)
     with pytest.raises(ParallelError) as error:
@@ -120,8 +120,8 @@ def test_without_a_method_the_settings_to_change_are_those_of_the_recipe(recipe,
     assert "--set ce." not in str(error.value)
 
 
-def test_the_student_learns_from_the_labelled_speech_as_the_baseline_does(tmp_path, monkeypatch):
-    """From its copies too, and on the targets of the last round of alignment."""
+def test_the_student_learns_from_the_same_labelled_speech_as_the_baseline(tmp_path, monkeypatch):
+    """It uses the copies too, and the targets of the last round of alignment."""
     from recipes.steps import learning
 
     for name in ("FeatureStore", "Senones.load"):
@@ -146,19 +146,19 @@ def test_the_student_learns_from_the_labelled_speech_as_the_baseline_does(tmp_pa
 @pytest.mark.parametrize(
     ("objective", "beside"), [("ce", {14, 15, 16, 24, 25, 26, 27}), ("lfmmi", set())]
 )
-def test_stages_run_beside_others_only_where_these_train(objective, beside, tmp_path):
-    """Else they would have half of the jobs while nothing else runs."""
+def test_stages_run_in_parallel_only_with_training_stages(objective, beside, tmp_path):
+    """Otherwise they would use half of the jobs while nothing else runs."""
     from recipes.farfield_ssl.run import recipe
 
     config = apply_overrides(PROFILES["demo"](), [f"objective={objective}"], tmp_path)
     assert {s.number for s in recipe.stages if s.runs_in_background(config)} == beside
 
 
-def test_the_breakdown_has_every_stage_but_its_own_once():
+def test_the_breakdown_has_every_earlier_stage_once():
     from recipes.farfield_ssl.run import recipe
 
-    own = [number for stages in PARTS.values() for number in stages]
-    assert sorted(own) == [stage.number for stage in recipe.stages][:-1]
+    numbers = [number for stages in PARTS.values() for number in stages]
+    assert sorted(numbers) == [stage.number for stage in recipe.stages][:-1]
     style = resources.files("toolkit.report").joinpath("page.css").read_text()
     assert all(f".c{number} " in style for number in range(len(PARTS)))
 
@@ -167,30 +167,28 @@ def test_the_breakdown_has_every_stage_but_its_own_once():
     ("objective", "left_out"),
     [("ce", {31, 32, 33, 34, 35, 36}), ("lfmmi", {17, 18, 19, *range(22, 31)})],
 )
-def test_the_breakdown_has_no_times_of_stages_that_are_not_asked_for(
-    objective, left_out, tmp_path, monkeypatch
-):
-    """They may have run with earlier settings."""
+def test_the_breakdown_has_no_times_of_disabled_stages(objective, left_out, tmp_path, monkeypatch):
+    """Disabled stages may have run with earlier settings."""
     from recipes.farfield_ssl import run
 
-    found = []
+    breakdowns = []
     farfield = run.steps.farfield
-    monkeypatch.setattr(farfield, "write_breakdown", lambda run, parts: found.append(parts))
+    monkeypatch.setattr(farfield, "write_breakdown", lambda run, parts: breakdowns.append(parts))
     monkeypatch.setattr(farfield, "compare_placements", lambda run, baseline, systems: {})
     config = apply_overrides(PROFILES["demo"](), [f"objective={objective}"], tmp_path)
     run.results(SimpleNamespace(config=config))
-    (parts,) = found
+    (parts,) = breakdowns
     assert list(parts) == list(PARTS)
-    assert {n for own in parts.values() for n in own} == set(range(1, 39)) - left_out
+    assert {n for stages in parts.values() for n in stages} == set(range(1, 39)) - left_out
 
 
-def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkeypatch):
+def test_the_student_gets_as_many_prior_frames_as_the_baseline(tmp_path, monkeypatch):
     from recipes.steps import learning
 
-    seen = []
+    prior_frames = []
 
     def make_features(lake, config, executor, store, base):
-        seen.append(config.stats.prior_frames)
+        prior_frames.append(config.stats.prior_frames)
         write_manifests(store, str(tmp_path / "made"), [], None)
         return learning.ShardSet(str(tmp_path / "made"), (), ()), None
 
@@ -199,4 +197,4 @@ def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkey
     places = {"make": tmp_path.joinpath, "need": tmp_path.joinpath}
     settings = {"config": config, "setting": setting_of(config)}
     learning.prepare_unlabelled(SimpleNamespace(jobs=1, **settings, **places))
-    assert seen == [77]
+    assert prior_frames == [77]

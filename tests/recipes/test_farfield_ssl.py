@@ -1,4 +1,4 @@
-"""The far-field recipe from clean speech to results, on ten minutes of made-up voices."""
+"""The far-field recipe from clean speech to results, on ten minutes of synthetic speech."""
 
 import contextlib
 import json
@@ -112,8 +112,8 @@ LFMMI = (
 )
 
 
-def test_full_has_as_many_unlabelled_hours_as_it_asks_for():
-    """Shown on a hundredth of LibriSpeech."""
+def test_the_full_profile_selects_the_configured_unlabelled_hours():
+    """Tested on a hundredth of LibriSpeech."""
     from lhotse import Recording
 
     from local.farfield.selection import select_utterances
@@ -132,14 +132,14 @@ def test_full_has_as_many_unlabelled_hours_as_it_asks_for():
         sound = Recording(id, [], 16000, 18 * 16000, 18.0)
         parts[name].append(make_cut(id, sound, "", f"{part}{speaker}"))
     hours = dict.fromkeys(rooms.hours, 0.0)
-    for wanted in select_utterances(parts, rooms).utterances:
-        hours[wanted.split] += wanted.source.duration / 3600
+    for utterance in select_utterances(parts, rooms).utterances:
+        hours[utterance.split] += utterance.source.duration / 3600
     assert hours == pytest.approx(rooms.hours)
 
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):
-    """A clean corpus that belongs to the user."""
+    """A clean corpus outside of the run directory."""
     from local.synthetic.config import SyntheticConfig
     from local.synthetic.corpus import generate
 
@@ -150,14 +150,14 @@ def clean(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def typed(clean, tmp_path_factory):
-    """The settings of a small run, as typed."""
+    """Command line options of a small run."""
     from local.synthetic.text import vocabulary
     from toolkit.lang.lexicon import Lexicon
 
     lexicon = tmp_path_factory.mktemp("lexicon") / "lexicon.txt"
     Lexicon.from_cmudict().restrict(vocabulary()).write(lexicon)
-    given = (f"corpus.root={clean}", f"lm.text={clean / 'lm.txt'}", f"lang.lexicon={lexicon}")
-    settings = (*given, *ROOMS, *SMALL)
+    paths = (f"corpus.root={clean}", f"lm.text={clean / 'lm.txt'}", f"lang.lexicon={lexicon}")
+    settings = (*paths, *ROOMS, *SMALL)
     return [word for setting in settings for word in ("--set", setting)]
 
 
@@ -172,40 +172,40 @@ class Recipe:
         return Command(*self._words, *arguments, merged=True)
 
     def run(self, *arguments):
-        """Run it to the end; return what it said."""
+        """Run it to the end; return its output."""
         process = self.start(*arguments)
         try:
-            said, _ = process.communicate()
+            output, _ = process.communicate()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        assert process.returncode == 0, said
-        return said
+        assert process.returncode == 0, output
+        return output
 
     def kill(self, pattern):
-        """Run it, and kill it with its workers as soon as a file fits the pattern."""
+        """Run it; kill it and its workers as soon as a file matches the pattern."""
         process = self.start()
         while process.poll() is None and not any(self.root.glob(pattern)):
             time.sleep(0.02)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
-        assert process.returncode in (0, -signal.SIGKILL), said
+        output, _ = process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL), output
 
 
-def stages(said, mark):
-    """The numbers of the stages whose lines begin with `mark`: == runs, -- is skipped."""
-    lines = untimed(said).splitlines()
+def stages(output, mark):
+    """Return the numbers of the stages whose lines begin with `mark`: == runs, -- is skipped."""
+    lines = untimed(output).splitlines()
     return [int(line.split()[1]) for line in lines if line.startswith(f"{mark} ")]
 
 
 @dataclass
 class Finished:
-    """A run that was killed once and then came to its end."""
+    """A run that was killed once and then finished."""
 
     recipe: Recipe
-    said: str
-    """By the command that ended it."""
+    output: str
+    """Output of the command that finished the run."""
 
     @property
     def root(self):
@@ -220,10 +220,10 @@ def finished(typed, tmp_path_factory):
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_run_goes_on_with_the_stage_that_it_was_in(finished):
-    assert stages(finished.said, "--") == STAGES[:23]
-    assert stages(finished.said, "==") == STAGES[23:]
-    assert "resuming the interrupted attempt" in finished.said
+def test_a_killed_run_resumes_at_the_interrupted_stage(finished):
+    assert stages(finished.output, "--") == STAGES[:23]
+    assert stages(finished.output, "==") == STAGES[23:]
+    assert "resuming the interrupted attempt" in finished.output
     markers = sorted(path.stem for path in finished.root.glob("stages/[0-9]*.json"))
     assert markers == [f"{number:02d}" for number in STAGES]
     assert not [path for path in (finished.root / ".partial").rglob("*") if path.is_file()]
@@ -231,7 +231,7 @@ def test_a_killed_run_goes_on_with_the_stage_that_it_was_in(finished):
 
 def test_the_page_of_the_run_is_written_at_the_end_with_word_times(finished):
     page = finished.root / "report.html"
-    assert f"Report: {page.resolve().as_uri()}" in finished.said
+    assert f"Report: {page.resolve().as_uri()}" in finished.output
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     for system in SYSTEMS:
         assert (finished.root / "decode" / system / "DP1" / "words.ctm").exists()
@@ -239,37 +239,41 @@ def test_the_page_of_the_run_is_written_at_the_end_with_word_times(finished):
 
 def test_results_have_a_row_for_every_system_and_set(finished):
     rows = json.loads((finished.root / "results.json").read_text())
-    found = [(row["system"], row["split"]) for row in rows]
+    systems_and_splits = [(row["system"], row["split"]) for row in rows]
     expected = [(system, s) for system in SYSTEMS for s in ("val", *PLACEMENTS, "TST")]
     arrays = [f"{name}-{kind}" for name in PLACEMENTS for kind in ("raw", "device", "enhanced")]
-    assert found == expected + [("student_smbr", split) for split in arrays]
+    assert systems_and_splits == expected + [("student_smbr", split) for split in arrays]
     for system in SYSTEMS:
-        own = {row["split"]: row for row in rows if row["system"] == system}
+        by_split = {row["split"]: row for row in rows if row["system"] == system}
         for count in ("ins", "del", "sub", "ref_words"):
-            assert own["TST"][count] == sum(own[name][count] for name in PLACEMENTS)
+            assert by_split["TST"][count] == sum(by_split[name][count] for name in PLACEMENTS)
 
 
 def test_gains_are_those_of_the_errors_in_the_rows(finished):
     rows = json.loads((finished.root / "results.json").read_text())
     errors = {(r["system"], r["split"]): r["ins"] + r["del"] + r["sub"] for r in rows}
-    found = json.loads((finished.root / "werr.json").read_text())
-    assert list(found) == SYSTEMS[1:]
-    for system, gains in found.items():
+    gains_by_system = json.loads((finished.root / "werr.json").read_text())
+    assert list(gains_by_system) == SYSTEMS[1:]
+    for system, gains in gains_by_system.items():
         assert [gain["split"] for gain in gains] == [*PLACEMENTS, "DP2-DP5", "TST"]
         for gain in gains:
-            own = PLACEMENTS[1:] if gain["split"] == "DP2-DP5" else [gain["split"]]
-            before, after = (sum(errors[s, split] for split in own) for s in ("baseline", system))
-            assert gain["werr"] == pytest.approx(100 * (before - after) / before, abs=0.01)
+            splits = PLACEMENTS[1:] if gain["split"] == "DP2-DP5" else [gain["split"]]
+            baseline_errors, system_errors = (
+                sum(errors[s, split] for split in splits) for s in ("baseline", system)
+            )
+            assert gain["werr"] == pytest.approx(
+                100 * (baseline_errors - system_errors) / baseline_errors, abs=0.01
+            )
             assert gain["low"] <= gain["werr"] <= gain["high"]
 
 
 def test_the_breakdown_adds_up_the_stages(finished):
-    spent = json.loads((finished.root / "breakdown.json").read_text())["seconds"]
+    seconds_by_part = json.loads((finished.root / "breakdown.json").read_text())["seconds"]
     seconds = [
         json.loads((finished.root / "stages" / f"{number}.json").read_text())["seconds"]
         for number in (24, 25, 26)
     ]
-    assert spent["student"] == pytest.approx(sum(seconds))
+    assert seconds_by_part["student"] == pytest.approx(sum(seconds))
     assert "student" in (finished.root / "breakdown.html").read_text()
 
 
@@ -282,21 +286,23 @@ def sentences(clean):
 
 
 def test_the_run_directory_has_no_transcript_of_unlabelled_speech(finished, clean):
-    said = sentences(clean)
+    transcripts = sentences(clean)
     lines = (finished.root / "data" / "unlabelled.jsonl").read_text().splitlines()
     cuts = [deserialize_item(json.loads(line)) for line in lines]
     assert len(cuts) > 20
     labelled = {json.loads(x)["id"] for x in (finished.root / "data/train.jsonl").open()}
     assert not labelled & {cut.id for cut in cuts}
-    known = {said[id] for id in labelled}
-    secret = [said[cut.id].encode() for cut in cuts if said[cut.id] not in known]
-    assert len(secret) > 20
+    labelled_texts = {transcripts[id] for id in labelled}
+    unlabelled_texts = [
+        transcripts[cut.id].encode() for cut in cuts if transcripts[cut.id] not in labelled_texts
+    ]
+    assert len(unlabelled_texts) > 20
     assert all(not cut.supervisions[0].text for cut in cuts)
     for name in ("data", "rooms/cuts", "rooms/lake/metadata", "unlabelled", "teacher_targets"):
         for path in (finished.root / name).rglob("*"):
             if path.is_file() and path.suffix != ".tar":
                 content = path.read_bytes()
-                assert not [text for text in secret if text in content], path
+                assert not [text for text in unlabelled_texts if text in content], path
 
 
 def test_other_transcripts_of_unlabelled_speech_change_nothing(finished, clean):
@@ -307,70 +313,71 @@ def test_other_transcripts_of_unlabelled_speech_change_nothing(finished, clean):
     """
     unlabelled = {json.loads(x)["id"] for x in (finished.root / "data/unlabelled.jsonl").open()}
     results = (finished.root / "results.json").read_bytes()
-    before = {path: path.read_text() for path in clean.glob("train/*/*/*.trans.txt")}
+    original_texts = {path: path.read_text() for path in clean.glob("train/*/*/*.trans.txt")}
     try:
-        for path, text in before.items():
+        for path, text in original_texts.items():
             lines = [line.split(" ", 1) for line in text.splitlines()]
             changed = [
-                f"{u} {'NOTHING' if u in unlabelled else said.lower()}\n" for u, said in lines
+                f"{u} {'NOTHING' if u in unlabelled else transcript.lower()}\n"
+                for u, transcript in lines
             ]
             path.write_text("".join(changed))
-        said = finished.recipe.run()
+        output = finished.recipe.run()
     finally:
-        for path, text in before.items():
+        for path, text in original_texts.items():
             path.write_text(text)
-    assert set(stages(said, "==")) == {2, 3, 39}
+    assert set(stages(output, "==")) == {2, 3, 39}
     assert (finished.root / "results.json").read_bytes() == results
 
 
-def test_other_ngrams_train_only_what_learns_from_recognised_speech(finished):
-    """Namely the self-trained network (29) and what follows it."""
+def test_other_ngrams_retrain_only_models_that_learn_from_recognised_speech(finished):
+    """These are the self-trained network (29) and the stages that depend on it."""
     finished.recipe.run()  # the second stage, where another test has written the transcripts anew
-    said = finished.recipe.run("--set", "lm.order=2", "--dry-run")
-    would = [line for line in said.splitlines() if ": would run" in line]
+    output = finished.recipe.run("--set", "lm.order=2", "--dry-run")
+    would = [line for line in output.splitlines() if ": would run" in line]
     assert [int(line.split()[0]) for line in would] == [6, 13, 20, 27, 28, 29, 30, 38, 39]
 
 
 @pytest.mark.timeout(600)
-def test_lattice_free_mmi_takes_the_place_of_cross_entropy(finished, typed, tmp_path):
-    """On the labelled speech, and on what its teacher recognises; the rest is kept."""
+def test_lattice_free_mmi_replaces_cross_entropy(finished, typed, tmp_path):
+    """On labelled speech and on the speech that its teacher recognises; other outputs stay."""
     root = Path(shutil.copytree(finished.root, tmp_path / "exp", symlinks=True))
     settings = [word for setting in LFMMI for word in ("--set", setting)]
     recipe = Recipe([*typed, *settings], root)
-    said = recipe.run()
+    output = recipe.run()
     # The second, too, where another test has written the transcripts anew.
-    assert set(stages(said, "==")) - {2} == {20, 31, 32, 33, 34, 35, 36, 38, 39}
-    assert "17 Train the teacher BLSTM with cross entropy: objective=ce is not set" in said
-    found = json.loads((root / "stages/34.json").read_text())["headline"]
+    assert set(stages(output, "==")) - {2} == {20, 31, 32, 33, 34, 35, 36, 38, 39}
+    assert "17 Train the teacher BLSTM with cross entropy: objective=ce is not set" in output
+    recognition = json.loads((root / "stages/34.json").read_text())["headline"]
     lines = (root / "data/unlabelled.jsonl").read_text().splitlines()
-    assert 0.8 * len(lines) < found["recognised"] <= len(lines)
-    assert 1 < found["alternatives"] <= 4
+    assert 0.8 * len(lines) < recognition["recognised"] <= len(lines)
+    assert 1 < recognition["alternatives"] <= 4
     trained = json.loads((root / "stages/35.json").read_text())["headline"]
     labelled = json.loads((root / "stages/31.json").read_text())["headline"]
-    assert trained["utterances"] == labelled["utterances"] + found["recognised"]
+    assert trained["utterances"] == labelled["utterances"] + recognition["recognised"]
     rows = json.loads((root / "results.json").read_text())
     systems = ["baseline", "chain_teacher", "chain_student"]
     splits = ("val", *PLACEMENTS, "TST")
     expected = [(system, split) for system in systems for split in splits]
     assert [(row["system"], row["split"]) for row in rows][: len(expected)] == expected
     assert {row["system"] for row in rows[len(expected) :]} == {"chain_student"}
-    said = Recipe(typed, root).run("--dry-run")
-    assert "24 Train the student by scheduled learning: would skip: done" in said
+    output = Recipe(typed, root).run("--dry-run")
+    assert "24 Train the student by scheduled learning: would skip: done" in output
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java")
 def test_spark_gives_the_student_the_same_data(finished, typed, tmp_path):
-    """Not one byte of the unlabelled features and targets is different."""
+    """Unlabelled features and targets are equal to the byte."""
     pytest.importorskip("pyspark")
     root = tmp_path / "exp"
     shutil.copytree(finished.root, root, symlinks=True)
     spark = ("executor.kind=spark", "executor.spark.executor_memory=512m")
     settings = [word for setting in spark for word in ("--set", setting)]
-    said = Recipe([*typed, *settings], root).run("--stage", 21, "--stop-stage", 23)
-    assert stages(said, "==") == [21, 23]
+    output = Recipe([*typed, *settings], root).run("--stage", 21, "--stop-stage", 23)
+    assert stages(output, "==") == [21, 23]
     assert contents(root / "teacher_targets") == contents(finished.root / "teacher_targets")
-    said = Recipe([*typed, *settings], root).run("--dry-run")
-    assert "24 Train the student: scheduled learning: would skip: done" in said
+    output = Recipe([*typed, *settings], root).run("--dry-run")
+    assert "24 Train the student: scheduled learning: would skip: done" in output
 
 
 def contents(folder):
@@ -381,7 +388,7 @@ def contents(folder):
 
 @pytest.fixture
 def bucket(monkeypatch):
-    """The address of an empty bucket, on a server of S3's protocol that every process finds."""
+    """The address of an empty bucket on an S3 server that every process can reach."""
     s3fs = pytest.importorskip("s3fs")
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
@@ -397,13 +404,13 @@ def bucket(monkeypatch):
 
 
 @pytest.mark.timeout(600)
-def test_a_student_of_shards_in_a_store_is_that_of_a_folder(finished, typed, bucket, tmp_path):
+def test_a_student_of_shards_in_a_store_equals_that_of_a_folder(finished, typed, bucket, tmp_path):
     copy = Path(shutil.copytree(finished.root, tmp_path / "exp"))
     cache = tmp_path / "cache"
     settings = ["--set", f"storage={bucket}", "--set", f"cache.folder={cache}"]
     recipe = Recipe([*typed, *settings], copy)
-    said = recipe.run("--stage", 21, "--stop-stage", 24)
-    assert stages(said, "==") == [21, 22, 23, 24]
+    output = recipe.run("--stage", 21, "--stop-stage", 24)
+    assert stages(output, "==") == [21, 22, 23, 24]
     assert not list(copy.glob("teacher_targets/*/shards"))
     assert len(list(cache.iterdir())) >= 6  # three files of a shard
     for name in ("student_ce/model.safetensors", "unlabelled/normaliser.json"):

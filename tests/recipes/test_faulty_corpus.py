@@ -1,4 +1,4 @@
-"""Corpora with every fault that the check knows how to find run to a word error rate."""
+"""Corpora with every fault that the data check finds run to a word error rate."""
 
 import json
 import re
@@ -65,8 +65,8 @@ def demo(tmp_path_factory):
 
 @pytest.fixture
 def parts(demo, tmp_path):
-    """Demo utterances, some of each split spoilt."""
-    found = {}
+    """Demo utterances; some of each split have faults."""
+    parts = {}
     for split in ("train", "dev", "test"):
         audio, texts = {}, {}
         for path in sorted((demo / split).rglob("*.trans.txt")):
@@ -75,12 +75,12 @@ def parts(demo, tmp_path):
                 audio[name] = path.with_name(f"{name}.flac")
         folder = tmp_path / "spoilt" / split
         folder.mkdir(parents=True)
-        found[split] = spoil(audio, texts, folder)
-    return found
+        parts[split] = spoil(audio, texts, folder)
+    return parts
 
 
 def spoil(audio, texts, folder):
-    """Give the first utterances a fault each."""
+    """Give each of the first utterances one fault."""
     kinds = ("truncated", "empty", "slow", "untold", "oov", "short", "frameless")
     faults = dict(zip(kinds, sorted(audio), strict=False))
     faults["repeated"] = sorted(audio)[-1]
@@ -107,7 +107,7 @@ def spoil(audio, texts, folder):
 
 
 def write_kaldi(parts, root):
-    """Write data directories, with a command as one of the recordings."""
+    """Write Kaldi data directories; one recording is a command."""
     for split, part in parts.items():
         folder = root / split
         folder.mkdir(parents=True)
@@ -168,17 +168,19 @@ def test_a_corpus_with_every_fault_runs_to_a_word_error_rate(
 
 
 def assert_named_in_the_report(parts, exp):
-    """Every fault stands there with its utterance and its fix."""
+    """The report names every fault with its utterance and fix."""
     report = (exp / "check" / "report.txt").read_text()
-    known = {name for part in parts.values() for name in (*part.audio, *part.faults.values())}
+    utterances = {name for part in parts.values() for name in (*part.audio, *part.faults.values())}
     named = {}
     for section in report.split("\n\n"):
         title, *lines = section.splitlines()
         kind = re.match(r"(?:ERROR|WARNING|NOTE) ([a-z-]+): ", title)
         if kind:
             assert lines[0].startswith("  Fix: ")
-            found = [line.split(maxsplit=2)[:2] for line in lines[1:]]
-            named[kind[1]] = {(split, name) for split, name in found if name in known}
+            named_utterances = [line.split(maxsplit=2)[:2] for line in lines[1:]]
+            named[kind[1]] = {
+                (split, name) for split, name in named_utterances if name in utterances
+            }
     for split, part in parts.items():
         kinds = {
             **LEFT_OUT,
@@ -201,7 +203,7 @@ def assert_named_in_the_report(parts, exp):
 
 
 def assert_left_out_and_scored(parts, exp, networks):
-    """Training leaves the unusable ones out; a decode has a line for each of the others."""
+    """Training leaves unusable utterances out; a decode has a line for each of the others."""
     table = (exp / "ali" / "table.tsv").read_text().splitlines()
     trained = {line.split("\t")[0] for line in table[1:]}
     too_short = {parts["train"].faults[fault] for fault in ("short", "frameless")}
@@ -223,5 +225,5 @@ def assert_left_out_and_scored(parts, exp, networks):
         assert parts[row["split"]].faults["frameless"] in lines  # no word: all are deleted
         assert row["ref_words"] == sum(len(text.split()) for text in expected.values())
         # Of some hundred words fifty are not in the audio. Measured: mono 31 and 22 words right.
-        right = row["ref_words"] - row["sub"] - row["del"]
-        assert right > 10 or row["system"] in networks
+        correct_words = row["ref_words"] - row["sub"] - row["del"]
+        assert correct_words > 10 or row["system"] in networks

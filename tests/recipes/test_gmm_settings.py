@@ -22,7 +22,7 @@ from toolkit.config.settings import ConfigError, apply_overrides
         "align.max_failed=-0.1",
     ],
 )
-def test_settings_without_a_sense_are_refused(setting, tmp_path):
+def test_meaningless_settings_are_refused(setting, tmp_path):
     section = setting.rpartition(".")[2].partition("=")[0]
     with pytest.raises(ConfigError, match=section):
         apply_overrides(demo(), [setting], tmp_path)

@@ -1,4 +1,4 @@
-"""The hybrid recipe from audio to `%WER`: what one run leaves behind.
+"""The hybrid recipe from audio to `%WER`: the outputs of one run.
 
 `quick` shows what every run has; `finished`, which is trained longer, shows error rates.
 """
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.recipes.librispeech_run import GMMS, NETWORKS, SPEAKERS, STAGES, errors_on_dev, table_of
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 
 pytest.importorskip("soundfile")
@@ -23,16 +23,16 @@ FIELDS += ["wer_low", "wer_high"]
 @pytest.fixture(scope="module")
 def transcripts(quick):
     """By split, read from the corpus itself."""
-    found = {}
+    transcripts = {}
     for split in SPEAKERS:
         paths = sorted((quick.root / "corpus" / split).rglob("*.trans.txt"))
         lines = [line for path in paths for line in path.read_text().splitlines()]
-        found[split] = dict(line.split(" ", 1) for line in lines)
-    return found
+        transcripts[split] = dict(line.split(" ", 1) for line in lines)
+    return transcripts
 
 
 def neural(quick):
-    """The best of the systems that the 4-gram has rescored, which the LSTM rescores too."""
+    """Return the best of the systems rescored by the 4-gram; the LSTM rescores it too."""
     errors = errors_on_dev(quick)
     return [min(("sat", *NETWORKS), key=lambda name: errors[name, "4gram"])]
 
@@ -59,7 +59,7 @@ def test_results_hold_a_row_for_each_system_and_split(quick, commands):
         assert 0 < row["rtf"] < 10
         program, *arguments = shlex.split(row["command"])
         assert program.endswith("recipes/librispeech/run.py")
-        assert arguments == [*commands.quick, "--jobs", "1", "--exp", str(quick.made)]
+        assert arguments == [*commands.quick, "--jobs", "1", "--exp", str(quick.exp)]
 
 
 def assert_word_error_rates_below(exp, system, dev, test):
@@ -100,7 +100,7 @@ def test_three_minutes_of_speech_make_systems_that_recognise(quick, system, dev,
     ],
 )
 def test_word_error_rates_are_those_of_a_recogniser(finished, system, dev, test):
-    """One that guesses has 100; five minutes of three speakers make none that is robust."""
+    """Guessing gives 100 %; five minutes of three speakers give no robust recogniser."""
     assert_word_error_rates_below(finished, system, dev, test)
 
 
@@ -112,9 +112,9 @@ def test_adaptation_helps(finished):
 
 
 def test_adapted_features_lose_no_running_mean(quick):
-    """The transforms have taken the mean away: no frame depends on others."""
+    """The transforms remove the mean, so no frame depends on another."""
     folder = quick.root / "fmllr_features"
-    normaliser, store = Normaliser.load(folder / "normaliser.json"), FeatureStore(folder / "train")
+    normaliser, store = Cmvn.load(folder / "normaliser.json"), FeatureStore(folder / "train")
     features = store.load(store.ids[0])
     assert torch.equal(normaliser.apply(features)[7:], normaliser.apply(features[7:]))
 
@@ -159,20 +159,20 @@ def test_the_adapted_gmms_and_the_combination_have_times_and_lattices(quick, tra
     for system in ("sat", "lstm_fmllr", "blstm", "combined"):
         for split in SPEAKERS:
             folder = quick.root / "decode" / system / split
-            found = dict.fromkeys(quick.words(system, split), "")
+            words = dict.fromkeys(quick.words(system, split), "")
             for line in (folder / "words.ctm").read_text().splitlines():
                 utterance, _, _, _, word, _ = line.split()
-                found[utterance] = f"{found[utterance]} {word}".strip()
-            assert found == quick.words(system, split)
+                words[utterance] = f"{words[utterance]} {word}".strip()
+            assert words == quick.words(system, split)
     for row in quick.rows:
         if row["lm"] == "4gram":
             folder = quick.root / "decode" / row["system"] / row["split"]
             references = transcripts[row["split"]]
             if (folder / "word_lattices").exists():
                 texts, _, _ = oracle_texts(folder, references)
-                said = list(texts.values())
+                oracle_hypotheses = list(texts.values())
                 errors = (row["ins"] + row["del"] + row["sub"]) / row["ref_words"]
-                assert jiwer.wer([references[u] for u in texts], said) <= errors + 1e-9
+                assert jiwer.wer([references[u] for u in texts], oracle_hypotheses) <= errors + 1e-9
 
 
 def test_the_decoding_benchmark_finds_what_it_needs(quick):
@@ -187,7 +187,7 @@ def test_the_table_of_results_is_printed_at_the_end(quick):
     assert ".partial" not in table_of(quick.rows, quick.result.output, "==")
 
 
-def test_every_stage_leaves_a_marker_and_nothing_half_done(quick):
+def test_every_stage_leaves_a_marker_and_no_partial_output(quick):
     markers = {path.stem: path for path in quick.root.glob("stages/[0-9]*")}
     assert sorted(markers) == [f"{number:02d}" for number in STAGES]
     for path in markers.values():

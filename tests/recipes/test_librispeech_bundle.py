@@ -24,27 +24,31 @@ def test_the_bundles_are_the_best_on_the_development_data(finished):
     errors = errors_on_dev(finished)
     del errors["combined", "4gram"]
     roles = by_role(finished.root)
-    known, unknown, stream = (roles[r] for r in ("speaker_known", "speaker_unknown", "stream"))
-    assert (known["name"], known["lm"]) == min(errors, key=errors.get)
+    speaker_known, speaker_unknown, stream = (
+        roles[r] for r in ("speaker_known", "speaker_unknown", "stream")
+    )
+    assert (speaker_known["name"], speaker_known["lm"]) == min(errors, key=errors.get)
     networks = {key: count for key, count in errors.items() if key[0] in BY_UTTERANCE}
     assert (stream["name"], stream["lm"]) == min(networks, key=networks.get)
-    others = {key: count for key, count in errors.items() if key[0] not in BY_UTTERANCE}
-    candidates = {min(networks, key=networks.get), min(others, key=others.get)}
-    alone = {
+    by_speaker = {key: count for key, count in errors.items() if key[0] not in BY_UTTERANCE}
+    candidates = {min(networks, key=networks.get), min(by_speaker, key=by_speaker.get)}
+    wer_unknown_speaker = {
         (row["system"], row["lm"]): row["wer_unknown_speaker"]
         for row in finished.rows
         if row["split"] == "dev" and "wer_unknown_speaker" in row
     }
-    assert alone.keys() == candidates
-    assert alone[unknown["name"], unknown["lm"]] == min(alone.values())
-    told = json.loads((finished.root / "stages/35.json").read_text())["headline"]
-    assert told == {
-        "bundle": known["name"],
-        **{f"wer {split}": wer for split, wer in known["wer"].items()},
-        "bundle for unknown speakers": unknown["name"],
+    assert wer_unknown_speaker.keys() == candidates
+    assert wer_unknown_speaker[speaker_unknown["name"], speaker_unknown["lm"]] == min(
+        wer_unknown_speaker.values()
+    )
+    headline = json.loads((finished.root / "stages/35.json").read_text())["headline"]
+    assert headline == {
+        "bundle": speaker_known["name"],
+        **{f"wer {split}": wer for split, wer in speaker_known["wer"].items()},
+        "bundle for unknown speakers": speaker_unknown["name"],
         **{
             f"wer {split}, speaker unknown": wer
-            for split, wer in card(finished.root, unknown)["wer_unknown_speaker"].items()
+            for split, wer in card(finished.root, speaker_unknown)["wer_unknown_speaker"].items()
         },
     }
     folders = {path.name for path in (finished.root / "final").iterdir() if path.is_dir()}
@@ -55,26 +59,34 @@ def test_the_cards_say_what_the_systems_were_trained_on_and_reach(finished):
     vocabulary = (finished.root / "lang/words.txt").read_text().split()[::2]
     words = len([word for word in vocabulary if word[0] not in "<#"])
     for system in systems(finished.root):
-        found = card(finished.root, system)
+        system_card = card(finished.root, system)
         rows = {
             row["split"]: row
             for row in finished.rows
             if (row["system"], row["lm"]) == (system["name"], system["lm"])
         }
-        assert found["wer"] == system["wer"] == {split: row["wer"] for split, row in rows.items()}
-        assert found["wer_unknown_speaker"] == {
+        assert (
+            system_card["wer"]
+            == system["wer"]
+            == {split: row["wer"] for split, row in rows.items()}
+        )
+        assert system_card["wer_unknown_speaker"] == {
             split: row["wer_unknown_speaker"] for split, row in rows.items()
         }
-        assert (found["corpus"], found["speakers"], found["words"]) == ("synthetic", 3, words)
-        assert found["hours"] == pytest.approx(0.08, abs=0.01)
-        assert found["tuned_on"] == ["dev"]
+        assert (system_card["corpus"], system_card["speakers"], system_card["words"]) == (
+            "synthetic",
+            3,
+            words,
+        )
+        assert system_card["hours"] == pytest.approx(0.08, abs=0.01)
+        assert system_card["tuned_on"] == ["dev"]
     assert "speaker unknown" in (finished.root / "results.md").read_text()
     assert "speaker unknown" in (finished.root / "report.html").read_text()
 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_without_speakers_the_error_rate_is_that_of_the_card(finished, commands, named):
-    """Of the system for unknown speakers, which is taken where none is named, and of the others."""
+    """It holds for the default system for unknown speakers and for the others."""
     files = sorted((finished.root / "corpus/dev").glob("*/*/*.flac"))
     lines = [
         line
@@ -98,8 +110,8 @@ def test_without_speakers_the_error_rate_is_that_of_the_card(finished, commands,
         assert wer == pytest.approx(expected, abs=0.005)
 
 
-def firsts(finished, split):
-    """The first utterance of each speaker: the network starts every file as the decoder does it."""
+def first_recordings(finished, split):
+    """Return each speaker's first utterance: there the bundle and the decoder start alike."""
     return sorted((finished.root / "corpus" / split).glob("*/1001/*-0000.flac"))
 
 
@@ -119,8 +131,8 @@ def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
             system = rows.parent.name.removesuffix("_lstm_lm")
             lm = "4gram+lstm"
         settings = ("--stage", 35, "--set", f"bundle={system}", "--exp", run.root)
-        made = commands.run(*commands.demo, *settings)
-        assert made.status == 0, made.output + made.errors
+        bundling = commands.run(*commands.demo, *settings)
+        assert bundling.status == 0, bundling.output + bundling.errors
     best = systems(run.root)[0]
     assert system in (None, best["name"])
     assert lm in (None, best["lm"])
@@ -133,10 +145,10 @@ def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
     arguments = ("--model", run.root / "final", "--speakers", speakers, *mixed)
     result = commands.toolkit("transcribe", *arguments)
     assert result.status == 0, result.errors
-    first, *others = result.errors.splitlines()
+    first, *warnings = result.errors.splitlines()
     assert first.startswith(f"{best['name']}: ")
     assert f" with {best['lm']}; " in first
-    assert not others
+    assert not warnings
     lines = dict(line.partition(" ")[::2] for line in result.output.splitlines())
     assert [*lines] == [path.stem for path in mixed]
     expected = run.words(best["name"], "dev", best["lm"])
@@ -146,7 +158,7 @@ def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
 def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
     finished, commands, tmp_path
 ):
-    flacs = firsts(finished, "dev")
+    flacs = first_recordings(finished, "dev")
     samples, rate = soundfile.read(flacs[0], dtype="int16")
     names = ("stereo.wav", "8k.wav", "broken.flac", "missing.wav", "click.wav")
     stereo, slow, broken, missing, click = (tmp_path / name for name in names)
@@ -160,25 +172,25 @@ def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
     result = commands.toolkit("transcribe", *bundle, *files)
 
     assert result.status == 1
-    found = dict(line.partition(" ")[::2] for line in result.output.splitlines())
-    assert list(found) == [path.stem for path in (*flacs, stereo, slow)]
+    texts = dict(line.partition(" ")[::2] for line in result.output.splitlines())
+    assert list(texts) == [path.stem for path in (*flacs, stereo, slow)]
     expected = finished.words(system["name"], "dev", system["lm"])
     assert len(flacs) == SPEAKERS["dev"]
-    assert {path.stem: found[path.stem] for path in flacs} == {
+    assert {path.stem: texts[path.stem] for path in flacs} == {
         path.stem: expected[path.stem] for path in flacs
     }
-    assert found[stereo.stem] == expected[flacs[0].stem]
+    assert texts[stereo.stem] == expected[flacs[0].stem]
     vocabulary = (finished.root / "lang" / "words.txt").read_text().split()
-    assert found[slow.stem]
-    assert {*found[slow.stem].split()} <= {*vocabulary}
-    _, speakers, *told = result.errors.splitlines()
+    assert texts[slow.stem]
+    assert {*texts[slow.stem].split()} <= {*vocabulary}
+    _, speakers, *errors = result.errors.splitlines()
     assert speakers.startswith("no speaker is named: every recording counts")
-    for path, line in zip((broken, missing, click), told, strict=True):
+    for path, line in zip((broken, missing, click), errors, strict=True):
         assert line.startswith(f"Error: {path}: ")
 
 
 def test_the_bundle_gives_word_times_and_the_same_words_piece_by_piece(finished, commands):
-    audio, system = firsts(finished, "dev")[0], streaming(finished)
+    audio, system = first_recordings(finished, "dev")[0], streaming(finished)
     bundle = ("--model", finished.root / "final")
     settings = ("--system", system["name"], "--format", "json")
     whole = commands.toolkit("transcribe", *bundle, *settings, audio)
@@ -203,7 +215,7 @@ def test_the_bundle_gives_word_times_and_the_same_words_piece_by_piece(finished,
 
 
 def test_the_fast_bundle_finds_the_words_of_the_first_pass(finished, commands):
-    system, audio = streaming(finished), firsts(finished, "test")
+    system, audio = streaming(finished), first_recordings(finished, "test")
     settings = ("--system", system["name"], "--fast")
     result = commands.toolkit("transcribe", "--model", finished.root / "final", *settings, *audio)
     assert result.status == 0, result.errors
@@ -214,21 +226,21 @@ def test_the_fast_bundle_finds_the_words_of_the_first_pass(finished, commands):
 def test_the_bundle_needs_nothing_of_the_run(finished, commands, tmp_path):
     bundle = tmp_path / "elsewhere"
     shutil.copytree(finished.root / "final", bundle)
-    audio = shutil.copy(firsts(finished, "test")[0], tmp_path / "a.flac")
-    before = commands.toolkit("transcribe", "--model", finished.root / "final", audio)
+    audio = shutil.copy(first_recordings(finished, "test")[0], tmp_path / "a.flac")
+    transcription = commands.toolkit("transcribe", "--model", finished.root / "final", audio)
     away = finished.root.rename(finished.root.with_name("away"))
     try:
         result = commands.toolkit("transcribe", "--model", "elsewhere", "a.flac", cwd=tmp_path)
     finally:
         away.rename(finished.root)
-    assert (before.status, result.status) == (0, 0), before.errors + result.errors
-    words = before.output.partition(" ")[2]
+    assert (transcription.status, result.status) == (0, 0), transcription.errors + result.errors
+    words = transcription.output.partition(" ")[2]
     assert words.split()
     assert result.output == f"a {words}"
 
 
-def test_the_bundle_aligns_to_where_the_words_were_put(finished, commands, tmp_path):
-    """Against the synthesiser's own word times."""
+def test_the_bundle_aligns_words_to_their_true_times(finished, commands, tmp_path):
+    """Compared with the synthesiser's word times."""
     dev = finished.root / "corpus" / "dev"
     files = {"text": sorted(dev.rglob("*.trans.txt")), "true.ctm": sorted(dev.rglob("words.ctm"))}
     for name, parts in files.items():
@@ -243,8 +255,8 @@ def test_the_bundle_aligns_to_where_the_words_were_put(finished, commands, tmp_p
         rows = [line.split() for line in path.read_text().splitlines()]
         return sorted((row[0], float(row[2]), row[4]) for row in rows)
 
-    found, true = starts(tmp_path / "out" / "words.ctm"), starts(tmp_path / "true.ctm")
-    assert [(u, word) for u, _, word in found] == [(u, word) for u, _, word in true]
-    errors = sorted(abs(a - b) for (_, a, _), (_, b, _) in zip(found, true, strict=True))
+    aligned, reference = starts(tmp_path / "out" / "words.ctm"), starts(tmp_path / "true.ctm")
+    assert [(u, word) for u, _, word in aligned] == [(u, word) for u, _, word in reference]
+    errors = sorted(abs(a - b) for (_, a, _), (_, b, _) in zip(aligned, reference, strict=True))
     assert errors[len(errors) // 2] <= 0.025  # measured: 8 ms
     assert errors[len(errors) * 95 // 100] <= 0.1  # measured: 40 ms

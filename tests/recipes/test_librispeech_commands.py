@@ -1,10 +1,10 @@
-"""Everything that the command line of the hybrid recipe does with a finished run."""
+"""The command line of the hybrid recipe on a finished run."""
 
 import json
 
 import pytest
 
-from tests.recipes.conftest import copied
+from tests.recipes.conftest import copy_run
 from tests.recipes.librispeech_run import SPEAKERS, STAGES, systems, table_of
 from toolkit.storage.paths import overlap
 
@@ -19,20 +19,20 @@ TRAININGS = (7, 9, 11, 13, 15, 16, 18, 20, 21, 23, 25, 27, 29, 32)
 
 
 def states(listing):
-    """{number: state} from `--list`, with the reason, which stands on a line of its own."""
+    """Return {number: state} from `--list`, with the reason on the line below."""
     table = listing.output[listing.output.index("stage ") :].splitlines()
-    column, end, found, number = table[0].index("state"), table[0].index("time"), {}, 0
+    column, end, states, number = table[0].index("state"), table[0].index("time"), {}, 0
     for line in table[1:]:
         if line[0].isdigit():
             number = int(line.split()[0])
-            found[number] = line[column:end].strip()
-        elif line.split()[0].rstrip(":") == found[number]:
-            found[number] = line.strip()
-    return found
+            states[number] = line[column:end].strip()
+        elif line.split()[0].rstrip(":") == states[number]:
+            states[number] = line.strip()
+    return states
 
 
 def test_a_second_run_skips_every_stage_and_changes_no_byte(finished, commands):
-    before = finished.content()
+    contents = finished.content()
     # Typed in another folder, with a path as seen from there.
     arguments = (*commands.demo, "--jobs", 1, "--exp", "exp")
     again = commands.run(*arguments, cwd=finished.root.parent)
@@ -40,11 +40,11 @@ def test_a_second_run_skips_every_stage_and_changes_no_byte(finished, commands):
     assert again.stages("--") == STAGES
     assert again.stages("==") == []
     assert table_of(finished.rows, again.output, "--")
-    assert finished.content() == before
+    assert finished.content() == contents
 
 
 def test_the_list_shows_state_time_and_result_of_every_stage(finished, commands):
-    before = finished.content()
+    contents = finished.content()
     listing = commands.run(*commands.demo, "--exp", finished.root, "--list")
     assert listing.status == 0
     assert states(listing) == dict.fromkeys(STAGES, "done")
@@ -55,11 +55,11 @@ def test_the_list_shows_state_time_and_result_of_every_stage(finished, commands)
     wer = next(r["wer"] for r in finished.rows if (r["system"], r["lm"]) == ("lstm_ce", "4gram"))
     (decoded,) = (i for i, line in enumerate(lines) if line.startswith("19 "))
     assert f"wer dev {wer:.4g}" in lines[decoded + 1]
-    assert finished.content() == before
+    assert finished.content() == contents
 
 
-def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands):
-    before = finished.content()
+def test_a_dry_run_prints_the_plan_and_changes_nothing(finished, commands):
+    contents = finished.content()
     arguments = (*commands.demo, "--exp", finished.root, "--dry-run")
     lines = commands.run(*arguments).output.splitlines()
     assert len(lines) == len(STAGES)
@@ -69,10 +69,10 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands
         *["skip: done"] * 4,
         "run: forced",
     ]
-    assert finished.content() == before
+    assert finished.content() == contents
 
 
-def test_force_makes_one_stage_again(finished, commands, copy):
+def test_force_reruns_one_stage(finished, commands, copy):
     again = commands.run(*commands.demo, "--exp", copy.root, "--force", 35)
     assert again.status == 0, again.errors
     assert again.stages("==") == [35]
@@ -82,34 +82,36 @@ def test_force_makes_one_stage_again(finished, commands, copy):
 
 
 def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(quick, commands, tmp_path):
-    """And only these: the listing, the dry run and the run agree."""
-    copy = copied(quick, tmp_path / "exp")
+    """No other stage becomes stale; the listing, the dry run and the run agree."""
+    copy = copy_run(quick, tmp_path / "exp")
     changed = (*commands.quick, "--set", "ce.epochs=3", "--exp", copy.root)
     depends = [*range(18, 25), 33, 34, 35]
     # On the features that stages 23 and 24 make again, which stay as they were.
     perhaps = {27: "stage 23 ", 28: "stage 27 ", 29: "stage 27 "}
     perhaps |= {30: "stage 27, 28, 29 ", 31: "stage 23, 24, 27, 28 "}
-    rest = [number for number in STAGES if number not in (*depends, *perhaps)]
-    shown = states(commands.run(*changed, "--list"))
-    assert {number: shown[number] for number in rest} == dict.fromkeys(rest, "done")
-    assert all(shown[n].startswith(f"done (will run if {source}") for n, source in perhaps.items())
-    assert shown[18] == "stale: `ce.epochs` 2 -> 3"
-    assert "stage 18" in shown[19]
-    assert "18, 20" in shown[21]
+    unaffected = [number for number in STAGES if number not in (*depends, *perhaps)]
+    listed = states(commands.run(*changed, "--list"))
+    assert {number: listed[number] for number in unaffected} == dict.fromkeys(unaffected, "done")
+    assert all(listed[n].startswith(f"done (will run if {source}") for n, source in perhaps.items())
+    assert listed[18] == "stale: `ce.epochs` 2 -> 3"
+    assert "stage 18" in listed[19]
+    assert "18, 20" in listed[21]
 
-    plan = commands.run(*changed, "--dry-run").output.splitlines()
-    would = {
-        int(line.split()[0]): line.partition(": would ")[2] for line in plan if ": would " in line
+    plan_lines = commands.run(*changed, "--dry-run").output.splitlines()
+    plans = {
+        int(line.split()[0]): line.partition(": would ")[2]
+        for line in plan_lines
+        if ": would " in line
     }
-    assert {n for n, what in would.items() if what.startswith("run")} == {*depends, *perhaps}
-    assert would[18] == "run: `ce.epochs` 2 -> 3"
+    assert {n for n, plan in plans.items() if plan.startswith("run")} == {*depends, *perhaps}
+    assert plans[18] == "run: `ce.epochs` 2 -> 3"
 
     again = commands.run(*changed)
     assert again.status == 0, again.errors
     assert sorted(again.stages("==")) == depends  # the LSTM's beside the TDNN-F's
     assert "stale: `ce.epochs` 2 -> 3" in again.output
-    before, after = quick.results()[1], copy.results()[1]
-    assert after["lstm_ce/model.safetensors"] != before["lstm_ce/model.safetensors"]
+    quick_files, copy_files = quick.results()[1], copy.results()[1]
+    assert copy_files["lstm_ce/model.safetensors"] != quick_files["lstm_ce/model.safetensors"]
     assert copy.rows[:8] == quick.rows[:8]
 
 
@@ -135,29 +137,29 @@ def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(quick, comma
         ("lstm=false", [33, 34, 35]),
     ],
 )
-def test_what_a_changed_setting_makes_stale(finished, commands, setting, depends):
+def test_a_changed_setting_makes_only_dependent_stages_stale(finished, commands, setting, depends):
     listing = commands.run(*commands.demo, "--set", setting, "--exp", finished.root, "--list")
-    shown = states(listing)
-    assert [number for number in STAGES if shown[number] != "done"] == depends
-    assert shown[depends[0]].startswith(f"stale: `{setting.split('=')[0]}` ")
+    listed = states(listing)
+    assert [number for number in STAGES if listed[number] != "done"] == depends
+    assert listed[depends[0]].startswith(f"stale: `{setting.split('=')[0]}` ")
 
 
 @pytest.mark.parametrize("number", TRAININGS)
 def test_trainings_read_nothing_of_decoded_splits_and_ngrams(finished, number):
-    """Other test data, other n-grams and other weights of a search train nothing again."""
+    """Other test data, n-grams or search weights retrain nothing."""
     marker = json.loads((finished.root / f"stages/{number:02d}.json").read_text())
     stores = ("plp", "fbank", "fmllr_features", "lda_mllt_features")
-    others = [f"{store}/{split}" for store in stores for split in SPEAKERS]
-    others += ["lm", "rescoring", "graph.safetensors", "chain_graph.safetensors", "decode"]
-    others += ["fmllr", "corpus/test", "data/splits.json", "data/dev.jsonl", "data/test.jsonl"]
-    read = {(name, other) for name in marker["inputs"] for other in others if overlap(name, other)}
+    unrelated = [f"{store}/{split}" for store in stores for split in SPEAKERS]
+    unrelated += ["lm", "rescoring", "graph.safetensors", "chain_graph.safetensors", "decode"]
+    unrelated += ["fmllr", "corpus/test", "data/splits.json", "data/dev.jsonl", "data/test.jsonl"]
+    read = {(name, path) for name in marker["inputs"] for path in unrelated if overlap(name, path)}
     assert read == set()
     settings = {key for key in marker["parameters"] if key.partition(".")[0] == "lm"}
     assert settings <= {"lm.text", "lm.arpa"}
 
 
 def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands, copy):
-    """As most profiles have it. They stay for when they are on again; the cepstra of copies, which
+    """As in most profiles. Their outputs stay until they are on again; the cepstra of copies, which
     nothing else reads, do not."""
     settings = ("adapted=false", "bidirectional=false", "chain=false")
     off = [word for setting in settings for word in ("--set", setting)]
@@ -170,9 +172,9 @@ def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands
         assert (copy.root / name).exists()
     gone = ("lstm_fmllr", "blstm", "chain", "chain_fbank", "combined")
 
-    kept = [row for row in finished.rows if row["system"] not in gone]
-    both = {row["system"] for row in kept if row["lm"] == "4gram+lstm"}
-    both &= {row["system"] for row in copy.rows if row["lm"] == "4gram+lstm"}
+    expected = [row for row in finished.rows if row["system"] not in gone]
+    rescored_systems = {row["system"] for row in expected if row["lm"] == "4gram+lstm"}
+    rescored_systems &= {row["system"] for row in copy.rows if row["lm"] == "4gram+lstm"}
 
     def unaffected(rows):  # which systems are rescored and bundled may have changed
         timed = ("rtf", "command")
@@ -183,16 +185,16 @@ def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands
                 if k != "wer_unknown_speaker" and (row["lm"] != "4gram+lstm" or k not in timed)
             }
             for row in rows
-            if row["system"] in both or row["lm"] != "4gram+lstm"
+            if row["system"] in rescored_systems or row["lm"] != "4gram+lstm"
         ]
 
-    assert unaffected(copy.rows[:-2]) == unaffected(kept)
+    assert unaffected(copy.rows[:-2]) == unaffected(expected)
     assert [row["system"] for row in copy.rows[-2:]] == ["combined"] * 2
     chosen = json.loads((copy.root / "decode/combined/tuned.json").read_text())
     assert chosen["weights"].keys() == {"sat", "lstm_smbr"}
 
 
-def test_the_gmms_alone_make_a_bundle(finished, commands, copy):
+def test_gmms_without_networks_make_a_bundle(finished, commands, copy):
     settings = ("lstm=false", "adapted=false", "bidirectional=false", "chain=false")
     off = [word for setting in settings for word in ("--set", setting)]
     again = commands.run(*commands.demo, *off, "--exp", copy.root)

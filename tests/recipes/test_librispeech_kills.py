@@ -14,8 +14,8 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.timeout(2700)
-def test_killed_again_and_again_it_ends_with_the_same_results(quick, commands, tmp_path):
-    """kill -9 at random moments, then the same with more jobs: nothing is lost, nothing differs."""
+def test_a_run_killed_repeatedly_ends_with_the_same_results(quick, commands, tmp_path):
+    """After kill -9 at random moments, a run with more jobs gives the same results."""
     root = tmp_path / "exp"
     arguments = (*commands.quick, "--exp", root, "--jobs")
     soon = random.Random(20)
@@ -40,9 +40,9 @@ def test_killed_again_and_again_it_ends_with_the_same_results(quick, commands, t
         result = commands.kill(root, pattern, delay, *arguments, 2 + number % 2)
         assert result.status in (0, -signal.SIGKILL), result.errors
         assert not done & {*result.stages("==")}, "what was done is done again"
-        found = {int(path.stem) for path in root.glob("stages/[0-9][0-9].json")}
-        assert done <= found
-        done = found
+        done_now = {int(path.stem) for path in root.glob("stages/[0-9][0-9].json")}
+        assert done <= done_now
+        done = done_now
         kills += result.status == -signal.SIGKILL
     assert kills >= 8
     last = commands.run(*arguments, 2)
@@ -50,10 +50,10 @@ def test_killed_again_and_again_it_ends_with_the_same_results(quick, commands, t
     rows, files = replace(quick, root=root).results()
     expected = quick.results()
     assert rows == expected[0]
-    made = {f"{system}/gmm.safetensors" for system in (*GMMS, "final/aligner")}
-    made |= {f"final/{streaming(quick)['name']}/model/model.safetensors"}
-    made |= {"decode/lstm_ce/test/text", "senones/tree.json"}
-    assert made <= files.keys()
+    important_files = {f"{system}/gmm.safetensors" for system in (*GMMS, "final/aligner")}
+    important_files |= {f"final/{streaming(quick)['name']}/model/model.safetensors"}
+    important_files |= {"decode/lstm_ce/test/text", "senones/tree.json"}
+    assert important_files <= files.keys()
     assert files.keys() == expected[1].keys()
     assert [name for name in files if files[name] != expected[1][name]] == []
     assert not [path for path in (root / ".partial").rglob("*") if path.is_file()]

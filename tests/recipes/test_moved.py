@@ -1,4 +1,4 @@
-"""A run directory and its corpus are moved, separately, and everything stays as it was."""
+"""A run directory and its corpus can be moved separately without any stage becoming stale."""
 
 import json
 import shutil
@@ -18,8 +18,8 @@ def move(small):
     small.exp, small.corpus = exp, corpus
 
 
-def test_after_a_move_all_is_done_and_can_be_done_again(small):
-    before = small.made()
+def test_after_a_move_every_stage_is_done_and_can_run_again(small):
+    contents = small.contents()
     move(small)
     states = small.states()
     assert [*states] == ALL
@@ -28,7 +28,7 @@ def test_after_a_move_all_is_done_and_can_be_done_again(small):
     for stage in (2, 3, 6, 7):
         # What the forced stage makes is the same to the byte, so that no other runs.
         assert small.run("--force", stage).ran == [stage]
-        assert small.made() == before
+        assert small.contents() == contents
     cuts = read_cuts(small.exp / "data" / "dev.jsonl")
     assert [len(load_cut_audio(cut)) for cut in cuts] == [8000, 8000]
     stored = FeatureStore(small.exp / "fbank" / "dev")
@@ -36,7 +36,7 @@ def test_after_a_move_all_is_done_and_can_be_done_again(small):
 
 
 def test_no_absolute_path_is_left_in_what_later_stages_read(small):
-    for name, content in small.made().items():
+    for name, content in small.contents().items():
         assert str(small.folder).encode() not in content, name
     for split in SPLITS:
         lines = (small.exp / "data" / f"{split}.jsonl").read_text().splitlines()
@@ -50,7 +50,7 @@ def test_no_absolute_path_is_left_in_what_later_stages_read(small):
         assert not [name for name in inputs if name.startswith("/")]
 
 
-def test_a_partial_stage_goes_on_after_a_move(small):
+def test_a_partial_stage_continues_after_a_move(small):
     path = small.exp / "stages" / "06.json"
     marker = json.loads(path.read_text())
     path.unlink()
@@ -59,12 +59,12 @@ def test_a_partial_stage_goes_on_after_a_move(small):
     record = {key: marker[key] for key in ("parameters", "inputs", "attempts")}
     shutil.copytree(done, partial)
     (small.exp / ".partial" / "06.json").write_text(json.dumps({**record, "forced": False}))
-    kept = {p.name: p.stat().st_ino for p in partial.glob("shards/*.tar")}
-    assert len(kept) > 1
+    inodes = {p.name: p.stat().st_ino for p in partial.glob("shards/*.tar")}
+    assert len(inodes) > 1
     move(small)
     assert "resuming" in small.run().output
     tars = (small.exp / "fbank" / "train").glob("shards/*.tar")
-    assert {p.name: p.stat().st_ino for p in tars} == kept
+    assert {p.name: p.stat().st_ino for p in tars} == inodes
 
 
 def test_another_corpus_in_the_new_place_is_noticed(small):

@@ -19,7 +19,7 @@ SYSTEMS = [
 
 @pytest.fixture
 def run(tmp_path):
-    """Errors by pass on dev and test: the BLSTM is the best network on dev in its last pass."""
+    """A run with errors by pass: the BLSTM is the best network on dev in its last pass."""
     (tmp_path / "data").mkdir()
     Splits("train", ("dev",), ("test",)).save(tmp_path / "data/splits.json")
     errors = {"mono": [(1, 1)], "sat": [(9, 9), (8, 8)]}
@@ -53,17 +53,17 @@ def names(run):
     return [system.name for system in neural_systems(run, SYSTEMS)]
 
 
-def test_the_best_on_dev_of_those_that_the_larger_model_has_rescored(run):
+def test_the_best_system_on_dev_after_rescoring_is_selected(run):
     assert names(run) == ["blstm"]
 
 
-def test_the_simpler_one_of_equals(run):
+def test_the_simplest_of_equal_systems_is_selected(run):
     path = run.need("decode/sat/rows.json")
     path.write_text(path.read_text().replace('"sub": 8', '"sub": 6'))
     assert names(run) == ["sat"]
 
 
-def test_the_setting_names_others(run):
+def test_the_setting_selects_other_systems(run):
     run.config.neural_systems = ("lstm", "mono")
     assert names(run) == ["mono", "lstm"]
     run.config.neural_systems = ("lstm", "chain")
@@ -71,6 +71,6 @@ def test_the_setting_names_others(run):
         neural_systems(run, SYSTEMS)
 
 
-def test_none_without_the_language_model(run):
+def test_no_system_is_selected_without_the_language_model(run):
     run.config.neural = False
     assert names(run) == []

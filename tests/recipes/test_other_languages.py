@@ -18,7 +18,7 @@ def sentences():
 
 @pytest.fixture
 def run(sentences, tmp_path, capsys):
-    """Type a command for a corpus of sentences, spoken as noise; return what it says."""
+    """Return a function that runs the recipe on the sentences; it gives status and output."""
     rows = ["audio,text,speaker,split"]
     for split, speaker in (("train", "ann"), ("train", "ben"), ("dev", "dora"), ("test", "emil")):
         for number, text in enumerate(sentences):
@@ -27,20 +27,20 @@ def run(sentences, tmp_path, capsys):
     (tmp_path / "table.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     settings = ("corpus.name=table", f"corpus.root={tmp_path / 'table.csv'}")
 
-    def typed(*more):
-        words = [word for setting in (*settings, *more) for word in ("--set", setting)]
-        given = ("--profile", "kaldi", *words, "--stop-stage", "4", "--jobs", "1")
+    def run_recipe(*overrides):
+        words = [word for setting in (*settings, *overrides) for word in ("--set", setting)]
+        arguments = ("--profile", "kaldi", *words, "--stop-stage", "4", "--jobs", "1")
         with pytest.raises(SystemExit) as end:
-            recipe.main([*given, "--exp", str(tmp_path / "exp")])
-        said = capsys.readouterr()
-        return end.value.code, said.out + said.err
+            recipe.main([*arguments, "--exp", str(tmp_path / "exp")])
+        captured = capsys.readouterr()
+        return end.value.code, captured.out + captured.err
 
-    return typed
+    return run_recipe
 
 
 def test_word_pieces_of_another_alphabet(run, tmp_path):
-    code, said = run("normaliser=letters-upper-1", "units.kind=bpe", "units.pieces=60")
-    assert code == 0, said
+    code, output = run("normaliser=letters-upper-1", "units.kind=bpe", "units.pieces=60")
+    assert code == 0, output
     units = load_units(tmp_path / "exp/units")
     text = "ΤΟ ΚΛΕΙΔΊ ΧΘΕΣ"
     assert units.decode(units.encode(text)) == text
@@ -52,22 +52,22 @@ def test_word_pieces_of_another_alphabet(run, tmp_path):
 
 
 def test_characters_of_another_alphabet(run, tmp_path):
-    code, said = run("normaliser=letters-upper-1")
-    assert code == 0, said
+    code, output = run("normaliser=letters-upper-1")
+    assert code == 0, output
     units = load_units(tmp_path / "exp/units")
     assert set(units.symbols[1:-2]) == set("".join(GREEK).lower()) - set(" ,;!.ς")
     assert units.decode(units.encode("ΓΙΑΤΡΌΣ")) == "ΓΙΑΤΡΌΣ"
 
 
 @pytest.mark.parametrize("sentences", [("dr. saN 3", "san 97.4 / i.e.", "dr. Dr.", "f_g m\u00a0m")])
-def test_text_as_given(run, sentences, tmp_path):
-    """Words of transcripts, dictionary, n-grams and units are those that were written."""
+def test_the_as_given_normaliser_keeps_words_as_written(run, sentences, tmp_path):
+    """Words of transcripts, dictionary, n-grams and units stay as written."""
     words = {word for text in sentences for word in text.split(" ")}
     (tmp_path / "lm.txt").write_text("<s> dr. saN 97.4 </s>\nDr. 98 <unk>\n", encoding="utf-8")
-    code, said = run(
+    code, output = run(
         "normaliser=as-given", f"lm.text={tmp_path / 'lm.txt'}", "check.max_excluded=1"
     )
-    assert code == 0, said
+    assert code == 0, output
     assert "bad-characters" not in (tmp_path / "exp/check/report.txt").read_text(encoding="utf-8")
     manifest = iter_cuts(tmp_path / "exp/data/train.jsonl")
     assert {text_of(cut) for cut in manifest} == set(sentences)
@@ -78,21 +78,21 @@ def test_text_as_given(run, sentences, tmp_path):
     assert [units.decode(units.encode(text)) for text in sentences] == [*sentences]
 
 
-def test_without_the_rules_transcripts_stay_as_they_are(run, tmp_path):
-    code, said = run()
+def test_without_rules_transcripts_stay_unchanged(run, tmp_path):
+    code, output = run()
     assert code == 1
-    assert "would know no word of the training transcripts" in said
-    assert "set normaliser=letters-upper-1" in said
+    assert "would know no word of the training transcripts" in output
+    assert "set normaliser=letters-upper-1" in output
     assert "ΧΘΕΣ!" in (tmp_path / "exp/data/train.jsonl").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("sentences", [("grün ist gut", "grün, gut [lachen]", "gut", "ist gut")])
-def test_words_that_the_english_rules_change_are_told(run):
-    code, said = run()
-    assert code == 0, said
-    assert "does not know 2 of 4 words of the training transcripts" in said
-    assert "make GRUN of GRÜN" in said
-    assert "normaliser=letters-upper-1" in said
-    code, said = run("normaliser=letters-upper-1")
-    assert code == 0, said
-    assert "the training transcripts" not in said
+def test_words_that_the_english_rules_change_are_reported(run):
+    code, output = run()
+    assert code == 0, output
+    assert "does not know 2 of 4 words of the training transcripts" in output
+    assert "make GRUN of GRÜN" in output
+    assert "normaliser=letters-upper-1" in output
+    code, output = run("normaliser=letters-upper-1")
+    assert code == 0, output
+    assert "the training transcripts" not in output

@@ -23,7 +23,7 @@ def trainings(config):
 @pytest.mark.parametrize("profiles", [FARFIELD, HYBRID, CTC], ids=["farfield", "hybrid", "ctc"])
 def test_no_profile_pairs_gtc_with_adam(profiles):
     for name, profile in profiles.items():
-        found = list(trainings(profile()))
-        assert found, name
-        pairs = {(training.parallel.method, training.optimizer) for training in found}
+        configs = list(trainings(profile()))
+        assert configs, name
+        pairs = {(training.parallel.method, training.optimizer) for training in configs}
         assert ("gtc", "adam") not in pairs, name

@@ -14,7 +14,7 @@ from toolkit.align.store import (
     read_table,
     write_shard,
 )
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.config import LstmConfig
@@ -34,7 +34,7 @@ CONFIG = CrossEntropyConfig(
 
 
 class Step:
-    """A run of the stage, on drawn speech and its true alignments; with a folder for its output."""
+    """A run of the stage on drawn speech and its true alignments, with an output folder."""
 
     jobs, device, progress = 1, "cpu", None
 
@@ -54,7 +54,7 @@ class Step:
 
 @pytest.fixture(scope="module")
 def inputs(speech, tmp_path_factory):
-    """What stages before have left: features, alignments, senones, topology, lexicon."""
+    """Outputs of earlier stages: features, alignments, senones, topology, lexicon."""
     folder = tmp_path_factory.mktemp("inputs")
     for name in ("ali", "sat", "senones", "fbank"):
         (folder / name).mkdir()
@@ -88,7 +88,7 @@ def trained(train, tmp_path_factory):
     return out, headline, len(reports)
 
 
-def test_a_round_trains_on_what_the_network_aligned(inputs, trained, speech, tmp_path):
+def test_a_round_trains_on_the_networks_alignment(inputs, trained, speech, tmp_path):
     out, headline, _ = trained
     assert headline["frame_accuracy"] > 0.8
     folders = [out / "rounds/0" / f"ali.{offset}" for offset in range(3)]
@@ -98,22 +98,22 @@ def test_a_round_trains_on_what_the_network_aligned(inputs, trained, speech, tmp
         assert all(o.status == "ok" for o in outcomes)
     senones = Senones.load(inputs / "senones")
     first = LowRateAlignments(AlignmentStore(inputs / "ali"), speech.topology, senones)
-    own = OffsetAlignments.open(out / "rounds/0", senones)
+    realigned = OffsetAlignments.open(out / "rounds/0", senones)
     agreed = total = 0
-    for utterance in own.ids:
-        truth, found = first.load(utterance), own.load(utterance)
-        agreed, total = agreed + int((truth == found).sum()), total + len(truth)
+    for utterance in realigned.ids:
+        truth, predicted = first.load(utterance), realigned.load(utterance)
+        agreed, total = agreed + int((truth == predicted).sum()), total + len(truth)
     assert 0.7 < agreed / total < 1  # the network's own opinion, and a sound one
     # The last model is the one that these targets alone lead to.
-    normaliser = Normaliser.load(inputs / "fbank/normaliser.json")
+    normaliser = Cmvn.load(inputs / "fbank/normaliser.json")
     store = FeatureStore(inputs / "fbank/train")
-    train_cross_entropy(store, own, normaliser, CONFIG, senones.num_pdfs, tmp_path)
+    train_cross_entropy(store, realigned, normaliser, CONFIG, senones.num_pdfs, tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("share", [0.3, 0.7])
-def test_a_killed_round_continues_to_the_same_bits(train, trained, tmp_path, monkeypatch, share):
+def test_a_killed_round_ends_with_the_same_bits(train, trained, tmp_path, monkeypatch, share):
     out, headline, num_reports = trained
     reports = iter(range(round(share * num_reports)))  # the second half are the round's
 

@@ -1,4 +1,4 @@
-"""The page that a recipe writes where it ends."""
+"""The page that a recipe writes at its end."""
 
 import os
 
@@ -30,7 +30,7 @@ def test_the_page_is_written_and_its_address_printed(run, capsys):
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_the_page_is_drawn_again_when_a_stage_or_the_results_are_newer(run, capsys):
+def test_the_page_is_redrawn_when_a_stage_or_the_results_are_newer(run, capsys):
     page = run / "report.html"
     page.write_text("old")
     age(run / "stages" / "01.json", 10)
@@ -48,13 +48,13 @@ def test_the_page_is_drawn_again_when_a_stage_or_the_results_are_newer(run, caps
 
 
 @pytest.mark.parametrize("error", [RuntimeError("bad\nluck"), MemoryError(), OSError(28, "full")])
-def test_a_page_that_cannot_be_drawn_is_said_and_nothing_more(run, capsys, monkeypatch, error):
+def test_a_page_that_cannot_be_drawn_only_prints_a_note(run, capsys, monkeypatch, error):
     def fail(*_):
         raise error
 
     monkeypatch.setattr(drawing, "write_report", fail)
     show_page(run)
-    said = capsys.readouterr().out
-    assert "No report" in said
-    assert type(error).__name__ in said
+    output = capsys.readouterr().out
+    assert "No report" in output
+    assert type(error).__name__ in output
     assert not (run / data.RUN_PAGE).exists()

@@ -10,15 +10,15 @@ from toolkit.corpus.config import CorpusConfig
 
 
 @pytest.mark.parametrize("row", TABLE)
-def test_rows_of_the_table_are_met(row):
+def test_sizes_match_the_rows_of_the_table(row):
     assert dataclasses.astuple(sizes(row.hours)) == pytest.approx(dataclasses.astuple(row))
 
 
 def test_sizes_grow_with_the_hours_and_stop_at_the_ends():
     hours = [0.001, 0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 2, 7, 30, 300, 1000, 20_000]
     for name in ("leaves", "gaussians", "senones", "biphones", "hidden"):
-        found = [getattr(sizes(h), name) for h in hours]
-        assert found == sorted(found)
+        values = [getattr(sizes(h), name) for h in hours]
+        assert values == sorted(values)
     assert sizes(0.001) == TABLE[0]
     assert sizes(20_000) == TABLE[-1]
     with pytest.raises(ValueError, match="hours is 0"):
@@ -55,7 +55,7 @@ def test_halfway_is_the_geometric_mean():
     assert sizes((0.5 * 1.5) ** 0.5).leaves == pytest.approx((250 * 500) ** 0.5)
 
 
-def test_a_configuration_of_half_an_hour():
+def test_half_an_hour_gives_a_small_configuration():
     corpus = CorpusConfig("table", dev_speakers=1)
     config = config_for_hours(0.5, corpus=corpus)
     assert config.corpus == corpus
@@ -76,6 +76,6 @@ def test_the_same_hours_give_the_same_settings(hours):
     assert to_plain(config_for_hours(hours)) == to_plain(config_for_hours(hours))
 
 
-def test_sections_that_are_given_win():
-    own = config_for_hours(5.0).ce
-    assert config_for_hours(0.5, ce=own).ce == own
+def test_explicit_sections_override_the_sizes():
+    settings = config_for_hours(5.0).ce
+    assert config_for_hours(0.5, ce=settings).ce == settings

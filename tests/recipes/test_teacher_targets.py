@@ -1,4 +1,4 @@
-"""The targets that the far field's teacher is trained on, with rounds of realignment (C9)."""
+"""Training targets of the far-field teacher, with rounds of realignment (C9)."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from tests.dummies import setting_of
 from toolkit.align.config import CorpusAlignConfig
 from toolkit.align.store import AlignmentStore, OffsetAlignments, write_shard
 from toolkit.features.config import AugmentConfig
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.config import BlstmConfig, LstmConfig
@@ -66,7 +66,7 @@ class DrawnRun:
         pass
 
 
-def test_the_teacher_is_trained_on_what_the_baseline_has_realigned(speech, tmp_path):
+def test_the_teacher_is_trained_on_the_baselines_realignment(speech, tmp_path):
     run = DrawnRun(speech, tmp_path, rounds=1)
     baseline_ce(run)
     teacher_ce(run)
@@ -76,7 +76,7 @@ def test_the_teacher_is_trained_on_what_the_baseline_has_realigned(speech, tmp_p
     realigned = OffsetAlignments(
         [AlignmentStore(last / f"ali.{offset}") for offset in range(3)], senones
     )
-    out, normaliser = tmp_path / "expected", Normaliser.load(tmp_path / "fbank/normaliser.json")
+    out, normaliser = tmp_path / "expected", Cmvn.load(tmp_path / "fbank/normaliser.json")
     features = FeatureStore(speech.cepstra)
     valid = features, realigned
     train_cross_entropy(

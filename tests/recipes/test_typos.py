@@ -1,4 +1,4 @@
-"""What the hybrid recipe says of a mistyped command."""
+"""Messages of the hybrid recipe for mistyped commands."""
 
 import pytest
 
@@ -16,7 +16,7 @@ pytest.importorskip("soundfile")
         (["--stage", "1o"], "--stage 1o: no such stage. Stages are numbered from 1 to 35"),
     ],
 )
-def test_a_typo_is_answered_with_what_was_meant(commands, tmp_path, arguments, message):
+def test_a_typo_gets_a_suggestion(commands, tmp_path, arguments, message):
     result = commands.run(*arguments, "--exp", "exp", cwd=tmp_path)
     assert result.status == 1
     assert message in result.errors

@@ -1,4 +1,4 @@
-"""What is asked of the lake of unlabelled speech."""
+"""Selection and labelling of unlabelled speech from the lake."""
 
 from dataclasses import replace
 
@@ -32,9 +32,9 @@ START = 1_770_000_000.0
 def cut(number, seconds, form="flac"):
     source = AudioSource(type="file", channels=[0], source=f"audio/{number}.{form}")
     recording = Recording(f"{number}", [source], 16000, int(16000 * seconds), seconds)
-    made = make_cut(f"u{number:03d}", recording, "", f"s{number % 3}")
-    made.custom = {"time": START + number}
-    return made
+    new_cut = make_cut(f"u{number:03d}", recording, "", f"s{number % 3}")
+    new_cut.custom = {"time": START + number}
+    return new_cut
 
 
 @pytest.fixture
@@ -45,36 +45,36 @@ def lake(tmp_path):
     return write_lake(cuts, ObjectStore(), str(tmp_path / "lake"))
 
 
-def test_all_is_taken_that_may_be_chosen(lake, tmp_path):
+def test_up_to_selects_every_eligible_utterance(lake, tmp_path):
     config = SelectConfig(hours_per_file=0.05)
     no_store = None  # this process reads no metadata
-    found = select_records(
+    files = select_records(
         lake, config, LocalExecutor(), no_store, str(tmp_path / "all"), up_to=True
     ).files
-    assert sum(ref.about["utterances"] for ref in found) == 100
-    some = replace(config, hours=0.1)
-    found = select_records(
-        lake, some, LocalExecutor(), no_store, str(tmp_path / "some"), up_to=True
+    assert sum(ref.about["utterances"] for ref in files) == 100
+    smaller = replace(config, hours=0.1)
+    files = select_records(
+        lake, smaller, LocalExecutor(), no_store, str(tmp_path / "some"), up_to=True
     ).files
-    assert sum(ref.about["hours"] for ref in found) == pytest.approx(0.1, abs=5 / 3600)
+    assert sum(ref.about["hours"] for ref in files) == pytest.approx(0.1, abs=5 / 3600)
 
 
-def test_nothing_to_choose_from_is_an_error(lake, tmp_path):
+def test_an_empty_selection_is_an_error(lake, tmp_path):
     config = SelectConfig(min_duration=400, max_duration=500)
     with pytest.raises(LakeError, match="no utterance lasts 400 to 500 s"):
         select_records(lake, config, LocalExecutor(), None, str(tmp_path / "out"), up_to=True)
 
 
-def test_hours_of_a_lake_that_are_none_are_estimated(lake, tmp_path):
+def test_missing_hours_of_a_lake_are_estimated(lake, tmp_path):
     objects = tuple(replace(ref, about={**ref.about, "hours": 0.0}) for ref in lake.objects)
     config = SelectConfig(hours_per_file=0.05)
-    how = (LocalExecutor(), ObjectStore(), str(tmp_path / "out"))
-    found = select_records(replace(lake, objects=objects), config, *how, up_to=True).files
-    assert sum(ref.about["utterances"] for ref in found) == 100
+    arguments = (LocalExecutor(), ObjectStore(), str(tmp_path / "out"))
+    files = select_records(replace(lake, objects=objects), config, *arguments, up_to=True).files
+    assert sum(ref.about["utterances"] for ref in files) == 100
 
 
 class StoredRun:
-    """A run whose steps write to a store, which outlives what a stage makes."""
+    """A run whose steps write to a store that outlives a stage's outputs."""
 
     jobs, device = 1, "cpu"
 
@@ -109,7 +109,7 @@ def write_noise(folder, attempt=0):
 
 
 @pytest.mark.long
-def test_other_audio_of_the_same_utterances_is_extracted_anew(tmp_path):
+def test_changed_audio_of_the_same_utterances_is_extracted_again(tmp_path):
     """The lake's metadata is the same to the byte, and so are the sizes of the audio."""
     folder, means = tmp_path / "rooms/lake", []
     for attempt in range(2):
@@ -135,8 +135,8 @@ def test_storage_can_be_another_disk(tmp_path, monkeypatch, storage):
     inputs = 3 * FeatureStore(run.need("unlabelled")).dimension
     torch.manual_seed(0)
     save_model(run.need("teacher"), LstmModel(LstmConfig(inputs, 7, hidden=8, layers=1)))
-    found = label_with_teacher(run, "teacher", run.need("unlabelled/normaliser.json"))
-    assert found["utterances"] == 3
+    label_counts = label_with_teacher(run, "teacher", run.need("unlabelled/normaliser.json"))
+    assert label_counts["utterances"] == 3
     (shards,) = training_shards(run)
     assert len(list(TeacherShards(shards).read(0))) == 3
     assert {path.name.split("-")[0] for path in (tmp_path / "disk").iterdir()} == {

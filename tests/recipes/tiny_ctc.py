@@ -10,7 +10,7 @@ from recipes.librispeech.ctc_config import demo
 from recipes.steps.ctc import train
 from toolkit.corpus.split import Splits
 from toolkit.decode.config import EvaluationConfig
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.lang.units import Characters
 from toolkit.models.config import CtcConfig
 from toolkit.stages.recipe import Recipe
@@ -35,14 +35,14 @@ def tiny_config(evaluator):
 
 
 def tiny_recipe(tmp_path, evaluator):
-    """The training stage alone, with what the stages before it make in `exp`."""
+    """The training stage alone; `exp` holds the outputs of earlier stages."""
     exp, units = tmp_path / "exp", Characters()
     Splits("train", ("dev",), ()).save(exp / "data" / "splits.json")
     units.save(exp / "units")
     chance = np.random.default_rng(0)
     frames = chance.standard_normal((8, 40, 3)).astype(np.float16)
     stats = GlobalStats.of(torch.from_numpy(frames).double().reshape(-1, 3))
-    Normaliser(stats.mean, stats).save(exp / "features" / "normaliser.json")
+    Cmvn(stats.mean, stats).save(exp / "features" / "normaliser.json")
     for split in ("train", "dev"):
         labels = np.array(units.encode("ab"), dtype=np.int32)
         records = [(f"u{i}", Record(x, labels, 0, np.zeros(3))) for i, x in enumerate(frames)]

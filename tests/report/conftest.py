@@ -7,7 +7,7 @@ import pytest
 import soundfile
 
 from tests.markers import make_marker
-from toolkit.corpus.manifest import make_cut, recording_or_fault, write_cuts
+from toolkit.corpus.manifest import make_cut, probe_recording, write_cuts
 from toolkit.score.results import record_results, score_split
 from toolkit.stages.marker import CodeVersion
 from toolkit.storage.digests import Content
@@ -44,7 +44,7 @@ class MadeUpRun:
         (root / "stages").mkdir(parents=True)
 
     def data(self, splits=("train", "dev", "test")):
-        """Manifests with audio."""
+        """Write manifests with audio."""
         rng = np.random.default_rng(0)
         names = {"train": splits[0], "tune": [splits[1]], "test": list(splits[2:])}
         for split in splits:
@@ -55,16 +55,16 @@ class MadeUpRun:
                 samples = rng.standard_normal(16000 * (n + 1) // 4) * 0.1
                 soundfile.write(path, samples, 16000)
                 name = f"{split}-{n}"
-                recording, _ = recording_or_fault(path, name)
+                recording, _ = probe_recording(path, name)
                 cuts.append(make_cut(name, recording, text, f"speaker-{n % 2}"))
             (self.root / "data").mkdir(exist_ok=True)
             write_cuts(cuts, self.root / f"data/{split}.jsonl")
         self.write("data/splits.json", json.dumps(names))
 
     def check(self):
-        """A report with a finding, and its exclusion."""
+        """Write a data report with one finding, and its exclusion."""
         kind = {"severity": "error", "title": "no words", "fix": "write some"}
-        found = [
+        findings = [
             {
                 "kind": "empty-transcript",
                 "split": "train",
@@ -74,19 +74,19 @@ class MadeUpRun:
             }
         ]
         splits = [{"split": "dev", "tokens": 10, "oov_tokens": 1}]
-        plain = {"splits": splits, "kinds": {"empty-transcript": kind}, "findings": found}
-        self.write("check/report.json", json.dumps(plain))
+        report = {"splits": splits, "kinds": {"empty-transcript": kind}, "findings": findings}
+        self.write("check/report.json", json.dumps(report))
         head = "split\tutterance\tcopy\treason\n"
         self.write("check/excluded.tsv", f"{head}train\ttrain-0\t1\tempty-transcript\n")
 
     def decode(self, system="mono", splits=("dev", "test"), lm="3gram"):
-        """Hypotheses with a substitution, a deletion, an insertion; rows, grid, tuned weights."""
+        """Write hypotheses with one error of each kind, result rows, grid and tuned weights."""
         wrong = ("the hat sat", "the mat", f"see {HOSTILE} now", "one two three four five")
         rows = []
         for split in splits:
             names = [f"{split}-{n}" for n in range(len(self.texts))]
             texts = (texts[: len(names)] for texts in (self.texts, wrong))
-            refs, hyps = (dict(zip(names, own, strict=True)) for own in texts)
+            refs, hyps = (dict(zip(names, split_texts, strict=True)) for split_texts in texts)
             speakers = {name: f"speaker-{n % 2}" for n, name in enumerate(names)}
             out = self.root / f"decode/{system}/{split}"
             options = {"system": system, "split": split, "lm": lm, "rtf": 0.01, "command": "run.py"}
@@ -99,13 +99,13 @@ class MadeUpRun:
         return rows
 
     def gains(self):
-        """Of one system on another, on a split and on one where the baseline makes no error."""
+        """Write relative gains on two splits; on the second the baseline makes no error."""
         gain = {"split": "dev", "werr": 12.34, "low": -1.0, "high": 20.5}
         nothing = {"split": "test", "werr": None, "low": None, "high": None}
         self.write("werr.json", json.dumps({"lstm": [gain, nothing]}))
 
     def histories(self):
-        """One of GMMs, one of a network, one with a run log."""
+        """Write histories of GMMs and of a network, and a run log."""
         gmm = [
             {"iteration": n, "log_likelihood_per_frame": -50.0 + n, "gaussians": 10 * n}
             for n in (1, 2, 3)
@@ -128,16 +128,16 @@ class MadeUpRun:
         for epoch in (1, 2, 3):
             now[0] += 30
             log.write(Step(step=epoch, epoch=epoch, loss=10.0 / epoch, examples=4))
-            told = {"references": (HOSTILE,), "hypotheses": ("a b",)}
-            log.write(Sentences(step=epoch, epoch=epoch, **told))
+            sentences = {"references": (HOSTILE,), "hypotheses": ("a b",)}
+            log.write(Sentences(step=epoch, epoch=epoch, **sentences))
             log.write(
                 Evaluated(step=epoch, epoch=epoch, wer=90.0 / epoch, cer=40.0 / epoch, loss=9)
             )
 
     def stages(self):
-        """Done, stale, failed, partial."""
-        made = Content(1, "aa", files={"dev.jsonl": "11"})
-        marker(2, "Write the manifests", {"data": made}).write(self.root / "stages/02.json")
+        """Write markers of stages that are done, stale, failed and partial."""
+        content = Content(1, "aa", files={"dev.jsonl": "11"})
+        marker(2, "Write the manifests", {"data": content}).write(self.root / "stages/02.json")
         read = {"data/dev.jsonl": Content(1, "22")}
         stale = marker(3, f"Check {HOSTILE}", inputs=read, headline={"faults": HOSTILE})
         stale.write(self.root / "stages/03.json")
@@ -167,7 +167,7 @@ def made_up(tmp_path):
 
 @pytest.fixture
 def finished(made_up):
-    """One with all there is."""
+    """A run with every part."""
     made_up.data()
     made_up.check()
     made_up.histories()

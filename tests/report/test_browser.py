@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.browser import needs_browser, shown
+from tests.browser import needs_browser, rendered_html
 from tests.report.conftest import HOSTILE
 from toolkit.report.error_analysis import SplitErrors
 from toolkit.report.pages import Budget, Page, Section
@@ -26,7 +26,7 @@ def split_errors(texts, hypotheses, name="dev", snr=None):
         id: Utterance(1.0 + n / 8, f"speaker-{n % 2}", text, 0, snr and snr[n])
         for n, (id, text) in enumerate(texts.items())
     }
-    speakers = {id: own.speaker for id, own in utterances.items()}
+    speakers = {id: utterance.speaker for id, utterance in utterances.items()}
     decode = Decode("lstm", name, score(texts, hypotheses, speakers=speakers), Path())
     return SplitErrors(Split(name, Path(), utterances, 0), [decode])
 
@@ -36,7 +36,7 @@ class Rows(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.found, self.left_out, self.tags, self._title = {}, {}, [], None
+        self.rows, self.left_out, self.tags, self._title = {}, {}, [], None
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -48,34 +48,34 @@ class Rows(HTMLParser):
 
     def handle_data(self, data):
         if self._title:
-            self.found[self._title] = json.loads(data)
+            self.rows[self._title] = json.loads(data)
 
     def handle_endtag(self, tag):
         self._title = None
 
 
 @given(st.lists(st.tuples(WORDS, WORDS).filter(any), max_size=30))
-def test_pieces_are_the_alignment(pairs):
-    found = []
+def test_compact_pieces_restore_the_alignment(pairs):
+    restored = []
     for piece in compact_alignment(pairs):
-        found += [(w, w) for w in piece.split(" ")] if isinstance(piece, str) else [tuple(piece)]
-    assert found == pairs
+        restored += [(w, w) for w in piece.split(" ")] if isinstance(piece, str) else [tuple(piece)]
+    assert restored == pairs
 
 
 def test_every_utterance_has_a_row_as_plain_text():
     texts = {"u1": "a b", "u2": f"{HOSTILE} c", HOSTILE: "d"}
     errors = split_errors(texts, {"u1": "a b", "u2": "c", HOSTILE: "d e"}, snr=[3.5, None, -2.0])
-    found = Rows(utterance_browser([errors], Budget(100_000)))
-    assert "script" not in found.tags
-    assert found.left_out == {"dev, lstm": 0}
-    assert found.found["dev, lstm"] == [
+    parsed = Rows(utterance_browser([errors], Budget(100_000)))
+    assert "script" not in parsed.tags
+    assert parsed.left_out == {"dev, lstm": 0}
+    assert parsed.rows["dev, lstm"] == [
         ["u1", "speaker-0", 1.0, 3.5, 0, 2, ["a b"]],
         ["u2", "speaker-1", 1.12, None, 1, 2, [[HOSTILE, None], "c"]],
         [HOSTILE, "speaker-0", 1.25, -2.0, 1, 1, ["d", [None, "e"]]],
     ]
 
 
-def test_the_utterances_with_most_errors_are_kept_where_not_all_fit():
+def test_utterances_with_most_errors_stay_when_not_all_fit():
     texts = {f"u{n:03d}": "a b c" for n in range(200)}
     wrong = {id: " ".join("abc"[: n % 4]) for n, id in enumerate(texts)}
     splits = [split_errors(texts, wrong, name) for name in ("dev", "test")]
@@ -85,13 +85,13 @@ def test_the_utterances_with_most_errors_are_kept_where_not_all_fit():
         # Form and table are not counted; the rows take half of the page at most.
         rows = "".join(re.findall(r'<div class="rows".*?</div>', html, re.DOTALL))
         assert len(rows.encode()) <= room / 2
-        found = Rows(html)
-        assert list(found.found) == ["dev, lstm", "test, lstm"]
-        for title, kept in found.found.items():
-            assert len(kept) + found.left_out[title] == 200
-            fewest = min(row[4] for row in kept)
+        parsed = Rows(html)
+        assert list(parsed.rows) == ["dev, lstm", "test, lstm"]
+        for title, rows_shown in parsed.rows.items():
+            assert len(rows_shown) + parsed.left_out[title] == 200
+            fewest = min(row[4] for row in rows_shown)
             more = [n for n in range(200) if 3 - n % 4 > fewest]
-            assert {f"u{n:03d}" for n in more} <= {row[0] for row in kept}
+            assert {f"u{n:03d}" for n in more} <= {row[0] for row in rows_shown}
 
 
 def test_nothing_to_browse_makes_no_browser():
@@ -155,11 +155,11 @@ def test_ten_thousand_utterances_are_browsed_from_a_file(tmp_path):
     page.add(Section("browse", "All", parts=[html]))
     path = tmp_path / "page.html"
     path.write_text(page.html().replace("</body>", f"{LOOK}</body>"), encoding="utf-8")
-    marked = re.search(r'<html[^>]* data-outcome="([^"]*)"', shown(path))[1]
+    marked = re.search(r'<html[^>]* data-outcome="([^"]*)"', rendered_html(path))[1]
     outcome = json.loads(marked.replace("&quot;", '"').replace("&amp;", "&"))
-    steps = {what: (told, ids) for what, told, ids in outcome["steps"]}
+    steps = {step: (status, ids) for step, status, ids in outcome["steps"]}
 
-    rows = Rows(html).found["dev, lstm"]
+    rows = Rows(html).rows["dev, lstm"]
     by_errors = sorted(rows, key=lambda row: (-row[4], row[0]))
     assert steps["begin"] == ("1 to 25 of 10,000", [row[0] for row in by_errors[:25]])
     assert steps["sorted"][1] == list(texts)[:25]
@@ -169,9 +169,9 @@ def test_ten_thousand_utterances_are_browsed_from_a_file(tmp_path):
     assert steps["down"][1] == list(texts)[:-26:-1]
 
     def check(step, fits):
-        kept = [row for row in reversed(rows) if fits(row)]
-        assert steps[step][0].endswith(f" of {len(kept):,}")
-        assert steps[step][1] == [row[0] for row in kept[:25]]
+        matching = [row for row in reversed(rows) if fits(row)]
+        assert steps[step][0].endswith(f" of {len(matching):,}")
+        assert steps[step][1] == [row[0] for row in matching[:25]]
 
     tests = [
         ("speaker", lambda row: row[1] == "speaker-1"),

@@ -57,7 +57,7 @@ def test_everything_lies_inside_the_drawing_and_text_is_escaped():
     assert float(band.get("x")) >= 40  # clipped at the axis
 
 
-def test_markers_tell_their_point():
+def test_markers_have_the_values_of_their_point():
     titles = ["first", "second", "third"]
     series = [Series("a", [0, 1, 2], [1, 2, 3], colour=1, markers=True, titles=titles)]
     root = ElementTree.fromstring(chart(series=series).svg(400, 300))
@@ -105,6 +105,6 @@ def test_thinning_keeps_every_stretchs_extremes(values, columns):
 
 
 def test_axis_labels_do_not_run_into_one_another():
-    shown = texts(chart(log_y=True, series=[Series("a", [0, 1], [5, 150])]).svg(400, 300), "tick")
-    assert "100" in shown
-    assert "90" not in shown
+    labels = texts(chart(log_y=True, series=[Series("a", [0, 1], [5, 150])]).svg(400, 300), "tick")
+    assert "100" in labels
+    assert "90" not in labels

@@ -49,20 +49,23 @@ ROWS = st.lists(
 @given(ROWS)
 def test_bins_divide_the_utterances_by_value(rows):
     values, errors, words = zip(*rows, strict=True) if rows else ((), (), ())
-    found = quantile_bins(values, errors, words)
-    assert len(found) <= MAX_BINS
-    assert bool(found) or len(rows) < 2 * MIN_BIN_UTTERANCES or not sum(words)
-    for one, following in pairwise(found):
-        assert one.high < following.low  # equal values are in the same bin
-    for one in found:
-        inside = [row for row in rows if one.low <= row[0] <= one.high]
-        assert one.utterances == len(inside)
-        assert (one.errors, one.words) == (sum(r[1] for r in inside), sum(r[2] for r in inside))
-        assert one.low <= one.middle <= one.high
-        assert one.wer == pytest.approx(100 * one.errors / one.words)
+    bins = quantile_bins(values, errors, words)
+    assert len(bins) <= MAX_BINS
+    assert bool(bins) or len(rows) < 2 * MIN_BIN_UTTERANCES or not sum(words)
+    for error_bin, higher in pairwise(bins):
+        assert error_bin.high < higher.low  # equal values are in the same bin
+    for error_bin in bins:
+        inside = [row for row in rows if error_bin.low <= row[0] <= error_bin.high]
+        assert error_bin.utterances == len(inside)
+        assert (error_bin.errors, error_bin.words) == (
+            sum(r[1] for r in inside),
+            sum(r[2] for r in inside),
+        )
+        assert error_bin.low <= error_bin.middle <= error_bin.high
+        assert error_bin.wer == pytest.approx(100 * error_bin.errors / error_bin.words)
 
 
-def test_figures_show_what_is_known():
+def test_figures_show_the_available_columns():
     texts = {f"u{n:03d}": "a b c d"[: 1 + 2 * (n % 4)] for n in range(80)}
     hypotheses = {id: "a" for id in texts}
     quiet = factor_figures(split_errors(texts, hypotheses))
@@ -87,13 +90,13 @@ REFERENCES = {"u1": "A CAT SAT", "u2": "CAT ZEBRA", "u3": "SAT"}
 HYPOTHESES = {"u1": "A HAT SAT A", "u2": "CAT", "u3": "SAT"}
 
 
-def decoded(name):
+def make_decode(name):
     return Decode(name, "dev", score(REFERENCES, HYPOTHESES), Path())
 
 
 def test_words_are_compared_by_their_first_pronunciations(tmp_path):
     (tmp_path / "lexicon.txt").write_text(LEXICON)
-    pairs = phone_pairs(decoded("mono"), read_dictionary(tmp_path / "lexicon.txt").lexicon)
+    pairs = phone_pairs(make_decode("mono"), read_dictionary(tmp_path / "lexicon.txt").lexicon)
     assert pairs[0] == [
         *[("AH", "AH"), ("K", "HH"), ("AE", "AE"), ("T", "T")],
         *[("S", "S"), ("AE", "AE"), ("T", "T"), (None, "AH")],
@@ -107,7 +110,7 @@ def test_only_gmms_with_a_lexicon_have_phones(tmp_path):
     run = RunFolder.open(tmp_path)
     utterances = {id: Utterance(1.0, "s", text, 0) for id, text in REFERENCES.items()}
     split = Split("dev", Path(), utterances, 0)
-    errors = SplitErrors(split, [decoded("lstm"), decoded("sat/first_pass")])
+    errors = SplitErrors(split, [make_decode("lstm"), make_decode("sat/first_pass")])
     assert phone_overview(run, errors) == ""
     (tmp_path / "sat").mkdir()
     (tmp_path / "sat/gmm.safetensors").touch()
@@ -122,7 +125,7 @@ def test_only_gmms_with_a_lexicon_have_phones(tmp_path):
 
 
 def decode(name, rate, seed):
-    """A system that has words wrong at this rate."""
+    """Return the decode of a system with this word error rate."""
     chance = random.Random(seed)
     texts = {f"u{n:03d}": "a b c d e f g h" for n in range(60)}
     wrong = {
@@ -145,24 +148,27 @@ def systems():
 def test_differences_are_those_of_the_scoring_tool(systems):
     for first in systems:
         for second in systems:
-            found, expected = compare_decodes(first, second), compare(first.score, second.score)
-            assert found.points == pytest.approx(expected.difference)
-            assert found.test == expected.matched_pairs
-            assert found.significant == (expected.matched_pairs.p_value < 0.05)
-            assert found.exact == expected.p_value
+            comparison, expected = (
+                compare_decodes(first, second),
+                compare(first.score, second.score),
+            )
+            assert comparison.points == pytest.approx(expected.difference)
+            assert comparison.test == expected.matched_pairs
+            assert comparison.significant == (expected.matched_pairs.p_value < 0.05)
+            assert comparison.exact == expected.p_value
 
 
-def test_of_few_segments_the_exact_test_decides():
-    """Three utterances that are all worse by two errors: infinitely significant to the other."""
+def test_the_exact_test_decides_with_few_segments():
+    """Three utterances are all worse by two errors; matched pairs give an infinite statistic."""
     texts = {f"u{n}": "a b c d e f g h" for n in range(10)}
     worse = texts | {f"u{n}": "x x c d e f g h" for n in range(3)}
     systems = [
         Decode(name, "dev", score(texts, hyp), Path())
         for name, hyp in (("right", texts), ("worse", worse))
     ]
-    found = compare_decodes(*systems)
-    assert found.test.p_value == 0
-    assert (found.p_value, found.significant) == (0.25, False)
+    comparison = compare_decodes(*systems)
+    assert comparison.test.p_value == 0
+    assert (comparison.p_value, comparison.significant) == (0.25, False)
     html = pairwise_tests_table(split_of(systems))
     assert "p 0.250" in html
     assert "fewer than 50 segments have errors" in html
@@ -173,11 +179,13 @@ def test_the_table_has_each_pair_once_the_best_first(systems):
     html = pairwise_tests_table(split_of(systems))
     assert "<lstm>" not in html
     rows = [unescape(re.sub(r"<[^>]+>", " ", row)).split() for row in html.split("<tr>")[2:]]
-    order = sorted(systems, key=lambda one: one.score.errors)
-    assert [row[:2] for row in rows] == [[f"{n}.", one.name] for n, one in enumerate(order, 1)]
+    order = sorted(systems, key=lambda system: system.score.errors)
+    assert [row[:2] for row in rows] == [
+        [f"{n}.", system.name] for n, system in enumerate(order, 1)
+    ]
     expected = compare_decodes(order[0], order[1])
-    shown = f"{expected.points:+.2f} {format_p_value(expected.test.p_value)}"
-    assert " ".join(rows[1]).startswith(f"2. {order[1].name} {shown}")
+    difference_text = f"{expected.points:+.2f} {format_p_value(expected.test.p_value)}"
+    assert " ".join(rows[1]).startswith(f"2. {order[1].name} {difference_text}")
     assert html.count("p &lt; 0.001") + html.count("p 0.") == 3
     assert html.count('class="best"') == 2  # the two of about 30 % do not differ much
 
@@ -187,7 +195,7 @@ def test_one_system_makes_no_table_and_many_make_one_of_the_best(systems):
     many = [decode(f"s{n}", n / 40, n) for n in range(MAX_SYSTEMS + 2)]
     html = pairwise_tests_table(split_of(many))
     assert f"The best {MAX_SYSTEMS} of {MAX_SYSTEMS + 2} systems" in html
-    order = [one.name for one in sorted(many, key=lambda one: one.score.errors)]
+    order = [system.name for system in sorted(many, key=lambda system: system.score.errors)]
     rows = re.findall(r'<th scope="row">\d+\. (\w+)</th>', html)
     assert rows == order[:MAX_SYSTEMS]
 
@@ -201,15 +209,15 @@ def topology():
     return Topology(PHONES)
 
 
-def spoken(*phones):
+def phone_times(*phones):
     """Phones of 0.1 s each."""
     return [TimedToken(phone, n / 10, n / 10 + 0.1) for n, phone in enumerate(phones)]
 
 
 def test_phones_are_joined_to_words_across_no_pause(topology):
-    phones = spoken("SIL", "AH_S", "K_B", "AE_I", "T_E", "SIL", "SPN", "SIL")
-    found = word_times_from_phones(phones, ["A", "CAT", "XYZ"], topology)
-    times = [(e.token, round(e.start_s, 3), round(e.end_s, 3)) for e in found]
+    phones = phone_times("SIL", "AH_S", "K_B", "AE_I", "T_E", "SIL", "SPN", "SIL")
+    entries = word_times_from_phones(phones, ["A", "CAT", "XYZ"], topology)
+    times = [(e.token, round(e.start_s, 3), round(e.end_s, 3)) for e in entries]
     assert times == [("A", 0.1, 0.2), ("CAT", 0.2, 0.5), ("XYZ", 0.6, 0.7)]
     assert word_times_from_phones(phones, ["A", "CAT"], topology) == []
 
@@ -240,21 +248,21 @@ def test_the_least_likely_utterances_are_shown_with_words_and_phones(made_up, to
     assert re.findall(r"<code>([\w-]+)</code>", html) == ["train-1", "train-2"]
     assert "3 utterances; 1 failed" in html
     tiers = re.findall(r'<div class="times".*?</div>', html)
-    shown = [re.findall(r">([^<>]+)</span>", tier) for tier in tiers]
-    assert shown[0] == ["on", "the", "mat"]
-    assert shown[1] == ["K", "AE", "T", "AH", "SPN"]
+    tier_labels = [re.findall(r">([^<>]+)</span>", tier) for tier in tiers]
+    assert tier_labels[0] == ["on", "the", "mat"]
+    assert tier_labels[1] == ["K", "AE", "T", "AH", "SPN"]
     assert HOSTILE not in html
     assert worst_alignments(run, splits, 2, Budget(10), lambda split, id: CLIP) == ""
     shared = replace(splits[1], utterances=dict(splits[0].utterances))
-    heard = []
+    splits_read = []
     worst_alignments(
-        run, [splits[0], shared], 2, Budget(10**6), lambda split, id: heard.append(split.name)
+        run, [splits[0], shared], 2, Budget(10**6), lambda split, id: splits_read.append(split.name)
     )
-    assert set(heard) == {"train"}
+    assert set(splits_read) == {"train"}
 
 
-def test_no_more_recordings_are_read_than_could_be_shown(made_up, topology):
-    """Where the audio is gone, or the page full, the others would be tried in vain."""
+def test_only_recordings_that_fit_on_the_page_are_read(made_up, topology):
+    """If the audio is missing or the page is full, no more are tried."""
     made_up.data()
     (made_up.root / "sat").mkdir()
     topology.save(made_up.root / "sat/topology.json")

@@ -1,4 +1,4 @@
-"""Where things stand on the page, on a wide screen and on a phone."""
+"""Layout of the page on a wide screen and on a phone."""
 
 import json
 import re
@@ -6,13 +6,12 @@ from html import unescape
 
 import pytest
 
-from tests.browser import needs_browser, shown
+from tests.browser import needs_browser, rendered_html
 from tests.report.conftest import marker
 from toolkit.align.times import TimedToken
-from toolkit.report.config import ReportConfig
 from toolkit.report.media import Clip, aligned_player
 from toolkit.report.pages import Page
-from toolkit.report.run_page import STYLES, write_report
+from toolkit.report.run_page import STYLES, ReportConfig, write_report
 
 CLIP = Clip(2.0, "data:audio/flac;base64,", "data:image/png;base64,")
 PHONE = """
@@ -43,8 +42,8 @@ const told = [...document.querySelectorAll(".khz b, .khz span")].map((one) => {
 """
 
 
-def seen(page, width, script):
-    """What a script finds, as `told`, in a page of this width."""
+def positions(page, width, script):
+    """Return the value of `told` after a script has run in a page of this width."""
     inside = page.with_name("inside.html")
     tell = f"<script>{script}parent.postMessage(JSON.stringify(told), '*');</script>"
     html = page.read_text(encoding="utf-8").replace("</body>", f"{tell}</body>")
@@ -56,14 +55,14 @@ def seen(page, width, script):
         "document.documentElement.setAttribute('data-told', event.data)</script>"
         f'<iframe src="{inside.as_uri()}" style="width:{width}px;height:3000px;border:0"></iframe>'
     )
-    html = shown(outside, "--virtual-time-budget=6000")
+    html = rendered_html(outside, "--virtual-time-budget=6000")
     return json.loads(unescape(re.search(r'data-told="([^"]*)"', html)[1]))
 
 
 @needs_browser
 def test_error_rates_are_seen_without_scrolling_on_a_phone(finished, tmp_path):
     write_report(finished.root, tmp_path / "page.html")
-    outcome = seen(tmp_path / "page.html", 400, PHONE)
+    outcome = positions(tmp_path / "page.html", 400, PHONE)
     assert outcome["width"] == 400
     assert outcome["overflow"] == 0, outcome["wide"]
     assert len(outcome["edges"]) == 2  # mono and lstm
@@ -80,16 +79,16 @@ def test_nothing_of_a_stage_is_printed_over_something_else(made_up, tmp_path, wi
         done = marker(number, "Get the audio", headline=headline, peak_bytes=memory)
         done.write(made_up.root / f"stages/0{number}.json")
     write_report(made_up.root, tmp_path / "page.html", ReportConfig(utterances=0))
-    rows = seen(tmp_path / "page.html", width, STAGES)
+    rows = positions(tmp_path / "page.html", width, STAGES)
     assert [row[4][0] for row in rows] == ["", "2.2 GiB"]
     for row in rows:
         cells = [(text, box) for text, box in row if text]
         assert any("train_hours" in text for text, _ in cells)
-        for n, (one, a) in enumerate(cells):
-            for other, b in cells[:n]:
+        for n, (text, a) in enumerate(cells):
+            for text_before, b in cells[:n]:
                 beside = a["right"] <= b["left"] + 0.5 or b["right"] <= a["left"] + 0.5
                 below = a["bottom"] <= b["top"] + 0.5 or b["bottom"] <= a["top"] + 0.5
-                assert beside or below, (one, other)
+                assert beside or below, (text, text_before)
 
 
 @needs_browser
@@ -100,7 +99,7 @@ def test_the_axis_of_an_alignment_is_not_cut_off(tmp_path, width):
     page = Page("One", "", styles=STYLES)
     html = page.html().replace("<main>", f"<main>{card}")
     (tmp_path / "page.html").write_text(html, encoding="utf-8")
-    labels = seen(tmp_path / "page.html", width, AXIS)
+    labels = positions(tmp_path / "page.html", width, AXIS)
     assert [text for text, _, _ in labels] == ["kHz", "0", "2", "4", "6", "8"]
     assert min(left for _, left, _ in labels) >= 0
     assert min(top for _, _, top in labels) >= 0

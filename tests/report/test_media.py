@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from tests.browser import needs_browser, shown
+from tests.browser import needs_browser, rendered_html
 from tests.report.conftest import HOSTILE
 from toolkit.align.times import TimedToken, write_ctm
 from toolkit.report.error_analysis import marked_alignment
@@ -35,21 +35,21 @@ def test_spectrogram_shows_a_tone_where_it_is():
 CLIP = Clip(2.0, "data:audio/flac;base64,", "data:image/png;base64,")
 
 
-def scored(said, recognised):
-    return score({"u": said}, {"u": recognised}).utterances[0]
+def score_utterance(reference, recognised):
+    return score({"u": reference}, {"u": recognised}).utterances[0]
 
 
 def entries(*words):
     return [TimedToken(*word) for word in words]
 
 
-def test_words_stand_at_their_times_with_boundaries_and_axes():
-    utterance = scored("the cat sat", f"the {HOSTILE} sat down")
+def test_words_are_drawn_at_their_times_with_boundaries_and_axes():
+    utterance = score_utterance("the cat sat", f"the {HOSTILE} sat down")
     times = entries(("the", 0.1, 0.4), (HOSTILE, 0.4, 1.0), ("sat", 1.0, 1.5), ("down", 1.6, 2.0))
     html = player(CLIP, times, utterance)
     assert HOSTILE not in html
-    found = re.findall(r'<span class="(\w+)" style="left:([\d.]+)%;width:([\d.]+)%', html)
-    assert found == [
+    spans = re.findall(r'<span class="(\w+)" style="left:([\d.]+)%;width:([\d.]+)%', html)
+    assert spans == [
         ("right", "5.00", "15.00"),
         ("sub", "20.00", "30.00"),
         ("right", "50.00", "25.00"),
@@ -71,22 +71,22 @@ def test_words_stand_at_their_times_with_boundaries_and_axes():
 
 @pytest.mark.parametrize("times", [(), (("a", 0, 1),), (("a", 0, 1), ("c", 1, 2))])
 def test_times_of_another_text_are_not_shown(times):
-    html = player(CLIP, entries(*times), scored("a b", "a b"))
+    html = player(CLIP, entries(*times), score_utterance("a b", "a b"))
     assert 'class="times"' not in html
     assert "edge" not in html
     assert "<audio" in html
 
 
-def test_times_are_those_of_the_decode_and_damaged_ones_are_noted(tmp_path):
+def test_word_times_come_from_the_decode_and_damaged_ones_are_reported(tmp_path):
     (tmp_path / "stages").mkdir()
-    run, own = RunFolder.open(tmp_path), tmp_path / "decode/lstm/dev"
-    decode = Decode("lstm", "dev", score({"u": "a"}, {"u": "a"}), own)
+    run, decode_folder = RunFolder.open(tmp_path), tmp_path / "decode/lstm/dev"
+    decode = Decode("lstm", "dev", score({"u": "a"}, {"u": "a"}), decode_folder)
     assert read_word_times(run, decode) == {}
-    own.mkdir(parents=True)
-    write_ctm([("u", "1", entries(("a", 0.0, 0.5)))], own / "words.ctm")
+    decode_folder.mkdir(parents=True)
+    write_ctm([("u", "1", entries(("a", 0.0, 0.5)))], decode_folder / "words.ctm")
     assert [entry.token for entry in read_word_times(run, decode)["u"]] == ["a"]
     assert run.problems == []
-    (own / "words.ctm").write_text("u 1 now a\n")
+    (decode_folder / "words.ctm").write_text("u 1 now a\n")
     assert read_word_times(run, decode) == {}
     assert len(run.problems) == 1
 
@@ -110,7 +110,7 @@ document.documentElement.setAttribute("data-told", [...told, now].join(" | "));
 
 @needs_browser
 def test_words_are_highlighted_while_they_are_played(tmp_path):
-    utterance = scored("the big cat sat", "the hat sat down")
+    utterance = score_utterance("the big cat sat", "the hat sat down")
     times = entries(("the", 0.1, 0.4), ("hat", 0.4, 1.0), ("sat", 1.0, 1.5), ("down", 1.6, 2.0))
     text = f'<dl class="said"><dd class="spoken">{marked_alignment(utterance, True)}</dd></dl>'
     card = f'<article class="utterance">{player(CLIP, times, utterance)}{text}</article>'
@@ -118,5 +118,5 @@ def test_words_are_highlighted_while_they_are_played(tmp_path):
     html = page.html().replace("<main>", f"<main>{card}").replace("</body>", f"{LOOK}</body>")
     path = Path(tmp_path, "page.html")
     path.write_text(html, encoding="utf-8")
-    told = re.search(r'data-told="([^"]*)"', shown(path))[1].split(" | ")
-    assert told == ["", "the+the", "hat+hat", "", "down+down", "1"]
+    highlighted = re.search(r'data-told="([^"]*)"', rendered_html(path))[1].split(" | ")
+    assert highlighted == ["", "the+the", "hat+hat", "", "down+down", "1"]

@@ -51,15 +51,15 @@ def test_a_page_is_whole_and_needs_nothing_else():
     page.add(Section("times", "Times", "Why.", [table().html()]))
     page.add(Section("empty", "Nothing", parts=["", ""]))
     text = page.html()
-    found = Balance(text)
-    assert found.headings == ["Title <1>", "Times"]
-    assert found.fetched == []
+    parsed = Balance(text)
+    assert parsed.headings == ["Title <1>", "Times"]
+    assert parsed.fetched == []
     assert "url(" not in text
     assert "@import" not in text
     assert 'href="#times"' in text
 
 
-def test_tables_mark_the_best_the_published_and_what_goes_on():
+def test_tables_mark_the_best_the_published_and_continued_rows():
     text = table(published=True, remarks=["a slip"]).html()
     assert "a &amp; b" in text
     assert '<td class="best">12.3<small>100 %</small></td>' in text
@@ -70,16 +70,16 @@ def test_tables_mark_the_best_the_published_and_what_goes_on():
     assert '<th colspan="1" class="group">CER at most</th>' in text
 
 
-def test_a_table_prints(capsys):
+def test_a_table_is_printed_to_the_terminal(capsys):
     table().print()
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for text in ("Times", "a & b", "12.3 (100 %)", "CER 10 %", "A note."):
-        assert text in shown
+        assert text in output
 
 
-def _plain(shown):
-    """Without the codes of colours."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", shown)
+def without_colours(output):
+    """Remove escape sequences of colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", output)
 
 
 @pytest.mark.parametrize("columns", [80, 60, 30])
@@ -91,13 +91,15 @@ def test_narrow_terminals_wrap_text_and_cut_no_number(monkeypatch, capsys, colum
     head = [Column("what"), *numbers, Column("why", text=True)]
     row = TableRow([Cell("words that go on and on"), *cells, Cell("since it is so " * 4)])
     Table("Times", head, [row]).print()
-    shown = _plain(capsys.readouterr().out)
-    assert all(f"{cell.text} ({cell.detail})" in shown for cell in cells)
-    assert "…" not in shown
-    assert shown.count("since") == 4
+    output = without_colours(capsys.readouterr().out)
+    assert all(f"{cell.text} ({cell.detail})" in output for cell in cells)
+    assert "…" not in output
+    assert output.count("since") == 4
     if columns == 80:
         Table("Times", [*head[:4], head[-1]], [TableRow([*row.cells[:4], row.cells[-1]])]).print()
-        assert all(len(line) <= 80 for line in _plain(capsys.readouterr().out).splitlines())
+        assert all(
+            len(line) <= 80 for line in without_colours(capsys.readouterr().out).splitlines()
+        )
 
 
 def test_a_single_line_needs_no_key():

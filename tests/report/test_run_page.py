@@ -14,14 +14,13 @@ import pytest
 import soundfile
 from click.testing import CliRunner
 
-from tests.browser import needs_browser, shown
+from tests.browser import needs_browser, rendered_html
 from tests.markers import attempt
 from tests.report.conftest import marker
 from toolkit import cli
-from toolkit.report.config import ReportConfig
 from toolkit.report.run_data import StageView, stage_table
 from toolkit.report.run_folder import ReportError, RunFolder
-from toolkit.report.run_page import commands_table, weight_grids, write_report
+from toolkit.report.run_page import ReportConfig, commands_table, weight_grids, write_report
 from toolkit.stages.marker import CodeVersion
 
 SECTIONS = [
@@ -81,9 +80,9 @@ def page(finished, tmp_path):
 
 
 def test_all_sections_are_there_and_nothing_is_fetched(page):
-    found = Parsed(page)
-    assert found.sections == SECTIONS
-    assert found.fetched == []
+    parsed = Parsed(page)
+    assert parsed.sections == SECTIONS
+    assert parsed.fetched == []
     assert "url(" not in page
     assert "@import" not in page
 
@@ -98,11 +97,11 @@ def test_the_guide_names_the_sections_in_their_order(page):
 
 
 def test_nothing_in_the_data_becomes_markup(page):
-    found = Parsed(page)
-    assert found.tags.count("script") == 1
-    assert not any(name.startswith("on") for name, _ in found.attributes)
-    assert not any(value == "x" for name, value in found.attributes if name == "src")
-    assert "alert(1)" in "".join(found.text)  # it is shown, as text
+    parsed = Parsed(page)
+    assert parsed.tags.count("script") == 1
+    assert not any(name.startswith("on") for name, _ in parsed.attributes)
+    assert not any(value == "x" for name, value in parsed.attributes if name == "src")
+    assert "alert(1)" in "".join(parsed.text)  # it is shown, as text
 
 
 def test_stages_are_shown_in_their_states(page):
@@ -114,15 +113,15 @@ def test_stages_are_shown_in_their_states(page):
         ("4", "failed"),
         ("5", "partial"),
     ]
-    told = dict((n, rest) for n, _, rest in states)
-    assert "input data/dev.jsonl has been changed by stage 2" in told["3"]
-    assert "no lexicon" in told["4"]
-    assert "Traceback" in told["4"]
-    assert "62 %" in told["5"]
+    descriptions = dict((n, description) for n, _, description in states)
+    assert "input data/dev.jsonl has been changed by stage 2" in descriptions["3"]
+    assert "no lexicon" in descriptions["4"]
+    assert "Traceback" in descriptions["4"]
+    assert "62 %" in descriptions["5"]
     assert "Prepare lexicon" in page  # the title of a stage without a marker, from the log
 
 
-def test_errors_are_marked_as_they_were_made(page):
+def test_errors_are_marked_by_kind(page):
     assert '<del class="sub">cat</del> <ins class="sub">hat</ins>' in page
     assert '<del class="gone">on</del>' in page
     assert '<ins class="new">five</ins>' in page
@@ -157,20 +156,20 @@ def test_the_size_is_bounded(finished, tmp_path):
     assert Parsed(narrow).sections == SECTIONS
 
 
-@pytest.mark.parametrize("made", [(), ("data",), ("stages",), ("data", "decode"), ("histories",)])
-def test_an_unfinished_run_shows_what_is_there(made_up, tmp_path, made):
-    for part in made:
+@pytest.mark.parametrize("parts", [(), ("data",), ("stages",), ("data", "decode"), ("histories",)])
+def test_an_unfinished_run_shows_its_finished_parts(made_up, tmp_path, parts):
+    for part in parts:
         getattr(made_up, part)()
     assert write_report(made_up.root, tmp_path / "page.html") == []
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     sections = Parsed(page).sections
-    wanted = {"data": "data", "stages": "stages", "decode": "results", "histories": "curves"}
-    assert {wanted[part] for part in made} <= set(sections)
-    if not made:
+    section_of = {"data": "data", "stages": "stages", "decode": "results", "histories": "curves"}
+    assert {section_of[part] for part in parts} <= set(sections)
+    if not parts:
         assert "No stage is finished yet" in page
 
 
-def test_what_an_unfinished_stage_has_made_is_shown(made_up, tmp_path):
+def test_partial_output_of_a_stage_is_shown(made_up, tmp_path):
     made_up.write(
         ".partial/17/lstm_ce/history.json",
         '[{"epoch": 1, "loss": 2, "valid_loss": 2}, {"epoch": 2, "loss": 1, "valid_loss": 1}]',
@@ -191,10 +190,10 @@ def test_the_weights_of_a_combination_are_shown_by_rule(made_up, tmp_path):
 
 
 def test_gains_on_a_baseline_are_shown(page):
-    found = "".join(Parsed(page).text)
-    assert "Relative WER reduction" in found
-    assert "12.3" in found
-    assert "-1.0 to 20.5" in found
+    text = "".join(Parsed(page).text)
+    assert "Relative WER reduction" in text
+    assert "12.3" in text
+    assert "-1.0 to 20.5" in text
 
 
 def test_the_page_leads_with_the_largest_splits_that_compare_systems(made_up, tmp_path):
@@ -257,12 +256,12 @@ def test_damaged_files_never_stop_the_page(finished, tmp_path, content):
     assert "stages" in Parsed(page).sections
 
 
-def test_without_a_list_of_exclusions_the_data_are_shown(finished, tmp_path):
+def test_data_are_shown_without_a_list_of_exclusions(finished, tmp_path):
     finished.write("check/excluded.tsv", "cut short")
     problems = write_report(finished.root, tmp_path / "page.html")
     assert any("excluded.tsv" in problem for problem in problems)
-    found = Parsed((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert found.sections == SECTIONS
+    parsed = Parsed((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert parsed.sections == SECTIONS
 
 
 def test_copies_of_the_stages_files_hide_no_stage(finished, tmp_path, page):
@@ -273,7 +272,7 @@ def test_copies_of_the_stages_files_hide_no_stage(finished, tmp_path, page):
 
 
 def _mutated(value, rng):
-    """Put something else in the place of one node of a JSON value."""
+    """Replace one node of a JSON value at random."""
     inside = list(value.items()) if isinstance(value, dict) else []
     inside = list(enumerate(value)) if isinstance(value, list) else inside
     if not inside or rng.random() < 0.2:
@@ -296,7 +295,7 @@ def test_fields_of_other_types_never_stop_the_page(finished, tmp_path):
         assert "provenance" in Parsed(page).sections, mutated
 
 
-def test_audio_that_is_gone_is_told_of(finished, tmp_path):
+def test_missing_audio_is_reported(finished, tmp_path):
     shutil.rmtree(finished.root / "corpus")
     problems = write_report(finished.root, tmp_path / "page.html")
     assert any("no such audio file" in problem for problem in problems)
@@ -305,7 +304,7 @@ def test_audio_that_is_gone_is_told_of(finished, tmp_path):
     assert "could not be read" in page
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
+def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(ReportError, match="not a run directory"):
         write_report(tmp_path, tmp_path / "page.html")
     with pytest.raises(ReportError, match="not a folder"):
@@ -319,7 +318,7 @@ def test_the_command_writes_into_the_run_directory(finished):
     assert "report.html" in result.output
 
 
-def test_same_run_same_page(finished, tmp_path):
+def test_the_same_run_gives_the_same_page(finished, tmp_path):
     for name in ("a.html", "b.html"):
         write_report(finished.root, tmp_path / name)
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
@@ -343,13 +342,13 @@ setTimeout(done, 3000);
 
 @needs_browser
 @pytest.mark.parametrize("width", [1280, 400])
-def test_in_a_browser(page, tmp_path, width):
+def test_the_page_works_in_a_browser(page, tmp_path, width):
     watched = tmp_path / "watched.html"
     watched.write_text(
         page.replace("<head>", f"<head>{WATCH}").replace("</body>", f"{LOOK}</body>"),
         encoding="utf-8",
     )
-    html = shown(watched, f"--window-size={width},2000", "--virtual-time-budget=6000")
+    html = rendered_html(watched, f"--window-size={width},2000", "--virtual-time-budget=6000")
     root = re.search(r"<html[^>]*>", html)[0]
     assert "broken" not in root
     assert 'players="6"' in root
@@ -365,7 +364,7 @@ def test_styles_for_dark_screens_do_not_reach_paper(page):
     assert "color-scheme: light;" in style
 
 
-def test_text_that_is_no_unicode_does_not_stop_the_page(finished, tmp_path):
+def test_invalid_unicode_does_not_stop_the_page(finished, tmp_path):
     lone = "\\ud800"
     path = finished.root / "data/dev.jsonl"
     path.write_text(path.read_text().replace("the cat sat", f"the {lone} sat"))
@@ -376,7 +375,7 @@ def test_text_that_is_no_unicode_does_not_stop_the_page(finished, tmp_path):
     assert "the" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_numbers_beyond_a_float_leave_their_part_out(finished, tmp_path):
+def test_numbers_beyond_a_float_drop_only_their_part(finished, tmp_path):
     gain = {"split": "dev", "werr": 1.0, "low": HUGE, "high": HUGE}
     (finished.root / "werr.json").write_text(json.dumps({"lstm": [gain]}))
     write_report(finished.root, tmp_path / "page.html", ReportConfig(utterances=0))
@@ -400,7 +399,7 @@ def test_the_page_does_not_wait_for_a_pipe(finished, tmp_path, name):
 def write(tmp_path):
     (tmp_path / "stages").mkdir()
 
-    def written(system, head, rows, chosen, name="tuned.json"):
+    def write_grid(system, head, rows, chosen, name="tuned.json"):
         folder = tmp_path / "decode" / system
         folder.mkdir(parents=True)
         lines = ["\t".join(head.split()), *("\t".join(row.split()) for row in rows)]
@@ -408,14 +407,14 @@ def write(tmp_path):
         (folder / name).write_text(json.dumps(chosen))
         return RunFolder.open(tmp_path)
 
-    return written
+    return write_grid
 
 
 def cells(html):
     return re.findall(r'<td( class="chosen")? style="--shade:\d+%">([\d.]+)</td>', html)
 
 
-def test_two_weights(write):
+def test_a_grid_of_two_weights_is_a_table(write):
     head = "acoustic_scale word_penalty errors words wer search_scale"
     rows = ["0.1 0 3 10 30.00 0.1", "0.1 -1 2 10 20.00 0.1", "0.2 0 4 10 40.00 0.1"]
     run = write("mono", head, rows, {"acoustic_scale": 0.1, "word_penalty": -1.0})
@@ -429,7 +428,7 @@ def test_two_weights(write):
     assert "Lowest over" not in html
 
 
-def test_of_three_weights_the_lowest_over_the_third(write):
+def test_with_three_weights_the_grid_has_the_minimum_over_the_third(write):
     head = "neural acoustic_scale word_penalty errors words wer search_scale"
     rows = ["0 0.2 -1 3 10 30.00 1", "0 0.2 0 2 10 20.00 1", "1 0.2 0 5 10 50.00 1"]
     chosen = {"neural": 0.0, "acoustic_scale": 0.2, "word_penalty": 0.0}
@@ -463,17 +462,17 @@ def test_weights_are_in_the_order_of_their_values(write, turned):
     html = weight_grids(write("mono", f"{head} errors words wer", rows, {}))
     down = re.findall(r'<th scope="row">(.*?)</th>', html)
     across = re.findall(r'<th scope="col">(.*?)</th>', html)
-    wanted = [["0.576471", "0.7", "1", "10"], ["-2", "-1", "0", "2"]]
-    assert [down, across] == (wanted[::-1] if turned else wanted)
+    headings = [["0.576471", "0.7", "1", "10"], ["-2", "-1", "0", "2"]]
+    assert [down, across] == (headings[::-1] if turned else headings)
 
 
 def test_a_stage_shows_the_commits_of_all_its_attempts():
-    made = marker(3, "Train")
+    done = marker(3, "Train")
     codes = [
         CodeVersion(letter and letter * 40, letter == "b", "", {}) for letter in (*"aabb", None)
     ]
-    made.provenance.attempts[:] = [attempt(code) for code in codes]
-    cells = commands_table([StageView(3, "Train", "done", marker=made)]).rows[0].cells
+    done.provenance.attempts[:] = [attempt(code) for code in codes]
+    cells = commands_table([StageView(3, "Train", "done", marker=done)]).rows[0].cells
     assert cells[2].text == "aaaaaaaaaaaa, bbbbbbbbbbbb with local changes, unknown"
 
 
@@ -483,7 +482,7 @@ def test_the_table_of_stages_has_their_memory():
         StageView(n, "Train", "done", marker=marker(n, "Train", peak_bytes=size))
         for n, size in sizes.items()
     ]
-    shown = stage_table(views)
-    assert "<td>300 MiB</td>" in shown
-    assert "<td>3.0 GiB</td>" in shown
-    assert shown.count("<td></td>") == 1
+    table_html = stage_table(views)
+    assert "<td>300 MiB</td>" in table_html
+    assert "<td>3.0 GiB</td>" in table_html
+    assert table_html.count("<td></td>") == 1

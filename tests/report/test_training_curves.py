@@ -33,7 +33,7 @@ def headings(html):
     return re.findall(r"<figure><h3>([^<]*)</h3>", html)
 
 
-def test_what_the_history_holds_is_drawn(run):
+def test_every_series_of_the_history_is_drawn(run):
     html = training_progress(run, [History("lstm", EPOCHS)])
     assert headings(html) == [
         "lstm: learning rate",
@@ -48,7 +48,7 @@ def test_what_the_history_holds_is_drawn(run):
     assert headings(training_progress(run, [History("lstm", EPOCHS[:1])])) == []
 
 
-def test_a_gaussian_training_has_no_course(run):
+def test_a_gmm_training_has_no_progress_chart(run):
     rows = [{"iteration": n, "log_likelihood_per_frame": -n, "rate": 1.0} for n in (1, 2)]
     assert training_progress(run, [History("mono", rows)]) == ""
 
@@ -88,7 +88,7 @@ def test_each_file_is_a_curve_in_the_order_of_time(made_up):
     assert run.problems == []
 
 
-def test_one_width_is_no_curve_and_damage_is_noted(made_up):
+def test_a_single_width_makes_no_curve_and_damage_is_reported(made_up):
     run = RunFolder.open(made_up.root)
     made_up.write("sweep.json", json.dumps({"split": "test", "rows": []}))
     made_up.write("beams.json", "{")

@@ -18,20 +18,20 @@ from toolkit.score.wer import score
 
 @pytest.fixture
 def runs(tmp_path):
-    """Two runs; the second has other settings, one system more, and other errors."""
-    made = MadeUpRun(tmp_path / "first/exp"), MadeUpRun(tmp_path / "second/exp")
-    for run in made:
+    """Two runs; the second has other settings, one more system and other errors."""
+    two_runs = MadeUpRun(tmp_path / "first/exp"), MadeUpRun(tmp_path / "second/exp")
+    for run in two_runs:
         run.data()
         run.decode("mono")
         run.stages()
-    made[1].decode("lstm")
+    two_runs[1].decode("lstm")
     settings = {"ce": {"layers": 2, "name": HOSTILE}}
-    marker(2, "Write", parameters=settings).write(made[0].root / "stages/02.json")
+    marker(2, "Write", parameters=settings).write(two_runs[0].root / "stages/02.json")
     settings = {"ce": {"layers": 3, "name": HOSTILE}, "lm": {"order": 3}}
-    marker(2, "Write", parameters=settings).write(made[1].root / "stages/02.json")
-    right = f"dev-0 the cat sat\ndev-1 the mat\ndev-2 see {HOSTILE} now\ndev-3 one\n"
-    made[1].write("decode/mono/dev/text", right)
-    return made
+    marker(2, "Write", parameters=settings).write(two_runs[1].root / "stages/02.json")
+    text = f"dev-0 the cat sat\ndev-1 the mat\ndev-2 see {HOSTILE} now\ndev-3 one\n"
+    two_runs[1].write("decode/mono/dev/text", text)
+    return two_runs
 
 
 @pytest.fixture
@@ -61,12 +61,12 @@ def test_rates_stand_side_by_side_with_differences(page, runs):
         for side in sides
     ]
     expected = compare(*scores)
-    shown = rows[1]
+    mono_row = rows[1]
     for value in (scores[0].percent, scores[1].percent):
-        assert f"{value:.2f}" in shown
-    assert f"{expected.difference:+.2f}" in shown
+        assert f"{value:.2f}" in mono_row
+    assert f"{expected.difference:+.2f}" in mono_row
     better, _, worse = expected.utterances
-    assert shown[-2:] == [f"{better},", f"{worse}"]
+    assert mono_row[-2:] == [f"{better},", f"{worse}"]
     assert rows[0][2:] == ["-", f"{scores[0].percent:.2f}", "-", "-", "-"]
 
 
@@ -96,14 +96,14 @@ def test_utterances_that_changed_are_shown_with_both_texts(page):
 
 
 def test_nothing_in_the_data_becomes_markup(page):
-    found = Parsed(page)
-    assert "script" not in found.tags
-    assert found.fetched == []
-    assert not any(name.startswith("on") for name, _ in found.attributes)
+    parsed = Parsed(page)
+    assert "script" not in parsed.tags
+    assert parsed.fetched == []
+    assert not any(name.startswith("on") for name, _ in parsed.attributes)
     assert "second/exp" in page  # directories of the same name are told apart
 
 
-def test_a_run_and_itself_differ_in_nothing(runs, tmp_path):
+def test_a_run_compared_with_itself_has_no_differences(runs, tmp_path):
     write_comparison(runs[0].root, runs[0].root, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "utterances" not in Parsed(page).sections

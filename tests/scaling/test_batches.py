@@ -32,11 +32,11 @@ def test_every_method_and_batch_has_as_many_trials_as_the_baseline(task):
     assert 0.3 < rows["ADPSGD", 512]["averagings per step"] <= 1
 
 
-def test_rows_have_the_best_rate_and_the_papers():
-    study, made = TunedBatches(), lambda loss: Outcome("x", 1, 1.0, minibatches=1, loss=loss)
+def test_rows_have_the_best_rate_and_the_papers_rate():
+    study, outcome = TunedBatches(), lambda loss: Outcome("x", 1, 1.0, minibatches=1, loss=loss)
     losses = {("ssgd", 256): [2.0, 1.0], ("adpsgd", 1024): [1.5, 1.2, float("nan")]}
     trials = [
-        Trial(method, batch, 0.1 * 2**power, power, made(loss))
+        Trial(method, batch, 0.1 * 2**power, power, outcome(loss))
         for (method, batch), tried in losses.items()
         for power, loss in enumerate(tried)
     ]

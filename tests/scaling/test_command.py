@@ -42,20 +42,20 @@ def rows_of(path):
 def test_gtc_is_fastest_with_32_workers_only_with_a_shared_path_between_hosts():
     scenario = table1_scenario(2560, 2, 7.0, QUIET)
     assert scenario.network.core == 0  # 25 Gbit/s of each host, as in the paper
-    found = {v.name: v for v in speedup_variations(scenario, [0.008] * 4)}
-    table = found["as in the table"]
+    variations = {v.name: v for v in speedup_variations(scenario, [0.008] * 4)}
+    table = variations["as in the table"]
     assert all(b > 1.7 * a for a, b in zip(table.bmuf, table.bmuf[1:], strict=False))
-    peaks = {name: variation.peak for name, variation in found.items()}
+    peaks = {name: variation.peak for name, variation in variations.items()}
     assert peaks.pop(SHARED) == 32
     assert set(peaks.values()) == {64}
-    assert found["workers equally fast"].bmuf[-1] > 1.15 * table.bmuf[-1]
+    assert variations["workers equally fast"].bmuf[-1] > 1.15 * table.bmuf[-1]
 
 
 def test_the_fitted_spread_meets_the_published_speedups_of_bmuf():
-    """No result, since the spread was chosen for them: the fit is as good as the page says."""
+    """The spread was fitted to these values; the fit is as good as the page says."""
     table = speedup_variations(table1_scenario(2560, 2, 7.0, QUIET), [0.008] * 4)[0]
-    for ours, theirs in zip(table.bmuf, (7.18, 13.34, 25.46, 50.91, 97.59), strict=True):
-        assert ours == pytest.approx(theirs, rel=0.1)
+    for predicted, published in zip(table.bmuf, (7.18, 13.34, 25.46, 50.91, 97.59), strict=True):
+        assert predicted == pytest.approx(published, rel=0.1)
 
 
 def test_minibatches_stand_for_hours_of_audio():
@@ -68,24 +68,26 @@ def test_bmuf_keeps_its_accuracy_to_32_workers_loses_it_at_128_and_less_in_longe
     config = SyntheticConfig(frames=8192, valid_frames=4096, classes=8, dimension=8)
     task = FrameTask(*synthetic_frames(config), hidden=(16,))
     long, short = (table1_scenario(minibatches, 2, 7.0, QUIET) for minibatches in (25_600, 12_800))
-    few, some, many = (simulate("bmuf", n, long, task).accuracy for n in (8, 32, 128))
-    assert few > task.evaluate(task.initial())[1] + 0.2
-    assert some == pytest.approx(few, rel=0.03)
-    assert many < 0.9 * few
-    assert simulate("bmuf", 128, short, task).accuracy < 0.9 * many
+    accuracy_8, accuracy_32, accuracy_128 = (
+        simulate("bmuf", n, long, task).accuracy for n in (8, 32, 128)
+    )
+    assert accuracy_8 > task.evaluate(task.initial())[1] + 0.2
+    assert accuracy_32 == pytest.approx(accuracy_8, rel=0.03)
+    assert accuracy_128 < 0.9 * accuracy_8
+    assert simulate("bmuf", 128, short, task).accuracy < 0.9 * accuracy_128
 
 
 def test_a_slow_worker_costs_asynchronous_methods_little():
-    kept = {slow.method: slow.speedup / even.speedup for even, slow in stragglers(QUIET)}
-    assert max(kept[m] for m in ("ssgd", "gtc", "bmuf", "adpsgd delayed")) < 0.15
-    assert min(kept[m] for m in ("adpsgd", "asgd")) > 0.85
+    speed_ratios = {slow.method: slow.speedup / even.speedup for even, slow in stragglers(QUIET)}
+    assert max(speed_ratios[m] for m in ("ssgd", "gtc", "bmuf", "adpsgd delayed")) < 0.15
+    assert min(speed_ratios[m] for m in ("adpsgd", "asgd")) > 0.85
 
 
 def test_nodes_send_less_between_hosts_than_single_workers():
-    found = {(o.method, o.workers): o for o, charged in ibm(QUIET) if not charged}
-    assert found["hadpsgd", 64].between < found["ssgd", 64].between
-    assert found["hadpsgd", 64].sent > found["adpsgd", 64].sent  # inside
-    assert found["hadpsgd", 64].between < found["adpsgd random", 64].between / 5
+    outcomes = {(o.method, o.workers): o for o, charged in ibm(QUIET) if not charged}
+    assert outcomes["hadpsgd", 64].between < outcomes["ssgd", 64].between
+    assert outcomes["hadpsgd", 64].sent > outcomes["adpsgd", 64].sent  # inside
+    assert outcomes["hadpsgd", 64].between < outcomes["adpsgd random", 64].between / 5
 
 
 def test_only_with_the_hosts_work_nodes_are_faster_than_single_workers():
@@ -104,7 +106,7 @@ def trainings(losses, seed=0, alone=1.0):
             yield Trained(method, batch, Outcome(method, 1, 1.0, loss=loss), seed)
 
 
-def test_largest_batch_is_that_up_to_which_all_are_good():
+def test_the_largest_batch_is_the_last_of_consecutive_good_ones():
     study = Frontier(methods=("scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed"))
     losses = {
         "scpsgd": (1.0, 1.2, 1.0),
@@ -125,14 +127,14 @@ def test_largest_batch_is_that_up_to_which_all_are_good():
     assert study.reached(list(trainings(losses)), tolerance=0.35)["adpsgd"] == Reach(512, ">=")
 
 
-def test_ratios_of_what_was_not_found_are_bounds():
+def test_ratios_without_a_limit_found_are_bounds():
     assert Reach(1024).ratio(Reach(512, "<")) == ">= 2.00"
     assert Reach(1024).ratio(Reach(2048, ">=")) == "<= 0.50"
     assert Reach(1024, ">=").ratio(Reach(2048, ">=")) == "unknown"
     assert Reach(4096, ">=").ratio(Reach(2048, "<")) == ">= 2.00"
 
 
-def test_a_batch_is_as_good_as_the_median_over_seeds_says():
+def test_a_batch_is_judged_by_the_median_over_seeds():
     study = Frontier(methods=("adpsgd",))
     nan = float("nan")  # it diverged
     by_seed = [(1.0, nan, nan), (2.0, 2.0, 2.0), (3.0, 3.1, nan)]  # alone: 1, 2, 3
@@ -182,8 +184,8 @@ def test_page_and_files_hold_the_studies(tmp_path):
     results.frontier(study, list(study.trained(task, print)))
     results.write(tmp_path)
     rows = rows_of(tmp_path / "table1.csv")
-    wanted = [(m.upper(), str(n)) for m in TABLE1 for n in TABLE1[m]]
-    assert [(row["method"], row["workers"]) for row in rows] == [("S-SGD", "1"), *wanted]
+    expected = [(m.upper(), str(n)) for m in TABLE1 for n in TABLE1[m]]
+    assert [(row["method"], row["workers"]) for row in rows] == [("S-SGD", "1"), *expected]
     assert float(rows[0]["speedup"]) == pytest.approx(1, abs=0.02)
     assert [float(row["published_speedup"]) for row in rows[1:3]] == [7.01, 12.53]
     again, *changed = rows_of(tmp_path / "table1_speedups.csv")
@@ -222,7 +224,7 @@ def test_page_and_files_hold_the_studies(tmp_path):
         assert (f"{row['input']} ({row['peak']})" in page) == moved
 
 
-def test_command_writes_what_it_is_asked_for(tmp_path):
+def test_the_command_writes_the_requested_studies(tmp_path):
     result = CliRunner().invoke(main, ["scaling", "ibm", "stragglers", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "11.5" in result.output
@@ -245,7 +247,7 @@ def test_command_writes_what_it_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--first", "1", "--largest", "4"], "first is 1"),  # its half more is 1 again
         (["--first", "15"], "first is 15"),
@@ -253,12 +255,12 @@ def test_command_writes_what_it_is_asked_for(tmp_path):
         (["--epochs", "0"], "epochs"),
     ],
 )
-def test_batches_that_cannot_be_tried_are_refused(options, told, tmp_path):
+def test_impossible_batches_are_refused(options, message, tmp_path):
     result = CliRunner().invoke(
         main, ["scaling", "frontier", "--out", str(tmp_path / "out"), *options]
     )
     assert result.exit_code == 2, result.output
-    assert told in result.output
+    assert message in result.output
 
 
 def test_a_batch_of_more_than_all_frames_is_refused():

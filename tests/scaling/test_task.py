@@ -8,7 +8,7 @@ from toolkit.features import shards
 from toolkit.features.augment import original_id
 from toolkit.features.config import FrontendConfig
 from toolkit.features.low_frame_rate import stack
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -30,7 +30,7 @@ def cut(name, speaker):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Features that tell their utterance: a speaker per 10 utterances, a faster copy of each."""
+    """Features that identify their utterance; one speaker per 10, a faster copy of each."""
     folder = tmp_path_factory.mktemp("run")
     topology = Topology(("SIL", "SPN", "A", "B"))
     topology.save(folder / "sat" / "topology.json")
@@ -57,14 +57,16 @@ def run(tmp_path_factory):
 
 
 def utterances(run, frames):
-    """Name the utterances whose stacked frames these are, in their order."""
+    """Return the utterances of these stacked frames, in order."""
     store = FeatureStore(run / "fbank" / "train")
-    normaliser = Normaliser.load(run / "fbank" / "normaliser.json")
-    known = {}
+    normaliser = Cmvn.load(run / "fbank" / "normaliser.json")
+    names_by_frame = {}
     for name in store.ids:
-        inputs = stack(normaliser.apply(store.load(name), store.state(name)))
-        known[tuple(inputs[0].tolist())] = name
-    return [known[tuple(first.tolist())] for first in frames.inputs[:: FRAMES // 3].float()]
+        inputs = stack(normaliser.apply(store.load(name), store.cmn_state(name)))
+        names_by_frame[tuple(inputs[0].tolist())] = name
+    return [
+        names_by_frame[tuple(first.tolist())] for first in frames.inputs[:: FRAMES // 3].float()
+    ]
 
 
 def test_copies_of_held_out_utterances_are_left_out(run):

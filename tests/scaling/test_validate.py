@@ -18,7 +18,7 @@ LOAD = Load(seconds=0.1, steps=50, factor=5.0)
 
 
 def machine(reduction=0.0):
-    """A machine whose processes sleep exactly as long as they are told to."""
+    """A machine whose processes sleep for exactly the requested time."""
     return Machine({ALONE: Measured(5.0, 25.0)}, reduction or 1e-9)
 
 
@@ -26,16 +26,16 @@ def machine(reduction=0.0):
 def test_equal_workers_take_as_long_as_each_alone(method):
     even, slow = predict(method, 4, LOAD, machine())
     assert even == pytest.approx(5.0, rel=1e-3)
-    kept = even / slow
+    speed_ratio = even / slow
     if method in ("ssgd", "scpsgd", "gtc", "bmuf", "adpsgd delayed"):
-        assert kept == pytest.approx(0.2, rel=1e-3)
+        assert speed_ratio == pytest.approx(0.2, rel=1e-3)
     elif method == "hadpsgd":
-        assert 0.55 < kept <= 0.6
+        assert 0.55 < speed_ratio <= 0.6
     else:
-        assert 0.73 < kept <= 0.8
+        assert 0.73 < speed_ratio <= 0.8
 
 
-def test_exchanges_cost_what_was_measured():
+def test_exchanges_cost_the_measured_times():
     even, _ = predict("scpsgd", 4, LOAD, machine(reduction=0.02))
     assert even == pytest.approx(50 * 0.12)
     even, _ = predict("adpsgd", 4, LOAD, machine(reduction=0.02))  # in the background
@@ -51,11 +51,11 @@ def test_rows_say_how_far_off_the_prediction_is():
 
 @pytest.mark.long
 def test_real_processes_are_measured():
-    """Tiny; whether times agree is for the command to tell, on a quiet machine."""
+    """A tiny load; only the command on a quiet machine can tell whether times agree."""
     load = Load(seconds=0.01, steps=12, weights=100)
     lines = []
-    (found,) = validate([2], load, lines.append, ["adpsgd"])
-    assert (found.method, found.workers) == ("adpsgd", 2)
-    assert found.measured[0] > 12 * 0.01
-    assert found.measured[1] > 20 * 0.01
+    (validation,) = validate([2], load, lines.append, ["adpsgd"])
+    assert (validation.method, validation.workers) == ("adpsgd", 2)
+    assert validation.measured[0] > 12 * 0.01
+    assert validation.measured[1] > 20 * 0.01
     assert lines[0].startswith("2 processes: all-reduce of the weights")

@@ -35,13 +35,13 @@ def kaldi_counts(ref, hyp, substitution=1, gap=1, diagonal_wins=False):
     for word in hyp:
         cost, ins, dele, sub = previous[0]
         row = [(cost + gap, ins + 1, dele, sub)]
-        for r, said in enumerate(ref, start=1):
-            diagonal = previous[r - 1][0] + substitution * (said != word)
+        for r, reference in enumerate(ref, start=1):
+            diagonal = previous[r - 1][0] + substitution * (reference != word)
             insertion, deletion = previous[r][0] + gap, row[r - 1][0] + gap
             cheapest = diagonal <= insertion and diagonal <= deletion
             if (diagonal_wins and cheapest) or (diagonal < insertion and diagonal < deletion):
                 _, ins, dele, sub = previous[r - 1]
-                row.append((diagonal, ins, dele, sub + (said != word)))
+                row.append((diagonal, ins, dele, sub + (reference != word)))
             elif deletion < insertion:
                 _, ins, dele, sub = row[r - 1]
                 row.append((deletion, ins, dele + 1, sub))
@@ -60,9 +60,9 @@ def sclite_counts(ref, hyp):
 def test_every_short_pair_has_the_fewest_errors_and_kaldis_split():
     sequences = [s for n in range(5) for s in itertools.product("ab", repeat=n)]
     for ref, hyp in itertools.product(sequences, repeat=2):
-        found = counts(align(ref, hyp))
-        assert sum(found) == fewest_errors(ref, hyp), (ref, hyp)
-        assert found == kaldi_counts(ref, hyp), (ref, hyp)
+        counted = counts(align(ref, hyp))
+        assert sum(counted) == fewest_errors(ref, hyp), (ref, hyp)
+        assert counted == kaldi_counts(ref, hyp), (ref, hyp)
         assert counts(align(ref, hyp, "sclite")) == sclite_counts(ref, hyp), (ref, hyp)
 
 
@@ -87,7 +87,7 @@ def test_longer_pairs_have_kaldis_split_and_keep_both_sequences(ref, hyp):
         ("b c c a b b", "b c c d c d d a a", (3, 0, 3)),  # (4, 1, 1) if deletions won ties
     ],
 )
-def test_split_worked_out_by_hand(ref, hyp, expected):
+def test_errors_split_as_worked_out_by_hand(ref, hyp, expected):
     assert counts(align(ref.split(), hyp.split())) == expected
 
 
@@ -101,7 +101,7 @@ def test_split_worked_out_by_hand(ref, hyp, expected):
         ("a b c", "", (0, 3, 0)),
     ],
 )
-def test_sclites_split_worked_out_by_hand(ref, hyp, expected):
+def test_errors_split_as_sclite_does_worked_out_by_hand(ref, hyp, expected):
     assert counts(align(ref.split(), hyp.split(), "sclite")) == expected
 
 
@@ -116,17 +116,17 @@ def test_long_pairs_with_few_errors_are_those_of_the_whole_table(pairs):
         refs.append(ref)
         hyps.append(hyp)
     for weights, expected in (("kaldi", kaldi_counts), ("sclite", sclite_counts)):
-        _, found = align_all(refs, hyps, weights)
+        _, error_counts = align_all(refs, hyps, weights)
         pairs = zip(refs, hyps, strict=True)
-        assert [tuple(row) for row in found] == [expected(*pair) for pair in pairs]
+        assert [tuple(row) for row in error_counts] == [expected(*pair) for pair in pairs]
 
 
 def test_characters_of_texts_align_as_units():
     texts = ["ab c", "\ud800x", ""], ["b cd", "x\U0001f600", "q"]
-    steps, found = align_all(*texts)
+    steps, error_counts = align_all(*texts)
     units = [list(map(list, side)) for side in texts]
-    assert (steps, found.tolist()) == (align_all(*units)[0], align_all(*units)[1].tolist())
-    assert found.tolist() == [[1, 1, 0], [1, 1, 0], [1, 0, 0]]
+    assert (steps, error_counts.tolist()) == (align_all(*units)[0], align_all(*units)[1].tolist())
+    assert error_counts.tolist() == [[1, 1, 0], [1, 1, 0], [1, 0, 0]]
 
 
 def test_weights_by_another_name_are_refused():

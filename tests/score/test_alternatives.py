@@ -42,7 +42,7 @@ def test_braces_that_do_not_match_are_errors(text, message):
         parse(text)
 
 
-def test_normalisation_leaves_the_marks_alone():
+def test_normalisation_keeps_the_marks():
     items = parse("A! B { C, / ?? / (D) { E / @ } } (UH-HUH) @")
     lower = mapped(items, lambda text: re.sub("[,!?]", "", text.lower()), Grammar(optional=True))
     inner = Choice((["c"], ["@"], ["(d)", Choice((["e"], ["@"]))]))
@@ -66,9 +66,7 @@ def test_marks_depend_on_the_grammar():
         ("", "(uh) => (er)", ["so", "(er)", "(um)", "yes"]),
     ],
 )
-def test_rules_may_name_words_that_may_be_left_out_with_their_parentheses(
-    tmp_path, drop, rules, expected
-):
+def test_rules_may_name_optional_words_in_parentheses(tmp_path, drop, rules, expected):
     (tmp_path / "rules").write_text(rules)
     normalise = ScoringFilter("case", [drop] if drop else [], tmp_path / "rules")
     assert mapped(parse("SO (Uh) (um) yes"), normalise, Grammar(optional=True)) == expected

@@ -14,7 +14,7 @@ BLOCKS = np.array([[2, 5], [0, 3], [4, 9], [1, 1]])
 
 
 def every_resample(blocks):
-    """The sums of all B^B equally likely draws."""
+    """Return the sums of all B^B equally likely draws."""
     draws = itertools.product(range(len(blocks)), repeat=len(blocks))
     return np.array([blocks[list(draw)].sum(axis=0) for draw in draws])
 
@@ -23,14 +23,14 @@ def test_replicates_are_distributed_as_all_resamples():
     exact = every_resample(BLOCKS)
     drawn = resample(BLOCKS, replicates=100_000)
     assert drawn.shape == (100_000, 2)
-    expected, found = percent(*exact.T), percent(*drawn.T)
+    exact_rates, drawn_rates = percent(*exact.T), percent(*drawn.T)
     # 5 standard errors of a mean, of a variance, and of a probability
-    assert abs(found.mean() - expected.mean()) < 5 * expected.std() / 100_000**0.5
-    assert found.var() == pytest.approx(expected.var(), rel=5 * (2 / 100_000) ** 0.5 * 2)
-    for rate in np.unique(expected):
-        share = (expected == rate).mean()
+    assert abs(drawn_rates.mean() - exact_rates.mean()) < 5 * exact_rates.std() / 100_000**0.5
+    assert drawn_rates.var() == pytest.approx(exact_rates.var(), rel=5 * (2 / 100_000) ** 0.5 * 2)
+    for rate in np.unique(exact_rates):
+        share = (exact_rates == rate).mean()
         error = (share * (1 - share) / 100_000) ** 0.5
-        assert abs((np.isclose(found, rate)).mean() - share) < 5 * error + 1e-9
+        assert abs((np.isclose(drawn_rates, rate)).mean() - share) < 5 * error + 1e-9
 
 
 def test_variance_of_a_sum_has_its_closed_form():
@@ -41,9 +41,9 @@ def test_variance_of_a_sum_has_its_closed_form():
 
 
 def test_draws_are_the_same_for_all_columns_and_any_number_of_them():
-    both = resample(np.repeat(BLOCKS, 2, axis=1), replicates=500)
-    assert (both[:, 0] == both[:, 1]).all()
-    assert (both[:, [0, 2]] == resample(BLOCKS, replicates=500)).all()
+    replicates = resample(np.repeat(BLOCKS, 2, axis=1), replicates=500)
+    assert (replicates[:, 0] == replicates[:, 1]).all()
+    assert (replicates[:, [0, 2]] == resample(BLOCKS, replicates=500)).all()
     assert (resample(BLOCKS, 500, seed=2) != resample(BLOCKS, 500)).any()
 
 
@@ -77,12 +77,14 @@ def test_few_normal_units_have_students_interval():
     spread = deviation / units**0.5 * ((units - 1) / units) ** 0.5
     rates = 50 + spread * norm.ppf((np.arange(200_000) + 0.5) / 200_000)
     interval = interval_of(rates, "speaker", units)
-    half = student.ppf(0.975, units - 1) * deviation / units**0.5
-    assert (interval.low, interval.high) == pytest.approx((50 - half, 50 + half), abs=1e-2)
+    half_width = student.ppf(0.975, units - 1) * deviation / units**0.5
+    assert (interval.low, interval.high) == pytest.approx(
+        (50 - half_width, 50 + half_width), abs=1e-2
+    )
 
 
 def test_blocks_cover_the_true_rate_where_single_utterances_do_not():
-    """Speakers of unequal rates: their utterances are not independent."""
+    """Speakers have unequal rates, so their utterances are not independent."""
     generator = np.random.default_rng(0)
     covered = {"speaker": 0, "utterance": 0}
     trials, speakers, each = 200, 30, 20

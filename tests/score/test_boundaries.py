@@ -14,12 +14,12 @@ def entries(utterance, text, step=0.5, channel="1"):
     ]
 
 
-def moved(entry, start_ms, end_ms):
+def move_boundaries(entry, start_ms, end_ms):
     start = entry.start + start_ms / 1000
     return dataclasses.replace(entry, start=start, duration=entry.end + end_ms / 1000 - start)
 
 
-def test_an_alignment_compared_with_itself():
+def test_an_alignment_compared_with_itself_has_no_deviation():
     words = entries("a", "ONE TWO THREE") + entries("b", "ONE")
     report = compare_boundaries(words, words)
     assert (report.num_compared, report.num_reference_only, report.num_hypothesis_only) == (4, 0, 0)
@@ -32,7 +32,7 @@ def test_statistics_are_those_of_the_planted_differences():
     rng = np.random.default_rng(3)
     reference = [entry for n in range(30) for entry in entries(f"u{n:02d}", "A B C D E")]
     planted = np.round(rng.laplace(5.0, 40.0, (len(reference), 2)).clip(-200, 200), 3)
-    hypothesis = [moved(e, *row) for e, row in zip(reference, planted, strict=True)]
+    hypothesis = [move_boundaries(e, *row) for e, row in zip(reference, planted, strict=True)]
     order = rng.permutation(len(hypothesis))
     # The order of lines does not matter as long as the words' order in time is the same.
     report = compare_boundaries(reference, [hypothesis[i] for i in order])
@@ -49,7 +49,7 @@ def test_statistics_are_those_of_the_planted_differences():
             assert deviation.within[limit] == pytest.approx(np.mean(np.abs(values) <= limit))
     means = np.abs(planted).reshape(30, -1).mean(axis=1)
     worst = np.argsort(-means)[:5]
-    assert [one.utterance for one in report.worst] == [f"u{n:02d}" for n in worst]
+    assert [row.utterance for row in report.worst] == [f"u{n:02d}" for n in worst]
     assert report.worst[0].mean_ms == pytest.approx(means[worst[0]])
     largest = np.abs(planted).reshape(30, 5, 2)[worst[0]].max(axis=1)
     assert report.worst[0].max_ms == pytest.approx(largest.max())
@@ -58,14 +58,14 @@ def test_statistics_are_those_of_the_planted_differences():
 
 def test_a_limit_itself_is_within():
     reference = entries("a", "ONE TWO", step=0.7)
-    report = compare_boundaries(reference, [moved(e, 25, -50) for e in reference])
+    report = compare_boundaries(reference, [move_boundaries(e, 25, -50) for e in reference])
     assert report.starts.within[25] == 1.0
     assert report.ends.within == {25: 0.0, 50: 1.0, 100: 1.0}
 
 
 def test_repeated_words_are_paired_in_order():
     reference = entries("a", "THE THE THE")
-    report = compare_boundaries(reference, [moved(e, 10, 10) for e in reference])
+    report = compare_boundaries(reference, [move_boundaries(e, 10, 10) for e in reference])
     assert (report.num_compared, report.boundaries.mean_ms) == (3, pytest.approx(10))
 
 
@@ -85,7 +85,7 @@ def test_words_of_one_side_are_counted_and_left_out():
     assert report.ends.mean_ms == pytest.approx(0)
 
 
-def test_channels_are_apart():
+def test_channels_are_compared_separately():
     reference = entries("call", "HELLO", channel="A") + entries("call", "THERE", channel="B")
     assert compare_boundaries(reference, reference).num_compared == 2
     swapped = entries("call", "HELLO", channel="B") + entries("call", "HELLO", channel="A")
@@ -101,7 +101,7 @@ def test_nothing_in_common_is_an_error(hypothesis):
 
 def test_text_has_one_number_per_line():
     reference = entries("a", "ONE TWO")
-    hypothesis = [moved(reference[0], 30, 0), moved(reference[1], -32, 0)]
+    hypothesis = [move_boundaries(reference[0], 30, 0), move_boundaries(reference[1], -32, 0)]
     lines = compare_boundaries(reference, hypothesis).text().splitlines()
     assert "words compared: 2" in lines
     assert "starts, median absolute difference in ms: 31.0" in lines

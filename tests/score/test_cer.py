@@ -14,13 +14,13 @@ def distance(x, y):
     """Levenshtein's distance by its recursive definition."""
 
     @cache
-    def of(i, j):
+    def distance_of_prefixes(i, j):
         if not i or not j:
             return i + j
-        same = of(i - 1, j - 1) + (x[i - 1] != y[j - 1])
-        return min(same, of(i - 1, j) + 1, of(i, j - 1) + 1)
+        same = distance_of_prefixes(i - 1, j - 1) + (x[i - 1] != y[j - 1])
+        return min(same, distance_of_prefixes(i - 1, j) + 1, distance_of_prefixes(i, j - 1) + 1)
 
-    return of(len(x), len(y))
+    return distance_of_prefixes(len(x), len(y))
 
 
 @settings(max_examples=60, deadline=None)
@@ -49,7 +49,7 @@ def test_the_papers_rate_divides_by_the_longer_side():
     assert error_rates(refs, hyps).cer_usual == 100.0
 
 
-def test_a_missing_hypothesis_is_one_of_nothing():
+def test_a_missing_hypothesis_counts_as_empty():
     refs = {"u": "A B", "v": "C"}
     assert error_rates(refs, {"u": "A B"}) == error_rates(refs, {"u": "A B", "v": ""})
     assert error_rates(refs, {"u": "A B"}).wer == pytest.approx(100 / 3)

@@ -1,4 +1,4 @@
-"""`toolkit score` with its options for inputs, methods and tables."""
+"""`toolkit score`: options for inputs, methods and tables."""
 
 import json
 
@@ -26,7 +26,7 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_the_normaliser_is_named_and_what_it_drops(files):
+def test_the_output_names_the_normaliser_and_dropped_words(files):
     arguments = ["--ref", files / "ref", "--hyp", files / "hyp", "--drop", "<UNK>"]
     result = run(*arguments, "--normalise", "basic", "--map", files / "x.glm")
     assert result.exit_code == 0, result.output
@@ -55,7 +55,7 @@ def test_strict_mode_ends_with_an_error(files):
     assert "1 of 3 utterances have no hypothesis, first 'b-1'" in result.stderr
 
 
-def test_recordings_against_segments_with_tables(files):
+def test_recordings_are_scored_against_segments_with_tables(files):
     result = run(
         "--ref", files / "x.stm", "--hyp", files / "x.ctm", "--per-speaker", "--per-utterance"
     )  # fmt: skip
@@ -66,7 +66,7 @@ def test_recordings_against_segments_with_tables(files):
     assert "1 words recognised in q 1" in result.stderr
 
 
-def test_everything_in_a_folder(files):
+def test_out_writes_every_file_into_a_folder(files):
     result = run(
         "--ref", files / "ref", "--hyp", files / "hyp", "--speakers", "id", "--out", files / "o"
     )
@@ -77,31 +77,31 @@ def test_everything_in_a_folder(files):
 
 
 @pytest.mark.parametrize("read", ["--ref", "--hyp", "--map"])
-def test_what_is_read_is_not_overwritten(files, read):
-    given = {"--ref": "ref", "--hyp": "hyp", "--map": "x.glm"}
-    arguments = [part for option, name in given.items() for part in (option, files / name)]
-    one = files / given[read]
-    before = one.read_bytes()
-    result = run(*arguments, "--alignments", one)
+def test_an_input_file_is_never_overwritten(files, read):
+    names = {"--ref": "ref", "--hyp": "hyp", "--map": "x.glm"}
+    arguments = [part for option, name in names.items() for part in (option, files / name)]
+    path = files / names[read]
+    content = path.read_bytes()
+    result = run(*arguments, "--alignments", path)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{one} is also read" in result.stderr
-    assert one.read_bytes() == before
+    assert f"{path} is also read" in result.stderr
+    assert path.read_bytes() == content
 
 
 def test_a_folder_whose_texts_are_scored_is_not_written_to(files):
     result = run("--ref", files / "ref", "--hyp", files / "hyp", "--out", files / "out")
     assert result.exit_code == 0, result.output
     trn = files / "out/hyp.trn"
-    before = trn.read_bytes()
+    content = trn.read_bytes()
     arguments = ["--ref", files / "ref", "--hyp", trn, "--drop", "cat"]
     result = run(*arguments, "--out", files / "out")
     assert result.exit_code == 2
     assert f"{trn} is also read" in result.stderr
-    assert trn.read_bytes() == before
+    assert trn.read_bytes() == content
     assert run(*arguments, "--out", files / "other").exit_code == 0
 
 
-def test_several_sets_are_scored_apart_and_together(files):
+def test_several_sets_are_scored_separately_and_together(files):
     pair = ["--ref", files / "x.stm", "--hyp", files / "x.ctm"]
     (files / "d").mkdir()
     (files / "d/x.ctm").write_text("r 1 0.1 0.2 a\nr 1 0.5 0.2 b\nr 1 1.2 0.2 c\n")
@@ -137,16 +137,16 @@ def test_compare_names_its_method_too(files):
 def test_scores_as_json(files):
     arguments = ["--ref", files / "ref", "--hyp", files / "hyp", "--speakers", "id", "--json"]
     result = run(*arguments, "--per-utterance", "--per-speaker")
-    found = json.loads(result.stdout)
-    assert (found["errors"], found["reference_units"]) == (5, 8)
-    assert found["missing"] == ["b-1"]
-    assert found["speakers"]["a"]["utterances"] == 2
-    assert found["by_utterance"]["b-1"]["missing"] is True
+    scores = json.loads(result.stdout)
+    assert (scores["errors"], scores["reference_units"]) == (5, 8)
+    assert scores["missing"] == ["b-1"]
+    assert scores["speakers"]["a"]["utterances"] == 2
+    assert scores["by_utterance"]["b-1"]["missing"] is True
     compared = run("compare", *arguments[:4], "--hyp", files / "ref", "--json")
-    (one,) = json.loads(compared.stdout)
-    assert one["difference"] == -62.5
-    assert one["second_file"] == str(files / "ref")
-    assert 0 <= one["p_value"] <= 1
+    (comparison,) = json.loads(compared.stdout)
+    assert comparison["difference"] == -62.5
+    assert comparison["second_file"] == str(files / "ref")
+    assert 0 <= comparison["p_value"] <= 1
 
 
 def test_json_is_not_mixed_with_alignments(files):
@@ -164,7 +164,7 @@ def test_json_is_not_mixed_with_alignments(files):
         (["--normalise", "basic"], "--normalise basic removes the marks that --glm reads"),
     ],
 )
-def test_options_that_a_glm_excludes(files, options, message):
+def test_a_glm_excludes_other_options(files, options, message):
     arguments = ["--ref", files / "ref", "--hyp", files / "hyp", "--glm", files / "x.glm"]
     result = run(*arguments, *options)
     assert result.exit_code == 2

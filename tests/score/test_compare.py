@@ -18,7 +18,7 @@ SPEAKERS = {"u1": "ann", "u2": "bob", "u3": "ann"}
 TEXT = st.lists(st.sampled_from("abc"), max_size=4).map(" ".join)
 
 
-def of(first, second, refs=REFS, speakers=None):
+def compare_texts(first, second, refs=REFS, speakers=None):
     return compare(score(refs, first, "word", speakers), score(refs, second, "word", speakers))
 
 
@@ -29,7 +29,7 @@ def resamples(number):
 def test_probability_and_interval_are_those_of_all_resamples():
     refs = {f"u{n}": " ".join("abcde"[: n + 2]) for n in range(4)}
     hyps = [{"u0": "x b", "u1": "a b c", "u2": "a", "u3": "a b c d"}, {"u0": "a b", "u1": "x"}]
-    result = of(*hyps, refs)
+    result = compare_texts(*hyps, refs)
     first, second = ([u.errors for u in s.utterances] for s in (result.first, result.second))
     words = [u.ref_units for u in result.first.utterances]
     wins, rates = 0.0, []
@@ -44,7 +44,7 @@ def test_probability_and_interval_are_those_of_all_resamples():
 
 
 def test_system_against_itself_is_neither_better_nor_worse():
-    result = of(FIRST, FIRST)
+    result = compare_texts(FIRST, FIRST)
     assert (result.difference, result.probability, result.p_value) == (0.0, 0.5, 1.0)
     assert (result.interval.low, result.interval.high) == (0.0, 0.0)
     assert result.matched_pairs.p_value == 1.0
@@ -54,25 +54,25 @@ def test_system_against_itself_is_neither_better_nor_worse():
 
 @settings(max_examples=20)
 @given(st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=2, max_size=5), st.randoms())
-def test_exchange_of_the_systems_and_order_of_utterances(rows, generator):
+def test_exchanging_the_systems_changes_signs_and_order_changes_nothing(rows, generator):
     refs = {f"u{n}": f"a {ref}" for n, (ref, _, _) in enumerate(rows)}
     first = {f"u{n}": hyp for n, (_, hyp, _) in enumerate(rows)}
     second = {f"u{n}": hyp for n, (_, _, hyp) in enumerate(rows)}
-    one, other = of(first, second, refs), of(second, first, refs)
-    assert other.p_value == one.p_value
-    assert other.probability == pytest.approx(1 - one.probability)
-    assert other.difference == pytest.approx(-one.difference)
-    assert other.interval.low == pytest.approx(-one.interval.high)
-    assert [w.difference for w in other.words()] == [-w.difference for w in one.words()]
+    forward, backward = compare_texts(first, second, refs), compare_texts(second, first, refs)
+    assert backward.p_value == forward.p_value
+    assert backward.probability == pytest.approx(1 - forward.probability)
+    assert backward.difference == pytest.approx(-forward.difference)
+    assert backward.interval.low == pytest.approx(-forward.interval.high)
+    assert [w.difference for w in backward.words()] == [-w.difference for w in forward.words()]
     order = list(refs)
     generator.shuffle(order)
-    shuffled = of(first, second, {u: refs[u] for u in order})
-    assert (shuffled.interval, shuffled.p_value) == (one.interval, one.p_value)
-    assert shuffled.words() == one.words()
+    shuffled = compare_texts(first, second, {u: refs[u] for u in order})
+    assert (shuffled.interval, shuffled.p_value) == (forward.interval, forward.p_value)
+    assert shuffled.words() == forward.words()
 
 
 def test_words_hold_every_error_once():
-    result = of(FIRST, SECOND)
+    result = compare_texts(FIRST, SECOND)
     words = result.words()
     assert sum(word.first for word in words) == result.first.errors == 3
     assert sum(word.second for word in words) == result.second.errors == 2
@@ -90,29 +90,32 @@ def test_words_hold_every_error_once():
 
 def test_speakers_are_exchanged_as_a_whole_if_there_are_enough():
     refs = {f"u{n:02d}": "a" for n in range(24)}
-    assert of({}, refs, refs).p_value == 2 / 2**24
+    assert compare_texts({}, refs, refs).p_value == 2 / 2**24
     for each, units, p in ((3, 8, 2 / 2**8), (4, 6, 2 / 2**6), (5, 24, 2 / 2**24)):
         speakers = {u: f"s{n // each}" for n, u in enumerate(refs)}
-        result = of(dict.fromkeys(refs, "b"), refs, refs, speakers)
+        result = compare_texts(dict.fromkeys(refs, "b"), refs, refs, speakers)
         assert (result.units, result.p_value) == (units, p)
 
 
-def test_what_cannot_be_significant_is_remarked():
+def test_a_difference_that_cannot_be_significant_gets_a_remark():
     refs = {f"u{n}": "a" for n in range(4)}
-    assert any("4 utterances no difference can" in r for r in of({"u0": "b"}, refs, refs).remarks())
+    assert any(
+        "4 utterances no difference can" in r
+        for r in compare_texts({"u0": "b"}, refs, refs).remarks()
+    )
     refs = {f"u{n}": "a" for n in range(60)}
-    assert of({"u0": "b"}, refs, refs).remarks() == []
+    assert compare_texts({"u0": "b"}, refs, refs).remarks() == []
 
 
-def test_p_values_of_equal_systems_are_small_as_often_as_they_say():
+def test_p_values_of_equal_systems_are_uniform():
     generator = random.Random(1)
     refs = {f"u{n:02d}": "a b c d" for n in range(30)}
 
-    def heard(text):
+    def add_errors(text):
         return " ".join(word if generator.random() < 0.7 else "x" for word in text.split())
 
     def decode():
-        return {utterance: heard(text) for utterance, text in refs.items()}
+        return {utterance: add_errors(text) for utterance, text in refs.items()}
 
     values = []
     for _ in range(100):
@@ -137,7 +140,7 @@ def test_only_the_same_references_can_be_compared(first, second, message):
 
 
 def test_lines_tell_differences_words_and_speakers():
-    lines = list(comparison_lines(of(FIRST, SECOND, speakers=SPEAKERS), ("A", "B")))
+    lines = list(comparison_lines(compare_texts(FIRST, SECOND, speakers=SPEAKERS), ("A", "B")))
     assert lines[0].startswith("%WER of B minus A: -14.29 (-33.3 % relative) 95% Conf Inter")
     assert lines[2].startswith("p-value: 1.0000 (two-sided, exchanging the systems of 3 utterances")
     assert "Utterances: B better in 1, worse in 0, as many errors in 2" in lines
@@ -155,7 +158,7 @@ def test_lines_tell_differences_words_and_speakers():
 
 
 def test_first_system_without_errors_has_no_relative_difference():
-    line = next(comparison_lines(of(REFS, SECOND), ("A", "B")))
+    line = next(comparison_lines(compare_texts(REFS, SECOND), ("A", "B")))
     assert line.startswith("%WER of B minus A: +28.57 95% Conf Interval")
 
 
@@ -174,55 +177,55 @@ def test_systems_may_take_different_alternatives_of_a_reference():
     assert comparison.difference == pytest.approx(-20.0)
     assert comparison.interval.low == comparison.interval.high == pytest.approx(-20.0)
     assert comparison.matched_pairs.segments == 6
-    other = score(
+    rescored = score(
         {**refs, "u0": "{ a b / z } d"}, {id: "c d" for id in refs}, aligner=nist_aligner(Grammar())
     )
     with pytest.raises(ToolkitError, match="not scored against the same 'u0'"):
-        compare(sides[0], other)
+        compare(sides[0], rescored)
 
 
 def test_an_infinite_z_is_null_in_json():
     refs = {f"u{n}": "a b" for n in range(50)}
-    found = of(refs, dict.fromkeys(refs, "a x"), refs)
-    assert found.matched_pairs.z == float("inf")
-    plain = json.loads(json.dumps(comparison_numbers(found), allow_nan=False))
-    assert plain["matched_pairs"]["z"] is None
+    comparison = compare_texts(refs, dict.fromkeys(refs, "a x"), refs)
+    assert comparison.matched_pairs.z == float("inf")
+    numbers = json.loads(json.dumps(comparison_numbers(comparison), allow_nan=False))
+    assert numbers["matched_pairs"]["z"] is None
 
 
-def test_systems_that_took_no_word_and_a_word_of_the_references_alternatives():
+def test_systems_that_chose_alternatives_of_different_lengths():
     refs = {"u1": "{ a / @ }", "u2": "b", "u3": "c"}
     first, second = (
-        score(refs, {"u1": said, "u2": "b", "u3": "x"}, aligner=nist_aligner(Grammar()))
-        for said in ("a", "")
+        score(refs, {"u1": hypothesis, "u2": "b", "u3": "x"}, aligner=nist_aligner(Grammar()))
+        for hypothesis in ("a", "")
     )
     assert (first.ref_units, second.ref_units) == (3, 2)
-    found = compare(first, second)
-    assert found.difference == pytest.approx(100 / 2 - 100 / 3)
+    comparison = compare(first, second)
+    assert comparison.difference == pytest.approx(100 / 2 - 100 / 3)
     rates = []
     for drawn in resamples(3):
         units = [sum(s.utterances[n].ref_units for n in drawn) for s in (first, second)]
         errors = [sum(s.utterances[n].errors for n in drawn) for s in (first, second)]
         if all(units):
             rates.append(100 * errors[1] / units[1] - 100 * errors[0] / units[0])
-    assert min(rates) <= found.interval.low <= found.interval.high <= max(rates)
+    assert min(rates) <= comparison.interval.low <= comparison.interval.high <= max(rates)
 
 
-def test_systems_without_different_utterances_are_not_compared_on_those_they_have():
+def test_systems_with_different_utterances_are_not_compared():
     sides = [score(REFS, {id: "x"}, mode="present") for id in ("u1", "u2")]
     with pytest.raises(ToolkitError, match=r"different utterances \(2 and 2\).*--mode all"):
         compare(*sides)
 
 
-def test_the_numbers_name_what_was_not_scored_or_not_given():
-    found = comparison_numbers(of({"u1": "the"}, SECOND | {"u9": "so"}))
-    assert found["missing"] == {"first": ["u2", "u3"], "second": []}
-    assert found["extra"] == {"first": [], "second": ["u9"]}
+def test_the_numbers_list_missing_and_extra_utterances():
+    numbers = comparison_numbers(compare_texts({"u1": "the"}, SECOND | {"u9": "so"}))
+    assert numbers["missing"] == {"first": ["u2", "u3"], "second": []}
+    assert numbers["extra"] == {"first": [], "second": ["u9"]}
 
 
 @pytest.mark.parametrize("segments", [49, 50])
 def test_the_numbers_have_no_p_value_of_too_few_segments(segments):
     refs = {f"u{n}": "a" for n in range(segments)}
     first = {id: "b" for id in refs}
-    found = comparison_numbers(of(first, first | {"u0": "a"}, refs))["matched_pairs"]
-    assert found["segments"] == segments
-    assert [found[key] is None for key in ("p_value", "z")] == 2 * [segments < 50]
+    numbers = comparison_numbers(compare_texts(first, first | {"u0": "a"}, refs))["matched_pairs"]
+    assert numbers["segments"] == segments
+    assert [numbers[key] is None for key in ("p_value", "z")] == 2 * [segments < 50]

@@ -17,7 +17,7 @@ def read(tmp_path):
     return read
 
 
-def test_lines_that_sclite_takes(read):
+def test_lines_of_sclites_ctm_format_are_read(read):
     entries = read(
         ";; comment\n\n"
         "r A 1.5 0.2 one NA\n"
@@ -64,11 +64,11 @@ def test_alternatives_of_an_utterance_are_in_braces(tmp_path):
     (tmp_path / "x.ctm").write_text(
         "u 1 2 1 z\nu 1 0 1 a\nu 1 * * <ALT_BEGIN>\nu 1 1 1 b\nu 1 * * <alt>\nu 1 * * <ALT_END>\n"
     )
-    found = read_transcripts(tmp_path / "x.ctm")
-    assert found.texts == {"u": "a { b / @ } z"}
-    assert found.marked
+    transcripts = read_transcripts(tmp_path / "x.ctm")
+    assert transcripts.texts == {"u": "a { b / @ } z"}
+    assert transcripts.marked
     with pytest.raises(ToolkitError, match="'u' has alternatives"):
-        found.plain_texts()
+        transcripts.plain_texts()
 
 
 def test_rules_split_words_in_time(read, tmp_path):
@@ -77,18 +77,20 @@ def test_rules_split_words_in_time(read, tmp_path):
         "[UH] => [] / [ ] __ [ ]\n"
     )
     glm = Glm.read(tmp_path / "x.glm", "ctm", "hyp")
-    found = filtered(read("r 1 1 1 a 0.5\nr 1 2 1 uh\nr 1 3 1 d\nr 1 * * <ALT_BEGIN>\n"), glm)
+    split_entries = filtered(
+        read("r 1 1 1 a 0.5\nr 1 2 1 uh\nr 1 3 1 d\nr 1 * * <ALT_BEGIN>\n"), glm
+    )
     alternatives = ["<ALT_BEGIN>", "B", "C", "<ALT>", "@", "<ALT_END>"]
-    assert [e.token for e in found] == [*alternatives, "E", "F", "<ALT_BEGIN>"]
-    assert [e.start for e in found if e.token in "BCEF"] == [1.0, 1.5, 3.0, 3.5]
+    assert [e.token for e in split_entries] == [*alternatives, "E", "F", "<ALT_BEGIN>"]
+    assert [e.start for e in split_entries if e.token in "BCEF"] == [1.0, 1.5, 3.0, 3.5]
 
 
 def test_rules_with_alternatives_add_to_those_around_a_word(read, tmp_path):
     (tmp_path / "x.glm").write_text(";;\n[CAN'T] => [{ CAN'T / CAN NOT }] / [ ] __ [ ]\n")
     lines = ["<ALT_BEGIN>", "can't", "<ALT>", "can", "<ALT_END>", "can't"]
     entries = read("".join(f"r 1 {n} 1 {word}\n" for n, word in enumerate(lines)))
-    found = timed_words(filtered(entries, Glm.read(tmp_path / "x.glm", "ctm", "hyp")))
-    assert [word.text for word in found] == ["{ CAN'T / CAN NOT / CAN }", "{ CAN'T / CAN NOT }"]
+    words = timed_words(filtered(entries, Glm.read(tmp_path / "x.glm", "ctm", "hyp")))
+    assert [word.text for word in words] == ["{ CAN'T / CAN NOT / CAN }", "{ CAN'T / CAN NOT }"]
 
 
 def test_texts_for_other_uses_have_neither_tags_nor_asterisks(tmp_path):

@@ -27,7 +27,7 @@ def glm(tmp_path):
     return glm
 
 
-def test_rules_and_their_contexts(glm):
+def test_rules_apply_in_their_contexts(glm):
     assert glm().rules == (
         Rule("CAN'T", "{ CAN'T / CAN NOT }", " ", " "),
         Rule("ONE", "TWO"),
@@ -98,7 +98,7 @@ def test_errors_name_the_place_and_the_text_as_read(glm, tmp_path):
         assert message in str(caught.value)
 
 
-def test_settings(glm):
+def test_the_settings_of_a_glm_are_applied(glm):
     assert glm(';;\n* CASE_SENSITIVE = "F"\n[a] => [b]\n').apply("A") == "b"
     assert glm(';;\n* COPY_NO_HIT = "F"\n[a] => [b]\n').apply("cac") == "b"
     assert glm(";;\n[a] => [b]\n").apply("A") == "A"
@@ -117,7 +117,7 @@ def test_settings(glm):
         (RULES, "((a))", "or are nested"),
     ],
 )
-def test_faults(glm, rules, text, message):
+def test_faulty_rules_are_refused(glm, rules, text, message):
     with pytest.raises(ToolkitError, match=message):
         glm(rules)(text)
 

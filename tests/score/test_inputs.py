@@ -20,7 +20,7 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_a_pair_of_files(files):
+def test_a_pair_of_files_is_read(files):
     sides = InputReader().read(files / "ref", files / "hyp.trn")
     assert (sides.refs["s1-1"], sides.hyps["s1-1"], sides.speakers) == ("a b", "a x", None)
     assert sides.notes == (
@@ -75,17 +75,17 @@ def test_an_stm_needs_a_ctm_and_errors_name_files(files):
 @pytest.mark.parametrize(
     ("id", "speaker"), [("a-b_c", "a"), ("a_b", "a"), ("a_b-c", "a_b"), ("a-1/b_c", "a-1")]
 )
-def test_speaker_of_an_id(id, speaker):
+def test_the_speaker_is_read_from_an_id(id, speaker):
     assert speaker_of_id(id) == speaker
 
 
 @pytest.mark.parametrize("id", ["abc", "-a"])
-def test_ids_without_a_speaker(id):
+def test_ids_without_a_speaker_are_an_error(id):
     with pytest.raises(ToolkitError, match="file of `utterance speaker` lines"):
         speaker_of_id(id)
 
 
-def test_names_of_paths_are_what_tells_them_apart():
+def test_paths_are_named_by_the_parts_that_differ():
     assert names_of([Path("d/dev/text"), Path("d/test/text")]) == ["dev/text", "test/text"]
     assert names_of([Path("a"), Path("b c")]) == ["a", "b_c"]
     assert names_of([Path("a"), Path("a")]) == ["1", "2"]
@@ -149,11 +149,11 @@ def test_lines_without_ids_stay_plain(tmp_path, refs, hyps):
     assert len(sides.notes) == 1
 
 
-def test_names_that_white_space_alone_tells_apart_are_numbers():
+def test_names_that_differ_only_in_white_space_become_numbers():
     assert names_of([Path("d/x y/text"), Path("d/x_y/text")]) == ["1", "2"]
 
 
-def test_files_named_as_ctm_and_stm_are_read_so_whatever_the_format_of_others(files):
+def test_the_suffixes_ctm_and_stm_override_the_format_option(files):
     (files / "one.ctm").write_text("s1-1 1 0.5 0.2 b\ns1-1 1 0 0.2 a\n")
     sides = InputReader("text").read(files / "ref", files / "one.ctm")
     assert (sides.hyps, sides.marked) == ({"s1-1": "a b"}, True)
@@ -162,7 +162,7 @@ def test_files_named_as_ctm_and_stm_are_read_so_whatever_the_format_of_others(fi
         InputReader("text").read(files / "ref", files / "x.stm")
 
 
-def test_speakers_of_some_utterances_alone_are_noted(files):
+def test_utterances_without_a_speaker_are_reported(files):
     (files / "data").mkdir()
     (files / "data" / "text").write_text((files / "ref").read_text())
     (files / "data" / "utt2spk").write_text("s1-1 ann\n")
@@ -172,12 +172,12 @@ def test_speakers_of_some_utterances_alone_are_noted(files):
     assert "no speaker of" not in note
 
 
-def test_ids_that_differ_in_normal_form_alone_are_the_same(files):
+def test_ids_that_differ_only_in_normal_form_are_the_same(files):
     (files / "composed").write_text("\u00e9-1 a\n\u00e9-2 b\n\u00e9-3 c\n", encoding="utf-8")
     (files / "decomposed").write_text("e\u0301-1 a\n\u00e9-2 b\n\u00e9-9 c\n", encoding="utf-8")
     sides = InputReader().read(files / "composed", files / "decomposed")
     assert sides.hyps == {"\u00e9-1": "a", "\u00e9-2": "b", "\u00e9-9": "c"}
     assert sides.notes[-1].startswith("Note: 1 utterance ids differ in Unicode's normal form alone")
     (files / "both").write_text("\u00e9-1 a\ne\u0301-1 b\n", encoding="utf-8")
-    both = InputReader().read(files / "both", files / "decomposed")
-    assert both.hyps["e\u0301-1"] == "a"
+    sides = InputReader().read(files / "both", files / "decomposed")
+    assert sides.hyps["e\u0301-1"] == "a"

@@ -7,7 +7,7 @@ def remarks(ref, hyp, **options):
     return score({"u": ref}, {"u": hyp}, **options).remarks()
 
 
-def test_normal_forms_that_differ_are_noted():
+def test_different_normal_forms_get_a_remark():
     (remark,) = remarks("caf\u00e9 noir", "cafe\u0301 noir")
     assert "1 of 1 substitutions differ only in Unicode's normal form" in remark
     (remark,) = remarks("caf\u00e9", "cafe\u0301", unit="char")
@@ -16,7 +16,7 @@ def test_normal_forms_that_differ_are_noted():
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\u2028", "\u0085"])
-def test_white_space_of_unicode_is_part_of_a_word_and_noted(space):
+def test_unicode_white_space_is_part_of_a_word_and_gets_a_remark(space):
     ref = f"a{space}b c"
     result = score({"u": ref}, {"u": "a b c"})
     assert (result.ref_units, result.errors) == (2, 2)
@@ -24,12 +24,12 @@ def test_white_space_of_unicode_is_part_of_a_word_and_noted(space):
     assert remarks(ref, ref) == []
 
 
-def test_case_alone_is_noted_where_it_makes_the_difference():
+def test_a_difference_only_in_case_gets_a_remark():
     (remark,) = remarks("A B", "a b")
     assert "2 of 2 substitutions differ only in case or punctuation" in remark
 
 
-def test_rules_that_were_applied_are_not_advised():
+def test_rules_already_applied_are_not_recommended():
     (remark,) = remarks("It's late", "its late")
     assert "--normalise basic" in remark
     assert remarks("it's late", "its late") == []

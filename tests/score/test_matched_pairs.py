@@ -39,7 +39,7 @@ def test_equal_steps_give_the_sign_test():
     assert permutation_p_value(differences) == pytest.approx(binomtest(70, 110).pvalue, rel=1e-9)
 
 
-def test_identical_systems_cannot_be_told_apart():
+def test_identical_systems_do_not_differ():
     assert permutation_p_value([0] * 50) == 1.0
     assert permutation_p_value([]) == 1.0
 
@@ -64,30 +64,30 @@ def segments(ref, first, second):
     ],
 )
 def test_segments_worked_out_by_hand(first, second, count, mean):
-    found = segments("a b c d e f", first, second)
-    assert (found.segments, found.mean) == (count, mean)
+    test = segments("a b c d e f", first, second)
+    assert (test.segments, test.mean) == (count, mean)
 
 
 def test_statistic_is_students_on_the_utterances_with_errors():
     errors = [(1, 2), (3, 3), (2, 0), (0, 0), (0, 3), (1, 2)]
     ref = ["r", "r", "r"]
-    found = matched_pairs((align(ref, ref[a:]), align(ref, ref[b:])) for a, b in errors)
+    test = matched_pairs((align(ref, ref[a:]), align(ref, ref[b:])) for a, b in errors)
     differences = [b - a for a, b in errors if a or b]
-    assert found.segments == len(differences) == 5
-    assert found.z == pytest.approx(ttest_1samp(differences, 0).statistic)
-    assert found.p_value == pytest.approx(2 * norm.sf(abs(found.z)))
+    assert test.segments == len(differences) == 5
+    assert test.z == pytest.approx(ttest_1samp(differences, 0).statistic)
+    assert test.p_value == pytest.approx(2 * norm.sf(abs(test.z)))
 
 
 def test_copies_of_a_sentence_are_one_segment():
     ref = ["r", "r", "r", "r", "r", "r"]
     wrong = ["x", "r", "r", "r", "r", "x"]
     pairs = [(align(ref, ref), align(ref, wrong))] * 3 + [(align(ref, ref), align(ref, ref))] * 2
-    found = matched_pairs(pairs, ["a", "b", "a", "c", "c"])
-    assert (found.segments, found.mean) == (3, 2.0)  # of a one, of b both its own, of c none
+    test = matched_pairs(pairs, ["a", "b", "a", "c", "c"])
+    assert (test.segments, test.mean) == (3, 2.0)  # of a one, of b both its own, of c none
     assert matched_pairs(pairs).segments == 6
 
 
-def test_agreement_of_all_segments_is_certain_and_one_segment_tells_nothing():
+def test_equal_differences_are_certain_and_one_segment_gives_no_statistic():
     assert MatchedPairs(5, -1.0, 0.0).p_value == 0.0
     assert MatchedPairs(5, -1.0, 0.0).z == -math.inf
     assert MatchedPairs(1, -1.0, 0.0).p_value == 1.0
@@ -114,14 +114,14 @@ def test_outcome_is_that_of_sctk(tmp_path):
     for name in "ab":
         sctk("sclite", "-r", "ref.trn", "trn", "-h", f"{name}.trn", "trn", "-i", "rm",
              "-o", "sgml", "-n", name, check=True)  # fmt: skip
-    both = b"".join((tmp_path / f"{name}.sgml").read_bytes() for name in "ab")
-    sctk("sc_stats", "-p", "-t", "mapsswe", "-v", "-n", "pair", input=both, check=True)
+    alignments = b"".join((tmp_path / f"{name}.sgml").read_bytes() for name in "ab")
+    sctk("sc_stats", "-p", "-t", "mapsswe", "-v", "-n", "pair", input=alignments, check=True)
     report = (tmp_path / "pair.stats.mapsswe").read_text()
     pattern = r"# segs: (\d+).*mean: ([-.\d]+)\) \(std dev: ([.\d]+)\) \(Z Stat: ([-.\d]+)\)"
     count, mean, deviation, z = map(float, re.search(pattern, report).groups())
-    found = matched_pairs(
+    test = matched_pairs(
         [(align(refs[u], systems[0][u]), align(refs[u], systems[1][u])) for u in refs]
     )
-    assert found.segments == count
+    assert test.segments == count
     # SCTK subtracts the second system from the first
-    assert (-found.mean, found.deviation, -found.z) == pytest.approx((mean, deviation, z), abs=6e-4)
+    assert (-test.mean, test.deviation, -test.z) == pytest.approx((mean, deviation, z), abs=6e-4)

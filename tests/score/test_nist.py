@@ -13,7 +13,7 @@ TIME = st.integers(0, 10**7).map(lambda n: n / 1000)
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(NAME, NAME, NAME, TIME, TIME, WORDS, st.sampled_from(["", "<o,f0>"]))))
-def test_stm_comes_back_as_it_was_sorted(tmp_path_factory, rows):
+def test_an_stm_survives_writing_and_reading_in_sorted_order(tmp_path_factory, rows):
     segments = [
         StmSegment(recording, channel, speaker, min(a, b), max(a, b), text, label)
         for recording, channel, speaker, a, b, text, label in rows
@@ -27,7 +27,7 @@ def test_stm_comes_back_as_it_was_sorted(tmp_path_factory, rows):
     assert read_stm(path) == expected
 
 
-def test_lines_of_an_stm(tmp_path):
+def test_an_stm_is_parsed_line_by_line(tmp_path):
     path = tmp_path / "x.stm"
     path.write_text(
         ";; comment\n\nr1 A ann 0.5 1 <o,f0,male> Hello  there\nr1 B bob 1 2\n"
@@ -68,7 +68,7 @@ def test_segments_that_no_line_can_hold_are_refused(tmp_path, changed):
     assert not (tmp_path / "x.stm").exists()
 
 
-def test_trn_comes_back_as_it_was(tmp_path):
+def test_a_trn_file_survives_writing_and_reading(tmp_path):
     texts = {"spk-2": "A (B) c", "spk-1": ""}
     write_trn(texts, tmp_path / "x.trn")
     assert read_transcripts(tmp_path / "x.trn").texts == texts

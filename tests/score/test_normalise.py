@@ -16,7 +16,7 @@ from toolkit.score.wer import score
         ("english", "english-upper-2+tags-1", "IT'S O'CLOCK DOCTOR WHO EMILE"),
     ],
 )
-def test_rules_and_their_names(rules, name, expected):
+def test_rules_change_the_text_and_have_names(rules, name, expected):
     normalise = ScoringFilter(rules)
     assert normalise("It’s 3 o'clock, Dr. Who -- «Émile»!") == expected
     assert normalise.name == name
@@ -51,7 +51,7 @@ def test_words_are_dropped_before_the_rules_in_any_case():
     assert normalise.name == "basic-4 without <UNK> [noise]"
 
 
-def test_digits_that_english_removes_are_remarked():
+def test_digits_removed_by_english_get_a_remark():
     normalise = ScoringFilter("english")
     normalise("CALL 911 NOW")
     assert "removed 3 characters" in normalise.remarks()[0]
@@ -107,7 +107,7 @@ def test_faults_of_a_mapping_name_file_and_line(mapping, content, message):
         WordMap.read(mapping(content))
 
 
-def test_a_mapping_that_is_absent_or_vanishes_by_the_rules(mapping, tmp_path):
+def test_an_absent_or_vanishing_mapping_is_an_error(mapping, tmp_path):
     with pytest.raises(ToolkitError, match="absent"):
         ScoringFilter("none", mapping=tmp_path / "absent")
     with pytest.raises(ToolkitError, match=r"the left side of .* is empty after normalisation"):
@@ -154,7 +154,7 @@ def test_apostrophes_after_marks_on_letters_are_inside_words(letter):
 
 
 @pytest.mark.parametrize("word", ["you know", "", " "])
-def test_what_is_dropped_is_one_word(word):
+def test_a_dropped_text_must_be_one_word(word):
     with pytest.raises(ToolkitError, match=r"not one word to drop.*FROM WORDS =>"):
         ScoringFilter(drop=["uh", word])
     assert ScoringFilter(drop=[" uh "])("so Uh yes") == "so yes"

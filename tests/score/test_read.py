@@ -33,8 +33,8 @@ def write(tmp_path):
     ],
 )
 def test_format_is_detected(write, content, form, texts):
-    found = read_transcripts(write(content))
-    assert (found.form, found.texts) == (form, texts)
+    transcripts = read_transcripts(write(content))
+    assert (transcripts.form, transcripts.texts) == (form, texts)
 
 
 def test_format_can_be_forced(write):
@@ -73,10 +73,10 @@ def test_faults_name_file_and_line(write, content, form, line, message):
 )
 def test_lines_that_are_not_utf8_can_be_left_out(write, content, texts, faulty):
     path = write(content)
-    found = read_transcripts(path, leave_out_faulty=True)
-    assert found.texts == texts
-    assert list(found.faulty) == [faulty]
-    assert found.faulty[faulty].startswith(f"{path}:2: `")
+    transcripts = read_transcripts(path, leave_out_faulty=True)
+    assert transcripts.texts == texts
+    assert list(transcripts.faulty) == [faulty]
+    assert transcripts.faulty[faulty].startswith(f"{path}:2: `")
 
 
 def test_too_many_lines_that_are_not_utf8_are_refused(write):
@@ -97,23 +97,23 @@ def test_absent_file_is_named(tmp_path):
 
 def test_speakers_are_read_and_each_must_be_one_name(write):
     assert read_speakers(write("u1 ann\nu2\tbob\n")) == {"u1": "ann", "u2": "bob"}
-    for content, found in (("u1 ann\nu2\n", "''"), ("u1 ann\nu2 bob lee\n", "'bob lee'")):
+    for content, speakers_text in (("u1 ann\nu2\n", "''"), ("u1 ann\nu2 bob lee\n", "'bob lee'")):
         with pytest.raises(
-            ToolkitError, match=f"'u2' must be followed by one speaker, not by {found}"
+            ToolkitError, match=f"'u2' must be followed by one speaker, not by {speakers_text}"
         ):
             read_speakers(write(content))
 
 
 def test_comments_in_trn_files_are_skipped(write):
-    found = read_transcripts(write(";; sclite's comment\nA (u1)\n\nB (u2)\n"))
-    assert (found.form, found.texts) == ("trn", {"u1": "A", "u2": "B"})
+    transcripts = read_transcripts(write(";; sclite's comment\nA (u1)\n\nB (u2)\n"))
+    assert (transcripts.form, transcripts.texts) == ("trn", {"u1": "A", "u2": "B"})
 
 
 def test_words_of_a_ctm_follow_each_other_in_time(tmp_path):
     path = tmp_path / "ctm"
     path.write_text("u2 1 0.5 0.1 b\nu1 1 0.0 0.2 x 0.9\nu2 1 0.1 0.2 a\n")
-    found = read_transcripts(path)
-    assert (found.form, found.texts) == ("ctm", {"u1": "x", "u2": "a b"})
+    transcripts = read_transcripts(path)
+    assert (transcripts.form, transcripts.texts) == ("ctm", {"u1": "x", "u2": "a b"})
     path.write_text("u1 A 0 1 a\nu1 B 0 1 b\n")
     with pytest.raises(ToolkitError, match="'u1' has the channels A and B"):
         read_transcripts(path)
@@ -132,15 +132,15 @@ def test_folders_of_kaldi_and_of_text_files(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "u2.txt").write_text("two\nlines\n")
     (tmp_path / "u1.txt").write_text("one")
-    found = read_transcripts(tmp_path)
-    assert found.texts == {"a/u2": "two lines", "u1": "one"}
+    transcripts = read_transcripts(tmp_path)
+    assert transcripts.texts == {"a/u2": "two lines", "u1": "one"}
     (tmp_path / "a" / "u3.lab").write_text("three")
-    assert read_transcripts(tmp_path).texts == found.texts | {"a/u3": "three"}
+    assert read_transcripts(tmp_path).texts == transcripts.texts | {"a/u3": "three"}
     (tmp_path / "text").write_text("mary the cat\n")
     (tmp_path / "utt2spk").write_text("mary ann\n")
-    found = read_transcripts(tmp_path)
-    assert (found.form, found.texts) == ("text", {"mary": "the cat"})
-    assert found.speakers == {"mary": "ann"}
+    transcripts = read_transcripts(tmp_path)
+    assert (transcripts.form, transcripts.texts) == ("text", {"mary": "the cat"})
+    assert transcripts.speakers == {"mary": "ann"}
     (tmp_path / "empty").mkdir()
     with pytest.raises(ToolkitError, match=r"neither a file `text` nor any \.txt"):
         read_transcripts(tmp_path / "empty")
@@ -166,15 +166,15 @@ def test_librispeechs_folders_have_a_line_for_each_utterance(tmp_path):
     chapter = tmp_path / "84" / "121"
     chapter.mkdir(parents=True)
     (chapter / "84-121.trans.txt").write_text("84-121-0000 GO ON\n84-121-0001 WE WILL\n")
-    found = read_transcripts(tmp_path)
-    assert found.texts == {"84-121-0000": "GO ON", "84-121-0001": "WE WILL"}
+    transcripts = read_transcripts(tmp_path)
+    assert transcripts.texts == {"84-121-0000": "GO ON", "84-121-0001": "WE WILL"}
     (tmp_path / "b.trans.txt").write_text("84-121-0001 AGAIN\n")
     with pytest.raises(TranscriptError, match="'84-121-0001' has another text already"):
         read_transcripts(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "what"),
+    ("name", "message"),
     [
         ("x.TextGrid", "a TextGrid is not read here: .* STM or CTM"),
         ("x.srt", "a file of subtitles is not read"),
@@ -182,9 +182,9 @@ def test_librispeechs_folders_have_a_line_for_each_utterance(tmp_path):
         ("x.csv.gz", "is a table"),
     ],
 )
-def test_files_of_other_kinds_are_not_taken_for_plain_lines(tmp_path, name, what):
+def test_subtitles_tables_and_textgrids_are_refused(tmp_path, name, message):
     content = b'File type = "ooTextFile"\nintervals [1]:\ntext = "so"\n'
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(TranscriptError, match=what):
+    with pytest.raises(TranscriptError, match=message):
         read_transcripts(tmp_path / name)
     assert read_transcripts(tmp_path / name, "plain").texts["3"] == 'text = "so"'

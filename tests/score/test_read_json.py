@@ -27,10 +27,10 @@ CUT = {
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
 def test_cuts_give_texts_and_speakers(write, name):
-    other = {"id": "u2", "supervisions": [{"text": "C"}, {"text": "D", "speaker": "bob"}]}
-    found = read_transcripts(write(name, f"{json.dumps(CUT)}\n\n{json.dumps(other)}\n"))
-    assert (found.form, found.texts) == ("json", {"u1": "A B", "u2": "C D"})
-    assert found.speakers == {"u1": "ann", "u2": "bob"}
+    second_cut = {"id": "u2", "supervisions": [{"text": "C"}, {"text": "D", "speaker": "bob"}]}
+    transcripts = read_transcripts(write(name, f"{json.dumps(CUT)}\n\n{json.dumps(second_cut)}\n"))
+    assert (transcripts.form, transcripts.texts) == ("json", {"u1": "A B", "u2": "C D"})
+    assert transcripts.speakers == {"u1": "ann", "u2": "bob"}
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def test_cuts_give_texts_and_speakers(write, name):
         [{"utterance": "u1", "text": "a b"}, {"path": "u2.wav", "text": "c", "speaker": None}],
     ],
 )
-def test_records_and_mappings(write, content):
+def test_records_and_mappings_give_texts_by_id(write, content):
     assert read_transcripts(write("x.json", content)).texts == {"u1": "a b", "u2": "c"}
 
 
 @pytest.mark.parametrize("speaker", [3, ["ann"], {"name": "ann"}])
 def test_a_speaker_without_a_name_is_none(write, speaker):
-    found = read_transcripts(write("x.json", [{"id": "u1", "text": "a", "speaker": speaker}]))
-    assert (found.texts, found.speakers) == ({"u1": "a"}, {})
+    transcripts = read_transcripts(write("x.json", [{"id": "u1", "text": "a", "speaker": speaker}]))
+    assert (transcripts.texts, transcripts.speakers) == ({"u1": "a"}, {})
 
 
 @pytest.mark.parametrize(
@@ -120,21 +120,24 @@ WHISPER = {
 
 
 @pytest.mark.parametrize("name", ["a.b.json", "a.b.json.gz"])
-def test_what_whisper_writes_is_named_like_its_file(write, name):
+def test_whispers_output_is_named_like_its_file(write, name):
     assert read_transcripts(write(name, WHISPER)).texts == {"a.b": "Hello there."}
 
 
-def test_what_transcribe_writes_keeps_its_id_in_any_file(write):
-    said = {"name": "talk-1", "segments": [{"start": 0.0, "text": "HI"}, {"text": "YOU"}]}
-    assert read_transcripts(write("out.json", said)).texts == {"talk-1": "HI YOU"}
+def test_output_of_transcribe_keeps_its_id_in_any_file(write):
+    result = {"name": "talk-1", "segments": [{"start": 0.0, "text": "HI"}, {"text": "YOU"}]}
+    assert read_transcripts(write("out.json", result)).texts == {"talk-1": "HI YOU"}
 
 
 def test_a_folder_of_json_has_a_recording_per_file(write, tmp_path):
     (tmp_path / "one").mkdir()
     write("one/a 1.json", WHISPER)
     write("b.json", {"text": "", "segments": []})
-    found = read_transcripts(tmp_path)
-    assert (found.form, found.texts) == ("folder of .json", {"b": "", "one/a_1": "Hello there."})
+    transcripts = read_transcripts(tmp_path)
+    assert (transcripts.form, transcripts.texts) == (
+        "folder of .json",
+        {"b": "", "one/a_1": "Hello there."},
+    )
     write("c.json", {"u1": "a", "u2": "b"})
     with pytest.raises(ToolkitError, match=r"c.json has 2 transcripts: a folder has one per file"):
         read_transcripts(tmp_path)
@@ -181,17 +184,17 @@ def test_parts_of_a_file_are_named_by_where_they_begin(write):
 
 def test_names_do_not_depend_on_what_could_be_read(write):
     lines = [{"path": "one/a.wav", "error": "damaged"}, {"path": "two/a.wav", "text": "x"}]
-    found = read_transcripts(write("x.jsonl", "\n".join(map(json.dumps, lines))))
-    assert found.texts == {"two/a": "x"}
+    transcripts = read_transcripts(write("x.jsonl", "\n".join(map(json.dumps, lines))))
+    assert transcripts.texts == {"two/a": "x"}
 
 
-def test_a_reference_is_no_hypothesis_where_others_have_one(write):
+def test_a_record_without_a_hypothesis_is_skipped_when_others_have_one(write):
     lines = [{"id": "a", "text": "x", "pred_text": "y"}, {"id": "b", "text": "ref"}]
     path = write("m.jsonl", "\n".join(map(json.dumps, lines)))
     assert read_transcripts(path, side="hyp").texts == {"a": "y"}
     assert read_transcripts(path).texts == {"a": "x", "b": "ref"}
-    plain = write("p.jsonl", json.dumps(lines[1]))
-    assert read_transcripts(plain, side="hyp").texts == {"b": "ref"}
+    path_without_hypotheses = write("p.jsonl", json.dumps(lines[1]))
+    assert read_transcripts(path_without_hypotheses, side="hyp").texts == {"b": "ref"}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +216,7 @@ def test_parts_are_the_text_where_it_is_not_given(write, content):
         ('{"segments": [{"text": "a"}, {}]}', "'x' has no `text`"),
     ],
 )
-def test_what_would_be_lost_is_an_error(write, content, message):
+def test_text_that_would_be_lost_is_an_error(write, content, message):
     with pytest.raises(ToolkitError, match=message):
         read_transcripts(write("x.json", content), side="hyp")
 
@@ -231,13 +234,13 @@ def test_a_number_is_an_id(write):
         ({"id": "u1", "text": "a", "speaker": "ann\tb"}, "'ann.tb' has a tab"),
     ],
 )
-def test_what_no_table_can_hold_is_an_error(write, record, message):
+def test_ids_and_texts_that_no_table_can_hold_are_errors(write, record, message):
     with pytest.raises(ToolkitError, match=rf"x\.jsonl:2: .*{message}"):
         read_transcripts(write("x.jsonl", f'{{"id": "u0", "text": "b"}}\n{json.dumps(record)}\n'))
     path = write("y.json", [{"id": "u 1", "text": "a \U0001f600\tb", "speaker": "ann b"}])
     assert read_transcripts(path).texts == {"u 1": "a \U0001f600 b"}
 
 
-def test_texts_that_are_no_strings_are_named_so(write):
+def test_texts_that_are_no_strings_are_an_error(write):
     with pytest.raises(ToolkitError, match=r"record 1: 'u1' has a `text` that is no string"):
         read_transcripts(write("x.json", [{"id": "u1", "text": ["a", "b"]}]))

@@ -26,9 +26,9 @@ def write(tmp_path):
 
 @pytest.mark.parametrize("form", ["auto", "icefall"])
 def test_a_file_has_references_and_hypotheses(write, form):
-    found = InputReader(form).read(write(RECOGS), write(RECOGS))
-    assert found.refs == {"1089-134686-0000-0": "HE ISN'T HERE", "a b-1": ""}
-    assert found.hyps == {"1089-134686-0000-0": "HE ISN'T", "a b-1": "NO ONE"}
+    sides = InputReader(form).read(write(RECOGS), write(RECOGS))
+    assert sides.refs == {"1089-134686-0000-0": "HE ISN'T HERE", "a b-1": ""}
+    assert sides.hyps == {"1089-134686-0000-0": "HE ISN'T", "a b-1": "NO ONE"}
 
 
 def test_the_rate_is_icefalls(write):
@@ -38,9 +38,9 @@ def test_the_rate_is_icefalls(write):
     assert "%WER 100.00 [ 3 / 3, 2 ins, 1 del, 0 sub ]" in result.output
 
 
-def test_words_end_at_asciis_space_alone(write):
-    found = read_transcripts(write("a:\thyp=['A\u00a0B', 'C']\n"), side="hyp")
-    assert found.texts == {"a": "A\u00a0B C"}
+def test_words_end_only_at_ascii_space(write):
+    transcripts = read_transcripts(write("a:\thyp=['A\u00a0B', 'C']\n"), side="hyp")
+    assert transcripts.texts == {"a": "A\u00a0B C"}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,6 @@ def test_malformed_lines_are_named(write, line, message):
         read_transcripts(write(line + "\n"), "icefall", side="hyp")
 
 
-def test_text_that_looks_alike_is_kaldis(write):
-    found = read_transcripts(write("u-1: ref=[ A ]\nu-2: hyp=[ B ]\n"))
-    assert (found.form, found.texts["u-1:"]) == ("text", "ref=[ A ]")
+def test_similar_looking_text_is_read_as_kaldis(write):
+    transcripts = read_transcripts(write("u-1: ref=[ A ]\nu-2: hyp=[ B ]\n"))
+    assert (transcripts.form, transcripts.texts["u-1:"]) == ("text", "ref=[ A ]")

@@ -82,10 +82,10 @@ def test_table_shows_every_row_and_marks_the_best_of_a_split(capsys, tmp_path):
     table = results_table([replace(MONO, lm="3gram[small]"), LSTM, replace(MONO, split="test")])
     file = io.StringIO()
     Console(file=file, width=120, force_terminal=True, color_system="standard").print(table)
-    shown = file.getvalue()
-    assert "3gram[small]" in shown
-    assert shown.count("\x1b[1m10.00") == 1
-    assert shown.count("\x1b[1m66.67") == 1  # alone on its split, and not the best on dev
+    output = file.getvalue()
+    assert "3gram[small]" in output
+    assert output.count("\x1b[1m10.00") == 1
+    assert output.count("\x1b[1m66.67") == 1  # alone on its split, and not the best on dev
     record_results(tmp_path / "results.json", [MONO])
     print_results(tmp_path / "results.json")
     assert "66.67" in capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_markdown_table_has_a_row_per_system_and_a_column_per_split():
     )
 
 
-def test_error_rates_with_speakers_unknown_have_a_column_where_they_were_measured(tmp_path):
+def test_measured_error_rates_with_speakers_unknown_have_a_column(tmp_path):
     path = tmp_path / "results.json"
     rows = [replace(MONO, wer_unknown_speaker=71.234), LSTM, replace(MONO, split="test", wer=20.0)]
     record_results(path, rows)

@@ -1,4 +1,4 @@
-"""The numbers of NIST's sclite on the same files; skipped where it is not installed."""
+"""Comparison with NIST's sclite on the same files; skipped without sclite."""
 
 import random
 import re
@@ -24,7 +24,7 @@ def run_sclite(folder, *arguments):
 
 
 def utterances_of(path):
-    """(correct, sub, del, ins) by id, from sclite's alignments, in their order."""
+    """Return (correct, sub, del, ins) by id from sclite's alignments, in order."""
     text = path.read_text()
     ids = re.findall(r"^id: \((.*)\)$", text, re.MULTILINE)
     rows = re.findall(r"^Scores: \(#C #S #D #I\) (\d+) (\d+) (\d+) (\d+)$", text, re.MULTILINE)
@@ -32,7 +32,7 @@ def utterances_of(path):
 
 
 def table_of(path):
-    """The numbers of sclite's table by name of the row."""
+    """Return the numbers of sclite's table by row name."""
     rows = [re.split(r"[|\s]+", line.strip("| \n")) for line in path.read_text().splitlines()]
     return {row[0]: [float(x) for x in row[1:]] for row in rows if len(row) == 9 and row[1] != "#"}
 
@@ -65,10 +65,10 @@ def thousand(tmp_path_factory):
 def test_a_thousand_pairs_split_as_sclite_splits_them(thousand):
     folder, refs, hyps = thousand
     result = score(refs, hyps, weights="sclite")
-    found = {
+    counts_by_id = {
         u.id: (u.correct, u.substitutions, u.deletions, u.insertions) for u in result.utterances
     }
-    assert found == dict(map(_tupled, utterances_of(folder / "hyp.trn.pra")))
+    assert counts_by_id == dict(map(id_and_counts, utterances_of(folder / "hyp.trn.pra")))
     kaldi = score(refs, hyps)
     assert kaldi.errors < result.errors  # what sclite pays for words that are right
     splits = [
@@ -79,7 +79,7 @@ def test_a_thousand_pairs_split_as_sclite_splits_them(thousand):
     assert splits[::2] != splits[1::2]
 
 
-def _tupled(row):
+def id_and_counts(row):
     return row[0], tuple(row[1:])
 
 
@@ -87,7 +87,7 @@ def test_the_table_of_speakers_is_sclites(thousand):
     folder, refs, hyps = thousand
     speakers = {id: id.partition("-")[0] for id in refs}
     lines = list(speaker_lines(score(refs, hyps, speakers=speakers, weights="sclite")))
-    rows = {name: [float(x) for x in rest] for name, *rest in map(str.split, lines[1:])}
+    rows = {name: [float(x) for x in cells] for name, *cells in map(str.split, lines[1:])}
     percent, raw = table_of(folder / "hyp.trn.sys"), table_of(folder / "hyp.trn.raw")
     for name in (*set(speakers.values()), "Sum/Avg"):
         assert rows[name][7:] == percent[name][2:], name

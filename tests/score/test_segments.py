@@ -25,35 +25,35 @@ def test_a_word_belongs_where_its_middle_lies_and_none_is_lost():
         word(5.5, "last"),
         word(9.0, "after"),
     ]
-    found = assign(segments, reversed(words))
-    assert found.hyps == {
+    sides = assign(segments, reversed(words))
+    assert sides.hyps == {
         "r-A_0001000-0002000": "before in",
         "r-A_0003000-0004000": "edge between",
         "r-A_0005000-0006000": "last after",
     }
-    assert set(found.speakers.values()) == {"s"}
+    assert set(sides.speakers.values()) == {"s"}
 
 
-def test_channels_and_recordings_are_apart():
-    found = assign(
+def test_channels_and_recordings_are_separate():
+    sides = assign(
         [segment(0, 1, "a"), segment(0, 1, "b", channel="B"), segment(0, 1, "c", recording="q")],
         [word(0.5, "b", channel="B"), word(0.1, "a"), word(0.1, "z", recording="z")],
     )
-    assert found.hyps == {"r-A_0000000-0001000": "a", "r-B_0000000-0001000": "b"}
-    assert found.refs["q-A_0000000-0001000"] == "c"  # missing: the CTM has nothing of q
-    assert found.unscored_channels == (("z A", 1),)
+    assert sides.hyps == {"r-A_0000000-0001000": "a", "r-B_0000000-0001000": "b"}
+    assert sides.refs["q-A_0000000-0001000"] == "c"  # missing: the CTM has nothing of q
+    assert sides.unscored_channels == (("z A", 1),)
 
 
 def test_segments_to_ignore_take_their_words_with_them():
     segments = [segment(0, 1), segment(1, 2, "ignore_time_segment_in_scoring"), segment(2, 3)]
-    found = assign(segments, [word(0.1, "a"), word(1.1, "b"), word(2.1, "c")])
-    assert list(found.hyps.values()) == ["a", "c"]
-    assert found.ignored == 1
+    sides = assign(segments, [word(0.1, "a"), word(1.1, "b"), word(2.1, "c")])
+    assert list(sides.hyps.values()) == ["a", "c"]
+    assert sides.ignored == 1
 
 
-def test_segments_of_the_same_times_have_ids_of_their_own():
-    found = assign([segment(0, 1, "a"), segment(0, 1, "b")], [word(0.1, "a")])
-    assert found.refs == {"r-A_0000000-0001000": "a", "r-A_0000000-0001000#2": "b"}
+def test_segments_of_the_same_times_have_different_ids():
+    sides = assign([segment(0, 1, "a"), segment(0, 1, "b")], [word(0.1, "a")])
+    assert sides.refs == {"r-A_0000000-0001000": "a", "r-A_0000000-0001000#2": "b"}
 
 
 def test_nothing_to_score_and_alternatives_without_an_end_are_errors():
@@ -74,13 +74,13 @@ def test_alternatives_belong_where_the_last_of_their_middles_lies():
         word(math.nan, "<ALT_END>"),
         word(2.5, "e"),
     ]
-    found = assign([segment(0, 1), segment(1, 2), segment(2, 3)], words)
-    assert list(found.hyps.values()) == ["a", "{ b / c d }", "e"]
+    sides = assign([segment(0, 1), segment(1, 2), segment(2, 3)], words)
+    assert list(sides.hyps.values()) == ["a", "{ b / c d }", "e"]
 
 
-def test_names_that_differ_in_case_alone_are_the_same():
-    found = assign(
+def test_names_that_differ_only_in_case_are_the_same():
+    sides = assign(
         [segment(0, 1, "a", "R1", "a"), segment(1, 2, "b", "r1", "A")],
         [word(0.2, "a", recording="r1"), word(1.2, "b", recording="R1", channel="a")],
     )
-    assert found.hyps == {"R1-a_0000000-0001000": "a", "r1-A_0001000-0002000": "b"}
+    assert sides.hyps == {"R1-a_0000000-0001000": "a", "r1-A_0001000-0002000": "b"}

@@ -27,9 +27,9 @@ def write_folder(result, folder):
     write_score_folder(result, folder)
 
 
-def test_rows_by_speaker_then_sums_then_what_speakers_spread():
+def test_the_table_has_rows_by_speaker_then_sums_then_statistics():
     lines = list(speaker_lines(score(REFS, HYPS, speakers=SPEAKERS)))
-    rows = {name: rest for name, *rest in map(str.split, lines)}
+    rows = {name: cells for name, *cells in map(str.split, lines)}
     expected = {  # sentences, words, correct, sub, del, ins, errors; percent of each, and s.err
         "ann": "1 3 2 1 0 1 2 66.7 33.3 0.0 33.3 66.7 100.0",
         "bob": "2 4 2 0 2 0 2 50.0 0.0 50.0 0.0 50.0 100.0",
@@ -56,11 +56,11 @@ def test_rows_by_utterance():
     assert list(utterance_lines(score(REFS, HYPS)))[1].split("\t")[1] == "-"
 
 
-def test_kaldis_lines_of_an_utterance():
+def test_lines_of_an_utterance_are_kaldis():
     # The example in the documentation of Kaldi's script, with *** for <eps>.
-    said = "word-A word-B word-C word-D word-E"
-    heard = "word-A word-A word-B word-D word-X"
-    (utterance,) = score({"UTT-A": said}, {"UTT-A": heard}).utterances
+    reference = "word-A word-B word-C word-D word-E"
+    hypothesis = "word-A word-A word-B word-D word-X"
+    (utterance,) = score({"UTT-A": reference}, {"UTT-A": hypothesis}).utterances
     assert list(kaldi_lines(utterance)) == [
         "UTT-A ref  word-A    ***   word-B  word-C  word-D  word-E",
         "UTT-A hyp  word-A  word-A  word-B    ***   word-D  word-X",
@@ -69,10 +69,10 @@ def test_kaldis_lines_of_an_utterance():
     ]
 
 
-def test_kaldis_lines_by_speaker():
-    said = {"UTT-A": "word-A word-B word-C word-D word-E"}
-    heard = {"UTT-A": "word-A word-A word-B word-D word-X"}
-    lines = list(kaldi_speaker_lines(score(said, heard, speakers={"UTT-A": "A"})))
+def test_lines_by_speaker_are_kaldis():
+    references = {"UTT-A": "word-A word-B word-C word-D word-E"}
+    hypotheses = {"UTT-A": "word-A word-A word-B word-D word-X"}
+    lines = list(kaldi_speaker_lines(score(references, hypotheses, speakers={"UTT-A": "A"})))
     names = ("#SENT", "#WORD", "Corr", "Sub", "Ins", "Del", "Err", "S.Err")
     assert lines[0] == f"{'SPEAKER':15} id  " + "".join(f" {name:>10}" for name in names)
     raw = "".join(f"{n:11d}" for n in (1, 5, 3, 1, 1, 1, 3, 1))
@@ -111,16 +111,16 @@ def test_characters_have_no_kaldi_tables(tmp_path):
 
 @pytest.mark.parametrize(("unit", "speakers"), [("word", None), ("char", SPEAKERS)])
 def test_a_folder_has_no_tables_of_an_earlier_score(tmp_path, unit, speakers):
-    other = score(REFS, HYPS, unit, speakers=speakers)
+    later = score(REFS, HYPS, unit, speakers=speakers)
     write_folder(score(REFS, HYPS, speakers=SPEAKERS), tmp_path / "again")
     (tmp_path / "again/notes").write_text("mine")
-    write_folder(other, tmp_path / "again")
-    write_folder(other, tmp_path / "once")
+    write_folder(later, tmp_path / "again")
+    write_folder(later, tmp_path / "once")
     again, once = ({path.name for path in (tmp_path / n).iterdir()} for n in ("again", "once"))
     assert again == once | {"notes"}
 
 
-def test_words_that_are_marks_in_trn_files_are_noted():
+def test_words_that_trn_files_treat_as_marks_are_reported():
     assert list(trn_remarks(score({"u1": "a b-"}, {"u1": "(a) b"}))) == []
     for word in ("@", "a*", "a;tag", "{", "a}"):
         (remark,) = trn_remarks(score({"u1": "a b", "u2": "c"}, {"u1": "a b", "u2": word}))

@@ -38,9 +38,9 @@ WORDS = st.lists(WORD, max_size=5).map(" ".join)
         ("wo- yes", "word yes", 2, 7),  # a fragment is none of characters, as in sclite
     ],
 )
-def test_words_that_may_be_left_out_have_no_wrong_characters(ref, hyp, errors, characters):
-    found = score({"u": ref}, {"u": hyp}, unit="char", aligner=nist_aligner(MARKS))
-    assert (found.errors, found.ref_units) == (errors, characters)
+def test_optional_words_have_no_wrong_characters(ref, hyp, errors, characters):
+    result = score({"u": ref}, {"u": hyp}, unit="char", aligner=nist_aligner(MARKS))
+    assert (result.errors, result.ref_units) == (errors, characters)
 
 
 @given(WORDS, WORDS, st.sampled_from(WEIGHTS))
@@ -48,15 +48,15 @@ def test_characters_are_those_of_the_words_without_parentheses(ref, hyp, weights
     assume(ref)
     align = nist_aligner(Grammar(optional=True))
     (path,) = align(["u"], [ref], [hyp], "word", weights, str).steps
-    (said,), (heard,), (steps,), _ = align(["u"], [ref], [hyp], "char", weights, str)
-    assert (said, heard) == tuple(t.replace("(", "").replace(")", "") for t in (ref, hyp))
+    (ref_text,), (hyp_text,), (steps,), _ = align(["u"], [ref], [hyp], "char", weights, str)
+    assert (ref_text, hyp_text) == tuple(t.replace("(", "").replace(")", "") for t in (ref, hyp))
     gaps = (INSERTION, OPTIONAL_INSERTION), (DELETION, OPTIONAL_DELETION)
-    assert [sum(s not in gap for s in steps) for gap in gaps] == [len(said), len(heard)]
-    found = pairs_of(steps, said, heard)
-    right = (s not in (INSERTION, DELETION, SUBSTITUTION) for s in steps)
-    assert all((a == b) == same for (a, b), same in zip(found, right, strict=True))
-    left = sum(s == OPTIONAL_DELETION for s in path)
-    assert (steps.count(OPTIONAL_DELETION) > 0) == (left > 0)
+    assert [sum(s not in gap for s in steps) for gap in gaps] == [len(ref_text), len(hyp_text)]
+    aligned = pairs_of(steps, ref_text, hyp_text)
+    matches = (s not in (INSERTION, DELETION, SUBSTITUTION) for s in steps)
+    assert all((a == b) == same for (a, b), same in zip(aligned, matches, strict=True))
+    omitted = sum(s == OPTIONAL_DELETION for s in path)
+    assert (steps.count(OPTIONAL_DELETION) > 0) == (omitted > 0)
 
 
 def test_characters_are_counted_as_removed_once_and_marks_are_none():

@@ -83,7 +83,7 @@ def test_character_line_is_named_cer_and_counts_the_space():
     assert line == "%CER 33.33 [ 1 / 3, 0 ins, 0 del, 1 sub ]"
 
 
-def test_case_differences_are_remarked():
+def test_case_differences_get_a_remark():
     remarks = score({"u": "The Cat, sat"}, {"u": "the cat sit"}).remarks()
     assert any("2 of 3 substitutions differ only in case or punctuation" in r for r in remarks)
     assert score(REFS, REFS).remarks() == []
@@ -97,7 +97,7 @@ def test_case_differences_are_remarked():
         ({"u": "a"}, {"v": "a"}, "no utterance id in common"),
     ],
 )
-def test_what_cannot_be_scored_is_an_error(refs, hyps, message):
+def test_unscorable_texts_are_an_error(refs, hyps, message):
     with pytest.raises(ToolkitError, match=message):
         score(refs, hyps)
 
@@ -111,8 +111,8 @@ def test_nothing_decoded_is_all_deletions():
 SPEAKERS = {"u1": "ann", "u2": "bob", "u3": "ann"}
 
 
-def drawn(number, seed=0):
-    """References of ten words and hypotheses with some of them wrong, in eight speakers."""
+def draw_texts(number, seed=0):
+    """Return references of ten words, hypotheses with errors, and eight speakers."""
     generator = random.Random(seed)
     refs = {f"u{n:03d}": "a b c d e f g h i j" for n in range(number)}
     hyps = {
@@ -122,10 +122,10 @@ def drawn(number, seed=0):
 
 
 def test_interval_follows_the_rate_on_the_first_line():
-    refs, hyps, _ = drawn(50)
+    refs, hyps, _ = draw_texts(50)
     result = score(refs, hyps)
-    first, *rest = result.summary(interval=True).splitlines()
-    assert rest == result.summary().splitlines()[1:]
+    first, *following = result.summary(interval=True).splitlines()
+    assert following == result.summary().splitlines()[1:]
     head, tail = first.split(" 95% Conf Interval ")
     assert head == result.summary().splitlines()[0]
     low, high = map(float, tail.strip("[ ]").split(", "))
@@ -134,18 +134,22 @@ def test_interval_follows_the_rate_on_the_first_line():
     assert high - low == pytest.approx(2 * 1.96 * 100 * (0.2 * 0.8 / 500) ** 0.5, rel=0.25)
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_interval_depends_on_no_order(known):
-    refs, hyps, speakers = drawn(40)
+@pytest.mark.parametrize("speakers_known", [False, True])
+def test_interval_depends_on_no_order(speakers_known):
+    refs, hyps, speakers = draw_texts(40)
     backwards = dict(reversed(refs.items()))
-    given = speakers if known else None
-    one, other = score(refs, hyps, "word", given), score(backwards, hyps, "word", given)
-    assert one.interval == other.interval
-    assert (one.interval.by, one.interval.units) == (("utterance", 40), ("speaker", 8))[known]
+    utterance_speakers = speakers if speakers_known else None
+    forward, backward = (
+        score(refs, hyps, "word", utterance_speakers),
+        score(backwards, hyps, "word", utterance_speakers),
+    )
+    assert forward.interval == backward.interval
+    expected = ("speaker", 8) if speakers_known else ("utterance", 40)
+    assert (forward.interval.by, forward.interval.units) == expected
 
 
-def test_speakers_as_like_as_utterances_give_the_same_interval():
-    refs, hyps, _ = drawn(40)
+def test_speakers_as_similar_as_utterances_give_the_same_interval():
+    refs, hyps, _ = draw_texts(40)
     alone = score(refs, hyps, speakers={u: f"speaker of {u}" for u in refs})
     assert (alone.interval.low, alone.interval.high) == (
         score(refs, hyps).interval.low,
@@ -154,7 +158,7 @@ def test_speakers_as_like_as_utterances_give_the_same_interval():
 
 
 def test_few_speakers_are_resampled_by_utterance_and_one_utterance_not_at_all():
-    refs, hyps, speakers = drawn(40)
+    refs, hyps, speakers = draw_texts(40)
     few = score(refs, hyps, speakers={u: min(s, "w") for u, s in speakers.items()})
     assert few.interval == score(refs, hyps).interval
     assert "5 speakers are fewer than the 6" in " ".join(few.interval_remarks())
@@ -169,7 +173,7 @@ def test_few_speakers_are_resampled_by_utterance_and_one_utterance_not_at_all():
 
 
 def test_remarks_tell_what_an_interval_rests_on():
-    refs, hyps, speakers = drawn(40)
+    refs, hyps, speakers = draw_texts(40)
     few = " ".join(score(refs, hyps, speakers=speakers).interval_remarks())
     assert "10000 bootstrap resamples of 8 speakers" in few
     assert "too narrow" in few
@@ -178,7 +182,7 @@ def test_remarks_tell_what_an_interval_rests_on():
     assert "below 0.75 %" in " ".join(score(refs, refs).interval_remarks())
 
 
-def test_speaker_of_every_utterance_must_be_known():
+def test_every_utterance_needs_a_speaker():
     with pytest.raises(ToolkitError, match="1 of 3 utterances have no speaker, first 'u3'"):
         score(REFS, REFS, speakers={"u1": "ann", "u2": "bob"})
     with pytest.raises(ToolkitError, match="3 of 3 utterances have no speaker"):

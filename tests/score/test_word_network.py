@@ -46,26 +46,27 @@ def cost(pairs, weights):
 @settings(max_examples=60, deadline=None)
 @given(texts(WORD), texts(WORD, 1), st.sampled_from(["kaldi", "sclite"]))
 def test_no_choice_among_the_alternatives_is_better(ref, hyp, weights):
-    found = align_networks(Network.of(parse(ref)), Network.of(parse(hyp)), Grammar(), weights)
+    alignment = align_networks(Network.of(parse(ref)), Network.of(parse(hyp)), Grammar(), weights)
     sides = itertools.product(sequences(parse(ref)), sequences(parse(hyp)))
     costs = {(*a, "|", *b): cost(align(a, b, weights), weights) for a, b in sides}
-    assert costs[(*found.ref, "|", *found.hyp)] == min(costs.values())
+    assert costs[(*alignment.ref, "|", *alignment.hyp)] == min(costs.values())
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")))
 def test_without_alternatives_both_weights_align_as_align_does(ref, hyp):
     for weights in ("kaldi", "sclite"):
-        found = align_networks(Network.of(ref), Network.of(hyp), Grammar(), weights)
-        plain = score({"u": " ".join([*ref, "z"])}, {"u": " ".join([*hyp, "z"])}, weights=weights)
+        alignment = align_networks(Network.of(ref), Network.of(hyp), Grammar(), weights)
+        scored = score({"u": " ".join([*ref, "z"])}, {"u": " ".join([*hyp, "z"])}, weights=weights)
         ends = align_networks(Network.of([*ref, "z"]), Network.of([*hyp, "z"]), Grammar(), weights)
-        assert ends.steps == plain.utterances[0].steps
-        assert (found.ref, found.hyp) == (ref, hyp)
+        assert ends.steps == scored.utterances[0].steps
+        assert (alignment.ref, alignment.hyp) == (ref, hyp)
 
 
 def rates(ref, hyp, **grammar):
-    found = score({"u": ref}, {"u": hyp}, aligner=nist_aligner(Grammar(**grammar))).utterances[0]
-    return found.correct, found.substitutions, found.deletions, found.insertions
+    result = score({"u": ref}, {"u": hyp}, aligner=nist_aligner(Grammar(**grammar)))
+    (utterance,) = result.utterances
+    return utterance.correct, utterance.substitutions, utterance.deletions, utterance.insertions
 
 
 def test_the_issues_two_lines():
@@ -76,7 +77,7 @@ def test_the_issues_two_lines():
     assert score(refs, {"s-1": "c", "s-2": "x y"}).percent == 80.0  # as words, not as marks
 
 
-def test_words_that_may_be_left_out_are_correct_either_way():
+def test_optional_words_are_correct_present_or_absent():
     assert rates("a (uh) b", "a b", optional=True) == (3, 0, 0, 0)
     assert rates("a (uh) b", "a uh b", optional=True) == (3, 0, 0, 0)
     assert rates("a b", "a (uh) b", optional=True) == (3, 0, 0, 0)

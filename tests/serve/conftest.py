@@ -1,4 +1,4 @@
-"""Where programs are told to use a proxy, this machine is reached without it."""
+"""Tests reach this machine without the proxy that the environment sets."""
 
 import pytest
 

@@ -17,8 +17,8 @@ from websockets.sync.client import connect
 from toolkit.align.times import TimedToken
 from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.stream import StreamResult
-from toolkit.serve.config import Limits, ServeConfig
-from toolkit.serve.server import Server
+from toolkit.serve.protocol import Limits
+from toolkit.serve.server import ServeConfig, Server
 
 RATE = 16000
 BEGIN = {"type": "begin", "rate": RATE, "format": "s16le", "channels": 1}
@@ -69,10 +69,10 @@ class ToneStream:
 
 
 @contextmanager
-def serving(model, told=None, endpoint=None, **limits):
-    """A server on a free port, in a thread; yields the address of its page."""
+def serving(model, log_lines=None, endpoint=None, **limits):
+    """Run a server on a free port in a thread; yield the address of its page."""
     config = ServeConfig(port=0, limits=Limits(**{"ahead": 1e6, **limits}))
-    told = [] if told is None else told
+    log_lines = [] if log_lines is None else log_lines
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -81,7 +81,7 @@ def serving(model, told=None, endpoint=None, **limits):
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
     try:
-        listening = Server(model, endpoint, "tones", config, told.append).listening()
+        listening = Server(model, endpoint, "tones", config, log_lines.append).listening()
         address = wait_for(listening.__aenter__())
         try:
             yield address
@@ -95,7 +95,7 @@ def serving(model, told=None, endpoint=None, **limits):
 
 @dataclass
 class Talk:
-    """What a client was told."""
+    """Messages that a client received."""
 
     messages: list[dict] = field(default_factory=list)
     code: int | None = None
@@ -110,30 +110,30 @@ class Talk:
 
 
 def talk(address, *messages, origin=None):
-    """Send messages (bytes, or what becomes JSON), and read until the server closes."""
-    told = Talk()
+    """Send messages (bytes or JSON values) and read until the server closes."""
+    conversation = Talk()
     with connect(f"{address.replace('http', 'ws')}stream", origin=origin) as connection:
-        thread = threading.Thread(target=listen, args=(connection, told))
+        thread = threading.Thread(target=listen, args=(connection, conversation))
         thread.start()
         try:
             for message in messages:
-                plain = isinstance(message, bytes | str)
-                connection.send(message if plain else json.dumps(message))
+                is_encoded = isinstance(message, bytes | str)
+                connection.send(message if is_encoded else json.dumps(message))
         except ConnectionClosed:
             pass  # it has been refused
         thread.join()
-    return told
+    return conversation
 
 
-def listen(connection, told):
+def listen(connection, conversation):
     try:
         while True:
-            told.messages.append(json.loads(connection.recv()))
+            conversation.messages.append(json.loads(connection.recv()))
     except ConnectionClosed as closed:
         if closed.rcvd is not None:
-            told.code, told.reason = closed.rcvd.code, closed.rcvd.reason
+            conversation.code, conversation.reason = closed.rcvd.code, closed.rcvd.reason
 
 
 def frames(samples, size=1600):
-    """The messages of samples [S] int16."""
+    """Return samples [S] int16 as messages."""
     return [samples[at : at + size].tobytes() for at in range(0, len(samples), size)]

@@ -1,4 +1,4 @@
-"""Which requests are answered, by their headers."""
+"""Requests are answered or refused by their headers."""
 
 import pytest
 
@@ -19,9 +19,9 @@ def test_addresses_localhost_and_the_name_that_is_served_are_answered(host):
     "host",
     ["evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example"],
 )
-def test_other_names_may_be_rebound(host):
-    told = refusal([host], [f"http://{host}"], "127.0.0.1")
-    assert "Host names another server" in told
+def test_other_host_names_are_refused(host):
+    reason = refusal([host], [f"http://{host}"], "127.0.0.1")
+    assert "Host names another server" in reason
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_pages_of_other_origins_may_not_connect(origins):
     assert "Origin names another site" in refusal(["localhost:8000"], origins, "127.0.0.1")
 
 
-def test_loopback_addresses():
+def test_loopback_addresses_are_recognised():
     inside = ["127.0.0.1", "127.9.9.9", "::1", "localhost"]
     outside = ["0.0.0.0", "::", "192.168.1.5", "asr.lan", "localhost.evil.example", ""]
     assert [is_loopback(host) for host in inside + outside] == [True] * 4 + [False] * 6

@@ -1,4 +1,4 @@
-"""`toolkit serve` as it is typed."""
+"""The command `toolkit serve`."""
 
 import json
 import signal
@@ -19,8 +19,7 @@ from tests.serve.talking import Tones
 from toolkit.cli import main
 from toolkit.decode.bundle import BundledSystem, Card, write_card, write_systems
 from toolkit.decode.config import EndpointConfig
-from toolkit.serve.config import ServeConfig
-from toolkit.serve.server import Server, run
+from toolkit.serve.server import ServeConfig, Server, run
 
 PROJECT = Path(__file__).resolve().parents[2]
 START = "from toolkit.cli import main; main()"
@@ -61,37 +60,37 @@ def test_it_ends_cleanly_by_sigterm_while_a_client_speaks(final):
             process.terminate()
             assert list(connection) == []
             assert connection.close_code == 1001
-        rest = process.stderr.read()
+        log = process.stderr.read()
     assert process.returncode == 0
-    assert rest.splitlines()[-1] == "the server has ended"
-    assert "Traceback" not in rest
-    assert "0.1 s of audio, left" in rest
+    assert log.splitlines()[-1] == "the server has ended"
+    assert "Traceback" not in log
+    assert "0.1 s of audio, left" in log
 
 
 def test_it_ends_cleanly_by_ctrl_c():
-    told = []
+    lines = []
 
     def report(line):
-        told.append(line)
+        lines.append(line)
         if line.startswith("open "):
             signal.raise_signal(signal.SIGINT)
 
     config = ServeConfig(port=0)
     run(Server(Tones(), EndpointConfig(), "tones", config, report), report)
-    assert told[-1] == "the server has ended"
+    assert lines[-1] == "the server has ended"
 
 
 @pytest.mark.parametrize(
-    ("system", "told"),
+    ("system", "message"),
     [
         ("blstm", "no LSTM of one direction and no TDNN-F on log-mel features"),
         ("gmm", "has no system 'gmm', but blstm, lstm"),
     ],
 )
-def test_systems_that_cannot_stream_are_refused(final, system, told):
+def test_systems_that_cannot_stream_are_refused(final, system, message):
     result = CliRunner().invoke(main, ["serve", "--port", "0", "--system", system, str(final)])
     assert result.exit_code == 1
-    assert told in result.stderr
+    assert message in result.stderr
 
 
 def test_a_bundle_of_another_kind_is_refused(final):
@@ -100,11 +99,11 @@ def test_a_bundle_of_another_kind_is_refused(final):
     assert "needs an LSTM of one direction or a TDNN-F" in result.stderr
 
 
-def test_a_port_that_is_taken_and_an_address_of_another_machine_are_named(final, monkeypatch):
+def test_unusable_ports_and_addresses_are_named(final, monkeypatch):
     import socket
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         result = CliRunner().invoke(main, ["serve", "--port", port, str(final)])
         assert result.exit_code == 1
         assert f"127.0.0.1, port {port}: " in result.stderr

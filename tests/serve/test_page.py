@@ -1,4 +1,4 @@
-"""The page in a browser, where there is one."""
+"""The page in a browser; skipped without Chromium."""
 
 import base64
 import io
@@ -37,8 +37,8 @@ class Tab:
     def __init__(self, connection):
         self._connection, self._number, self._session, self.faults = connection, 0, {}, []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        found = self.call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = {"sessionId": found["sessionId"]}
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = {"sessionId": attached["sessionId"]}
         self.call("Page.enable")
         self.call("Runtime.enable")
 
@@ -63,16 +63,16 @@ class Tab:
             pass
 
     def run(self, script):
-        """The value of an expression, when its promise is kept."""
-        found = self.call(
+        """Return the value of an expression once its promise is resolved."""
+        evaluation = self.call(
             "Runtime.evaluate",
             expression=script,
             awaitPromise=True,
             returnByValue=True,
             userGesture=True,
         )
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
+        assert "exceptionDetails" not in evaluation, evaluation
+        return evaluation["result"].get("value")
 
 
 @contextmanager
@@ -88,11 +88,11 @@ def browser(folder, *options):
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             for line in process.stderr:
-                if found := re.search(r"DevTools listening on (ws://\S+)", line):
+                if match := re.search(r"DevTools listening on (ws://\S+)", line):
                     break
             else:
                 pytest.skip("chromium does not start here")
-            with connect(found[1], max_size=None, ping_interval=None) as connection:
+            with connect(match[1], max_size=None, ping_interval=None) as connection:
                 yield Tab(connection)
         finally:
             process.kill()
@@ -141,7 +141,7 @@ def test_a_microphone_and_a_file_are_recognised_in_a_browser(tmp_path):
             "recognised((_, status) => / s recognised/.test(status),"
             " () => document.getElementById('stop').click())"
         )
-        before = tab.run("document.querySelectorAll('#finals li > span').length")
+        num_finals = tab.run("document.querySelectorAll('#finals li > span').length")
         texts = tab.run(
             "recognised((_, status) => / s recognised/.test(status), () => {"
             " document.getElementById('status').textContent = '';"
@@ -152,7 +152,7 @@ def test_a_microphone_and_a_file_are_recognised_in_a_browser(tmp_path):
             " input.files = chosen.files;"
             " input.dispatchEvent(new Event('change')); })"
         )
-        assert texts[before:] == ["700", "1500"]
+        assert texts[num_finals:] == ["700", "1500"]
         names = tab.run("[...document.querySelectorAll('.source')].map(e => e.innerText)")
         assert names == ["Microphone", "<b>file</b>.wav"]
         time = tab.run("[...document.querySelectorAll('time')].at(-2).innerText")
@@ -176,14 +176,14 @@ def test_the_page_resamples(tmp_path):
         tab.run(f"AudioWorkletProcessor = Object; registerProcessor = () => {{}}; {script}")
         for rate in (8000, 16000, 44100, 48000):
             samples = (tones(700, 3000, rate=rate) / 32768).tolist()
-            found = tab.run(
+            resampled = tab.run(
                 f"(() => {{ const resampler = new Resampler({rate}, 16000), found = [];"
                 f" const samples = {samples};"
                 " for (let i = 0; i < samples.length; i += 128)"
                 "   found.push(...resampler.push(Float32Array.from(samples.slice(i, i + 128))));"
                 " return found.concat(resampler.finish()); })()"
             )
-            assert len(found) == pytest.approx(len(expected), abs=2)
-            found = np.array(found)[: len(expected)]
-            difference = found[inside] - expected[: len(found)][inside]
+            assert len(resampled) == pytest.approx(len(expected), abs=2)
+            resampled = np.array(resampled)[: len(expected)]
+            difference = resampled[inside] - expected[: len(resampled)][inside]
             assert np.sqrt(np.mean(difference**2)) < 0.01, rate

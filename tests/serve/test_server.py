@@ -1,4 +1,4 @@
-"""Clients of a server: words, limits, and what each is told."""
+"""Clients of a server: words, limits and messages."""
 
 import json
 import socket
@@ -34,29 +34,29 @@ def tone_server():
         yield address
 
 
-def said(address, samples, size=1600):
+def speak(address, samples, size=1600):
     return talk(address, BEGIN, *frames(samples, size), END)
 
 
 def test_words_come_while_they_are_spoken_and_when_they_are_final(tone_server):
-    told = said(tone_server, tones(500, 2000))
-    first, *rest = told.messages
+    conversation = speak(tone_server, tones(500, 2000))
+    first, *later = conversation.messages
     assert first == {**BEGIN, "type": "hello", "system": "tones"}
-    assert [one["text"] for one in told.of_type("final")] == ["500", "2000", ""]
-    final = told.of_type("final")[0]
+    assert [message["text"] for message in conversation.of_type("final")] == ["500", "2000", ""]
+    final = conversation.of_type("final")[0]
     assert (final["start"], final["end"]) == (0.0, 1.1)
     assert final["words"] == [{"word": "500", "start": 0.0, "end": 1.1, "confidence": 0.9}]
-    shown = [one["text"] for one in rest if one["type"] == "partial"]
-    assert shown.count("tone") == 10
-    assert rest[-1] == {"type": "done", "seconds": 2.5}
-    assert told.code == 1000
+    partials = [message["text"] for message in later if message["type"] == "partial"]
+    assert partials.count("tone") == 10
+    assert later[-1] == {"type": "done", "seconds": 2.5}
+    assert conversation.code == 1000
 
 
 @pytest.mark.parametrize("size", [1, 77, 1600, 5000, 32768])
 def test_the_words_do_not_depend_on_the_messages(tone_server, size):
     samples = tones(700, 1200)[: -100 if size > 1 else 300]
-    found = said(tone_server, samples, size).of_type("final")
-    assert found == said(tone_server, samples).of_type("final")
+    finals = speak(tone_server, samples, size).of_type("final")
+    assert finals == speak(tone_server, samples).of_type("final")
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +98,13 @@ def test_ten_clients_at_once_get_the_words_of_transcribe_stream(bundle, babble, 
             ThreadPoolExecutor(10) as clients,
         ):
             sizes = [400 * (n + 1) for n in range(10)]
-            found = list(clients.map(lambda size: said(address, babble, size), sizes))
-    for told in found:
-        results = told.of_type("final")
-        assert [{k: v for k, v in one.items() if k != "type"} for one in results] == expected
-        assert told.messages[-1] == {"type": "done", "seconds": 5.0}
+            conversations = list(clients.map(lambda size: speak(address, babble, size), sizes))
+    for conversation in conversations:
+        results = conversation.of_type("final")
+        assert [
+            {k: v for k, v in message.items() if k != "type"} for message in results
+        ] == expected
+        assert conversation.messages[-1] == {"type": "done", "seconds": 5.0}
 
 
 AUDIO = tones(500)
@@ -128,76 +130,76 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_client_that_breaks_a_rule_is_told_which(kind):
+def test_a_client_that_breaks_a_rule_gets_the_reason(kind):
     messages, limits, code, reason = BAD[kind]
     lines = []
     with serving(Tones(), lines, **limits) as address:
-        told = talk(address, *messages)
-    assert told.code == code
-    errors = [one["reason"] for one in told.of_type("error")]
-    assert reason in (errors[0] if errors else told.reason)
+        conversation = talk(address, *messages)
+    assert conversation.code == code
+    errors = [message["reason"] for message in conversation.of_type("error")]
+    assert reason in (errors[0] if errors else conversation.reason)
     assert len(errors) == (kind != "big")
     assert "refused" in lines[-1]
-    assert told.of_type("done") == []
+    assert conversation.of_type("done") == []
 
 
-def test_what_was_spoken_before_the_end_of_a_long_stream_is_not_lost():
+def test_speech_before_the_end_of_a_long_stream_is_not_lost():
     with serving(Tones(), longest=0.95) as address:
-        told = said(address, tones(500))
-    assert [one["type"] for one in told.messages[-2:]] == ["final", "error"]
+        conversation = speak(address, tones(500))
+    assert [message["type"] for message in conversation.messages[-2:]] == ["final", "error"]
 
 
-def test_others_go_on_beside_those_that_are_refused():
-    half = len(AUDIO) // 2
+def test_other_clients_continue_while_some_are_refused():
+    middle = len(AUDIO) // 2
     with serving(Tones(), ahead=30) as address:
         stream = f"{address.replace('http', 'ws')}stream"
         with connect(stream) as connection:
             connection.recv()
             connection.send(json.dumps(BEGIN))
-            connection.send(AUDIO[:half].tobytes())
+            connection.send(AUDIO[:middle].tobytes())
             for messages in (["junk"], [BEGIN, b"x"], [BEGIN, *[bytes(64000)] * 60]):
                 assert talk(address, *messages).code == 1008
             assert TOO_BIG in gigabyte(address)
-            connection.send(AUDIO[half:].tobytes())
+            connection.send(AUDIO[middle:].tobytes())
             connection.send(json.dumps(END))
-            found = [json.loads(message) for message in connection]
-    assert next(one["text"] for one in found if one["type"] == "final") == "500"
-    assert found[-1]["type"] == "done"
+            replies = [json.loads(message) for message in connection]
+    assert next(reply["text"] for reply in replies if reply["type"] == "final") == "500"
+    assert replies[-1]["type"] == "done"
 
 
 def gigabyte(address):
-    """What the server answers to a message of 1 GB, of which only the beginning is sent."""
+    """Send the beginning of a message of 1 GB; return the server's answer."""
     host, port = address.removeprefix("http://").rstrip("/").split(":")
-    with socket.create_connection((host, int(port))) as plain:
-        plain.sendall(
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(
             f"GET /stream HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\n"
             "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
             "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
         )
-        until(plain, b"hello")
-        plain.sendall(b"\x82\xff" + struct.pack(">Q", 2**30) + bytes(4 + 1000))
-        return until(plain, TOO_BIG)
+        until(connection, b"hello")
+        connection.sendall(b"\x82\xff" + struct.pack(">Q", 2**30) + bytes(4 + 1000))
+        return until(connection, TOO_BIG)
 
 
-def until(plain, wanted):
-    """Read from a socket until something has come, or its end."""
+def until(connection, expected):
+    """Read from a socket until `expected` has come, or to its end."""
     answer = b""
-    while wanted not in answer and (more := plain.recv(4096)):
+    while expected not in answer and (more := connection.recv(4096)):
         answer += more
     return answer
 
 
-def test_garbage_that_is_no_http_is_answered_or_dropped(tone_server):
+def test_requests_that_are_not_http_are_answered_or_dropped(tone_server):
     host, port = tone_server.removeprefix("http://").rstrip("/").split(":")
-    with socket.create_connection((host, int(port))) as plain:
-        plain.sendall(bytes(range(256)) * 40)
-        plain.shutdown(socket.SHUT_WR)
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(bytes(range(256)) * 40)
+        connection.shutdown(socket.SHUT_WR)
         try:
-            answer = b"".join(iter(lambda: plain.recv(4096), b""))
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
         except ConnectionError:
             answer = b""
     assert b" 101 " not in answer
-    assert said(tone_server, AUDIO).texts == ["500"]
+    assert speak(tone_server, AUDIO).texts == ["500"]
 
 
 def test_the_reason_of_a_client_that_leaves_is_not_shown():
@@ -216,9 +218,9 @@ def test_clients_beyond_the_limit_are_refused_until_one_has_left():
     with serving(Tones(), clients=1) as address:
         with connect(f"{address.replace('http', 'ws')}stream") as first:
             first.recv()
-            told = talk(address)
-            assert told.code == 1013
-            assert "try again later" in told.of_type("error")[0]["reason"]
+            conversation = talk(address)
+            assert conversation.code == 1013
+            assert "try again later" in conversation.of_type("error")[0]["reason"]
             first.send(json.dumps(BEGIN))
             first.send(json.dumps(END))
             assert [json.loads(message)["type"] for message in first][-1] == "done"
@@ -226,10 +228,10 @@ def test_clients_beyond_the_limit_are_refused_until_one_has_left():
 
 
 def until_free(address):
-    """Talk once the client before has been counted out, just after its connection has closed."""
-    while (told := said(address, AUDIO)).code == 1013:
+    """Talk as soon as the server has counted out the previous client."""
+    while (conversation := speak(address, AUDIO)).code == 1013:
         pass
-    return told
+    return conversation
 
 
 class Broken(Tones):
@@ -248,17 +250,17 @@ class Broken(Tones):
         return stream
 
 
-def test_a_fault_of_the_recogniser_ends_one_stream_alone():
+def test_a_fault_of_the_recogniser_ends_only_its_stream():
     lines = []
     with serving(Broken(), lines) as address:
-        told = said(address, np.full(3200, 32000, np.int16))
-        assert told.code == 1011
-        assert "the server failed" in told.of_type("error")[0]["reason"]
+        conversation = speak(address, np.full(3200, 32000, np.int16))
+        assert conversation.code == 1011
+        assert "the server failed" in conversation.of_type("error")[0]["reason"]
         assert "a bug" in lines[0]
-        assert said(address, AUDIO).texts == ["500"]
+        assert speak(address, AUDIO).texts == ["500"]
 
 
-def test_too_little_audio_is_said():
+def test_too_little_audio_is_an_error_message():
     class Short(Tones):
         def stream(self, endpoint, details):
             from toolkit.features.frontend import FrontendError
@@ -272,8 +274,8 @@ def test_too_little_audio_is_said():
             return stream
 
     with serving(Short()) as address:
-        told = talk(address, BEGIN, END)
-    assert told.of_type("error")[0]["reason"].startswith("too little audio: 0 samples")
+        conversation = talk(address, BEGIN, END)
+    assert conversation.of_type("error")[0]["reason"].startswith("too little audio: 0 samples")
 
 
 def test_clients_are_told_when_the_server_ends():
@@ -293,8 +295,8 @@ def test_pages_of_other_sites_are_refused(tone_server):
             talk(tone_server, origin=origin)
         assert refused.value.response.status_code == 403
         assert b"Origin names another site" in refused.value.response.body
-    told = talk(tone_server, BEGIN, *frames(AUDIO), END, origin=f"http://{host}")
-    assert told.texts == ["500"]
+    conversation = talk(tone_server, BEGIN, *frames(AUDIO), END, origin=f"http://{host}")
+    assert conversation.texts == ["500"]
 
 
 def get(address, path="", **headers):
@@ -310,7 +312,7 @@ def status(address, path="", **headers):
         return error.code
 
 
-def test_the_page_is_delivered_to_its_own_address_alone(tone_server):
+def test_the_page_is_served_only_at_its_address(tone_server):
     for path, kind in (("", "html"), ("page.css", "css"), ("page.js?x=1", "javascript")):
         with get(tone_server, path) as answer:
             assert kind in answer.headers["Content-Type"]

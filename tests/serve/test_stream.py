@@ -28,22 +28,22 @@ class Recorder:
 
 
 @given(st.lists(st.integers(0, 900), max_size=12))
-def test_pieces_are_all_of_one_length_however_the_bytes_come(sizes):
+def test_pieces_have_one_length_for_any_split_of_the_bytes(sizes):
     samples = np.arange(sum(sizes)).astype("<i2")
     recorder = Recorder()
-    stream, place, shown = ClientStream(recorder, 1000), 0, []
+    stream, place, results = ClientStream(recorder, 1000), 0, []
     for size in sizes:
-        shown += stream.take(samples[place : place + size].tobytes())
+        results += stream.take(samples[place : place + size].tobytes())
         place += size
-    shown += stream.finish()
+    results += stream.finish()
     assert [len(piece) for piece in recorder.pieces[:-1]] == [100] * (len(recorder.pieces) - 1)
-    heard = torch.cat([torch.zeros(0), *recorder.pieces]).numpy()
-    assert np.array_equal(heard * 32768, samples.astype(np.float32))
-    finals = [one.text for one in shown if one.final]
+    received = torch.cat([torch.zeros(0), *recorder.pieces]).numpy()
+    assert np.array_equal(received * 32768, samples.astype(np.float32))
+    finals = [result.text for result in results if result.final]
     assert finals == [f"{n}" for n in range(3, len(recorder.pieces) + 1, 3)] + ["end"]
 
 
 @pytest.mark.parametrize(("pieces", "expected"), [(1, "1"), (3, "3"), (5, "35"), (8, "368")])
 def test_only_the_newest_partial_result_is_shown(pieces, expected):
     stream = ClientStream(Recorder(), 1000)
-    assert "".join(one.text for one in stream.take(bytes(200 * pieces))) == expected
+    assert "".join(result.text for result in stream.take(bytes(200 * pieces))) == expected

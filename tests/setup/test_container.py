@@ -1,4 +1,4 @@
-"""The Dockerfile, read and not built: what it copies, what it installs, who it runs as."""
+"""The Dockerfile, read without a build: copied files, installed packages, user."""
 
 import fnmatch
 import re
@@ -13,21 +13,21 @@ TEXT = (PROJECT / "Dockerfile").read_text(encoding="utf-8")
 
 
 def instructions(python: str) -> list[tuple[str, str]]:
-    """Each instruction and its arguments, on one line, with the version of Python put in."""
+    """Return each instruction and its arguments on one line, for this version of Python."""
     lines = [line for line in TEXT.splitlines() if not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ").replace("${PYTHON}", python)
-    found = (line.split(maxsplit=1) for line in joined.splitlines() if line.strip())
-    return [(name, " ".join(rest.split())) for name, rest in found]
+    parts = (line.split(maxsplit=1) for line in joined.splitlines() if line.strip())
+    return [(name, " ".join(arguments.split())) for name, arguments in parts]
 
 
 def commands(python: str) -> list[list[str]]:
-    """The words of each command that is run."""
-    runs = [rest for name, rest in instructions(python) if name == "RUN"]
-    return [shlex.split(part) for rest in runs for part in rest.split("&&")]
+    """Return the words of each RUN command."""
+    runs = [arguments for name, arguments in instructions(python) if name == "RUN"]
+    return [shlex.split(part) for arguments in runs for part in arguments.split("&&")]
 
 
 def ignored(path: Path) -> bool:
-    """Whether .dockerignore keeps a path of the project from the build: its last match decides."""
+    """Whether .dockerignore excludes a path of the project; its last match decides."""
     parts = path.relative_to(PROJECT).parts
     within = ["/".join(parts[: n + 1]) for n in range(len(parts))]
     result = False
@@ -41,8 +41,8 @@ def ignored(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_what_is_copied_is_there_and_sent_to_the_build(python):
-    copied = [rest.split() for name, rest in instructions(python) if name == "COPY"]
+def test_copied_files_exist_and_are_sent_to_the_build(python):
+    copied = [arguments.split() for name, arguments in instructions(python) if name == "COPY"]
     assert copied
     for *sources, target in copied:
         for source in sources:
@@ -83,12 +83,12 @@ def test_the_default_python_is_locked_and_torch_is_for_the_cpu():
 
 
 def test_the_commands_run_as_a_user_without_privileges():
-    users = [rest for name, rest in instructions("3.13") if name == "USER"]
+    users = [arguments for name, arguments in instructions("3.13") if name == "USER"]
     assert users[-1:] == ["asr"]
     assert any(words[0] == "useradd" and words[-1] == "asr" for words in commands("3.13"))
-    after = TEXT.partition("USER asr")[2]
-    assert "RUN" not in after
-    assert 'ENTRYPOINT ["toolkit"]' in after
+    instructions_as_user = TEXT.partition("USER asr")[2]
+    assert "RUN" not in instructions_as_user
+    assert 'ENTRYPOINT ["toolkit"]' in instructions_as_user
 
 
 def test_the_documentation_has_the_commands_and_the_systems_packages():

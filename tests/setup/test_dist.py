@@ -1,4 +1,4 @@
-"""What `make dist` builds, and that it finds files that are missing or too many."""
+"""`make dist`: contents of its packages, and its check for missing and extra files."""
 
 import gzip
 import importlib.util
@@ -32,7 +32,7 @@ def names():
 
 
 def build(kind, source, out):
-    """Have setuptools build `source` as pip has it do so, without an environment of its own."""
+    """Build `source` with setuptools as pip does, without an isolated environment."""
     code = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
     command = [sys.executable, "-c", code, str(out)]
@@ -75,7 +75,7 @@ def test_the_source_distribution_makes_the_same_wheel(built):
     assert wheel.read_bytes() == direct.read_bytes()
 
 
-def test_metadata_name_version_licence_and_pythons(built):
+def test_metadata_has_name_version_licence_and_pythons(built):
     with zipfile.ZipFile(built[1]) as file:
         (path,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
         lines = file.read(path).decode().partition("\n\n")[0].splitlines()
@@ -96,7 +96,7 @@ def test_metadata_name_version_licence_and_pythons(built):
 
 
 @pytest.mark.parametrize("name", ["tests/test_cli.py", "toolkit/exp/a.json", "exp/final/a.json"])
-def test_a_file_too_many_is_found(built, names, tmp_path, name):
+def test_an_extra_file_is_reported(built, names, tmp_path, name):
     sdist, wheel, direct = built
     wheel = Path(shutil.copy(wheel, tmp_path))
     with zipfile.ZipFile(wheel, "a") as file:
@@ -107,15 +107,15 @@ def test_a_file_too_many_is_found(built, names, tmp_path, name):
         dist.check_same(wheel, direct)
     archive = tmp_path / sdist.name
     (tmp_path / "empty").touch()
-    with gzip.open(sdist) as before:
-        archive.write_bytes(before.read())
-    with tarfile.open(archive, "a") as after:
-        after.add(tmp_path / "empty", f"asr_recipe_toolkit/{name}")
+    with gzip.open(sdist) as original:
+        archive.write_bytes(original.read())
+    with tarfile.open(archive, "a") as extended:
+        extended.add(tmp_path / "empty", f"asr_recipe_toolkit/{name}")
     with pytest.raises(dist.DistributionError, match=rf"must not hold {name}"):
         dist.check_sdist(archive, names)
 
 
-def test_a_file_that_is_missing_is_found(built, names):
+def test_a_missing_file_is_reported(built, names):
     sdist, wheel, _ = built
     more = [*names, "toolkit/report/new_page.css"]
     for check, path in ((dist.check_wheel, wheel), (dist.check_sdist, sdist)):
@@ -123,14 +123,14 @@ def test_a_file_that_is_missing_is_found(built, names):
             check(path, more)
 
 
-def test_a_file_that_differs_is_found(built, tmp_path):
+def test_a_different_file_is_reported(built, tmp_path):
     _, wheel, direct = built
-    other = tmp_path / wheel.name
-    with zipfile.ZipFile(wheel) as before, zipfile.ZipFile(other, "w") as after:
-        for name in before.namelist():
-            after.writestr(name, before.read(name) + b" " * (name == "toolkit/cli.py"))
+    changed = tmp_path / wheel.name
+    with zipfile.ZipFile(wheel) as original, zipfile.ZipFile(changed, "w") as copy:
+        for name in original.namelist():
+            copy.writestr(name, original.read(name) + b" " * (name == "toolkit/cli.py"))
     with pytest.raises(dist.DistributionError, match=r"not the same .* toolkit/cli.py$"):
-        dist.check_same(other, direct)
+        dist.check_same(changed, direct)
 
 
 def test_files_that_git_does_not_know_are_not_exported(tmp_path):

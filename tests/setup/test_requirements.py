@@ -1,4 +1,4 @@
-"""What pip may install where: the requirements of pyproject.toml and the lock files."""
+"""Requirements of pyproject.toml and of the lock files."""
 
 import json
 import re
@@ -21,20 +21,20 @@ REFERENCE = ("3.10", "Linux", "x86_64")
 
 
 def project() -> dict:
-    """The table `project`; its arrays of strings, since Python 3.10 has no tomllib."""
+    """Return the string arrays of the table `project`; Python 3.10 has no tomllib."""
     text = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
-    found = {}
+    arrays = {}
     for name, body in re.findall(r"^([\w-]+) = \[(.*?)\](?=\n|  #)", text, re.S | re.M):
         body = re.sub(r"#[^\n]*", "", body)
-        found[name] = re.findall(r'"([^"]+)"', body)
-    return found
+        arrays[name] = re.findall(r'"([^"]+)"', body)
+    return arrays
 
 
 ARRAYS = project()
 
 
 def applies(requirement: Requirement, python: str, system: str, machine: str) -> bool:
-    """Whether pip would look at a requirement there."""
+    """Whether a requirement applies to this Python, system and machine."""
     place = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -91,7 +91,7 @@ def test_the_lock_of_the_reference_environment_fits_k2():
 @pytest.mark.parametrize(
     "name", ["pip.txt", "k2.txt", "kaldifeat/tools.txt", "kaldifeat/kaldifeat.txt"]
 )
-def test_what_is_installed_beside_the_lock_has_a_version_and_a_hash(name):
+def test_packages_outside_the_lock_have_a_version_and_a_hash(name):
     lines = (PROJECT / "setup" / name).read_text(encoding="utf-8").splitlines()
     packages = [line for line in lines if not line.startswith("#")]
     assert packages
@@ -103,9 +103,9 @@ def test_no_package_of_the_reference_environment_comes_without_lock_or_hash():
     text = (PROJECT / "Makefile").read_text(encoding="utf-8")
     text += (PROJECT / "setup" / "kaldifeat" / "install.sh").read_text(encoding="utf-8")
     commands = [line for line in text.splitlines() if "pip install" in line]
-    found = [line for line in commands if "reference" in line or "$here" in line]
-    assert len(found) == 5
-    for command in found:
+    installs = [line for line in commands if "reference" in line or "$here" in line]
+    assert len(installs) == 5
+    for command in installs:
         assert "--require-hashes" in command or "--constraint setup/reference.lock" in command
 
 
@@ -142,7 +142,7 @@ def index():
 @pytest.mark.parametrize(
     ("python", "system"), [("3.10", "aarch64"), ("3.12", "macos"), ("3.13", "x86_64")]
 )
-def test_there_is_a_wheel_of_everything_that_is_needed(index, tmp_path, python, system):
+def test_every_required_package_has_a_wheel(index, tmp_path, python, system):
     if Version(version("pip")) < Version("24"):
         pytest.skip("this pip holds Requires-Python against its own Python")
     # Each requirement by itself, without what it needs: torch alone brings gigabytes.

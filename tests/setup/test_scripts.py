@@ -21,7 +21,7 @@ esac
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a script where there is a Python 3.90, and of others only the system's."""
+    """Runs a script on a machine with a Python 3.90 and the system's Python."""
     program = tmp_path / "bin" / "python3.90"
     program.parent.mkdir()
     program.write_text(PYTHON)
@@ -35,7 +35,7 @@ def run(tmp_path):
     return script
 
 
-def test_the_first_python_that_is_there_is_taken(run, tmp_path):
+def test_the_first_available_python_is_used(run, tmp_path):
     done = run("find-python", "3.99", "3.90", "3.98")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{tmp_path}/bin/python3.90\n"
@@ -48,17 +48,17 @@ def test_a_program_may_be_named(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told", "advice"),
+    ("programs", "listed", "advice"),
     [
         (("3.98", "3.99"), "3.98 or 3.99", "pyenv install 3.98"),
         (("3.97", "3.98", "3.99"), "3.97, 3.98 or 3.99", "uv python install 3.97"),
         (("no-such-python",), "no-such-python", "pyenv install 3.13"),
     ],
 )
-def test_where_there_is_none_it_tells_how_to_get_one(run, wanted, told, advice):
-    done = run("find-python", *wanted)
+def test_without_a_python_the_message_says_how_to_get_one(run, programs, listed, advice):
+    done = run("find-python", *programs)
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"No Python {told} was found." in done.stderr
+    assert f"No Python {listed} was found." in done.stderr
     assert advice in done.stderr
 
 
@@ -78,16 +78,16 @@ def test_an_environment_is_kept_until_its_python_changes(run, tmp_path):
 
 
 def test_a_linked_environment_is_unlinked_and_not_emptied(run, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "precious").write_text("")
-    (tmp_path / "environment").symlink_to(other)
+    target = tmp_path / "other"
+    target.mkdir()
+    (target / "precious").write_text("")
+    (tmp_path / "environment").symlink_to(target)
     run("make-environment", tmp_path / "environment", "3.90")
-    assert (other / "precious").exists()
+    assert (target / "precious").exists()
     assert not (tmp_path / "environment").is_symlink()
 
 
-def test_no_environment_is_made_where_there_is_no_python(run, tmp_path):
+def test_without_a_python_no_environment_is_made(run, tmp_path):
     assert run("make-environment", tmp_path / "environment", "3.99").returncode == 1
     assert not (tmp_path / "environment").exists()
 
@@ -106,7 +106,7 @@ esac
 
 @pytest.fixture
 def audit(tmp_path):
-    """Runs the audit with a pip-audit that gives an answer; None: there is no pip-audit."""
+    """Runs the audit with a fake pip-audit that gives an answer; None: without pip-audit."""
     program = tmp_path / "python"
     program.write_text(AUDIT.format(python=sys.executable))
     program.chmod(0o755)
@@ -121,7 +121,7 @@ def audit(tmp_path):
     return run
 
 
-def test_an_audit_that_cannot_be_made_says_why(audit):
+def test_an_audit_that_fails_says_why(audit):
     status, lines = audit(None)
     assert (status, len(lines)) == (0, 1)
     assert lines[0].startswith("skipped: pip-audit is not installed")

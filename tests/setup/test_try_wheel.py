@@ -38,7 +38,7 @@ esac
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs the script with Pythons 3.90 and on, each with the words that its toolkit hears."""
+    """Runs the script with Pythons from 3.90 on; each fake toolkit prints its words."""
     log = tmp_path / "log"
 
     def script(*words, doctor=0, extra=()):
@@ -47,10 +47,10 @@ def run(tmp_path):
         versions = [f"3.{90 + n}" for n in range(len(words))]
         (programs / "uv").write_text(UV.format(log=log))
         (programs / "uv").chmod(0o755)
-        for version, heard in zip(versions, words, strict=True):
+        for version, transcript in zip(versions, words, strict=True):
             for name, text in (
                 (f"python{version}", PYTHON.format(version=version, log=log)),
-                (f"toolkit{version}", TOOLKIT.format(words=heard, doctor=doctor, log=log)),
+                (f"toolkit{version}", TOOLKIT.format(words=transcript, doctor=doctor, log=log)),
             ):
                 (programs / name).write_text(text)
                 (programs / name).chmod(0o755)

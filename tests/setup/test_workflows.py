@@ -1,4 +1,4 @@
-"""The workflows and the hooks of pre-commit: they parse, and call what there is."""
+"""The workflows and pre-commit hooks parse and call existing targets and files."""
 
 import re
 import shlex
@@ -23,7 +23,7 @@ def steps(workflow: dict) -> list[tuple[dict, dict]]:
     return [(job, step) for job in workflow["jobs"].values() for step in job["steps"]]
 
 
-def test_there_is_one_each_for_tests_wheels_and_docs():
+def test_there_is_one_workflow_each_for_tests_wheels_and_docs():
     assert [path.stem for path in WORKFLOWS] == ["docs", "tests", "wheels"]
 
 
@@ -64,7 +64,7 @@ def test_every_python_with_a_lock_is_tested_and_linted():
     assert "make docs" in runs
 
 
-def test_hooks_run_what_is_there_in_the_projects_environment():
+def test_hooks_run_existing_files_in_the_projects_environment():
     (repository,) = load(PROJECT / ".pre-commit-config.yaml")["repos"]
     assert repository["repo"] == "local"
     for hook in repository["hooks"]:
@@ -75,5 +75,5 @@ def test_hooks_run_what_is_there_in_the_projects_environment():
                 assert (PROJECT / word).exists(), word
         if "files" in hook:
             pattern = re.compile(hook["files"])
-            known = ("Dockerfile", "docs/README.md", "toolkit/cli.py", "setup/dist.py")
-            assert any(pattern.search(name) for name in known)
+            paths = ("Dockerfile", "docs/README.md", "toolkit/cli.py", "setup/dist.py")
+            assert any(pattern.search(name) for name in paths)

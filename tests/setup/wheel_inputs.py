@@ -1,4 +1,4 @@
-"""What `setup/test-dist` transcribes: a folder with `bundle`, and `audio` with texts beside it.
+"""Inputs of `setup/test-dist`: a folder with `bundle`, and `audio` with texts beside it.
 
     .venv/bin/python -m tests.setup.wheel_inputs OUT [BUNDLE]
 
@@ -25,7 +25,7 @@ def of_run(bundle: Path, audio: Path) -> None:
         (audio / f"{name}.txt").write_text(text)
 
 
-def made_up(out: Path) -> None:
+def write_random_inputs(out: Path) -> None:
     """Write a bundle whose network was not trained, and two recordings of noise."""
     from tests.decode.conftest import Recogniser, make_babble, make_bundle
 
@@ -38,10 +38,10 @@ def made_up(out: Path) -> None:
 
 
 def main(out: Path, bundle: Path | None = None) -> None:
-    """Make the folder `out`."""
+    """Write the folder `out`."""
     (out / "audio").mkdir(parents=True)
     if bundle is None:
-        made_up(out)
+        write_random_inputs(out)
     else:
         (out / "bundle").symlink_to(bundle.resolve())
         of_run(bundle, out / "audio")

@@ -2,11 +2,11 @@
 
 from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
 from toolkit.decode.config import DecodeConfig
-from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.search import DecoderFiles
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.fsa.config import Beam
+from toolkit.fsa.decoding_graph import make_decoding_graph
 from toolkit.hmm.senones import Senones
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.lang import Lang
@@ -53,7 +53,7 @@ class System:
         return train_cross_entropy(
             [FeatureStore(self.speech.cepstra), *stores],
             [self.targets, *alignments],
-            Normaliser.load(self.normaliser),
+            Cmvn.load(self.normaliser),
             config,
             self.senones.num_pdfs,
             out,

@@ -39,14 +39,14 @@ class SyntheticData:
         return self.targets[name]
 
     def label(self, model, normaliser, k=CLASSES, offset=0):
-        """Write a teacher's targets beside the features, as the pipeline's step does."""
+        """Write a teacher's targets next to the features, as the pipeline does."""
         store = self.store
         frames = 0
         for index, shard in enumerate(store.shards):
             with open(self.folder / "shards" / f"targets.{index:06d}.tar", "wb") as file:
                 tar = TarWriter(file)
                 for name in shard:
-                    x = stack(normaliser.apply(store.load(name), store.state(name)), offset)
+                    x = stack(normaliser.apply(store.load(name), store.cmn_state(name)), offset)
                     best = k_best(batch_logits(model, [x])[0], k)
                     tar.add_array(name, best.pack(), {})
                     frames += len(best)
@@ -67,11 +67,11 @@ def write_synthetic(folder, count, seed=0, noise=1.0, shards=2, prefix="u", shor
         for chance in torch.rand(length // LOW_RATE_FACTOR + 2, generator=generator).tolist():
             step = 0 if chance < 0.6 else 1 if chance < 0.95 else 2
             states.append((states[-1] + step) % CLASSES)
-        shown = torch.tensor(states)[torch.arange(length) // LOW_RATE_FACTOR]
-        x = 10 + places[shown] + noise * torch.randn(length, 5, generator=generator)
+        senones = torch.tensor(states)[torch.arange(length) // LOW_RATE_FACTOR]
+        x = 10 + places[senones] + noise * torch.randn(length, 5, generator=generator)
         name, speaker = f"{prefix}{number:03d}", f"{prefix}s{number % 4}"
         rows.append((make_cut(name, dummy_recording(0), "", speaker), speaker, x))
-        synthetic.targets[name] = shown.int()
+        synthetic.targets[name] = senones.int()
     counts = []
     for index in range(shards):
         written = write_shard(folder / "shards", index, rows[index::shards], config)

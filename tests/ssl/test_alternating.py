@@ -27,7 +27,7 @@ def test_passes_take_turns():
     assert list(source.batches(3, rank=1, world_size=2)) == [("l", 1, 0, 1)]
 
 
-def test_the_rate_decays_over_unlabelled_steps_alone():
+def test_the_rate_decays_only_over_unlabelled_steps():
     steps = [3, 50, 4, 50]
     config = TrainerConfig(initial_rate=1.0, final_rate=0.1)
     rate = alternating_schedule(config, labelled_factor=1.2)
@@ -38,7 +38,7 @@ def test_the_rate_decays_over_unlabelled_steps_alone():
         assert rate(3, step, steps) == pytest.approx(0.12)
 
 
-def test_warm_up():
+def test_unlabelled_steps_warm_up():
     config = TrainerConfig(initial_rate=1.0, final_rate=1.0, warmup_steps=3)
     rate = alternating_schedule(config, labelled_factor=1.5)
     assert [rate(0, s, [5, 2]) for s in range(5)] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])

@@ -47,19 +47,19 @@ def synthetic(make_synthetic):
     return make_synthetic(10)
 
 
-def test_against_brute_force_in_float64(judges, synthetic, normaliser, tmp_path):
+def test_the_choice_of_k_equals_brute_force_in_float64(judges, synthetic, normaliser, tmp_path):
     (teacher, teaching), (student, _) = judges
     config = ChoiceConfig(ks=(1, 5, 20), utterances=6)
     rows = choose_k(teacher, student, synthetic.folder, config, tmp_path)
     assert [row.k for row in rows] == [1, 5, 20, SENONES]
     store, names = synthetic.store, sample_utterances(synthetic.store.ids, 6)
-    inputs = [stack(normaliser.apply(store.load(n), store.state(n))) for n in names]
+    inputs = [stack(normaliser.apply(store.load(n), store.cmn_state(n))) for n in names]
     p = torch.cat([log_posteriors(teaching, [x])[0] for x in inputs]).double().exp()
     for row in rows:
-        kept = torch.zeros_like(p).scatter(1, p.topk(row.k).indices, p.topk(row.k).values)
-        rebuilt = kept / kept.sum(-1, keepdim=True)
+        k_best = torch.zeros_like(p).scatter(1, p.topk(row.k).indices, p.topk(row.k).values)
+        rebuilt = k_best / k_best.sum(-1, keepdim=True)
         error = float((rebuilt - p).abs().sum(-1).mean() / 2)
-        assert row.tail_mass == pytest.approx(float(1 - kept.sum(-1).mean()), rel=2e-3, abs=1e-7)
+        assert row.tail_mass == pytest.approx(float(1 - k_best.sum(-1).mean()), rel=2e-3, abs=1e-7)
         assert row.reconstruction_error == pytest.approx(error, rel=2e-3, abs=1e-3)
     changes = [row.loss_change for row in rows]
     assert abs(changes[-1]) < 1e-3
@@ -79,25 +79,25 @@ def test_against_brute_force_in_float64(judges, synthetic, normaliser, tmp_path)
     assert (tmp_path / "choice_of_k.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_output_layer_learns_what_a_layer_can_say():
+def test_an_output_layer_reaches_the_entropy_of_its_targets():
     generator = torch.Generator().manual_seed(0)
     hidden = torch.rand(3000, 8, generator=generator) * 2 - 1
     logits = hidden @ (0.7 * torch.randn(8, 12, generator=generator))
     every = torch.arange(12).expand_as(logits)
-    given = hidden[:2000], every[:2000], logits[:2000], hidden[2000:], logits[2000:]
+    data = hidden[:2000], every[:2000], logits[:2000], hidden[2000:], logits[2000:]
     entropy = float(torch.distributions.Categorical(logits=logits[2000:]).entropy().mean())
-    loss = train_output_layer(*given)
+    loss = train_output_layer(*data)
     assert entropy - 1e-4 < loss < entropy + 0.03  # 0.5 at first
-    assert train_output_layer(*given) == loss
+    assert train_output_layer(*data) == loss
 
 
-def test_too_little_to_learn_from(judges, make_synthetic, tmp_path):
+def test_too_few_utterances_are_refused(judges, make_synthetic, tmp_path):
     synthetic = make_synthetic(1, shards=1)
     with pytest.raises(TargetError, match="1 utterances"):
         choose_k(judges[0][0], judges[1][0], synthetic.folder, ChoiceConfig(), tmp_path)
 
 
-def test_the_smallest_k_that_changes_little():
+def test_the_smallest_k_with_little_change_is_chosen():
     def row(k, change):
         return Row(k, 1.0, 0.0, 0.0, 1.0, change)
 
@@ -123,6 +123,6 @@ def test_the_command(judges, synthetic, tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [{"ks": ()}, {"ks": (0,)}, {"utterances": 1}])
-def test_impossible_settings(wrong):
+def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         ChoiceConfig(**wrong)

@@ -5,7 +5,7 @@ import numpy as np
 from tests.parallel.tiny import Job, with_method
 from tests.ssl.synthetic import CLASSES
 from toolkit.align.store import AlignmentStore, write_shard
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 from toolkit.models.config import LstmConfig
 from toolkit.models.lstm import LstmModel
@@ -35,23 +35,23 @@ def train(unlabelled, labelled, normaliser, out):
     """Train one rank; return its last weights and the frames that it learnt from."""
     frames, last = {True: 0, False: 0}, {}
 
-    def counted(model, batch):
+    def count_frames(model, batch):
         if model.training:
             frames[isinstance(batch, KBestBatch)] += batch.frames
         return student_loss(model, batch)
 
-    scheduled.student_loss = counted
+    scheduled.student_loss = count_frames
     store, alignments = FeatureStore(labelled), AlignmentStore(labelled)
-    given = store, alignments, Normaliser.load(normaliser), CONFIG, CLASSES, out
+    arguments = store, alignments, Cmvn.load(normaliser), CONFIG, CLASSES, out
     select_weights = Trainer.select_weights
 
-    def noted(trainer):
+    def store_last_weights(trainer):
         selected = select_weights(trainer)
         last.update({name: x.numpy().copy() for name, x in trainer.model.state_dict().items()})
         return selected
 
-    Trainer.select_weights = noted
-    return train_student(unlabelled, *given), frames, last
+    Trainer.select_weights = store_last_weights
+    return train_student(unlabelled, *arguments), frames, last
 
 
 def test_processes_share_both_kinds_of_data(make_synthetic, normaliser, tmp_path):
@@ -60,17 +60,17 @@ def test_processes_share_both_kinds_of_data(make_synthetic, normaliser, tmp_path
     unlabelled.label(LstmModel(LstmConfig(15, CLASSES, 8, 1, 1)), normaliser, k=3)
     normaliser.save(tmp_path / "normaliser.json")
     arguments = unlabelled.folder, labelled.folder, tmp_path / "normaliser.json", tmp_path / "out"
-    found = Job(2, train, *arguments).wait(120)
-    assert all(isinstance(one, tuple) for one in found), found
-    (first, mine, weights), (second, others, same) = found
+    results = Job(2, train, *arguments).wait(120)
+    assert all(isinstance(result, tuple) for result in results), results
+    (first, first_frames, first_weights), (second, second_frames, second_weights) = results
     timed = "frames_per_second"
     assert {k: v for k, v in first.items() if k != timed} == {
         k: v for k, v in second.items() if k != timed
     }
-    assert all(np.array_equal(value, same[name]) for name, value in weights.items())
-    seen = mine[True] + others[True]
+    assert all(np.array_equal(value, second_weights[name]) for name, value in first_weights.items())
+    unlabelled_frames = first_frames[True] + second_frames[True]
     total = sum(unlabelled.store.num_frames(name) for name in unlabelled.ids) / 3
-    assert abs(seen - total) <= 48  # stacks are rounded up
-    assert 0.7 < mine[True] / others[True] < 1.4
-    assert min(mine[False], others[False]) > 0
+    assert abs(unlabelled_frames - total) <= 48  # stacks are rounded up
+    assert 0.7 < first_frames[True] / second_frames[True] < 1.4
+    assert min(first_frames[False], second_frames[False]) > 0
     assert (tmp_path / "out/model.safetensors").exists()

@@ -1,4 +1,4 @@
-"""A BLSTM learns from few labels; a student of its targets does better than one of the labels."""
+"""A student of a BLSTM teacher's targets is better than a model of the few labels."""
 
 import json
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ def valid(make_synthetic):
 
 @pytest.fixture(scope="module")
 def teacher(labelled, valid, normaliser, tmp_path_factory):
-    """Trained with the labels; the folder and its held-out accuracy."""
+    """A teacher trained on the labels: its folder and held-out accuracy."""
     out = tmp_path_factory.mktemp("teacher")
     config = CrossEntropyConfig(
         epochs=8,
@@ -76,8 +76,8 @@ def unlabelled(make_synthetic, teacher, normaliser):
 @pytest.fixture
 def train(labelled, unlabelled, normaliser):
     def run(out, config=CONFIG, folders=unlabelled, **options):
-        given = labelled.store, labelled, normaliser, config, CLASSES, out
-        return train_student(folders, *given, **options)
+        data = labelled.store, labelled, normaliser, config, CLASSES, out
+        return train_student(folders, *data, **options)
 
     return run
 
@@ -92,7 +92,7 @@ def history(folder):
     return [{k: v for k, v in record.items() if k not in timed} for record in records]
 
 
-def test_a_student_does_better_than_the_labels_alone(
+def test_a_student_beats_training_on_labels_only(
     train, labelled, valid, normaliser, teacher, tmp_path
 ):
     config = CrossEntropyConfig(epochs=16, model=STUDENT, chunks=CHUNKS, **RATES)
@@ -111,16 +111,16 @@ def test_a_student_does_better_than_the_labels_alone(
     assert headline["frame_accuracy"] > baseline["frame_accuracy"] + 0.03
     # and this is what the weights kept do, by the decoding path
     model, store = load_model(tmp_path / "student"), valid.store
-    right = frames = 0
+    num_correct = frames = 0
     for name in valid.ids:
-        x = stack(normaliser.apply(store.load(name), store.state(name)))
-        found = log_posteriors(model, [x])[0].argmax(1)
-        right += int((found == valid.load(name)[centre(store.num_frames(name))]).sum())
-        frames += len(found)
-    assert right / frames == pytest.approx(headline["frame_accuracy"], abs=2e-3)
+        x = stack(normaliser.apply(store.load(name), store.cmn_state(name)))
+        best_senones = log_posteriors(model, [x])[0].argmax(1)
+        num_correct += int((best_senones == valid.load(name)[centre(store.num_frames(name))]).sum())
+        frames += len(best_senones)
+    assert num_correct / frames == pytest.approx(headline["frame_accuracy"], abs=2e-3)
 
 
-def test_what_a_finished_training_leaves(train, labelled, unlabelled, tmp_path):
+def test_a_finished_training_leaves_model_history_and_log(train, labelled, unlabelled, tmp_path):
     headline = train(tmp_path)
     names = {path.name for path in tmp_path.iterdir()} - {"checkpoints", "tensorboard", "whole"}
     assert names == {
@@ -178,14 +178,14 @@ def test_a_run_killed_anywhere_ends_with_the_same_bits(train, tmp_path, monkeypa
     )
     calls, stops = [], set()
 
-    def killed(model, batch):
+    def raise_at_a_stop(model, batch):
         if model.training:
             calls.append(type(batch).__name__)
             if len(calls) in stops:
                 raise KilledError
         return student_loss(model, batch)
 
-    monkeypatch.setattr(scheduled, "student_loss", killed)
+    monkeypatch.setattr(scheduled, "student_loss", raise_at_a_stop)
     headline = train(tmp_path / "whole", config)
     steps = len(calls)
     calls.clear()
@@ -209,22 +209,22 @@ def test_a_run_killed_anywhere_ends_with_the_same_bits(train, tmp_path, monkeypa
 def test_every_unlabelled_frame_is_seen_once_and_labelled_data_at_three_offsets(
     train, unlabelled, tmp_path, monkeypatch
 ):
-    seen = []
+    batches = []
 
-    def noted(model, batch):
+    def record_batch(model, batch):
         if model.training:
-            seen.append((type(batch).__name__, batch.frames, len(set(batch.ids))))
+            batches.append((type(batch).__name__, batch.frames, len(set(batch.ids))))
         return student_loss(model, batch)
 
-    monkeypatch.setattr(scheduled, "student_loss", noted)
+    monkeypatch.setattr(scheduled, "student_loss", record_batch)
     train(tmp_path, replace(CONFIG, valid_utterances=0))
-    frames = sum(n for kind, n, _ in seen if kind == "KBestBatch")
+    frames = sum(n for kind, n, _ in batches if kind == "KBestBatch")
     assert abs(frames - sum_of_frames(unlabelled) / 3) <= 120  # a stack per utterance is cut
-    turns = [kind for kind, _ in groupby(kind for kind, *_ in seen)]
+    turns = [kind for kind, _ in groupby(kind for kind, *_ in batches)]
     assert turns == ["KBestBatch", "Batch"] * 4
 
 
-def test_a_start_from_other_weights(train, teacher, tmp_path):
+def test_training_starts_from_other_weights(train, teacher, tmp_path):
     train(tmp_path / "first")
     config = replace(CONFIG, epochs=1, initial_rate=1e-9, final_rate=1e-9, valid_utterances=0)
     config = replace(config, whole_utterances=replace(WHOLE, epochs=0), hours_per_sub_epoch=0.004)
@@ -232,13 +232,13 @@ def test_a_start_from_other_weights(train, teacher, tmp_path):
     first, second = load_model(tmp_path / "first"), load_model(tmp_path / "second")
     for name, value in first.state_dict().items():
         torch.testing.assert_close(second.state_dict()[name], value, atol=1e-5, rtol=0)
-    with pytest.raises(ModelError, match="the student is to be"):
+    with pytest.raises(ModelError, match="but the student is"):
         train(tmp_path / "third", config, start=teacher[0])
 
 
 @dataclass(frozen=True)
 class OwnConfig:
-    """Of a network of one's own, without dropout."""
+    """Configuration of a custom network without dropout."""
 
     input_dim: int
     output_dim: int
@@ -256,24 +256,24 @@ class OwnModel(torch.nn.Module):
         return self.output(inputs), None
 
 
-def test_a_network_of_ones_own_starts_from_other_weights(train, tmp_path, monkeypatch):
+def test_a_custom_network_starts_from_other_weights(train, tmp_path, monkeypatch):
     monkeypatch.setitem(KINDS, "own", (OwnConfig, OwnModel))
     config = replace(
         CONFIG, model=OwnConfig(0, 0), epochs=1, whole_utterances=replace(WHOLE, epochs=0)
     )
     train(tmp_path / "first", config)
     train(tmp_path / "second", config, start=tmp_path / "first")
-    with pytest.raises(ModelError, match="the student is to be"):
+    with pytest.raises(ModelError, match="but the student is"):
         train(tmp_path / "third", replace(config, model=STUDENT), start=tmp_path / "first")
 
 
-def test_settings_and_stores_that_do_not_fit(
+def test_mismatched_settings_and_stores_are_refused(
     train, labelled, unlabelled, normaliser, tmp_path, monkeypatch
 ):
     config = replace(CONFIG, epochs=1, checkpoint_seconds=0)
-    given = labelled.store, labelled, normaliser, config, 7, tmp_path / "a"
-    with pytest.raises(TrainingDataError, match="of 6 senones, the alignments of 7"):
-        train_student(unlabelled, *given)
+    data = labelled.store, labelled, normaliser, config, 7, tmp_path / "a"
+    with pytest.raises(TrainingDataError, match="have 6 senones, the alignments 7"):
+        train_student(unlabelled, *data)
     with pytest.raises(TargetError, match="not a folder of targets"):
         train(tmp_path / "b", config, folders=labelled.folder)
     with pytest.raises(TrainingDataError, match="too few for sub-epochs"):
@@ -297,23 +297,21 @@ def test_settings_and_stores_that_do_not_fit(
         train(tmp_path / "d", config, start=tmp_path / "start")
 
 
-def test_a_selection_is_of_the_targets_it_was_made_from(
-    train, unlabelled, normaliser, tmp_path, monkeypatch
-):
-    """Another teacher's targets, where a run was killed: the selection is made anew."""
+def test_other_targets_need_a_new_selection(train, unlabelled, normaliser, tmp_path, monkeypatch):
+    """After a kill, targets of another teacher make the training select again."""
 
-    def killed(model, batch):
+    def raise_at_a_stop(model, batch):
         raise KilledError
 
-    monkeypatch.setattr(scheduled, "student_loss", killed)
+    monkeypatch.setattr(scheduled, "student_loss", raise_at_a_stop)
     config = replace(CONFIG, select=SelectionConfig("confidence", 0.5))
     with pytest.raises(KilledError):
         train(tmp_path, config)
     path = tmp_path / "selection.0.json"
-    before = path.read_bytes()
+    selection = path.read_bytes()
     with pytest.raises(KilledError):
         train(tmp_path, config)
-    assert path.read_bytes() == before
+    assert path.read_bytes() == selection
     targets = unlabelled / "targets.json"
     manifest = targets.read_text()
     targets.write_text(json.dumps({**json.loads(manifest), "teacher": {"weights": "another"}}))
@@ -322,18 +320,18 @@ def test_a_selection_is_of_the_targets_it_was_made_from(
             train(tmp_path, config)
     finally:
         targets.write_text(manifest)
-    assert json.loads(path.read_text())["data"] != json.loads(before)["data"]
+    assert json.loads(path.read_text())["data"] != json.loads(selection)["data"]
 
 
 @pytest.mark.parametrize(
     "wrong", [{"hours_per_sub_epoch": 0.0}, {"labelled_rate_factor": 0.0}, {"epochs": 0}]
 )
-def test_impossible_configurations(wrong):
+def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         ScheduledConfig(**wrong)
 
 
-def test_the_papers_numbers():
+def test_defaults_are_the_papers_numbers():
     config = ScheduledConfig()
     assert (config.epochs + config.whole_utterances.epochs) * config.hours_per_sub_epoch == 990_000
     assert (config.epochs, config.whole_utterances.epochs) == (15, 3)

@@ -26,29 +26,31 @@ CONFIG = SelfTrainingConfig(share=0.6, samples=40, align=CorpusAlignConfig(max_f
 
 @pytest.fixture(scope="module")
 def done(system, unlabelled, tmp_path_factory):
-    out, told = tmp_path_factory.mktemp("self"), []
+    out, progress = tmp_path_factory.mktemp("self"), []
     headline = system.label(
-        unlabelled.cepstra, out, CONFIG, progress=lambda *call: told.append(call)
+        unlabelled.cepstra, out, CONFIG, progress=lambda *call: progress.append(call)
     )
-    return out, headline, told
+    return out, headline, progress
 
 
-def test_the_surest_are_kept_with_the_words_recognised(done, unlabelled):
-    out, headline, told = done
+def test_the_most_confident_utterances_keep_their_recognised_words(done, unlabelled):
+    out, headline, progress = done
     rows = [line.split("\t") for line in (out / "confidence.tsv").read_text().splitlines()[1:]]
     assert sorted(row[0] for row in rows) == sorted(unlabelled.transcripts)
-    kept = [row for row in rows if row[3] == "1"]
-    assert min(float(row[2]) for row in kept) >= max(float(r[2]) for r in rows if r[3] == "0")
+    selected = [row for row in rows if row[3] == "1"]
+    assert min(float(row[2]) for row in selected) >= max(float(r[2]) for r in rows if r[3] == "0")
     assert headline["utterances"] == len(rows) == 18
-    assert headline["kept"] == len(kept)
+    assert headline["kept"] == len(selected)
     assert 0.5 < headline["kept_hours"] / headline["hours"] < 0.75
     spoken = {name: " ".join(words) for name, words in unlabelled.transcripts.items()}
-    sure = score({row[0]: spoken[row[0]] for row in kept}, {row[0]: row[4] for row in kept})
+    sure = score({row[0]: spoken[row[0]] for row in selected}, {row[0]: row[4] for row in selected})
     assert sure.errors < 0.25 * sure.ref_units
-    assert told[-1][0] == told[-1][1] == len(told)
+    assert progress[-1][0] == progress[-1][1] == len(progress)
 
 
-def test_what_training_takes(done, system, unlabelled, tmp_path):
+def test_training_takes_the_selected_utterances_and_their_alignments(
+    done, system, unlabelled, tmp_path
+):
     out, headline, _ = done
     store, alignments = self_labelled(unlabelled.cepstra, out, system.senones)
     assert len(store.ids) == headline["kept"]
@@ -58,28 +60,28 @@ def test_what_training_takes(done, system, unlabelled, tmp_path):
     truth = LowRateAlignments(AlignmentStore(tmp_path), unlabelled.topology, system.senones)
     agreed = total = 0
     for name in alignments.ids:
-        found = alignments.load(name)
-        assert len(found) == store.num_frames(name)
-        agreed, total = agreed + int((found == truth.load(name)).sum()), total + len(found)
+        senones = alignments.load(name)
+        assert len(senones) == store.num_frames(name)
+        agreed, total = agreed + int((senones == truth.load(name)).sum()), total + len(senones)
     assert agreed > 0.7 * total
     config = replace(CE, epochs=1, valid_utterances=0)
-    found = system.train(tmp_path / "model", [store], [alignments], config)
-    assert found["utterances"] == 36 + len(alignments.ids)
+    training = system.train(tmp_path / "model", [store], [alignments], config)
+    assert training["utterances"] == 36 + len(alignments.ids)
 
 
-def test_finished_shards_are_kept_and_the_transcripts_not_read(done, system, unlabelled, tmp_path):
+def test_finished_shards_are_reused_and_transcripts_not_read(done, system, unlabelled, tmp_path):
     out, headline, _ = done
     assert system.label(unlabelled.cepstra, out, CONFIG) == headline
     line = {"utterance": "anna-00", "frames": 90, "text": "AX AX", "confidence": 0.99}
     (tmp_path / "recognised").mkdir()
     (tmp_path / "recognised/recognised.000000.jsonl").write_text(json.dumps(line) + "\n")
     (tmp_path / "recognised/recognised.000001.jsonl").write_text("")
-    found = system.label(unlabelled.cepstra, tmp_path, CONFIG)
-    assert (found["utterances"], found["kept"]) == (1, 1)
+    relabelled = system.label(unlabelled.cepstra, tmp_path, CONFIG)
+    assert (relabelled["utterances"], relabelled["kept"]) == (1, 1)
     assert (tmp_path / "text").read_text() == "anna-00 AX AX\n"
 
 
-def test_calibrated_confidences(done, system, unlabelled, tmp_path):
+def test_confidences_are_calibrated(done, system, unlabelled, tmp_path):
     Calibration(-8.0, 1.0).save(tmp_path / "calibration.json")
     config = replace(CONFIG, threshold=0.9)
     with pytest.raises(TrainingDataError, match="lower the threshold"):
@@ -88,8 +90,8 @@ def test_calibrated_confidences(done, system, unlabelled, tmp_path):
         )
 
 
-def test_surest():
-    found = [
+def test_the_most_confident_utterances_are_selected():
+    recognised = [
         Recognised("a", 10, "X", 0.5),
         Recognised("b", 30, "X Y", 0.9),
         Recognised("c", 10, "", 0.0),
@@ -97,7 +99,7 @@ def test_surest():
     ]
 
     def names(**changes):
-        return [one.utterance for one in most_confident(found, SelfTrainingConfig(**changes))]
+        return [u.utterance for u in most_confident(recognised, SelfTrainingConfig(**changes))]
 
     assert names(share=0.3) == ["b"]
     assert names(share=0.5) == ["b", "d"]
@@ -106,28 +108,30 @@ def test_surest():
     assert names(share=0.3, threshold=0.95 - 0.06) == ["b"]
 
 
-def test_words_may_hold_what_ends_lines_elsewhere(tmp_path):
-    found = [Recognised("u1", 9, "A\u2028B C", 1.0), Recognised("u2", 9, "D\x85", 1.0)]
-    write_selection(found, found, tmp_path)
+def test_words_may_hold_unicode_line_separators(tmp_path):
+    recognised = [Recognised("u1", 9, "A\u2028B C", 1.0), Recognised("u2", 9, "D\x85", 1.0)]
+    write_selection(recognised, recognised, tmp_path)
     assert read_texts(tmp_path / "text") == {"u1": "A\u2028B C", "u2": "D\x85"}
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.4, 0.49])
-def test_equals_are_taken_by_chance_until_they_make_up_the_share(share):
-    """All paths of half of the utterances agree: their confidences are all 1."""
-    found = [Recognised(f"u{n:03d}", 5 + n % 7, "X", 1.0 if n % 2 else 0.8) for n in range(200)]
-    kept = most_confident(found, SelfTrainingConfig(share=share))
-    frames, total = sum(one.frames for one in kept), sum(one.frames for one in found)
+def test_equal_confidences_are_drawn_at_random_up_to_the_share(share):
+    """In half of the utterances all paths agree, so their confidences are 1."""
+    recognised = [
+        Recognised(f"u{n:03d}", 5 + n % 7, "X", 1.0 if n % 2 else 0.8) for n in range(200)
+    ]
+    selected = most_confident(recognised, SelfTrainingConfig(share=share))
+    frames, total = sum(u.frames for u in selected), sum(u.frames for u in recognised)
     assert 0 <= frames - share * total < 12
-    assert all(one.confidence == 1 for one in kept)
-    assert [one.utterance for one in kept] == sorted(one.utterance for one in kept)
-    middle = sum(one.utterance < "u100" for one in kept) / len(kept)
+    assert all(u.confidence == 1 for u in selected)
+    assert [u.utterance for u in selected] == sorted(u.utterance for u in selected)
+    middle = sum(u.utterance < "u100" for u in selected) / len(selected)
     assert 0.2 < middle < 0.8
-    again = most_confident(found[::-1], SelfTrainingConfig(share=share))
-    assert again == kept[::-1]
+    again = most_confident(recognised[::-1], SelfTrainingConfig(share=share))
+    assert again == selected[::-1]
 
 
 @pytest.mark.parametrize("wrong", [{"share": 0.0}, {"threshold": 1.5}, {"samples": 0}])
-def test_impossible_settings(wrong):
+def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         SelfTrainingConfig(**wrong)

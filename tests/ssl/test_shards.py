@@ -25,15 +25,15 @@ from toolkit.ssl.unlabelled import (
 @pytest.fixture(scope="module")
 def synthetic(make_synthetic, normaliser):
     """22 utterances in 3 shards with an untrained teacher's targets."""
-    made = make_synthetic(22, shards=3)
+    data = make_synthetic(22, shards=3)
     torch.manual_seed(0)
     model = LstmModel(LstmConfig(15, 6, hidden=8, layers=1, lookahead=1))
     model.output.weight.data *= 20
-    made.label(model, normaliser, k=3, offset=1)
-    return made
+    data.label(model, normaliser, k=3, offset=1)
+    return data
 
 
-def test_reads_what_the_stores_hold(synthetic):
+def test_teacher_shards_hold_the_contents_of_the_stores(synthetic):
     shards, store, targets = (
         TeacherShards(synthetic.folder),
         synthetic.store,
@@ -48,7 +48,7 @@ def test_reads_what_the_stores_hold(synthetic):
         assert [example.name for example in examples] == names
         for example in examples:
             assert torch.equal(example.features, store.load(example.name))
-            state = store.state(example.name)
+            state = store.cmn_state(example.name)
             assert example.state.frames == state.frames
             assert torch.equal(example.state.sum, state.sum)
             best = targets.load(example.name)
@@ -73,10 +73,10 @@ def test_faults_name_the_shard_and_the_utterance(synthetic, tmp_path, truncate):
     assert list(TeacherShards(copy).read(0))
     manifest = json.loads((copy / "targets.json").read_text())
     (copy / "targets.json").write_text(json.dumps(manifest | {"offset": 2, "senones": 6}))
-    with pytest.raises(TargetError, match=r"u\d+: targets of \d+ frames for \d+ raw frames"):
+    with pytest.raises(TargetError, match=r"u\d+: targets of \d+ frames do not fit \d+ raw frames"):
         list(TeacherShards(copy).read(0))
     (copy / "targets.json").write_text(json.dumps(manifest | {"senones": 2}))
-    with pytest.raises(TargetError, match=r"u000: senone \d of 2"):
+    with pytest.raises(TargetError, match=r"u000: targets have senone \d, but there are 2"):
         list(TeacherShards(copy).read(0))
     with tarfile.open(copy / "shards/targets.000002.tar", "w") as tar:  # of another kind
         for name in synthetic.store.shards[2]:
@@ -106,16 +106,19 @@ def test_selection_takes_the_highest_scores_until_the_share_is_reached(synthetic
     chosen = select(shards, config)
     rows = [(number, e) for number in range(3) for e in shards.read(number)]
     rows.sort(key=lambda row: -selection_score(config, row[1]))
-    wanted, taken = 0.4 * shards.frames.sum(), []
-    while sum(len(e.features) for _, e in taken) < wanted:
-        taken.append(rows[len(taken)])
-    assert {e.name for _, e in rows if chosen.takes(e)} == {e.name for _, e in taken}
+    frames_wanted, selected = 0.4 * shards.frames.sum(), []
+    while sum(len(e.features) for _, e in selected) < frames_wanted:
+        selected.append(rows[len(selected)])
+    assert {e.name for _, e in rows if chosen.takes(e)} == {e.name for _, e in selected}
     for number in range(3):
-        own = [len(e.features) for shard, e in taken if shard == number]
-        assert (chosen.frames[number], chosen.utterances[number]) == (sum(own), len(own))
+        num_frames = [len(e.features) for shard, e in selected if shard == number]
+        assert (chosen.frames[number], chosen.utterances[number]) == (
+            sum(num_frames),
+            len(num_frames),
+        )
     if by == "confidence":
-        others = [e.confidence for _, e in rows[len(taken) :]]
-        assert min(e.confidence for _, e in taken) > max(others)
+        confidences = [e.confidence for _, e in rows[len(selected) :]]
+        assert min(e.confidence for _, e in selected) > max(confidences)
     chosen.save(tmp_path / "selection.json")
     again = Selection.load(tmp_path / "selection.json")
     assert (again.config, again.threshold) == (config, chosen.threshold)
@@ -126,20 +129,20 @@ def test_selection_takes_the_highest_scores_until_the_share_is_reached(synthetic
             Selection.load(tmp_path / "selection.json")
 
 
-def test_everything_is_taken_without_reading(synthetic):
+def test_a_full_share_is_selected_without_reading(synthetic):
     shards = TeacherShards(synthetic.folder)
     shards.read = None
     chosen = select(shards, SelectionConfig())
     assert np.array_equal(chosen.frames, shards.frames)
 
 
-def test_lowest_taken():
+def test_the_score_threshold_is_that_of_the_last_selected_utterance():
     assert score_threshold([0.1, 0.9, 0.5], [10, 10, 10], 10) == 0.9
     assert score_threshold([0.1, 0.9, 0.5], [10, 10, 10], 11) == 0.5
     assert score_threshold([0.1, 0.9, 0.5], [10, 10, 10], 99) == 0.1
 
 
 @pytest.mark.parametrize("wrong", [{"share": 0.0}, {"share": 1.1}, {"by": "hand"}])
-def test_impossible_selections(wrong):
+def test_impossible_selections_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         SelectionConfig(**wrong)

@@ -42,7 +42,7 @@ def sub_epochs(source, normaliser, count=3, hours=None, max_frames=1500, seed=0)
     return SubEpochs([source], normaliser, hours, count, max_frames, seed)
 
 
-def test_one_pass_over_all_shards(source, normaliser):
+def test_one_pass_reads_all_shards(source, normaliser):
     for seed in (0, 1):
         data = sub_epochs(source, normaliser, seed=seed)
         order = [shard for number in range(3) for _, shard in data.shards(number)]
@@ -60,15 +60,15 @@ def test_one_pass_over_all_shards(source, normaliser):
 def test_passes_follow_each_other_in_new_orders(source, normaliser):
     total = source.shards.frames.sum() / 360_000
     data = sub_epochs(source, normaliser, count=5, hours=0.7 * total)
-    seen = [row for number in range(5) for row in data.shards(number)]
-    passes = [[shard for p, shard in seen if p == number] for number in range(4)]
-    assert all(sorted(own) == list(range(10)) for own in passes[:3])
+    shard_passes = [row for number in range(5) for row in data.shards(number)]
+    passes = [[shard for p, shard in shard_passes if p == number] for number in range(4)]
+    assert all(sorted(numbers) == list(range(10)) for numbers in passes[:3])
     assert passes[0] != passes[1]
     assert 3 <= len(passes[3]) <= 7  # half of it
-    assert [p for p, _ in seen] == sorted(p for p, _ in seen)
+    assert [p for p, _ in shard_passes] == sorted(p for p, _ in shard_passes)
 
 
-def test_windows_hold_what_fits(source, normaliser):
+def test_windows_hold_as_many_shards_as_fit(source, normaliser):
     data = sub_epochs(source, normaliser)
     for number in range(3):
         windows = data.shard_sets(number)
@@ -95,26 +95,28 @@ def test_shards_without_frames_are_refused(make_synthetic, normaliser, teacher, 
 
 
 def test_sources_take_turns(make_synthetic, normaliser, teacher):
-    made = [make_synthetic(12, shards=4) for _ in range(2)]
+    stores = [make_synthetic(12, shards=4) for _ in range(2)]
     sources = []
-    for offset, synthetic in enumerate(made):
+    for offset, synthetic in enumerate(stores):
         shards = TeacherShards(synthetic.label(teacher, normaliser, offset=offset))
         sources.append(Source(shards, select(shards, SelectionConfig())))
     hours = sources[0].shards.frames.sum() / 360_000
     data = SubEpochs(sources, normaliser, hours, 3, 10**6, seed=0)
     offsets = [[w.source.shards.offset for w in data.shard_sets(number)] for number in range(3)]
     assert offsets == [[0], [1], [0]]
-    other = TeacherShards(make_synthetic(11, shards=4).label(teacher, normaliser))
+    mismatched = TeacherShards(make_synthetic(11, shards=4).label(teacher, normaliser))
     with pytest.raises(TrainingDataError, match="same utterances"):
-        SubEpochs([sources[0], Source(other, sources[0].selection)], normaliser, None, 1, 10, 0)
+        SubEpochs(
+            [sources[0], Source(mismatched, sources[0].selection)], normaliser, None, 1, 10, 0
+        )
 
 
 def batches_of(data, sampler, **options):
     source = TeacherBatches(data, sampler, seed=0)
     for epoch in range(data.count):
-        made = list(source.batches(epoch, **options))
-        assert len(made) == source.num_steps(epoch, options.get("world_size", 1))
-        yield from made
+        batches = list(source.batches(epoch, **options))
+        assert len(batches) == source.num_steps(epoch, options.get("world_size", 1))
+        yield from batches
 
 
 def expected_frames(folder, normaliser, planted_store):
@@ -122,7 +124,9 @@ def expected_frames(folder, normaliser, planted_store):
     targets = TargetStore(folder)
     return {
         name: (
-            stack(normaliser.apply(planted_store.load(name), planted_store.state(name)).half(), 1),
+            stack(
+                normaliser.apply(planted_store.load(name), planted_store.cmn_state(name)).half(), 1
+            ),
             targets.load(name),
         )
         for name in targets.ids
@@ -144,7 +148,7 @@ def test_every_frame_is_seen_once_with_its_targets(folder, source, normaliser, k
         )
         for name, (inputs, best) in expected.items()
     }
-    seen = {name: Counter() for name in expected}
+    counts = {name: Counter() for name in expected}
     sizes = []
     for rank in range(world_size):
         for batch in batches_of(data, sampler, rank=rank, world_size=world_size):
@@ -155,8 +159,8 @@ def test_every_frame_is_seen_once_with_its_targets(folder, source, normaliser, k
                 for t in batch.weights[row].nonzero()[:, 0].tolist():
                     senones, logits = batch.senones[row, t], batch.logits[row, t]
                     key = float(batch.inputs[row, t, 0]), *senones.tolist(), *logits.tolist()
-                    seen[name][key] += 1
-    assert seen == rows
+                    counts[name][key] += 1
+    assert counts == rows
     nominal = 48 if kind == "chunks" else 100
     assert 0.6 * nominal < np.median(sizes) < 1.4 * nominal
 
@@ -184,12 +188,12 @@ def test_the_order_follows_from_the_seed_and_can_begin_anywhere(source, normalis
     for epoch in range(3):
         whole = list(make.batches(epoch))
         for start in (0, 1, len(whole) // 2, len(whole) - 1, len(whole)):
-            rest = list(make.batches(epoch, start=start))
-            assert [b.ids for b in rest] == [b.ids for b in whole[start:]]
-            for one, other in zip(rest, whole[start:], strict=True):
-                assert torch.equal(one.inputs, other.inputs)
-    other = TeacherBatches(sub_epochs(source, normaliser), sampler, seed=1)
-    assert [b.ids for b in other.batches(0)] != [b.ids for b in make.batches(0)]
+            resumed = list(make.batches(epoch, start=start))
+            assert [b.ids for b in resumed] == [b.ids for b in whole[start:]]
+            for batch, expected in zip(resumed, whole[start:], strict=True):
+                assert torch.equal(batch.inputs, expected.inputs)
+    reseeded = TeacherBatches(sub_epochs(source, normaliser), sampler, seed=1)
+    assert [b.ids for b in reseeded.batches(0)] != [b.ids for b in make.batches(0)]
 
 
 def test_only_needed_windows_are_read(source, normaliser):
@@ -208,7 +212,7 @@ def test_only_needed_windows_are_read(source, normaliser):
     assert read == [windows[-1]]
 
 
-def test_the_raw_features_of_a_window_are_not_kept(source, normaliser, monkeypatch):
+def test_the_raw_features_of_a_window_are_freed(source, normaliser, monkeypatch):
     data, alive, most = sub_epochs(source, normaliser), weakref.WeakSet(), []
     read = TeacherShards.read
 
@@ -224,14 +228,14 @@ def test_the_raw_features_of_a_window_are_not_kept(source, normaliser, monkeypat
     assert max(most) <= 2
 
 
-def test_selected_utterances_alone_are_learnt_from(folder, normaliser):
+def test_training_uses_only_selected_utterances(folder, normaliser):
     shards = TeacherShards(folder)
     chosen = select(shards, SelectionConfig("confidence", share=0.5))
     data = sub_epochs(Source(shards, chosen), normaliser)
-    wanted = {e.name for n in range(10) for e in shards.read(n) if chosen.takes(e)}
-    seen = {name for batch in batches_of(data, ChunkSampler(CHUNKS, 0)) for name in batch.ids}
-    assert seen == wanted
-    assert 0.4 < len(wanted) / 60 < 0.6
+    selected = {e.name for n in range(10) for e in shards.read(n) if chosen.takes(e)}
+    batch_ids = {name for batch in batches_of(data, ChunkSampler(CHUNKS, 0)) for name in batch.ids}
+    assert batch_ids == selected
+    assert 0.4 < len(selected) / 60 < 0.6
 
 
 def test_a_share_without_utterances_is_an_error(source, normaliser):

@@ -24,7 +24,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_reads_what_was_stored(folder):
+def test_stored_targets_are_read_back(folder):
     store = pickle.loads(pickle.dumps(TargetStore(folder)))
     assert store.ids == [f"u{i}.{n}/x" for i in range(2) for n in range(3)]
     assert (store.num_senones, store.offset) == (9, 1)

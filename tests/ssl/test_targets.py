@@ -24,32 +24,32 @@ def test_all_logits_give_the_full_posteriors():
 
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(0, 1000), st.floats(0.1, 8))
-def test_against_sorting_in_float64(k, seed, scale):
+def test_k_best_equals_sorting_in_float64(k, seed, scale):
     x = logits(6, 12, scale, seed)
     best = k_best(x, k)
     full = x.double().log_softmax(dim=-1).numpy()
     for frame in range(6):
         order = sorted(range(12), key=lambda s: -full[frame, s])[:k]
         assert best.ids[frame].tolist() == order
-        kept = full[frame, order]
-        np.testing.assert_allclose(best.logits[frame], kept, rtol=2**-10, atol=1e-3)
-        rest = np.exp(np.delete(full[frame], order)).sum()
-        assert best.tail[frame] == pytest.approx(rest, rel=0.01, abs=1e-6)
+        log_posteriors = full[frame, order]
+        np.testing.assert_allclose(best.logits[frame], log_posteriors, rtol=2**-10, atol=1e-3)
+        tail = np.exp(np.delete(full[frame], order)).sum()
+        assert best.tail[frame] == pytest.approx(tail, rel=0.01, abs=1e-6)
 
 
-def test_missing_senones_get_no_probability_and_the_kept_keep_their_proportions():
+def test_missing_senones_get_no_probability_and_the_ratios_of_the_others_stay():
     x = logits()
     best = k_best(x, 5)
     rebuilt = best.rebuild(50).softmax(dim=-1)
     ids = torch.from_numpy(best.ids.astype(np.int64))
-    kept = x.softmax(dim=-1).gather(1, ids)
-    expected = kept / kept.sum(dim=-1, keepdim=True)
+    k_best_posteriors = x.softmax(dim=-1).gather(1, ids)
+    expected = k_best_posteriors / k_best_posteriors.sum(dim=-1, keepdim=True)
     torch.testing.assert_close(rebuilt.gather(1, ids), expected, rtol=0.01, atol=1e-4)
     assert float(rebuilt.sum()) == pytest.approx(40, rel=1e-5)
     assert int((rebuilt > 0).sum()) <= 40 * 5
 
 
-def test_cross_entropy_over_the_kept_is_that_over_all():
+def test_cross_entropy_over_k_best_equals_that_over_all_senones():
     best, student = k_best(logits(), 7), logits(seed=1).log_softmax(dim=-1)
     whole = functional.cross_entropy(student, best.rebuild(50).softmax(dim=-1), reduction="none")
     ids = torch.from_numpy(best.ids.astype(np.int64))
@@ -66,9 +66,9 @@ def test_every_bit_comes_back_and_a_frame_has_82_bytes():
     assert len(again) == 40
     assert again.k == 20
     for name in ("ids", "logits", "log_tail"):
-        mine, stored = getattr(best, name), getattr(again, name)
-        assert mine.dtype == stored.dtype
-        assert mine.tobytes() == stored.tobytes()
+        original, stored = getattr(best, name), getattr(again, name)
+        assert original.dtype == stored.dtype
+        assert original.tobytes() == stored.tobytes()
 
 
 def test_a_shift_of_the_logits_changes_nothing():
@@ -78,13 +78,13 @@ def test_a_shift_of_the_logits_changes_nothing():
     np.testing.assert_allclose(best.logits, shifted.logits, rtol=2**-9, atol=1e-3)
 
 
-def test_no_frames():
+def test_no_frames_give_empty_targets():
     best = k_best(torch.zeros(0, 50), 20)
     assert best.pack().shape == (0, 41)
     assert best.rebuild(50).shape == (0, 50)
 
 
-def test_errors():
+def test_invalid_targets_are_refused():
     with pytest.raises(TargetError, match="16-bit"):
         k_best(torch.zeros(1, 70000), 20)
     with pytest.raises(TargetError, match="k is 0"):

@@ -33,12 +33,12 @@ class Result:
 
     @property
     def output(self):
-        """What was said, without times."""
+        """The output without times."""
         return untimed(self.raw)
 
 
 class Sample:
-    """The sample recipe, copied to a folder of its own with a corpus beside it."""
+    """The sample recipe, copied to a new folder with a corpus beside it."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -52,7 +52,7 @@ class Sample:
         self.exp = folder / "exp" / "demo"
         code_version(folder)  # remembered by the forks, which would each ask git again
 
-    def main(self, *arguments, at_write=None, fault=None, env=None, before=None):
+    def main(self, *arguments, at_write=None, fault=None, env=None, setup=None):
         """Run the command line in a fork of this process.
 
         With `at_write` = n, `fault` (a callable) is called just before the n-th time that a file
@@ -73,8 +73,8 @@ class Sample:
                 os.fsync = lambda descriptor: None
                 sys.argv = [str(self.script)]
                 recipe = self.load()
-                if before:
-                    before()
+                if setup:
+                    setup()
                 if at_write is not None:
                     self._count_writes(at_write, fault)
                 recipe.main([str(argument) for argument in arguments])
@@ -114,7 +114,7 @@ class Sample:
         return module.recipe
 
     def outputs(self, exp=None):
-        """Return {relative path: bytes} of what the stages made."""
+        """Return {relative path: bytes} of the stages' outputs."""
         exp = exp or self.exp
         paths = [path for path in exp.rglob("*") if path.is_file()]
         relative = {path.relative_to(exp): path for path in paths}
@@ -132,10 +132,10 @@ class Sample:
         return [*partial, *stages, *exp.glob("stages/*publishing*"), *exp.glob("stages/*.failed*")]
 
     def _count_writes(self, at, fault):
-        seen = 0
+        writes = 0
 
         def hook(event, arguments):
-            nonlocal seen
+            nonlocal writes
             if event == "open":
                 path, _, flags = arguments
                 counts = bool(flags & WRITES)
@@ -148,8 +148,8 @@ class Sample:
                 os.fspath(path).startswith(str(self.exp)) or "/" not in os.fspath(path)
             )
             if counts and (inside or isinstance(path, int)):
-                seen += 1
-                if seen == at:
+                writes += 1
+                if writes == at:
                     fault()
 
         sys.addaudithook(hook)

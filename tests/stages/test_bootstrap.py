@@ -15,7 +15,7 @@ OLD_PYTHONS = ("3.8", "3.9")
 
 
 def imported_files(module):
-    """The project's files that importing a module reads, packages included."""
+    """Return the project's files that importing a module reads, packages included."""
     files, waiting = {}, [module]
     while waiting:
         parts = waiting.pop().split(".")
@@ -49,7 +49,7 @@ print(sys.prefix, os.getcwd(), *sys.argv)
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """A project with an environment of its own, in which the required packages are empty files."""
+    """A project with an environment whose required packages are empty files."""
     root = tmp_path_factory.mktemp("project").resolve()
     stages = root / "toolkit" / "stages"
     stages.mkdir(parents=True)
@@ -91,7 +91,9 @@ def run(command, outside, cwd):
     )
 
 
-def test_a_recipe_typed_as_it_is_goes_on_in_the_projects_environment(template, outside, tmp_path):
+def test_a_recipe_started_directly_continues_in_the_projects_environment(
+    template, outside, tmp_path
+):
     script = template / "recipes" / "sample" / "run.py"
     link = tmp_path / "link"
     link.symlink_to(script)
@@ -135,7 +137,7 @@ def test_a_run_inside_a_run_changes_environment_again(template, outside):
     assert prefixes == [str(template / ".venv")] * 2, result
 
 
-def test_without_an_environment_it_tells_how_to_set_up(template, outside, tmp_path):
+def test_without_an_environment_it_says_how_to_set_up(template, outside, tmp_path):
     hidden = template / "hidden"
     (template / ".venv").rename(hidden)
     try:
@@ -148,7 +150,7 @@ def test_without_an_environment_it_tells_how_to_set_up(template, outside, tmp_pa
     assert f"make -C {template} -B setup" in result.stderr
 
 
-def test_an_incomplete_environment_is_told(template, outside, tmp_path):
+def test_an_incomplete_environment_is_reported(template, outside, tmp_path):
     packages = next((template / ".venv" / "lib").glob("python3*")) / "site-packages"
     (packages / "lhotse.py").unlink()
     try:
@@ -197,7 +199,7 @@ def test_it_imports_the_standard_library_and_two_modules():
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_its_annotations_are_evaluated_by_old_interpreters(name):
-    """Which have neither `str | None` nor `list[str]`; what is in quotes is not evaluated."""
+    """They lack `str | None` and `list[str]`; quoted annotations are not evaluated."""
     for node in ast.walk(imported_files("toolkit.stages.bootstrap")[name]):
         annotations = [getattr(node, "annotation", None), getattr(node, "returns", None)]
         for part in filter(None, annotations):
@@ -207,16 +209,16 @@ def test_its_annotations_are_evaluated_by_old_interpreters(name):
 @pytest.mark.parametrize("version", OLD_PYTHONS)
 def test_an_old_python_finds_the_projects_environment(template, outside, version):
     find = [PROJECT / "setup" / "find-python", version]
-    found = subprocess.run(find, capture_output=True, text=True, check=False)
-    if found.returncode:
+    interpreter = subprocess.run(find, capture_output=True, text=True, check=False)
+    if interpreter.returncode:
         pytest.skip(f"there is no Python {version}")
     script = template / "recipes" / "sample" / "run.py"
-    result = run([found.stdout.strip(), script, "--list"], outside, template)
+    result = run([interpreter.stdout.strip(), script, "--list"], outside, template)
     expected = f"{template / '.venv'} {template} {script} --list\n"
     assert (result.stdout, result.stderr) == (expected, "")
 
 
-def test_a_broken_environment_is_told_and_not_tried_for_ever(template, outside, tmp_path):
+def test_a_broken_environment_is_reported_and_not_retried_for_ever(template, outside, tmp_path):
     settings = template / ".venv" / "pyvenv.cfg"
     hidden = settings.rename(template / "hidden.cfg")
     try:
@@ -228,14 +230,14 @@ def test_a_broken_environment_is_told_and_not_tried_for_ever(template, outside, 
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
+    ("error", "status", "message"),
     [("KeyboardInterrupt", 130, "interrupted\n"), ("ValueError('x')", 1, "ValueError: x\n")],
 )
-def test_an_interrupt_while_modules_are_imported_is_one_word(template, error, status, told):
+def test_an_interrupt_during_imports_prints_one_word(template, error, status, message):
     (template / "recipes" / "sample" / "slow.py").write_text(f"raise {error}\n")
     script = template / "recipes" / "sample" / "interrupted.py"
     script.write_text(HEAD + "import slow\n")
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert ended.returncode == status
-    assert ended.stderr.endswith(told)
+    assert ended.stderr.endswith(message)
     assert ("Traceback" in ended.stderr) == (status == 1)

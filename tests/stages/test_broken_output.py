@@ -20,7 +20,7 @@ def start(sample, stdout, stderr=subprocess.PIPE, arguments=()):
 
 @pytest.fixture
 def closed():
-    """The end of a pipe that nobody reads."""
+    """The write end of a pipe without a reader."""
     read, write = os.pipe()
     os.close(read)
     yield write
@@ -36,7 +36,7 @@ def full():
 @pytest.mark.parametrize(
     ("output", "why"), [("closed", "Broken pipe"), ("full", "No space left on device")]
 )
-def test_a_run_goes_on_without_its_standard_output(sample, finished, request, output, why):
+def test_a_run_continues_without_standard_output(sample, finished, request, output, why):
     done = start(sample, request.getfixturevalue(output))
     warning = f"warning: standard output cannot be written ({why}); the run goes on without"
     assert done.returncode == 0
@@ -48,7 +48,7 @@ def test_a_run_goes_on_without_its_standard_output(sample, finished, request, ou
     assert sample.outputs() == finished
 
 
-def test_a_run_goes_on_without_any_terminal(sample, finished, closed):
+def test_a_run_continues_without_a_terminal(sample, finished, closed):
     assert start(sample, closed, subprocess.STDOUT).returncode == 0
     assert sample.outputs() == finished
 

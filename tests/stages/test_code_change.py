@@ -1,4 +1,4 @@
-"""Code that changes while a stage is half done: noticed, told, and recorded in the marker."""
+"""Code changes during an interrupted stage are noticed, reported and recorded."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ from toolkit.stages.marker import code_version
 
 
 class Repository:
-    """The sample recipe in a git repository, driven as by new processes."""
+    """The sample recipe in a git repository; every command runs as in a new process."""
 
     def __init__(self, sample):
         self.sample = sample
@@ -49,7 +49,7 @@ class Repository:
         return json.loads((self.sample.exp / "stages" / "03.json").read_text())
 
     def commits(self):
-        """The commits of the attempts that the marker of the killed stage names."""
+        """Return the commits of the attempts in the killed stage's marker."""
         return [attempt["code"]["commit"] for attempt in self.marker["attempts"]]
 
     def inode(self, folder="model"):
@@ -61,7 +61,7 @@ def repository(sample):
     return Repository(sample)
 
 
-def short(old, new):
+def commit_change(old, new):
     return f"commit {old[:12]} -> {new[:12]}"
 
 
@@ -75,11 +75,11 @@ def upgraded(repository):
     return repository
 
 
-def test_what_was_begun_by_another_commit_is_not_continued(upgraded):
+def test_a_stage_begun_by_another_commit_is_not_continued(upgraded):
     result = upgraded.main()
     assert result.status == 1
     assert "stage 3 was begun with other code or packages: " in result.output
-    assert short(upgraded.first, upgraded.second) in result.output
+    assert commit_change(upgraded.first, upgraded.second) in result.output
     assert "--accept-code-change" in result.output
     assert "--force 3" in result.output
     assert "Traceback" not in result.output
@@ -93,10 +93,10 @@ def test_what_was_begun_by_another_commit_is_not_continued(upgraded):
     assert upgraded.commits() == [upgraded.first] * 2
 
 
-def test_accepted_it_is_continued_and_the_marker_names_both(upgraded, finished):
+def test_an_accepted_stage_continues_and_its_marker_names_both_commits(upgraded, finished):
     result = upgraded.main("--accept-code-change")
     assert result.status == 0, result.output
-    change = short(upgraded.first, upgraded.second)
+    change = commit_change(upgraded.first, upgraded.second)
     assert f"resuming the interrupted attempt, with other code: {change}" in result.output
     assert upgraded.inode() == upgraded.before
     assert upgraded.sample.outputs() == finished
@@ -107,13 +107,13 @@ def test_accepted_it_is_continued_and_the_marker_names_both(upgraded, finished):
         assert "torch_threads" in attempt["numeric"]
 
 
-def test_what_was_accepted_once_need_not_be_again(upgraded):
+def test_an_accepted_code_change_need_not_be_accepted_again(upgraded):
     upgraded.main("--accept-code-change", env={"FAULT": "3:middle:kill"})
     assert upgraded.main().status == 0
     assert upgraded.commits() == [upgraded.first, upgraded.second, upgraded.second]
 
 
-def test_forced_it_starts_over_and_the_marker_names_one(upgraded, finished):
+def test_a_forced_stage_starts_over_and_its_marker_names_one_commit(upgraded, finished):
     result = upgraded.main("--force", 3)
     assert result.status == 0, result.output
     assert "starts over: --force 3" in result.output
@@ -122,44 +122,44 @@ def test_forced_it_starts_over_and_the_marker_names_one(upgraded, finished):
     assert upgraded.commits() == [upgraded.second]
 
 
-def test_other_settings_start_it_over_anyway(upgraded):
+def test_other_settings_start_a_stage_over_despite_new_code(upgraded):
     assert upgraded.main("--set", "train.rate=0.25").status == 0
     assert upgraded.commits() == [upgraded.second]
 
 
 def test_a_forced_attempt_is_forced_again_by_other_code(repository):
     repository.kill("--force", 3)
-    before = repository.inode(".partial/03/model")
+    inode = repository.inode(".partial/03/model")
     repository.edit()
     second = repository.commit()
     repository.kill("--force", 3)
-    assert repository.inode(".partial/03/model") != before
-    before = repository.inode(".partial/03/model")
+    assert repository.inode(".partial/03/model") != inode
+    inode = repository.inode(".partial/03/model")
     repository.edit()
     third = repository.commit()
     assert repository.main("--force", 3, "--accept-code-change").status == 0
-    assert repository.inode() == before
+    assert repository.inode() == inode
     assert repository.commits() == [second, third]
 
 
 def test_further_edits_of_a_dirty_tree_are_noticed(repository):
     repository.edit("# one")
     repository.kill()
-    before = repository.sample.script.read_text()
+    script = repository.sample.script.read_text()
     repository.edit("# two")
     result = repository.main()
     assert result.status == 1
     commit = repository.first[:12]
     assert f"commit {commit} with changes " in result.output
     assert f" -> {commit} with changes " in result.output
-    repository.sample.script.write_text(before)
+    repository.sample.script.write_text(script)
     assert repository.main().status == 0
     codes = [attempt["code"] for attempt in repository.marker["attempts"]]
     assert codes[0] == codes[1]
     assert (codes[0]["dirty"], len(codes[0]["diff"])) == (True, 32)
 
 
-def test_other_packages_are_named_and_not_continued_with(repository, monkeypatch):
+def test_a_stage_does_not_continue_with_other_packages_and_names_them(repository, monkeypatch):
     repository.kill()
     torch = metadata.version("torch")
     versions = environment.result_versions() | {"torch": "9.9"}
@@ -186,7 +186,7 @@ def test_the_list_has_a_column_only_where_code_differs(repository):
     old = f"commit {repository.first[:12]}"
     assert first.split("done")[1].split()[2:] == [*old.split(), "utterances", "2"]
     assert old not in third
-    change = short(repository.first, second)
+    change = commit_change(repository.first, second)
     assert repository.main("--stale-code").output.splitlines() == [
         f"  1 Prepare the corpus (done): {change}",
         f"  2 Build the lexicon (done): {change}",
@@ -196,12 +196,14 @@ def test_the_list_has_a_column_only_where_code_differs(repository):
 
 def test_a_partial_stage_of_other_code_is_listed(upgraded):
     listed = upgraded.main("--stale-code").output
-    assert f"  3 Train the model (partial): {short(upgraded.first, upgraded.second)}" in listed
+    assert (
+        f"  3 Train the model (partial): {commit_change(upgraded.first, upgraded.second)}" in listed
+    )
 
 
 @pytest.fixture
 def of_k2(sample):
-    """The first two stages are done, by k2 as their markers say."""
+    """A run whose markers say that k2 computed the first two stages."""
     assert sample.main("--stop-stage", "2").status == 0
     for number in (1, 2):
         set_engine(sample, number, "k2")
@@ -216,7 +218,7 @@ def set_engine(sample, number, name):
 
 
 def test_engines_are_not_mixed_in_a_run_directory(of_k2):
-    """Lattices of one engine and features of another are no experiment."""
+    """Lattices and features of different engines must not be mixed."""
     result = of_k2.main()
     assert result.status == 1
     assert "was run with k2 for search, here it is native" in result.output
@@ -225,15 +227,15 @@ def test_engines_are_not_mixed_in_a_run_directory(of_k2):
     assert of_k2.main("--accept-code-change").status == 0
 
 
-def test_where_nothing_runs_or_nothing_stays_engines_may_differ(of_k2):
+def test_engines_may_differ_when_nothing_runs_or_everything_does(of_k2):
     assert of_k2.main("--stop-stage", "2").status == 0  # done, skipped
     assert of_k2.main("--force", "1", "--force", "2", "--stop-stage", "2").status == 0
     assert of_k2.main().status == 0
 
 
-def test_an_engine_that_is_not_installed_is_told_at_once(sample, monkeypatch):
+def test_a_missing_engine_is_reported_at_once(sample, monkeypatch):
     monkeypatch.setitem(sys.modules, "k2", None)
-    result = sample.main(env={"TOOLKIT_SEARCH": "k2"}, before=code_version.cache_clear)
+    result = sample.main(env={"TOOLKIT_SEARCH": "k2"}, setup=code_version.cache_clear)
     assert result.status == 1
     assert "TOOLKIT_SEARCH is 'k2', which is not installed" in result.output
     assert not (sample.exp / "stages" / "01.json").exists()

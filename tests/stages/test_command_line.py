@@ -21,22 +21,22 @@ def lines(result):
 
 
 def test_a_run_announces_each_stage_with_time_and_headline(sample):
-    said = lines(sample.main())
-    assert said[0] == "== 1 Prepare the corpus (--stage 1)"
-    assert said[1].endswith(" s; utterances 2")
-    assert said[-2] == "== 5 Decode the test split (--stage 5)"
-    assert said[-1].endswith(" s; wer 8.25, words 12")
+    printed = lines(sample.main())
+    assert printed[0] == "== 1 Prepare the corpus (--stage 1)"
+    assert printed[1].endswith(" s; utterances 2")
+    assert printed[-2] == "== 5 Decode the test split (--stage 5)"
+    assert printed[-1].endswith(" s; wer 8.25, words 12")
     log = (sample.exp / "log.txt").read_text().splitlines()
-    assert [line.split(" ", 1)[1] for line in log] == said
+    assert [line.split(" ", 1)[1] for line in log] == printed
 
 
 def test_lines_that_do_not_go_to_a_terminal_have_times(sample):
-    said = sample.main().raw.splitlines()
-    assert all(re.match(TIME, line) for line in said)
-    assert said[0].split(" ", 1)[1] == "== 1 Prepare the corpus (--stage 1)"
+    printed = sample.main().raw.splitlines()
+    assert all(re.match(TIME, line) for line in printed)
+    assert printed[0].split(" ", 1)[1] == "== 1 Prepare the corpus (--stage 1)"
 
 
-def test_a_quiet_run_says_nothing_and_a_verbose_one_when(sample):
+def test_a_quiet_run_prints_nothing_and_a_verbose_one_prints_times(sample):
     assert lines(sample.main("--quiet")) == []
     assert "== 5 Decode the test split (--stage 5)" in (sample.exp / "log.txt").read_text()
     verbose = sample.main("--verbose")
@@ -56,8 +56,8 @@ def test_list_shows_every_state(sample):
 
     sample.main(env={"FAULT": "3:middle:value"})
     table = lines(sample.main("--list"))
-    state, seconds, *rest = table[1].split("corpus")[1].split()
-    assert [state, *rest] == ["done", "s", "utterances", "2"]
+    state, seconds, *result = table[1].split("corpus")[1].split()
+    assert [state, *result] == ["done", "s", "utterances", "2"]
     marker = json.loads((sample.exp / "stages" / "01.json").read_text())
     assert seconds == f"{marker['seconds']:.1f}"  # 0.0, but on a busy machine
     assert "failed 25 %: ValueError: the loss is not a number" in table[3]
@@ -70,7 +70,7 @@ def test_list_shows_every_state(sample):
     assert "done (will run if stage 3 changes its outputs)" in table[4]
 
 
-def test_what_a_recipe_is_for_is_shown_when_its_last_stage_is_done(sample):
+def test_on_finish_is_called_when_the_last_stage_is_done(sample):
     show = "on_finish=lambda run: print((run / 'results.json').exists(), run.name)"
     script = sample.script.read_text().replace('"Four small stages."', f'"Four.", {show}')
     sample.script.write_text(script)
@@ -82,7 +82,7 @@ def test_what_a_recipe_is_for_is_shown_when_its_last_stage_is_done(sample):
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--list", "--stale-code"])
-def test_it_ends_quietly_when_nobody_reads_its_output(sample, option):
+def test_it_ends_quietly_when_its_output_is_closed(sample, option):
     unread, output = os.pipe()
     os.close(unread)
     ended = subprocess.run(
@@ -97,30 +97,30 @@ def test_it_ends_quietly_when_nobody_reads_its_output(sample, option):
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
-def test_dry_run_tells_what_would_run_and_why_and_changes_nothing(sample):
+def test_a_dry_run_prints_the_plan_with_reasons_and_changes_nothing(sample):
     assert lines(sample.main("--dry-run"))[0] == "  1 Prepare the corpus: would run: never run"
     assert not sample.exp.exists()
     sample.main()
-    before = {path: path.stat().st_mtime_ns for path in sample.exp.rglob("*")}
+    times_before = {path: path.stat().st_mtime_ns for path in sample.exp.rglob("*")}
     assert lines(sample.main("--dry-run", "--force", 2, "--set", "train.epochs=5")) == [
         "  1 Prepare the corpus: would skip: done",
         "  2 Build the lexicon: would run: forced",
         "  3 Train the model: would run: `train.epochs` 4 -> 5",
         "  5 Decode the test split: would run if stage 3 changes its outputs",
     ]
-    assert {path: path.stat().st_mtime_ns for path in sample.exp.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in sample.exp.rglob("*")} == times_before
 
 
 def test_a_range_of_stages_runs_in_order(sample):
-    said = lines(sample.main("--stage", "01", "--stop-stage", 2))
-    assert [line for line in said if line.startswith("==")] == [
+    printed = lines(sample.main("--stage", "01", "--stop-stage", 2))
+    assert [line for line in printed if line.startswith("==")] == [
         "== 1 Prepare the corpus (--stage 1)",
         "== 2 Build the lexicon (--stage 2)",
     ]
-    said = lines(sample.main("--stage", 2, "--stop-stage", 3))
-    assert said[0] == "-- 2 Build the lexicon: done, skipped"
-    assert said[1] == "== 3 Train the model (--stage 3)"
-    assert not any("Decode" in line for line in said)
+    printed = lines(sample.main("--stage", 2, "--stop-stage", 3))
+    assert printed[0] == "-- 2 Build the lexicon: done, skipped"
+    assert printed[1] == "== 3 Train the model (--stage 3)"
+    assert not any("Decode" in line for line in printed)
 
 
 def test_a_range_that_starts_too_late_warns_and_names_what_is_missing(sample):
@@ -167,7 +167,7 @@ def test_a_fault_on_the_command_line_is_one_message(sample, arguments, message):
     assert not sample.exp.exists()
 
 
-def test_an_unknown_option_names_the_nearest(sample):
+def test_an_unknown_option_suggests_the_nearest(sample):
     result = sample.main("--stop-stge", "3")
     assert result.status == 2
     assert "--stop-stage" in result.output
@@ -183,14 +183,14 @@ def test_settings_come_from_profile_then_file_then_set(sample):
     (sample.folder / "conf").mkdir()
     file = sample.folder / "conf" / "my.yaml"
     file.write_text("train:\n  epochs: 2\n  rate: 0.125\ncorpus: {root: ../corpus}\n")
-    said = sample.main("--config", file, "--set", "train.epochs=3")
-    assert said.status == 0, said.output
+    result = sample.main("--config", file, "--set", "train.epochs=3")
+    assert result.status == 0, result.output
     assert len(list((sample.exp / "model").glob("[0-9].json"))) == 3
     result = sample.main("--dry-run", "--config", file)
     assert "`train.epochs` 3 -> 2" in result.output
 
 
-def test_settings_that_name_nothing_are_noted_before_anything_runs(sample):
+def test_settings_with_missing_paths_are_reported_before_anything_runs(sample):
     missing = sample.folder / "nothing"
     note = f"note: corpus.root={missing} does not exist"
     for more in (["--dry-run"], []):
@@ -200,7 +200,7 @@ def test_settings_that_name_nothing_are_noted_before_anything_runs(sample):
     assert "note: corpus.root=" not in sample.main("--dry-run", "--set", pattern).output
 
 
-def test_done_and_planned_are_not_shown_at_once(sample):
+def test_list_and_dry_run_exclude_each_other(sample):
     result = sample.main("--list", "--dry-run")
     assert result.status == 1
     assert "give one of them" in result.output
@@ -215,8 +215,8 @@ def test_the_last_runs_settings_are_recalled_when_they_differ(sample):
         "note:"
         not in sample.main("--list", "--set", "train.epochs=3", "--set", "lang.extra=a b").output
     )
-    other = sample.main("--profile", "long", "--exp", sample.exp, "--list").output
-    assert "had --profile demo --set train.epochs=3" in other
+    listing = sample.main("--profile", "long", "--exp", sample.exp, "--list").output
+    assert "had --profile demo --set train.epochs=3" in listing
 
 
 def test_a_directory_of_another_recipe_is_refused(sample):
@@ -300,23 +300,23 @@ NOT_UTF8 = "bad\udcff"  # as Python has a byte that is no UTF-8
     [("--exp", f"{NOT_UTF8}/exp"), ("--set", f"corpus.root={NOT_UTF8}"), ("--stage", NOT_UTF8)],
 )
 def test_paths_that_are_not_utf8_are_refused_at_once(sample, arguments):
-    """They cannot be written to markers and logs: such a run was never finished."""
+    """They cannot be written to markers and logs, so such a run could not finish."""
     (sample.folder / NOT_UTF8).mkdir()
-    result = sample.main(*arguments, before=lambda: os.chdir(sample.folder))
+    result = sample.main(*arguments, setup=lambda: os.chdir(sample.folder))
     assert result.status == 1
     assert r"bad\xff" in result.output
     assert "Traceback" not in result.output
     assert not [*sample.folder.rglob("stages")]
 
 
-def test_a_run_directory_may_not_lie_below_such_a_folder(sample):
+def test_a_run_directory_may_not_be_below_a_folder_that_is_not_utf8(sample):
     (sample.folder / NOT_UTF8).mkdir()
     enter = partial(os.chdir, sample.folder / NOT_UTF8)
-    result = sample.main("--exp", "exp", before=enter)
+    result = sample.main("--exp", "exp", setup=enter)
     assert (result.status, "rename the file or folder" in result.output) == (1, True)
 
 
-def test_the_list_as_json(sample):
+def test_the_list_can_be_json(sample):
     sample.main("--stop-stage", 2)
     rows = json.loads(sample.main("--list", "--json").output)
     assert [row["title"] for row in rows] == TITLES

@@ -20,13 +20,13 @@ def test_a_path_goes_up_from_where_a_link_leads(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_told(tmp_path, number):
+def test_a_full_disk_is_reported(tmp_path, number):
     error = storage_error(os_error(number, str(tmp_path / "x")), tmp_path)
     assert "the disk is full" in str(error)
     assert str(tmp_path / "x") in str(error)
 
 
-def test_a_full_disk_is_found_behind_other_errors(tmp_path):
+def test_a_full_disk_is_recognised_behind_other_errors(tmp_path):
     wrapped = RuntimeError("cannot write the archive")
     wrapped.__cause__ = KeyError()
     wrapped.__cause__.__context__ = os_error(errno.ENOSPC)
@@ -43,7 +43,7 @@ def test_any_error_on_a_disk_without_space_is_blamed_on_it(tmp_path, monkeypatch
     assert storage_error(ToolkitError("a user's fault"), tmp_path) is None
 
 
-def test_a_read_only_directory_is_told_from_other_permissions(tmp_path):
+def test_a_read_only_directory_differs_from_other_permissions(tmp_path):
     assert "--exp DIR" in str(storage_error(os_error(errno.EROFS), tmp_path))
     denied = os_error(errno.EACCES, str(tmp_path / "stages"))
     assert "--exp DIR" in str(storage_error(denied, tmp_path))
@@ -58,11 +58,11 @@ def test_a_read_only_directory_is_told_from_other_permissions(tmp_path):
         ValueError("I/O error: File too large (os error 27)"),  # of safetensors
     ],
 )
-def test_a_limit_on_the_size_of_files_is_told(tmp_path, error):
+def test_a_limit_on_the_size_of_files_is_reported(tmp_path, error):
     assert "larger than a file may be here" in str(storage_error(error, tmp_path))
 
 
-def test_discarding_takes_away_in_one_step(tmp_path):
+def test_discarding_removes_a_folder_in_one_step(tmp_path):
     directory = RunDirectory(tmp_path)
     folder = tmp_path / "model"
     (folder / "deep").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What of a run `toolkit clean` keeps."""
+"""Files that `toolkit clean` keeps."""
 
 import pytest
 
@@ -10,7 +10,7 @@ RESULTS = ("results.json", "werr.json", "werr.md", "breakdown.json", "breakdown.
 
 
 @pytest.mark.parametrize("name", [*RESULTS, "tta", "final/model"])
-def test_results_are_kept(tmp_path, name):
+def test_results_are_not_deleted(tmp_path, name):
     with pytest.raises(CleanError, match=f"{name} is never removed"):
         choose(RunDirectory(tmp_path), [name])
 

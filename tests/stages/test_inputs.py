@@ -1,4 +1,4 @@
-"""How inputs are named that settings name, or that lie in the folder of one."""
+"""Names of inputs that are settings or lie in a setting's folder."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +17,12 @@ class Corpus:
 @dataclass(frozen=True)
 class Config:
     corpus: Corpus
-    other: dict = field(default_factory=dict)
+    options: dict = field(default_factory=dict)
 
 
 @pytest.mark.parametrize("inside", ["", "/wav"])
 def test_a_table_and_the_folder_that_it_lies_in_are_two_inputs(tmp_path, inside):
-    """Also after both have moved."""
+    """This holds after both have moved, too."""
     table = tmp_path / "table.csv"
     table.touch()
     folder = f"{tmp_path}{inside}"
@@ -35,8 +35,8 @@ def test_a_table_and_the_folder_that_it_lies_in_are_two_inputs(tmp_path, inside)
     moved = tmp_path / "moved/table.csv"
     table.rename(moved)
     names = InputNames(tmp_path / "exp", Config(Corpus(moved)))
-    found = [names.path(name) for name in (first, second)]
-    assert found == [moved, Path(f"{tmp_path}/moved{inside}")]
+    paths = [names.path(name) for name in (first, second)]
+    assert paths == [moved, Path(f"{tmp_path}/moved{inside}")]
 
 
 def test_a_folder_is_called_after_its_setting(tmp_path):
@@ -47,7 +47,7 @@ def test_a_folder_is_called_after_its_setting(tmp_path):
     assert names.path("{corpus.root}") == tmp_path
 
 
-def test_what_paths_are_mapped_to_is_a_place(tmp_path):
+def test_the_target_of_a_path_map_is_a_place(tmp_path):
     names = InputNames(tmp_path / "exp", Config(Corpus(tmp_path / "a", ("/old=/new", "/x=/y/"))))
     assert names.folders["corpus.map_paths.1"] == "/y"
     assert names.names("/new/wav", ["corpus"]) == ["{corpus.map_paths.0}/wav"]

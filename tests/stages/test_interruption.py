@@ -30,7 +30,7 @@ def points(offset):
 
 
 @pytest.mark.long
-def test_a_kill_at_any_write_loses_nothing_finished(sample, finished):
+def test_a_kill_at_any_write_loses_no_finished_stage(sample, finished):
     killed = 0
     for point in points(0):
         shutil.rmtree(sample.exp, ignore_errors=True)
@@ -58,7 +58,7 @@ def test_a_kill_while_stages_are_made_again_leaves_old_or_new(sample, finished):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_again_and_again_it_still_ends_equal(sample, finished, seed):
+def test_a_run_killed_repeatedly_ends_with_equal_outputs(sample, finished, seed):
     dice = random.Random(seed)
     for attempt in range(200):
         force = ["--force", "3"] * (attempt == 0)
@@ -75,27 +75,27 @@ def test_killed_again_and_again_it_still_ends_equal(sample, finished, seed):
     ("number", "message"),
     [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "cannot be written")],
 )
-def test_a_disk_that_fails_at_any_write_is_told_and_loses_nothing(
+def test_a_disk_failure_at_any_write_is_reported_and_loses_nothing(
     sample, finished, number, message
 ):
     def fail():
         raise OSError(number, os.strerror(number), str(sample.exp / "file"))
 
-    told = 0
+    failures = 0
     for point in range(1 + number % 3, WRITES, 5):
         shutil.rmtree(sample.exp, ignore_errors=True)
         result = sample.main(at_write=point, fault=fail)
         assert result.status in (0, 1), (point, result.output)
         if result.status:
-            told += 1
+            failures += 1
             assert message in result.output
             assert "Traceback" not in result.output
         assert_recovers(sample, finished, point)
-    assert told > 5
+    assert failures > 5
 
 
 @pytest.mark.long
-def test_an_interrupt_at_any_write_is_told_and_loses_nothing(sample, finished):
+def test_an_interrupt_at_any_write_is_reported_and_loses_nothing(sample, finished):
     def hear():  # what a shell starts in the background ignores Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -104,7 +104,7 @@ def test_an_interrupt_at_any_write_is_told_and_loses_nothing(sample, finished):
 
     for point in range(3, WRITES, 9):
         shutil.rmtree(sample.exp, ignore_errors=True)
-        result = sample.main(at_write=point, fault=interrupt, before=hear)
+        result = sample.main(at_write=point, fault=interrupt, setup=hear)
         if result.status:
             assert result.status == 130, result.output
             assert "; the same command continues" in result.output
@@ -140,15 +140,15 @@ def test_a_long_stage_continues_where_it_was_killed(sample):
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    kept = {path.name: path.stat().st_mtime_ns for path in partial.glob("[0-9]*.json")}
-    assert len(kept) >= 6
+    times = {path.name: path.stat().st_mtime_ns for path in partial.glob("[0-9]*.json")}
+    assert len(times) >= 6
     listing = sample.main("--profile", "long", "--list").output
     assert "partial 2 %" in listing
     (partial / ".6.json.0123abcd.tmp").write_text("half")
     result = sample.main("--profile", "long")
     assert "resuming the interrupted attempt" in result.output
     model = sample.folder / "exp" / "long" / "model"
-    assert {name: (model / name).stat().st_mtime_ns for name in kept} == kept
+    assert {name: (model / name).stat().st_mtime_ns for name in times} == times
     assert not list(model.glob(".*"))
 
 
@@ -167,7 +167,7 @@ def inode(sample):
     return (sample.exp / "model" / "0.json").stat().st_ino
 
 
-def test_a_partial_output_of_other_parameters_is_thrown_away(sample):
+def test_a_partial_output_of_other_parameters_is_discarded(sample):
     first = killed_in_training(sample)
     result = sample.main("--set", "train.rate=0.25")
     assert "   starts over: `train.rate` 0.5 -> 0.25\n" in result.output
@@ -177,7 +177,7 @@ def test_a_partial_output_of_other_parameters_is_thrown_away(sample):
     assert sample.outputs() == sample.outputs(fresh)
 
 
-def test_a_partial_output_of_other_inputs_is_thrown_away(sample):
+def test_a_partial_output_of_other_inputs_is_discarded(sample):
     killed_in_training(sample)
     result = sample.main("--set", "lang.extra=zebra")
     reason = "input `lang/phones/count` changed (and 1 more files); input `words.txt` changed"
@@ -237,15 +237,15 @@ def test_a_stage_that_raises_leaves_its_traceback_and_resumes(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["pipe", "latin"])
-def test_a_traceback_that_somebody_else_has_left_stops_nothing(sample, finished, kind):
-    left = sample.exp / "stages" / "03.failed.txt"
-    left.parent.mkdir(parents=True)
+def test_an_unreadable_traceback_file_stops_nothing(sample, finished, kind):
+    failure_file = sample.exp / "stages" / "03.failed.txt"
+    failure_file.parent.mkdir(parents=True)
     if kind == "pipe":
-        os.mkfifo(left)
+        os.mkfifo(failure_file)
     else:
-        left.write_bytes(b"gr\xfcn\n")
-    said = "not a regular file" if kind == "pipe" else "gr\ufffdn"
-    assert said in " ".join(sample.main("--list").output.split())
+        failure_file.write_bytes(b"gr\xfcn\n")
+    message = "not a regular file" if kind == "pipe" else "gr\ufffdn"
+    assert message in " ".join(sample.main("--list").output.split())
     result = sample.main()
     assert result.status == 0, result.output
     assert sample.outputs() == finished

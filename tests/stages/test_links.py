@@ -1,4 +1,4 @@
-"""Links that somebody else has put into a run directory: what they point at stays as it is."""
+"""Foreign links in a run directory: their targets are never changed."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def assert_refused(sample, canary, link, *arguments):
 
 
 @pytest.mark.parametrize("name", ["stages/.lock", "log.txt"])
-def test_the_lock_and_the_log_are_no_links(sample, canary, finished, name):
+def test_links_in_place_of_the_lock_and_the_log_are_refused(sample, canary, finished, name):
     link = sample.exp / name
     link.parent.mkdir(parents=True)
     link.symlink_to(canary.folder / "text")
@@ -63,14 +63,14 @@ def test_a_lock_or_log_that_is_a_pipe_is_refused_at_once(sample, name):
 
 
 @pytest.mark.parametrize("name", ["stages", ".partial"])
-def test_the_runners_folders_are_no_links(sample, canary, name):
+def test_links_in_place_of_the_runners_folders_are_refused(sample, canary, name):
     sample.exp.mkdir(parents=True)
     (sample.exp / name).symlink_to(canary.folder)
     assert_refused(sample, canary, name)
     assert os.listdir(sample.exp) == [name]
 
 
-def test_the_trash_is_no_link(sample, canary):
+def test_a_link_in_place_of_the_trash_is_refused(sample, canary):
     (sample.exp / ".partial").mkdir(parents=True)
     (sample.exp / ".partial" / "trash").symlink_to(canary.folder)
     assert_refused(sample, canary, ".partial/trash")
@@ -96,7 +96,7 @@ def test_an_output_is_not_made_in_a_links_place(sample, canary, name):
 
 
 def test_an_output_below_a_linked_folder_is_not_deleted(sample, canary, finished):
-    """The marker's outputs are inside by name; where they are on disk counts."""
+    """The marker names outputs inside the run directory; their real location counts."""
     assert sample.main().status == 0
     shutil.rmtree(sample.exp / "lang")
     (sample.exp / "lang").symlink_to(canary.folder)
@@ -166,7 +166,7 @@ def test_discarding_goes_through_no_link(directory, outside, name):
     outside.assert_unchanged()
 
 
-def test_discarding_a_folder_deletes_the_links_in_it_alone(directory, outside):
+def test_discarding_a_folder_deletes_only_the_links_in_it(directory, outside):
     (directory.root / "model").mkdir()
     (directory.root / "model" / "link").symlink_to(outside.folder)
     directory.discard(directory.root / "model")
@@ -177,13 +177,13 @@ def test_discarding_a_folder_deletes_the_links_in_it_alone(directory, outside):
 
 @pytest.mark.parametrize("link", ["linked", ".partial/01/linked"])
 def test_publishing_goes_through_no_link(directory, outside, link):
-    """As a foreign marker could ask for, of a publication that was interrupted."""
+    """A forged marker of an interrupted publication could ask for it."""
     contents = {"linked/text": Content(4, "aa")}
     marker = make_marker(outputs=contents)
     marker.write(directory.publishing(1))
-    theirs = directory.partial(1, "linked/text")
-    theirs.parent.mkdir(parents=True)
-    theirs.write_text("theirs")
+    partial_output = directory.partial(1, "linked/text")
+    partial_output.parent.mkdir(parents=True)
+    partial_output.write_text("theirs")
     if (directory.root / link).exists():
         shutil.rmtree(directory.root / link)
     (directory.root / link).symlink_to(outside.folder)

@@ -51,7 +51,7 @@ def test_the_lock_of_a_killed_run_is_free(run):
 
 @pytest.fixture
 def orphan(run):
-    """A process that holds the lock of a run which has been killed, until it may end."""
+    """A process that holds the lock of a killed run until a test lets it end."""
     dead = os.fork()
     if dead == 0:
         os._exit(0)
@@ -101,7 +101,7 @@ def without_locks(request, monkeypatch):
     return os.strerror(request.param)
 
 
-def test_without_locks_a_second_run_is_refused_all_the_same(run, without_locks, capsys):
+def test_without_locks_a_second_run_is_still_refused(run, without_locks, capsys):
     marker = run.stages / ".lock.held"
     with run.lock("first"):
         message = rf"process {os.getpid()} on .*`first`.* if that run has ended, remove {marker}"
@@ -115,7 +115,7 @@ def test_without_locks_a_second_run_is_refused_all_the_same(run, without_locks, 
     assert not marker.exists()
 
 
-def test_without_locks_the_file_of_a_killed_run_is_taken_over(run, without_locks):
+def test_without_locks_the_file_of_a_killed_run_is_reused(run, without_locks):
     child = os.fork()
     if child == 0:
         with run.lock("killed"):

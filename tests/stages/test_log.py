@@ -21,7 +21,7 @@ from toolkit.stages.log import StageLog, duration, headline, toolkit_logs
         (float("nan"), "?"),
     ],
 )
-def test_durations_are_for_people(seconds, text):
+def test_durations_are_human_readable(seconds, text):
     assert duration(seconds) == text
 
 
@@ -36,7 +36,7 @@ def test_headlines_are_one_line():
     assert headline({}) == ""
 
 
-def test_what_is_said_is_also_kept(tmp_path, capsys):
+def test_printed_lines_are_also_logged(tmp_path, capsys):
     stage_log = StageLog(tmp_path / "log.txt")
     stage_log.write("one")
     stage_log.write("two")
@@ -58,9 +58,9 @@ def test_lines_are_written_above_a_progress_bar(tmp_path, capfd):
     with tqdm(total=3, desc="bar", disable=False) as bar:
         bar.update(1)
         stage_log.write("a line")
-        shown = capfd.readouterr()
-    assert untimed(shown.out) == "a line\n"
-    assert re.search(r"\r +\r", shown.err)  # the bar was wiped before the line
+        captured = capfd.readouterr()
+    assert untimed(captured.out) == "a line\n"
+    assert re.search(r"\r +\r", captured.err)  # the bar was wiped before the line
     assert (tmp_path / "log.txt").read_text().endswith(" a line\n")
     stage_log.write("after")
     assert untimed(capfd.readouterr().out) == "after\n"
@@ -74,7 +74,7 @@ def test_lines_are_written_above_a_progress_bar(tmp_path, capfd):
         ("verbose", ["== 1", "   in detail", "   told", "   warned", "now"]),
     ],
 )
-def test_the_amount_is_that_of_the_terminal(tmp_path, capsys, verbosity, printed):
+def test_the_verbosity_selects_the_printed_lines(tmp_path, capsys, verbosity, printed):
     stage_log = StageLog(tmp_path / "log.txt", verbosity)
     stage_log.write("== 1")
     with toolkit_logs(stage_log):
@@ -83,13 +83,13 @@ def test_the_amount_is_that_of_the_terminal(tmp_path, capsys, verbosity, printed
         logger.info("told")
         logger.warning("warned")
     stage_log.write("now", always=True)
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     if verbosity != "quiet":
-        assert len(re.findall(TIME, shown, re.MULTILINE)) == len(printed)
-        shown = re.sub(TIME, "", shown, flags=re.MULTILINE)
-    assert shown.splitlines() == printed
-    kept = [line.split(" ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()]
-    assert kept == [
+        assert len(re.findall(TIME, output, re.MULTILINE)) == len(printed)
+        output = re.sub(TIME, "", output, flags=re.MULTILINE)
+    assert output.splitlines() == printed
+    log_lines = [line.split(" ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()]
+    assert log_lines == [
         "== 1",
         *["   in detail"] * (verbosity == "verbose"),
         "   told",

@@ -38,9 +38,9 @@ def test_a_marker_survives_the_disk_and_is_readable(tmp_path):
     path = tmp_path / "06.json"
     marker().write(path)
     assert Marker.read(path) == marker()
-    plain = json.loads(path.read_text())
-    assert plain["schema"] == 2
-    assert plain["parameters_digest"] == parameters_digest(marker().provenance.parameters)
+    marker_json = json.loads(path.read_text())
+    assert marker_json["schema"] == 2
+    assert marker_json["parameters_digest"] == parameters_digest(marker().provenance.parameters)
     assert '   "lexicon.txt": "bb"\n' in path.read_text()
     assert outputs_of(path) == ["ali/train", "model"]
 
@@ -67,7 +67,7 @@ def test_a_missing_marker_is_none(tmp_path):
         (lambda text: text.replace('"epochs": 4', '"epochs": 5'), "were edited"),
     ],
 )
-def test_a_damaged_marker_is_told_from_a_good_one(tmp_path, damage, why):
+def test_a_damaged_marker_is_recognised(tmp_path, damage, why):
     path = tmp_path / "06.json"
     marker().write(path)
     path.write_text(damage(path.read_text()))
@@ -81,25 +81,25 @@ def test_the_digest_of_parameters_does_not_depend_on_their_order():
     assert parameters_digest({"a": 1}) != parameters_digest({"a": 2})
 
 
-def made_by(commit="a" * 40, diff="", **packages):
+def code_version_of(commit="a" * 40, diff="", **packages):
     return CodeVersion(commit, bool(diff), diff, {"python": "3.10", "torch": "1.13.1"} | packages)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        (made_by(), made_by(), []),
-        (made_by(), made_by("b" * 40), ["commit aaaaaaaaaaaa -> bbbbbbbbbbbb"]),
-        (made_by(), made_by(None), ["commit aaaaaaaaaaaa -> none"]),
+        (code_version_of(), code_version_of(), []),
+        (code_version_of(), code_version_of("b" * 40), ["commit aaaaaaaaaaaa -> bbbbbbbbbbbb"]),
+        (code_version_of(), code_version_of(None), ["commit aaaaaaaaaaaa -> none"]),
         (
-            made_by(diff="1" * 32),
-            made_by(diff="2" * 32),
+            code_version_of(diff="1" * 32),
+            code_version_of(diff="2" * 32),
             ["commit aaaaaaaaaaaa with changes 11111111 -> aaaaaaaaaaaa with changes 22222222"],
         ),
-        (made_by(), made_by(numpy="2.0"), []),
+        (code_version_of(), code_version_of(numpy="2.0"), []),
         (
-            made_by(k2=None),
-            made_by("b" * 40, k2="1.24", torch="2.13.0"),
+            code_version_of(k2=None),
+            code_version_of("b" * 40, k2="1.24", torch="2.13.0"),
             ["commit aaaaaaaaaaaa -> bbbbbbbbbbbb", "torch 1.13.1 -> 2.13.0", "k2 none -> 1.24"],
         ),
     ],
@@ -109,15 +109,15 @@ def test_changes_of_code_are_named_with_both(old, new, expected):
 
 
 def test_git_is_asked_once_per_process(tmp_path, monkeypatch):
-    asked = []
+    commands = []
     real = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: asked.append(a) or real(*a, **k))
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: commands.append(a) or real(*a, **k))
     assert code_version(tmp_path) is code_version(Path(tmp_path))
-    assert len(asked) == 1
+    assert len(commands) == 1
 
 
 def test_provenance_survives_json(tmp_path):
-    attempts = [attempt(made_by(k2=None), numeric={"blas": None, "threads": 2})]
+    attempts = [attempt(code_version_of(k2=None), numeric={"blas": None, "threads": 2})]
     inputs = {"lang": Content(5, "aa", 1, files={"lexicon.txt": "bb"})}
     provenance = Provenance({"ce": {"epochs": 4}}, inputs, attempts, forced=True)
     path = tmp_path / "04.json"

@@ -61,13 +61,13 @@ def put(directory, *names):
 
 def test_a_stage_is_done_when_everything_matches(directory):
     put(directory, "in", "out")
-    plain = {"epochs": 4, "warm": True, "rate": 1, "note": "x"}
-    marker(1, ["in"], ["out"], {"ce": plain, "seed": 0}).write(directory.marker(1))
+    ce_parameters = {"epochs": 4, "warm": True, "rate": 1, "note": "x"}
+    marker(1, ["in"], ["out"], {"ce": ce_parameters, "seed": 0}).write(directory.marker(1))
     assert state(directory).done
     assert state(directory, number=2) == State("pending")
 
 
-def test_the_marker_of_a_stage_that_has_another_number_now_is_not_taken_for_this_one(directory):
+def test_the_marker_of_a_renumbered_stage_is_not_used_for_another(directory):
     marker(2).write(directory.marker(2))
     new = stage(2, "new", when="seed")
     renumbered = Planner(directory, [new, stage(3, "title")], Config(seed=1))
@@ -117,7 +117,7 @@ def test_parameters_that_the_stage_did_not_read_do_not_count(directory):
     assert state(directory, Config(Train(epochs=9))).done
 
 
-def test_how_a_stage_does_its_work_is_no_parameter_of_it(directory):
+def test_settings_of_execution_are_no_parameters_of_a_stage(directory):
     parameters = {"ce": result_parameters(Train(workers=2))}
     assert parameters == {"ce": {"epochs": 4, "warm": True, "rate": 1.0, "note": "x"}}
     marker(1, parameters=parameters).write(directory.marker(1))
@@ -148,7 +148,7 @@ def test_a_failed_stage_shows_its_message_until_it_is_done(directory):
     assert state(directory).done
 
 
-def test_an_interrupted_publication_is_all_but_done(directory):
+def test_an_interrupted_publication_counts_as_almost_done(directory):
     marker(1).write(directory.publishing(1))
     assert str(state(directory)).startswith("partial 100 %: the next run puts")
 
@@ -176,7 +176,7 @@ def test_a_plan_skips_what_is_done_and_runs_the_rest():
     ]
 
 
-def test_what_reads_a_changing_output_may_run_and_so_on_down_the_chain():
+def test_stages_downstream_of_a_changing_output_may_run():
     stages = [
         stale(1, outputs=["a"]),
         done(2, ["a/file"], ["b"]),
@@ -193,7 +193,7 @@ def test_what_reads_a_changing_output_may_run_and_so_on_down_the_chain():
     ]
 
 
-def test_a_stage_without_a_marker_may_make_what_nobody_else_makes():
+def test_a_stage_without_a_marker_may_write_outputs_of_no_other_stage():
     stages = [(stage(1), State("pending")), done(2, (), ["b"]), done(3, ["a"]), done(4, ["b"])]
     assert [action for action, _ in actions(stages)] == ["run", "skip", "may run", "skip"]
 

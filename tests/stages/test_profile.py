@@ -1,4 +1,4 @@
-"""`--profile-stage`; what py-spy does is tested where it is installed."""
+"""`--profile-stage`; tests of py-spy itself are skipped without it."""
 
 import json
 import os
@@ -58,14 +58,14 @@ def test_without_py_spy_a_message_says_how_to_install_it(sample, tmp_path):
     def hide():
         sys.executable = str(python)
 
-    result = sample.main("--profile-stage", 2, env={"PATH": str(tmp_path)}, before=hide)
+    result = sample.main("--profile-stage", 2, env={"PATH": str(tmp_path)}, setup=hide)
     assert result.status == 1
     assert f"which is not installed: {python} -m pip install py-spy" in result.output
     assert not (sample.exp / "stages").exists()
 
 
-def test_py_spy_that_fails_is_no_success(sample, tmp_path):
-    """As where the system does not let it read the memory of its child."""
+def test_a_failure_of_py_spy_is_a_failure(sample, tmp_path):
+    """For example, the system may not let it read its child's memory."""
     sample.main("--stop-stage", 2)
     program = tmp_path / "py-spy"
     program.write_text("#!/bin/sh\nexit 7\n")
@@ -75,12 +75,12 @@ def test_py_spy_that_fails_is_no_success(sample, tmp_path):
     def hide():
         sys.executable = str(tmp_path / "python")
 
-    result = sample.main("--profile-stage", 2, env={"PATH": path}, before=hide)
+    result = sample.main("--profile-stage", 2, env={"PATH": path}, setup=hide)
     assert result.status == 1
     assert "py-spy failed with exit status 7" in result.output
 
 
-def test_it_is_the_only_choice_of_stages(sample):
+def test_it_excludes_other_choices_of_stages(sample):
     for option in (("--stage", 1), ("--stop-stage", 3), ("--force", 2)):
         result = sample.main("--profile-stage", 2, *option)
         assert (result.status, "chooses the stage" in result.output) == (1, True)

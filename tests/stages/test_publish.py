@@ -14,16 +14,16 @@ def directory(tmp_path):
     return RunDirectory(tmp_path / "exp")
 
 
-def build(directory, text, *names, known=None):
+def build(directory, text, *names, digests_known=None):
     """Build outputs in the partial place and return their marker."""
-    known = known or directory.load_digests()
+    digests_known = digests_known or directory.load_digests()
     for name in names:
         path = directory.partial(1, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     directory.write(directory.provenance(1), Provenance().to_json())
     contents = {name.split("/")[0]: None for name in names}
-    outputs = {name: known.content(directory.partial(1, name)) for name in contents}
+    outputs = {name: digests_known.content(directory.partial(1, name)) for name in contents}
     return make_marker(outputs=outputs)
 
 
@@ -40,10 +40,12 @@ def test_outputs_and_marker_take_their_places(directory):
     assert tree(directory).keys() == {"list", "model/a", "stages/01.json"}
 
 
-def test_what_was_hashed_to_be_published_is_not_read_again(directory, monkeypatch):
+def test_outputs_hashed_for_publication_are_not_read_again(directory, monkeypatch):
     monkeypatch.setattr(digests, "RACY_AGE", 0)
-    known = directory.load_digests()
-    directory.publish(build(directory, "new", "model/a", "list", known=known), known)
+    stored_digests = directory.load_digests()
+    directory.publish(
+        build(directory, "new", "model/a", "list", digests_known=stored_digests), stored_digests
+    )
     with opened_files() as opened:
         fresh = directory.load_digests()
         assert fresh.content(directory.root / "model").count == 1
@@ -51,7 +53,7 @@ def test_what_was_hashed_to_be_published_is_not_read_again(directory, monkeypatc
     assert [path for path in opened if not path.endswith("digests.json")] == []
 
 
-def test_old_outputs_are_replaced_and_those_no_longer_made_removed(directory):
+def test_old_outputs_are_replaced_and_obsolete_ones_removed(directory):
     old = build(directory, "old", "model/a", "model/b", "list")
     directory.publish(old, directory.load_digests())
     directory.publish(build(directory, "new", "model/a", "notes"), directory.load_digests())
@@ -60,10 +62,10 @@ def test_old_outputs_are_replaced_and_those_no_longer_made_removed(directory):
     assert files == {"model/a": "new", "notes": "new"}
 
 
-def test_what_a_stage_made_that_had_the_number_before_stays(directory):
-    known = directory.load_digests()
-    directory.publish(replace(build(directory, "other", "list"), title="another"), known)
-    directory.publish(build(directory, "new", "model/a"), known)
+def test_outputs_of_another_stage_with_the_same_number_stay(directory):
+    stored_digests = directory.load_digests()
+    directory.publish(replace(build(directory, "other", "list"), title="another"), stored_digests)
+    directory.publish(build(directory, "new", "model/a"), stored_digests)
     files = tree(directory)
     del files["stages/01.json"]
     assert files == {"list": "other", "model/a": "new"}
@@ -101,7 +103,7 @@ def test_a_damaged_publication_is_dropped(directory):
     assert not directory.publishing(1).exists()
 
 
-def test_what_a_kill_left_half_written_is_removed(directory):
+def test_half_written_files_of_a_killed_run_are_removed(directory):
     directory.stages.mkdir(parents=True)
     (directory.stages / ".01.json.0123abcd.tmp").write_text("{")
     directory.discard_partial(1)

@@ -6,10 +6,11 @@ import pytest
 
 from toolkit.config.settings import ConfigError
 from toolkit.errors import ToolkitError
+from toolkit.stages.declaration import shared_stage
 from toolkit.stages.recipe import Recipe
 
 
-def test_stages_are_declared_upwards(tmp_path):
+def test_stages_are_declared_in_ascending_order(tmp_path):
     recipe = Recipe("r", tmp_path / "run.py", {})
     function = recipe.stage(2, "two")(lambda run: None)
     assert recipe.stages[0].function is function
@@ -21,20 +22,34 @@ def test_stages_are_declared_upwards(tmp_path):
         Recipe("r", tmp_path / "run.py", {}).stage(-1, "minus")(lambda run: None)
 
 
+def test_a_shared_stage_has_a_number_and_arguments_in_each_recipe(tmp_path):
+    @shared_stage("Write a name")
+    def write_name(run, name="one"):
+        return {"written": f"{run} {name}"}
+
+    first, second = (Recipe(name, tmp_path / name, {}) for name in ("first", "second"))
+    first.add(3, write_name)
+    second.add(5, write_name, name="two")
+    assert [(stage.number, stage.title) for stage in first.stages] == [(3, "Write a name")]
+    assert [(stage.number, stage.title) for stage in second.stages] == [(5, "Write a name")]
+    assert first.stages[0].function("run") == {"written": "run one"}
+    assert second.stages[0].function("run") == {"written": "run two"}
+
+
 class MissingError(ToolkitError):
-    """What a stage takes is not there."""
+    """A requirement of a stage is missing."""
 
 
-def test_a_stage_looks_for_what_it_takes_before_the_first_one_runs(tmp_path):
+def test_stages_that_will_run_are_checked_before_the_first_one(tmp_path):
     recipe, done = Recipe("r", tmp_path / "run.py", {"a": Settings}), []
-    made = partial(write_into, done)
+    write_output = partial(write_into, done)
 
     def check(config):
         if config.far:
             raise MissingError("no cluster: say far=false")
 
-    recipe.stage(1, "one")(partial(made, "one"))
-    recipe.stage(2, "two", check=check)(partial(made, "two"))
+    recipe.stage(1, "one")(partial(write_output, "one"))
+    recipe.stage(2, "two", check=check)(partial(write_output, "two"))
 
     def status(*arguments):
         done.clear()
@@ -63,11 +78,11 @@ def write_into(done, name, run):
 def test_another_corpus_takes_the_same_stages(tmp_path):
     recipe = Recipe("first", tmp_path / "first" / "run.py", {"a": dict}, title="What it does")
     recipe.stage(1, "one")(lambda run: None)
-    other = recipe.for_corpus(tmp_path / "second" / "run.py", {"b": dict})
-    assert (other.name, other.title, list(other.profiles)) == ("second", "What it does", ["b"])
-    assert other.directory("b") == tmp_path.resolve() / "second" / "exp" / "b"
-    assert other.stages == recipe.stages
-    other.stage(2, "two")(lambda run: None)
+    second = recipe.for_corpus(tmp_path / "second" / "run.py", {"b": dict})
+    assert (second.name, second.title, list(second.profiles)) == ("second", "What it does", ["b"])
+    assert second.directory("b") == tmp_path.resolve() / "second" / "exp" / "b"
+    assert second.stages == recipe.stages
+    second.stage(2, "two")(lambda run: None)
     assert len(recipe.stages) == 1
 
 
@@ -80,27 +95,29 @@ def test_the_folder_is_that_of_the_file_itself(tmp_path):
 
 @dataclass(frozen=True)
 class NoSettings:
-    """A recipe may have none."""
+    """A configuration without settings."""
 
 
-def refused():
+def refuse_profile():
     raise ConfigError("the profile lacks a corpus")
 
 
 @pytest.mark.parametrize(
-    ("profile", "arguments", "said"),
+    ("profile", "arguments", "message"),
     [
         (NoSettings, ["--help"], "KEY=VALUE"),
-        (refused, ["--list"], "error: the profile lacks a corpus"),
+        (refuse_profile, ["--list"], "error: the profile lacks a corpus"),
     ],
 )
-def test_a_profile_without_settings_or_at_fault(tmp_path, capsys, profile, arguments, said):
+def test_profiles_without_settings_and_faulty_profiles(
+    tmp_path, capsys, profile, arguments, message
+):
     recipe = Recipe("r", tmp_path / "run.py", {"a": profile})
     recipe.stage(1, "one")(lambda run: None)
     with pytest.raises(SystemExit) as exit_:
         recipe.main(arguments)
-    assert exit_.value.code == (1 if profile is refused else 0)
-    assert said in "".join(capsys.readouterr())
+    assert exit_.value.code == (1 if profile is refuse_profile else 0)
+    assert message in "".join(capsys.readouterr())
 
 
 def test_the_list_in_json_has_no_infinity(tmp_path, capsys):
@@ -114,18 +131,18 @@ def test_the_list_in_json_has_no_infinity(tmp_path, capsys):
     assert row["result"] == {"ppl": None, "loss": None, "n": 2}
 
 
-def test_a_stage_that_a_setting_asks_for(tmp_path):
+def test_a_stage_runs_only_when_its_setting_enables_it(tmp_path):
     recipe, done = Recipe("r", tmp_path / "run.py", {"a": Nested}), []
     recipe.stage(1, "one", when="inner.far")(partial(write_into, done, "one"))
     recipe.stage(2, "two")(partial(write_into, done, "two"))
-    made = False
+    was_enabled = False
     for far, new in (("false", ["two"]), ("true", ["one"]), ("true", []), ("false", [])):
-        made |= far == "true"
+        was_enabled |= far == "true"
         done.clear()
         with pytest.raises(SystemExit) as exit_:
             recipe.main(["--set", f"inner.far={far}"])
         assert (exit_.value.code, done) == (0, new)
-        assert (tmp_path / "exp/a/one").exists() == made  # what it made stays
+        assert (tmp_path / "exp/a/one").exists() == was_enabled  # what it made stays
 
 
 @dataclass(frozen=True)

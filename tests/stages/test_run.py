@@ -62,13 +62,13 @@ def run_of(directory, device=None, number=4, further=(), **settings):
         StageOutputs(6, "Decode", ("results.json",)),
         *further,
     ]
-    stages = [Stage(other.number, other.title, print) for other in other_stages]
+    stages = [Stage(outputs.number, outputs.title, print) for outputs in other_stages]
     planner = Planner(directory, stages, Config(**settings))
     return Run(number, planner, Provenance(), other_stages, device, 2, "run.py")
 
 
 def changes(directory, provenance, **settings):
-    """Why a provenance no longer holds, with digests of now."""
+    """Return why a provenance no longer holds, with current digests."""
     return Planner(directory, [], Config(**settings)).changes(provenance)
 
 
@@ -78,7 +78,7 @@ def test_only_the_fields_that_are_read_become_parameters(directory):
     assert run.provenance.parameters == {"corpus": {"root": "/no/such/corpus"}}
 
 
-def test_methods_and_properties_record_what_they_read(directory):
+def test_methods_and_properties_record_the_fields_they_read(directory):
     run = run_of(directory)
     assert run.config.doubled == 6
     assert run.provenance.parameters == {"seed": 3}
@@ -88,7 +88,7 @@ def test_methods_and_properties_record_what_they_read(directory):
         _ = run.config.sede
 
 
-def test_a_setting_is_recorded_without_the_rest_of_its_section(directory):
+def test_only_the_read_setting_of_a_section_is_recorded(directory):
     run = run_of(directory)
     assert run.setting("lm.order") == 3
     assert run.provenance.parameters == {"lm.order": 3}
@@ -146,20 +146,20 @@ def test_inputs_from_outside_are_recorded_by_listing_or_content(directory, tmp_p
     assert changes(directory, run.provenance) == [f"input `{tmp_path / 'place'}` is missing"]
 
 
-def test_a_folder_recorded_whole_is_another_with_other_contents(directory, tmp_path):
+def test_a_folder_with_other_contents_is_another_input(directory, tmp_path):
     sound = tmp_path / "noise" / "a.wav"
     sound.parent.mkdir()
-    seen = []
+    digests = []
     for content in b"one", b"two", b"one":
         sound.write_bytes(content)
         os.utime(sound, (1e9, 1e9))
         run = run_of(directory)
         run.need(sound.parent)
         run.need(tmp_path, compare="listing")
-        seen.append([content.digest for content in run.provenance.inputs.values()])
-    assert seen[0] == seen[2]
-    assert seen[0][0] != seen[1][0]
-    assert seen[0][1] == seen[1][1]  # by its listing it is the same
+        digests.append([content.digest for content in run.provenance.inputs.values()])
+    assert digests[0] == digests[2]
+    assert digests[0][0] != digests[1][0]
+    assert digests[0][1] == digests[1][1]  # by its listing it is the same
 
 
 def test_a_pattern_is_another_input_when_a_file_appears_changes_or_vanishes(directory, tmp_path):
@@ -198,7 +198,7 @@ def test_a_missing_input_names_its_stage_or_those_that_are_not_done(directory):
         run.need("lang")
 
 
-def test_of_many_stages_that_are_not_done_the_first_are_named(directory):
+def test_the_first_of_many_unfinished_stages_are_named(directory):
     further = [StageOutputs(number, "Step", ()) for number in (7, 8)]
     with pytest.raises(MissingInputError, match=r"6 \(Decode\) and 2 more\. Run .*--stage 1"):
         run_of(directory, number=9, further=further).need("lang")
@@ -276,14 +276,14 @@ def test_the_device_is_a_gpu_when_there_is_one(directory, monkeypatch):
     assert run_of(directory, "cpu").device == "cpu"
 
 
-def test_headline_numbers_become_plain():
-    plain = plain_headline({"wer": np.float32(8.5), "words": 3, "note": "x"})
-    assert plain == {"wer": 8.5, "words": 3, "note": "x"}
-    assert type(plain["wer"]) is float
+def test_headline_numbers_become_python_numbers():
+    headline = plain_headline({"wer": np.float32(8.5), "words": 3, "note": "x"})
+    assert headline == {"wer": 8.5, "words": 3, "note": "x"}
+    assert type(headline["wer"]) is float
     assert plain_headline(None) == {}
 
 
-def test_what_torch_computes_with_is_recorded_as_soon_as_it_is_loaded(directory, monkeypatch):
+def test_the_numeric_environment_is_recorded_once_torch_is_loaded(directory, monkeypatch):
     numeric = {"blas": None}
     monkeypatch.setattr(marker, "numeric_environment", lambda: dict(numeric))
     run = run_of(directory)

@@ -24,7 +24,7 @@ if __name__ == "__main__":
 """
 
 
-def ended(process):
+def has_ended(process):
     return not os.path.exists(f"/proc/{process}")
 
 
@@ -55,7 +55,7 @@ def test_sigterm_at_any_write_is_reported_and_loses_nothing(sample, finished):
 
 
 def test_a_signal_in_a_callback_of_c_code_is_not_lost(sample, finished):
-    """An exception would be ignored there, and the stage go on with half of its data."""
+    """C code swallows the exception, and the stage would continue with part of its data."""
     result = sample.main(env={"FAULT": "3:middle:callback"})
     assert result.status == 143
     assert "stopped by SIGTERM in stage 3; the same command continues" in result.output
@@ -71,7 +71,7 @@ def test_programs_that_a_stage_has_started_end_with_it(sample, number, status):
     process.send_signal(number)
     assert "in stage 3; the same command continues" in process.communicate()[0]
     assert process.returncode == status
-    assert ended(int(program))
+    assert has_ended(int(program))
 
 
 def test_worker_processes_end_at_once(tmp_path):
@@ -89,18 +89,18 @@ def test_worker_processes_end_at_once(tmp_path):
         process.communicate(timeout=30)[1] == "\nstopped by SIGTERM; the same command continues\n"
     )
     assert process.returncode == 143
-    assert all(map(ended, workers))
+    assert all(map(has_ended, workers))
 
 
-def test_handlers_are_those_from_before_after_the_block():
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+def test_signal_handlers_are_restored_after_the_block():
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with exit_on_signals():
-        assert signal.getsignal(signal.SIGTERM) is not before[0]
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+        assert signal.getsignal(signal.SIGTERM) is not handlers[0]
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
 
 
-def test_a_fork_ends_by_itself_and_leaves_the_others_alone():
-    other = subprocess.Popen(["sleep", "60"])
+def test_a_terminated_fork_leaves_other_processes_running():
+    sleeper = subprocess.Popen(["sleep", "60"])
     child = os.fork()
     if child == 0:
         with exit_on_signals():
@@ -109,6 +109,6 @@ def test_a_fork_ends_by_itself_and_leaves_the_others_alone():
                 time.sleep(60)
             os._exit(-os.waitstatus_to_exitcode(os.wait()[1]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == signal.SIGTERM
-    assert other.poll() is None
-    other.kill()
-    other.wait()
+    assert sleeper.poll() is None
+    sleeper.kill()
+    sleeper.wait()

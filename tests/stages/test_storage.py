@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, as they really are."""
+"""Real file systems that are full or read-only."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def mount(tmp_path):
-    """Mount a small file system, where that is permitted."""
+    """Mount a small file system; skip if that is not permitted."""
     mounted = []
 
     def mount_at(path, *options):
@@ -25,7 +25,7 @@ def mount(tmp_path):
         subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-def test_a_full_disk_is_told_and_freeing_space_continues(sample, finished, mount):
+def test_a_full_disk_is_reported_and_freeing_space_continues(sample, finished, mount):
     mount(sample.exp, "-t", "tmpfs", "-o", "size=1m", "tmpfs")
     assert sample.main("--stop-stage", 2).status == 0
     ballast = sample.exp / "ballast"
@@ -48,7 +48,7 @@ def test_a_full_disk_is_told_and_freeing_space_continues(sample, finished, mount
     assert sample.leftovers() == []
 
 
-def test_a_disk_that_fills_up_during_training_is_told(sample, finished, mount):
+def test_a_disk_that_fills_up_during_training_is_reported(sample, finished, mount):
     mount(sample.exp, "-t", "tmpfs", "-o", "size=128k", "tmpfs")
     result = sample.main("--set", "train.epochs=200")
     assert result.status == 1
@@ -59,7 +59,7 @@ def test_a_disk_that_fills_up_during_training_is_told(sample, finished, mount):
     assert sample.outputs() == finished
 
 
-def test_a_read_only_directory_is_told_and_can_be_listed(sample, mount):
+def test_a_read_only_directory_is_reported_and_can_be_listed(sample, mount):
     assert sample.main("--stop-stage", 3).status == 0
     mount(sample.exp, "--bind", str(sample.exp))
     subprocess.run(["mount", "-o", "remount,ro,bind", str(sample.exp)], check=True)
@@ -73,7 +73,7 @@ def test_a_read_only_directory_is_told_and_can_be_listed(sample, mount):
     assert sample.main("--exp", sample.folder / "elsewhere").status == 0
 
 
-def test_a_directory_of_somebody_else_is_told(sample):
+def test_a_directory_of_another_user_is_reported(sample):
     sample.exp.mkdir(parents=True)
     sample.exp.chmod(0o555)
     if os.access(sample.exp, os.W_OK):  # the superuser writes anywhere
@@ -85,7 +85,7 @@ def test_a_directory_of_somebody_else_is_told(sample):
         for parent in sample.folder.parents:
             if not os.stat(parent).st_mode & 0o001:
                 parent.chmod(os.stat(parent).st_mode | 0o011)
-        result = sample.main(before=become_nobody)
+        result = sample.main(setup=become_nobody)
     else:
         result = sample.main()
     assert result.status == 1
@@ -93,7 +93,7 @@ def test_a_directory_of_somebody_else_is_told(sample):
     assert "Traceback" not in result.output
 
 
-def test_a_run_directory_that_is_a_file_is_told(sample):
+def test_a_run_directory_that_is_a_file_is_reported(sample):
     sample.exp.parent.mkdir(parents=True)
     sample.exp.write_text("")
     result = sample.main()

@@ -11,9 +11,9 @@ DONE = Row("1", "Write the manifests", "done", "", "0.3 s", "", "train 1263")
 WORDS = st.lists(st.text("abcdefgh", min_size=1, max_size=30), max_size=40).map(" ".join)
 
 
-def test_what_fits_is_a_line_each():
-    other = replace(DONE, stage="2", kind="stale", reason=": `a` 1 -> 2", result="")
-    assert table_lines([DONE, other]) == [
+def test_stages_that_fit_have_one_line_each():
+    stale = replace(DONE, stage="2", kind="stale", reason=": `a` 1 -> 2", result="")
+    assert table_lines([DONE, stale]) == [
         "stage  title                state              time   result",
         "1      Write the manifests  done               0.3 s  train 1263",
         "2      Write the manifests  stale: `a` 1 -> 2  0.3 s",
@@ -33,7 +33,7 @@ def test_a_long_reason_widens_only_its_own_row():
     assert " ".join(" ".join(below).split()) == f"stale{reason}"
 
 
-def test_codes_are_told_below_the_table():
+def test_codes_are_explained_below_the_table():
     rows = [replace(DONE, stage=str(n), code="commit 1", result="x" * 80) for n in (1, 2)]
     assert table_lines(rows)[-1] == "code of 1, 2: commit 1"
 
@@ -54,7 +54,7 @@ def test_codes_are_told_below_the_table():
         max_size=5,
     )
 )
-def test_it_is_never_wider_and_loses_nothing(rows):
+def test_the_table_is_never_too_wide_and_loses_nothing(rows):
     table = table_lines(rows)
     assert max(map(len, table)) <= WIDTH
     words = " ".join(table).split()

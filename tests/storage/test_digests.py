@@ -22,7 +22,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The names of the files whose content is read, but for the cache of digests."""
+    """Names of the files that are read, except the stored digests."""
     names = []
 
     def note(path):
@@ -48,17 +48,17 @@ def test_a_folder_holds_its_files_in_sorted_order(folder):
 
 
 def test_the_digest_covers_names_and_contents_but_not_times_or_empty_folders(folder):
-    before = digests(folder).content(folder / "lang").digest
+    digest = digests(folder).content(folder / "lang").digest
     (folder / "lang" / "empty").mkdir()
     os.utime(folder / "lang" / "lexicon.txt", (1, 1))
-    assert digests(folder).content(folder / "lang").digest == before
+    assert digests(folder).content(folder / "lang").digest == digest
     os.rename(folder / "lang" / "lexicon.txt", folder / "lang" / "words.txt")
-    assert digests(folder).content(folder / "lang").digest != before
+    assert digests(folder).content(folder / "lang").digest != digest
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.binary(max_size=3)), max_size=3))
-def test_folders_are_equal_just_when_their_files_are(tmp_path_factory, files):
+def test_folders_are_equal_exactly_when_their_files_are(tmp_path_factory, files):
     root = tmp_path_factory.mktemp("exp")
     for name in ("x", "y"):
         (root / name).mkdir()
@@ -66,10 +66,10 @@ def test_folders_are_equal_just_when_their_files_are(tmp_path_factory, files):
         (root / "x" / name).write_bytes(data)
     for name, data in dict(files).items():
         (root / "y" / name).write_bytes(data)
-    known = digests(root)
-    assert known.content(root / "x").digest == known.content(root / "y").digest
+    stored = digests(root)
+    assert stored.content(root / "x").digest == stored.content(root / "y").digest
     (root / "y" / "a").write_bytes(dict(files).get("a", b"") + b"!")
-    assert known.content(root / "x").digest != known.content(root / "y").digest
+    assert stored.content(root / "x").digest != stored.content(root / "y").digest
 
 
 def test_an_unchanged_file_is_not_read_again(folder, reads):
@@ -85,43 +85,43 @@ def test_an_unchanged_file_is_not_read_again(folder, reads):
     assert reads == ["lexicon.txt"]
 
 
-def test_an_edit_that_keeps_size_and_modification_time_is_seen(folder, reads):
+def test_an_edit_that_keeps_size_and_modification_time_is_noticed(folder, reads):
     path = folder / "lang" / "lexicon.txt"
-    known = digests(folder)
+    stored = digests(folder)
     status = path.stat()
-    before = known.content(path)
+    content = stored.content(path)
     path.write_text("b AH\n")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert known.content(path).digest != before.digest
+    assert stored.content(path).digest != content.digest
 
 
-def test_a_file_of_this_very_moment_is_not_remembered(folder, reads, monkeypatch):
+def test_a_file_written_just_now_is_not_remembered(folder, reads, monkeypatch):
     monkeypatch.setattr(module, "RACY_AGE", 10**18)
-    known = digests(folder)
+    stored = digests(folder)
     for _ in range(2):
-        known.content(folder / "lang" / "lexicon.txt")
+        stored.content(folder / "lang" / "lexicon.txt")
     assert reads == ["lexicon.txt"] * 2
 
 
-def test_a_rename_keeps_what_is_known(folder, reads):
-    known = digests(folder)
-    content = known.content(folder / "lang")
-    single = known.content(folder / "lang" / "lexicon.txt")
+def test_a_rename_keeps_stored_digests(folder, reads):
+    stored = digests(folder)
+    content = stored.content(folder / "lang")
+    single = stored.content(folder / "lang" / "lexicon.txt")
     reads.clear()
     os.rename(folder / "lang", folder / "words")
-    known.moved(folder / "lang", folder / "words")
-    assert known.content(folder / "words") == content
+    stored.moved(folder / "lang", folder / "words")
+    assert stored.content(folder / "words") == content
     os.rename(folder / "words" / "lexicon.txt", folder / "lexicon.txt")
-    known.moved(folder / "words" / "lexicon.txt", folder / "lexicon.txt")
-    assert known.content(folder / "lexicon.txt") == single
+    stored.moved(folder / "words" / "lexicon.txt", folder / "lexicon.txt")
+    assert stored.content(folder / "lexicon.txt") == single
     assert reads == []
 
 
-def test_damaged_memory_is_forgotten_and_vanished_files_are_dropped(folder, reads):
-    known = digests(folder)
-    known.content(folder / "lang")
+def test_damaged_digest_files_are_ignored_and_vanished_files_dropped(folder, reads):
+    stored = digests(folder)
+    stored.content(folder / "lang")
     (folder / "lang" / "deep" / "phones.txt").unlink()
-    known.save()
+    stored.save()
     assert "phones" not in RunDirectory(folder).digests.read_text()
     RunDirectory(folder).digests.write_text("{")
     reads.clear()
@@ -142,12 +142,12 @@ def test_links_are_followed_but_not_in_circles_and_special_files_are_left_out(fo
 
 
 def test_a_listing_sees_names_sizes_and_times_without_reading(folder, reads):
-    before = listing(folder / "lang")
-    assert (before.count, before.size, before.kind) == (2, 8, "listing")
-    assert listing(folder / "lang") == before
+    first = listing(folder / "lang")
+    assert (first.count, first.size, first.kind) == (2, 8, "listing")
+    assert listing(folder / "lang") == first
     os.utime(folder / "lang" / "lexicon.txt", (5, 5))
     touched = listing(folder / "lang")
-    assert touched.digest != before.digest
+    assert touched.digest != first.digest
     (folder / "lang" / "new").write_text("!")
     assert listing(folder / "lang").count == 3
     assert reads == []
@@ -186,37 +186,37 @@ A, B = Content(1, "a"), Content(1, "b")
         ),
     ],
 )
-def test_differences_are_told_precisely(old, new, words):
+def test_differences_are_described_precisely(old, new, words):
     assert difference("lang", old, new) == words
 
 
 def test_a_touched_file_stays_the_same_in_a_listing_if_its_content_is_known(folder, reads):
-    known, path = digests(folder), folder / "lang" / "lexicon.txt"
-    before = listing(folder / "lang", known.since)
+    stored, path = digests(folder), folder / "lang" / "lexicon.txt"
+    first = listing(folder / "lang", stored.since)
     assert reads == []
-    known.content(path)
+    stored.content(path)
     os.utime(path, (1, 1))
-    assert listing(folder / "lang") != before
-    assert listing(folder / "lang", known.since) == before
+    assert listing(folder / "lang") != first
+    assert listing(folder / "lang", stored.since) == first
     # Of the other file no content is known, so its time counts.
     os.utime(folder / "lang" / "deep" / "phones.txt", (1, 1))
-    assert listing(folder / "lang", known.since) != before
+    assert listing(folder / "lang", stored.since) != first
 
 
 @pytest.mark.parametrize("age", [0, 10**18])
 def test_an_edit_changes_a_listing_whatever_time_it_sets(folder, reads, monkeypatch, age):
     monkeypatch.setattr(module, "RACY_AGE", age)
-    known, path = digests(folder), folder / "lang" / "lexicon.txt"
-    known.content(path)
-    before, status = listing(folder / "lang", known.since), path.stat()
+    stored, path = digests(folder), folder / "lang" / "lexicon.txt"
+    stored.content(path)
+    first, status = listing(folder / "lang", stored.since), path.stat()
     path.write_text("b AH\n")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    after = listing(folder / "lang", known.since)
-    assert after != before
-    assert listing(folder / "lang", known.since) == after
+    second = listing(folder / "lang", stored.since)
+    assert second != first
+    assert listing(folder / "lang", stored.since) == second
 
 
-def test_files_of_a_place_are_known_after_it_was_moved(folder, tmp_path, reads):
+def test_digests_stay_known_after_a_place_moves(folder, tmp_path, reads):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "a").write_text("1")
     file = folder / "stages" / "digests.json"

@@ -17,7 +17,7 @@ from toolkit.storage.files import (
 )
 
 
-def test_content_appears_whole(tmp_path):
+def test_content_appears_atomically(tmp_path):
     path = tmp_path / "new" / "file"
     write_atomically(path, "text")
     assert path.read_text() == "text"
@@ -35,23 +35,23 @@ def test_an_exception_leaves_the_old_content_and_no_temporary(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_name_is_not_taken_before_the_end(tmp_path):
+def test_the_file_appears_only_at_the_end(tmp_path):
     path = tmp_path / "file"
     with open_atomically(path) as file:
         file.write("half")
         assert not path.exists()
 
 
-def test_what_a_kill_leaves_is_removed_and_nothing_else(tmp_path):
-    kept = [tmp_path / "a" / ".hidden.tmp", tmp_path / "x.0123abcd.tmp", tmp_path / "a" / "b"]
+def test_only_temporary_files_of_a_killed_run_are_removed(tmp_path):
+    remaining = [tmp_path / "a" / ".hidden.tmp", tmp_path / "x.0123abcd.tmp", tmp_path / "a" / "b"]
     (tmp_path / "a").mkdir()
-    for path in kept:
+    for path in remaining:
         path.write_text("")
     file = open_atomically(tmp_path / "a" / "model.json")
     file.__enter__()
     assert len(list((tmp_path / "a").iterdir())) == 3
     remove_temporaries(tmp_path)
-    assert sorted(p for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
+    assert sorted(p for p in tmp_path.rglob("*") if p.is_file()) == sorted(remaining)
     with pytest.raises(FileNotFoundError):
         file.__exit__(None, None, None)
 
@@ -70,14 +70,14 @@ write_atomically(folder / "own", "own", every_rank=True)
 """
 
 
-def test_a_process_that_leaves_writing_to_others_writes_only_what_is_its_own(tmp_path):
+def test_a_process_that_leaves_writing_to_others_writes_only_its_files(tmp_path):
     subprocess.run([sys.executable, "-c", FOLLOWER, tmp_path], cwd=project_root(), check=True)
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
     assert (tmp_path / "own").read_text() == "own"
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_one_of_several_creates_a_file(tmp_path, monkeypatch, links):
+def test_only_one_of_several_threads_creates_a_file(tmp_path, monkeypatch, links):
     def refuse(old, new):
         raise OSError(errno.EPERM, "no hard links here")
 
@@ -85,13 +85,13 @@ def test_one_of_several_creates_a_file(tmp_path, monkeypatch, links):
         monkeypatch.setattr(os, "link", refuse)
     path = tmp_path / "folder" / "file"
     with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(lambda n: create_atomically(path, b"%d" % n), range(8)))
-    assert sum(made) == 1
-    assert path.read_bytes() == b"%d" % made.index(True)
+        created = list(threads.map(lambda n: create_atomically(path, b"%d" % n), range(8)))
+    assert sum(created) == 1
+    assert path.read_bytes() == b"%d" % created.index(True)
     assert os.listdir(path.parent) == ["file"]
 
 
-def test_a_full_disk_is_no_file_that_is_there(tmp_path, monkeypatch):
+def test_a_full_disk_is_not_reported_as_an_existing_file(tmp_path, monkeypatch):
     def fail(old, new):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -103,7 +103,7 @@ def test_a_full_disk_is_no_file_that_is_there(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", sorted(NO_ROOM))
 def test_a_full_disk_names_the_file(tmp_path, monkeypatch, number):
-    """Written or synced, the operating system names no file."""
+    """The operating system names no file when a write or sync fails."""
     path = tmp_path / "file"
     with pytest.raises(OSError, match="full") as written, open_atomically(path):
         raise OSError(number, "full")
@@ -138,7 +138,7 @@ def test_a_folder_in_place_of_the_file_is_named(tmp_path):
     assert raised.value.filename == str(tmp_path)
 
 
-def test_a_link_takes_the_place_of_what_was_there(tmp_path):
+def test_a_link_replaces_an_existing_file(tmp_path):
     old, new = tmp_path / "old", tmp_path / "folder" / "new"
     write_atomically(old, "one")
     link_atomically(old, new)

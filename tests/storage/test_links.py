@@ -52,13 +52,13 @@ def test_the_root_and_what_is_above_it_may_be_links(root, tmp_path):
         refuse_links_below(start, start / "real")
 
 
-def test_what_is_not_below_the_root_is_refused(root):
+def test_a_path_outside_the_root_is_refused(root):
     for path in (root / ".." / "outside", root.parent / "exp2", root / "real" / ".." / ".." / "x"):
         with pytest.raises(LinkError, match="outside of the run directory"):
             refuse_links(root, path)
 
 
-def test_a_link_is_found_however_deep(root, canary):
+def test_a_link_is_found_at_any_depth(root, canary):
     deep = root / "real" / "a" / "b"
     deep.mkdir(parents=True)
     (deep / "file").write_text("1")

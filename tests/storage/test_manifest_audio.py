@@ -1,4 +1,4 @@
-"""Which files the cuts of a manifest name."""
+"""Audio files that the cuts of a manifest name."""
 
 import json
 

@@ -18,7 +18,7 @@ NAMES = st.one_of(st.text(), st.lists(PIECES, max_size=12).map("".join))
 @example("//etc/passwd")
 @example("a/" * 5000)
 @example("\udcc3\udca9")
-def test_any_name_is_a_path_inside(name):
+def test_any_name_becomes_a_path_inside_the_folder(name):
     folder = Path("/some/folder")
     safe = safe_name(name)
     path = PurePath(safe)
@@ -37,7 +37,7 @@ def test_any_name_is_a_path_inside(name):
 
 
 @given(NAMES)
-def test_what_is_safe_already_stays(name):
+def test_a_safe_name_stays(name):
     parts = name.split("/")
     sizes = [len(part.encode("utf-8", "replace")) for part in parts]
     if {"", ".", ".."} & set(parts) or not name.isprintable() or max(sizes) > 240:
@@ -45,14 +45,14 @@ def test_what_is_safe_already_stays(name):
     assert safe_name(name) == name
 
 
-def test_names_by_example():
-    known = {
+def test_safe_names_by_example():
+    safe_names = {
         **{"": "_", "/": "_", "//": "_", "..": "_", "a": "a", "a//b/../c/": "a/b/c"},
         **{"//etc/x": "etc/x", "///etc/x": "etc/x", "../../x": "x", "a\n\0b": "a__b"},
         **{r"C:\x": r"C:\x", r"..\x": r"..\x", "C:/x": "C:/x", "~/x": "~/x", ".x": ".x"},
         **{"\ud800": "_", "Ä b:c": "Ä b:c"},
     }
-    assert {name: safe_name(name) for name in known} == known
+    assert {name: safe_name(name) for name in safe_names} == safe_names
     assert safe_name("\udc80") == "\udc80"  # a byte of a name that is no UTF-8
     long, longer = safe_name("x" * 300), safe_name("x" * 301)
     assert long != longer
@@ -66,7 +66,7 @@ def test_long_names_can_be_written_with_a_suffix(tmp_path, name):
     assert path.read_text() == "x"
 
 
-def test_the_same_file_twice():
+def test_names_of_the_same_output_file_clash():
     assert first_clash(["a", "b", "a"]) == (0, 2)
     assert first_clash(["é", "\udcc3\udca9"]) == (0, 1)
     assert first_clash(["a", "A", "b/a"]) is None
@@ -81,10 +81,10 @@ def test_a_path_to_elsewhere_is_refused(tmp_path, name):
 
 
 def test_links_out_of_the_folder_are_refused(tmp_path):
-    out, other = tmp_path / "out", tmp_path / "other"
+    out, outside = tmp_path / "out", tmp_path / "other"
     out.mkdir()
-    other.mkdir()
-    (out / "away").symlink_to(other)
+    outside.mkdir()
+    (out / "away").symlink_to(outside)
     (out / "round").symlink_to(out / "round")
     (out / "inside").symlink_to(out / "deep")
     for name in ("away/x.txt", "away/deep/er.txt", "round/x.txt"):
@@ -93,6 +93,6 @@ def test_links_out_of_the_folder_are_refused(tmp_path):
     assert path_below(out, "inside/x.txt") == out / "inside/x.txt"
     (tmp_path / "link").symlink_to(out)
     assert path_below(tmp_path / "link", "x.txt") == tmp_path / "link/x.txt"
-    (out / "x.txt").symlink_to(other / "x.txt")
+    (out / "x.txt").symlink_to(outside / "x.txt")
     write_atomically(path_below(out, "x.txt"), "new")
-    assert not (other / "x.txt").exists()
+    assert not (outside / "x.txt").exists()

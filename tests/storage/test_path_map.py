@@ -37,7 +37,7 @@ def test_paths_of_windows_are_mapped(path, mapped):
 
 
 @pytest.mark.parametrize("mapping", ["/old", "=/new", "/old=", "/old=new"])
-def test_what_is_no_mapping(mapping):
+def test_invalid_mappings_are_refused(mapping):
     with pytest.raises(ValueError, match=r"OLD=NEW|absolute"):
         parse_mapping(mapping)
 

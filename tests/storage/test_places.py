@@ -1,4 +1,4 @@
-"""Names of files that hold after a move."""
+"""File names that stay valid after a move."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ def test_a_name_stands_for_its_path(path):
 @given(PATHS)
 def test_a_message_is_as_before_where_nothing_was_moved(path):
     text = f"no such file: {path}/x; see `{path}` and {path}"
-    assert HERE.paths_in(HERE.names_in(text)) == text
+    assert HERE.resolve_in(HERE.relativize_in(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_names_follow_the_deepest_place(path, name, moved):
 
 
 @pytest.mark.parametrize("name", ["/abs/x", "x | touch y |", "{unknown}/x", "{corpus.root}x", ""])
-def test_what_is_no_name_of_a_place_stays(name):
+def test_a_name_of_no_place_stays(name):
     assert HERE.path(name) == name
 
 
 def test_only_whole_paths_in_messages_become_names():
     text = "no such file: /a/x.wav; also `/a/b/y.wav`, not /q/a/x or /ab/x"
     named = "no such file: {corpus.root}/x.wav; also `{run}/y.wav`, not /q/a/x or /ab/x"
-    assert HERE.names_in(text) == named
+    assert HERE.relativize_in(text) == named
 
 
 def test_the_places_are_those_of_the_run_directory_around_a_file(tmp_path):

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from toolkit.align.times import read_ctm
 from toolkit.config.settings import read_yaml
-from toolkit.corpus.manifest import read_cuts, recording_or_fault
+from toolkit.corpus.manifest import probe_recording, read_cuts
 from toolkit.corpus.table import read_table
 from toolkit.corpus.wav_scp import read_scp
 from toolkit.errors import ToolkitError
@@ -46,7 +46,7 @@ def test_no_reader_waits_for_a_pipe(name, tmp_path):
 @pytest.mark.timeout(10)
 def test_audio_that_is_a_pipe_is_a_fault(tmp_path):
     os.mkfifo(tmp_path / "a.wav")
-    _, fault = recording_or_fault(tmp_path / "a.wav", "a")
+    _, fault = probe_recording(tmp_path / "a.wav", "a")
     assert "not a regular file" in fault
 
 
@@ -60,7 +60,7 @@ def test_devices_and_sockets_are_refused_too():
         pass
 
 
-def test_what_the_shell_opens_and_what_is_missing_is_left_to_the_reader(tmp_path):
+def test_shell_pipes_and_missing_files_are_left_to_the_reader(tmp_path):
     read, write = os.pipe()
     os.write(write, b"{}")
     os.close(write)

@@ -58,7 +58,7 @@ def main() -> None:
     for trial in range(done, done + options.number):
         if time.monotonic() > end:
             break
-        failures += one(benches, numbers, kinds, options.seed, trial, counts)
+        failures += run_trial(benches, numbers, kinds, options.seed, trial, counts)
         counts.write(path)
     print(counts.table(numbers, FAULTS))
     sys.exit("\n".join(failures) or None)
@@ -77,16 +77,16 @@ def bench(name: str, folder: Path) -> Bench:
         done.touch()
     size = sum(p.stat().st_size for p in reference.rglob("*") if p.is_file())
     private = bool(os.environ.get(NAMESPACE))
-    made = Bench(
+    new_bench = Bench(
         name,
         recipe,
         reference,
         Place(disk / "exp", private and mount_disk(disk, SPARE * size + ROOM)),
         folder,
     )
-    made.renew()
+    new_bench.renew()
     forked.preload(recipe.script)
-    return made
+    return new_bench
 
 
 def stages(exp: Path) -> list[int]:
@@ -94,7 +94,7 @@ def stages(exp: Path) -> list[int]:
     return sorted(int(path.stem) for path in exp.glob("stages/[0-9][0-9].json"))
 
 
-def one(
+def run_trial(
     benches: dict[str, Bench],
     numbers: dict[str, list[int]],
     kinds: list[str],
@@ -111,23 +111,25 @@ def one(
     )
     tried, began = benches[name], sum(os.times()[:4])
     counts.used(name, seed)
-    found = Trial(tried, stage)
+    attempt = Trial(tried, stage)
     try:
         if str(stage) not in counts.durations.get(name, {}):
             tried.measure(stage, counts)
-        happened = found.run(used, chance, counts)
+        happened = attempt.run(used, chance, counts)
         for kind in happened:
             counts.add(name, stage, kind)
-        if happened[-1:] == [OVER] and 0 < found.took < counts.durations[name][str(stage)]:
-            counts.durations[name][str(stage)] = found.took
+        if happened[-1:] == [OVER] and 0 < attempt.took < counts.durations[name][str(stage)]:
+            counts.durations[name][str(stage)] = attempt.took
         failed = []
     except FailedTrialError as failure:
         happened = [FAILED]
         counts.add(name, stage, FAILED)
-        kept = tried.folder / f"failed-{trial:05d}"
-        shutil.copytree(tried.place.exp, kept / "exp", symlinks=True, dirs_exist_ok=True)
-        (kept / "said.txt").write_text(found.said)
-        failed = [f"{name} {stage} seed {seed} trial {trial} {used}: {failure}; see {kept}"]
+        failure_folder = tried.folder / f"failed-{trial:05d}"
+        shutil.copytree(tried.place.exp, failure_folder / "exp", symlinks=True, dirs_exist_ok=True)
+        (failure_folder / "output.txt").write_text(attempt.output)
+        failed = [
+            f"{name} {stage} seed {seed} trial {trial} {used}: {failure}; see {failure_folder}"
+        ]
         tried.renew()
     took = sum(os.times()[:4]) - began
     counts.failures += failed

@@ -1,4 +1,4 @@
-"""How often what was disturbed, over all calls: a small JSON file, and the table of it."""
+"""Counts of disturbances over all calls, in a small JSON file, and their table."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -15,14 +15,14 @@ FAILED = "failed"
 
 @dataclass
 class Counts:
-    """What was tried so far."""
+    """Counts of all trials so far."""
 
     faults: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     """By recipe, stage and kind of fault."""
     compared: dict[str, int] = field(default_factory=dict)
     """Trials by recipe; each ends by comparing."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Processor time of the trials of a recipe in all."""
+    """Total processor time of a recipe's trials."""
     durations: dict[str, dict[str, float]] = field(default_factory=dict)
     """Seconds that a stage takes undisturbed."""
     seeds: dict[str, list[int]] = field(default_factory=dict)
@@ -31,11 +31,11 @@ class Counts:
 
     @classmethod
     def read(cls, path: Path) -> "Counts":
-        """Return what `write` wrote, or none yet."""
+        """Return the counts in a file, or empty ones if it does not exist."""
         return cls(**json.loads(path.read_text())) if path.exists() else cls()
 
     def write(self, path: Path) -> None:
-        """Write them whole or not at all."""
+        """Write the counts atomically."""
         write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
 
     def add(self, recipe: str, stage: int, kind: str) -> None:
@@ -53,9 +53,9 @@ class Counts:
         return self.faults.get(recipe, {}).get(str(stage), {}).get(kind, 0)
 
     def used(self, recipe: str, seed: int) -> None:
-        """Note a seed."""
-        known = self.seeds.setdefault(recipe, [])
-        self.seeds[recipe] = sorted({*known, seed})
+        """Record a seed."""
+        seeds = self.seeds.setdefault(recipe, [])
+        self.seeds[recipe] = sorted({*seeds, seed})
 
     def next_stage(self, stages: Iterable[tuple[str, int]]) -> tuple[str, int]:
         """Return the first of those (recipe, stage) that were disturbed, or failed, least."""

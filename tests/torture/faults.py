@@ -1,4 +1,4 @@
-"""What disturbs a run: signals, a disk that fills, files that may not grow, folders, the clock."""
+"""Faults that disturb a run: signals, full disks, file size limits, folders, the clock."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ ALONE = 0.8
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault with all that chance decides about it."""
+    """One fault with its randomly drawn parameters."""
 
     kind: str
     moment: float
@@ -40,7 +40,7 @@ class Fault:
 
     @property
     def status(self) -> int:
-        """The exit status of a command that it has stopped, or, for "clock", has not."""
+        """Exit status of a command after this fault; 0 for "clock", which stops nothing."""
         return STATUS.get(self.kind, 1)
 
 
@@ -65,7 +65,7 @@ class Place:
     _modes: dict[Path, int] = field(default_factory=dict)
 
     def strike(self, fault: Fault, process: Forked) -> None:
-        """Do to a process that runs here what the fault is."""
+        """Apply the fault to a process of this run directory."""
         if fault.kind == "kill":
             process.send(signal.SIGKILL)
         elif fault.kind == "term":
@@ -88,7 +88,7 @@ class Place:
                         folder.chmod(0o555)
 
     def repair(self) -> None:
-        """Undo what outlives a process."""
+        """Undo the effects of a fault that outlive the process."""
         (self.exp.parent / FILLER).unlink(missing_ok=True)
         for folder, mode in self._modes.items():
             with contextlib.suppress(FileNotFoundError):

@@ -33,14 +33,14 @@ class Forked:
     """A process that runs a recipe, and what it has printed so far."""
 
     def __init__(self, pid: int, output: int) -> None:
-        self.pid, self._output = pid, output
-        self._said = b""
+        self.pid, self._pipe = pid, output
+        self._printed = b""
         self._status: int | None = None
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """What it has printed, as of the last `poll`."""
-        return self._said.decode(errors="replace")
+        return self._printed.decode(errors="replace")
 
     def poll(self) -> int | None:
         """Return its exit status, minus the signal if one killed it, or None as long as it runs."""
@@ -48,16 +48,16 @@ class Forked:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self._listen()
             if pid:
-                os.close(self._output)
+                os.close(self._pipe)
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
     def hear(self, text: str, seconds: float) -> bool:
         """Wait until it has printed a text; False if it has not within that time."""
         until = time.monotonic() + seconds
-        while text not in self.said:
+        while text not in self.output:
             if self.poll() is not None or time.monotonic() > until:
-                return text in self.said
+                return text in self.output
             self.pause(PAUSE)
         return True
 
@@ -84,12 +84,12 @@ class Forked:
 
     def pause(self, seconds: float) -> None:
         """Wait, at most until it prints something or ends."""
-        select.select([self._output], [], [], seconds)
+        select.select([self._pipe], [], [], seconds)
 
     def _listen(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while piece := os.read(self._output, 1 << 16):
-                self._said += piece
+            while piece := os.read(self._pipe, 1 << 16):
+                self._printed += piece
 
 
 def preload(script: Path) -> None:
@@ -177,7 +177,7 @@ def _end(status: int, modules: Path) -> None:
 
 
 def _respect_permissions() -> None:
-    """Drop what lets root write to, and read, whatever it likes."""
+    """Drop the capabilities that let root ignore file permissions."""
     libc = ctypes.CDLL(None, use_errno=True)
     for capability in (DAC_OVERRIDE, DAC_READ_SEARCH):
         libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)

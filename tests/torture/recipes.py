@@ -46,7 +46,7 @@ class Command:
         return [*words, "--exp", str(exp), "--jobs", str(jobs)]
 
     def finish(self, exp: Path, log: Path) -> int:
-        """Run it undisturbed, by itself; what it says is appended to `log`.
+        """Run it undisturbed in a new process; append its output to `log`.
 
         Returns:
           The exit status.
@@ -78,5 +78,5 @@ def command(name: str, folder: Path) -> Command:
         return Command(SCRIPT, (*DEMO, *SMALL, f"lang.lexicon={lexicon}", *QUICK[name]))
     if not clean.exists():
         generate(SyntheticConfig(**CLEAN), clean, jobs=1)
-    given = (f"corpus.root={clean}", f"lm.text={clean / 'lm.txt'}", f"lang.lexicon={lexicon}")
-    return Command(FARFIELD, (*given, *ROOMS, *SMALL_FARFIELD, *QUICK[name]))
+    paths = (f"corpus.root={clean}", f"lm.text={clean / 'lm.txt'}", f"lang.lexicon={lexicon}")
+    return Command(FARFIELD, (*paths, *ROOMS, *SMALL_FARFIELD, *QUICK[name]))

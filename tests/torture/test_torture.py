@@ -1,4 +1,4 @@
-"""The harness itself: on processes of a few lines, and on run directories made by hand."""
+"""The harness itself, on tiny programs and hand-made run directories."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from tests.torture import forked
 from tests.torture.__main__ import stages
-from tests.torture.comparison import FailedTrialError, compare, others
+from tests.torture.comparison import FailedTrialError, compare, foreign_files
 from tests.torture.counts import FAILED, OVER, Counts
 from tests.torture.faults import FAULTS, Place, draw
 from toolkit.storage.digests import combined, digest_bytes
@@ -39,7 +39,7 @@ def run(tmp_path):
 def test_a_forked_program_has_its_arguments_output_and_exit_status(run, tmp_path):
     process = run("import sys, wave\nprint(__name__, sys.argv[1:])\nsys.exit(3)")
     assert process.wait(60) == 3
-    assert process.said == "__main__ ['--x']\n"
+    assert process.output == "__main__ ['--x']\n"
     assert not (tmp_path / "modules").exists()
     assert run("import atexit\n").wait(60) == 0
     assert "atexit" in (tmp_path / "modules").read_text().split()
@@ -54,7 +54,7 @@ def test_kill_reaches_the_workers(run):
     process = run(
         "import os\npid = os.fork()\nif pid: print(pid, 'began', flush=True)\nwhile True: pass\n"
     )
-    worker = int(process.said.split()[0])
+    worker = int(process.output.split()[0])
     assert os.getpgid(worker) == process.pid != os.getpgid(0)
     process.kill()
     assert process.poll() == -signal.SIGKILL
@@ -70,13 +70,13 @@ def zombie_or_gone(pid):
         return True
 
 
-def test_files_may_not_grow_beyond_the_limit_while_the_output_may(run, tmp_path):
+def test_the_size_limit_holds_for_files_but_not_for_the_output(run, tmp_path):
     lines = f"print('x' * 5000)\nwith open({str(tmp_path / 'big')!r}, 'w') as file:"
     lines += "\n    file.write('x' * 2000)"
     process = run(lines, limit=1000)
     assert process.wait(60) == 1
-    assert "File too large" in process.said
-    assert len(process.said) > 5000
+    assert "File too large" in process.output
+    assert len(process.output) > 5000
 
 
 def test_the_clock_jumps_at_the_signal(run, tmp_path):
@@ -87,7 +87,7 @@ def test_the_clock_jumps_at_the_signal(run, tmp_path):
     )
     Place(tmp_path, False).strike(draw("clock", random.Random(0)), process)
     assert process.wait(60) == 0
-    assert float(process.said.split()[-1]) == pytest.approx(-1e7, abs=1e5)
+    assert float(process.output.split()[-1]) == pytest.approx(-1e7, abs=1e5)
 
 
 def test_folders_without_permission_hold_for_root_too_and_are_repaired(run, tmp_path):
@@ -97,7 +97,7 @@ def test_folders_without_permission_hold_for_root_too_and_are_repaired(run, tmp_
     lines = f"open({str(tmp_path / 'stages' / 'deep' / 'x')!r}, 'w')"
     process = run(lines)
     assert process.wait(60) == 1
-    assert "PermissionError" in process.said
+    assert "PermissionError" in process.output
     place.repair()
     assert run(lines).wait(60) == 0
 
@@ -116,7 +116,7 @@ def test_a_disk_that_others_use_is_not_filled(tmp_path):
         Place(tmp_path, False).strike(draw("full", random.Random(0)), None)
 
 
-def test_what_was_disturbed_least_is_next():
+def test_the_least_disturbed_stage_is_next():
     counts, every = Counts(), [("long", 1), ("long", 2), ("short", 1)]
     chosen = []
     for _ in range(6):
@@ -133,7 +133,7 @@ def test_what_was_disturbed_least_is_next():
     assert counts.interruptions("long", 1) == 2
 
 
-def test_counts_go_on_and_make_a_table(tmp_path):
+def test_counts_accumulate_and_make_a_table(tmp_path):
     counts = Counts()
     counts.used("ctc", 7)
     for kind in ("kill", "kill", "full", OVER):
@@ -174,7 +174,7 @@ def runs(tmp_path):
     return reference, exp
 
 
-def test_equal_runs_pass_whatever_the_files_with_times_hold(runs):
+def test_equal_runs_pass_with_different_times_in_files(runs):
     assert stages(runs[0]) == [3]
     compare(*runs, 3)
     (runs[1] / "model" / "history.json").write_text("0.7 s")
@@ -195,20 +195,20 @@ def test_equal_runs_pass_whatever_the_files_with_times_hold(runs):
         (lambda exp: leave(exp / "stages" / "03.publishing.json"), "left in .partial"),
     ],
 )
-def test_what_must_not_be_is_found(runs, damage, message):
+def test_damaged_outputs_are_reported(runs, damage, message):
     damage(runs[1])
     with pytest.raises(FailedTrialError, match=message):
         compare(*runs, 3)
 
 
-def test_files_of_other_stages_are_watched_and_its_own_are_not(runs):
-    before = others(runs[1], 3)
-    assert set(before) == {"data/train.jsonl"}
+def test_only_files_of_other_stages_are_watched(runs):
+    files = foreign_files(runs[1], 3)
+    assert set(files) == {"data/train.jsonl"}
     (runs[1] / "words.txt").write_text("B")
     (runs[1] / "log.txt").write_text("x")
-    assert others(runs[1], 3) == before
+    assert foreign_files(runs[1], 3) == files
     (runs[1] / "data" / "train.jsonl").write_text("From another stage")
-    assert others(runs[1], 3) != before
+    assert foreign_files(runs[1], 3) != files
 
 
 def edit(exp, old, new):

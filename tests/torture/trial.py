@@ -1,4 +1,4 @@
-"""One trial: a stage of a finished run is begun again, disturbed, ended and compared."""
+"""One trial: restart a stage of a finished run, disturb it, finish it and compare."""
 
 import random
 import shutil
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.torture import forked
-from tests.torture.comparison import FailedTrialError, compare, others
+from tests.torture.comparison import FailedTrialError, compare, foreign_files
 from tests.torture.counts import OVER, Counts
 from tests.torture.faults import Fault, Place, draw
 from tests.torture.recipes import Command
@@ -21,7 +21,7 @@ SHRINK = 0.7
 
 @dataclass
 class Bench:
-    """A recipe, its undisturbed run, and a copy of that on which the trials go on one by one.
+    """A recipe, its undisturbed run, and a copy on which the trials run one by one.
 
     Since every trial must end with the bytes of the undisturbed run, the next can begin with what
     it left; after a failure the copy is made anew.
@@ -32,7 +32,7 @@ class Bench:
     reference: Path
     place: Place
     folder: Path
-    """For what the commands say."""
+    """Folder for the commands' output."""
 
     def renew(self) -> None:
         """Copy the undisturbed run."""
@@ -57,8 +57,8 @@ class Trial:
 
     def __init__(self, bench: Bench, stage: int) -> None:
         self.bench, self.stage = bench, stage
-        self.said = ""
-        """What the commands have printed."""
+        self.output = ""
+        """Output of the commands."""
         self.began = False
         """Whether the last command has come to the stage."""
         self.took = 0.0
@@ -77,7 +77,7 @@ class Trial:
             not go on, or files differ.
         """
         exp, seconds = self.bench.place.exp, counts.durations[self.bench.name][str(self.stage)]
-        before, happened, left, status = others(exp, self.stage), [], 1.0, None
+        files, happened, left, status = foreign_files(exp, self.stage), [], 1.0, None
         for kind in kinds:
             fault = draw(kind, chance)
             status, felt = self.disturbed(fault, seconds * left)
@@ -88,7 +88,7 @@ class Trial:
         if status:
             self.finish()
         compare(self.bench.reference, exp, self.stage)
-        if others(exp, self.stage) != before:
+        if foreign_files(exp, self.stage) != files:
             raise FailedTrialError("a file that is not an output of the stage has changed")
         return happened
 
@@ -114,7 +114,7 @@ class Trial:
         finally:
             process.kill()
             place.repair()
-        if "Traceback" in process.said:
+        if "Traceback" in process.output:
             raise FailedTrialError(f"a traceback after {fault}")
         if fault.kind == "limit":  # from the beginning on, perhaps before that of the stage
             struck = struck or status == fault.status
@@ -134,7 +134,7 @@ class Trial:
             status = self._watch(process, float("inf"), lambda: None)
         finally:
             process.kill()
-        if status or "Traceback" in process.said:
+        if status or "Traceback" in process.output:
             raise FailedTrialError(f"exit status {status} of a command that nobody disturbed")
         forked.learn(self._modules)
 
@@ -156,8 +156,8 @@ class Trial:
         began = time.monotonic() if process.hear(f"== {self.stage} ", LONGEST) else None
         self.began = began is not None
         until = time.monotonic() + min(moment, LONGEST)
-        while process.poll() is None and (rest := until - time.monotonic()) > 0:
-            process.pause(rest)
+        while process.poll() is None and (remaining_s := until - time.monotonic()) > 0:
+            process.pause(remaining_s)
         if process.poll() is None and moment <= LONGEST:
             strike()
         try:
@@ -165,7 +165,7 @@ class Trial:
         except TimeoutError as error:
             raise FailedTrialError(str(error)) from error
         finally:
-            self.said += process.said
+            self.output += process.output
         if began is not None:
             self.took = time.monotonic() - began
         return status

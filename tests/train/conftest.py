@@ -37,7 +37,7 @@ class MemoryFeatures:
         self.loads[name] += 1
         return self.features[name]
 
-    def state(self, name):
+    def cmn_state(self, name):
         return 0.0
 
     def speaker(self, name):
@@ -60,7 +60,7 @@ class MemoryAlignments:
 
 
 class AddState:
-    """A normaliser that adds the state, so that tests see whether it arrives."""
+    """A normaliser that adds the state, so tests can check that it arrives."""
 
     def apply(self, features, state):
         return features + state
@@ -86,14 +86,14 @@ def make_stores():
         features, targets = {}, {}
         for i, length in enumerate(lengths):
             name = f"utt{i:03d}"
-            shown = torch.randint(num_targets, (length // 3 + 8,), generator=generator)
+            class_ids = torch.randint(num_targets, (length // 3 + 8,), generator=generator)
             x = 0.1 * torch.randn(length, dimension, generator=generator)
             raw = torch.arange(length) // 3
             if delay is not None:
-                x[:, :num_targets] += torch.nn.functional.one_hot(shown[raw], num_targets)
+                x[:, :num_targets] += torch.nn.functional.one_hot(class_ids[raw], num_targets)
                 raw = (raw + delay).clamp(max=(length - 1) // 3)
             features[name] = x
-            targets[name] = shown[raw].int()
+            targets[name] = class_ids[raw].int()
         return Stores(MemoryFeatures(features, shard_size), MemoryAlignments(targets), AddState())
 
     return make
@@ -184,7 +184,7 @@ def write_store(tmp_path):
 
 
 class Spelling:
-    """Batches of made-up utterances: each label is a few frames of its own column and noise.
+    """Batches of synthetic utterances: each label is a few one-hot frames with noise.
 
     Args:
       utterances: how many.
@@ -212,9 +212,9 @@ class Spelling:
         order = np.random.default_rng([1, epoch]).permutation(len(self.items))
         for step in range(start, self.num_steps(epoch, world_size)):
             place = step * world_size + rank
-            yield self.made(order[place * self.batch : (place + 1) * self.batch])
+            yield self.make_batch(order[place * self.batch : (place + 1) * self.batch])
 
-    def made(self, numbers):
+    def make_batch(self, numbers):
         ids, inputs, labels = zip(*(self.items[i] for i in numbers), strict=True)
         rows = [torch.tensor(row) for row in labels]
         return CtcBatch(
@@ -227,15 +227,15 @@ class Spelling:
         )
 
     def in_order(self):
-        """All of them, as held-out data."""
+        """Return all utterances in batches, as held-out data."""
         return [
-            self.made(range(i, min(i + self.batch, len(self.items))))
+            self.make_batch(range(i, min(i + self.batch, len(self.items))))
             for i in range(0, len(self.items), self.batch)
         ]
 
 
 class CtcToy:
-    """A training on `Spelling` of a second or so, and what it leaves in a folder."""
+    """A training on `Spelling` of about a second, and readers of its output folder."""
 
     decoder = GreedyDecoder(Characters())
     recognition = Recognition(Characters(), decoder, decoder, error_rates)
@@ -262,7 +262,7 @@ class CtcToy:
         return {name: x.clone() for name, x in load_model(out).state_dict().items()}
 
     def history(self, out):
-        """The records without what depends on time."""
+        """Return the history without fields that depend on time."""
         timed = ("seconds", "frames_per_second", "data_wait")
         records = json.loads((out / "history.json").read_text())
         return [{k: v for k, v in record.items() if k not in timed} for record in records]
@@ -274,7 +274,7 @@ class CtcToy:
         return alike and self.history(a) == self.history(b)
 
     def events(self, out):
-        """The log without starts and what depends on time."""
+        """Return the log's events without starts and without fields that depend on time."""
         timed = ("seconds", "duration", "waited", "trained", "seconds_in_step")
         events = [event for event in read_run_log(out).events if type(event) is not Started]
         return [replace(e, **{k: 0.0 for k in timed if hasattr(e, k)}) for e in events]

@@ -1,4 +1,4 @@
-"""Gradients of several batches for one step: the step of one batch of all their rows."""
+"""A step on several batches equals the step on one batch of all their rows."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def network(dropout=0.0):
     return LstmModel(LstmConfig(12, 5, hidden=8, layers=2, lookahead=3, dropout=dropout))
 
 
-def joined(batches):
+def join_batches(batches):
     names = ("inputs", "targets", "weights", "lengths")
     tensors = {name: torch.cat([getattr(b, name) for b in batches]) for name in names}
     ids, frames = [n for b in batches for n in b.ids], sum(b.frames for b in batches)
@@ -57,7 +57,7 @@ def test_a_step_on_two_batches_is_the_step_on_one_of_both(chunks, tmp_path, opti
     batches = list(chunks.batches(0))[-2:]  # the last chunks of utterances, and a smaller batch
     assert batches[0].frames != batches[1].frames
     steps = {}
-    for name, batch in (("micro", MicroBatches(tuple(batches))), ("joined", joined(batches))):
+    for name, batch in (("micro", MicroBatches(tuple(batches))), ("joined", join_batches(batches))):
         model = network()
         trainer = Trainer(model.train(), cross_entropy, chunks, config, tmp_path)
         stats = [trainer.train_step(batch) for _ in range(3)][-1]
@@ -81,14 +81,14 @@ def test_steps_are_the_batches_of_each_rank_in_order(chunks, world_size):
 
 
 def test_a_run_killed_within_an_epoch_ends_with_the_same_bits(corpus, chunks, tmp_path):
-    """Dropout, too, is that of the step: its batches draw one after the other."""
+    """Dropout is restored, too: the batches of a step draw one after the other."""
 
     def train(name, stop=None):
-        seen = []
+        batches = []
 
         def objective(model, batch):
-            seen.append(batch)
-            if len(seen) == stop:
+            batches.append(batch)
+            if len(batches) == stop:
                 raise KeyboardInterrupt
             return cross_entropy(model, batch)
 
@@ -107,10 +107,10 @@ def test_a_run_killed_within_an_epoch_ends_with_the_same_bits(corpus, chunks, tm
 def test_the_bad_batch_of_a_step_is_named(chunks, tmp_path):
     batches = list(chunks.batches(0))
 
-    def broken(model, batch):
+    def nan_loss(model, batch):
         loss, stats = cross_entropy(model, batch)
         return loss * (float("nan") if batch.ids == batches[2].ids else 1.0), stats
 
     with pytest.raises(TrainingError, match="not finite in epoch 1") as error:
-        fit(network(), broken, chunks, CONFIG, tmp_path)
+        fit(network(), nan_loss, chunks, CONFIG, tmp_path)
     assert f"the batch of {', '.join(sorted(set(batches[2].ids)))}; it was" in str(error.value)

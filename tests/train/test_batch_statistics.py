@@ -42,17 +42,24 @@ class Data:
         assert (epoch, start, rank, world_size) == (2, 0, 0, 1)
         for x in self.inputs:
             self.loaded += 1
-            ones = torch.ones(x.shape[:2])
-            yield Batch(["a"] * len(x), x, ones.long(), ones, ones.sum(1).long(), ones.numel())
+            unit_weights = torch.ones(x.shape[:2])
+            yield Batch(
+                ["a"] * len(x),
+                x,
+                unit_weights.long(),
+                unit_weights,
+                unit_weights.sum(1).long(),
+                unit_weights.numel(),
+            )
 
 
-def made_up(batches, seed=0):
+def random_batches(batches, seed=0):
     torch.manual_seed(seed)
     return Network().train(), Data([2 + 3 * torch.randn(4, 6, 3) for _ in range(batches)])
 
 
 def test_statistics_are_the_means_of_those_of_all_batches_without_dropout():
-    model, data = made_up(5)
+    model, data = random_batches(5)
     model.requires_grad_(False)
     weights = {name: p.clone() for name, p in model.named_parameters()}
     for norm in (model.masked, model.plain):  # of another network
@@ -79,19 +86,19 @@ def test_statistics_are_the_means_of_those_of_all_batches_without_dropout():
 
 def test_no_more_batches_are_loaded_than_are_used(monkeypatch):
     monkeypatch.setattr(checkpoints, "MAX_BATCHES", 2)
-    model, data = made_up(5)
+    model, data = random_batches(5)
     update_batch_norm(model, data.batches(2), torch.device("cpu"), lambda b: model(b.inputs))
     assert data.loaded == 2
 
 
 def test_nothing_is_loaded_for_a_model_without_batch_normalisation():
-    data = made_up(2)[1]
+    data = random_batches(2)[1]
     update_batch_norm(nn.Linear(3, 3), data.batches(2), torch.device("cpu"), None)
     assert data.loaded == 0
 
 
-def test_momenta_are_restored_after_a_fault():
-    model, data = made_up(2)
+def test_momenta_are_restored_after_an_exception():
+    model, data = random_batches(2)
 
     def fail(batch):
         raise RuntimeError("no memory")
@@ -103,7 +110,9 @@ def test_momenta_are_restored_after_a_fault():
 
 
 @pytest.mark.parametrize("average_epochs", [1, 2])
-def test_training_ends_with_them_where_weights_are_averaged(make_stores, tmp_path, average_epochs):
+def test_training_updates_statistics_when_weights_are_averaged(
+    make_stores, tmp_path, average_epochs
+):
     stores = make_stores([90, 40, 70, 100])
     corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
     sampler = ChunkSampler(ChunkConfig(frames=8, chunks_per_batch=4), 0)
@@ -116,8 +125,9 @@ def test_training_ends_with_them_where_weights_are_averaged(make_stores, tmp_pat
         epochs=3, initial_rate=1e-2, final_rate=1e-3, average_epochs=average_epochs
     )
     fit(model, cross_entropy, data, config, tmp_path)
-    kept = {name: x.clone() for name, x in model.state_dict().items() if "running" in name}
+    statistics = {name: x.clone() for name, x in model.state_dict().items() if "running" in name}
     update_batch_norm(model, data.batches(2), torch.device("cpu"), partial(cross_entropy, model))
-    own = all(torch.equal(model.state_dict()[name], x) for name, x in kept.items())
-    assert kept
-    assert own == (average_epochs == 2)  # the last step's are kept with the last step's weights
+    are_unchanged = all(torch.equal(model.state_dict()[name], x) for name, x in statistics.items())
+    assert statistics
+    # The last step's weights keep the statistics of the last step.
+    assert are_unchanged == (average_epochs == 2)

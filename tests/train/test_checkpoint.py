@@ -5,7 +5,7 @@ from toolkit.train.checkpoints import Checkpoints, read_state, write_state
 from toolkit.train.errors import TrainingError
 
 
-def test_a_nest_comes_back_with_types_keys_and_bits(tmp_path):
+def test_a_nested_state_keeps_types_keys_and_bits(tmp_path):
     state = {
         "tensors": {0: {"step": torch.tensor(3.0), "m": torch.randn(3, 2).t()}, 1: {}},
         "numbers": [1, 0.1, float("nan"), True, None, "text"],
@@ -35,7 +35,7 @@ def test_tensors_that_share_memory_come_back_under_each_name(tmp_path):
     assert torch.equal(loaded["rows"], shared[:, None])
 
 
-def test_an_optimizer_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_a_restored_optimizer_continues_identically(tmp_path):
     def make():
         torch.manual_seed(0)
         layer = torch.nn.Linear(3, 2)
@@ -50,12 +50,12 @@ def test_an_optimizer_goes_on_as_if_nothing_had_happened(tmp_path):
     step(layer, optimizer)
     write_state(tmp_path / "s", {"m": layer.state_dict(), "o": optimizer.state_dict()})
     step(layer, optimizer)
-    other, restored = make()
+    restored_layer, restored = make()
     state = read_state(tmp_path / "s")
-    other.load_state_dict(state["m"])
+    restored_layer.load_state_dict(state["m"])
     restored.load_state_dict(state["o"])
-    step(other, restored)
-    assert torch.equal(other.weight, layer.weight)
+    step(restored_layer, restored)
+    assert torch.equal(restored_layer.weight, layer.weight)
 
 
 def test_the_newest_is_read_and_old_ones_are_removed(tmp_path):
@@ -67,7 +67,7 @@ def test_the_newest_is_read_and_old_ones_are_removed(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_what_more_workers_write_at_lower_steps_is_the_newest(tmp_path):
+def test_the_newest_checkpoint_may_have_a_lower_step(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for step in (78, 80):
         checkpoints.save(1, step, {"at": step})
@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
         Checkpoints(tmp_path).load_latest()
 
 
-def test_the_parts_of_ranks_go_with_the_checkpoint_they_belong_to(tmp_path):
+def test_parts_of_ranks_are_removed_with_their_checkpoint(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for step in range(4):
         for rank in range(2):

@@ -27,7 +27,7 @@ def make_chunks(make_stores):
 
 def expected_chunks(stores, offset, frames, lookahead, left=0):
     """Cut every utterance by slicing: (id, inputs, targets) of the scored part."""
-    found = []
+    chunks = []
     for name, raw in stores.features.features.items():
         low = stack(raw.half(), offset).float()
         targets = stores.alignments.load(name)[centre(len(raw), offset)]
@@ -36,8 +36,8 @@ def expected_chunks(stores, offset, frames, lookahead, left=0):
         padded = torch.cat([low[:1].expand(left, -1), low, low[-1:].expand(frames + lookahead, -1)])
         for start in range(0, len(low), frames):
             inputs = padded[start : start + left + frames + lookahead]
-            found.append((name, inputs, targets[start : start + frames]))
-    return found
+            chunks.append((name, inputs, targets[start : start + frames]))
+    return chunks
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2, 4])
@@ -59,8 +59,8 @@ def test_every_chunk_comes_once_with_its_context_and_targets(make_chunks, epoch,
             assert int(batch.lengths[row]) == left + real
             matching = [
                 i
-                for i, (other, inputs, targets) in enumerate(expected)
-                if other == name
+                for i, (utterance, inputs, targets) in enumerate(expected)
+                if utterance == name
                 and torch.equal(inputs, batch.inputs[row])
                 and torch.equal(targets.long(), batch.targets[row][scored])
             ]
@@ -77,13 +77,13 @@ def signature(batches):
 
 @pytest.mark.parametrize("window", [10_000, 100])
 def test_order_is_a_function_of_seed_and_epoch(make_chunks, window):
-    _, one = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=window)
-    _, other = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=window)
-    signature(one.batches(1))  # what was asked before does not matter
-    assert signature(one.batches(3)) == signature(other.batches(3))
-    assert signature(one.batches(0)) != signature(one.batches(3))  # same offset, other order
+    _, first = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=window)
+    _, second = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=window)
+    signature(first.batches(1))  # what was asked before does not matter
+    assert signature(first.batches(3)) == signature(second.batches(3))
+    assert signature(first.batches(0)) != signature(first.batches(3))  # same offset, other order
     _, seeded = make_chunks(frames=8, chunks_per_batch=3, shuffle_frames=window, seed=4)
-    assert signature(seeded.batches(3)) != signature(one.batches(3))
+    assert signature(seeded.batches(3)) != signature(first.batches(3))
 
 
 @pytest.mark.parametrize("window", [60, 150, 10_000])
@@ -139,7 +139,7 @@ def test_chunked_forward_is_the_full_forward_when_chunks_are_long_enough(make_ch
     stores, chunks = make_chunks(lookahead=3, frames=40, chunks_per_batch=4, left_context=left)
     torch.manual_seed(0)
     model = LstmModel(LstmConfig(12, 5, hidden=8, layers=2, lookahead=3)).eval()
-    seen = 0
+    num_utterances = 0
     for batch in chunks.batches(1):
         logits, _ = model(batch.inputs)
         for row, name in enumerate(batch.ids):
@@ -149,8 +149,8 @@ def test_chunked_forward_is_the_full_forward_when_chunks_are_long_enough(make_ch
             full, _ = model(with_lookahead(low, 3)[None])
             scored = batch.weights[row] > 0
             torch.testing.assert_close(logits[row][scored], full[0][left:])
-            seen += 1
-    assert seen == sum(length > 1 for length in LENGTHS)
+            num_utterances += 1
+    assert num_utterances == sum(length > 1 for length in LENGTHS)
 
 
 @pytest.mark.parametrize(

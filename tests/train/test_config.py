@@ -43,13 +43,15 @@ def test_adadelta_has_the_constants_of_its_library(name, rate, rho, epsilon):
     assert 2 - model.weight.item() == pytest.approx(2 - adadelta(2.0, rate, rho, epsilon))
 
 
-def test_settings_that_differ_are_named():
-    before = result_parameters(CorpusTrainerConfig())
-    after = result_parameters(CorpusTrainerConfig(valid_seed=3))
-    assert changed_settings(before, before) == []
-    assert changed_settings(before, after) == changed_settings(after, before) == ["valid_seed"]
-    assert changed_settings({**before, "weights": "a"}, before) == ["weights"]
-    assert changed_settings(before, {**before, "model": []}) == ["model"]
+def test_changed_settings_are_named():
+    default = result_parameters(CorpusTrainerConfig())
+    changed = result_parameters(CorpusTrainerConfig(valid_seed=3))
+    assert changed_settings(default, default) == []
+    assert (
+        changed_settings(default, changed) == changed_settings(changed, default) == ["valid_seed"]
+    )
+    assert changed_settings({**default, "weights": "a"}, default) == ["weights"]
+    assert changed_settings(default, {**default, "model": []}) == ["model"]
 
 
 def test_the_rate_can_be_constant():
@@ -67,7 +69,7 @@ def test_momentum_that_forgets_nothing_is_refused(momentum):
 
 @pytest.mark.parametrize("name", ["adam", "sgd", "adadelta"])
 def test_a_step_on_a_gpu_is_one_kernel_where_torch_has_it(name, monkeypatch):
-    made = {}
+    options = {}
     kind = {"adam": "Adam", "sgd": "SGD", "adadelta": "Adadelta"}[name]
     has_it = "fused" in inspect.signature(getattr(torch.optim, kind)).parameters
     has_it = has_it and torch.__version__ >= "2"
@@ -76,18 +78,18 @@ def test_a_step_on_a_gpu_is_one_kernel_where_torch_has_it(name, monkeypatch):
         __signature__ = inspect.signature(getattr(torch.optim, kind))
 
         def __init__(self, parameters, lr, fused=False, **constants):
-            made.update(fused=fused)
+            options.update(fused=fused)
 
     monkeypatch.setattr(torch.optim, kind, Made)
     model = torch.nn.Linear(1, 1)
     make_optimizer(model, TrainerConfig(optimizer=name))
-    assert not made["fused"]
+    assert not options["fused"]
     on_gpu = SimpleNamespace(parameters=lambda: [SimpleNamespace(is_cuda=True)])
     make_optimizer(on_gpu, TrainerConfig(optimizer=name))
-    assert made["fused"] == has_it
+    assert options["fused"] == has_it
 
 
-def test_an_optimizer_of_a_gpu_goes_on_on_the_cpu():
+def test_an_optimizer_of_a_gpu_continues_on_the_cpu():
     def trained(steps, state=None):
         torch.manual_seed(0)
         model = torch.nn.Linear(3, 2)
@@ -107,10 +109,10 @@ def test_an_optimizer_of_a_gpu_goes_on_on_the_cpu():
     assert not group["fused"]
     assert group["foreach"] is None
     assert group["betas"] == (0.8, 0.9)
-    for found, expected in zip(
+    for state, expected in zip(
         loaded.state_dict()["state"].values(), saved["state"].values(), strict=True
     ):
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        assert all(torch.equal(state[name], expected[name]) for name in expected)
     assert saved["param_groups"][0]["fused"]  # what was read is left as it is
 
 
@@ -144,14 +146,14 @@ def test_steps_are_those_of_torch(name):
     config = TrainerConfig(optimizer=name, initial_rate=0.1, final_rate=0.1, momentum=0.9)
     models, calls = [torch.nn.Linear(3, 2) for _ in range(2)], []
     models[1].load_state_dict(models[0].state_dict())
-    ours = make_optimizer(models[0], config)
+    toolkit_optimizer = make_optimizer(models[0], config)
     constants = {"momentum": 0.9} if name == "sgd" else {}
-    torchs = type(ours).__base__(models[1].parameters(), lr=0.1, **constants)
-    hooks = hasattr(ours, "register_step_post_hook")  # torch 1.13 has none
+    torch_optimizer = type(toolkit_optimizer).__base__(models[1].parameters(), lr=0.1, **constants)
+    hooks = hasattr(toolkit_optimizer, "register_step_post_hook")  # torch 1.13 has none
     if hooks:
-        ours.register_step_post_hook(lambda *_: calls.append("hook"))
+        toolkit_optimizer.register_step_post_hook(lambda *_: calls.append("hook"))
     for step in range(4):
-        for model, optimizer in zip(models, (ours, torchs), strict=True):
+        for model, optimizer in zip(models, (toolkit_optimizer, torch_optimizer), strict=True):
 
             def loss(model=model, optimizer=optimizer, step=step):
                 optimizer.zero_grad()
@@ -161,9 +163,9 @@ def test_steps_are_those_of_torch(name):
 
             optimizer.step(loss)
         if step == 1:  # each goes on from the other's state
-            states = ours.state_dict(), torchs.state_dict()
-            ours.load_state_dict(states[1])
-            torchs.load_state_dict(states[0])
+            states = toolkit_optimizer.state_dict(), torch_optimizer.state_dict()
+            toolkit_optimizer.load_state_dict(states[1])
+            torch_optimizer.load_state_dict(states[0])
     for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(a, b)
     assert len(calls) == 4 * hooks

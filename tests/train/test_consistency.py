@@ -5,7 +5,7 @@ from toolkit.train.config import CtcTrainingConfig, LfmmiConfig, SpecAugmentConf
 from toolkit.train.specaugment import view_divergence
 
 
-def test_the_gradient_of_the_divergence_takes_the_other_view_as_given():
+def test_the_divergence_has_no_gradient_for_the_other_view():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64).requires_grad_()
     view_divergence(logits.log_softmax(-1), torch.tensor([2, 2])).backward()
@@ -19,12 +19,12 @@ MASKS = SpecAugmentConfig(time_masks=1.0)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.2])
-def test_views_that_differ_may_have_any_weight(weight):
+def test_different_views_allow_any_consistency_weight(weight):
     assert LfmmiConfig(consistency=weight, specaugment=MASKS).consistency == weight
 
 
 @pytest.mark.parametrize("config", [LfmmiConfig, CtcTrainingConfig])
-def test_equal_views_have_none(config):
+def test_equal_views_need_weight_zero(config):
     assert config().consistency == 0
     with pytest.raises(ValueError, match=r"consistency is 0\.2"):
         config(consistency=0.2)

@@ -39,17 +39,17 @@ def test_targets_of_another_tree_are_refused(make_stores):
 
 
 def test_counts_are_of_the_selected_utterances_in_all_stores(make_stores):
-    one, two = make_stores([30, 20]), make_stores([10, 12], seed=1)
-    sources = [(one.features, one.alignments), (two.features, two.alignments)]
-    corpus = Corpus(sources, one.normaliser, 5, names=["utt001"])
+    first, second = make_stores([30, 20]), make_stores([10, 12], seed=1)
+    sources = [(first.features, first.alignments), (second.features, second.alignments)]
+    corpus = Corpus(sources, first.normaliser, 5, names=["utt001"])
     assert [(u.source, u.frames) for u in corpus.utterances] == [(0, 20), (1, 12)]
-    both = torch.cat([one.alignments.load("utt001"), two.alignments.load("utt001")])
-    assert corpus.counts.tolist() == [int((both == c).sum()) for c in range(5)]
+    targets = torch.cat([first.alignments.load("utt001"), second.alignments.load("utt001")])
+    assert corpus.counts.tolist() == [int((targets == c).sum()) for c in range(5)]
 
 
 def test_loading_normalises_with_the_state_before_the_utterance(make_stores):
     stores = make_stores([30])
-    stores.features.state = lambda name: 2.0
+    stores.features.cmn_state = lambda name: 2.0
     corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
     features, targets = corpus.load(corpus.utterances[0])
     torch.testing.assert_close(features, (stores.features.features["utt000"] + 2).half())

@@ -64,7 +64,7 @@ def test_targets_beyond_the_lookahead_cannot_be_learnt(toy, tmp_path):
     assert headline["frame_accuracy"] < 0.4
 
 
-def test_what_a_finished_training_leaves(toy, tmp_path):
+def test_a_finished_training_leaves_model_priors_and_history(toy, tmp_path):
     stores = toy(0)
     del stores.alignments.targets["utt007"]
     headline = train(stores, tmp_path, replace(CONFIG, epochs=2))
@@ -99,14 +99,14 @@ def test_speakers_are_held_out_where_there_are_enough(toy, tmp_path, caplog):
     assert headline["held_out_speakers"] == 1
     assert headline["utterances"] == 55
     assert "5 utterances held out, all of 1 of 12 speakers: s" in caplog.text
-    other = train(stores, tmp_path / "seed", replace(config, valid_seed=1))
-    assert other["frame_accuracy"] != headline["frame_accuracy"]
+    reseeded = train(stores, tmp_path / "seed", replace(config, valid_seed=1))
+    assert reseeded["frame_accuracy"] != headline["frame_accuracy"]
 
 
-def test_held_out_data_of_which_nothing_fits_are_refused(toy, tmp_path):
+def test_held_out_data_without_a_usable_utterance_are_refused(toy, tmp_path):
     valid = toy(0, seed=1)
     valid.alignments.targets = {}
-    message = "none of the 60 held-out utterances .* as utt000 .no alignment"
+    message = "none of the 60 given held-out utterances .* as utt000 .no alignment"
     with pytest.raises(TrainingDataError, match=message):
         train(toy(0), tmp_path, valid=(valid.features, valid.alignments))
 
@@ -127,7 +127,7 @@ def test_a_factorised_network_is_trained_and_constrained(toy, tmp_path):
         replace(config, chunks=replace(chunks, left_context=2))
 
 
-def test_a_killed_run_is_continued_and_a_finished_one_left_alone(toy, tmp_path):
+def test_a_killed_run_continues_and_a_finished_one_is_not_repeated(toy, tmp_path):
     config = replace(CONFIG, epochs=2, checkpoint_seconds=0)
     headline = train(toy(0), tmp_path / "whole", config)
 
@@ -179,12 +179,12 @@ def test_other_settings_do_not_continue_a_partial_run(toy, tmp_path):
         train(toy(0), tmp_path, replace(config, seed=1))
 
 
-def test_several_stores_and_separate_validation_data(make_stores, tmp_path):
-    one, two, valid = (make_stores([60] * 6, seed=seed) for seed in range(3))
+def test_several_stores_can_have_separate_validation_data(make_stores, tmp_path):
+    first, second, valid = (make_stores([60] * 6, seed=seed) for seed in range(3))
     headline = train_cross_entropy(
-        [one.features, two.features],
-        [one.alignments, two.alignments],
-        one.normaliser,
+        [first.features, second.features],
+        [first.alignments, second.alignments],
+        first.normaliser,
         replace(CONFIG, epochs=1),
         5,
         tmp_path,
@@ -192,8 +192,8 @@ def test_several_stores_and_separate_validation_data(make_stores, tmp_path):
     )
     assert headline["utterances"] == 12
     assert all(valid.features.loads.values())
-    assert all(one.features.loads.values())
-    assert all(two.features.loads.values())
+    assert all(first.features.loads.values())
+    assert all(second.features.loads.values())
 
 
 def test_too_many_exclusions_stop_the_training(toy, tmp_path):

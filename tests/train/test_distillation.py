@@ -16,7 +16,7 @@ def random(*shape, seed=0, scale=3.0):
     return torch.randn(*shape, generator=generator, dtype=torch.float64) * scale
 
 
-def stored(teacher, k):
+def store_k_best(teacher, k):
     best = k_best(teacher, k)
     senones = torch.from_numpy(best.ids.astype("int64"))
     return best, senones, torch.from_numpy(best.logits).double()
@@ -25,7 +25,7 @@ def stored(teacher, k):
 @pytest.mark.parametrize("k", [1, 4, SENONES])
 def test_against_the_cross_entropy_of_rebuilt_posteriors_in_float64(k):
     teacher, student = random(FRAMES, SENONES), random(FRAMES, SENONES, seed=1)
-    best, senones, logits = stored(teacher, k)
+    best, senones, logits = store_k_best(teacher, k)
     rebuilt = best.rebuild(SENONES).double().softmax(dim=-1)
     losses, least = distillation_losses(student, senones, logits)
     expected = functional.cross_entropy(student, rebuilt, reduction="none")
@@ -45,7 +45,10 @@ def test_all_senones_are_the_teachers_full_posteriors():
     torch.testing.assert_close(losses, expected, rtol=1e-12, atol=1e-12)
     # what is lost by storing them all as 16 bits
     torch.testing.assert_close(
-        distillation_losses(student, *stored(teacher, SENONES)[1:])[0], losses, rtol=2e-3, atol=0
+        distillation_losses(student, *store_k_best(teacher, SENONES)[1:])[0],
+        losses,
+        rtol=2e-3,
+        atol=0,
     )
     assert bool((losses > least).all())
     same, least = distillation_losses(teacher + 5, every, teacher)
@@ -54,7 +57,7 @@ def test_all_senones_are_the_teachers_full_posteriors():
 
 def test_gradients_against_finite_differences():
     student = random(4, 9, seed=1).requires_grad_()
-    _, senones, logits = stored(random(4, 9), 3)
+    _, senones, logits = store_k_best(random(4, 9), 3)
     assert torch.autograd.gradcheck(lambda y: distillation_losses(y, senones, logits)[0], student)
     distillation_losses(student, senones, logits)[0].sum().backward()
     target = torch.zeros(4, 9, dtype=torch.float64).scatter(1, senones, logits.softmax(-1))
@@ -63,7 +66,7 @@ def test_gradients_against_finite_differences():
 
 def batch_of(k, rows=3, frames=5):
     teacher = random(rows * frames, SENONES)
-    _, senones, logits = stored(teacher, k)
+    _, senones, logits = store_k_best(teacher, k)
     weights = torch.ones(rows, frames)
     weights[1, 3:] = 0
     return KBestBatch(
@@ -111,13 +114,13 @@ def test_the_objective_sums_over_scored_frames():
 
 def test_one_best_senone_is_the_cross_entropy_of_hard_targets():
     model, batch = Linear(), batch_of(1)
-    soft, stats = distillation(model, batch)
-    hard, others = cross_entropy(model, batch)
+    soft, soft_stats = distillation(model, batch)
+    hard, hard_stats = cross_entropy(model, batch)
     assert float(soft) == pytest.approx(float(hard), rel=1e-6)
-    assert float(stats["agreement"]) == float(others["accuracy"])
+    assert float(soft_stats["agreement"]) == float(hard_stats["accuracy"])
 
 
-def test_batches_of_both_kinds():
+def test_batches_of_both_kinds_have_their_loss():
     model, soft = Linear(), batch_of(2)
     names = ("ids", "inputs", "targets", "weights", "lengths", "frames")
     hard = Batch(**{name: getattr(soft, name) for name in names})
@@ -165,13 +168,13 @@ def trained(loss, seed, steps=150):
     return model
 
 
-def test_twenty_of_a_trained_teachers_logits_are_as_good_as_all():
+def test_twenty_logits_of_a_trained_teacher_teach_as_well_as_all():
     teacher = trained(lambda model, x, classes: functional.cross_entropy(model(x), classes), seed=0)
 
     def loss(k):
         def mean(student, x, _):
             with torch.no_grad():
-                _, senones, logits = stored(teacher(x), k)
+                _, senones, logits = store_k_best(teacher(x), k)
             return distillation_losses(student(x), senones, logits.float())[0].mean()
 
         return mean

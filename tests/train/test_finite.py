@@ -1,4 +1,4 @@
-"""Bad steps are found when a GPU's copies arrive; the GPU is made of fake events."""
+"""Bad steps are found when a GPU's copies arrive; fake events stand for the GPU."""
 
 from typing import ClassVar
 
@@ -13,13 +13,13 @@ CPU = torch.device("cpu")
 
 
 class Event:
-    """The end of a copy; done when told, or waited for."""
+    """The end of a copy; a test sets `done`, or a wait does."""
 
-    made: ClassVar[list] = []
+    created: ClassVar[list] = []
 
     def __init__(self):
         self.done, self.waited = False, False
-        Event.made.append(self)
+        Event.created.append(self)
 
     def record(self):
         pass
@@ -33,14 +33,14 @@ class Event:
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    Event.made = []
+    Event.created = []
     monkeypatch.setattr(torch.cuda, "Event", Event)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda size, dtype, pin_memory: empty(size, dtype=dtype))
     return NonFiniteDetector(torch.device("cuda"))
 
 
-def test_on_the_cpu_the_step_before_is_known():
+def test_on_the_cpu_the_previous_step_is_checked():
     check = NonFiniteDetector(CPU)
     assert check.first_bad_batch() is None
     check.add(torch.tensor(1.0), "good")
@@ -50,25 +50,25 @@ def test_on_the_cpu_the_step_before_is_known():
     assert check.first_bad_batch() == "bad"
 
 
-def test_a_gpu_is_not_waited_for(on_gpu):
+def test_the_check_does_not_wait_for_a_gpu(on_gpu):
     on_gpu.add(NAN, "bad")
     on_gpu.add(torch.tensor(1.0), "good")
     assert on_gpu.first_bad_batch() is None
-    Event.made[0].done = True
+    Event.created[0].done = True
     assert on_gpu.first_bad_batch() == "bad"
-    assert not any(event.waited for event in Event.made)
+    assert not any(event.waited for event in Event.created)
 
 
-def test_a_gpu_that_is_far_behind_is_waited_for(on_gpu):
+def test_the_check_waits_for_a_gpu_that_is_far_behind(on_gpu):
     for number in range(precision.STEPS_BEHIND):
         on_gpu.add(NAN if number == 0 else torch.tensor(1.0), number)
         assert on_gpu.first_bad_batch() is None
     on_gpu.add(torch.tensor(1.0), "next")
     assert on_gpu.first_bad_batch() == 0
-    assert [event.waited for event in Event.made].count(True) == 1
+    assert [event.waited for event in Event.created].count(True) == 1
 
 
-def test_before_a_checkpoint_all_are_known(on_gpu):
+def test_all_steps_are_checked_before_a_checkpoint(on_gpu):
     on_gpu.add(torch.tensor(1.0), "good")
     on_gpu.add(NAN, "bad")
     assert on_gpu.first_bad_batch(wait=True) == "bad"

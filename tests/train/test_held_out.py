@@ -55,7 +55,7 @@ def corpus(speakers, utterances, suffixes=("", "_sp0.9", "_sp1.1_aug")):
 
 
 @pytest.mark.parametrize(
-    ("speakers", "utterances", "number", "held"),
+    ("speakers", "utterances", "number", "num_held_out"),
     [
         (8, 10, 100, 1),
         (12, 50, 100, 1),
@@ -66,11 +66,11 @@ def corpus(speakers, utterances, suffixes=("", "_sp0.9", "_sp1.1_aug")):
         (MIN_SPEAKERS, 1, 100, 1),
     ],
 )
-def test_about_ten_speakers_or_an_eighth_are_held_out(speakers, utterances, number, held):
-    found = split_by_speaker(corpus(speakers, utterances), number)
-    assert len(found.speakers) == held
-    assert len(found.valid_names) == held * utterances
-    assert found.num_speakers == speakers
+def test_about_ten_speakers_or_an_eighth_are_held_out(speakers, utterances, number, num_held_out):
+    split = split_by_speaker(corpus(speakers, utterances), number)
+    assert len(split.speakers) == num_held_out
+    assert len(split.valid_names) == num_held_out * utterances
+    assert split.num_speakers == speakers
 
 
 @given(st.lists(st.integers(1, 12), min_size=MIN_SPEAKERS, max_size=40), st.integers(0, 3))
@@ -82,20 +82,20 @@ def test_no_speaker_of_held_out_utterances_is_trained_on_in_any_copy(sizes, seed
         for u in range(size)
         for suffix in suffixes
     }
-    found = split_by_speaker(speakers, 20, seed)
-    held = {speakers[name] for name in found.valid_names}
-    assert held == set(found.speakers) != set()
-    assert not {original_id(speakers[name]) for name in found.train} & held
-    assert found.valid_names == {n for n, s in speakers.items() if s in held}
-    rest = {n for n, s in speakers.items() if original_id(s) not in held}
-    assert found.train == rest
-    assert len(found.valid_names) <= MAX_SHARE * sum(sizes)
-    assert split_by_speaker(dict(reversed(speakers.items())), 20, seed) == found
+    split = split_by_speaker(speakers, 20, seed)
+    held_out_speakers = {speakers[name] for name in split.valid_names}
+    assert held_out_speakers == set(split.speakers) != set()
+    assert not {original_id(speakers[name]) for name in split.train} & held_out_speakers
+    assert split.valid_names == {n for n, s in speakers.items() if s in held_out_speakers}
+    train_names = {n for n, s in speakers.items() if original_id(s) not in held_out_speakers}
+    assert split.train == train_names
+    assert len(split.valid_names) <= MAX_SHARE * sum(sizes)
+    assert split_by_speaker(dict(reversed(speakers.items())), 20, seed) == split
     originals = {n: s for n, s in speakers.items() if n == original_id(n)}
-    assert split_by_speaker(originals, 20, seed).speakers == found.speakers
+    assert split_by_speaker(originals, 20, seed).speakers == split.speakers
 
 
-def test_another_seed_holds_out_others():
+def test_another_seed_holds_out_other_speakers():
     speakers = corpus(100, 10)
     chosen = {split_by_speaker(speakers, 100, seed).speakers for seed in range(5)}
     assert len(chosen) == 5
@@ -105,19 +105,19 @@ def test_another_seed_holds_out_others():
     assert split_by_speaker(few, 10, seed=1).valid_names != split_by_speaker(few, 10).valid_names
 
 
-def test_names_of_a_length_do_not_stay_together_whatever_the_seed():
-    """A checksum that starts elsewhere changes all of them by the same bits."""
+def test_names_of_one_length_are_split_differently_by_each_seed():
+    """A seed that only shifts the checksum changes all of them by the same bits."""
     names = [f"speaker-{number:03d}" for number in range(200)]
     chosen = [split_held_out(names, 20, seed)[1] for seed in range(40)]
-    shared = [len(one & other) for one, other in combinations(chosen, 2)]
+    shared = [len(first & second) for first, second in combinations(chosen, 2)]
     assert max(shared) < 12
     assert 1.5 < sum(shared) / len(shared) < 2.5  # a tenth of 20
 
 
-def test_with_few_speakers_utterances_are_held_out_and_it_is_said():
-    found = split_by_speaker(corpus(MIN_SPEAKERS - 1, 20), 10)
-    assert (found.speakers, found.num_speakers, len(found.valid_names)) == ((), 7, 10)
-    assert "10 utterances held out, of speakers who are trained on (7 speakers" in found.describe()
+def test_with_few_speakers_utterances_are_held_out_and_it_is_reported():
+    split = split_by_speaker(corpus(MIN_SPEAKERS - 1, 20), 10)
+    assert (split.speakers, split.num_speakers, len(split.valid_names)) == ((), 7, 10)
+    assert "10 utterances held out, of speakers who are trained on (7 speakers" in split.describe()
     enough = split_by_speaker(corpus(MIN_SPEAKERS, 20), 10)
     (speaker,) = enough.speakers
     assert enough.describe() == f"20 utterances held out, all of 1 of 8 speakers: {speaker}"
@@ -125,15 +125,15 @@ def test_with_few_speakers_utterances_are_held_out_and_it_is_said():
 
 def test_nothing_is_held_out_without_a_number():
     speakers = corpus(20, 5)
-    found = split_by_speaker(speakers, 0)
-    assert (found.train, found.valid_names, found.speakers) == (set(speakers), set(), ())
-    assert found.describe() == "no utterances are held out"
+    split = split_by_speaker(speakers, 0)
+    assert (split.train, split.valid_names, split.speakers) == (set(speakers), set(), ())
+    assert split.describe() == "no utterances are held out"
 
 
-def test_a_speaker_is_counted_by_the_copies_where_the_originals_are_not_there():
+def test_without_originals_speakers_are_counted_by_copies():
     speakers = corpus(16, 4, suffixes=("_sp0.9", "_sp1.1"))
-    found = split_by_speaker(speakers, 100)
-    assert len(found.speakers) == 2
-    assert all(name.endswith("_sp0.9") for name in found.valid_names)
-    assert len(found.valid_names) == 8
-    assert len(found.train) == 2 * 14 * 4
+    split = split_by_speaker(speakers, 100)
+    assert len(split.speakers) == 2
+    assert all(name.endswith("_sp0.9") for name in split.valid_names)
+    assert len(split.valid_names) == 8
+    assert len(split.train) == 2 * 14 * 4

@@ -1,4 +1,4 @@
-"""Events that are lost are not lost silently."""
+"""Lost events are reported."""
 
 import contextlib
 import threading
@@ -11,7 +11,7 @@ from toolkit.train.monitor import Monitor
 
 def test_lost_events_are_an_error_and_no_traceback(tmp_path, capsys):
     hook = threading.excepthook
-    before = set(threading.enumerate())
+    threads = set(threading.enumerate())
     monitor = Monitor(tmp_path, 2, None)
     monitor.start(0)
     with survive_broken_output(lambda line: None):
@@ -20,10 +20,10 @@ def test_lost_events_are_an_error_and_no_traceback(tmp_path, capsys):
             monitor.events(0, {"loss": 1.0})
         with pytest.raises(OSError, match="tensorboard"):
             monitor.close()
-        for thread in set(threading.enumerate()) - before:
+        for thread in set(threading.enumerate()) - threads:
             thread.join(60)  # the flush may have failed before the writer's thread was told
             assert not thread.is_alive()
-    said = capsys.readouterr().err
-    assert "warning: Thread-" in said
-    assert "Traceback" not in said
+    errors = capsys.readouterr().err
+    assert "warning: Thread-" in errors
+    assert "Traceback" not in errors
     assert threading.excepthook is hook

@@ -1,4 +1,4 @@
-"""Training steps on the meta device, whose tensors have no values: nothing may ask for one."""
+"""Training steps on the meta device, whose tensors have no values, so nothing may read one."""
 
 import pytest
 import torch
@@ -10,15 +10,15 @@ META = torch.device("meta")
 
 
 class NoWaiting(TorchFunctionMode):
-    """Fails where a copy to the device would wait for it: without pinned memory all do."""
+    """Fails at copies to the device that would wait; without pinned memory all do."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
         if isinstance(result, torch.Tensor) and result.device == META:
-            made = function in (torch.tensor, torch.as_tensor)
-            copied = function is torch.Tensor.to and args[0].device.type == "cpu"
-            if made or (copied and not kwargs.get("non_blocking")):
+            is_new = function in (torch.tensor, torch.as_tensor)
+            is_copied = function is torch.Tensor.to and args[0].device.type == "cpu"
+            if is_new or (is_copied and not kwargs.get("non_blocking")):
                 raise AssertionError(f"{function.__name__} waits for the device")
         return result
 
@@ -49,7 +49,7 @@ def test_a_ctc_network_asks_for_no_value(criterion, sentences):
         model(batch.inputs, batch.input_lengths)[0].sum().backward()
 
 
-def test_the_detector_detects():
+def test_the_detector_finds_a_waiting_copy():
     with NoWaiting():
         for wait in (
             lambda: torch.tensor(1.0, device=META),

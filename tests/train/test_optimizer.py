@@ -51,7 +51,7 @@ def test_a_schedule_goes_over_all_epochs_from_the_initial_rate_to_the_final_one(
     assert all(a > b for a, b in pairwise(rates[warmup:]))
 
 
-def test_a_cosine_is_half_way_down_in_the_middle():
+def test_a_cosine_reaches_the_mean_rate_in_the_middle():
     rates = rates_of("cosine")
     assert rates[10] == pytest.approx(0.55)
     assert rates[5] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 4)) / 2)
@@ -67,9 +67,9 @@ def test_noam_falls_with_the_inverse_square_root_of_the_step():
         TrainerConfig(schedule="step")
 
 
-def test_adamw_takes_a_share_off_the_matrices_alone():
+def test_adamw_decays_only_matrices():
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    before = {name: x.detach().clone() for name, x in model.named_parameters()}
+    initial = {name: x.detach().clone() for name, x in model.named_parameters()}
     config = TrainerConfig(optimizer="adamw", weight_decay=0.1, initial_rate=0.5, final_rate=0.5)
     optimizer = make_optimizer(model, config)
     for parameter in model.parameters():
@@ -77,7 +77,7 @@ def test_adamw_takes_a_share_off_the_matrices_alone():
     optimizer.step()
     for name, parameter in model.named_parameters():
         share = 0.05 if name == "0.weight" else 0.0
-        torch.testing.assert_close(parameter.detach(), before[name] * (1 - share))
+        torch.testing.assert_close(parameter.detach(), initial[name] * (1 - share))
     restored = make_optimizer(model, config)
     load_optimizer(restored, optimizer.state_dict())
     assert restored.state_dict()["param_groups"] == optimizer.state_dict()["param_groups"]

@@ -1,4 +1,4 @@
-"""docs/own-model.md: its code, executed, gives networks that both kinds of training take."""
+"""docs/own-model.md: both kinds of training accept the networks of its code."""
 
 import re
 import sys
@@ -27,7 +27,7 @@ FILE, TABLE, HYBRID, CTC, *_ = re.findall(
 
 @pytest.fixture
 def conv(monkeypatch):
-    """The module of the page, in the table of kinds for the time of a test."""
+    """The page's module, registered in the table of networks during a test."""
     module = types.ModuleType("toolkit.models.conv")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(FILE, vars(module))
@@ -36,7 +36,7 @@ def conv(monkeypatch):
     return module
 
 
-def test_the_file_is_as_long_as_promised():
+def test_the_file_has_the_documented_length():
     lines = [line for line in FILE.splitlines() if line.strip()]
     assert len(lines) < 70
 
@@ -82,9 +82,9 @@ def test_padding_changes_nothing(conv, name):
     model = make_model(config)
     score = log_posteriors if name == "ConvConfig" else ctc_log_probs
     rows = [torch.randn(length, 6) for length in (40, 7, 23, 2)]
-    together = score(model, rows)
-    for row, found in zip(rows, together, strict=True):
-        torch.testing.assert_close(found, score(model, [row])[0])
+    batch_scores = score(model, rows)
+    for row, row_scores in zip(rows, batch_scores, strict=True):
+        torch.testing.assert_close(row_scores, score(model, [row])[0])
 
 
 def test_the_profiles_of_the_page_fit_the_recipes(conv):
@@ -102,7 +102,7 @@ def test_the_profiles_of_the_page_fit_the_recipes(conv):
 def test_a_ctc_bundle_scores_with_it_and_windows_long_recordings(conv, tmp_path):
     from toolkit.decode.bundle import MODEL, NORMALISER
     from toolkit.decode.ctc.recogniser import CtcScorer
-    from toolkit.features.normalise import GlobalStats, Normaliser
+    from toolkit.features.normalise import Cmvn, GlobalStats
     from toolkit.lang.units import Characters
 
     torch.manual_seed(0)
@@ -110,7 +110,7 @@ def test_a_ctc_bundle_scores_with_it_and_windows_long_recordings(conv, tmp_path)
     save_model(tmp_path / MODEL, make_model(config))
     Characters().save(tmp_path / "units")
     unit = GlobalStats(100, torch.zeros(4).double(), torch.full((4,), 100.0).double())
-    Normaliser(torch.zeros(4).double(), unit, 200).save(tmp_path / NORMALISER)
+    Cmvn(torch.zeros(4).double(), unit, 200).save(tmp_path / NORMALISER)
     scorer = CtcScorer(tmp_path)
     assert not scorer.can_stream
     features = torch.randn(2 * WINDOW + 1000, 4)
@@ -127,7 +127,7 @@ def test_without_the_table_the_error_names_it(conv, monkeypatch, tmp_path):
             call()
 
 
-def test_export_refuses_what_it_does_not_know(conv):
+def test_export_refuses_unknown_networks(conv):
     with pytest.raises(ModelError, match="ConvModel cannot be exported"):
         wrap_for_export(make_model(conv.ConvConfig(input_dim=3, output_dim=2)))
 

@@ -82,11 +82,11 @@ def test_a_run_killed_in_either_phase_ends_with_the_same_bits(
 
 def test_bfloat16_trains_about_as_well(toy, tmp_path):
     config = replace(CONFIG, epochs=4, whole_utterances=WholeUtteranceConfig())
-    exact = train(toy(), tmp_path / "fp32", config)
-    found = train(toy(), tmp_path / "bf16", replace(config, amp="bf16"))
+    fp32 = train(toy(), tmp_path / "fp32", config)
+    bf16 = train(toy(), tmp_path / "bf16", replace(config, amp="bf16"))
     assert weights(tmp_path / "bf16") != weights(tmp_path / "fp32")
-    assert found["loss"] == pytest.approx(exact["loss"], rel=0.1)
-    assert found["frame_accuracy"] == pytest.approx(exact["frame_accuracy"], abs=0.1)
+    assert bf16["loss"] == pytest.approx(fp32["loss"], rel=0.1)
+    assert bf16["frame_accuracy"] == pytest.approx(fp32["frame_accuracy"], abs=0.1)
     assert all(p.dtype == torch.float32 for p in load_model(tmp_path / "bf16").parameters())
 
 
@@ -99,13 +99,13 @@ def test_progress_counts_the_steps_of_both_phases(toy, tmp_path):
     assert calls[-1][0] == calls[-1][1]
 
 
-def test_whole_utterances_go_on_from_the_chunks(toy, tmp_path):
+def test_whole_utterances_continue_from_the_chunks(toy, tmp_path):
     chunks = train(
         toy(), tmp_path / "chunks", replace(CONFIG, whole_utterances=WholeUtteranceConfig())
     )
-    both = train(toy(), tmp_path / "both")
-    assert both["frame_accuracy_chunks"] == chunks["frame_accuracy"]
-    assert both["frame_accuracy"] > chunks["frame_accuracy"]
+    chunks_and_whole = train(toy(), tmp_path / "both")
+    assert chunks_and_whole["frame_accuracy_chunks"] == chunks["frame_accuracy"]
+    assert chunks_and_whole["frame_accuracy"] > chunks["frame_accuracy"]
     assert "frame_accuracy_chunks" not in chunks
 
 
@@ -113,23 +113,23 @@ def test_whole_utterances_go_on_from_the_chunks(toy, tmp_path):
     ("schedule", "expected"),
     [("exponential", "exponential"), ("cosine", "cosine"), ("noam", "exponential")],
 )
-def test_whole_utterances_have_rates_of_their_own_and_no_warm_up(schedule, expected):
+def test_whole_utterances_have_separate_rates_and_no_warm_up(schedule, expected):
     config = replace(CONFIG, schedule=schedule, warmup_steps=10).whole_phase()
     assert (config.epochs, config.average_epochs, config.warmup_steps) == (3, 2, 0)
     assert (config.schedule, *config.rates()) == (expected, 1e-2, 3e-3)
 
 
-def test_a_phase_that_does_harm_is_undone(toy, tmp_path):
+def test_a_harmful_phase_is_undone(toy, tmp_path):
     config = replace(CONFIG, average_epochs=1)
     chunks = replace(config, whole_utterances=WholeUtteranceConfig())
     expected = train(toy(), tmp_path / "chunks", chunks)
     harmful = WholeUtteranceConfig(epochs=1, initial_rate=30.0, final_rate=30.0, batch_frames=200)
-    found = train(toy(), tmp_path / "harm", replace(config, whole_utterances=harmful))
-    assert found["frame_accuracy"] == expected["frame_accuracy"]
+    harmed = train(toy(), tmp_path / "harm", replace(config, whole_utterances=harmful))
+    assert harmed["frame_accuracy"] == expected["frame_accuracy"]
     assert weights(tmp_path / "harm") == weights(tmp_path / "chunks")
 
 
-def test_a_bidirectional_model_sees_what_follows(make_stores, tmp_path):
+def test_a_bidirectional_model_learns_from_later_frames(make_stores, tmp_path):
     # An LSTM with a look-ahead of 3 cannot learn a delay of 4 frames.
     config = CrossEntropyConfig(
         epochs=9,
@@ -144,19 +144,19 @@ def test_a_bidirectional_model_sees_what_follows(make_stores, tmp_path):
     headline = train(stores, tmp_path, config)
     assert headline["frame_accuracy"] > 0.7
     model = load_model(tmp_path)
-    right = frames = 0
+    num_correct = frames = 0
     for name, raw in unseen.features.features.items():
         best = log_posteriors(model, [stack(raw)])[0].argmax(1)
-        right += int((best == unseen.alignments.load(name)[centre(len(raw))]).sum())
+        num_correct += int((best == unseen.alignments.load(name)[centre(len(raw))]).sum())
         frames += len(best)
-    assert right > 0.65 * frames
+    assert num_correct > 0.65 * frames
 
 
 def test_copies_of_held_out_utterances_are_left_out(toy, tmp_path):
     stores, copies = toy(), toy(seed=1)
-    for held in (copies.features.features, copies.alignments.targets):
-        for name in list(held):
-            held[f"{name}_sp0.9"] = held.pop(name)
+    for store in (copies.features.features, copies.alignments.targets):
+        for name in list(store):
+            store[f"{name}_sp0.9"] = store.pop(name)
     copies.features.shards = [[f"{n}_sp0.9" for n in shard] for shard in copies.features.shards]
     copies.features.loads = {f"{n}_sp0.9": 0 for n in copies.features.loads}
     headline = train_cross_entropy(

@@ -1,4 +1,4 @@
-"""Which precision is chosen, and how the loss is scaled in float16."""
+"""The choice of the precision, and loss scaling in float16."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def test_auto_on_a_processor(monkeypatch):
         assert Precision(TrainerConfig(amp="auto"), CPU, 1).name == expected
 
 
-def test_methods_that_look_at_gradients_do_not_get_scaled_ones(monkeypatch):
+def test_parallel_methods_get_unscaled_gradients(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     config = TrainerConfig(amp="fp16", parallel=ParallelConfig("gtc"))
     with pytest.raises(TrainingError, match="use the method ssgd"):
@@ -65,23 +65,23 @@ def test_a_factor_halves_at_an_overflow_and_doubles_after_many_steps(monkeypatch
     assert precision.state_dict() == {"factor": 2.0**15, "since": 0}
     assert [step(1.0)[1] for _ in range(3)] == [True] * 3
     assert precision.state_dict() == {"factor": 2.0**16, "since": 0}
-    other = Precision(TrainerConfig(amp="fp16"), GPU, 1)
-    other.load_state_dict({"factor": 2.0, "since": 1})
-    assert other.scale_loss(torch.ones(())) == 2
+    restored = Precision(TrainerConfig(amp="fp16"), GPU, 1)
+    restored.load_state_dict({"factor": 2.0, "since": 1})
+    assert restored.scale_loss(torch.ones(())) == 2
     for _ in range(16):
         assert step(float("nan"))[1] is False
     assert precision.state_dict()["factor"] == 1
     assert step(float("nan"))[1] is True  # for the loop to find
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_tf32_is_switched_for_the_training_alone(wanted):
+@pytest.mark.parametrize("enabled", [True, False])
+def test_tf32_is_switched_only_for_the_training(enabled):
     def flags():
         return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
-    before = flags()
-    with Precision(TrainerConfig(tf32=wanted), GPU, 1).activate():
-        assert flags() == (wanted, wanted)
-    assert flags() == before
+    flags_before = flags()
+    with Precision(TrainerConfig(tf32=enabled), GPU, 1).activate():
+        assert flags() == (enabled, enabled)
+    assert flags() == flags_before
     with Precision(TrainerConfig(), GPU, 1).activate():
-        assert flags() == before
+        assert flags() == flags_before

@@ -11,13 +11,13 @@ def test_items_keep_their_order():
     assert list(prefetched([], depth=1)) == []
 
 
-def test_items_are_made_ahead_but_not_more_than_depth():
-    made = []
+def test_at_most_depth_items_are_prefetched():
+    created = []
     third = threading.Event()
 
     def items():
         for i in range(10):
-            made.append(i)
+            created.append(i)
             if i == 3:
                 third.set()
             yield i
@@ -25,7 +25,7 @@ def test_items_are_made_ahead_but_not_more_than_depth():
     stream = prefetched(items(), depth=2)
     assert next(stream) == 0
     assert third.wait(timeout=10)  # two in the queue, one in the hand
-    assert len(made) == 4
+    assert len(created) == 4
     assert list(stream) == list(range(1, 10))
 
 
@@ -33,20 +33,20 @@ def test_without_depth_the_callers_item_and_the_next_are_in_memory():
     class Window:
         def __init__(self, number):
             self.number = number
-            made[number].set()
+            created[number].set()
             alive.add(self)
 
-    made = [threading.Event() for _ in range(6)]
+    created = [threading.Event() for _ in range(6)]
     alive = weakref.WeakSet()
     stream = prefetched(map(Window, range(6)), depth=0)
     for window in stream:
-        if window.number + 1 < len(made):
-            assert made[window.number + 1].wait(timeout=10)
-        assert not any(event.is_set() for event in made[window.number + 2 :])
+        if window.number + 1 < len(created):
+            assert created[window.number + 1].wait(timeout=10)
+        assert not any(event.is_set() for event in created[window.number + 2 :])
         assert len(alive) <= 2
 
 
-def test_an_error_comes_at_its_place():
+def test_an_error_is_raised_at_its_item():
     def items():
         yield 1
         raise KeyError("broken")
@@ -67,9 +67,9 @@ def test_closing_ends_the_thread_and_closes_the_source():
         finally:
             closed.set()
 
-    before = threading.active_count()
+    num_threads = threading.active_count()
     stream = prefetched(items(), depth=2)
     next(stream)
     stream.close()
     assert closed.is_set()
-    assert threading.active_count() == before
+    assert threading.active_count() == num_threads

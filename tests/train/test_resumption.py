@@ -1,4 +1,4 @@
-"""What a training resumes: given the same, and with layers that share weights."""
+"""A training resumes with the same inputs, and with layers that share weights."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ class StopAt:
 
 @pytest.fixture
 def train(make_stores, tmp_path):
-    """Train in two phases, until a batch; return the network."""
+    """Train in two phases up to a batch; return the network."""
 
     def run(name, stop=None, identity=None, shared=False):
         stores = make_stores([90, 40, 70, 100, 30, 60])

@@ -31,14 +31,14 @@ def clock():
     return Clock()
 
 
-def begun(path, clock):
+def start_log(path, clock):
     writer = RunLogWriter(path, clock)
     writer.create(Created(parameters=5, batch=2, about={"name": "a"}))
     return writer
 
 
 def test_events_come_back_as_written_with_their_time(tmp_path, clock):
-    writer = begun(tmp_path / "log.jsonl", clock)
+    writer = start_log(tmp_path / "log.jsonl", clock)
     clock.now += 1.5
     written = [
         Step(step=1, epoch=1, loss=2.5, examples=2, seconds_in_step=1.5),
@@ -52,8 +52,8 @@ def test_events_come_back_as_written_with_their_time(tmp_path, clock):
     log = read_run_log(tmp_path)
     assert log.created == Created(0.0, 5, 2, 1, {"name": "a"})
     assert [event.seconds for event in log.events[1:]] == [1.5] * 5
-    plain = [{**vars(event), "seconds": 0.0} for event in log.events[1:]]
-    assert plain == [vars(event) for event in written]
+    fields = [{**vars(event), "seconds": 0.0} for event in log.events[1:]]
+    assert fields == [vars(event) for event in written]
     assert log.of(Step)[0].loss == 2.5
     assert log.starts == 1
     assert log.seconds == 1.5
@@ -61,7 +61,7 @@ def test_events_come_back_as_written_with_their_time(tmp_path, clock):
 
 def test_a_log_may_lack_the_usual_character_error_rate(tmp_path, clock):
     path = tmp_path / "log.jsonl"
-    begun(path, clock).write(Evaluated(cer=8.0, cer_usual=9.0))
+    start_log(path, clock).write(Evaluated(cer=8.0, cer_usual=9.0))
     assert read_run_log(path).of(Evaluated)[0].cer_usual == 9.0
     path.write_text(path.read_text().replace(', "cer_usual": 9.0', ""))
     (evaluated,) = read_run_log(path).of(Evaluated)
@@ -69,7 +69,7 @@ def test_a_log_may_lack_the_usual_character_error_rate(tmp_path, clock):
 
 
 def test_throughput_is_all_utterances_by_all_seconds(tmp_path, clock):
-    writer = begun(tmp_path / "log.jsonl", clock)
+    writer = start_log(tmp_path / "log.jsonl", clock)
     assert read_run_log(tmp_path).examples_per_second == 0
     for seconds in (1.0, 1.0, 6.0):
         writer.write(Step(examples=4, seconds_in_step=seconds))
@@ -78,7 +78,7 @@ def test_throughput_is_all_utterances_by_all_seconds(tmp_path, clock):
 
 
 def test_lines_have_the_event_and_its_fields(tmp_path, clock):
-    begun(tmp_path / "log.jsonl", clock).write(Saved(step=3, epoch=1, duration=0.1))
+    start_log(tmp_path / "log.jsonl", clock).write(Saved(step=3, epoch=1, duration=0.1))
     line = (tmp_path / "log.jsonl").read_text().splitlines()[1]
     assert json.loads(line) == {
         **{"event": "saved", "seconds": 0.0},
@@ -86,9 +86,9 @@ def test_lines_have_the_event_and_its_fields(tmp_path, clock):
     }
 
 
-def test_a_killed_run_goes_on_at_its_checkpoint(tmp_path, clock):
+def test_a_killed_run_continues_at_its_checkpoint(tmp_path, clock):
     path = tmp_path / "log.jsonl"
-    writer = begun(path, clock)
+    writer = start_log(path, clock)
     clock.now += 10
     writer.write(Step(step=1))
     position = writer.position()
@@ -113,9 +113,9 @@ def test_a_killed_run_goes_on_at_its_checkpoint(tmp_path, clock):
     assert log.starts == 3
 
 
-def test_the_next_save_is_not_taken_for_this_one(tmp_path, clock):
+def test_a_later_save_is_not_mistaken_for_this_one(tmp_path, clock):
     path = tmp_path / "log.jsonl"
-    writer = begun(path, clock)
+    writer = start_log(path, clock)
     position = writer.position()
     clock.now += 4
     writer.write(Saved(step=2))
@@ -127,7 +127,7 @@ def test_the_next_save_is_not_taken_for_this_one(tmp_path, clock):
 @pytest.mark.parametrize("damage", [bytes(64) + b"\n", b'{"event": 1}\n', b"[]\n"])
 def test_damage_behind_the_checkpoint_is_cut_off(tmp_path, clock, damage):
     path = tmp_path / "log.jsonl"
-    writer = begun(path, clock)
+    writer = start_log(path, clock)
     position = writer.position()
     clock.now += 4
     writer.write(Step(step=2))
@@ -139,14 +139,14 @@ def test_damage_behind_the_checkpoint_is_cut_off(tmp_path, clock, damage):
 
 
 def test_a_run_without_a_checkpoint_begins_again(tmp_path, clock):
-    begun(tmp_path / "log.jsonl", clock).write(Step(step=1))
-    begun(tmp_path / "log.jsonl", clock)
+    start_log(tmp_path / "log.jsonl", clock).write(Step(step=1))
+    start_log(tmp_path / "log.jsonl", clock)
     assert [type(event) for event in read_run_log(tmp_path).events] == [Created]
 
 
 def test_a_shortened_log_is_refused(tmp_path, clock):
     path = tmp_path / "log.jsonl"
-    position = begun(path, clock).position()
+    position = start_log(path, clock).position()
     path.write_bytes(b"")
     with pytest.raises(TrainingError, match="shorter"):
         RunLogWriter(path, clock).resume(position, 0)
@@ -154,7 +154,7 @@ def test_a_shortened_log_is_refused(tmp_path, clock):
 
 def test_a_running_or_newer_log_can_be_read(tmp_path, clock):
     path = tmp_path / "log.jsonl"
-    begun(path, clock)
+    start_log(path, clock)
     more = {"event": "saved", "seconds": 1.0, "step": 4, "epoch": 1, "colour": "red"}
     unknown = {"event": "moved", "seconds": 1.0}
     with open(path, "a") as file:
@@ -165,7 +165,7 @@ def test_a_running_or_newer_log_can_be_read(tmp_path, clock):
 
 
 @pytest.mark.parametrize("content", ["[1]\n", "{}\n", "nothing\n", '{"event": "saved"}\n', ""])
-def test_what_is_no_log_is_refused(tmp_path, content):
+def test_files_that_are_no_log_are_refused(tmp_path, content):
     (tmp_path / "log.jsonl").write_text(content)
     with pytest.raises(TrainingError, match=r"log\.jsonl"):
         read_run_log(tmp_path)
@@ -174,13 +174,13 @@ def test_what_is_no_log_is_refused(tmp_path, content):
 
 
 def test_threads_do_not_mix_lines(tmp_path, clock):
-    writer = begun(tmp_path / "log.jsonl", clock)
+    writer = start_log(tmp_path / "log.jsonl", clock)
 
-    def work(number):
+    def write_events(number):
         for step in range(50):
             writer.write(Sentences(step=step, epoch=number, references=("x" * 5000,)))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    threads = [threading.Thread(target=write_events, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -41,9 +41,11 @@ def run(tmp_path, scores, average_epochs, average_score, prefer_average=False):
         ([0.0, 0.0, 0.0], 5, 0.0, [0, 1, 2], 0.0, 1.0),  # or the average of what there is
     ],
 )
-def test_choice(tmp_path, scores, average_epochs, average_score, stored, score, weight):
-    found = run(tmp_path, scores, average_epochs, average_score)
-    assert (found[0], found[2], found[3]) == (stored, score, weight)
+def test_the_best_epoch_or_average_is_selected(
+    tmp_path, scores, average_epochs, average_score, stored, score, weight
+):
+    selection = run(tmp_path, scores, average_epochs, average_score)
+    assert (selection[0], selection[2], selection[3]) == (stored, score, weight)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +53,8 @@ def test_choice(tmp_path, scores, average_epochs, average_score, stored, score, 
     [(0.31, 0.31, 2.5), (0.29, 0.5, 1.0)],  # above, and below the worse of epochs 2 and 3, 0.3
 )
 def test_a_preferred_average_beats_the_worst_of_its_epochs(tmp_path, average_score, score, weight):
-    found = run(tmp_path, [0.1, 0.5, 0.4, 0.3], 2, average_score, prefer_average=True)
-    assert found[2:] == (score, weight)
+    selection = run(tmp_path, [0.1, 0.5, 0.4, 0.3], 2, average_score, prefer_average=True)
+    assert selection[2:] == (score, weight)
 
 
 def test_an_epoch_may_be_repeated_with_a_lower_score(tmp_path):
@@ -66,20 +68,20 @@ def test_an_epoch_may_be_repeated_with_a_lower_score(tmp_path):
     assert result.weight.item() == 1.0
 
 
-def test_the_average_is_what_gets_evaluated(tmp_path, caplog):
+def test_the_average_is_evaluated(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     weights = EpochWeights(tmp_path, 2)
     for epoch in range(2):
         weights.save(model_of(epoch), history_of([0.0] * (epoch + 1)))
     model = model_of(-1)
-    seen = []
+    evaluated = []
 
     def evaluate():
-        seen.append(model.weight.item())
+        evaluated.append(model.weight.item())
         return {"accuracy": 1.0}
 
     description, _ = weights.select(model, history_of([0.0, 0.0]), evaluate)
     assert description == "average of the last 2 epochs"
-    assert seen == [0.5]
+    assert evaluated == [0.5]
     assert not caplog.messages  # there is no score to tell of
     assert torch.equal(model.weight, model_of(0.5).weight)

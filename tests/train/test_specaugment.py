@@ -32,9 +32,9 @@ def runs(hidden):
 @pytest.mark.parametrize("seed", range(20))
 def test_masks_are_whole_bands_of_bins_or_frames(seed):
     batch = batch_of([40, 25, 3], 40)
-    found = mask_batch(batch, BOTH, np.random.default_rng(seed)).inputs
-    assert set(found.unique().tolist()) <= {0.0, 1.0}
-    for row, length in zip(found.bool().numpy(), batch.lengths.tolist(), strict=True):
+    masked = mask_batch(batch, BOTH, np.random.default_rng(seed)).inputs
+    assert set(masked.unique().tolist()) <= {0.0, 1.0}
+    for row, length in zip(masked.bool().numpy(), batch.lengths.tolist(), strict=True):
         bins = ~row.any(axis=0)
         assert (bins.reshape(3, BINS) == bins[:BINS]).all()  # the same in the stacked frames
         assert bins[:BINS].sum() <= 8
@@ -44,7 +44,7 @@ def test_masks_are_whole_bands_of_bins_or_frames(seed):
         assert (row == ~(bins[None, :] | frames[:, None])).all()
 
 
-def test_how_much_is_masked():
+def test_the_masked_share_is_that_of_the_settings():
     config = SpecAugmentConfig(frequency_masks=1, frequency_width=4)
     batch = batch_of([30] * 3000, 30)
     hidden = mask_batch(batch, config, np.random.default_rng(0)).inputs[:, 0, :BINS] == 0
@@ -63,8 +63,10 @@ def test_how_much_is_masked():
 
 def test_padding_does_not_change_the_masks():
     short, long = batch_of([20, 9], 20), batch_of([20, 9], 50)
-    one, two = (mask_batch(b, BOTH, np.random.default_rng(5)).inputs for b in (short, long))
-    assert torch.equal(one, two[:, :23])
+    short_masks, long_masks = (
+        mask_batch(b, BOTH, np.random.default_rng(5)).inputs for b in (short, long)
+    )
+    assert torch.equal(short_masks, long_masks[:, :23])
 
 
 @pytest.fixture
@@ -87,26 +89,28 @@ def test_masks_follow_from_seed_epoch_and_step(data):
     for rank in range(2):
         parts = inputs(2, 1, rank, 2)
         assert all(map(torch.equal, whole[2 + rank : steps // 2 * 2 : 2], parts))
-    plain = [batch.inputs for batch in data.batches(2)]
-    hidden = [((x == 0) & (y != 0)) for x, y in zip(whole, plain, strict=True)]
-    assert all(torch.equal(x[~h], y[~h]) for x, y, h in zip(whole, plain, hidden, strict=True))
-    others = [inputs(2, seed=9), inputs(5)]
+    unmasked = [batch.inputs for batch in data.batches(2)]
+    hidden = [((x == 0) & (y != 0)) for x, y in zip(whole, unmasked, strict=True)]
+    assert all(torch.equal(x[~h], y[~h]) for x, y, h in zip(whole, unmasked, hidden, strict=True))
+    other_runs = [inputs(2, seed=9), inputs(5)]
     assert not any(
-        torch.equal(h, o == 0) for other in others for h, o in zip(hidden, other, strict=True)
+        torch.equal(h, o == 0)
+        for other_run in other_runs
+        for h, o in zip(hidden, other_run, strict=True)
     )
     assert len({tuple(h.flatten().tolist()) for h in hidden}) > steps // 2
 
 
-def test_targets_and_weights_stay(data):
+def test_targets_and_weights_are_unchanged(data):
     source = SpecAugmented(data, BOTH, seed=0)
     assert source.num_steps(0, 2) == data.num_steps(0, 2)
-    for one, two in zip(source.batches(1), data.batches(1), strict=True):
-        assert torch.equal(one.targets, two.targets)
-        assert torch.equal(one.weights, two.weights)
-        assert one.ids == two.ids
+    for masked, unmasked in zip(source.batches(1), data.batches(1), strict=True):
+        assert torch.equal(masked.targets, unmasked.targets)
+        assert torch.equal(masked.weights, unmasked.weights)
+        assert masked.ids == unmasked.ids
 
 
-def test_off_by_default_and_refuses_negative_values():
+def test_masks_are_off_by_default_and_refuse_negative_values():
     assert not SpecAugmentConfig().active
     assert SpecAugmentConfig(frequency_masks=1).active
     assert SpecAugmentConfig(time_masks=0.1).active

@@ -1,4 +1,4 @@
-"""Trackers of experiments: made-up ones, and MLflow and W&B where they are installed."""
+"""Trackers of experiments: fake ones, and MLflow and W&B if installed."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ from toolkit.train.monitor import VARIABLE, Monitor, open_tracker, run_name
 
 
 class Runs:
-    """Takes what is logged, as wandb does; breaks at step `bad`."""
+    """A fake wandb that records logged values and fails at step `bad`."""
 
     def __init__(self, bad=None):
         self.begun, self.logged, self.finished, self.bad = [], [], 0, bad
@@ -48,7 +48,7 @@ def test_the_numbers_of_tensorboard_go_to_the_tracker(wandb, tmp_path):
     assert wandb.finished == 1
 
 
-def test_a_rank_that_shows_nothing_begins_no_run(wandb, tmp_path):
+def test_a_disabled_monitor_starts_no_run(wandb, tmp_path):
     monitor = Monitor(tmp_path, 10, None, enabled=False)
     monitor.start(0)
     monitor.events(5, {"epoch/loss": 2.5})
@@ -56,7 +56,7 @@ def test_a_rank_that_shows_nothing_begins_no_run(wandb, tmp_path):
     assert wandb.begun == []
 
 
-def test_a_tracker_that_is_lost_does_not_end_the_training(wandb, tmp_path, caplog):
+def test_a_failing_tracker_does_not_end_the_training(wandb, tmp_path, caplog):
     wandb.bad = 2
     tracker = open_tracker(tmp_path)
     with caplog.at_level(logging.WARNING):
@@ -67,14 +67,14 @@ def test_a_tracker_that_is_lost_does_not_end_the_training(wandb, tmp_path, caplo
     assert caplog.text.count("no server") == 1
 
 
-def test_without_the_variable_there_is_none(monkeypatch, tmp_path):
+def test_without_the_variable_there_is_no_tracker(monkeypatch, tmp_path):
     monkeypatch.delenv(VARIABLE, raising=False)
     assert open_tracker(tmp_path) is None
 
 
 def test_unknown_missing_and_broken_trackers_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, "notebook")
-    with pytest.raises(TrainingError, match="known are mlflow and wandb"):
+    with pytest.raises(TrainingError, match="set it to mlflow or wandb"):
         open_tracker(tmp_path)
     monkeypatch.setenv(VARIABLE, "mlflow")
     monkeypatch.setitem(sys.modules, "mlflow", None)
@@ -110,8 +110,8 @@ def test_mlflow_keeps_the_numbers(monkeypatch, tmp_path):
     (run,) = client.search_runs([client.get_experiment_by_name("asr-recipe-toolkit").experiment_id])
     assert run.info.run_name == "demo/lstm_ce"
     assert run.info.status == "FINISHED"
-    found = client.get_metric_history(run.info.run_id, "epoch/loss")
-    assert [(metric.step, metric.value) for metric in found] == [(1, 2.0), (2, 1.0)]
+    metrics = client.get_metric_history(run.info.run_id, "epoch/loss")
+    assert [(metric.step, metric.value) for metric in metrics] == [(1, 2.0), (2, 1.0)]
 
 
 def test_wandb_keeps_the_numbers_without_a_network(monkeypatch, tmp_path):
@@ -123,5 +123,5 @@ def test_wandb_keeps_the_numbers_without_a_network(monkeypatch, tmp_path):
     tracker.log(1, {"epoch/loss": 2.0})
     tracker.log(2, {"epoch/loss": 1.0})
     tracker.close()
-    (kept,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    assert kept.stat().st_size > 0
+    (stored,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert stored.stat().st_size > 0

@@ -96,12 +96,12 @@ def test_an_interrupted_run_ends_with_the_same_bits(make_training, corpus, optim
         with pytest.raises(KeyboardInterrupt):
             train()
         objective = StopAt()
-        other, train = make_training(name, objective, config=config, window=window)
+        resumed_model, train = make_training(name, objective, config=config, window=window)
         resumed = train()
         assert (resumed.score, resumed.selected) == (result.score, result.selected)
         assert without_times(resumed.history) == without_times(result.history)
         for key, value in weights(model).items():
-            assert torch.equal(weights(other)[key], value), (n, key)
+            assert torch.equal(weights(resumed_model)[key], value), (n, key)
         # at most one step was done again
         assert objective.seen <= steps - (n - 1) + 1
 
@@ -110,9 +110,9 @@ def test_a_finished_run_is_not_repeated(make_training):
     model, train = make_training("run")
     train()
     objective = StopAt(1, interrupt)
-    other, again = make_training("run", objective)
+    second_model, again = make_training("run", objective)
     again()
-    assert torch.equal(weights(model)["output.weight"], weights(other)["output.weight"])
+    assert torch.equal(weights(model)["output.weight"], weights(second_model)["output.weight"])
 
 
 def test_dropout_and_order_follow_from_the_seed(make_training):
@@ -127,9 +127,7 @@ def test_dropout_and_order_follow_from_the_seed(make_training):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_names_the_batch_and_saves_it(
-    make_training, corpus, tmp_path, bad
-):
+def test_a_nan_loss_names_the_batch_and_saves_it(make_training, corpus, tmp_path, bad):
     _, train = make_training("run", StopAt(5, lambda loss: loss * bad))
     with pytest.raises(TrainingError, match=r"not finite in epoch 1.*utt00\d.*bad_batch") as error:
         train()
@@ -164,7 +162,7 @@ def test_other_settings_are_refused(make_training):
     make_training("run", config=replace(CONFIG, checkpoint_seconds=9))[1]()
 
 
-def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_training, corpus):
+def test_the_strategy_acts_at_each_step_and_its_state_is_restored(make_training, corpus):
     class Counting(Strategy):
         def __init__(self):
             self.calls = []
@@ -192,10 +190,10 @@ def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_training, co
             return {"count": self.count}
 
         def rank_state_dict(self):
-            return {"own": -self.count}
+            return {"count": -self.count}
 
         def load_state_dict(self, state, rank_states):
-            assert [-own["own"] for own in rank_states] == [state["count"]]
+            assert [-rank_state["count"] for rank_state in rank_states] == [state["count"]]
             self.count = state["count"]
 
     strategy = Counting()
@@ -216,7 +214,7 @@ def test_each_rank_trains_on_its_part(make_training, corpus, tmp_path):
         def __init__(self, rank):
             self.rank = rank
 
-    seen = []
+    steps_of_rank = []
     for rank in range(2):
         objective = StopAt()
         _, train = make_training(f"rank{rank}", objective, strategy=Rank(rank))
@@ -225,9 +223,9 @@ def test_each_rank_trains_on_its_part(make_training, corpus, tmp_path):
             for path in tmp_path.glob("rank1/checkpoints/epoch-*"):
                 path.unlink()
         train()
-        seen.append(objective.seen)
+        steps_of_rank.append(objective.seen)
     steps = [chunks_of(corpus).num_steps(epoch) for epoch in range(CONFIG.epochs)]
-    assert seen[0] == seen[1] == sum(number // 2 for number in steps)
+    assert steps_of_rank[0] == steps_of_rank[1] == sum(number // 2 for number in steps)
     written = {path.name for path in tmp_path.glob("rank1/*")}
     assert written == {"checkpoints"}
 
@@ -238,18 +236,18 @@ def test_each_rank_trains_on_its_part(make_training, corpus, tmp_path):
         make_training("many", strategy=TooMany())[1]()
 
 
-def test_a_held_out_loss_that_is_no_number_is_an_error_that_names_its_batch(make_training):
-    def broken(model, batch):
+def test_a_nan_held_out_loss_is_an_error_that_names_its_batch(make_training):
+    def nan_held_out_loss(model, batch):
         loss, stats = cross_entropy(model, batch)
         return (loss if model.training else loss * float("nan")), stats
 
-    _, train = make_training("run", broken)
+    _, train = make_training("run", nan_held_out_loss)
     with pytest.raises(TrainingError, match=r"not finite in epoch 1, in the batch of utt"):
         train()
 
 
-def test_fewer_ranks_go_on_where_an_epoch_was_whatever_its_steps(corpus, tmp_path):
-    """Small windows have at least one batch for each rank, so that steps hardly fall with these."""
+def test_fewer_ranks_continue_at_the_same_share_of_an_epoch(corpus, tmp_path):
+    """Small windows have a batch for each rank, so more ranks hardly reduce the steps."""
 
     class Pair(Strategy):
         world_size = 2
@@ -268,14 +266,14 @@ def test_fewer_ranks_go_on_where_an_epoch_was_whatever_its_steps(corpus, tmp_pat
             batch = next(iter(self.chunks.batches(0)))
             yield from [batch] * (self.num_steps(epoch, world_size) - start)
 
-    def go(strategy, objective):
+    def run_training(strategy, objective):
         model, data = LstmModel(LstmConfig(12, 5, hidden=8)), Rounded(chunks_of(corpus))
         fit(model, objective, data, CONFIG, tmp_path / "run", strategy=strategy)
         return data
 
     with pytest.raises(KeyboardInterrupt):
-        go(Pair(), StopAt(5, interrupt))
-    data = go(Strategy(), StopAt())
+        run_training(Pair(), StopAt(5, interrupt))
+    data = run_training(Strategy(), StopAt())
     assert data.asked[0] == 5  # half of the ten, as four of the eight had been taken
 
 
@@ -312,11 +310,11 @@ def test_gradients_are_clipped_and_the_rate_follows_the_schedule(make_training):
 def test_the_history_has_the_norm_of_gradients_before_clipping(make_training, monkeypatch):
     clip, norms = torch.nn.utils.clip_grad_norm_, []
 
-    def clipped(*args):
+    def record_norm(*args):
         norms.append(float(clip(*args)))
         return torch.tensor(norms[-1])
 
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clipped)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", record_norm)
     config = replace(CONFIG, epochs=1, max_gradient_norm=1e-3)
     _, train = make_training("norms", config=config)
     result = train()
@@ -338,7 +336,7 @@ def test_bf16_trains_and_keeps_float32_weights(make_training):
 
 
 @pytest.mark.skipif(torch.__version__ < "2.3", reason="float16 on a CPU needs torch 2.3")
-def test_fp16_scales_the_loss_and_goes_on_with_the_same_losses(make_training, monkeypatch):
+def test_fp16_scales_the_loss_and_resumes_with_the_same_losses(make_training, monkeypatch):
     """The first factor overflows; the factor is in the checkpoint."""
     monkeypatch.setattr("toolkit.train.precision.INITIAL_SCALE", 2.0**40)
     monkeypatch.setattr("toolkit.train.precision.STEPS_BETWEEN_RISES", 5)
@@ -375,17 +373,19 @@ def test_without_held_out_data_the_last_weights_are_kept(make_training, caplog):
     assert "kept epoch 3, nothing is held out" in caplog.messages
 
 
-def test_reports(make_training, corpus, tmp_path, capfd, caplog):
-    told = []
+def test_training_reports_history_progress_and_events(
+    make_training, corpus, tmp_path, capfd, caplog
+):
+    reports = []
     caplog.set_level("INFO")
-    _, train = make_training("run", progress=lambda done, total: told.append((done, total)))
+    _, train = make_training("run", progress=lambda done, total: reports.append((done, total)))
     train()
     history = json.loads((tmp_path / "run/history.json").read_text())
     assert [record["epoch"] for record in history] == [1, 2, 3]
     assert {"loss", "accuracy", "valid_loss", "valid_accuracy", "rate"} <= set(history[0])
     assert history[0]["frames_per_second"] > 0
     assert 0 <= history[0]["data_wait"] < 1
-    assert told[-1] == (num_steps(corpus),) * 2
+    assert reports[-1] == (num_steps(corpus),) * 2
     assert list((tmp_path / "run/tensorboard").glob("events.out.tfevents.*"))
     assert capfd.readouterr().err == ""  # no bar where there is no terminal
     assert [r.message for r in caplog.records if r.message.startswith("epoch 3/3")]

@@ -15,7 +15,7 @@ def make(make_stores, lengths=LENGTHS):
 
 def test_every_utterance_comes_once_whole_and_padded(make_stores):
     stores, corpus = make(make_stores)
-    seen = []
+    utterances = []
     for batch in ValidationBatches(corpus, lookahead=2):
         assert batch.frames == int(batch.weights.sum()) == int(batch.lengths.sum())
         for row, name in enumerate(batch.ids):
@@ -30,8 +30,8 @@ def test_every_utterance_comes_once_whole_and_padded(make_stores):
             assert batch.weights[row].tolist() == [1.0] * length + [0.0] * (
                 batch.weights.shape[1] - length
             )
-            seen.append(name)
-    assert sorted(seen) == sorted(stores.features.features)
+            utterances.append(name)
+    assert sorted(utterances) == sorted(stores.features.features)
 
 
 def test_batches_are_bounded_and_can_be_gone_through_again(make_stores, monkeypatch):
@@ -51,6 +51,6 @@ def test_an_empty_corpus_has_no_batches(make_stores):
 
 def test_batches_end_where_they_are_full_or_a_longer_row_follows():
     lengths = [9, 4, 4, 2, 2, 2, 5, 1, 12, 3, 3, 3]
-    found = [lengths[rows] for rows in slices_within(lengths, 8)]
-    assert found == [[9], [4, 4], [2, 2, 2], [5], [1], [12], [3, 3], [3]]
+    batches = [lengths[rows] for rows in slices_within(lengths, 8)]
+    assert batches == [[9], [4, 4], [2, 2, 2], [5], [1], [12], [3, 3], [3]]
     assert slices_within([], 8) == []

@@ -34,7 +34,7 @@ def make_source(make_stores):
 def test_every_utterance_comes_once_at_the_next_offset(make_source, window, first_epoch, epoch):
     stores, source = make_source(window=window, first_epoch=first_epoch)
     offset = (first_epoch + epoch) % 3
-    seen = []
+    utterances = []
     for batch in source.batches(epoch):
         assert batch.frames == int(batch.weights.sum()) == int(batch.lengths.sum())
         assert len(batch.ids) == 1 or len(batch.ids) * batch.targets.shape[1] <= 40
@@ -48,24 +48,24 @@ def test_every_utterance_comes_once_at_the_next_offset(make_source, window, firs
             assert torch.equal(
                 batch.weights[row], (torch.arange(batch.targets.shape[1]) < length).float()
             )
-            seen.append(name)
+            utterances.append(name)
     empty = {f"utt{i:03d}" for i, n in enumerate(LENGTHS) if n <= offset}
-    assert Counter(seen) == Counter(set(stores.features.features) - empty)
+    assert Counter(utterances) == Counter(set(stores.features.features) - empty)
 
 
 def test_too_long_utterances_come_in_pieces_without_overlap_or_gap(make_source):
     stores, source = make_source(lengths=[300, 30, 91, 90], max_frames=30)
-    found = {}
+    pieces = {}
     for batch in source.batches(0):
         for row, name in enumerate(batch.ids):
             length = int(batch.lengths[row])
             assert length <= 30
-            found.setdefault(name, []).append(batch.inputs[row, : length + 2])
-    assert sorted(map(len, found.values())) == [1, 1, 2, 4]
-    assert sorted(len(x) - 2 for x in found["utt002"]) == [15, 16]  # 31 frames: about equal parts
+            pieces.setdefault(name, []).append(batch.inputs[row, : length + 2])
+    assert sorted(map(len, pieces.values())) == [1, 1, 2, 4]
+    assert sorted(len(x) - 2 for x in pieces["utt002"]) == [15, 16]  # 31 frames: about equal parts
     low = with_lookahead(stack(stores.features.features["utt000"].half()).float(), 2)
     starts = []
-    for piece in found["utt000"]:
+    for piece in pieces["utt000"]:
         starts += [s for s in range(98) if torch.equal(low[s : s + len(piece)], piece)]
     assert sorted(starts) == [0, 25, 50, 75]
 
@@ -76,13 +76,13 @@ def signature(batches):
 
 @pytest.mark.parametrize("window", [100, 10_000])
 def test_order_is_a_function_of_seed_and_epoch(make_source, window):
-    _, one = make_source(window=window)
-    _, other = make_source(window=window)
-    signature(one.batches(1))
-    assert signature(one.batches(3)) == signature(other.batches(3))
-    assert signature(one.batches(0)) != signature(one.batches(3))  # same offset, other order
+    _, first = make_source(window=window)
+    _, second = make_source(window=window)
+    signature(first.batches(1))
+    assert signature(first.batches(3)) == signature(second.batches(3))
+    assert signature(first.batches(0)) != signature(first.batches(3))  # same offset, other order
     _, seeded = make_source(window=window, seed=4)
-    assert signature(seeded.batches(3)) != signature(one.batches(3))
+    assert signature(seeded.batches(3)) != signature(first.batches(3))
 
 
 @pytest.mark.parametrize("window", [60, 150, 10_000])
@@ -114,7 +114,7 @@ def test_batches_are_of_similar_length(make_source):
     assert [b.targets.shape[1] for b in batches] != sorted(b.targets.shape[1] for b in batches)
 
 
-def test_no_batch_goes_on_from_short_rows_to_the_long_ones_of_the_next_stretch(make_source):
+def test_no_batch_exceeds_the_limit_where_two_buckets_meet(make_source):
     lengths = [3 * (1 + 37 * i % 80) for i in range(400)]
     _, source = make_source(lengths=lengths, batch_frames=100)
     assert sum(lengths) / 3 > 5 * BUCKET_BATCHES * 100
@@ -140,11 +140,11 @@ def test_padding_changes_neither_loss_nor_gradient(make_source, config):
         total.backward()
         return total.item(), float(weight), [p.grad.clone() for p in model.parameters()]
 
-    together, alone = sums(source), sums(single)
+    batched, alone = sums(source), sums(single)
     assert single.num_steps(0) > 1.5 * source.num_steps(0)
-    assert together[1] == alone[1]
-    assert together[0] == pytest.approx(alone[0], rel=1e-6)  # the loss is computed in float32
-    for a, b in zip(together[2], alone[2], strict=True):
+    assert batched[1] == alone[1]
+    assert batched[0] == pytest.approx(alone[0], rel=1e-6)  # the loss is computed in float32
+    for a, b in zip(batched[2], alone[2], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 

@@ -20,7 +20,7 @@ from toolkit.train.runlog import (
 
 
 class FakeTraining:
-    """Writes the log of a training whose every second is known.
+    """Writes the log of a fake training with known times.
 
     Args:
       folder: where the log goes.
@@ -86,7 +86,7 @@ class FakeTraining:
         )
 
     def _pass(self, seconds, training=False):
-        """Let time pass; devices work in the middle of each step."""
+        """Advance the clock; devices work in the middle of each step."""
         end = self.now + seconds
         while self._sampled + 0.1 <= end:
             self._sampled += 0.1

@@ -1,4 +1,4 @@
-"""Devices of every make, from a false NVML, false files of a driver and a false torch."""
+"""Devices of every vendor, from a fake NVML, fake driver files and a fake torch."""
 
 import sys
 from types import SimpleNamespace
@@ -39,15 +39,15 @@ def card(folder, number, address, **files):
     device.mkdir(parents=True)
     for name, text in files.items():
         (device / name).write_text(f"{text}\n")
-    own = folder / "drm" / f"card{number}"
-    own.mkdir(parents=True)
-    (own / "device").symlink_to(device)
+    card_folder = folder / "drm" / f"card{number}"
+    card_folder.mkdir(parents=True)
+    (card_folder / "device").symlink_to(device)
     (folder / "drm" / f"card{number}-DP-1").mkdir()
 
 
 @pytest.fixture
 def two_cards(tmp_path):
-    """The card with the higher number is the first on the bus; a third is of another vendor."""
+    """Two cards in reverse bus order; a third is of another vendor."""
     of_both = {"vendor": "0x1002", "mem_info_vram_total": 16 << 30, "max_link_width": 16}
     card(tmp_path, 0, "0000:43:00.0", **of_both, device="0x740f", max_link_speed="16.0 GT/s PCIe")
     card(
@@ -59,12 +59,12 @@ def two_cards(tmp_path):
 
 @pytest.mark.usefixtures("two_cards")
 def test_the_driver_of_amd_describes_its_devices_in_the_order_of_the_bus(tmp_path, monkeypatch):
-    found = AmdDevices(tmp_path / "drm")
-    assert found.describe() == [
+    devices = AmdDevices(tmp_path / "drm")
+    assert devices.describe() == [
         Device("Radeon RX", 16.0, ""),
         Device("AMD GPU 0x740f", 16.0, "PCIe 4 x16"),
     ]
-    assert found.utilisation() == (0.37,)
+    assert devices.utilisation() == (0.37,)
     for visible, names in (
         ("1", ["AMD GPU 0x740f"]),
         ("", []),
@@ -78,13 +78,13 @@ def test_the_driver_of_amd_describes_its_devices_in_the_order_of_the_bus(tmp_pat
 @pytest.mark.usefixtures("two_cards")
 def test_torch_for_rocm_knows_the_names_and_the_driver_the_links(monkeypatch):
     false_torch(monkeypatch, ["Radeon RX 6900", "Instinct MI210"], hip="6.2")
-    found = Accelerators()
-    assert [(d.name, d.link) for d in found.describe()] == [
+    accelerators = Accelerators()
+    assert [(d.name, d.link) for d in accelerators.describe()] == [
         ("Radeon RX 6900", ""),
         ("Instinct MI210", "PCIe 4 x16"),
     ]
-    assert found.utilisation() == (0.37,)
-    assert found.unmeasured() is None
+    assert accelerators.utilisation() == (0.37,)
+    assert accelerators.unmeasured() is None
 
 
 @pytest.mark.usefixtures("two_cards")
@@ -95,13 +95,13 @@ def test_a_torch_that_cannot_use_them_does_not_count_amds_devices(monkeypatch):
     assert Accelerators().unmeasured() is None
 
 
-def test_torch_tells_of_devices_where_nvml_does_not(monkeypatch):
+def test_torch_describes_devices_without_nvml(monkeypatch):
     false_torch(monkeypatch, ["GPU 0", "GPU 1"])
-    found = describe()
-    assert found["devices"] == [
+    description = describe()
+    assert description["devices"] == [
         {"name": f"GPU {n}", "memory_gib": 8.0, "link": ""} for n in range(2)
     ]
-    assert "pip install nvidia-ml-py" in found["unmeasured"]
+    assert "pip install nvidia-ml-py" in description["unmeasured"]
     false_torch(monkeypatch, ["GPU 0"], hip="6.2")
     assert describe()["unmeasured"] == machine.NO_DRIVER
     false_torch(monkeypatch)
@@ -110,14 +110,14 @@ def test_torch_tells_of_devices_where_nvml_does_not(monkeypatch):
 
 def test_apples_device_is_named_after_its_chip(monkeypatch):
     false_torch(monkeypatch, mps=True)
-    said = SimpleNamespace(stdout="Apple M2 Pro\n")
-    monkeypatch.setattr(machine.subprocess, "run", lambda command, **_: said)
-    found = Accelerators()
-    assert found.describe() == [Device("Apple M2 Pro GPU", 12.0, "shared memory")]
-    assert found.unmeasured() == machine.APPLE
+    completed = SimpleNamespace(stdout="Apple M2 Pro\n")
+    monkeypatch.setattr(machine.subprocess, "run", lambda command, **_: completed)
+    accelerators = Accelerators()
+    assert accelerators.describe() == [Device("Apple M2 Pro GPU", 12.0, "shared memory")]
+    assert accelerators.unmeasured() == machine.APPLE
 
-    def fails(command, **_):
+    def fail(command, **_):
         raise FileNotFoundError(command[0])
 
-    monkeypatch.setattr(machine.subprocess, "run", fails)
-    assert found.describe()[0].name.startswith("Apple GPU")
+    monkeypatch.setattr(machine.subprocess, "run", fail)
+    assert accelerators.describe()[0].name.startswith("Apple GPU")

@@ -104,7 +104,7 @@ def test_the_page_is_the_same_every_time(training, tmp_path):
         assert first == (tmp_path / "second" / name).read_bytes()
 
 
-def test_a_training_that_has_only_begun_gives_a_page(training, tmp_path):
+def test_a_training_that_has_just_started_gives_a_page(training, tmp_path):
     folder = training("a", cer=())
     assert run(folder, "--out", tmp_path / "out").exit_code == 0
     assert "none of the target accuracies" in (tmp_path / "out" / "index.html").read_text()
@@ -114,18 +114,18 @@ def test_a_training_that_has_only_begun_gives_a_page(training, tmp_path):
     ("options", "message", "status"),
     [
         (["--cer", "ten"], "not a list of numbers", 2),
-        (["--epochs", "0"], "at least 1", 2),
+        (["--epochs", "0"], "must be from 1", 2),
         (["--sweep", "nowhere.json"], "nowhere.json", 1),
     ],
 )
-def test_faults_are_told_without_a_traceback(training, tmp_path, options, message, status):
+def test_faults_are_reported_without_a_traceback(training, tmp_path, options, message, status):
     result = run(training("a"), "--out", tmp_path / "out", *options)
     assert result.exit_code == status
     assert message in result.output
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_without_a_log_is_told(tmp_path):
+def test_a_folder_without_a_log_is_reported(tmp_path):
     result = run(tmp_path)
     assert result.exit_code == 1
     assert "has no log.jsonl" in result.output

@@ -11,8 +11,8 @@ from toolkit.tta.figures import panels
 def images(text):
     from matplotlib.image import imread
 
-    found = re.findall(r'href="data:image/png;base64,([^"]+)"', text)
-    return [imread(io.BytesIO(base64.b64decode(data))) for data in found]
+    encoded = re.findall(r'href="data:image/png;base64,([^"]+)"', text)
+    return [imread(io.BytesIO(base64.b64decode(data))) for data in encoded]
 
 
 def test_images_have_a_pixel_per_frame_and_feature_with_the_first_at_the_bottom():

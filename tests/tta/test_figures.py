@@ -55,7 +55,7 @@ def test_utilisation_shows_the_phases_of_devices(platforms):
     assert 8 <= len(computes) <= 12  # of 2 s each in 25 s, with an evaluation between
 
 
-def test_without_devices_pauses_alone_are_marked(platforms):
+def test_without_devices_only_pauses_are_marked(platforms):
     text = utilisation_figure(platforms[1], 1)
     assert "no phases" in text
     assert "band compute" not in text
@@ -63,7 +63,7 @@ def test_without_devices_pauses_alone_are_marked(platforms):
     assert "evaluating" in text
 
 
-def test_devices_that_were_not_measured_are_not_said_to_be_missing(training):
+def test_unmeasured_devices_are_not_reported_as_missing(training):
     for machine, expected in (
         (MACHINE | {"unmeasured": "a package is missing"}, "not measured: a package is missing."),
         (MACHINE, "The utilisation of the devices was not measured."),
@@ -75,28 +75,28 @@ def test_devices_that_were_not_measured_are_not_said_to_be_missing(training):
 
 
 @pytest.mark.parametrize("colour", range(8))
-def test_the_lines_of_processors_have_colours_of_their_own(platforms, colour):
+def test_the_lines_of_processors_have_different_colours(platforms, colour):
     text = utilisation_figure(platforms[1], colour)
-    other = CONTRAST[colour]
-    assert other != colour
+    contrast = CONTRAST[colour]
+    assert contrast != colour
     assert f'class="line c{colour}' in text
-    assert f'class="line c{other}' in text
+    assert f'class="line c{contrast}' in text
 
 
 def test_curves_name_the_search_behind_them(training):
     about = {"settings": {"evaluation": "words+lm, width 256, all utterances"}}
-    known = read_platforms([str(training("e", about=about))])
-    assert "Recognised by words+lm, width 256" in accuracy_figure(known, "cer", CONFIG)
-    both = read_platforms([str(training("f", about=about)), str(training("g"))])
-    assert "g by an unnamed search" in accuracy_figure(both, "wer", CONFIG)
-    assert "Recognised" not in accuracy_figure(both[1:], "wer", CONFIG)
+    platforms = read_platforms([str(training("e", about=about))])
+    assert "Recognised by words+lm, width 256" in accuracy_figure(platforms, "cer", CONFIG)
+    platforms = read_platforms([str(training("f", about=about)), str(training("g"))])
+    assert "g by an unnamed search" in accuracy_figure(platforms, "wer", CONFIG)
+    assert "Recognised" not in accuracy_figure(platforms[1:], "wer", CONFIG)
 
 
 def test_without_samples_there_is_no_figure(training, platforms):
     folder = training("c")
     log = folder / "log.jsonl"
-    kept = [line for line in log.read_text().splitlines(True) if "utilisation" not in line]
-    log.write_text("".join(kept))
+    lines = [line for line in log.read_text().splitlines(True) if "utilisation" not in line]
+    log.write_text("".join(lines))
     (platform,) = read_platforms([str(folder)])
     assert utilisation_figure(platform, 0) == ""
 
@@ -184,9 +184,9 @@ def test_the_block_diagram_is_drawn_from_the_logs_own_description(training):
         assert all(apart)
 
 
-def test_what_no_device_computes_is_done_by_the_processors(training):
-    plain = {"machine": {"cpu": "Some CPU"}, "system": SYSTEM, "settings": {}}
-    text = system_figure(*read_platforms([str(training("plain", about=plain))]))
+def test_parts_without_a_device_are_drawn_on_the_processors(training):
+    about = {"machine": {"cpu": "Some CPU"}, "system": SYSTEM, "settings": {}}
+    text = system_figure(*read_platforms([str(training("plain", about=about))]))
     assert "devices:" not in text
     assert "c1" not in re.findall(r"box-shape placed (c\d)", text)
     old = read_platforms([str(training("old", about={"machine": MACHINE}))])

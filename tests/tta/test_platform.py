@@ -18,21 +18,21 @@ def test_the_machine_describes_itself_as_plain_data(tmp_path):
 
 
 def test_prices_are_read_from_yaml_and_json(tmp_path):
-    yaml, plain = tmp_path / "platform.yaml", tmp_path / "platform.json"
-    yaml.write_text("name: Sys1$\ntotal: 2605.29\ndevices: 1980\nas_of: 2019-10-01\n")
-    assert read_prices(yaml) == [
+    yaml_path, json_path = tmp_path / "platform.yaml", tmp_path / "platform.json"
+    yaml_path.write_text("name: Sys1$\ntotal: 2605.29\ndevices: 1980\nas_of: 2019-10-01\n")
+    assert read_prices(yaml_path) == [
         Price("Sys1$", total=2605.29, devices=1980, as_of="2019-10-01"),
     ]
-    plain.write_text('[{"name": "a", "per_hour": 2.5}, {"name": "b"}]')
-    assert read_prices(plain) == [Price("a", per_hour=2.5), Price("b")]
+    json_path.write_text('[{"name": "a", "per_hour": 2.5}, {"name": "b"}]')
+    assert read_prices(json_path) == [Price("a", per_hour=2.5), Price("b")]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("name: a\ntotl: 3\n", "unknown key `totl`; did you mean `total`"),
-        ("name: a\ntotal: cheap\n", "total is 'cheap', not a price"),
-        ("name: a\ntotal: -1\n", "not a price"),
+        ("name: a\ntotal: cheap\n", "'total' is not float (at least 0) or none"),
+        ("name: a\ntotal: -1\n", "total is -1.0, must be at least 0"),
         ("total: 3\n", "name"),
         ("just words\n", "expected `name: ...`"),
         ("name: [\n", "not plain YAML"),

@@ -31,7 +31,7 @@ from toolkit.tta.readers import (
 
 
 def machine_with(rates, memory=lambda readers, batch: 0):
-    """A machine on which (readers, batch) give these utterances per second; others do not fit."""
+    """A machine with these rates (utterances/s) by (readers, batch); others do not fit."""
 
     def measured(readers, batch):
         if (readers, batch) not in rates:
@@ -50,7 +50,7 @@ def test_adds_readers_until_throughput_stops_rising():
     assert choice(tuned) == "Choice: 2 readers, batch 8 (the largest allowed)."
 
 
-def test_not_more_readers_than_allowed_or_than_fit():
+def test_readers_stay_below_the_limit_and_the_memory():
     rates = {(n, 8): 10 * n for n in (1, 2, 4, 8)}
     assert tune(machine_with(rates), 8, 7, 8, 100).readers == 4
     assert tune(machine_with(rates), 8, 64, 8, 100).readers == 8
@@ -96,13 +96,13 @@ def test_synthetic_records_are_like_read_sentences(records):
 
 
 @pytest.mark.long
-def test_measures_in_a_process_of_its_own(records):
+def test_readers_are_measured_in_a_separate_process(records):
     setting = Setting(records, ReaderConfig(4, 1, 2, pad_to=1670), seconds=0.1)
-    found = measure(setting)
-    assert (found.readers, found.batch) == (1, 4)
-    assert found.rate > 0
-    assert 0 < found.waiting <= 1
-    assert found.memory > 100e6  # two processes with torch
+    measurement = measure(setting)
+    assert (measurement.readers, measurement.batch) == (1, 4)
+    assert measurement.rate > 0
+    assert 0 < measurement.waiting <= 1
+    assert measurement.memory > 100e6  # two processes with torch
 
 
 @pytest.mark.parametrize(
@@ -115,18 +115,18 @@ def test_measures_in_a_process_of_its_own(records):
 def test_trains_with_the_given_threads_precision_and_optimizer(
     records, tmp_path, monkeypatch, training, kind
 ):
-    seen = []
+    runs = []
 
     class Objective(CtcLoss):
         def __call__(self, model, batch):
-            one = torch.ones(1, 1, device=batch.inputs.device)
-            seen.append((torch.get_num_threads(), (one @ one).dtype))
+            ones = torch.ones(1, 1, device=batch.inputs.device)
+            runs.append((torch.get_num_threads(), (ones @ ones).dtype))
             return super().__call__(model, batch)
 
     def make(network, config):
-        made = make_optimizer(network, config)
-        assert isinstance(made, kind)
-        return made
+        optimizer = make_optimizer(network, config)
+        assert isinstance(optimizer, kind)
+        return optimizer
 
     model = CtcModel(CtcConfig(channels=(4,), hidden=4, lstm_layers=1))
     save_model(tmp_path, model)
@@ -137,20 +137,20 @@ def test_trains_with_the_given_threads_precision_and_optimizer(
         measure_here(Setting(records, readers, str(tmp_path), training, seconds=0.01))
         assert torch.get_num_threads() == 2
     dtype = torch.bfloat16 if training.amp == "bf16" else torch.float32
-    assert set(seen) == {(training.threads or 2, dtype)}
+    assert set(runs) == {(training.threads or 2, dtype)}
 
 
-def test_prints_what_it_tried_and_chose(records, tmp_path, monkeypatch):
+def test_prints_the_settings_it_tried_and_chose(records, tmp_path, monkeypatch):
     settings = []
 
-    def fake(setting):
+    def fake_measure(setting):
         settings.append(setting)
         config = setting.readers
         return Measurement(
             config.readers, config.utterances_per_batch, 30.0, 0.25, 2_500_000_000, 7_000_000_000
         )
 
-    monkeypatch.setattr(module, "measure", fake)
+    monkeypatch.setattr(module, "measure", fake_measure)
     monkeypatch.setattr(module, "machine", lambda: {"cpu": "8086", "cpus": 1})
     path = tmp_path / "tuned.json"
     options = ["--records", str(records), "--batch", "6", "--pad-to", "1670", "--order", "buckets"]
@@ -170,27 +170,27 @@ def test_prints_what_it_tried_and_chose(records, tmp_path, monkeypatch):
     }
     training = TrainerConfig(threads=1, amp="auto", optimizer="adam", initial_rate=None)
     assert {setting.training for setting in settings} == {training}
-    plain = json.loads(path.read_text())
-    told = [plain["settings"][name] for name in ("threads", "amp", "optimizer")]
-    assert told == [1, "auto", "adam"]
-    assert (plain["readers"], plain["batch"], plain["tried"][0]["rate"]) == (1, 6, 30.0)
+    tuned = json.loads(path.read_text())
+    training_settings = [tuned["settings"][name] for name in ("threads", "amp", "optimizer")]
+    assert training_settings == [1, "auto", "adam"]
+    assert (tuned["readers"], tuned["batch"], tuned["tried"][0]["rate"]) == (1, 6, 30.0)
 
 
-def test_makes_records_up_without_a_folder(monkeypatch):
-    seen = SimpleNamespace(utterances=0)
+def test_generates_records_without_a_folder(monkeypatch):
+    recorded = SimpleNamespace(utterances=0)
 
-    def fake(setting):
-        seen.utterances, seen.training = len(Records(setting.records)), setting.training
+    def fake_measure(setting):
+        recorded.utterances, recorded.training = len(Records(setting.records)), setting.training
         return Measurement(1, 1, 1.0, 0.0, 0, None)
 
-    monkeypatch.setattr(module, "measure", fake)
+    monkeypatch.setattr(module, "measure", fake_measure)
     monkeypatch.setattr(module, "SYNTHETIC_UTTERANCES", 3)
     result = CliRunner().invoke(main, ["tta", "readers", "--max-readers", "1", "--max-batch", "24"])
     assert result.exit_code == 0, result.output
-    assert seen.utterances == 3
+    assert recorded.utterances == 3
     like = CtcTrainingConfig()
     for name in ("threads", "amp", "optimizer", "initial_rate"):
-        assert getattr(seen.training, name) == getattr(like, name)
+        assert getattr(recorded.training, name) == getattr(like, name)
 
 
 @pytest.mark.parametrize(

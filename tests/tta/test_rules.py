@@ -61,7 +61,7 @@ def test_targets_are_the_papers_in_its_order():
     ]
 
 
-def test_the_hardest_target_comes_last_whatever_the_order_given():
+def test_the_hardest_target_comes_last_in_any_order():
     """The page's first sentence is about the last one that all platforms reached."""
     targets = TtaConfig(cer=(7, 10, 8), wer=(20, 22)).targets
     assert targets == [("cer", 10), ("cer", 8), ("cer", 7), ("wer", 22), ("wer", 20)]

@@ -11,13 +11,13 @@ from toolkit.tta.runs import BenchRunError, read_platforms, recipe_folder, stage
 EPOCH = 10 * 2.0 + 0.5 + 0.25 + 1 + 4 + 1  # seconds of a fake epoch, see FakeTraining
 
 
-def only(folder, **options):
+def read_platform(folder, **options):
     (platform,) = read_platforms([str(folder)], **options)
     return platform
 
 
 def test_times_follow_from_the_planted_curve(training):
-    platform = only(training("a", cer=(40, 20, 12, 9, 8)))
+    platform = read_platform(training("a", cer=(40, 20, 12, 9, 8)))
     epochs = [(3 + n * EPOCH) / 60 for n in range(1, 6)]
     assert platform.tta("cer", 12, 3) == pytest.approx(epochs[3])  # medians 20, 12, 9
     assert platform.tta("wer", 24, 3) == pytest.approx(epochs[3])
@@ -40,7 +40,7 @@ def test_repeats_are_one_platform_with_their_median_and_mlperfs_mean(training):
 
 
 def test_rates_and_states_add_up(training):
-    run = only(training("a", batch=8, step=2.0)).first
+    run = read_platform(training("a", batch=8, step=2.0)).first
     assert run.log.examples == 5 * 10 * 8
     assert run.log.examples_per_second == pytest.approx(4.0)
     states = run.states
@@ -55,36 +55,38 @@ def test_rates_and_states_add_up(training):
 
 
 def test_throughput_dips_where_models_are_swapped(training):
-    run = only(training("a")).first
+    run = read_platform(training("a")).first
     ends, rates = run.throughput
     assert len(ends) == 50
     slow = 8 / (2 + 0.25 + 1 + 4 + 1)  # the first entry of an epoch but the first
     assert rates[10] == pytest.approx(slow)
     assert run.dip == pytest.approx(1 - slow / 4.0)
-    assert only(training("b", cer=(40,))).first.dip is None
+    assert read_platform(training("b", cer=(40,))).first.dip is None
 
 
 def test_losses_are_smoothed_as_far_as_the_log_allows(training):
     from scipy.ndimage import gaussian_filter1d
 
-    run = only(training("a", cer=[9] * 25)).first
+    run = read_platform(training("a", cer=[9] * 25)).first
     raw = np.array([step.loss for step in run.steps])
     assert run.losses()[1] == pytest.approx(gaussian_filter1d(raw, 10.0, mode="nearest"))
-    short = only(training("b", cer=[9] * 2)).first
+    short = read_platform(training("b", cer=[9] * 2)).first
     raw = np.array([step.loss for step in short.steps])
     assert short.losses()[1] == pytest.approx(gaussian_filter1d(raw, 1.0, mode="nearest"))
 
 
 def test_names_come_from_the_user_the_log_the_recipe_or_the_folder(training, tmp_path):
-    plain, named = training("plain"), training("named", about={"name": "from the log"})
+    folder, named_folder = training("plain"), training("named", about={"name": "from the log"})
     inside = training("exp/demo/ctc")
     _write_marker(tmp_path / "exp" / "demo" / "stages" / "03.json")
-    platforms = read_platforms([f"mine={plain}", str(named), str(tmp_path / "exp" / "demo")])
+    platforms = read_platforms(
+        [f"mine={folder}", str(named_folder), str(tmp_path / "exp" / "demo")]
+    )
     assert [platform.name for platform in platforms] == ["mine", "from the log", "demo"]
     assert recipe_folder(inside) == (tmp_path / "exp" / "demo").resolve()
     assert stage_times(inside) == [(3, "Extract features", 12.5)]
-    assert recipe_folder(plain) is None
-    assert stage_times(plain) == []
+    assert recipe_folder(folder) is None
+    assert stage_times(folder) == []
 
 
 def test_damaged_markers_are_left_out(training, tmp_path):
@@ -96,12 +98,12 @@ def test_damaged_markers_are_left_out(training, tmp_path):
 
 def test_prices_belong_to_namesakes_or_to_the_only_platform(training):
     folder = training("a")
-    assert only(folder, prices=[Price("a", total=3.0)]).price.total == 3.0
-    renamed = only(folder, prices=[Price("Sys1$", total=3.0)])
+    assert read_platform(folder, prices=[Price("a", total=3.0)]).price.total == 3.0
+    renamed = read_platform(folder, prices=[Price("Sys1$", total=3.0)])
     assert (renamed.name, renamed.price.total) == ("Sys1$", 3.0)
-    other = training("b")
+    second = training("b")
     with pytest.raises(BenchRunError, match="price for 'c'"):
-        read_platforms([str(folder), str(other)], [Price("c", total=1.0)])
+        read_platforms([str(folder), str(second)], [Price("c", total=1.0)])
 
 
 def test_wrong_folders_are_refused(training, tmp_path):
@@ -123,7 +125,7 @@ def test_a_running_training_can_be_looked_at(training):
     lines = log.read_text().splitlines(keepends=True)
     until = next(n for n, line in enumerate(lines) if json.loads(line)["event"] == "evaluated")
     log.write_text("".join(lines[: until - 3]) + '{"event": "st')
-    platform = only(folder)
+    platform = read_platform(folder)
     assert platform.tta("cer", 10, 3) is None
     assert platform.first.log.examples > 0
 

@@ -81,54 +81,54 @@ def test_utterances_without_posteriors_are_deletions(run, tmp_path):
 
 
 class KilledError(Exception):
-    """In place of a signal."""
+    """Stands for a signal."""
 
 
-def test_a_killed_sweep_goes_on_after_its_last_row(run, tmp_path, monkeypatch):
+def test_a_killed_sweep_continues_after_its_last_row(run, tmp_path, monkeypatch):
     task, out, searched = Task.of_run(run, "dev", WordsConfig()), tmp_path / "sweep.json", []
     widened = WordsDecoder.widened
 
-    def deadly(self, width):
+    def widen_or_die(self, width):
         searched.append(width)
         if searched.count(width) == 1 and width in deaths:
             raise KilledError
         return widened(self, width)
 
-    def go(jobs=1):
-        given = task.decoder, task.log_probs, task.references, (2, 8, 64), jobs
-        return stored_sweep(*given, "dev", out)
+    def run_sweep(jobs=1):
+        sweep_arguments = task.decoder, task.log_probs, task.references, (2, 8, 64), jobs
+        return stored_sweep(*sweep_arguments, "dev", out)
 
-    monkeypatch.setattr(WordsDecoder, "widened", deadly)
+    monkeypatch.setattr(WordsDecoder, "widened", widen_or_die)
     deaths = ()
-    whole = go()
+    whole = run_sweep()
     out.unlink()
     searched.clear()
     deaths = (8, 64)
-    for kept in ([2], [2, 8]):
+    for widths in ([2], [2, 8]):
         with pytest.raises(KilledError):
-            go()
-        assert [row["width"] for row in json.loads(out.read_text())["rows"]] == kept
-    rows = go()
+            run_sweep()
+        assert [row["width"] for row in json.loads(out.read_text())["rows"]] == widths
+    rows = run_sweep()
     assert searched == [2, 8, 8, 64, 64]
     assert [(r.width, r.wer, r.cer) for r in rows] == [(r.width, r.wer, r.cer) for r in whole]
-    plain = json.loads(out.read_text())
-    assert (plain["split"], plain["jobs"]) == ("dev", 1)
-    assert plain["rows"] == [asdict(row) for row in rows]
-    assert go() == rows
+    stored = json.loads(out.read_text())
+    assert (stored["split"], stored["jobs"]) == ("dev", 1)
+    assert stored["rows"] == [asdict(row) for row in rows]
+    assert run_sweep() == rows
     assert searched == [2, 8, 8, 64, 64]
-    go(jobs=2)  # other seconds
+    run_sweep(jobs=2)  # other seconds
     assert searched[5:] == [2, 8, 64]
-    plain = json.loads(out.read_text()) | {"split": "test"}
-    out.write_text(json.dumps(plain))
-    go(jobs=2)  # rows of another split
+    stored = json.loads(out.read_text()) | {"split": "test"}
+    out.write_text(json.dumps(stored))
+    run_sweep(jobs=2)  # rows of another split
     assert searched[8:] == [2, 8, 64]
     out.write_text("{")
     with pytest.raises(BenchRunError, match="remove it to sweep again"):
-        go()
+        run_sweep()
 
 
 @pytest.mark.parametrize("arguments", [["--split", "test"], []])
-def test_without_posteriors_it_says_what_to_run(run, tmp_path, arguments):
+def test_without_posteriors_it_says_which_command_to_run(run, tmp_path, arguments):
     if not arguments:
         (run / "posteriors" / "dev" / "posteriors.json").unlink()
     result = CliRunner().invoke(main, ["tta", "sweep", str(run), *arguments])

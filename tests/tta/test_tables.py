@@ -113,7 +113,7 @@ def test_tta_in_minutes_with_percentages_of_the_first(platforms):
     assert not any(cell.best for cell in table.rows[0].cells)
 
 
-def test_three_rules_stand_below_one_another(platforms):
+def test_three_rules_are_below_one_another(platforms):
     table = rules_table(platforms, CONFIG)
     assert [row.cells[0].text for row in table.rows] == ["slow", "", "", "fast", "", ""]
     dawnbench = table.rows[1].cells
@@ -122,7 +122,7 @@ def test_three_rules_stand_below_one_another(platforms):
     assert [cell.text for cell in table.rows[2].cells[1:]] == ["MLPerf", "NA", "NA", "NA"]
 
 
-def test_price_and_performance(platforms):
+def test_the_table_has_price_and_performance(platforms):
     slow, fast = 3 + 4 * 46.75, 3 + 4 * 26.75
     relative = f"{3 * fast / slow:.2f}"
     assert cells(price_table(platforms, CONFIG))[1][1:] == [
@@ -142,14 +142,14 @@ def test_small_rents_keep_two_digits(training):
     assert cells(rent_table(platforms, CONFIG))[0][2] == (f"{tta / 60 * 0.05:.2g}", "")
 
 
-def test_without_prices_nothing_is_said_of_them(training):
+def test_without_prices_the_tables_have_no_prices(training):
     platforms = read_platforms([str(training("a"))])
     assert price_table(platforms, CONFIG) is None
     assert cost_table(platforms) is None
     assert rent_table(platforms, CONFIG) is None
 
 
-def test_hardware_and_training_efficiency(platforms):
+def test_the_table_has_hardware_and_training_efficiency(platforms):
     row = efficiency_table(platforms, CONFIG).rows[1]
     assert [cell.text for cell in row.cells[:3]] == ["fast", "8", "4"]
     assert row.cells[-1].text == "320"  # four epochs of ten batches of 8
@@ -167,7 +167,7 @@ def test_published_tables_are_marked_and_keep_their_printed_numbers():
     assert cells(published_table("A29"))[1][3] == ("97.98", "")
 
 
-def test_published_prices_times_minutes():
+def test_published_costs_are_prices_times_minutes():
     relative = 25999.00 * 511 / (2605.29 * 820)
     assert cells(published_price_table())[2][2] == (f"{relative:.2f}", "")
     assert len(published_price_table().columns) == len(published("A32").columns) + 1
@@ -181,9 +181,13 @@ def test_final_rates_come_from_the_recipes_results(training, tmp_path):
     assert cells(final_table(platforms)) == [
         [("one", ""), ("ctc", ""), ("3gram", ""), ("7.10", "")]
     ]
-    other = read_platforms([str(training("other"))])
-    assert final_table(other) is None
-    assert cells(final_table(other, [result]))[0][1:] == [("ctc", ""), ("3gram", ""), ("7.10", "")]
+    platforms_without_results = read_platforms([str(training("other"))])
+    assert final_table(platforms_without_results) is None
+    assert cells(final_table(platforms_without_results, [result]))[0][1:] == [
+        ("ctc", ""),
+        ("3gram", ""),
+        ("7.10", ""),
+    ]
     assert stage_table(platforms) is None
 
 

@@ -10,18 +10,18 @@ from toolkit.tta.utilisation import Meter, UtilisationConfig, sampling
 FAST = UtilisationConfig(fine=0.02, coarse=0.02, burst=1.0, period=1.0)
 
 
-def work(seconds):
+def use_processor(seconds):
     end = time.process_time() + seconds
     while time.process_time() < end:
         sum(range(1000))
 
 
-def test_a_busy_process_is_seen_as_such(monkeypatch):
+def test_a_busy_process_has_full_utilisation(monkeypatch):
     monkeypatch.setattr(utilisation, "usable_cpus", lambda: 1)
     outer, spent_outer = time.monotonic(), time.process_time()
     meter = Meter()
     inner, spent_inner = time.monotonic(), time.process_time()
-    work(0.3)
+    use_processor(0.3)
     inner, spent_inner = time.monotonic() - inner, time.process_time() - spent_inner
     sample = meter.sample()
     outer, spent_outer = time.monotonic() - outer, time.process_time() - spent_outer
@@ -33,14 +33,14 @@ def test_a_busy_process_is_seen_as_such(monkeypatch):
 
 
 def wait_for(condition):
-    """Give up after a minute, which only a stopped sampler or a very busy machine takes."""
+    """Wait for a condition for at most a minute."""
     end = time.monotonic() + 60
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     assert condition()
 
 
-def test_children_count(monkeypatch):
+def test_child_processes_count(monkeypatch):
     monkeypatch.setattr(utilisation, "CHILDREN_INTERVAL", 0.0)
     monkeypatch.setattr(utilisation, "usable_cpus", lambda: 1)
     code = "import time\nwhile time.process_time() < 0.3: pass\ntime.sleep(60)"
@@ -48,12 +48,12 @@ def test_children_count(monkeypatch):
     try:
         meter = Meter()
         meter.sample()  # finds the child
-        seen, began = 0.0, time.monotonic()
-        while seen < 0.1 and time.monotonic() - began < 60:
-            before = time.monotonic()
+        process_seconds, began = 0.0, time.monotonic()
+        while process_seconds < 0.1 and time.monotonic() - began < 60:
+            start = time.monotonic()
             time.sleep(0.1)
-            seen += meter.sample().process * (time.monotonic() - before)
-        assert seen >= 0.1
+            process_seconds += meter.sample().process * (time.monotonic() - start)
+        assert process_seconds >= 0.1
     finally:
         child.kill()
         child.wait()
@@ -137,12 +137,12 @@ def test_bursts_are_fine_and_begin_on_time():
     [{"fine": 0.0}, {"fine": 6.0}, {"burst": 400.0}, {"period": 0.0, "burst": 0.0}],
 )
 def test_impossible_schedules_are_refused(values):
-    with pytest.raises(ValueError, match="needs"):
+    with pytest.raises(ValueError, match="must be"):
         UtilisationConfig(**values)
 
 
 class Nvml:
-    """pynvml of three devices, the last of which does not tell its utilisation."""
+    """A fake pynvml with three devices; the last does not report its utilisation."""
 
     class NVMLError(Exception):
         pass
@@ -179,9 +179,9 @@ def devices(monkeypatch):
 
 @pytest.mark.usefixtures("devices")
 def test_devices_are_described_and_metered():
-    found = machine.Devices()
-    assert found.utilisation() == (0.7, 0.71)
-    assert found.describe()[1] == machine.Device("Device 1", 8.0, "PCIe 3 x8")
+    described = machine.Devices()
+    assert described.utilisation() == (0.7, 0.71)
+    assert described.describe()[1] == machine.Device("Device 1", 8.0, "PCIe 3 x8")
     assert Meter().sample().gpus == (0.7, 0.71)
 
 
@@ -200,9 +200,9 @@ def test_without_package_or_driver_there_are_no_devices(monkeypatch, module):
     monkeypatch.setitem(sys.modules, "pynvml", module)
     if module is not None:
 
-        def fails():
+        def fail():
             raise Nvml.NVMLError
 
-        monkeypatch.setattr(Nvml, "nvmlInit", staticmethod(fails))
+        monkeypatch.setattr(Nvml, "nvmlInit", staticmethod(fail))
     assert machine.Devices().utilisation() == ()
     assert machine.Devices().describe() == []

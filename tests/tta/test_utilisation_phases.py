@@ -40,25 +40,25 @@ def test_the_window_is_a_burst_from_the_middle():
     for n in range(3):
         samples += samples_of(fine, 0.1, 100.0 * n)
         samples += samples_of(coarse, 5.0, 100.0 * n + 30)
-    found = window(samples, 25.0)
-    assert len(found.seconds) in (250, 251)
-    assert found.seconds[0] == 0
-    assert found.seconds[-1] <= 25.0
-    assert 100 <= found.began < 130
-    assert found.gpus.shape == (len(found.seconds), 1)
+    burst = window(samples, 25.0)
+    assert len(burst.seconds) in (250, 251)
+    assert burst.seconds[0] == 0
+    assert burst.seconds[-1] <= 25.0
+    assert 100 <= burst.began < 130
+    assert burst.gpus.shape == (len(burst.seconds), 1)
 
 
 def test_the_window_avoids_pauses():
     samples = samples_of([(0.5, 0.5)] * 1000, 0.1)
-    found = window(samples, 25.0, avoid=[(20.0, 60.0), (90.0, 95.0)])
-    assert 59 <= found.began <= 66
+    burst = window(samples, 25.0, avoid=[(20.0, 60.0), (90.0, 95.0)])
+    assert 59 <= burst.began <= 66
 
 
-def test_the_trainings_own_share_is_shown_where_it_is_known():
+def test_the_share_of_the_training_is_shown_when_measured():
     samples = [Utilisation(seconds=n, cpu=(1.0, 0.6), process=0.5) for n in range(5)]
-    found = window(samples)
-    assert found.cpu.tolist() == [0.5] * 5
-    assert found.machine.tolist() == [0.8] * 5
+    shown_window = window(samples)
+    assert shown_window.cpu.tolist() == [0.5] * 5
+    assert shown_window.machine.tolist() == [0.8] * 5
     assert mean_utilisation(samples)[0] == pytest.approx(0.5)
 
 

@@ -166,7 +166,7 @@ class GmmAlignerFiles:
         return cls(find_bundle(model))
 
     @property
-    def adapts(self) -> bool:
+    def needs_speakers(self) -> bool:
         """Whether the system was trained with fMLLR."""
         return (self.bundle / SPEAKER_INDEPENDENT).is_dir()
 

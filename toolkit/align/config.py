@@ -66,7 +66,7 @@ class LongConfig(Settings):
 class EmConfig(Settings):
     """EM iterations; the defaults are those of Kaldi's train_deltas.sh."""
 
-    iterations: PositiveInt = 35
+    iterations: Annotated[int, Range(1, 1_000_000)] = 35
     """EM iterations (Kaldi: 35, monophones 40)."""
     realign: tuple[int, ...] = (10, 20, 30)
     """Iterations, counted from 1, that begin with a new Viterbi alignment."""

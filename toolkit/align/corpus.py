@@ -16,7 +16,7 @@ from toolkit.errors import ToolkitError
 from toolkit.fsa.search_kernels import FrameScores
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import split_words
 
 
 class AlignmentFailuresError(ToolkitError):

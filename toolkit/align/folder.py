@@ -1,7 +1,7 @@
 """Alignment of a folder of recordings with their texts, in several processes.
 
 An acoustic model takes part as an `Aligner`: GMMs in `toolkit.align.aligner`, CTC networks in
-`toolkit.decode.ctc.aligner`.
+`toolkit.decode.ctc.recogniser`.
 """
 
 import json
@@ -149,7 +149,7 @@ class Aligner(Protocol):
     def speaker_statistics(
         self, features: Tensor, mean: Tensor, words: Sequence[str]
     ) -> FmllrStatistics:
-        """A recording's part in its speaker's fMLLR transform, where `AlignerFiles.adapts`.
+        """A recording's part in its speaker's fMLLR transform, where `AlignerFiles.needs_speakers`.
 
         Args and errors: as `align`.
         """
@@ -181,7 +181,7 @@ class AlignerFiles(Protocol):
         """Whether `align` needs the mean of all recordings of a speaker."""
 
     @property
-    def adapts(self) -> bool:
+    def needs_speakers(self) -> bool:
         """Whether it needs a speaker's transform as well."""
 
     def spoken(self, recording: Recording) -> tuple[list[str], str]:
@@ -424,7 +424,7 @@ def _run(job: AlignJob, tasks: Sequence[AlignTask], jobs: int) -> list[AlignedRe
         usable = [recording for recording in extracted if not recording.fault]
         speakers = {name: SpeakerAdaptation(mean) for name, mean in _means(usable).items()}
         # 2. Speaker transforms, from alignments without them.
-        if job.aligner.adapts:
+        if job.aligner.needs_speakers:
             items = [(e.task, speakers[e.task.speaker]) for e in usable]
             statistics = run("adapt", accumulate, items)
             names = [e.task.speaker for e in usable]

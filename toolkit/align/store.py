@@ -54,10 +54,6 @@ class AlignmentStore(ShardStore[Tensor]):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "ali", _to_states, DamagedAlignmentsError, ADVICE)
 
-    def num_frames(self, utterance: str) -> int:
-        """Count the frames of an utterance's alignment."""
-        return len(self.load(utterance))
-
     def _path(self, utterance: str) -> Path:
         if utterance in self:
             return super()._path(utterance)
@@ -124,7 +120,7 @@ class PdfAlignments:
         return self._store.ids
 
     def num_frames(self, utterance: str) -> int:
-        """Count the frames of an utterance; see `AlignmentStore.num_frames`."""
+        """Count the frames of an utterance; see `ShardStore.num_frames`."""
         return self._store.num_frames(utterance)
 
     def load(self, utterance: str) -> Tensor:

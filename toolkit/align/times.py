@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.lines import read_lines
+from toolkit.storage.lines import read_lines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import split_words
 
 
 class CtmError(ToolkitError):

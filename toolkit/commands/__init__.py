@@ -1,1 +1,1 @@
-"""What `toolkit NAME` runs: a module per command, which imports what it needs when called."""
+"""The subcommands of `toolkit`, a module each; they import their libraries when called."""

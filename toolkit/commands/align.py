@@ -52,12 +52,11 @@ def align(
 
     Finds the times of words and phones. Writes words.ctm and phones.ctm (with confidences),
     textgrid/NAME.TextGrid and table.tsv (the outcome of each file) to the folder --out. Files may
-    have any length. A name is a file's path below the folder of audio, or its file name alone,
-    without suffix. Files that cannot be aligned are named on standard error; the others are still
-    aligned, and the exit status is 1.
+    have any length. In transcripts a name is a file's path below --audio-dir, or its file name
+    alone, without suffix. If a file cannot be aligned, standard error says why, the others are
+    still aligned, and the exit status is 1.
 
-    With the bundle of a CTC network the units of its output, such as letters, take the place of the
-    phones: units.ctm.
+    A CTC network has no phones: the times of its output units, such as letters, go to units.ctm.
 
     \b
     Example:
@@ -67,11 +66,12 @@ def align(
     from toolkit.align.folder import align_folder, summary
     from toolkit.align.times import read_ctm
     from toolkit.decode.bundle import Bundle, read_card
-    from toolkit.decode.ctc.aligner import CtcAlignerFiles
+    from toolkit.decode.ctc.recogniser import CtcAlignerFiles
     from toolkit.score.boundaries import compare_boundaries
 
-    # Read first: report its faults before the alignment.
+    # 1. Read the reference before the alignment, which takes long: a fault in it shows at once.
     true_times = None if reference is None else read_ctm(reference)
+    # 2. A GMM bundle aligns phones, a CTC network its output units.
     ctc = Bundle(model).ctc_network()
     aligner = GmmAlignerFiles.find(model) if ctc is None else CtcAlignerFiles(ctc)
     if card := read_card(aligner.bundle):
@@ -79,7 +79,8 @@ def align(
     if speakers is not None and not aligner.by_speaker:
         note = "Note: a CTC network does not adapt to speakers: --speakers changes nothing."
         click.echo(note, err=True)
-    index = None if channel is None else channel - 1  # users count channels from 1
+    index = None if channel is None else channel - 1  # channels count from 1 for users, 0 in arrays
+    # 3. Align. A recording that fails is an outcome, not an exception: the others go on.
     outcomes = align_folder(aligner, audio_dir, text, out, speakers, jobs, index)
     for outcome in outcomes:
         if not outcome.aligned:

@@ -12,7 +12,9 @@ from toolkit.config.click_types import AS_JSON, FILE
 
 @click.command()
 @AS_JSON
-@click.option("--all", "everything", is_flag=True, help="Remove all that can be made again.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Remove all outputs that stages can make again."
+)
 @click.option(
     "--dry-run", is_flag=True, help="List the outputs that would be removed; remove nothing."
 )
@@ -23,10 +25,9 @@ def clean(
 ) -> None:
     """Delete the intermediate files of a run.
 
-    Removes OUTPUTS, such as fbank or decode/mono, which finished stages can make again: run.py does
-    so when it is called next. Without OUTPUTS prints those that can be removed, with size and the
-    time of their stages. The bundle, results, manifests, the corpus and the check are never
-    removed.
+    Removes OUTPUTS of finished stages, such as fbank or decode/mono. The next run.py makes them
+    again. Without OUTPUTS, lists what can be removed, with its size and the time that its stage
+    took. The bundle, results, manifests, the corpus and the data check are never removed.
 
     \b
     Example:
@@ -37,12 +38,15 @@ def clean(
     from toolkit.stages.log import duration
 
     if everything and outputs:
-        raise click.UsageError("give --all or the names of outputs")
+        raise click.UsageError("give --all or the names of outputs, not both")
     directory = RunFolder.open(run).directory
+    # Without names and without --all the command answers "what would free the most space?": it
+    # lists all outputs and removes none.
     include_all = everything or not outputs
     outputs_to_remove = removable(directory) if include_all else choose(directory, outputs)
     removes = (everything or outputs) and not dry_run
     if removes:
+        # Another process that wants the run directory reads this command in its lock.
         words = ["toolkit", "clean", str(run), *(["--all"] if everything else outputs)]
         remove(directory, outputs_to_remove, shlex.join(words))
     if as_json:

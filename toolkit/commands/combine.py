@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     "weights",
     type=Number(0, 1),
     multiple=True,
-    help="The weight of each system in their order, with the sum 1; default: the same for all.",
+    help="Weight of each system, in the order of SYSTEMS; the sum is 1. Default: equal weights.",
 )
 @click.option(
     "--rule",
     type=click.Choice(("mbr", "best")),
-    help="The words with the fewest expected errors (default), or those of the best path.",
+    help="Choose the words with the fewest expected errors (mbr, the default) or those of the best "
+    "path (best).",
 )
-@click.option("--ref", type=TEXT_IN, help="References: print the word error rate.")
+@click.option("--ref", type=TEXT_IN, help="Reference transcripts; prints the word error rate.")
 @click.option(
     "--tune",
     is_flag=True,
-    help="Choose weights with the fewest errors against --ref; the rule too, unless given.",
+    help="Choose the weights with the fewest errors against --ref, and the rule unless --rule is "
+    "given.",
 )
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
@@ -48,12 +50,12 @@ def combine(
 ) -> None:
     """Combine what several systems recognised in the same recordings.
 
-    SYSTEMS are folders of decoded splits, of which word_lattices/ is read, or else words.ctm or
-    text; or CTM files; or files of transcripts. The words with the fewest expected errors under the
-    weighted posteriors of all systems are written to the folder --out: text, and words.ctm with
-    times and posteriors if all systems have times. One system alone is decoded by minimum Bayes
-    risk. Tune on development data, and give the printed options for the test data. --json prints
-    the rule, the weights and, with --ref, the score.
+    Each of SYSTEMS is the folder of a decoded split (its word_lattices/ is read, else words.ctm,
+    else text), a CTM file or a file of transcripts. Finds the words with the fewest expected errors
+    under the weighted posteriors of all systems. Writes text to the folder --out and, if all
+    systems have times, words.ctm with times and posteriors. A single system is decoded by minimum
+    Bayes risk. Tune on development data, then give the printed options for the test data. --json
+    prints the rule, the weights and, with --ref, the score.
 
     \b
     Examples:
@@ -73,9 +75,12 @@ def combine(
     from toolkit.score.wer import score
 
     if tune and (ref is None or weights):
-        raise click.UsageError("--tune needs --ref, and no --weight")
-    # Without weights all systems have the same.
+        raise click.UsageError(
+            "--tune needs --ref, and chooses the weights itself: leave out --weight"
+        )
+    # By default every system has the same weight.
     combination = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
+    # One table for all: a word has the same id in the lattices of every system.
     words = WordTable()
     loaded_systems = [read_system(system, words) for system in systems]
     if not any(system.ids for system in loaded_systems):
@@ -84,6 +89,7 @@ def combine(
     if tune:
         rules = RULES if rule is None else (rule,)
         combination = tune_combination([(loaded_systems, references)], words, jobs, rules).best
+    # Print the tuned values as options, to paste into the command for the test data.
     if tune and not as_json:
         click.echo(
             " ".join(

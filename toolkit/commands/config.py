@@ -18,7 +18,7 @@ from toolkit.config.click_types import AS_JSON, FILE
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a setting, as for the recipe.",
+    help="Change a setting, as --set of the recipe does; may be repeated.",
 )
 @click.argument("recipe", type=FILE)
 @click.argument("key", required=False)
@@ -34,14 +34,14 @@ def config(
     Example:
       toolkit config recipes/librispeech lang --profile mini
     """
-    from toolkit.stages.recipe import load_recipe
-    from toolkit.stages.settings import recipe_settings
+    from toolkit.stages.recipe import load_recipe, recipe_settings
 
     rows = recipe_settings(load_recipe(recipe), profile, overrides, key)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
         return
     for row in rows:
+        # What the profile or --set has changed shows its default too.
         default = "" if row.value == row.default else f"; default {json.dumps(row.default)}"
         click.echo(f"{row.key} = {json.dumps(row.value, ensure_ascii=False)}")
         for line in (f"{row.source}{default}; {row.expects}", row.text):

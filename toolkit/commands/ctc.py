@@ -19,7 +19,9 @@ def ctc() -> None:
 
 @ctc.command()
 @click.argument("run", metavar="RUN_DIR", type=FILE)
-@click.option("--device", help="cpu, cuda, ...; default: a GPU if there is one.")
+@click.option(
+    "--device", help="Device to compute on: cpu, cuda, ...; default: a GPU if there is one."
+)
 def evaluate(run: Path, device: str | None) -> None:
     """Evaluate the checkpoints of a CTC training on another machine.
 

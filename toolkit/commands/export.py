@@ -25,14 +25,13 @@ from toolkit.config.click_types import FILE, FOLDER
 def export(model: Path, form: str, out: Path) -> None:
     """Export an acoustic model to ONNX or TorchScript.
 
-    Of a bundle of several systems that is the best network that can recognise streams, or the CTC
-    network.
+    A bundle of several systems exports its CTC network, or else its best network that can recognise
+    streams.
     Writes the model (model.onnx or model.pt), metadata.json (its inputs and outputs, front end,
-    priors, output units) and normaliser.json to the folder --out; where a network of a
-    run directory is on a GMM system's features, no front end. Unidirectional models have their
-    recurrent states as inputs and outputs, for streaming. The exported model is run on random
-    input, whole and in pieces, and must agree with the original; ONNX needs the package onnx and,
-    for this comparison, onnxruntime.
+    priors, output units) and normaliser.json to the folder --out. A network on the features of a
+    GMM system has no front end in metadata.json. Unidirectional models have their recurrent states
+    as inputs and outputs, for streaming. The exported model must agree with the original on random
+    input, whole and in pieces. ONNX needs the package onnx and, for this comparison, onnxruntime.
 
     \b
     Example:
@@ -43,6 +42,7 @@ def export(model: Path, form: str, out: Path) -> None:
 
     source = find_export_source(Bundle(model).network())
     checked = export_model(source, form, out)
+    # A model that differs from the original is an error already; None: ONNX without onnxruntime.
     if checked.largest_difference is None:
         outcome = "not compared with the original: `pip install onnxruntime` and export again"
     else:

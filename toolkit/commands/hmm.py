@@ -34,7 +34,7 @@ def show_tree(
 
     Prints the questions with the gain in log-likelihood of each, the frames of each branch, and the
     pdfs at the leaves. MODEL_OR_TREE is the folder of a GMM system or its tree.json.
-    --json prints what tree.json has of the phone.
+    --json prints the part of tree.json for the phone.
 
     \b
     Example:
@@ -45,6 +45,8 @@ def show_tree(
     from toolkit.storage.files import write_atomically
 
     tree = Tree.load(model / "tree.json" if model.is_dir() else model)
+    # One tree per HMM state. A base phone (AH) selects the trees of all its variants (AH0, AH1,
+    # ...).
     roots = roots_of(tree, phone, state)
     if as_json:
         click.echo(to_json(tree.phones, tuple(roots)), nl=False)

@@ -2,17 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.commands.kaldi_models import (
-    OUT,
-    PIPES,
-    decode,
-    export_graph,
-    export_likelihoods,
-    import_senones,
-)
 from toolkit.config.click_types import (
     AS_JSON,
     FILE,
@@ -23,6 +16,17 @@ from toolkit.config.click_types import (
     Number,
     is_printed,
     print_json,
+)
+
+if TYPE_CHECKING:
+    from toolkit.kaldi.graph import Labels
+
+
+OUT = click.option("--out", type=FOLDER, required=True, help="The folder to write.")
+PIPES = click.option(
+    "--allow-pipes",
+    is_flag=True,
+    help="Run the shell commands (`cmd |`) in an scp file; only for files that you trust.",
 )
 
 
@@ -40,10 +44,6 @@ def kaldi() -> None:
     """
 
 
-for _command in (export_graph, export_likelihoods, import_senones, decode):
-    kaldi.add_command(_command)
-
-
 @kaldi.command("export-data")
 @click.option("--cuts", type=FILE, required=True, help="The cuts of a split: data/<split>.jsonl.")
 @click.option(
@@ -54,8 +54,8 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     """Write a Kaldi data directory.
 
     Writes wav.scp, text, utt2spk, spk2utt, utt2dur, reco2dur and, if utterances are parts of
-    recordings, segments, and checks them as validate_data_dir.sh does. Utterance ids that do not
-    begin with the speaker get it as a prefix; utt_map has the old and the new ids.
+    recordings, segments. Checks them as validate_data_dir.sh does. An utterance id that does not
+    begin with its speaker gets the speaker as a prefix; utt_map has the old and the new ids.
 
     \b
     Example:
@@ -81,7 +81,8 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
 @click.option(
     "--pipes",
     type=FOLDER,
-    help="Run the shell commands in wav.scp and write their audio to this folder.",
+    help="Run the shell commands in wav.scp and write their audio to this folder; only for files "
+    "that you trust.",
 )
 @MAP_PATH
 def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[str, ...]) -> None:
@@ -99,12 +100,14 @@ def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[st
     from toolkit.corpus.wav_scp import PipeRunner
     from toolkit.kaldi.data_dir import read_kaldi_dir
 
+    # `write_cuts` does not compress, but readers decompress every file of this suffix.
     if out.suffix == ".gz":
         raise click.UsageError(f"--out {out}: cuts are written uncompressed: name it .jsonl")
     cuts = read_kaldi_dir(folder, PipeRunner(pipes) if pipes else None, map_paths)
     number = write_cuts(cuts, out)
     if not is_printed(out):
         click.echo(f"{out}: {number} utterances")
+    # Faulty utterances are in the file as well; here the user learns of them at once.
     faulty = [cut for cut in cuts if "fault" in (cut.custom or {})]
     for cut in faulty:
         click.echo(f"Fault: {cut.id}: {cut.custom['fault_detail']}", err=True)
@@ -132,7 +135,8 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     from toolkit.lang.lm import check_coverage
 
     lang = Lang.load(folder)
-    grammar = None if lm is None else grammar_acceptor(lm, lang.words)  # before all is written
+    # Read the language model before anything is written: its faults leave no half folder.
+    grammar = None if lm is None else grammar_acceptor(lm, lang.words)
     if lm is not None and grammar is not None:
         words = {lang.words.symbol(int(word)) for word in set(grammar.words.tolist())}
         check_coverage(lm, words, lang.vocabulary)
@@ -148,9 +152,7 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     is_flag=True,
     help="Add _B, _I, _E and _S to the phones of a dict directory.",
 )
-@click.option(
-    "--as-given", is_flag=True, help="Keep words as they are written; without it in upper case."
-)
+@click.option("--as-given", is_flag=True, help="Keep words as they are written, not in upper case.")
 @OUT
 def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Path) -> None:
     """Convert a Kaldi dict or lang directory.
@@ -166,6 +168,8 @@ def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Pat
     from toolkit.lang.policy import AS_GIVEN, TextPolicy
 
     policy = TextPolicy(AS_GIVEN) if as_given else TextPolicy()
+    # Only a lang directory has words.txt. A dict directory has a lexicon, from which a lang is
+    # made.
     if (folder / "words.txt").is_file():
         lang, notes = read_lang(folder, policy)
     else:
@@ -201,7 +205,9 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
 @kaldi.command("import-features")
 @click.argument("table", type=FILE)
 @click.option("--data", type=FILE, help="Kaldi data directory with utt2spk and text; no audio.")
-@click.option("--cuts", type=FILE, help="Instead of --data, a split: data/<split>.jsonl.")
+@click.option(
+    "--cuts", type=FILE, help="Instead of --data, the cuts of a split: data/<split>.jsonl."
+)
 @click.option(
     "--frame-shift",
     type=Number(1, 1000),
@@ -242,19 +248,21 @@ def import_features(
     from toolkit.kaldi.features import count_frames, cuts_without_audio
     from toolkit.kaldi.features import import_features as read
 
+    # 1. The utterances: from the cuts of a split, or from the tables of a Kaldi data directory.
     if cuts is not None and data is None:
         utterances = [cut.to_dict() for cut in iter_cuts(cuts)]
     elif data is not None and cuts is None:
         if not data.is_dir():
             raise click.UsageError(f"--data {data}: no such folder; give a Kaldi data directory")
         speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
-        # Without audio the duration of an utterance is its number of frames times the shift.
+        # There is no audio: an utterance lasts its number of frames times the frame shift.
         frames = count_frames(table, allow_pipes, map_paths)
         utterances = cuts_without_audio(frames, speakers, texts, frame_shift)
         for name, column in (("text", texts), ("utt2spk", speakers)):
             _note_unmatched_ids(data / name, column, frames)
     else:
         raise click.UsageError("give either --data or --cuts")
+    # 2. Read the matrices, round them to 16 bits and write shards.
     done = read(
         table,
         utterances,
@@ -284,7 +292,7 @@ def _note_unmatched_ids(path: Path, named: Mapping[str, str], frames: Mapping[st
 
 
 def _two_columns(path: Path) -> dict[str, str]:
-    """Read a table of a data directory; empty where there is none."""
+    """Read a table of a data directory; empty if the file does not exist."""
     from toolkit.score.transcripts import read_transcripts
 
     return read_transcripts(path, "text").texts if path.is_file() else {}
@@ -299,8 +307,8 @@ def _two_columns(path: Path) -> dict[str, str]:
 def export_alignments(ali: Path, system: Path, out: Path) -> None:
     """Write alignments as integer vectors and as CTM.
 
-    The integers are the toolkit's HMM states, which states.tsv lists, not the transition ids of a
-    Kaldi model. phones.ctm can be used by any program.
+    The integers are the toolkit's HMM states, listed in states.tsv. They are not the transition ids
+    of a Kaldi model. Any program can use phones.ctm.
 
     \b
     Example:
@@ -313,7 +321,9 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
 
 @kaldi.command("import-alignments")
 @click.argument("table", type=FILE)
-@click.option("--system", type=FILE, required=True, help="The folder of their GMM system.")
+@click.option(
+    "--system", type=FILE, required=True, help="The folder of the GMM system whose states to use."
+)
 @click.option("--features", type=FILE, help="For a CTM: the features of the aligned utterances.")
 @click.option("--model", type=FILE, help="Kaldi's final.mdl, for alignments of its transition ids.")
 @OUT
@@ -334,18 +344,22 @@ def import_alignments(
     from toolkit.kaldi.alignments import import_alignments as read
     from toolkit.kaldi.alignments import import_phone_times
 
+    # Alignments by frame: of the toolkit's states or, with --model, of Kaldi's transition ids.
     if table.suffix != ".ctm":
         number = read(table, system, out, model)
         click.echo(f"{out}: {number} utterances")
         if not number:
             raise click.ClickException(f"{table} holds no alignment")
         return
+    # A CTM has times of phones, whose frames are divided among the states.
     from toolkit.align.times import read_ctm
     from toolkit.features.shards import FeatureStore
 
     if features is None:
-        raise click.UsageError("a CTM has no numbers of frames: add --features")
-    # Times of a CTM are rounded: the features tell how many frames an utterance has.
+        raise click.UsageError(
+            "a CTM does not say how many frames an utterance has: add --features"
+        )
+    # The times of a CTM are rounded; the exact number of frames comes from the features.
     store = FeatureStore(features)
     frames = {id: store.num_frames(id) for id in store.ids}
     done = import_phone_times(read_ctm(table), system, frames, out)
@@ -366,9 +380,9 @@ def import_alignments(
 def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     """Show the content of a table, or check a data directory.
 
-    PATH is an scp file or an archive of matrices or integers, whose entries are listed, or a
-    data directory, of which everything is listed that Kaldi's validate_data_dir.sh would reject;
-    the command then ends with an error. What Kaldi accepts but may not be able to use is noted.
+    Of an scp file or an archive of matrices or integers, lists the entries. Of a data directory,
+    lists everything that Kaldi's validate_data_dir.sh would reject; if there is anything, the exit
+    status is 1. Notes name what Kaldi accepts but may not be able to use.
 
     \b
     Example:
@@ -394,3 +408,203 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
         return
     for line in describe_entries(path, key, count):
         click.echo(line)
+
+
+@kaldi.command("export-graph")
+@click.option("--lang", "folder", type=FILE, required=True, help="The lang/ folder of a run.")
+@click.option("--lm", type=FILE, required=True, help="An ARPA language model.")
+@click.option(
+    "--senones",
+    "model",
+    type=FILE,
+    required=True,
+    help="The folder of a GMM system, or senones/ of a run for its networks.",
+)
+@click.option(
+    "--labels",
+    type=click.Choice(("transitions", "pdfs")),
+    default="transitions",
+    show_default=True,
+    help="Labels of the graph: transition ids, or columns of log-likelihoods, counted from 1.",
+)
+@click.option(
+    "--word-penalty",
+    type=Number(),
+    default=0.0,
+    show_default=True,
+    help="Added to the score of each word: word_penalty of a decode's tuned.json.",
+)
+@OUT
+def export_graph(
+    folder: Path, lm: Path, model: Path, labels: "Labels", word_penalty: float, out: Path
+) -> None:
+    """Write a decoding graph for Kaldi's decoders.
+
+    Writes HCLG.fst, words.txt, phones.txt and num_pdfs. Also writes the tree and the transition
+    model (0.trans_mdl) in Kaldi's text form.
+
+    \b
+    Example:
+      toolkit kaldi export-graph --lang exp/demo/lang --lm exp/demo/lm/lm.arpa \\
+          --senones exp/demo/tri --out graph
+    """
+    from toolkit.hmm.senones import Senones
+    from toolkit.kaldi.graph import export_graph as export
+
+    done = export(folder, lm, Senones.load(model), out, labels, word_penalty)
+    click.echo(f"{out / 'HCLG.fst'}: {done['states']} states, {done['arcs']} arcs")
+
+
+@kaldi.command("export-likelihoods")
+@click.option(
+    "--model", type=FILE, required=True, help="A GMM system or a network in its run directory."
+)
+@click.option(
+    "--features", type=FILE, required=True, help="Features of a split: plp/dev, fbank/dev."
+)
+@click.option(
+    "--transforms", type=FILE, help="Transforms for adapted GMMs: fmllr/<split>.safetensors."
+)
+@OUT
+def export_likelihoods(model: Path, features: Path, transforms: Path | None, out: Path) -> None:
+    """Write the log-likelihoods of a split for Kaldi's decoders.
+
+    loglikes.ark has a matrix per utterance: a row per frame, a column per pdf, without an acoustic
+    scale. Decoders such as latgen-faster-mapped search it in the graph of export-graph.
+
+    \b
+    Example:
+      toolkit kaldi export-likelihoods --model exp/demo/tri --features exp/demo/plp/dev --out dev
+    """
+    from toolkit.align.scorer import GmmScorer
+    from toolkit.kaldi.graph import export_likelihoods as export
+    from toolkit.models.scorer import NeuralScorer
+
+    # A GMM system is known by its file of Gaussians; any other folder must be that of a network.
+    scorer: GmmScorer | NeuralScorer
+    if (model / "gmm.safetensors").is_file():
+        scorer = GmmScorer(model, features, transforms)
+    elif transforms is not None:
+        raise click.UsageError(
+            "--transforms are for GMMs: give the adapted features of a network as --features"
+        )
+    else:
+        # The features of all splits are normalised alike: normaliser.json is beside their folders.
+        scorer = NeuralScorer(model, features.parent / "normaliser.json", features)
+    click.echo(f"{out / 'loglikes.scp'}: {export(scorer, out)} utterances")
+
+
+@kaldi.command("import-senones")
+@click.option("--tree", type=FILE, required=True, help="Kaldi's tree.")
+@click.option(
+    "--model", type=FILE, required=True, help="final.mdl or 0.trans_mdl of the same model."
+)
+@click.option("--phones", type=TEXT_IN, required=True, help="phones.txt of the same model.")
+@OUT
+def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
+    """Convert the phonetic tree of a Kaldi model.
+
+    OUT becomes a folder like senones/ of a run; pdfs keep their numbers. Convert the alignments of
+    the model with import-alignments --model.
+
+    \b
+    Example:
+      toolkit kaldi import-senones --tree tri/tree --model tri/final.mdl \\
+          --phones lang/phones.txt --out senones
+    """
+    from toolkit.kaldi.model import read_senones
+
+    senones = read_senones(tree, model, phones)
+    senones.save(out)
+    click.echo(f"{out}: {len(senones.topology.phones)} phones, {senones.num_pdfs} pdfs")
+
+
+@kaldi.command()
+@click.argument("graph", type=FILE)
+@click.argument("table", type=FILE)
+@click.option("--words", type=TEXT_IN, required=True, help="The graph's words.txt.")
+@click.option(
+    "--model", type=FILE, help="final.mdl, if the labels of the graph are transition ids."
+)
+@click.option(
+    "--acoustic-scale",
+    type=Number(0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Factor by which log-likelihoods are multiplied.",
+)
+@click.option(
+    "--beam",
+    type=Number(0, min_open=True),
+    default=15.0,
+    show_default=True,
+    help="Beam of the search.",
+)
+@click.option(
+    "--max-active",
+    type=click.IntRange(2, (1 << 31) - 1),
+    default=7000,
+    show_default=True,
+    help="Maximum number of active states per frame.",
+)
+@PIPES
+@click.option(
+    "--out",
+    type=TEXT_OUT,
+    default="-",
+    show_default=True,
+    help="The transcripts to write, in Kaldi's text format.",
+)
+def decode(
+    graph: Path,
+    table: Path,
+    words: Path,
+    model: Path | None,
+    acoustic_scale: float,
+    beam: float,
+    max_active: int,
+    allow_pipes: bool,
+    out: Path,
+) -> None:
+    """Decode log-likelihoods of Kaldi in a graph of Kaldi.
+
+    GRAPH is an HCLG.fst, TABLE an scp file or an archive of log-likelihoods, as nnet3-compute and
+    gmm-compute-likes write them. Without --model the labels of the graph are columns of the
+    matrices. The exit status is 1 if the search finds a path for no utterance.
+
+    \b
+    Example:
+      toolkit kaldi decode graph/HCLG.fst loglikes.scp --words graph/words.txt --model final.mdl
+    """
+    from toolkit.fsa.config import Beam
+    from toolkit.fsa.search import GraphMismatchError
+    from toolkit.kaldi.graph import decode_table, load_graph
+    from toolkit.storage.files import open_atomically
+
+    # `Beam` needs min_active < max_active: a small --max-active lowers the minimum too.
+    least = min(Beam.min_active, max_active - 1)
+    search = Beam(search=beam, min_active=least, max_active=max_active)
+    transcripts = decode_table(
+        table, load_graph(graph, model), words, acoustic_scale, search, allow_pipes
+    )
+    survived = False
+    try:
+        with open_atomically(out) as file:
+            # None: no path survived the beam. The line of the utterance is its id alone.
+            for utterance, text in transcripts:
+                survived |= text is not None
+                if text is None:
+                    click.echo(f"{utterance}: no path survives; try a wider --beam", err=True)
+                file.write(f"{utterance} {text or ''}".rstrip() + "\n")
+    except GraphMismatchError as error:
+        # Labels beyond the columns are most often transition ids: suggest --model if it is missing.
+        if model is not None:
+            raise GraphMismatchError(f"{graph} and {table}: {error}") from error
+        raise GraphMismatchError(
+            f"{graph} and {table}: {error}; or its labels are transition ids, as in graphs that"
+            " Kaldi has made: give their --model, such as final.mdl or 0.trans_mdl"
+        ) from error
+    if not survived:
+        raise click.ClickException(
+            f"{table}: no path of any utterance survives; try a wider --beam"
+        )

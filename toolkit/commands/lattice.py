@@ -9,7 +9,7 @@ from toolkit.config.click_types import AS_JSON, FILE, FOLDER, TEXT_IN, Number, p
 
 @click.group()
 def lattice() -> None:
-    """Export and import word lattices, and measure what they hold.
+    """Export and import word lattices, and compute their oracle error rates.
 
     \b
     Example:
@@ -33,8 +33,9 @@ def export(folder: Path, form: str, out: Path) -> None:
     """Export the word lattices of a decoded split.
 
     FOLDER is that of the split or its word_lattices/. Writes lat.txt and words.txt (kaldi), a file
-    NAME.lat per utterance (slf), or NAME.fst.txt and words.txt (openfst). Acoustic scores are not
-    scaled, but in openfst, which holds sums: the scale is in tuned.json and in the heads of slf.
+    NAME.lat per utterance (slf), or NAME.fst.txt and words.txt (openfst). In kaldi and slf the
+    acoustic scores are not scaled; the scale is in tuned.json and in the header of each slf file.
+    In openfst an arc has one weight, which includes the acoustic scale and the word penalty.
 
     \b
     Example:
@@ -47,13 +48,13 @@ def export(folder: Path, form: str, out: Path) -> None:
 
 @lattice.command()
 @click.argument("folder", type=FILE)
-@click.option("--ref", type=TEXT_IN, required=True, help="References.")
+@click.option("--ref", type=TEXT_IN, required=True, help="Reference transcripts.")
 @AS_JSON
 def oracle(folder: Path, ref: Path, as_json: bool) -> None:
-    """Print the word error rate of the paths that are nearest to the references.
+    """Print the oracle word error rate of lattices.
 
-    No choice among the paths of the lattices could have fewer errors. The second line tells their
-    size.
+    Chooses the path of each lattice that is nearest to the reference: rescoring cannot make fewer
+    errors. The second line says how many lattices there are and how dense they are.
 
     \b
     Example:
@@ -66,12 +67,17 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
 
     references = read_transcripts(ref).plain_texts()
     texts, arcs, seconds = oracle_texts(folder, references)
+    # A missing lattice counts as deletions; if all are missing, FOLDER and --ref do not belong
+    # together.
     if not texts:
-        raise click.ClickException(f"{folder} has no lattice of an utterance in {ref}")
+        raise click.ClickException(
+            f"{folder} has no lattice of an utterance in {ref}: do both belong to one split?"
+        )
     result = score(references, texts)
     if as_json:
         print_json({**numbers(result), "lattices": len(texts), "arcs_per_second": arcs / seconds})
         return
+    # Only the %WER line; the next ones count the utterances and sentence errors.
     click.echo(result.summary(interval=True).splitlines()[0])
     click.echo(f"{len(texts)} lattices, {arcs / seconds:.1f} arcs per second")
 
@@ -120,6 +126,7 @@ def import_(
     from toolkit.fsa.lattice_store import WeightsUsed
     from toolkit.kaldi.lattices import import_lattices
 
+    # Kaldi's lattices do not record these: later commands read them with the lattices.
     decoding = WeightsUsed(acoustic_scale, word_penalty, frame_shift / 1000)
     done, failed = import_lattices(archives, words, decoding, out)
     click.echo(f"{out}: {done} lattices")

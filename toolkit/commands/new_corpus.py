@@ -15,15 +15,15 @@ from toolkit.config.click_types import EXISTING_PATH, FOLDER, MAP_PATH
     "--from-csv",
     type=EXISTING_PATH,
     metavar="FILE",
-    help="A table with the columns audio, text and speaker, commas, semicolons or tabs between; or "
-    "a folder with the tables train, dev and test.",
+    help="A table with the columns audio, text and speaker, separated by commas, semicolons or "
+    "tabs; or a folder with the tables train, dev and test.",
 )
 @click.option(
     "--from-kaldi",
     type=EXISTING_PATH,
     metavar="DIR",
-    help="A Kaldi data directory, or a folder with several: train, dev, test. Where there is no "
-    "audio, the features of feats.scp are used.",
+    help="A Kaldi data directory, or a folder with several: train, dev, test. Without audio, the "
+    "features of feats.scp are used.",
 )
 @click.option(
     "--from-cuts",
@@ -35,7 +35,8 @@ from toolkit.config.click_types import EXISTING_PATH, FOLDER, MAP_PATH
     "--pipes",
     type=FOLDER,
     metavar="FOLDER",
-    help="Run the commands of wav.scp, which can do anything, and keep their audio in this folder.",
+    help="Run the shell commands in wav.scp and write their audio to this folder; only for files "
+    "that you trust.",
 )
 @MAP_PATH
 @click.option(
@@ -43,8 +44,8 @@ from toolkit.config.click_types import EXISTING_PATH, FOLDER, MAP_PATH
     type=click.Choice(("recording", "auto")),
     default="recording",
     show_default=True,
-    help="Who speaks where the data name no speaker: each recording is one speaker, or recordings "
-    "are clustered by their sound.",
+    help="Speakers of data without speaker labels: one per recording, or clusters of recordings "
+    "that sound alike.",
 )
 @click.option(
     "--lexicon",
@@ -71,7 +72,7 @@ def new_corpus(
     lexicon: str | None,
     lm_text: Path | None,
 ) -> None:
-    """Make a recipe for a corpus of your own.
+    """Make a recipe for your own corpus.
 
     Writes recipes/NAME: run.py, config.py and README.md. With --from-csv, --from-kaldi or
     --from-cuts the recipe can be run at once; otherwise local/NAME.py is written too, with one
@@ -82,10 +83,10 @@ def new_corpus(
       toolkit new-corpus interviews --from-csv speech/table.csv
       recipes/interviews/run.py
     """
-    from toolkit.new_corpus.make import check_name, find_checkout, make_empty, make_from_data
+    from toolkit.new_corpus.make import check_name, create_reader_stub, create_recipe, find_checkout
 
     data = {"table": from_csv, "kaldi": from_kaldi, "cuts": from_cuts}
-    # At most one reader and its source.
+    # 1. Check the options together. `sources` has at most one entry: the reader and its path.
     sources = {reader: path for reader, path in data.items() if path is not None}
     if len(sources) > 1:
         raise click.UsageError("give one of --from-csv, --from-kaldi and --from-cuts")
@@ -100,18 +101,19 @@ def new_corpus(
             f"{lexicon!r} is neither cmudict nor graphemes nor a file or folder",
             param_hint="--lexicon",
         )
+    # 2. Write the recipe. With data it runs at once; without, the user writes its reader.
     root = find_checkout(Path.cwd())
     check_name(name, root)
     if sources:
         ((reader, source),) = sources.items()
-        recipe = make_from_data(
+        recipe = create_recipe(
             root, name, source, reader, lexicon, lm_text, pipes, map_paths, speakers
         )
     else:
-        recipe = make_empty(root, name, lexicon, lm_text)
+        recipe = create_reader_stub(root, name, lexicon, lm_text)
     for line in recipe.remarks:
         click.echo(line)
-    # Without data the first file is local/NAME.py, the reader to fill in.
+    # 3. Say what to do next. Without data the first file is local/NAME.py, the reader to fill in.
     *readers, config, run, readme = map(os.path.relpath, recipe.written)
     for path in (*readers, config, run, readme):
         click.echo(f"wrote {path}")

@@ -98,7 +98,7 @@ def pipeline() -> None:
     "--aggregated/--single",
     default=True,
     show_default=True,
-    help="Whether objects in the lake hold the audio of many utterances or of one.",
+    help="Objects in the lake hold the audio of many utterances, or of one.",
 )
 @click.option(
     "--hours-per-file",
@@ -133,10 +133,10 @@ def plan(
 ) -> None:
     """Predict the time, cost, storage calls and bytes of a run.
 
-    Prints the paper's figures beside the prediction. Without --rates, the speed of each step is
-    measured first on some minutes of noise, which takes about a minute; a run of a few hours of
-    your audio gives better ones (`toolkit pipeline rates`). Target generation is planned on CPU
-    cores, or with --gpu-speed on GPUs.
+    Prints the paper's figures beside the prediction. Without --rates the command first measures the
+    speed of each step on noise, which takes about a minute. A pilot run on a few hours of your
+    audio gives better rates (`toolkit pipeline rates`). Targets are generated on CPU cores, or with
+    --gpu-speed on GPUs.
 
     \b
     Example:
@@ -148,6 +148,7 @@ def plan(
     from toolkit.pipeline.report import PlanReport, plan_page, print_plan, write_plan
     from toolkit.storage.files import write_atomically
 
+    # 1. The speed of each step: measured here on noise, or read from a file.
     if rates_file is None:
         from toolkit.pipeline.measure import measure_steps
 
@@ -156,17 +157,18 @@ def plan(
         rates = Rates.load(rates_file)
     if gpu_speed is not None:
         rates = rates.with_speed("targets", gpu_speed, device=True)
+    # 2. The cluster, in bytes and seconds: --network is in Gbit/s, --bandwidth in MB/s.
     cluster = Cluster(
         nodes=nodes,
         cores=cores,
-        devices=gpus if gpu_speed is not None else 0,
+        devices=gpus if gpu_speed is not None else 0,  # without a speed the GPUs stay idle
         price=price,
         network=network * 1e9 / 8,
         latency=latency,
         bandwidth=bandwidth * 1e6,
     )
     chosen = make_plan(hours, cluster, rates, hours_per_file, fuse=fuse, aggregated=aggregated)
-    # The same plan with and without fused steps, to compare.
+    # 3. "What does fusing save?" The same plan the other way, if each step has a rate of its own.
     alternative = None
     if all(name in rates.steps for name in FUSIBLE):
         alternative = make_plan(
@@ -212,12 +214,12 @@ def measure(minutes: float, repeats: int, out: Path | None) -> None:
 @click.option("--out", type=TEXT_OUT, required=True, help="File of rates to write.")
 @ENDPOINT
 def measured_rates(outputs: tuple[str, ...], out: Path, endpoint: str | None) -> None:
-    """Write the speed of each step as a finished run has recorded it, for `toolkit pipeline plan`.
+    """Write the speed of each step of a finished run, for `toolkit pipeline plan`.
 
-    OUTPUTS are prefixes below which steps of one run have written, URLs or folders. Speeds are
-    hours of audio per hour of a core's computing, or of a GPU's time, with 95 % intervals from the
-    differences between partitions: a pilot run of ten partitions or more tells what a large one
-    will take.
+    OUTPUTS are the prefixes that the steps of one run wrote to, URLs or folders. A speed is in
+    hours of audio per hour of one core's processor time, or per hour of a GPU. The differences
+    between partitions give its 95 % interval: a pilot run of ten partitions or more predicts the
+    time of a large one.
 
     \b
     Example:
@@ -228,6 +230,7 @@ def measured_rates(outputs: tuple[str, ...], out: Path, endpoint: str | None) ->
     rates = rates_of_runs(_store(endpoint), outputs)
     rates.save(out)
     for name, rate in rates.steps.items():
+        # The interval can be open above; with too few partitions there is none.
         upper = "any" if rate.high is None else f"{rate.high:,.1f}"
         ends = "" if rate.low is None else f" ({rate.low:,.1f} to {upper})"
         where = "GPU" if rate.device else "core"
@@ -239,12 +242,12 @@ def measured_rates(outputs: tuple[str, ...], out: Path, endpoint: str | None) ->
 @click.option("--page", type=TEXT_OUT, help="Also write the summary to this file, as an HTML page.")
 @click.argument("plan_file", metavar="PLAN", type=FILE)
 def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
-    """Run the pipeline from a lake to training shards, as the YAML file PLAN says.
+    """Run the pipeline from a lake to training shards.
 
-    The plan has the keys `lake`, `out`, `steps` (features, targets), `jobs`, `executor` (kind:
-    local or spark), `teacher` and `normaliser` (for targets), and sections with the settings of
-    the steps. The same command continues an interrupted run. Progress goes to standard error; at
-    the end the steps are summarised, also when partitions were set aside after repeated failures.
+    PLAN is a YAML file with the keys `lake`, `out`, `steps` (features, targets), `jobs`, `executor`
+    (kind: local or spark), `teacher` and `normaliser` (for targets), and sections with the settings
+    of the steps. The same command continues an interrupted run. Progress goes to standard error.
+    The end is a summary of the steps, also when partitions were set aside after repeated failures.
 
     \b
     Example:
@@ -257,20 +260,22 @@ def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
     from toolkit.storage.files import write_atomically
 
     plan = read_plan(plan_file)
+    # `run_plan` adds the prefix of each step as it begins, so the summary names those that began.
     outs: list[str] = []
     try:
         run_plan(plan, outs, _progress_line)
     finally:
         store = ObjectStore(plan.executor.settings.store)
-        # The steps' summaries are printed after a failure too.
+        # Print the summaries after a failure too: they say which partitions failed, and why.
         failed = sys.exc_info()[0] is not None
         summary_by_output = {}
         for out in outs:
             try:
                 summary_by_output[out] = read_summary(store, out)
             except ToolkitError:
+                # An unreadable summary must not hide the first error.
                 if not failed:
-                    raise  # else what has failed before is what counts
+                    raise
         summaries = [content for content in summary_by_output.values() if content is not None]
         totals = run_totals(summaries)
         if as_json:
@@ -291,7 +296,7 @@ def _print_summaries(summary_by_output: Mapping[str, Any], totals: Mapping[str, 
 
 def _progress_line(progress: "Progress") -> None:
     """Print the progress where no bar is shown, at most a hundred times per step."""
-    often = -(-progress.total // 100)
+    often = -(-progress.total // 100)  # rounded up: every n-th partition gets a line
     if not sys.stderr.isatty() and (progress.done % often == 0 or progress.done == progress.total):
         click.echo(progress.line(), err=True)
 
@@ -336,6 +341,7 @@ def summary(
             click.echo(summary_text(content))
     if page is not None:
         write_atomically(page, summary_page(summaries))
+    # "Can I go on?" Only if every prefix has a summary and no partition is missing or failed.
     complete = len(summaries) == len(summary_by_output) and all(
         s["done"] == s["partitions"] for s in summaries
     )

@@ -33,12 +33,12 @@ from toolkit.config.click_types import FILE, TEXT_OUT, Number, is_printed
 def report(
     run: Path, second: Path | None, out: Path | None, utterances: int, max_mb: float
 ) -> None:
-    """Write an HTML report of a run, or of what differs between two.
+    """Write an HTML report of a run, or of the differences between two.
 
     RUN_DIR is a run directory, finished or not. The report is one HTML file that needs no network:
     stages, data, findings of the data check, learning curves, error rates, tuning, worst utterances
-    with audio, all utterances, confusions, commands and versions. After `toolkit clean` the run's
-    own page is not replaced, since a new one would lack what was removed: give --out.
+    with audio, all utterances, confusions, commands and versions. After `toolkit clean` a new page
+    would lack what was removed, so it does not replace report.html: give --out.
 
     Of two runs it shows the settings that differ, the error rates side by side with p-values, and
     the utterances in which the second has fewer or more errors.
@@ -48,11 +48,10 @@ def report(
       toolkit report exp/demo --out demo.html
       toolkit report exp/demo exp/wider
     """
-    from toolkit.report.config import ReportConfig
-    from toolkit.report.run_page import write_comparison, write_report
+    from toolkit.report.run_page import ReportConfig, write_comparison, write_report
 
     if second is None:
-        out = out or _page_of(run)
+        out = out or _default_page(run)
         problems = write_report(run, out, ReportConfig(utterances, max_mb))
     else:
         out = out or second / "comparison.html"
@@ -63,8 +62,12 @@ def report(
         click.echo(f"{out} ({out.stat().st_size / 1000:,.0f} kB)")
 
 
-def _page_of(run: Path) -> Path:
-    """The page in a run directory, unless it shows what is no longer there."""
+def _default_page(run: Path) -> Path:
+    """Return the page in a run directory.
+
+    Raises:
+      ClickException: the page exists, and outputs that it may show were removed since.
+    """
     from toolkit.report.run_folder import RunFolder
     from toolkit.stages.disk import removed
 
@@ -73,7 +76,7 @@ def _page_of(run: Path) -> Path:
     if gone and page.exists():
         listed = ", ".join(gone[:3]) + (f" and {len(gone) - 3} others" if len(gone) > 3 else "")
         raise click.ClickException(
-            f"{page} may show what a new page would lack: {listed} were removed since; write the "
-            "new one elsewhere with --out, or run the recipe to make them again"
+            f"{page} is not replaced: {listed} were removed since, and a new page would lack them."
+            " Write the new page elsewhere with --out, or run the recipe to make them again"
         )
     return page

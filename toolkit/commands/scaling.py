@@ -22,22 +22,22 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
 @click.option(
     "--run",
     type=FILE,
-    help="Finished run directory whose frames are used; by default synthetic frames.",
+    help="Finished run directory whose frames the workers train on; default: synthetic frames.",
 )
 @click.option(
     "--minibatches",
     type=click.IntRange(128),
     default=360_000,
     show_default=True,
-    help="table1: minibatches of all workers; with --block 2, 11,720 stand for the paper's ten "
-    "epochs of 1,000 h.",
+    help="table1: minibatches of all workers together; with --block 2, 11,720 stand for the "
+    "paper's ten epochs of 1,000 h.",
 )
 @click.option(
     "--block",
     type=click.IntRange(1),
     default=2,
     show_default=True,
-    help="table1: minibatches per block of BMUF, in place of the paper's 100.",
+    help="table1: minibatches per block of BMUF; the paper has 100.",
 )
 @click.option(
     "--threshold",
@@ -74,15 +74,15 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="frontier: trainings per batch and method, of which the median counts.",
+    help="frontier: trainings per batch size and method; their median counts.",
 )
 @click.option(
     "--step-seconds",
     type=Number(min=0.001),
     default=0.1,
     show_default=True,
-    help="validate: seconds of a step. Processes sleep that long, as no machine has enough cores "
-    "for all; on a busy machine take more.",
+    help="validate: seconds of a step. Processes sleep instead of computing, since there are more "
+    "of them than cores. Increase it on a busy machine.",
 )
 @click.option(
     "--processes",
@@ -103,7 +103,7 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
     type=Number(1),
     default=5.0,
     show_default=True,
-    help="validate: how many times as slow the last process is in every second epoch.",
+    help="validate: factor by which the last process is slower in every second epoch.",
 )
 @click.option(
     "--steps",
@@ -117,7 +117,7 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
     type=click.IntRange(2),
     default=100_000,
     show_default=True,
-    help="validate: weights of the model that is exchanged.",
+    help="validate: number of weights that the processes exchange.",
 )
 def scaling(
     studies: tuple[str, ...],
@@ -141,9 +141,9 @@ def scaling(
 ) -> None:
     """Simulate data-parallel training with many workers: real updates, simulated time.
 
-    The workers really train a small network to classify frames. Times are simulated: a step takes
-    an assumed time with the variation measured on this machine, a message the time that the network
-    needs for the bytes of the real model.
+    The workers train a small network to classify frames. Only times are simulated: a step takes an
+    assumed time with the variation measured on this machine, and a message takes the time that the
+    network needs for the bytes of the real model.
 
     \b
     STUDY is one or more of these; by default all but the last:
@@ -151,8 +151,9 @@ def scaling(
       ibm         training times on the cluster of the H-ADPSGD paper
       stragglers  the effect of one slow worker on each method
       frontier    the largest batch at which each method still converges
-      batches     the same as the paper trained: LSTM, momentum, long warm-up,
-                  as many rates tried for every method and batch
+      batches     the same with the paper's training: LSTM, momentum, long
+                  warm-up; equally many learning rates tried for each method
+                  and batch
       later       64 workers with methods that came after the papers
       validate    epochs of 2 and 4 real processes on this machine, measured
                   and predicted; 15 minutes
@@ -166,10 +167,12 @@ def scaling(
     from toolkit.scaling.real_processes import METHODS, Load
     from toolkit.scaling.studies import Frontier
 
+    # Check the options of all studies first: the studies before a faulty one may take hours.
     unknown = set(methods) - METHODS.keys()
     if unknown:
         raise click.BadParameter(
-            f"{', '.join(sorted(unknown))}: known are {', '.join(METHODS)}", param_hint="--method"
+            f"no method {', '.join(sorted(unknown))}: choose from {', '.join(METHODS)}",
+            param_hint="--method",
         )
     try:
         frontier = Frontier(
@@ -184,6 +187,7 @@ def scaling(
         raise click.UsageError(f"frontier: {error}") from error
     load = Load(step_seconds, steps, slower, weights=weights)
     write_studies(
+        # The last study, `validate`, takes a quarter of an hour: it runs only if it is named.
         studies or STUDIES[:-1],
         out,
         run,

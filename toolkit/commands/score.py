@@ -57,8 +57,8 @@ _METHOD = (
         type=click.Choice(["none", "case", "basic", "english"]),
         default="none",
         show_default=True,
-        help="Compare words as they are, in lower case (as sclite does), in lower case without "
-        "punctuation, or by the rules of the toolkit's English lexicons.",
+        help="Compare words as they are (none), in lower case as sclite does (case), in lower case "
+        "without punctuation (basic), or by the rules of the toolkit's English lexicons (english).",
     ),
     click.option(
         "--drop",
@@ -76,13 +76,14 @@ _METHOD = (
     click.option(
         "--glm",
         type=TEXT_IN,
-        help="Score as NIST's hubscr.pl: apply these mapping rules to both sides, then as with "
-        "--weights sclite --normalise case --fragments --optional.",
+        help="Score as NIST's hubscr.pl: apply the mapping rules of this file to both sides, then "
+        "score as with --weights sclite --normalise case --fragments --optional.",
     ),
     click.option(
         "--fragments",
         is_flag=True,
-        help="A fragment (wo-, -rd) is right for any word that begins or ends like it: sclite -F.",
+        help="Count a fragment (wo-, -rd) as correct for any word that begins or ends like it: "
+        "sclite -F.",
     ),
     click.option(
         "--optional",
@@ -94,8 +95,8 @@ _METHOD = (
         type=click.Choice(["kaldi", "sclite"]),
         default="kaldi",
         show_default=True,
-        help="Costs of the alignment: fewest errors as Kaldi's compute-wer, or 4 for substitutions "
-        "and 3 for others as sclite.",
+        help="Costs of the alignment: 1 for every error as in Kaldi's compute-wer, or 4 for "
+        "substitutions and 3 for the others as in sclite.",
     ),
     click.option(
         "--mode",
@@ -103,13 +104,14 @@ _METHOD = (
         default="all",
         show_default=True,
         help="A reference without a hypothesis counts as deletions (all), is left out (present), "
-        "or is an error (strict).",
+        "or ends the command with an error (strict).",
     ),
 )
 
 
 def _method_options(command: Callable) -> Callable:
     """Add the options of the scoring method to a command."""
+    # Decorators apply from the last to the first; the help lists the options in order.
     for option in reversed(_METHOD):
         command = option(command)
     return command
@@ -175,7 +177,7 @@ def score(
     plain lines, JSON, cuts, or an STM with a CTM, whose words are assigned to the segments by time.
     Repeat both, in the same order, to pool several test sets. A reference without a hypothesis
     counts as deletions and marks the line [PARTIAL]. With --interval or --speakers the line ends in
-    a bootstrap confidence interval. What `toolkit transcribe` prints can be piped to --hyp -.
+    a bootstrap confidence interval. The output of `toolkit transcribe` can be piped to --hyp -.
 
     \b
     Example:
@@ -183,12 +185,13 @@ def score(
       toolkit score --ref test.stm --hyp test.ctm --normalise case --weights sclite --per-speaker
       toolkit score --ref data/test.jsonl --hyp decode/text --drop '<UNK>' --out scores
     """
-    # A group that is also a command: its options must not stand before a subcommand.
+    # `score` is a command and the group of `compare`: options before `compare` would be ignored.
     typed = {p for p in ctx.params if ctx.get_parameter_source(p) is _TYPED}
     if ctx.invoked_subcommand is not None:
         if typed:
             raise click.UsageError(f"put options after {ctx.invoked_subcommand!r}")
         return
+    # Not `required=True`: click would then demand them before `compare` too.
     for parameter in ctx.command.params:
         if parameter.name in ("refs", "hyps") and parameter.name not in typed:
             raise click.MissingParameter(ctx=ctx, param=parameter)
@@ -207,11 +210,14 @@ def score(
         write_score_folder,
     )
 
+    # 1. Compute. Outputs that would overwrite an input are refused before anything is written.
     written = ([] if alignments is None else [alignments]) + [
         out / name for name in (*FILES, *sclite_reports.FILES) if out
     ]
     _refuse_to_overwrite([*refs, *hyps], _Method(**method), written)
     result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method), quiet=as_json)
+    # 2. Print the error rates. Standard output stays what scripts parse: remarks go to standard
+    # error.
     if per_speaker and not result.by_speaker():
         raise click.UsageError("--per-speaker needs --speakers: the references name none")
     with_interval = interval or method["speakers"] is not None
@@ -219,6 +225,7 @@ def score(
         print_json(all_numbers(result, per_utterance))
     else:
         click.echo(result.summary(interval=with_interval))
+    # Figures of another method are not comparable with Kaldi's: say which method it is.
     if (result.normaliser, result.weights) != ("none", "kaldi") and not as_json:
         click.echo(result.method)
     for remark in result.remarks() + (result.interval_remarks() if with_interval else []):
@@ -227,6 +234,7 @@ def score(
         if requested and not as_json:
             click.echo("")
             click.echo("\n".join(lines(result)))
+    # 3. Write the files.
     if alignments is not None:
         write_report(result, alignments)
     if out is not None:
@@ -253,7 +261,7 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], as_json: bool, **method: 
 
     Prints the error rates and their difference with 95 % confidence intervals, the probability of
     improvement, p-values, and the words on which the systems differ most. Give --speakers if you
-    can: utterances of one speaker are not independent.
+    know them: utterances of one speaker are not independent.
 
     \b
     Example:
@@ -273,11 +281,15 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], as_json: bool, **method: 
             numbers |= {"first_file": str(hyps[0]), "second_file": str(hyp)}
         print_json(comparisons)
         return
+    # Systems are named A, B, ... in their order; A is the baseline, with which each other is
+    # compared.
     systems = list(zip(ascii_uppercase, scores, strict=False))
     for (name, result), path in zip(systems, hyps, strict=True):
         click.echo(f"{name}: {result.summary(interval=True).splitlines()[0]}  {path}")
         for remark in result.remarks():
             click.echo(f"Note: {name}: {remark}.", err=True)
+    # One method and one set of speakers for all systems: print the remarks once, those of the
+    # baseline.
     (first, baseline), *other_systems = systems
     if (baseline.normaliser, baseline.weights) != ("none", "kaldi"):
         click.echo(baseline.method)
@@ -301,6 +313,7 @@ def _refuse_to_overwrite(texts: Sequence[Path], method: _Method, written: Sequen
     from toolkit.score.inputs import BY_ID
 
     speakers = [Path(name) for name in (method.speakers,) if name not in (None, BY_ID)]
+    # All files that are read. A folder cannot be overwritten, and names in it are not known here.
     inputs = [*texts, *speakers, *filter(None, (method.mapping, method.glm))]
     read = [path for path in inputs if path.is_file()]
     for path in written:
@@ -319,6 +332,7 @@ def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method, quiet: bool) ->
     scores = _scores(pairs, method)
     if len(scores) == 1:
         return scores[0]
+    # "Which test set is hard?" Each pair gets its line above the pooled one.
     names = names_of([hyp for _, hyp in pairs])
     for name, result in zip(names, scores, strict=True):
         if not quiet:
@@ -326,8 +340,8 @@ def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method, quiet: bool) ->
     return pool(dict(zip(names, scores, strict=True)))
 
 
-def _named(method: _Method) -> str:
-    """Return what is added to the normaliser's name."""
+def _normaliser_suffix(method: _Method) -> str:
+    """Return the suffix of the normaliser's name: the GLM and the sclite options in use."""
     from toolkit.score.nist.glm import glm_name
 
     glm = [] if method.glm is None else [f"GLM {glm_name(method.glm)}"]
@@ -343,6 +357,7 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
     from toolkit.score.normalise import ScoringFilter
     from toolkit.score.wer import score as score_transcripts
 
+    # 1. A GLM stands for a set of options. An explicit --weights that contradicts it is an error.
     if method.glm is not None:
         source = click.get_current_context().get_parameter_source("weights")
         if source is _TYPED and method.weights != "sclite":
@@ -352,6 +367,7 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
     if method.normalise in ("basic", "english") and (method.fragments or method.optional):
         reader = "--fragments and --optional read" if method.glm is None else "--glm reads"
         raise click.UsageError(f"--normalise {method.normalise} removes the marks that {reader}")
+    # 2. Read all pairs before the first is scored: faults show at once.
     marks = Grammar(method.fragments, method.optional)
     inputs = InputReader(method.form, method.speakers, method.glm)
     normaliser = ScoringFilter(method.normalise, method.drop, method.mapping)
@@ -359,9 +375,9 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
     # The same note of several pairs is printed once.
     for note in dict.fromkeys(note for side in sides for note in side.notes):
         click.echo(named(note), err=True)
+    # 3. Score. Texts with alternatives or other marks need the slower aligner of graphs.
     scores = []
     for (ref, hyp), side in zip(pairs, sides, strict=True):
-        # Alternatives and other marks need the slower aligner of graphs.
         marked = side.marked or marks != Grammar()
         try:
             scores.append(
@@ -373,7 +389,7 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
                     weights=method.weights,
                     mode=method.mode,
                     normalise=normaliser,
-                    normaliser=normaliser.name + _named(method),
+                    normaliser=normaliser.name + _normaliser_suffix(method),
                     aligner=nist_aligner(marks) if marked else align_texts,
                 )
             )

@@ -12,9 +12,15 @@ from toolkit.config.click_types import FILE, Number
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on. One that others can reach lets them all in: there is no password.",
+    help="Address to listen on. There is no password: whoever can reach it can use the server.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen on; 0: a free one.",
+)
 @click.option(
     "--endpoint",
     type=Number(0.1),
@@ -47,9 +53,9 @@ def serve(
 ) -> None:
     """Recognise speech live, on a web page.
 
-    MODEL is a model bundle: the final/ folder of a run. Its best LSTM of one direction or TDNN-F
-    recognises; other systems need whole recordings. The page shows words while they are spoken,
-    takes the microphone or an audio file, and loads nothing from the network. Programs use the same
+    MODEL is a model bundle: the final/ folder of a run. Its best unidirectional LSTM or TDNN-F
+    recognises; other systems need whole recordings. The page takes the microphone or an audio file,
+    shows words while they are spoken, and loads nothing from the network. Programs can use the same
     WebSocket. Ctrl-C ends the server.
 
     \b
@@ -61,8 +67,8 @@ def serve(
     from toolkit.decode.recogniser import load_recogniser
     from toolkit.environment import usable_cpus
     from toolkit.processes.devices import one_thread
-    from toolkit.serve.config import Limits, ServeConfig
-    from toolkit.serve.server import Server, is_loopback, run
+    from toolkit.serve.protocol import Limits
+    from toolkit.serve.server import ServeConfig, Server, is_loopback, run
 
     def report(line: str) -> None:
         click.echo(line, err=True)
@@ -74,6 +80,7 @@ def serve(
             f" machine or by https; for your own use, `ssh -L {port}:localhost:{port} MACHINE`"
             " needs no --host"
         )
+    # Load and compile before listening: the first client need not wait, and faults stop the start.
     bundle = Bundle(model).choose("stream", system)
     card = read_card(bundle)
     if card:

@@ -44,7 +44,7 @@ def ssl() -> None:
     "ks",
     type=click.IntRange(1),
     multiple=True,
-    help="Number of logits to try; may be repeated.",
+    help="Number of logits to try; may be repeated. Default: 1, 2, 5, 10, 20 and 50.",
 )
 @click.option(
     "--utterances",
@@ -85,6 +85,7 @@ def choose_k(
     from toolkit.ssl.teacher_evaluation import choose_k as choose
 
     config = ChoiceConfig(ks or ChoiceConfig().ks, utterances)
+    # Teacher and student see the same audio; only the normaliser of their features may differ.
     models = (
         TrainedModel(teacher, teacher_normaliser),
         TrainedModel(student, student_normaliser or teacher_normaliser),
@@ -159,6 +160,7 @@ def calibration(
     from toolkit.ssl.config import CalibrationConfig
     from toolkit.ssl.teacher_evaluation import TrainedModel, measure_calibration
 
+    # The teacher has a lower frame rate and fewer states: alignments at 10 ms become its senones.
     targets = LowRateAlignments(
         AlignmentStore(alignments), Topology.load(topology), Senones.load(senones)
     )

@@ -31,10 +31,10 @@ ON_A_GPU = 16
     type=click.Choice(FORMATS),
     default="text",
     show_default=True,
-    help="All but text have the times and confidences of words.",
+    help="Output format; all but text have the times and confidences of words.",
 )
 @click.option(
-    "--lower", is_flag=True, help="Write words in lower case, as for subtitles; not of streams."
+    "--lower", is_flag=True, help="Write words in lower case, as for subtitles; not with --stream."
 )
 @click.option("--out", type=FILE, help="Write a file per recording to this folder.")
 @click.option(
@@ -69,21 +69,21 @@ ON_A_GPU = 16
 @click.option(
     "--endpoint",
     type=Number(0.1),
-    help="Silence that ends an utterance of a stream, in seconds. As text a recording of several "
-    "has as many lines, which cannot be scored: for that give --format json.",
+    help="Silence that ends an utterance of a stream, in seconds. With --format text each "
+    "utterance is a line, and such lines cannot be scored: use --format json for scoring.",
 )
 @click.option(
     "--device",
     default="cpu",
     show_default=True,
-    help="Where the network computes: cpu, cuda, cuda:1, ...; a stream's on the CPU.",
+    help="Where the network computes: cpu, cuda, cuda:1, ...; streams need cpu.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Worker processes, each with the bundle in its memory; results come when all are there.",
+    help="Worker processes. Each loads the bundle; with several, all results come at the end.",
 )
 @click.option(
     "--batch",
@@ -92,15 +92,16 @@ ON_A_GPU = 16
 )
 @click.option(
     "--system",
-    help="The system of the bundle to use; default: the best with speakers named, without, or of "
-    "those that stream.",
+    help="The system of the bundle to use; default: the best for recordings with speakers, without "
+    "speakers, or for streams.",
 )
 @click.option("--int8", is_flag=True, help="Compute in 8 bits: faster with a CTC network on a CPU.")
 @click.option("--fast", is_flag=True, help="Leave out rescoring with larger language models.")
 @click.option(
     "--speakers",
     type=TEXT_IN,
-    help="File of `recording speaker`, such as utt2spk: whose recordings are adapted to together.",
+    help="Lines of `recording speaker`, such as utt2spk. Systems that adapt to speakers use all "
+    "recordings of a speaker.",
 )
 @click.argument("audio", nargs=-1, required=True)
 @click.pass_context
@@ -134,15 +135,15 @@ def transcribe(
     writes files with --out. Recordings that cannot be read are named at the end, and the exit
     status is 1.
 
-    Where speakers are named, by --speakers or by cuts, the bundle's best system on the development
-    data recognises. If it adapts to speakers, it hears all recordings of a speaker first. Where no
-    speaker is named, every recording counts as a speaker of its own, and the system that is best
-    without speakers recognises. Standard error says which system that is, what it was trained on,
-    and its error rates with the speaker known and unknown.
+    If speakers are named, by --speakers or by cuts, the system of the bundle that was best on the
+    development data recognises. If it adapts to speakers, it hears all recordings of a speaker
+    first. If no speaker is named, every recording counts as a speaker of its own, and the system
+    that was best without speakers recognises. Standard error says which system that is, what it was
+    trained on, and its error rates with the speaker known and unknown.
 
-    With --stream (the best LSTM of one direction or TDNN-F) words are shown as they are recognised:
+    With --stream (the best unidirectional LSTM or TDNN-F) words are shown as they are recognised:
     on a terminal in a line that changes, with --format json as a line for every change. The latency
-    is printed at the end, on standard error.
+    follows on standard error.
 
     \b
     Examples:
@@ -157,6 +158,7 @@ def transcribe(
     from toolkit.decode.transcribe import transcribe_in_processes
     from toolkit.processes.devices import check_device, choose_device, one_thread
 
+    # 1. Check the options together, before anything is loaded: each row is one contradiction.
     one_file = form in ("srt", "vtt") and out is None and not stream
     _check_number(len(audio), form, one_file)
     refused = (
@@ -192,6 +194,7 @@ def transcribe(
     for is_refused, message in refused:
         if is_refused:
             raise click.UsageError(message)
+    # 2. List the recordings. A folder may hold several, so their number is checked once more.
     inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate, speakers, ids)
     check_device(device)
     # One thread, as worker processes have: on busy cores several wait for each other, four times as
@@ -200,11 +203,14 @@ def transcribe(
         stdin = None if sys.stdin is None else sys.stdin.buffer
         sources = inputs.sources(audio, stdin, Path(scratch_folder))
         _check_number(len(sources), form, one_file)
+        # Printed lines must differ in their ids, files in their paths.
         check_ids(sources, inputs.ids) if out is None else check_keys(sources, SUFFIXES[form])
+        # 3. Choose the system that is best for these recordings, and say which one it is.
         bundle = Bundle(model).choose("stream" if stream else role_of(sources), system)
         if card := read_card(bundle):
             prefix = "rescoring, and so its error rates, left out: " if fast else ""
             click.echo(f"{prefix}{card}", err=True)
+        # 4. Recognise. A recording that cannot be read is a fault; the others go on.
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
@@ -231,13 +237,16 @@ def transcribe(
 
 
 def _check_number(recordings: int, form: str, one_file: bool) -> None:
-    """Refuse to print several recordings in a format that holds one."""
+    """Refuse to print several recordings in a format for one."""
     if one_file and recordings > 1:
         raise click.UsageError(f"several recordings cannot share one {form} file: give --out")
 
 
 def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str | None:
-    """Say what follows for recordings whose speakers are not named; None if all are."""
+    """Return a note on recordings without a speaker: "which system, and what would be better?".
+
+    None if every recording has one, or if it makes no difference to this bundle.
+    """
     from toolkit.decode.bundle import Bundle, adapts_to_speakers, read_card
 
     unnamed = [source for source in sources if source.speaker is None]
@@ -256,6 +265,7 @@ def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str
             f"Warning: {note}, but {bundle.name} adapts to speakers and makes more errors without;"
             " --speakers names them"
         )
+    # The chosen system does not adapt. Another one may be better once speakers are named.
     with_speakers = Bundle(model).choose("speaker_known").name
     better = f", and then {with_speakers} is the best system"
     return f"{note}; --speakers names them{better if with_speakers != bundle.name else ''}"
@@ -279,15 +289,18 @@ def _write(
     from toolkit.storage.paths import UnsafePathError, path_below
 
     faults = []
-    quiet = True if out is None else None  # None: a bar if standard error is a terminal
+    # No bar between printed lines; None: a bar if standard error is a terminal.
+    quiet = True if out is None else None
     for transcript in Bar(transcripts, "transcribe", total, disable=quiet):
         if transcript.fault:
             faults.append(transcript.fault)
         if out is None and form in ("text", "json"):
+            # JSON has a line for a recording that failed, with the error; text leaves it out.
             if form == "json" or not transcript.fault:
                 click.echo(line(transcript, form), nl=False)
         elif out is None:
             click.echo(written(transcript, form, channels[transcript.key]), nl=False)
+        # A key comes from a path or a list of the user: the file must not leave the folder.
         elif not transcript.fault:
             try:
                 path = path_below(out, f"{transcript.key}{SUFFIXES[form]}")
@@ -344,9 +357,11 @@ def _show(name: str, result: "StreamResult", form: str) -> None:
     if form == "json":
         click.echo(stream_result_line(name, result), nl=False)
     elif sys.stdout.isatty():
+        # A line that is still changing must fit the terminal: carriage return goes back one row
+        # only. Its end is shown, and the whole text when it is final.
         columns = shutil.get_terminal_size().columns - 1
         line = f"{name} {result.text}"
-        begin = "\r\x1b[K"
+        begin = "\r\x1b[K"  # go to the first column and erase the line
         click.echo(begin + (line if result.final else line[-columns:]), nl=bool(result.final))
     elif result.final is not None:
         click.echo(f"{name} {result.text}".rstrip())

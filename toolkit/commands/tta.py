@@ -20,7 +20,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
 class _Tta(click.Group):
-    """Runs `page` where the first argument names no subcommand."""
+    """Runs `page` if the first argument is not the name of a subcommand."""
 
     @property
     def default(self) -> click.Command:
@@ -54,8 +54,8 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -
         raise click.BadParameter(f"{text!r} is not a list of numbers such as 20,15,10") from None
 
 
-def _with_repeats(run_arguments: Sequence[str], runs: int, device: str | None) -> Iterator[str]:
-    """Train runs again; yield NAME=FOLDER of every training."""
+def _train_repeats(run_arguments: Sequence[str], runs: int, device: str | None) -> Iterator[str]:
+    """Train each run again with other seeds; yield NAME=FOLDER of every training."""
     from toolkit.processes.devices import choose_device
     from toolkit.tta.runs import name_and_folder, read_platforms
     from toolkit.tta.training import repeated
@@ -63,15 +63,17 @@ def _with_repeats(run_arguments: Sequence[str], runs: int, device: str | None) -
     command = shlex.join(["toolkit", *sys.argv[1:]])
     for argument in run_arguments:
         name, folder = name_and_folder(argument)
+        # Repeats must share the platform's name: `page` takes runs of one name for repeats of each
+        # other.
         name = name or read_platforms([argument])[0].name
         for training in repeated(
-            folder, runs, choose_device(device), usable_cpus(), command, _tell
+            folder, runs, choose_device(device), usable_cpus(), command, _print_on_first_rank
         ):
             yield f"{name}={training}"
 
 
-def _tell(text: str) -> None:
-    if ranks.rank() == 0:
+def _print_on_first_rank(text: str) -> None:
+    if ranks.rank() == 0:  # one line, not one of every process under torchrun
         click.echo(text)
 
 
@@ -96,13 +98,13 @@ def _tell(text: str) -> None:
     "--epochs",
     default=3,
     show_default=True,
-    help="Number of epochs whose median must reach a target.",
+    help="Number of last epochs whose median error rate must reach a target.",
 )
 @click.option(
     "--equal-batch",
     metavar="RUN",
     multiple=True,
-    help="Run of a study with the same batch size on all platforms; may be repeated.",
+    help="Run of the study that has the same batch size on all platforms; may be repeated.",
 )
 @click.option("--sweep", type=FILE, help="Results of `toolkit tta sweep --json`.")
 @click.option(
@@ -118,7 +120,8 @@ def _tell(text: str) -> None:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Train each RUN again with other seeds until there are so many; MLPerf's rule needs 3.",
+    help="Number of trainings of each RUN. Missing ones are trained with other seeds; MLPerf's "
+    "rule needs 3.",
 )
 @click.option("--device", help="With --runs: cpu, cuda, ...; default: a GPU if there is one.")
 @click.option("--title", default="Time to accuracy", show_default=True, help="Title of the page.")
@@ -143,7 +146,8 @@ def page(
     target. RUN is the folder with the log.jsonl of a training, or the run directory that contains
     it; NAME=RUN names its platform. Runs of the same platform are repeats, whose median is shown.
     With --runs 3 each RUN of a recipe is trained twice more, with other seeds, in its folder
-    repeats/; a repeat that was interrupted goes on, and under torchrun several processes train.
+    repeats/. The same command continues an interrupted repeat. Under torchrun several processes
+    train.
 
     \b
     Example:
@@ -157,6 +161,7 @@ def page(
     from toolkit.tta.runs import read_platforms
     from toolkit.tta.tables import sweep_table, tta_table
 
+    # 1. The targets, checked before any training.
     default = TtaConfig()
     try:
         config = TtaConfig(
@@ -164,12 +169,14 @@ def page(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    # Under torchrun all ranks train, then rank 0 writes the page.
+    # 2. Train the repeats. Under torchrun all ranks train, then rank 0 alone writes the page.
     if repeats > 1:
-        runs = tuple(_with_repeats(runs, repeats, device))
-        equal_batch = tuple(_with_repeats(equal_batch, repeats, device))
+        runs = tuple(_train_repeats(runs, repeats, device))
+        equal_batch = tuple(_train_repeats(equal_batch, repeats, device))
         if ranks.rank() > 0:
             return
+    # 3. Read the trainings and write the page. By default the study with equal batches has the
+    # paper's word error rates as its targets; --wer sets those of both.
     prices = [price for path in platform_files for price in read_prices(path)]
     platforms = read_platforms(runs, prices)
     extras = Extras(
@@ -214,9 +221,10 @@ def sweep(
     jobs: int,
     json_file: Path | None,
 ) -> None:
-    """Decode at several beam widths: time and accuracy of each, and the paper's table.
+    """Decode a split at several beam widths; print time and accuracy of each.
 
-    RUN is the run directory of a CTC recipe, decoded at least once.
+    RUN is the run directory of a CTC recipe that has decoded at least one split. The paper's table
+    is printed beside the measurements.
 
     \b
     Example:
@@ -235,8 +243,8 @@ def sweep(
     "--model",
     default="none",
     show_default=True,
-    help="Network to train: `none` measures reading alone, `paper` is the paper's network of 25.6 "
-    "million weights; or the folder of a trained CTC network.",
+    help="Network to train: `none` measures reading alone; `paper` is the paper's network of 25.6 "
+    "million weights; a folder is that of a trained CTC network.",
 )
 @click.option(
     "--threads",
@@ -248,7 +256,7 @@ def sweep(
     type=click.Choice(("fp32", "bf16", "fp16", "auto")),
     default="fp32",
     show_default=True,
-    help="Precision of training; `auto` is the fastest that the device is made for.",
+    help="Precision of training; `auto` is the fastest that the device supports well.",
 )
 @click.option(
     "--optimizer",
@@ -329,9 +337,9 @@ def readers(
 ) -> None:
     """Find the number of readers and the batch size for CTC training on this machine.
 
-    Readers are processes that read training data from record files. They are added until throughput
-    stops rising; then the batch is doubled up to a limit of memory. Every setting trains for some
-    seconds in a process of its own, so that throughput includes waiting for data and readers that
+    Readers are processes that read training data from record files. The command adds readers until
+    throughput stops rising, then doubles the batch up to the limit of memory. Each setting trains
+    for some seconds in a new process. Throughput thus includes waiting for data, and readers that
     compete with training for the CPU. Set --threads, --amp and --optimizer as in the recipe's
     `train` section.
 

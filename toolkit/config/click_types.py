@@ -41,7 +41,7 @@ class Number(click.FloatRange):
 
 
 class _NoText(click.Path):
-    """A path for which no `-` can stand, which is refused with the reason."""
+    """A path that may not be `-`; the error says why."""
 
     def __init__(self, reason: str, exists: bool = False) -> None:
         super().__init__(exists=exists, path_type=Path)
@@ -55,7 +55,7 @@ class _NoText(click.Path):
 
 
 class _TextIn(click.Path):
-    """A path to read; of `-` that of a file with what standard input holds.
+    """A path to read; for `-` the path of a file with the content of standard input.
 
     The file is named `standard-input`, with the suffix by which readers know JSON and CTM.
     """
@@ -68,6 +68,7 @@ class _TextIn(click.Path):
         if meta.get(__name__):
             self.fail("standard input can be read only once", param, ctx)
         meta[__name__] = True
+        # Readers want a file: they read it several times, and its suffix tells the format.
         if sys.stdin is None:
             self.fail("standard input is closed", param, ctx)
         try:
@@ -94,7 +95,7 @@ class _TextInOr(click.ParamType):
 
 
 class _TextOut(click.Path):
-    """A path to write; what is written to `-` is printed when the command ends."""
+    """A path to write; for `-` the content is printed when the command ends."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the path, for `-` that of a file that is printed."""
@@ -104,15 +105,16 @@ class _TextOut(click.Path):
         name = param.opts[0] if param is not None else "the output"
         ctx.find_root().meta.setdefault(_PRINTED, {})[path] = name
         _refuse_both(ctx)
+        # Called before the folder is removed: click calls the last function first.
         ctx.call_on_close(lambda: _print(path))
         return path
 
 
 class _JsonOut(_TextOut):
-    """A path to write JSON to; of `-` all else that is printed goes to standard error."""
+    """A path to write JSON to; with `-` everything else goes to standard error."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path; until the command ends, standard output is kept for its content."""
+        """Return the path; until the command ends, only its content goes to standard output."""
         path = super().convert(value, param, ctx)
         if ctx is not None and str(value) == "-":
             ctx.with_resource(redirect_stdout(sys.stderr))
@@ -136,7 +138,7 @@ EXISTING_PATH = _NoText(
 
 
 def _one_object(ctx: click.Context, _: click.Parameter, is_set: bool) -> bool:
-    """Note that JSON is printed."""
+    """Note that `--json` is given, which allows no other text on standard output."""
     if is_set:
         ctx.find_root().meta[_AS_JSON] = True
         _refuse_both(ctx)
@@ -162,13 +164,13 @@ MAP_PATH = click.option(
     multiple=True,
     metavar="OLD=NEW",
     callback=_absolute_mappings,
-    help="Read files that are named below the folder OLD from the folder NEW; may be repeated, the "
-    "longest OLD counts.",
+    help="Read files whose paths begin with the folder OLD from the folder NEW; may be repeated: "
+    "the longest OLD that fits counts.",
 )
 AS_JSON = click.option(
     "--json", "as_json", is_flag=True, callback=_one_object, help="Print JSON instead of text."
 )
-"""The flag of commands that print a table or figures; no text may be printed besides."""
+"""The flag of commands that print a table or figures; with it they print nothing else."""
 
 
 def print_json(content: Any) -> None:
@@ -177,19 +179,19 @@ def print_json(content: Any) -> None:
 
 
 def named(text: str) -> str:
-    """Return a message with the name of standard input for that of the file that stands for it."""
+    """Return a message that says "standard input" instead of the path of its temporary file."""
     ctx = click.get_current_context(silent=True)
     path = ctx.find_root().meta.get(_READ) if ctx else None
     return text.replace(str(path), "standard input") if path else text
 
 
 def is_printed(path: Path | None) -> bool:
-    """Return whether a path of the current command stands for `-`, given to a `TEXT_OUT`."""
+    """Whether a path of the current command was given as `-` to a `TEXT_OUT`."""
     return path in click.get_current_context().find_root().meta.get(_PRINTED, ())
 
 
 def _refuse_both(ctx: click.Context) -> None:
-    """Refuse `--json` together with a text that is printed, in whichever order they are given."""
+    """Refuse `--json` together with an output that is printed, in whichever order they come."""
     meta = ctx.find_root().meta
     if meta.get(_AS_JSON) and meta.get(_PRINTED):
         name = next(iter(meta[_PRINTED].values()))
@@ -212,6 +214,7 @@ def _suffix(content: bytes) -> str:
     """Return the suffix by which readers of transcripts tell the format; "" for plain text."""
     content = content.removeprefix(codecs.BOM_UTF8)
     lines = [line for line in content.splitlines() if line.strip()]
+    # 1. JSON: a line per utterance, or one document.
     if lines and lines[0].lstrip()[:1] in (b"{", b"["):
         first = _parsed(lines[0])
         if isinstance(first, dict) and {"text", "supervisions", "error"} & first.keys():
@@ -219,9 +222,10 @@ def _suffix(content: bytes) -> str:
         if _parsed(content) is not None:
             return ".json"
         return ".jsonl" if isinstance(first, dict) else ""
-    spoken = (line.strip() for line in lines if not line.startswith(b";;"))
+    # 2. CTM: name, channel, begin, duration, word; comments begin with ";;".
+    entries = (line.strip() for line in lines if not line.startswith(b";;"))
     matches = [
-        _CTM.fullmatch(line.decode("utf-8", "replace")) for line in islice(spoken, _CTM_LINES)
+        _CTM.fullmatch(line.decode("utf-8", "replace")) for line in islice(entries, _CTM_LINES)
     ]
     # Kaldi's text may have two whole numbers in this place, on each of a few lines.
     decimal = any("." in time for match in matches if match for time in match.groups())

@@ -57,9 +57,12 @@ class Range:
             return f"from {_number(self.least)} to {_number(self.most)}"
         limits = {"at least": self.least, "above": self.above}
         limits |= {"at most": self.most, "below": self.below}
-        return " and ".join(
-            f"{words} {_number(limit)}" for words, limit in limits.items() if limit is not None
-        )
+        parts = [
+            f"{words} {_number(limit)}"
+            for words, limit in limits.items()
+            if limit is not None and math.isfinite(limit)
+        ]
+        return " and ".join([*parts, *["finite"] * (self.below == math.inf)])
 
 
 def _number(limit: float) -> str:
@@ -70,6 +73,8 @@ PositiveInt = Annotated[int, Range(1)]
 NonNegativeInt = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(0)]
+Finite = Annotated[float, Range(above=-math.inf, below=math.inf)]
+FinitePositive = Annotated[float, Range(above=0, below=math.inf)]
 Share = Annotated[float, Range(0, 1)]
 """Part of a whole, or a probability; nothing and everything are allowed."""
 PositiveShare = Annotated[float, Range(above=0, most=1)]
@@ -93,7 +98,7 @@ NumClasses = Annotated[int, Range(1, 10_000_000)]
 ListLength = Annotated[int, Range(1, 1_000_000)]
 """Hypotheses of an n-best list or a beam, samples of a loss."""
 NumThreads = Annotated[int, Range(0, 100_000)]
-"""Threads, processes or slots of a queue; 0 where the field says what it means."""
+"""Threads, processes or slots of a queue; the field says what 0 means."""
 SamplingRate = Annotated[int, Range(1, 1_000_000)]
 """Samples per second."""
 
@@ -109,12 +114,17 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
-        for name, annotation in annotations(type(self)).items():
-            check_value(name, getattr(self, name), annotation)
+        check_fields(self)
         self.check()
 
     def check(self) -> None:
         """Raise a ValueError where several fields contradict each other."""
+
+
+def check_fields(settings: Any) -> None:
+    """Check every field of a dataclass against its annotation, see `check_value`."""
+    for name, annotation in annotations(type(settings)).items():
+        check_value(name, getattr(settings, name), annotation)
 
 
 def check_value(name: str, value: Any, annotation: Any) -> None:
@@ -150,6 +160,8 @@ def _problem(value: Any, annotation: Any) -> str | None:
                 if isinstance(limits, Range) and value not in limits:
                     return f"is {_short(value)}, must be {limits}"
         return _problem(value, kind)
+    if isinstance(value, int) and abs(value) >= LONGEST_INTEGER:
+        return f"is {_short(value)}, must be at most {LONGEST_INTEGER - 1:,}"
     if origin is Literal:
         # By type as well, since 1 == True == 1.0.
         if any(value == option and type(value) is type(option) for option in arguments):
@@ -191,46 +203,6 @@ def _is_instance(value: Any, member: Any) -> bool:
 def _short(value: Any) -> str:
     is_long = isinstance(value, int) and abs(value) >= LONGEST_INTEGER
     return "an integer of over 63 bits" if is_long else str(value)
-
-
-LARGEST = {
-    **dict.fromkeys(
-        ("hidden", "channels", "input_dim", "lookahead", "rank", "bottleneck", "final"), 1 << 16
-    ),
-    **dict.fromkeys(("layers", "lstm_layers", "order"), 100),
-    **dict.fromkeys(("kernels", "strides", "splice", "passes", "talkers"), 1000),
-    **dict.fromkeys(("num_mel_bins", "mel_bins", "num_ceps", "dimension"), 10_000),
-    **dict.fromkeys(("output_dim", "max_leaves", "pieces", "gaussians"), 10_000_000),
-    **dict.fromkeys(("batch", "left_context", "right_context"), 1_000_000),
-    **dict.fromkeys(("batch_frames", "max_frames", "pad_to"), 10_000_000),
-    **dict.fromkeys(("max_active", "min_active"), 10_000_000),
-    **dict.fromkeys(("width", "tune_width", "evaluation_width", "sweep", "symbols"), 1_000_000),
-    **dict.fromkeys(("nbest", "count", "samples", "k", "ks"), 1_000_000),
-    **dict.fromkeys(("taps", "block", "shift"), 1 << 24),
-    **dict.fromkeys(("readers", "buffer", "threads", "task_cpus", "executor_cores"), 100_000),
-    **dict.fromkeys(("epochs", "average_epochs", "iterations", "rounds"), 1_000_000),
-    "vocabulary_size": 100_000_000,
-    "sampling_rate": 1_000_000,
-}
-"""Largest values by the name of the field, for classes that do not declare a `Range`."""
-
-
-def check_size(name: str, value: Any) -> None:
-    """Check a setting, or each of a list.
-
-    Args:
-      name: of the field.
-      value: the new value; values other than integers pass.
-
-    Raises:
-      ValueError: it is too large.
-    """
-    for item in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(item, int):
-            largest = LARGEST.get(name, LONGEST_INTEGER - 1)
-            if abs(item) > largest:
-                text = str(item) if abs(item) < LONGEST_INTEGER else "an integer of over 63 bits"
-                raise ValueError(f"{name} is {text}, may be at most {largest:,}")
 
 
 T = TypeVar("T")
@@ -285,6 +257,7 @@ def from_plain(kind: type[T], data: Any) -> T:
     for name, value in data.items():
         if name not in hints:
             raise ValueError(f"{kind.__name__} has no field {quoted(str(name))}")
+        # A mapping is the content of a nested dataclass, which is made and checked first.
         section = section_type(hints[name])
         if section is not None and isinstance(value, Mapping):
             values[name] = from_plain(section, value)
@@ -296,7 +269,6 @@ def from_plain(kind: type[T], data: Any) -> T:
             raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
         # NaN is for the class to refuse: records of a training may hold it, settings may not.
         _refuse_problem(name, values[name], hints[name])
-        check_size(name, values[name])
     try:
         return kind(**values)
     except (TypeError, ArithmeticError) as error:
@@ -311,7 +283,7 @@ def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str
     with reading(path, error, advice):
         data = read_json(path)
         if _has_nan(data):
-            raise ValueError("a value is no number (NaN)")
+            raise ValueError("a value is NaN, which is not a number")
         return from_plain(kind, data)
 
 
@@ -355,6 +327,7 @@ def convert(value: Any, annotation: Any, base: Path) -> Any:
         for option in get_args(annotation):
             if value == option and type(value) is type(option):
                 return option
+            # Text of the command line: "3" means the option 3.
             if isinstance(value, str) and value == str(option):
                 return option
         raise WrongTypeError
@@ -388,6 +361,7 @@ def _convert_scalar(value: Any, kind: Any, base: Path) -> Any:
         return value.lower() in TRUE
     if kind is bool and isinstance(value, bool):
         return value
+    # By `type`, since bool is a subclass of int; a float does not become an int.
     if kind in (int, float) and type(value) in (str, int, kind):
         try:
             return kind(value)
@@ -409,6 +383,7 @@ def _convert_union(value: Any, annotation: Any, base: Path) -> Any:
 
 def _convert_items(value: Any, annotation: Any, base: Path) -> list:
     if isinstance(value, str):
+        # "1,2,3" or JSON; an empty text is an empty list.
         text = value.strip()
         is_json = text.startswith("[")
         items = _json(text) if is_json else [item.strip() for item in text.split(",")]

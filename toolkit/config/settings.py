@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 from toolkit.config.fields import (
     WrongTypeError,
     annotations,
-    check_size,
     check_value,
     convert,
     describe,
@@ -64,6 +63,7 @@ def load_config(
     Raises:
       ConfigError: an unknown key, or a value that does not fit.
     """
+    # Each source has its own base of relative paths: the recipe, the file, the working directory.
     config = resolve_paths(profile(), folder)
     if yaml_file is not None:
         config = load_yaml(config, yaml_file)
@@ -242,6 +242,7 @@ def _section(section: Any, name: str) -> Any:
 
 
 def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
+    # 1. Convert and check each value alone.
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *sections, leaf = key.split(".")
@@ -254,15 +255,14 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
             raise ConfigError(f"`{key}` expects {expected}, not {text}{error}") from error
         try:
             check_value(leaf, converted, annotation)
-            check_size(leaf, converted)
         except ValueError as error:
             raise ConfigError(f"`{key}`: {error}") from error
-        # All values are collected first: a section's check sees them together.
+        # 2. Collect them in a tree of sections: a section's check sees its values together.
         node = tree
         for name in sections:
             node = node.setdefault(name, {})
             if isinstance(node, _Leaf):
-                raise ConfigError(f"`{key}` is set, and so is `{name}` as a whole")
+                raise ConfigError(f"`{key}` is set, and so is `{name}` as a whole: set one of them")
         node[leaf] = _Leaf(converted)
     return _rebuild(config, tree, "")
 
@@ -324,6 +324,7 @@ def _rebuild(section: Any, tree: Mapping[str, Any], prefix: str) -> Any:
     try:
         return dataclasses.replace(section, **changes)
     except (ValueError, TypeError, ArithmeticError) as error:
+        # The check of the section refused them together: name all that were changed in it.
         keys = ", ".join(f"`{prefix}{name}`" for name in changes)
         raise ConfigError(f"{keys}: {error}") from error
 
@@ -341,7 +342,7 @@ _OTHER_BASE = re.compile(r"[-+]?0[0-9_]+|[^:]*:.*")
 
 @cache
 def _plain_loader() -> Any:
-    """Return a loader of plain data; yaml is imported only where there is a file of YAML."""
+    """Return a loader of plain data; yaml is imported only if a file is read."""
     import yaml
 
     class PlainLoader(yaml.SafeLoader):
@@ -376,6 +377,7 @@ def _plain_loader() -> Any:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"`{key.value[:80]}` is given twice", key.start_mark
                     )
+                # A key that is a list or a mapping cannot be compared here.
                 keys.add(key.value if isinstance(key.value, str) else id(key))
             return super().construct_mapping(node, deep)
 

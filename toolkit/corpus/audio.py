@@ -1,4 +1,4 @@
-"""Opens audio files whose header may not know their length, and encodes audio."""
+"""Opens audio files, also those whose header does not hold their length, and encodes audio."""
 
 import io
 import os
@@ -31,19 +31,19 @@ from toolkit.corpus.media import MediaFile, compressed_container, media_containe
 from toolkit.corpus.mp3 import Mp3Frames, has_mp3_frames, mp3_frames, mp3_pieces, skip_id3
 from toolkit.storage.reading import reason, regular
 
-# Programs that convert 16-bit samples to floats without dividing them by 32768 write files of
-# samples far beyond [-1, 1]; `SampleScale` tells them.
+# Programs that convert 16-bit samples to floats without dividing them by 32768 write samples far
+# beyond [-1, 1]. `SampleScale` detects them with these limits.
 FLOATS = ("FLOAT", "DOUBLE")
-"""libsndfile's names of samples that can have any size."""
+"""libsndfile's names of sample types without a largest value."""
 LIMIT = 1.5
-"""Size of a sample that clipped audio reaches now and then; scaled samples are mostly beyond."""
+"""Magnitude that clipped audio seldom reaches; scaled samples mostly exceed it."""
 SHARE = 0.01
-"""Share of the samples beyond `LIMIT`, at least, so that no click decides."""
+"""Share of the samples that must exceed `LIMIT`, so that a click alone does not decide."""
 RMS = 1.2
-"""Root mean square of the samples, at least. A square wave of full scale has 1, as has audio that
-is normalised to unit variance."""
+"""Root mean square that the samples must exceed. A square wave of full scale has 1, as has audio
+that is normalised to unit variance."""
 SECONDS = 1.0
-"""Length of audio, at least, unless it ends before."""
+"""Seconds of audio, or all if there is less, after which a file is judged."""
 
 
 class SampleScale:
@@ -54,7 +54,7 @@ class SampleScale:
         self._energy = self._peak = 0.0
 
     def add(self, samples: np.ndarray) -> None:
-        """Take the next samples [S] of one channel; those that are not numbers are left out."""
+        """Take the next samples [S] of one channel; infinite ones and NaN are left out."""
         sizes = np.abs(samples[np.isfinite(samples)], dtype=np.float64)
         if len(sizes):
             self._count += len(sizes)
@@ -80,10 +80,8 @@ class SampleScale:
 
 
 def scale_fault(samples: np.ndarray) -> str:
-    """Return what is wrong with samples [S] of one channel; empty: nothing.
-
-    Most audio takes one pass: where the energy is low, nothing else is computed.
-    """
+    """Return what is wrong with samples [S] of one channel; empty: nothing."""
+    # Most audio has low energy and takes this one pass.
     if float(np.vdot(samples, samples)) <= RMS**2 * len(samples):
         return ""
     scale = SampleScale()
@@ -101,21 +99,21 @@ AUDIO_SUFFIXES = frozenset(
 """File suffixes of audio that libsndfile reads, in lower case."""
 LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
 UNKNOWN = 1 << 62
-"""Samples from which on a length is libsndfile's placeholder for one that is not known."""
+"""Lengths from this number of samples on are libsndfile's placeholder for an unknown length."""
 BLOCK = 1 << 18  # samples
 MAGIC = b"fLaC"
 WAV_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"riff")
 AUDIO_MAGIC = (b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"NIST", b"ID3", b"caff", b".snd")
-"""First bytes of audio files, by which they are told from text."""
+"""First bytes of audio files, which distinguish them from text."""
 _HEADLESS = "not audio, or raw samples without a header: write those to a WAV file"
 TOLERATED = 0.01
-"""Seconds that a file may lack of what its header says: a frame."""
+"""Seconds by which a file may be shorter than its header says: a frame."""
 LATEST = 1 << 20
-"""Bytes in which a FLAC file must begin; tags may precede it."""
+"""Bytes within which FLAC data must begin; tags may precede them."""
 
 
 CHAINED = (
-    "streams follow one another in it, of which the first alone is read; convert it, for example by"
+    "it holds several streams, and only the first is read; convert it, for example by"
     " `ffmpeg -i y.ogg y.wav`"
 )
 AudioFile: TypeAlias = soundfile.SoundFile | MediaFile
@@ -125,30 +123,33 @@ AudioFile: TypeAlias = soundfile.SoundFile | MediaFile
 def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterator[AudioFile]:
     """Open a file like `soundfile.SoundFile`, with its true length.
 
-    An encoder that writes FLAC to a pipe does not know how many samples will follow: its header
-    says 0. libsndfile can read such a file only from beginning to end. So that any part can be
-    read, it is decoded once, which gives the length, and read as a file whose header holds that
-    length. Likewise an MP3 file whose header does not tell its length, after its frames have been
-    counted, see `mp3_pieces`, and a WAV file with several chunks of samples, see `wav_pieces`.
+    An encoder that writes FLAC to a pipe does not know the number of samples: its header says 0.
+    libsndfile can read such a file only from beginning to end. So the file is decoded once to count
+    the samples, and then read as if its header held that number. In the same way an MP3 file
+    without its length is read after its frames have been counted, see `mp3_pieces`, and a WAV file
+    with several chunks of samples as one with a single chunk, see `wav_pieces`.
 
     What libsndfile does not read, such as M4A, is read by PyAV, see `toolkit.corpus.media`.
 
     Args:
       source: a file's name, or the opened file, which can seek.
-      in_order: whether reads follow each other. Otherwise soundfile seeks after each one, which
-        makes MP3, whose frames need those before them, sound differently from there on.
+      in_order: whether reads follow each other. Otherwise soundfile seeks after each read, which
+        changes the samples of MP3 after it, as its frames depend on those before them.
 
     Raises:
-      soundfile.SoundFileError, OSError: it cannot be read; a streamed file whose end is missing
-        cannot either, unless it was cut between two frames, which nobody can tell.
+      soundfile.SoundFileError, OSError: the file cannot be read. A streamed file whose end is
+        missing cannot be read either, unless it was cut between two frames, which does not show.
     """
     by_name = isinstance(source, str | os.PathLike)
     opened = _Unseekable if in_order else soundfile.SoundFile
+    # Files are recognised and measured once per version (path, size and time): results are cached.
     version = _version(source) if by_name else None
+    # 1. Media that PyAV reads.
     if container := _container_of_file(*version) if version else _container(source):
         with open_media(source, container, version) as file:
             yield file
         return
+    # 2. Files that libsndfile reads wrongly as they are, and rightly as a splice of pieces.
     if pieces := _pieces_of_file(*version) if version else _pieces(source):
         with (
             open(source, "rb") if by_name else nullcontext(source) as content,
@@ -156,9 +157,10 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
         ):
             yield file
         return
+    # 3. Files that libsndfile reads; for encodings that it does not know PyAV is tried.
     try:
         file_context: AbstractContextManager[AudioFile] = opened(source)
-    except TypeError as error:  # what soundfile makes of files called .raw
+    except TypeError as error:  # soundfile raises it for files called .raw
         raise soundfile.SoundFileRuntimeError(_HEADLESS) from error
     except soundfile.LibsndfileError as error:
         is_file = version is None or version[1] > 0
@@ -167,15 +169,16 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
             raise
         file_context = _open_compressed(source, container, version, error)
     with file_context as file:
-        if file.format == "RAW":  # libsndfile takes any file called .au, .snd, .gsm or .vox for it
+        # libsndfile assumes RAW for any file called .au, .snd, .gsm or .vox without a header.
+        if file.format == "RAW":
             raise soundfile.SoundFileRuntimeError(_HEADLESS)
-        if (
-            file.format == "OGG" and not file.frames
-        ):  # its last page, which has the length, is missing
+        # The last page of Ogg, which has the length, is missing.
+        if file.format == "OGG" and not file.frames:
             raise soundfile.SoundFileRuntimeError("truncated; fetch the file again")
         if file.frames < UNKNOWN:
             yield file
             return
+    # 4. FLAC of unknown length: count the samples, and write their number into the header.
     if not by_name:
         source.seek(0)
         with opened(_with_length(source, _count(source))) as file:
@@ -188,16 +191,16 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
 
 @contextmanager
 def open_at(source: Path | str | BinaryIO, file: AudioFile, start: int) -> Iterator[AudioFile]:
-    """Yield a file whose next sample is that of `start`, as it is when the whole is decoded.
+    """Yield a file whose next sample is `start`, with the same values as in the whole file.
 
-    What stands before it is decoded where libsndfile cannot seek, as in GSM, which telephone
-    systems write into WAV files. MP3 is decoded from some frames before it, as seeking makes the
-    first frames sound differently.
+    Where libsndfile cannot seek, all samples before `start` are decoded, as in GSM, which telephone
+    systems write into WAV files. MP3 is decoded from some frames before `start` on, as seeking
+    changes the first frames.
 
     Args:
       source: a file's name, or the opened file.
       file: the same, just opened by `open_audio`, `in_order` for MP3.
-      start: number of the sample.
+      start: index of the sample.
     """
     if isinstance(file, MediaFile):
         file.seek(max(0, start))
@@ -210,6 +213,7 @@ def open_at(source: Path | str | BinaryIO, file: AudioFile, start: int) -> Itera
             _skip(file, start)
         yield file
         return
+    # MP3: decode frames that fill the bit reservoir and the overlap first, or the whole beginning.
     by_name = isinstance(source, str | os.PathLike)
     with open(source, "rb") if by_name else nullcontext(source) as content:
         frames = (
@@ -236,7 +240,7 @@ def _open_compressed(
     version: tuple[str, int, int] | None,
     error: soundfile.LibsndfileError,
 ) -> Iterator[MediaFile]:
-    """Open a file whose encoding libsndfile does not read, which `error` says."""
+    """Open a file whose encoding libsndfile does not read, according to `error`."""
     with ExitStack() as stack:
         try:
             file = stack.enter_context(open_media(source, container, version))
@@ -284,7 +288,7 @@ def count_channels(path: Path) -> int:
 
 
 def rate_fault(rate: int) -> str:
-    """Return what is wrong with a sampling rate in Hz, for a message; empty where it is audio's."""
+    """Return what is wrong with a sampling rate in Hz, for a message; empty: nothing."""
     if LOWEST_RATE <= rate <= HIGHEST_RATE:
         return ""
     return (
@@ -294,16 +298,16 @@ def rate_fault(rate: int) -> str:
 
 
 def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
-    """Return how many samples a file lacks of what its header says.
+    """Return how many samples a file has fewer than its header says.
 
-    Of WAV, AIFF, AU, AVR, CAF, SPHERE and VOC; PVF and IRCAM headers have no length.
-    libsndfile lowers the number to what the file holds. Of compressed samples it is estimated from
-    their bytes. 0 for other formats, for less than a hundredth of a second, and for the placeholder
+    libsndfile reports the number in the file. This one is known for WAV, AIFF, AU, AVR, CAF, SPHERE
+    and VOC; PVF and IRCAM headers have no length. For compressed samples it is estimated from their
+    bytes. It is 0 for other formats, for less than a hundredth of a second, and for the placeholder
     sizes of programs that write to a pipe.
 
     Args:
-      path: of the file.
-      file: the same, opened.
+      path: path of the file.
+      file: the same file, opened.
     """
     declared = declared_samples(path)
     with open(path, "rb") as content:
@@ -313,11 +317,11 @@ def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
 
 
 def unread_end(path: Path | str, file: soundfile.SoundFile) -> str:
-    """Return what is wrong with the end of a file that can be read, for a message; or nothing.
+    """Return what is wrong with the end of a readable file, for a message; empty: nothing.
 
     Args:
-      path: of the file.
-      file: the same, opened.
+      path: path of the file.
+      file: the same file, opened.
     """
     if missing := missing_samples(path, file):
         seconds = missing / file.samplerate
@@ -332,15 +336,15 @@ def unread_end(path: Path | str, file: soundfile.SoundFile) -> str:
 
 
 def encode_audio(samples: np.ndarray, rate: int, encoding: str = "FLAC") -> bytes:
-    """Encode audio with 16 bits a sample.
+    """Encode audio with 16 bits per sample, in memory.
 
-    In memory, so that who writes the bytes learns of a full disk: libsndfile, which writes a file
-    itself, may leave out what does not fit and say nothing.
+    libsndfile may silently drop samples when it writes to a full disk. Writing the returned bytes
+    raises an error.
 
     Args:
       samples: [S] or [S, channels], of 16-bit integers or in [-1, 1].
       rate: sampling rate in Hz.
-      encoding: as libsndfile calls the format: "FLAC" or "WAV".
+      encoding: libsndfile's name of the format, such as "FLAC" or "WAV".
     """
     content = io.BytesIO()
     soundfile.write(content, samples, rate, format=encoding, subtype="PCM_16")
@@ -348,14 +352,14 @@ def encode_audio(samples: np.ndarray, rate: int, encoding: str = "FLAC") -> byte
 
 
 class _Unseekable(soundfile.SoundFile):
-    """Reads without seeking, which soundfile does after every read where it can."""
+    """Reads without seeking; soundfile seeks after every read of a seekable file."""
 
     def seekable(self) -> bool:
         return False
 
 
 def _version(path: Path | str) -> tuple[str, int, int]:
-    """Return the name, the size and the time of a file; size 0 of what is no regular file."""
+    """Return the name, size and modification time of a file; size 0 if it is no regular file."""
     name = os.fspath(regular(path))
     try:
         status = os.stat(name)
@@ -371,7 +375,8 @@ def begins_as_audio(head: bytes) -> bool:
       head: its first 12 bytes.
     """
     if head.startswith(b"RIFF"):
-        return head[8:12] in (b"WAVE", b"AVI ")  # and no picture
+        return head[8:12] in (b"WAVE", b"AVI ")  # WebP pictures are RIFF files, too
+    # 11 bits of sync, then the layer in two bits: 10 is II, 01 is III.
     mpeg = head[:1] == b"\xff" and len(head) > 1 and head[1] & 0xE0 == 0xE0
     if mpeg and head[1] & 0x06 in (0x02, 0x04):
         return True
@@ -401,7 +406,7 @@ def _container_of_file(path: str, size: int, modified: int) -> str:
 def _container(content: BinaryIO) -> str:
     """Return the container of a file that PyAV reads, see `media_container`."""
     head = _head(content)
-    if head.startswith(b"ID3"):  # tags, which AAC may have, as MP3
+    if head.startswith(b"ID3"):  # AAC may begin with tags, like MP3
         content.seek(skip_id3(content))
         head = content.read(12)
         content.seek(0)
@@ -410,7 +415,7 @@ def _container(content: BinaryIO) -> str:
 
 @lru_cache(maxsize=1024)
 def _pieces_of_file(path: str, size: int, modified: int) -> tuple[Piece, ...] | None:
-    """Return the pieces of which this version of a file consists, see `_pieces`."""
+    """Return the pieces in which this version of a file is read, see `_pieces`."""
     if not size:
         return None
     with open(path, "rb") as content:
@@ -418,11 +423,11 @@ def _pieces_of_file(path: str, size: int, modified: int) -> tuple[Piece, ...] | 
 
 
 def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
-    """Return the pieces in which libsndfile reads all of a file; None: it reads the file itself.
+    """Return the pieces as which libsndfile reads all of a file; None: it reads the file itself.
 
     Args:
       content: the file.
-      mp3: whether its name is that of an MP3 file, which may begin with other bytes.
+      mp3: whether its name ends in .mp3; such a file may begin with other bytes.
     """
     content.seek(0)
     head = content.read(4)
@@ -441,8 +446,8 @@ def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
         pieces = caf_pieces(content)
     elif head == b"NIST" and SHORTEN in content.read(1024):
         raise soundfile.SoundFileRuntimeError(
-            "compressed by shorten, which is not read here: convert it by `sph2pipe -f wav y.sph"
-            " y.wav`, or give `sph2pipe -f wav -p -c 1 y.sph |` in wav.scp and allow pipes"
+            "compressed by shorten, which is not supported: convert it by `sph2pipe -f wav y.sph"
+            " y.wav`, or write `sph2pipe -f wav -p -c 1 y.sph |` in wav.scp and allow pipes"
         )
     elif mp3 or head[:3] == b"ID3" or head[:1] == b"\xff":
         if mp3 and not begins_as_audio(_head(content)) and not has_mp3_frames(content):
@@ -470,7 +475,7 @@ def _count(content: BinaryIO) -> int:
 
 
 def _with_length(content: BinaryIO, length: int) -> BinaryIO:
-    """Return a FLAC file with another number of samples in its header, 36 bits of STREAMINFO.
+    """Return a FLAC file with `length` as the number of samples in its header.
 
     Args:
       content: the file, at its beginning.
@@ -478,9 +483,10 @@ def _with_length(content: BinaryIO, length: int) -> BinaryIO:
     """
     head = content.read(LATEST)
     if MAGIC not in head:
-        raise soundfile.SoundFileRuntimeError("its header does not say how long it is")
-    position = head.index(MAGIC) + 21  # after the magic, the block's header and 13 bytes
-    # Four bits of the first byte belong to the sample size.
+        raise soundfile.SoundFileRuntimeError("its header does not hold its length")
+    # STREAMINFO has the number in 36 bits, after the magic, the block's header and 13 bytes. The
+    # upper four bits of the first byte belong to the sample size.
+    position = head.index(MAGIC) + 21
     first = (head[position] & 0xF0) | (length >> 32)
     number = bytes([first]) + (length & 0xFFFFFFFF).to_bytes(4, "big")
     end = content.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""What headers of audio files say that libsndfile does not tell, and files made of pieces."""
+"""Reads headers of audio files for what libsndfile does not report; splices files from pieces."""
 
 import io
 import math
@@ -19,17 +19,19 @@ _BUFFER = 1 << 16  # bytes
 
 
 def splice(content: BinaryIO, pieces: Sequence[Piece]) -> BinaryIO:
-    """Return a file that consists of pieces of another, and can seek.
+    """Return a seekable file that consists of pieces of another.
 
     Args:
       content: the other file; it must stay open.
-      pieces: in their order.
+      pieces: the pieces in their order.
     """
-    # libsndfile's MP3 decoder reads a header of 4 bytes at a time.
+    # Buffered, as libsndfile's MP3 decoder reads 4 bytes of a header at a time.
     return io.BufferedReader(_SplicedFile(content, pieces), _BUFFER)
 
 
 class _SplicedFile(io.RawIOBase):
+    """See `splice`."""
+
     def __init__(self, content: BinaryIO, pieces: Sequence[Piece]) -> None:
         self._content = content
         self._pieces = pieces
@@ -44,7 +46,7 @@ class _SplicedFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what is left of the piece at the position, or less; 0 at the end."""
+        """Read from the piece at the position, at most to its end; return 0 at the file's end."""
         index = bisect_right(self._ends, self._position)
         if index == len(self._ends):
             return 0
@@ -72,9 +74,9 @@ class _SplicedFile(io.RawIOBase):
 
 
 UNKNOWN_SIZE = 0x7F000000 - 1024
-"""Bytes from which on a size is taken for the placeholder of a program that writes to a pipe."""
+"""Sizes from this number of bytes on are placeholders of programs that write to a pipe."""
 _PLAIN = (1, 3, 6, 7, 0xFFFE)
-"""WAV's formats of samples of one size: integers, floats, A-law, µ-law, and extensible ones."""
+"""WAV's format tags of samples of a fixed size: integers, floats, A-law, µ-law, extensible."""
 _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
 """Bytes of a sample by AU's encoding."""
 _VOC_MAGIC = b"Creative Voice File\x1a"
@@ -82,19 +84,19 @@ _VOC_LAYOUTS = {1: 2, 2: 0, 9: 12}
 """Bytes before the samples of a VOC block, by its type."""
 SHORTEN = b"embedded-shorten"
 """In the header of a SPHERE file: its samples are compressed by shorten."""
-SEVERAL_FILES = "several files follow one another in it: write each to its own file"
+SEVERAL_FILES = "it holds several files, one after the other: write each to its own file"
 _SPHERE_SIZES = (b"sample_count", b"channel_count", b"sample_n_bytes")
 _FLAC_BEGIN = b"fLaC\0\0\0\x22"
-"""The magic, and the header of the block that comes first, of 34 bytes."""
+"""The magic, and the header of the first block, which has 34 bytes."""
 _BLOCK = 1 << 20  # bytes
 _BEGINS, _ENDS = 2, 4  # bits of an Ogg page's flags
 
 
 def declared_samples(path: Path | str) -> int:
-    """Return the number of samples per channel in a header.
+    """Return the number of samples per channel according to the header.
 
-    Of WAV (RF64 and W64 too), AIFF, AU, AVR and SPHERE; 0 for other formats, compressed samples,
-    and the placeholder sizes of programs that write to a pipe.
+    The formats are WAV (RF64 and W64 too), AIFF, AU, AVR and SPHERE. It is 0 for other formats,
+    compressed samples, and the placeholder sizes of programs that write to a pipe.
     """
     with open(path, "rb") as file:
         head = file.read(1024)
@@ -121,9 +123,9 @@ def declared_samples(path: Path | str) -> int:
 
 
 def missing_share(file: BinaryIO) -> float:
-    """Return how many bytes of samples a header says that the file lacks, for each that it has.
+    """Return the missing bytes of samples per byte that is there, according to the header.
 
-    Of WAV (W64 too), AIFF, CAF and VOC, whatever the encoding of the samples; 0 for other formats,
+    The formats are WAV (W64 too), AIFF, CAF and VOC, in any encoding. It is 0 for other formats,
     and for the placeholder sizes of programs that write to a pipe.
     """
     for begin, size in _sample_chunks(file):
@@ -136,8 +138,9 @@ def missing_share(file: BinaryIO) -> float:
 def aiff_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
     """Return the pieces of an AIFF file of GSM as a file with the right number of samples.
 
-    libsndfile reads as many as the header says, where some programs write the number of packets, of
-    160 samples in 33 bytes, or 0. None: the number is right, or it is another file.
+    libsndfile reads as many samples as the header says. Some programs write 0 there, or the number
+    of packets, each of which has 160 samples in 33 bytes.
+    None: the number is right, or it is another kind of file.
 
     Args:
       file: the opened file, at any position.
@@ -159,19 +162,21 @@ def aiff_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
 
 
 def is_followed(file: BinaryIO) -> bool:
-    """Whether another file of the same format begins behind the samples of a file.
+    """Whether another file of the same format begins after the samples of a file.
 
-    Of W64, RF64, AIFF, AU, CAF, SPHERE and FLAC; libsndfile reads the first alone, or the header of
-    the second as samples.
+    The formats are W64, RF64, AIFF, AU, CAF, SPHERE and FLAC. libsndfile would read only the first
+    file, or the header of the second as samples.
     """
     file.seek(0)
     head = file.read(1024)
     magic, end = head[:4], 0
     if magic == b"fLaC":
         return _has_later(file, _FLAC_BEGIN, 4)
+    # Formats of chunks: the magic is the name of a later chunk.
     walked = {b"riff": (40, "<4s12xQ"), b"FORM": (12, ">4sI"), b"caff": (8, ">4sQ")}
     if magic in walked:
         return any(name == magic for name, _ in _chunks(file, *walked[magic]))
+    # Other formats: the end of the first file follows from sizes in its header.
     try:
         if magic == b"RF64" and head[12:16] == b"ds64":
             end = 8 + struct.unpack_from("<Q", head, 20)[0]
@@ -253,20 +258,21 @@ def _voc_blocks(file: BinaryIO, begin: int) -> Iterator[tuple[int, int]]:
 def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
     """Return the pieces of a WAV file as a file with one chunk of samples of a known size.
 
-    libsndfile reads no file with several chunks, and nothing of one whose size is 0, which programs
-    write that write to a pipe: its samples last to the end of the file. None: neither, or it is no
-    WAV file. WAV files that follow one another in a file count as one.
+    libsndfile does not read files with several chunks, and reads no samples from a chunk of size 0.
+    Programs that write to a pipe write that size; their samples last to the end of the file. None:
+    it is neither of these, or no WAV file. A sequence of WAV files counts as one file.
 
     Args:
       file: the opened file, at any position.
 
     Raises:
-      soundfile.SoundFileRuntimeError: the chunks cannot be put together.
+      soundfile.SoundFileRuntimeError: the chunks cannot be joined.
     """
     file.seek(0)
     head = file.read(12)
     layouts = {b"RIFF": (12, "<4sI"), b"RIFX": (12, ">4sI"), b"RF64": (12, "<4sI")}
     start, header = layouts.get(head[:4], (40, "<4s12xQ"))
+    # 1. Find the formats, and the spans of samples: (first byte, size) of each chunk.
     total, formats, spans = file.seek(0, os.SEEK_END), set(), []
     unknown = False
     for name, size in _chunks(file, start, header):
@@ -283,16 +289,18 @@ def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
             spans.append((begin, size))
         if unknown:
             break
+    # 2. A single chunk needs at most its size.
     if len(spans) < 2:
         return _with_size(file, spans[0][0], header, total, formats) if unknown else None
+    # 3. Several chunks of one format are joined, each without an incomplete frame at its end.
     layout = formats.pop() if len(formats) == 1 else b""
     kind, frame = struct.unpack("<H10xH", layout[:14]) if len(layout) >= 14 else (0, 0)
     spans = [(begin, begin + size // frame * frame) for begin, size in spans] if frame else []
     size = sum(end - begin for begin, end in spans)
     if head[:4] != b"RIFF" or kind not in _PLAIN or size >= UNKNOWN_SIZE or not size:
         raise soundfile.SoundFileRuntimeError(
-            "its samples are in several chunks that cannot be put together: write each to its own"
-            " file, or the whole again as one WAV file"
+            "its samples are in several chunks that cannot be joined: write each to its own file,"
+            " or all of them again as one WAV file"
         )
     riff = b"WAVEfmt " + struct.pack("<I", len(layout)) + layout + b"\0" * (len(layout) % 2)
     riff += b"data" + struct.pack("<I", size)
@@ -303,7 +311,7 @@ def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
 def _is_unknown(file: BinaryIO, begin: int, size: int, total: int, header: str) -> bool:
     """Whether a chunk of samples lasts to the end of the file, as its size was not known.
 
-    Its size is 0 or a placeholder, beyond the file's end or where no chunk follows.
+    Then its size is 0 or a placeholder, and no sequence of chunks follows it up to the file's end.
     """
     if 0 < size < UNKNOWN_SIZE:
         return False
@@ -316,7 +324,7 @@ def _is_unknown(file: BinaryIO, begin: int, size: int, total: int, header: str) 
 
 
 def _large_size(file: BinaryIO) -> int:
-    """Return the size of the samples in the header of an RF64; -1: it has none."""
+    """Return the size of the samples in the header of an RF64; -1: there is none."""
     file.seek(12)
     name, size = file.read(4), file.read(24)[12:20]
     return struct.unpack("<Q", size)[0] if name == b"ds64" and len(size) == 8 else -1
@@ -327,7 +335,7 @@ def _with_size(
 ) -> tuple[Piece, ...]:
     """Return the pieces of a WAV file whose samples last from `begin` to the end, with their size.
 
-    A RIFF file of 4 GiB or more, whose header cannot hold the size, becomes an RF64.
+    A RIFF file of 4 GiB or more becomes an RF64, as its header cannot hold the size.
     """
     file.seek(0)
     magic = file.read(4)
@@ -348,9 +356,9 @@ def _with_size(
 
 
 def au_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
-    """Return the pieces of an AU file whose header does not know its size; None of others.
+    """Return the pieces of an AU file whose header does not hold its size; None for others.
 
-    The size is 0, or a placeholder other than the one that libsndfile knows.
+    Such a size is 0, or a placeholder other than the one that libsndfile knows.
     """
     file.seek(0)
     head = file.read(12)
@@ -366,7 +374,7 @@ def au_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
 
 
 def caf_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
-    """Return the pieces of a CAF file whose last chunk, of the samples, has no size; else None."""
+    """Return the pieces of a CAF file whose last chunk, the samples, has no size; else None."""
     total, start = file.seek(0, os.SEEK_END), 8
     while True:
         file.seek(start)
@@ -395,13 +403,15 @@ def is_shortened(path: Path | str) -> bool:
 def ogg_end(file: BinaryIO) -> Literal["", "open", "chained"]:
     """Return how an Ogg file ends, by the flags of its pages.
 
-    "open": its end is missing, or is not marked. "chained": after the end of its streams others
-    begin, which libsndfile does not read. Empty: neither, or it is no Ogg file.
+    "open": its end is missing, or is not marked. "chained": other streams follow its streams, which
+    libsndfile does not read. Empty: neither, or it is no Ogg file.
     """
     streams: set[bytes] = set()
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     while (head := file.read(27)).startswith(b"OggS") and len(head) == 27:
+        # A page: 27 bytes with flags, serial number of its stream and number of segments; the
+        # segments' sizes, a byte each; the segments.
         flags, serial = head[5], head[14:18]
         if flags & _BEGINS:
             if not streams and file.tell() > 27:
@@ -416,10 +426,12 @@ def ogg_end(file: BinaryIO) -> Literal["", "open", "chained"]:
 
 
 def _samples(size: int, frame: int) -> int:
+    """Return the frames of `frame` bytes in `size` bytes; 0 for a placeholder."""
     return size // frame if frame and size < UNKNOWN_SIZE else 0
 
 
 def _of_sphere(head: bytes) -> int:
+    """Return the declared samples of a SPHERE file."""
     for line in head.decode("latin-1").splitlines():
         name, _, count = line.partition(" -i ")
         if name == "sample_count" and count.strip().isdecimal() and len(count) < 20:
@@ -428,12 +440,13 @@ def _of_sphere(head: bytes) -> int:
 
 
 def _of_avr(head: bytes) -> int:
-    """Of an AVR file, whose header counts the samples per channel."""
+    """Return the declared samples of an AVR file, whose header counts them per channel."""
     bits, samples = struct.unpack_from(">H10xI", head, 14)
     return _samples(samples * bits, bits)
 
 
 def _of_aiff(file: BinaryIO) -> int:
+    """Return the declared samples of an AIFF file."""
     for name, _ in _chunks(file, 12, ">4sI"):
         if name == b"COMM":
             layout = file.read(22)
@@ -446,7 +459,7 @@ def _of_aiff(file: BinaryIO) -> int:
 
 
 def _of_wav(file: BinaryIO, chunks: Iterator[tuple[bytes, int]], large: int | None = None) -> int:
-    """Of a WAV file; `large` is the size of the data in the header of an RF64."""
+    """Return the declared samples of a WAV file; `large` is the size in the header of an RF64."""
     frame = samples = 0
     for name, size in chunks:
         if name == b"fmt ":
@@ -460,10 +473,10 @@ def _of_wav(file: BinaryIO, chunks: Iterator[tuple[bytes, int]], large: int | No
 
 
 def _chunks(file: BinaryIO, start: int, header: str) -> Iterator[tuple[bytes, int]]:
-    """Yield (name, size of the content) of chunks, the file at the content of each.
+    """Yield (name, size of the content) of chunks, with the file at the content of each.
 
-    W64's sizes include the header, of 24 bytes, and its chunks begin at multiples of 8 bytes, those
-    of CAF anywhere, and those of the others at even ones.
+    Chunks of W64 begin at multiples of 8 bytes, and their sizes include the header of 24 bytes.
+    Chunks of CAF begin anywhere, those of the other formats at even bytes.
     """
     header_size = struct.calcsize(header)
     included, unit = {8: (0, 2), 12: (0, 1), 24: (header_size, 8)}[header_size]
@@ -473,7 +486,7 @@ def _chunks(file: BinaryIO, start: int, header: str) -> Iterator[tuple[bytes, in
         name, size = struct.unpack(header, head)
         size -= included
         if size < 0 or not all(32 <= byte < 127 for byte in name):
-            return  # samples, where a program has not written their size
+            return  # samples of a chunk whose size was not written
         if name == b"RIFF" and file.read(4) == b"WAVE":  # another file follows
             start += header_size + 4
             file.seek(start)

@@ -5,7 +5,7 @@ import logging
 import math
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from toolkit.corpus.audio_headers import ogg_end
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.findings import (
     ERROR,
-    KINDS,
+    FINDING_KINDS,
     WARNING,
     Exclusion,
     Finding,
@@ -47,12 +47,12 @@ from toolkit.corpus.manifest import (
     speaker_of,
     text_of,
 )
-from toolkit.corpus.text import is_tag, word_of_two_alphabets
+from toolkit.corpus.text import is_event_tag, word_of_two_alphabets
 from toolkit.errors import ToolkitError
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digests import FileDigest, file_digest
+from toolkit.storage.lines import split_words
 from toolkit.storage.reading import regular
-from toolkit.storage.words import split_words
 
 FILES_PER_TASK = 16
 BLOCK = 1 << 18
@@ -73,7 +73,7 @@ class AudioInfo:
     decoded: int = 0
     """Samples per channel that could be decoded."""
     silent: bool = False
-    """Whether every sample is zero, of several channels in their mean."""
+    """Whether every sample of the mean of all channels is zero."""
     silent_channels: tuple[bool, ...] = ()
     """Whether every sample is zero, for each channel."""
     digest: str = ""
@@ -83,7 +83,7 @@ class AudioInfo:
     file: FileDigest | None = None
     """Digest of the file's bytes; None where it cannot be read."""
     not_numbers: tuple[int, int] | None = None
-    """First and last sample that is infinite or not a number, in any channel."""
+    """First and last sample that is infinite or NaN, in any channel."""
     bad_rate: str = ""
     """What is wrong with the sampling rate, if it is implausible."""
     bad_scale: str = ""
@@ -110,11 +110,12 @@ def read_audio_info(
 
 
 def _decode_all(paths: list[str]) -> list[AudioInfo]:
+    """Decode the files of one task."""
     return [decode(path) for path in paths]
 
 
 def decode(path: str) -> AudioInfo:
-    """Read a file to its end; never raises for a broken one."""
+    """Decode a file to its end; a broken file raises no error but has one in its properties."""
     rate = channels = declared = decoded = 0
     silent, digest, error = True, hashlib.blake2b(digest_size=16), None
     sounding = np.zeros(0, bool)  # [channels]
@@ -128,13 +129,14 @@ def decode(path: str) -> AudioInfo:
             rate, channels = file.samplerate, file.channels
             sounding = np.zeros(channels, bool)
             declared = file.frames + missing_samples(path, file)
-            # libsndfile does not scale floats where it is asked for integers.
+            # Floats are rounded below, as libsndfile does not scale them when it returns integers.
             kind = "float32" if file.subtype in FLOATS else "int16"
             while len(block := file.read(BLOCK, dtype=kind, always_2d=True)) > 0:
                 if kind == "float32":
-                    wrong = np.flatnonzero(~np.isfinite(block).all(axis=1)) + decoded
-                    if len(wrong):
-                        bad = (bad[0] if bad else int(wrong[0]), int(wrong[-1]))
+                    # Indices of samples that are infinite or NaN in some channel
+                    invalid = np.flatnonzero(~np.isfinite(block).all(axis=1)) + decoded
+                    if len(invalid):
+                        bad = (bad[0] if bad else int(invalid[0]), int(invalid[-1]))
                     scale.add(block.mean(axis=1))
                     block = _int16(block)
                 decoded += len(block)
@@ -167,13 +169,35 @@ def decode(path: str) -> AudioInfo:
 
 
 def _int16(samples: np.ndarray) -> np.ndarray:
-    """Round samples in [-1, 1] to 16 bits, so that a copy in floats has the digest of the file."""
+    """Round samples in [-1, 1] to 16 bits, so that a copy as floats has the same digest."""
     scaled = np.rint(np.nan_to_num(samples).clip(-1, 1) * np.float32(32768))
     return scaled.clip(max=32767).astype(np.int16)
 
 
 FeatureFaults = Mapping[tuple[str, str, int], Sequence[tuple[str, str]]]
-"""(kind, detail) of what is wrong with features, by (split, utterance id, copy of the id)."""
+"""Faults of features, (kind, detail), by (split, utterance id, copy of the id)."""
+
+
+def reader_faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
+    """Yield (kind, detail) of the id of a cut, the `copy`-th with it, and of what its reader found.
+
+    These show without decoding.
+    """
+    if copy > 1:
+        yield "duplicate-id", f"copy {copy}: {audio_of(cut)}"
+    if _at_fault(cut):
+        yield cut.custom["fault"], cut.custom["fault_detail"]
+
+
+def speaker_faults(cut: MonoCut) -> Iterator[tuple[str, str]]:
+    """Yield (kind, detail) of the speaker of a cut that is not left out anyway."""
+    custom = cut.custom or {}
+    if _at_fault(cut):
+        return
+    if NO_SPEAKER in custom:
+        yield "no-speaker", custom[NO_SPEAKER]
+    if OTHER_SPEAKER in custom:
+        yield "two-speakers", custom[OTHER_SPEAKER]
 
 
 class SplitChecker:
@@ -182,7 +206,7 @@ class SplitChecker:
     Args:
       info: properties of the decoded audio by path.
       lexicon: smallest number of phones by word.
-      feature_faults: what is wrong with the features of cuts that have no audio.
+      feature_faults: faults of the features of cuts without audio.
     """
 
     def __init__(
@@ -195,43 +219,39 @@ class SplitChecker:
     ) -> None:
         self.split = split
         self.oov: dict[str, list[str]] = defaultdict(list)
-        """Utterances by word that the lexicon lacks, one entry per token."""
+        """Utterances by out-of-vocabulary word, one entry per token."""
         self.tokens = 0
         """Words of the transcripts."""
         self._info = info
         self._lexicon = lexicon
         self._config = config
         self._feature_faults = feature_faults or {}
-        self._copies: Counter[str] = Counter()
+        self._copies: Counter[str] = Counter()  # cuts of each id so far
 
     def check(self, cut: MonoCut) -> list[Finding]:
         """Return the findings about the next utterance of the split."""
         self._copies[cut.id] += 1
         copy = self._copies[cut.id]
-        faults = [("duplicate-id", f"copy {copy}: {audio_of(cut)}")] if copy > 1 else []
+        faults = [*reader_faults(cut, copy)]
         custom = cut.custom or {}
-        if _at_fault(cut):
-            faults.append((custom["fault"], custom["fault_detail"]))
-        else:
+        if not _at_fault(cut):
             if has_audio(cut):
                 faults += self._audio_faults(cut, self._info[audio_of(cut)])
             else:
                 faults += self._feature_faults.get((self.split, cut.id, copy), ())
             faults += self._length_faults(cut)
             faults += self._text_faults(cut)
-        if NO_SPEAKER in custom and not _at_fault(cut):
-            faults.append(("no-speaker", custom[NO_SPEAKER]))
-        if OTHER_SPEAKER in custom and not _at_fault(cut):
-            faults.append(("two-speakers", custom[OTHER_SPEAKER]))
+            faults += speaker_faults(cut)
         if "note" in custom:
             faults.append((custom["note"], custom["note_detail"]))
         return [Finding(kind, self.split, cut.id, detail, copy) for kind, detail in faults]
 
     def _audio_faults(self, cut: MonoCut, info: AudioInfo) -> list[tuple[str, str]]:
+        """Return the faults of the audio, (kind, detail); one that makes it unusable is alone."""
         path, config = info.path, self._config
         if info.error is not None or info.decoded < info.declared:
-            why = info.error or "the file ends there"
-            detail = f"{path}: {info.decoded} of {info.declared} samples ({why})"
+            cause = info.error or "the file ends there"
+            detail = f"{path}: {info.decoded} of {info.declared} samples ({cause})"
             return [("truncated-audio" if info.declared else "unreadable-audio", detail)]
         if info.decoded == 0:
             return [("empty-audio", path)]
@@ -250,7 +270,7 @@ class SplitChecker:
         if channel is not None and not channel < info.channels:
             count = f"{info.channels} channel{'s' if info.channels > 1 else ''}"
             return [("no-channel", f"no channel {channel + 1}, but {count} in {path}")]
-        # Without a channel the mean of all is used, so that is what may be silent.
+        # Without a channel the mean of all channels is used, and may be silent.
         if channel is None and info.silent:
             faults.append(("silent-audio", path))
         elif channel is not None and info.silent_channels[channel]:
@@ -263,42 +283,47 @@ class SplitChecker:
         return faults
 
     def _length_faults(self, cut: MonoCut) -> list[tuple[str, str]]:
-        longest = self._config.max_seconds
-        if longest is None or cut.duration <= longest:
+        """Return the fault of a too long utterance, (kind, detail)."""
+        max_seconds = self._config.max_seconds
+        if max_seconds is None or cut.duration <= max_seconds:
             return []
         return [("too-long", f"{audio_of(cut)}: {cut.duration:.2f} s")]
 
     def _text_faults(self, cut: MonoCut) -> list[tuple[str, str]]:
+        """Return the faults of the transcript, (kind, detail); count its words."""
         words = split_words(text_of(cut))
         tags = (cut.custom or {}).get(TAGS, "")
         if not words:
             where = f"{audio_of(cut)}: {tags} alone" if tags else audio_of(cut)
             return [("empty-transcript", where)]
+        # 1. Words that the lexicon lacks.
         self.tokens += len(words)
         missing = [word for word in words if word not in self._lexicon]
-        if tags:  # those trained as the noise phone are <UNK>
-            missing = [word for word in missing if not is_tag(word)]
+        if tags:  # tags that are trained as the noise phone are <UNK> in the transcript
+            missing = [word for word in missing if not is_event_tag(word)]
         for word in missing:
             self.oov[word].append(cut.id)
+        # 2. Tags, and characters outside the alphabet in the other words.
         faults = []
         alphabet = set(self._config.alphabet)
-        unknown_tags = [word for word in missing if is_tag(word)]
+        unknown_tags = [word for word in missing if is_event_tag(word)]
         if tags or unknown_tags:
             faults.append(("tag", tags or " ".join(dict.fromkeys(unknown_tags))))
-        spoken = [word for word in words if word in self._lexicon or not is_tag(word)]
+        spoken = [word for word in words if word in self._lexicon or not is_event_tag(word)]
         foreign = {word: self._outside(word, alphabet) for word in dict.fromkeys(spoken)}
         if outside := sorted(set().union(*foreign.values())):
             where = ", ".join(repr(word) for word, letters in foreign.items() if letters)
             faults.append(("bad-characters", f"{' '.join(outside)} in {where}"))
         if mixed := word_of_two_alphabets(text_of(cut)):
             faults.append(("mixed-alphabets", repr(mixed)))
+        # 3. Words without a pronunciation, and without letters from which to guess one.
         if all(not self._spellable(word) for word in words):
             faults.append(("unspellable", " ".join(words)))
         if missing:
             kind = "all-oov" if len(missing) == len(words) else "oov"
             share = f"{len(missing)} of {len(words)} words"
             faults.append((kind, f"{share}: {' '.join(dict.fromkeys(missing))}"))
-        # Frames of 10 ms; the small term absorbs rounding of the duration.
+        # 4. Frames of 10 ms for the words' phones; the small term absorbs rounding of the duration.
         min_frames, num_frames = self._min_frames(words), math.floor(cut.duration * 100 + 1e-6)
         if cut.duration > 0 and num_frames < min_frames:
             detail = (
@@ -309,7 +334,7 @@ class SplitChecker:
         return faults
 
     def _outside(self, word: str, alphabet: set[str]) -> set[str]:
-        """Characters outside the alphabet; words of the lexicon may have digits and symbols."""
+        """Return characters outside the alphabet; words of the lexicon may have symbols, too."""
         outside = {*word} - alphabet
         if word in self._lexicon:
             return {c for c in outside if unicodedata.category(c)[0] in "LM"}
@@ -322,13 +347,14 @@ class SplitChecker:
         )
 
     def _min_frames(self, words: list[str]) -> int:
-        """Frames of 10 ms that the words' phones take at least; half the letters where unknown."""
+        """Return the smallest number of frames (10 ms) of the words' phones."""
+        # An unknown word counts as half as many phones as it has letters.
         phones = sum(self._lexicon.get(word, math.ceil(len(word) / 2)) for word in words)
         return phones * self._config.frames_per_phone
 
 
 def _at_fault(cut: MonoCut) -> bool:
-    """Whether the cut was made without audio or transcript of its own, and is excluded for that."""
+    """Whether the cut lacks its audio or transcript, and is excluded for that."""
     return "fault" in (cut.custom or {})
 
 
@@ -337,10 +363,11 @@ def between_splits(
 ) -> list[Finding]:
     """Find speakers and ids shared by splits, splits of one speaker, and repeated utterances.
 
-    A split that was held out of the training data has the speakers that it was given, see
-    `toolkit.corpus.split`: one speaker is no finding, shared ones are a note for the split.
+    The speakers of a split that was held out of the training data were chosen by
+    `toolkit.corpus.split`: a single one is no finding, and shared ones are one note for the split.
     """
     findings, held_out = [], set()
+    # The splits that have a speaker, and those that have an utterance id
     owners: dict[str, dict[str, list[str]]] = {"speaker-overlap": {}, "shared-id": {}}
     for split, cuts in splits.items():
         speakers = {speaker_of(cut) for cut in cuts}
@@ -354,16 +381,20 @@ def between_splits(
         for id in {cut.id for cut in cuts}:
             owners["shared-id"].setdefault(id, []).append(split)
     for kind, names in owners.items():
-        for name, where in sorted(names.items()):
-            owning_splits = (
-                [s for s in where if s not in held_out] if kind == "speaker-overlap" else where
+        for name, owning_splits in sorted(names.items()):
+            # A speaker of train and of splits held out of it is no finding about the speaker.
+            independent_splits = (
+                [s for s in owning_splits if s not in held_out]
+                if kind == "speaker-overlap"
+                else owning_splits
             )
-            only_training = len(owning_splits) < 2 and all(map(is_train, owning_splits))
-            if len(where) > 1 and not only_training:
-                findings.append(Finding(kind, owning_splits[-1], name, f"in {', '.join(where)}"))
+            only_training = len(independent_splits) < 2 and all(map(is_train, independent_splits))
+            if len(owning_splits) > 1 and not only_training:
+                detail = f"in {', '.join(owning_splits)}"
+                findings.append(Finding(kind, independent_splits[-1], name, detail))
     for split in filter(held_out.__contains__, splits):
-        shared = [where for where in owners["speaker-overlap"].values() if len(where) > 1]
-        if num_shared := sum(split in where for where in shared):
+        shared = [owning for owning in owners["speaker-overlap"].values() if len(owning) > 1]
+        if num_shared := sum(split in owning for owning in shared):
             detail = f"{num_shared} of its speakers are in other splits too"
             findings.append(Finding("known-speakers", split, split, detail))
     return findings + _same_audio_and_text(splits, info)
@@ -372,6 +403,7 @@ def between_splits(
 def _same_audio_and_text(
     splits: Mapping[str, list[MonoCut]], info: Mapping[str, AudioInfo]
 ) -> list[Finding]:
+    """Find utterances with the same samples and text as an earlier one, in any split."""
     findings = []
     first: dict[tuple[str, int | None, float, float, str], tuple[str, str]] = {}
     for split, cuts in splits.items():
@@ -393,8 +425,8 @@ def _same_audio_and_text(
 
 
 logger = logging.getLogger(__name__)
-MOST_KINDS = 6
-"""Of faults that the warning names."""
+MAX_KINDS = 6
+"""Largest number of kinds of faults that the warning names."""
 
 
 class CorpusError(ToolkitError):
@@ -408,7 +440,7 @@ def check(
     config: CheckConfig,
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
-    remember: Callable[[str, FileDigest], None] | None = None,
+    add_digest: Callable[[str, FileDigest], None] | None = None,
     feature_faults: FeatureFaults | None = None,
 ) -> dict[str, float]:
     """Check all splits in one pass over the audio; write reports and the utterances to exclude.
@@ -420,9 +452,9 @@ def check(
         oov.tsv (split, word, count, utterances) and excluded.tsv, which `read_cuts` takes.
       jobs: processes that decode audio.
       progress: called with (files decoded, files).
-      remember: called with the path and the digest of every file that was read.
+      add_digest: called with the path and the digest of every file that was read.
       feature_faults: what is wrong with the features of a corpus that has features instead of
-        audio, see `toolkit.kaldi.feature_dir`; None: it has audio, which is decoded.
+        audio, see `toolkit.kaldi.feature_dir`; None: the corpus has audio, which is decoded.
 
     Returns:
       Numbers of utterances, excluded ones, errors and warnings, the OOV rate in percent, and the
@@ -432,6 +464,7 @@ def check(
       CorpusError: no utterance of a split is left, or more than `config.min_excluded` and more
         than the share `config.max_excluded` are excluded. The reports are written all the same.
     """
+    # 1. Decode all audio once.
     cuts = {split: read_cuts(path) for split, path in splits.items()}
     readable = (
         audio_of(cut)
@@ -441,8 +474,9 @@ def check(
     )
     info = read_audio_info(readable, jobs, progress)
     for item in info.values():
-        if remember is not None and item.file is not None:
-            remember(item.path, item.file)
+        if add_digest is not None and item.file is not None:
+            add_digest(item.path, item.file)
+    # 2. Find the faults within each split, and then between splits.
     findings: list[Finding] = []
     summaries: list[SplitSummary] = []
     oov: dict[str, dict[str, list[str]]] = {}
@@ -453,6 +487,7 @@ def check(
         oov[split] = checker.oov
         summaries.append(_summary(split, part, info, split_findings, checker))
     findings += between_splits(cuts, info)
+    # 3. Write the reports, then fail if a split has lost too many utterances.
     exclusions = _exclusions(findings)
     write_exclusions(exclusions, out / "excluded.tsv")
     write_oov(oov, out / "oov.tsv")
@@ -462,7 +497,7 @@ def check(
         _check_excluded(summary, exclusions, config, out)
     total = sum(summary.utterances for summary in summaries)
     tokens = sum(summary.tokens for summary in summaries)
-    severities = Counter(KINDS[finding.kind].severity for finding in findings)
+    severities = Counter(FINDING_KINDS[finding.kind].severity for finding in findings)
     return {
         "utterances": total,
         "excluded": len(exclusions),
@@ -474,12 +509,12 @@ def check(
 
 
 def _warn(findings: list[Finding]) -> None:
-    """Say how many faults there are of which kinds."""
-    counts = Counter(f.kind for f in findings if KINDS[f.kind].severity in (ERROR, WARNING))
+    """Log the number of faults of each kind."""
+    counts = Counter(f.kind for f in findings if FINDING_KINDS[f.kind].severity in (ERROR, WARNING))
     if counts:
-        descriptions = [f"{count} {kind}" for kind, count in counts.most_common(MOST_KINDS)]
+        descriptions = [f"{count} {kind}" for kind, count in counts.most_common(MAX_KINDS)]
         num_other_kinds = len(counts) - len(descriptions)
-        descriptions += [f"{num_other_kinds} kinds more"] if num_other_kinds > 0 else []
+        descriptions += [f"{num_other_kinds} more kinds"] if num_other_kinds > 0 else []
         logger.warning(
             "%s: remedies in check/report.txt, all in findings.tsv", ", ".join(descriptions)
         )
@@ -502,6 +537,7 @@ def _summary(
     findings: list[Finding],
     checker: SplitChecker,
 ) -> SplitSummary:
+    """Return the numbers of one split."""
     audio_infos = [info[audio_of(cut)] for cut in part if audio_of(cut) in info]
     return SplitSummary(
         split=split,

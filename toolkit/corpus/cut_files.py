@@ -12,8 +12,8 @@ from typing import Any
 from lhotse import MonoCut, SupervisionSegment
 from lhotse.cut import Cut
 
-from toolkit.corpus.manifest import ManifestError, mark_no_speaker, parse_cut
-from toolkit.corpus.pairing import Audio, FaultyText, locate, pair
+from toolkit.corpus.manifest import ManifestError, flag_missing_speaker, parse_cut
+from toolkit.corpus.pairing import AudioSegment, FaultyText, locate, pair
 from toolkit.storage.lines import is_faulty, shown
 from toolkit.storage.paths import PathMap, map_path
 from toolkit.storage.reading import quoted, reading, regular, validated
@@ -27,7 +27,7 @@ _TIMES = {"start": float, "duration": float}
 _SUPERVISION = {"recording_id": str, **_TIMES}
 _RECORDING = {"duration": float, "sources": [{"channels": [int]}]}
 TRIMMED = 0.1
-"""Seconds that a supervision may lie outside its cut, as times are rounded."""
+"""Seconds by which a supervision may exceed its cut, as times are rounded."""
 ADVICE = "write it again with lhotse"
 
 
@@ -35,15 +35,16 @@ def cut_files(root: Path) -> dict[str, Path]:
     """Find the files of cuts in a folder by the part of the corpus.
 
     The part is what follows `cuts` in the name, as in `librispeech_cuts_train-clean-5.jsonl.gz`, or
-    comes before it, else the whole name; names without `cuts` count only where none has it. Where
-    there are no cuts, files of supervisions count that have one of recordings beside them, and
-    `.json` files of other names never.
+    what precedes it. If no name has `cuts`, the part is the whole name of a `.jsonl` file. If there
+    are no cuts, files of supervisions count that have a file of recordings beside them. `.json`
+    files of other names are ignored.
 
     Raises:
       ManifestError: there is no such file, or two are of one part.
     """
     if root.is_file():
         return {"train": root}
+    # Candidates of three kinds; the first kind that there is counts, in the order at the end.
     names, cuts, supervisions = [], [], []
     for path in sorted(root.glob("*.json*")):
         name, _, suffix = path.name.partition(".json")
@@ -60,12 +61,14 @@ def cut_files(root: Path) -> dict[str, Path]:
     parts: dict[str, Path] = {}
     for part, path in cuts or names or supervisions:
         if part in parts:
-            raise ManifestError(f"{parts[part]} and {path} are both of the part {part}")
+            raise ManifestError(
+                f"{parts[part]} and {path} are both the part {part}: remove or rename one of them"
+            )
         parts[part] = path
     if not parts:
         raise ManifestError(
-            f"{root} holds no file of cuts (*.jsonl or *.jsonl.gz), nor recordings and supervisions"
-            " of the same names, of which `lhotse cut simple` makes one"
+            f"{root} holds no file of cuts (*.jsonl or *.jsonl.gz), and no recordings and"
+            " supervisions with matching names: write one, for example by `lhotse cut simple`"
         )
     return parts
 
@@ -73,14 +76,14 @@ def cut_files(root: Path) -> dict[str, Path]:
 def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     """Read the utterances of a file of lhotse's cuts, one for each supervision.
 
-    Or of a file of supervisions, with one of recordings beside it. Files are lines of JSON, or one
-    JSON array (`.json`).
+    A file of supervisions with a file of recordings beside it is read as well. Files are lines of
+    JSON, or one JSON array (`.json`).
 
-    An utterance is named after its cut, or after the supervision where a cut has several, with _
-    for white space, at which ids end in texts. Names of audio are mapped by `path_map`; relative
-    ones are looked up from the folder of the file and those above it. Copies at other speeds, which
-    icefall adds to its cuts, are left out: the recipe makes its own. Lazy resampling is left out:
-    the recipe resamples.
+    An utterance is named after its cut, or after the supervision where a cut has several. White
+    space in the name becomes _, as ids in texts end at white space. Names of audio are mapped by
+    `path_map`; relative ones are looked up in the folder of the file and in those above it. Copies
+    at other speeds, which icefall adds to its cuts, are ignored, as the recipe makes its own. Lazy
+    resampling is ignored, as the recipe resamples.
 
     Raises:
       ManifestError: the file cannot be read, a cut is mixed, has several channels or transforms
@@ -94,7 +97,7 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
             continue
         supervisions = cut.supervisions or [None]
         for supervision in supervisions:
-            # Numbers too, such as speakers' of some corpora, which lhotse stores as they are.
+            # Ids and speakers may be numbers, which lhotse stores as they are.
             name = cut.id if len(supervisions) == 1 else str(supervision.id)
             name = "_".join(name.split())
             audio.append((name, _audio(cut, supervision, path, path_map)))
@@ -109,37 +112,39 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     for utterance in utterances:
         speaker, place = speakers[utterance.id]
         if not speaker:
-            mark_no_speaker(utterance, f"{place} names none")
+            flag_missing_speaker(utterance, f"{place} names none")
     return utterances
 
 
 def _faulty(text: str, place: str) -> FaultyText:
+    """Return the fault of a transcript that is not UTF-8."""
     return FaultyText(f"{place}: {shown(text)}")
 
 
 def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
     """Yield the cuts, with their file and line or number."""
-    beside = _recordings_beside(path) if _OTHER.search(path.name.partition(".json")[0]) else None
+    # For a file of supervisions: the recordings beside it, with which they become cuts.
+    is_other = _OTHER.search(path.name.partition(".json")[0])
+    recordings_path = _recordings_beside(path) if is_other else None
     recordings = {}
-    for place, item in manifest_items(beside) if beside is not None else ():
+    for place, item in manifest_items(recordings_path) if recordings_path is not None else ():
         with reading(place, ManifestError, ADVICE, "not a recording"):
             recordings[validated(item, {"id": str}, "it")["id"]] = item
+    problem = "not a cut" if recordings_path is None else "cannot be read"
     for place, item in manifest_items(path):
-        with reading(
-            place, ManifestError, ADVICE, "not a cut" if beside is None else "cannot be read"
-        ):
-            if beside is not None:
-                item = _cut_of_supervision(item, recordings, beside)
+        with reading(place, ManifestError, ADVICE, problem):
+            if recordings_path is not None:
+                item = _cut_of_supervision(item, recordings, recordings_path)
             _check(item)
             cut = parse_cut(item, place)
-        yield place, _plain(cut, place)
+        yield place, _usable(cut, place)
 
 
 def _check(item: Any) -> None:
-    """Check the types of what is used of a cut, which lhotse does not.
+    """Check the types of the fields of a cut that are used; lhotse does not check them.
 
     Raises:
-      ValueError, AttributeError: to be caught by `reading`.
+      ValueError, AttributeError: a field is missing or of another type; `reading` catches them.
     """
     if item.get("type") != "MonoCut":
         return
@@ -176,7 +181,7 @@ def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _recordings_beside(path: Path) -> Path | None:
-    """Return the file of recordings that belongs to one of supervisions; None: there is none."""
+    """Return the file of recordings of a file of supervisions; None: there is none."""
     name, _, suffix = path.name.replace("supervisions", "recordings").rpartition(".json")
     same = Path(f"{name}.json{suffix}").name
     names = [same, *(f"{name}{suffix}" for suffix in SUFFIXES)]
@@ -192,10 +197,10 @@ def _cut_of_supervision(
     Args:
       supervision: the supervision.
       recordings: plain data by id.
-      path: of the recordings.
+      path: path of the file of recordings.
 
     Raises:
-      ValueError, KeyError, ...: it is no supervision; to be caught by `reading`.
+      ValueError, KeyError, ...: it is no supervision; `reading` catches them.
     """
     name = validated(supervision, _SUPERVISION, "it")["recording_id"]
     if name not in recordings:
@@ -211,14 +216,15 @@ def _cut_of_supervision(
         "duration": supervision["duration"],
         "channel": channel,
         "supervisions": [{**supervision, "start": 0.0, "channel": channel}],
-        "recording": copy.deepcopy(recordings[name]),  # lhotse changes it
+        "recording": copy.deepcopy(recordings[name]),  # lhotse changes its argument
     }
 
 
-def _plain(cut: Cut, place: str) -> MonoCut:
+def _usable(cut: Cut, place: str) -> MonoCut:
+    """Return the cut if it is of one channel of audio files, else raise a ManifestError."""
     if not isinstance(cut, MonoCut) or cut.recording is None:
         kind = "cut without a recording" if isinstance(cut, MonoCut) else type(cut).__name__
-        raise ManifestError(f"{place}: {cut.id} is a {kind}: what is read is cuts of one channel")
+        raise ManifestError(f"{place}: {cut.id} is a {kind}: give cuts of one channel (MonoCut)")
     if not isinstance(cut.channel, int) or cut.channel < 0:
         raise ManifestError(f"{place}: {cut.id}: a channel is a number from 0, not {cut.channel}")
     names = [source.source for source in cut.recording.sources]
@@ -232,24 +238,27 @@ def _plain(cut: Cut, place: str) -> MonoCut:
     if unsupported:
         raise ManifestError(
             f"{place}: {cut.id} is changed by {', '.join(sorted(unsupported))}: give the cuts"
-            " before that change, or write the changed audio to files"
+            " without this transform, or write the changed audio to files"
         )
     return cut
 
 
 def _name(transform: Any) -> str:
+    """Return the name of a transform, which may be plain data or lhotse's object."""
     return transform["name"] if isinstance(transform, Mapping) else type(transform).__name__
 
 
 def _audio(
     cut: MonoCut, supervision: SupervisionSegment | None, path: Path, path_map: PathMap
-) -> Audio:
+) -> AudioSegment:
+    """Return the audio of a supervision of a cut, or of the whole cut."""
     recording = cut.recording
     matching_sources = [source for source in recording.sources if cut.channel in source.channels]
     source = (matching_sources or recording.sources)[0]
     # The channel's place in its file; `pair` compares it with the channels of the file.
     index = source.channels.index(cut.channel) if matching_sources else cut.channel
     name = str(locate(path.absolute().parent, map_path(source.source, path_map)))
+    # Times of the supervision count from the start of its cut, and are trimmed to the cut.
     fault = None
     begin, end = 0.0, cut.duration
     if supervision is not None:
@@ -259,7 +268,7 @@ def _audio(
             fault = ("bad-segment", detail)
     start, end = cut.start + begin, cut.start + end
     whole = start == 0 and abs(end - recording.duration) < 1e-6
-    return Audio(
+    return AudioSegment(
         name,
         start,
         end,

@@ -18,264 +18,264 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
 @dataclass(frozen=True)
-class Kind:
+class FindingKind:
     """One kind of finding."""
 
     severity: str
-    """"error": something is excluded; "warning": look at it; "note": nothing needs doing."""
+    """"error": utterances are excluded; "warning": look at it; "note": nothing to do."""
     excluded_from: str
-    """Splits that leave the utterance out: "all", "train" or "none"."""
+    """Splits from which the utterance is excluded: "all", "train" or "none"."""
     title: str
     """Short description."""
     fix: str
     """How to fix it."""
 
 
-KINDS: dict[str, Kind] = {
-    "missing-audio": Kind(
+FINDING_KINDS: dict[str, FindingKind] = {
+    "missing-audio": FindingKind(
         ERROR,
         "all",
         "transcript without audio",
         "add the file, correct its path, or delete the line",
     ),
-    "unreadable-audio": Kind(
+    "unreadable-audio": FindingKind(
         ERROR,
         "all",
         "audio that cannot be read",
         "copy the file again from its source, convert it to WAV or FLAC, or delete it",
     ),
-    "empty-audio": Kind(
+    "empty-audio": FindingKind(
         ERROR, "all", "audio without samples", "copy the file again from its source, or delete it"
     ),
-    "truncated-audio": Kind(
+    "truncated-audio": FindingKind(
         ERROR,
         "all",
         "audio shorter than its header says, or that cannot be decoded to its end",
         "copy the file again from its source (a broken download or a full disk)",
     ),
-    "open-end": Kind(
+    "open-end": FindingKind(
         WARNING,
         "none",
         "Ogg audio whose end is not marked, so that it may be truncated",
         "copy the file again from its source, if what is said ends too early",
     ),
-    "scaled-samples": Kind(
+    "scaled-samples": FindingKind(
         ERROR,
         "all",
         "float samples scaled to integers, far beyond [-1, 1]",
         "divide them by 32768, or write 16-bit integers",
     ),
-    "missing-features": Kind(
+    "missing-features": FindingKind(
         ERROR,
         "all",
         "transcript without features",
         "compute the features, or delete the line",
     ),
-    "unreadable-features": Kind(
+    "unreadable-features": FindingKind(
         ERROR,
         "all",
         "features that cannot be read, or with values that are no numbers",
         "compute them again, or copy their archive again from its source; name archives by paths "
         "that exist (--map-path OLD=NEW, corpus.map_paths)",
     ),
-    "empty-features": Kind(
+    "empty-features": FindingKind(
         ERROR, "all", "features without frames", "compute them again, or delete the utterance"
     ),
-    "other-dimension": Kind(
+    "other-dimension": FindingKind(
         ERROR,
         "all",
         "another number of values per frame than most features",
         "compute all features with the same configuration",
     ),
-    "no-channel": Kind(
+    "no-channel": FindingKind(
         ERROR,
         "all",
         "utterance on a channel that its file does not have, or on none where others name theirs",
         "correct its channel: A or 1 for the first, B or 2 for the second",
     ),
-    "refused-pipe": Kind(
+    "refused-pipe": FindingKind(
         ERROR,
         "all",
         "shell command in a wav.scp, not run",
         "write the audio to a file and name that; in data you trust set corpus.allow_pipes=true "
         "and corpus.pipes=FOLDER (toolkit new-corpus --pipes FOLDER)",
     ),
-    "bad-segment": Kind(
+    "bad-segment": FindingKind(
         ERROR,
         "all",
         "segment outside its recording",
         "correct its times in `segments` or the table",
     ),
-    "missing-transcript": Kind(
+    "missing-transcript": FindingKind(
         ERROR,
         "all",
         "audio or features without a transcript",
         "add a transcript line, or delete the audio or the line of feats.scp",
     ),
-    "empty-transcript": Kind(
+    "empty-transcript": FindingKind(
         ERROR, "all", "transcript without words", "write what is said, or delete the line"
     ),
-    "duplicate-id": Kind(
+    "duplicate-id": FindingKind(
         ERROR,
         "all",
         "utterance id used twice in the same split (the first is kept)",
         "give each utterance an id of its own, or delete the copies",
     ),
-    "too-short": Kind(
+    "too-short": FindingKind(
         ERROR,
         "train",
         "audio too short for its transcript",
         "see whether the transcript belongs to the audio; check the segment's times",
     ),
-    "too-long": Kind(
+    "too-long": FindingKind(
         ERROR,
         "train",
         "audio longer than check.max_seconds",
         "cut it into segments, or raise check.max_seconds",
     ),
-    "unspellable": Kind(
+    "unspellable": FindingKind(
         ERROR,
         "train",
         "only words that have no pronunciation and cannot be given one",
         "write the words out in letters, or add them to the lexicon",
     ),
-    "silent-audio": Kind(
+    "silent-audio": FindingKind(
         ERROR,
         "train",
         "all samples are zero, or channels cancel each other in their mean",
         "record it again, keep one channel, or delete it",
     ),
-    "duplicate-recording": Kind(
+    "duplicate-recording": FindingKind(
         WARNING,
         "none",
         "recording id used twice in wav.scp (the first is read)",
         "give each recording an id of its own, or delete the other lines",
     ),
-    "other-frames": Kind(
+    "other-frames": FindingKind(
         WARNING,
         "none",
         "another number of frames than utt2num_frames, segments or utt2dur say",
         "see whether these files and feats.scp were made together: features of other audio have "
         "the wrong transcript",
     ),
-    "same-audio-and-text": Kind(
+    "same-audio-and-text": FindingKind(
         WARNING,
         "none",
         "same audio, or features, and transcript as another utterance",
         "delete the copy; a copy of a test utterance in train makes the result too good",
     ),
-    "speaker-overlap": Kind(
+    "speaker-overlap": FindingKind(
         WARNING,
         "none",
         "speaker in more than one split",
         "move the speaker to one split: results on speakers seen in training are too good",
     ),
-    "known-speakers": Kind(
+    "known-speakers": FindingKind(
         NOTE,
         "none",
         "utterances held out of speakers that are trained on (corpus.hold_out=utterances)",
         "nothing; but error rates are those of known speakers, who are easier to recognise",
     ),
-    "shared-id": Kind(
+    "shared-id": FindingKind(
         WARNING,
         "none",
         "utterance id in more than one split",
         "see whether the same utterance is in both; give each an id of its own",
     ),
-    "one-speaker": Kind(
+    "one-speaker": FindingKind(
         WARNING,
         "none",
         "split with one speaker",
         "make sure that the corpus names its speakers: normalisation and splits use them",
     ),
-    "no-speaker": Kind(
+    "no-speaker": FindingKind(
         WARNING,
         "none",
         "utterance whose speaker is not named: its recording, or a cluster of recordings, is one",
         "name its speaker in utt2spk or the table: normalisation, adaptation and splits go by "
         "speaker; corpus.speakers=auto clusters recordings",
     ),
-    "two-speakers": Kind(
+    "two-speakers": FindingKind(
         WARNING,
         "none",
         "utterance with two speakers in utt2spk (the first is kept)",
         "delete the wrong line",
     ),
-    "bad-characters": Kind(
+    "bad-characters": FindingKind(
         WARNING,
         "none",
         "characters outside the alphabet",
         "write numbers and symbols out as the words that are said; add a letter of the language to "
         "check.alphabet",
     ),
-    "mixed-alphabets": Kind(
+    "mixed-alphabets": FindingKind(
         WARNING,
         "none",
         "word with letters of two alphabets, which looks like another word",
         "type the letters that look alike, such as A, O and i, in the alphabet of the language",
     ),
-    "tag": Kind(
+    "tag": FindingKind(
         NOTE,
         "none",
         "tags in brackets, such as [laughter] and <long pause>, which are left out of transcripts",
         "nothing; lang.tags=noise trains them as the noise phone, lang.tags=keep reads them as "
         "words, and as-given text keeps those that the lexicon has",
     ),
-    "all-oov": Kind(
+    "all-oov": FindingKind(
         WARNING,
         "none",
         "transcript without any word of the lexicon",
         "check language and spelling; add the words to the lexicon: all pronunciations are guesses",
     ),
-    "short-test": Kind(
+    "short-test": FindingKind(
         WARNING,
         "none",
         "audio too short for its transcript (still decoded and scored)",
         "see whether the transcript belongs to the audio; check the segment's times",
     ),
-    "other-length": Kind(
+    "other-length": FindingKind(
         WARNING,
         "none",
         "recording longer than its manifest says; all of it is used",
         "write the manifest of the recordings again, or give the times of the utterance",
     ),
-    "trimmed-segment": Kind(
+    "trimmed-segment": FindingKind(
         NOTE,
         "none",
         "segment that ended a frame to 0.5 s past its recording, trimmed",
         "correct its end in `segments` (-1 means the end of the recording)",
     ),
-    "replaced-pipe": Kind(
+    "replaced-pipe": FindingKind(
         NOTE,
         "none",
         "command that only decodes a file: the file is read instead of running it",
         "nothing; to avoid this note, name the file itself in wav.scp",
     ),
-    "other-rate": Kind(
+    "other-rate": FindingKind(
         NOTE,
         "none",
         "sampling rate other than check.sampling_rate, will be resampled",
         "nothing; but speech recorded at 8 kHz has no energy above 4 kHz",
     ),
-    "many-channels": Kind(
+    "many-channels": FindingKind(
         NOTE,
         "none",
         "more than one channel, will be averaged to one",
         "nothing; but name the channel of each utterance if they hold different talkers",
     ),
-    "oov": Kind(
+    "oov": FindingKind(
         NOTE,
         "none",
         "some words are not in the lexicon; those with letters get guessed pronunciations",
         "add frequent ones to the lexicon, write numbers out: see oov.tsv",
     ),
-    "bad-line": Kind(
+    "bad-line": FindingKind(
         ERROR,
         "all",
         "line of a table with other fields than its first line names, or an open quotation mark",
         "put a text with the separator in it in quotation marks, or complete the line",
     ),
-    "not-utf8": Kind(
+    "not-utf8": FindingKind(
         ERROR,
         "all",
         "line with bytes that are not UTF-8, shown as \\xNN",
@@ -283,6 +283,35 @@ KINDS: dict[str, Kind] = {
     ),
 }
 """Kinds by name, in the order of the report."""
+SURVEY_KINDS: dict[str, FindingKind] = {
+    "digits": FindingKind(
+        WARNING,
+        "none",
+        "transcript with digits",
+        "write numbers out as they are said: a word with digits that the lexicon lacks has no"
+        " pronunciation",
+    ),
+    "garbled letters": FindingKind(
+        WARNING,
+        "none",
+        "transcript with garbled letters",
+        "a program read UTF-8 as Latin-1 and saved it again: export the transcripts as UTF-8",
+    ),
+    "like-speakers": FindingKind(
+        WARNING,
+        "none",
+        "speakers whose names differ in case alone",
+        "write the name of a speaker alike everywhere, or splits may share the speaker",
+    ),
+    "no-end": FindingKind(
+        WARNING,
+        "none",
+        "utterance that lasts to the end of the recording although others begin later",
+        "give each an end, in seconds from the recording's beginning, in `segments` or a column"
+        " `end`; a column of durations is not read",
+    ),
+}
+"""Kinds that `toolkit new-corpus` looks for beside some of `FINDING_KINDS`; the check does not."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +319,7 @@ class Finding:
     """One fault of one utterance (or speaker, or split)."""
 
     kind: str
-    """Name in `KINDS`."""
+    """Name in `FINDING_KINDS`."""
     split: str
     """The split it was found in."""
     id: str
@@ -303,12 +332,12 @@ class Finding:
     @property
     def excluded(self) -> bool:
         """Whether later stages leave the utterance out."""
-        scope = KINDS[self.kind].excluded_from
+        scope = FINDING_KINDS[self.kind].excluded_from
         return scope == "all" or (scope == "train" and is_train(self.split))
 
 
 def is_train(split: str) -> bool:
-    """Tell whether a split is trained on: its faults exclude more than those of a test split."""
+    """Return whether a split is trained on; its faults exclude more than those of a test split."""
     return split.startswith("train")
 
 
@@ -336,15 +365,15 @@ class Exclusion:
 def write_exclusions(exclusions: Iterable[Exclusion], path: Path) -> None:
     """Write a header and one tab-separated line per exclusion, sorted.
 
-    Paths in reasons are written as in manifests: later stages read this file, and a move must not
-    change it.
+    Paths in reasons are written as in manifests, since later stages read this file, and a moved run
+    must not change it.
     """
     places = places_of(path)
     with open_atomically(path) as file:
         file.write(HEADER)
         for item in sorted(exclusions):
             reason = " ".join(item.reason.split())
-            reason = places.names_in(reason) if places else reason
+            reason = places.relativize_in(reason) if places else reason
             file.write(f"{item.split}\t{item.id}\t{item.copy}\t{reason}\n")
 
 
@@ -372,7 +401,7 @@ DURATION_EDGES = (0, 1, 2, 5, 10, 15, 20, 30, 60)
 OOV_SHOWN = 30
 BAR_WIDTH = 40
 EXAMPLES = 3
-"""Ids shown of a kind in the overview, and of a note in its list, by split."""
+"""Number of ids of a kind in the overview, and of a note in the list of each split."""
 
 
 @dataclass(frozen=True)
@@ -394,9 +423,9 @@ class SplitSummary:
     types: int
     """Word types."""
     oov_tokens: int
-    """Word tokens that the lexicon lacks."""
+    """Out-of-vocabulary word tokens."""
     oov_types: int
-    """Word types that the lexicon lacks."""
+    """Out-of-vocabulary word types."""
     formats: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Cuts by (sampling rate in Hz, channels)."""
 
@@ -414,13 +443,13 @@ def write_report(
         _formats(summaries),
         _durations(summaries),
         _kinds(findings),
-        *(_details(kind, findings, config.listed) for kind in KINDS),
+        *(_details(kind, findings, config.listed) for kind in FINDING_KINDS),
         _oov(oov),
     ]
     write_atomically(out / "report.txt", "\n\n".join(part for part in sections if part) + "\n")
     report = {
         "splits": [_plain(summary) for summary in summaries],
-        "kinds": {kind: dataclasses.asdict(KINDS[kind]) for kind in KINDS},
+        "kinds": {kind: dataclasses.asdict(FINDING_KINDS[kind]) for kind in FINDING_KINDS},
         "findings": [
             {**dataclasses.asdict(finding), "excluded": finding.excluded} for finding in findings
         ],
@@ -430,18 +459,18 @@ def write_report(
 
 
 def write_findings(findings: list[Finding], path: Path) -> None:
-    """Write one line per finding, with a head, in the order in which they were found.
+    """Write a header and one line per finding, in the order of the findings.
 
-    Tabs and line ends within a field become spaces. Places are named as in the manifests.
+    Tabs and line ends within a field become spaces. Paths are written as in the manifests.
     """
     places = places_of(path)
     with open_atomically(path) as file:
         file.write("severity\tkind\tsplit\tid\tcopy\texcluded\tdetail\n")
         for item in findings:
             where = (item.split, item.id, str(item.copy), "yes" if item.excluded else "no")
-            fields = (KINDS[item.kind].severity, item.kind, *where, item.detail)
+            fields = (FINDING_KINDS[item.kind].severity, item.kind, *where, item.detail)
             line = "\t".join(" ".join(field.split()) for field in fields)
-            file.write((places.names_in(line) if places else line) + "\n")
+            file.write((places.relativize_in(line) if places else line) + "\n")
 
 
 def write_oov(oov: dict[str, dict[str, list[str]]], path: Path) -> None:
@@ -454,10 +483,12 @@ def write_oov(oov: dict[str, dict[str, list[str]]], path: Path) -> None:
 
 
 def _by_count(words: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """Sort words with their utterances, the most frequent word first."""
     return sorted(words.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
 def _plain(summary: SplitSummary) -> dict[str, object]:
+    """Return a summary as plain data for JSON."""
     fields = dict(vars(summary))
     fields["hours"] = sum(fields.pop("seconds")) / 3600
     fields["formats"] = [
@@ -543,7 +574,11 @@ def _kinds(findings: list[Finding]) -> str:
     for finding in findings:
         first.setdefault(finding.kind, []).append(finding.id)
     for severity in (ERROR, WARNING, NOTE):
-        for kind in (kind for kind in KINDS if KINDS[kind].severity == severity and counts[kind]):
+        for kind in (
+            kind
+            for kind in FINDING_KINDS
+            if FINDING_KINDS[kind].severity == severity and counts[kind]
+        ):
             examples = ", ".join(list(dict.fromkeys(first[kind]))[:EXAMPLES])
             rows.append([kind, severity, str(counts[kind]), str(excluded[kind]), examples])
     # Examples are not aligned: their widths differ too much.
@@ -557,7 +592,7 @@ def _details(kind: str, findings: list[Finding], listed: int) -> str:
     kind_findings = [finding for finding in findings if finding.kind == kind]
     if not kind_findings:
         return ""
-    kind_info = KINDS[kind]
+    kind_info = FINDING_KINDS[kind]
     listed = min(listed, EXAMPLES) if kind_info.severity == NOTE else listed
     lines = [f"{kind_info.severity.upper()} {kind}: {kind_info.title}", f"  Fix: {kind_info.fix}."]
     for split in dict.fromkeys(item.split for item in kind_findings):

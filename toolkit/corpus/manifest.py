@@ -1,14 +1,14 @@
-"""Cuts, one MonoCut with one supervision per utterance: made, parsed, read and written.
+"""Makes, parses, reads and writes cuts: one MonoCut with one supervision per utterance.
 
-A manifest of lhotse can name more than files: shell commands, addresses, archives that are
-unpickled, classes of transforms; in the recording of a cut, in the tracks of a mixed cut, in the
-impulse response of a transform, in custom fields, in any of these inside another. `parse_cut` looks
-at the plain data before lhotse does; `check_audio` at cuts made in memory before their audio is
-read. The name of a file may be anything: audio is read by libsndfile alone, see
-`toolkit.features.cut_audio.LocalFiles`, to which a command or an address is a file that is missing.
+A manifest of lhotse can name more than files: shell commands, URLs, archives that are unpickled,
+and classes of transforms. They may be in the recording of a cut, in the tracks of a mixed cut, in
+the impulse response of a transform, in custom fields, or nested in any of these. `parse_cut` checks
+the plain data before lhotse parses it; `check_audio` checks cuts made in memory before their audio
+is read. File names need no check: audio is read by libsndfile alone, see
+`toolkit.features.cut_audio.LocalFiles`, for which a command or URL is a missing file.
 
-Cuts in memory hold absolute paths, files names of places on disk where they lie in the run
-directory or its corpus, so that these can be moved; see `toolkit.storage.paths`.
+Cuts in memory hold absolute paths. In files, paths in the run directory or its corpus are replaced
+by names of places, so that both can be moved; see `toolkit.storage.paths`.
 """
 
 import json
@@ -29,36 +29,37 @@ from toolkit.corpus.audio import open_audio
 from toolkit.corpus.findings import read_exclusions
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
+from toolkit.storage.lines import single_spaced
 from toolkit.storage.paths import PathAliases, encoding_error, places_of, printable
 from toolkit.storage.reading import NATURAL, quoted, reading, validated
-from toolkit.storage.words import single_spaced
 
 _DETAILS = ("fault_detail", "note_detail")
 
 
-def portable(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
-    """Return a cut's plain data with names instead of paths, as far as they lie in `places`.
+def to_relative_paths(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
+    """Return a cut's plain data with names of places instead of the paths in `places`.
 
     Args:
       cut_data: `Cut.to_dict()`; it is not changed.
-      places: of the file that the cut is written to; None: paths stay.
+      places: places of the file that the cut is written to; None: nothing is replaced.
     """
-    return _replaced(cut_data, places.name, places.names_in) if places else cut_data
+    return _replaced(cut_data, places.name, places.relativize_in) if places else cut_data
 
 
-def resolved(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
-    """Return a cut's plain data with paths instead of the names that `portable` wrote.
+def to_absolute_paths(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
+    """Return a cut's plain data with paths instead of the names that `to_relative_paths` wrote.
 
     Args:
-      cut_data: of a cut; it is not changed.
-      places: of the file that the cut is read from; None: what is there stays.
+      cut_data: plain data of a cut; it is not changed.
+      places: places of the file that the cut is read from; None: nothing is replaced.
     """
-    return _replaced(cut_data, places.path, places.paths_in) if places else cut_data
+    return _replaced(cut_data, places.path, places.resolve_in) if places else cut_data
 
 
 def _replaced(
     cut_data: Mapping[str, Any], path: Callable[[str], str], text: Callable[[str], str]
 ) -> dict[str, Any]:
+    """Apply `path` to the paths in a cut's plain data, and `text` to texts that contain paths."""
     replaced = dict(cut_data)
     if isinstance(recording := replaced.get("recording"), Mapping):
         sources = [_with_path(source, path) for source in recording.get("sources", ())]
@@ -72,13 +73,14 @@ def _replaced(
 
 
 def _with_path(source: Any, path: Callable[[str], str]) -> Any:
+    """Apply `path` to the file of an audio source; return other data as they are."""
     has_source = isinstance(source, Mapping) and isinstance(source.get("source"), str)
     return {**source, "source": path(source["source"])} if has_source else source
 
 
 SOURCES = frozenset({"file", "memory"})
-"""Types of lhotse's audio sources that are read: the name of a local file; bytes, which only cuts
-made in memory have."""
+"""Types of lhotse's audio sources that are read: local files, and bytes, which only cuts made in
+memory have."""
 STORAGES = frozenset(
     {
         "shar",  # a placeholder; the toolkit's own shards have it
@@ -86,7 +88,8 @@ STORAGES = frozenset(
         *("lilcom_hdf5", "numpy_hdf5", "chunked_lilcom_hdf5"),
     }
 )
-"""Where lhotse's arrays may be: local files without pickles. The toolkit does not read them."""
+"""Storage types of lhotse's arrays that are accepted: local files without pickles. The toolkit does
+not read them."""
 TRANSFORMS = frozenset(
     {
         *("Clipping", "Compress", "DereverbWPE", "LoudnessNormalization", "Narrowband", "Resample"),
@@ -94,7 +97,8 @@ TRANSFORMS = frozenset(
         *("AddNoise", "Reverberate"),  # of toolkit.features.cut_audio
     }
 )
-"""Transforms of audio, which lhotse looks up by name: those that read nothing but local files."""
+"""Transforms of audio that are accepted, as they only read local files. Lhotse looks transforms up
+by name."""
 
 
 class UnsafeCutError(ToolkitError):
@@ -105,23 +109,23 @@ def parse_cut(cut_data: Any, place: str, places: PathAliases | None = None) -> C
     """Make a cut from the plain data of a manifest.
 
     Args:
-      cut_data: as `json.loads` gives it; lhotse changes it.
+      cut_data: result of `json.loads`; lhotse changes it.
       place: file and line, for messages.
-      places: of the manifest, `places_of(path)`: what names of audio in it stand for.
+      places: places of the manifest, `places_of(path)`, by which names of audio become paths.
 
     Raises:
-      UnsafeCutError: it names a command, an address, an archive that would be unpickled, or a
-        transform that is not known; the message says which, and the way out.
-      ValueError, KeyError, TypeError, ...: it is no cut; to be caught by `reading`.
+      UnsafeCutError: it names a command, a URL, an archive that would be unpickled, or an unknown
+        transform; the message says which, and what to do.
+      ValueError, KeyError, TypeError, ...: it is no cut; `reading` catches them.
     """
     id = validated(cut_data, {"id": str, "type": str}, "the line")["id"]
-    cut_data = resolved(cut_data, places)
+    cut_data = to_absolute_paths(cut_data, places)
     for fault in _faults(cut_data):
         raise UnsafeCutError(f"{place}: {id}: {fault}")
     try:
         cut = deserialize_item(cut_data)
     except ImportError as error:  # of a transform's library
-        raise ValueError(f"{error.name} is not installed, which a transform needs") from error
+        raise ValueError(f"a transform needs {error.name}, which is not installed") from error
     if not isinstance(cut, Cut):
         raise ValueError(f"it is a {type(cut).__name__}, not a cut")
     return cut
@@ -133,6 +137,7 @@ def check_audio(cut: Cut) -> None:
     Raises:
       UnsafeCutError: as `parse_cut`.
     """
+    # A stack instead of recursion, see `_faults`.
     pending: list[Any] = [cut]
     while pending:
         item = pending.pop()
@@ -156,9 +161,10 @@ def check_audio(cut: Cut) -> None:
 
 
 def _faults(cut_data: Any) -> Iterator[str]:
-    """Yield what plain data name at any depth that must not be read."""
+    """Yield everything in plain data, at any depth, that must not be read."""
+    # A stack instead of recursion, as a manifest may be nested deeper than Python's stack.
     pending = [cut_data]
-    while pending:  # no recursion: the depth is the writer's choice
+    while pending:
         value = pending.pop()
         if isinstance(value, Mapping):
             yield from _mapping_faults(value)
@@ -167,45 +173,47 @@ def _faults(cut_data: Any) -> Iterator[str]:
 
 
 def _mapping_faults(mapping: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the faults of one mapping, recognised by its keys as a source, array or transform."""
     source = mapping.keys() >= {"type", "channels", "source"}
     if source and (fault := _source_fault(mapping["type"], mapping["source"])):
         yield fault
     if "storage_type" in mapping and mapping["storage_type"] not in STORAGES:
         yield (
-            f"an array or image is stored as {quoted(str(mapping['storage_type']))}, which may be "
-            "fetched or run code; leave it out of the cut, or store it in local files"
+            f"an array or image is stored as {quoted(str(mapping['storage_type']))}, which may "
+            "fetch data or run code; remove it from the cut, or store it in local files"
         )
     if mapping.keys() >= {"name", "kwargs"} and mapping["name"] not in TRANSFORMS:  # a transform
         yield (
             f"the transform {quoted(str(mapping['name']))} is not known to read local files only; "
-            "write its output to a file and name that"
+            "write its output to a file, and name this file"
         )
 
 
 def _source_fault(kind: Any, source: Any) -> str:
+    """Return why a source of audio must not be read, for a message; empty if it may."""
     if kind in SOURCES:
         return ""
     source_text = quoted(source) if isinstance(source, str) else "its data"
     if kind == "command":
         return (
             f"the recording is the shell command {source_text}, which is not run; write its output "
-            "to a file and name that"
+            "to a file, and name this file"
         )
     if kind == "url":
         return (
-            f"the recording is at the address {source_text}, which is not fetched; fetch it to a "
-            "file and name that"
+            f"the recording is at the address {source_text}, which is not fetched; download it, "
+            "and name the file"
         )
     return (
         f"the recording is of the type {quoted(str(kind))}, which is not read here; write it to a "
-        "file and name that"
+        "file, and name this file"
     )
 
 
 HELD_OUT = "held_out"
 """Marks, in `custom`, the cuts of a split that was taken out of the training data."""
 NO_SPEAKER = "no_speaker"
-"""Holds, in `custom`, why the cut's speaker is not known."""
+"""Holds, in `custom`, why the speaker of the cut is unknown."""
 OTHER_SPEAKER = "other_speaker"
 """Holds, in `custom`, which other speaker the corpus names for the cut."""
 CHANNEL_NAME = "channel_name"
@@ -214,9 +222,9 @@ FEATURE_MATRIX = "feature_matrix"
 """Holds, in `custom`, where the cut's features are in the Kaldi archive that takes the place of its
 audio: `offset` in bytes, `range` of rows and columns, and `dimension`."""
 TAGS = "tags"
-"""Holds, in `custom`, the tags of the transcript as it was written, which are not words of it."""
+"""Holds, in `custom`, the tags of the original transcript that are not words."""
 TOLERANCE_SECONDS = 0.01
-"""A segment that ends at most a frame past its recording is trimmed without a word: its end was
+"""A segment that ends at most a frame past its recording is trimmed without a note: its end was
 rounded."""
 OVERSHOOT_SECONDS = 0.5
 """A segment that ends at most this long past its recording is trimmed (Kaldi's extract-segments
@@ -237,11 +245,11 @@ class ManifestError(ToolkitError):
     """A corpus or manifest that cannot be read at all."""
 
 
-def recording_or_fault(path: Path, id: str) -> tuple[Recording, str | None]:
-    """Read an audio file's header; of a streamed file, which has no length there, all of it.
+def probe_recording(path: Path, id: str) -> tuple[Recording, str | None]:
+    """Read the header of an audio file, or all of a streamed file, whose header has no length.
 
     Returns:
-      The recording and None; or a recording of no samples, and the reason why it cannot be read.
+      The recording and None; or a recording without samples, and why the file cannot be read.
     """
     try:
         with open_audio(path) as file:
@@ -255,11 +263,12 @@ def recording_or_fault(path: Path, id: str) -> tuple[Recording, str | None]:
 
 
 def empty_recording(source: str, id: str) -> Recording:
-    """Make a recording of no samples, in place of audio that cannot be read."""
+    """Make a recording without samples, in place of audio that cannot be read."""
     return Recording(id, [AudioSource(type="file", channels=[0], source=source)], 16000, 0, 0.0)
 
 
 def _reason(path: Path, error: Exception) -> str:
+    """Return why a file cannot be read, for a message."""
     if unwritable := encoding_error(error):
         return str(unwritable)
     if not os.path.exists(path):
@@ -301,12 +310,14 @@ def make_cut(
     Args:
       text: transcript; white space is normalised.
       start, end: seconds in the recording; `end` None or negative: the recording's end.
-      fault: (kind of `toolkit.corpus.findings.KINDS`, detail) that the check is to report. A
-        segment outside its recording gets its fault here.
-      note: likewise, of something harmless; a trimmed segment gets its note here.
+      fault: (kind of `toolkit.corpus.findings.FINDING_KINDS`, detail), which the check will report.
+        A segment outside its recording gets its fault here.
+      note: the same for something harmless; a trimmed segment gets its note here.
       channel: the channel of the recording, from 0; None: the mean of all.
-      channel_name: what the corpus calls it, for CTM files and the like; None: its number from 1.
+      channel_name: name of the channel in the corpus, for CTM files and the like; None: its number
+        from 1.
     """
+    # 1. The span: trimmed to the recording, or empty if it lies outside.
     length = recording.duration
     if end is None or end < 0:
         end = length
@@ -322,6 +333,7 @@ def make_cut(
     if fault is not None and fault[0] == "bad-segment":
         start, end = 0.0, 0.0
     duration = max(0.0, round(end - start, 8)) if length > 0 else 0.0
+    # 2. What lhotse has no field for.
     custom: dict[str, str | bool] = {}
     if channel is None and recording.num_channels > 1:
         custom["mix_channels"] = True  # lhotse's MonoCut has one channel; the toolkit averages all
@@ -346,12 +358,12 @@ def make_cut(
     )
 
 
-def mark_no_speaker(cut: MonoCut, why: str, recording_id: str | None = None) -> None:
+def flag_missing_speaker(cut: MonoCut, why: str, recording_id: str | None = None) -> None:
     """Make the recording of a cut its speaker, as the corpus names none, for the check to report.
 
-    Of a recording of several channels that are not mixed each channel is a speaker. A recording has
-    one microphone and usually one talker: its mean is of more speech than that of an utterance, and
-    not of all talkers of the corpus.
+    If the channels of a recording are not mixed, each channel is a speaker. A recording has one
+    microphone and usually one talker. So its mean is of one talker, over more speech than that of
+    an utterance.
 
     Args:
       why: the reason for the report.
@@ -365,7 +377,7 @@ def mark_no_speaker(cut: MonoCut, why: str, recording_id: str | None = None) -> 
     cut.custom = {**custom, NO_SPEAKER: f"{why}: its recording counts as its speaker"}
 
 
-def mark_other_speaker(cut: MonoCut, which: str) -> None:
+def flag_ambiguous_speaker(cut: MonoCut, which: str) -> None:
     """Record in a cut that the corpus names another speaker too, for the check to report."""
     cut.custom = {**(cut.custom or {}), OTHER_SPEAKER: which}
 
@@ -383,9 +395,9 @@ def rewrite_texts(
     """Rewrite the transcripts of `cuts`, and record the tags that they had.
 
     Args:
-      cuts: are changed.
-      transcript: returns the text for a manifest, as `TextPolicy.transcript` does.
-      found_tags: returns the tags that are no words of a text.
+      cuts: they are changed.
+      transcript: returns the text for a manifest, such as `TextPolicy.transcript`.
+      found_tags: returns the tags of a text that are not words.
     """
     for cut in cuts:
         text = text_of(cut)
@@ -405,15 +417,15 @@ def channel_of(cut: MonoCut) -> int | None:
 
 
 def channel_name(cut: MonoCut) -> str:
-    """Return the channel for CTM and STM files: as the corpus calls it, else counted from 1."""
+    """Return the channel for CTM and STM files: its name in the corpus, else its number from 1."""
     name = (cut.custom or {}).get(CHANNEL_NAME)
     return name if isinstance(name, str) else str((channel_of(cut) or 0) + 1)
 
 
 def audio_of(cut: MonoCut) -> str:
-    """Return the path of the audio file, or the shell command that makes the audio.
+    """Return the source of a cut's audio: a path, or the shell command that writes the audio.
 
-    Of a cut with features in place of audio it is the path of their archive.
+    For a cut with features in place of audio it is the path of their archive.
     """
     return cut.recording.sources[0].source
 
@@ -424,14 +436,16 @@ def has_audio(cut: MonoCut) -> bool:
 
 
 def write_cuts(cuts: Iterable[MonoCut], path: Path) -> int:
-    """Write cuts in the order given, the same bytes for the same cuts; return their number.
+    """Write cuts in their order, the same bytes for the same cuts; return their number.
 
     In a run directory paths that lie in it or in the corpus are written relative to them.
     """
     count, places = 0, places_of(path)
     with open_atomically(path) as file:
         for cut in cuts:
-            file.write(json.dumps(portable(cut.to_dict(), places), ensure_ascii=False) + "\n")
+            file.write(
+                json.dumps(to_relative_paths(cut.to_dict(), places), ensure_ascii=False) + "\n"
+            )
             count += 1
     return count
 
@@ -462,6 +476,7 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
 
 
 def _naming(place: Path | str, problem: str = "cannot be read") -> AbstractContextManager:
+    """Return a context that raises errors of reading as a ManifestError naming the place."""
     return reading(place, ManifestError, "prepare the data again", problem)
 
 
@@ -470,16 +485,15 @@ def read_cuts(path: Path, excluded: Path | None = None) -> list[MonoCut]:
     return list(iter_cuts(path, excluded))
 
 
-MOST_FOLDERS = 16
+MAX_FOLDERS = 16
 
 
-def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MOST_FOLDERS) -> list[Path]:
+def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MAX_FOLDERS) -> list[Path]:
     """Return folders outside `root` with all audio of `cuts` in or below them.
 
-    A path upwards, `root/../wav`, counts as outside, though it looks as if it lay in `root`.
-
-    At most `most` folders are listed: while there are more, the deepest are replaced by their
-    parents. Folders that have only the root directory in common are left out.
+    A path upwards, such as `root/../wav`, counts as outside. At most `most` folders are returned:
+    while there are more, the deepest are replaced by their parents. The root directory is never
+    returned.
     """
     folders = {Path(source).parent for source in {audio_of(cut) for cut in cuts}}
     folders = {folder for folder in folders if folder.is_absolute() and folder.is_dir()}
@@ -492,4 +506,5 @@ def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MOST_FOLDERS)
 
 
 def _topmost(folders: set[Path]) -> set[Path]:
+    """Return the folders that are not below others of them."""
     return {folder for folder in folders if not folders & set(folder.parents)}

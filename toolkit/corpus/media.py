@@ -1,9 +1,9 @@
 """Reads the sound of media that libsndfile does not read, such as M4A, WebM, WMA and AMR, by PyAV.
 
-PyAV, the extra `media`, brings FFmpeg's demuxers and decoders. A file is decoded from its beginning
-and in order, as `ffmpeg -i` does, so that a piece of it is a slice of the whole. What the encoder
-has put before the first sample is left out; what it has put behind the last, up to a frame, is from
-FFmpeg 9 on (PyAV 19).
+PyAV, the extra `media`, brings FFmpeg's demuxers and decoders. A file is decoded in order from its
+beginning, as by `ffmpeg -i`, so that a piece of it is a slice of the whole. Samples that the
+encoder has added before the first sample are removed. Those that it has added after the last, up to
+a frame, are removed from FFmpeg 9 on (PyAV 19).
 """
 
 import os
@@ -44,21 +44,22 @@ _CODECS = (
     ),
     *("pcm_mulaw", "pcm_s8", "pcm_u8"),
 )
-"""FFmpeg's decoders of speech and music; none of pictures, games or devices."""
+"""FFmpeg's decoders that are allowed: speech and music, not pictures, games or devices."""
 _AMR_BYTES = (13, 14, 16, 18, 20, 21, 27, 32, 6, 0, 0, 0, 0, 0, 0, 1)
 _AMR_WB_BYTES = (18, 24, 33, 37, 41, 47, 51, 59, 61, 6, 0, 0, 0, 0, 1, 1)
-"""Bytes of a frame of AMR, and of its wide band, by the mode (RFC 4867); 0: there is no such."""
+"""Bytes of a frame of AMR, and of its wide band, by the mode (RFC 4867); 0: an invalid mode."""
 _TRUNCATED = "truncated; fetch the file again"
 _NO_MORE, _DAMAGED = 0, -1
-"""In place of the size of an element: whatever follows is none; there ought to be one."""
+"""In place of the size of an element: the rest of the file has no elements; the element is invalid.
+"""
 _HISTORY = 1 << 20
-"""Samples per channel that a decoder keeps behind its position, so that reads may overlap."""
+"""Samples per channel that a decoder keeps before its position, so that reads may overlap."""
 _IDLE = 4
-"""Files whose decoders stay open between two reads."""
+"""Number of files whose decoders stay open between two reads."""
 
 
 def media_container(head: bytes) -> str:
-    """Return FFmpeg's name of the container that a file begins with; empty: PyAV is not needed.
+    """Return FFmpeg's name of the container of a file; empty: PyAV is not needed.
 
     Args:
       head: its first 12 bytes or more.
@@ -81,7 +82,7 @@ def media_container(head: bytes) -> str:
 
 
 def compressed_container(head: bytes) -> str:
-    """Return FFmpeg's name of a container of which libsndfile reads some encodings; or nothing.
+    """Return FFmpeg's name of a container whose encodings libsndfile reads in part; empty: none.
 
     Args:
       head: the first 12 bytes of the file.
@@ -95,14 +96,14 @@ def compressed_container(head: bytes) -> str:
 
 @dataclass(frozen=True)
 class _Properties:
-    """What decoding a file from beginning to end has shown."""
+    """Properties of a file that was decoded from beginning to end."""
 
     frames: int
     """Samples per channel."""
     samplerate: int
     channels: int
     subtype: str
-    """As libsndfile names those of 16 bits and floats; otherwise the codec."""
+    """libsndfile's name for 16 bits and floats; otherwise the name of the codec."""
 
 
 class MediaFile:
@@ -137,15 +138,16 @@ class MediaFile:
         """Read samples [S, channels], or [S] of one channel unless `always_2d`.
 
         Args:
-          frames: samples per channel, at most; below 0: all that follow.
+          frames: largest number of samples per channel; below 0: all that follow.
           dtype: "int16", "float32" or "float64".
-          always_2d: see above.
+          always_2d: return two dimensions even for one channel.
 
         Raises:
           soundfile.SoundFileRuntimeError: the file is damaged.
         """
         count = max(0, self.frames - self._position)
         count = count if frames < 0 else min(count, frames)
+        # A decoder only goes forwards: for samples that it has dropped, begin again with another.
         if self.decoder is None or not self.decoder.holds(self._position):
             if self.decoder is not None:
                 self.decoder.close()
@@ -161,12 +163,12 @@ class MediaFile:
 def open_media(
     source: str | BinaryIO, container: str, version: tuple[str, int, int] | None
 ) -> Iterator[MediaFile]:
-    """Open a media file; its length is that of all samples, which are decoded once to count them.
+    """Open a media file, after decoding it once to count its samples.
 
     Args:
       source: the path of a file, or an opened file, which can seek.
-      container: see `media_container`, or another demuxer of FFmpeg's.
-      version: path, size and time of a file that is given by its path.
+      container: see `media_container`; or the name of another demuxer of FFmpeg.
+      version: path, size and modification time of a file that is given by its path.
 
     Raises:
       soundfile.SoundFileRuntimeError: PyAV is not installed; the file is damaged or truncated; it
@@ -181,6 +183,7 @@ def open_media(
         finally:
             decoder.close()
         return
+    # By its path: the properties are cached, and a decoder may be left from an earlier read.
     properties = _properties_of_file(*version, container)
     key = (*version, container)
     file = MediaFile(
@@ -194,14 +197,14 @@ def open_media(
 
 
 class _Decoder:
-    """Decodes the sound of a file in order, and keeps the samples that it has decoded last."""
+    """Decodes the sound of a file in order, and keeps the samples that were decoded last."""
 
     def __init__(self, content: BinaryIO, container: str, owns_content: bool = False) -> None:
         self._content = content
         self._owns_content = owns_content
         self._name = container
         self._blocks: deque[np.ndarray] = deque()  # each [S, channels]
-        self._begin = self._end = 0  # samples: the first of `_blocks`, and behind the last
+        self._begin = self._end = 0  # indices of the first sample of `_blocks`, and after the last
         self._rate = self._channels = 0
         self._container: Any = None
         self._stream: Any = None
@@ -216,9 +219,10 @@ class _Decoder:
             raise
 
     def _open(self) -> None:
+        """Open the container and its one stream of sound."""
         av = _pyav()
         self._content.seek(0)
-        # Names in a file, of playlists and of tracks elsewhere, are never opened.
+        # Only known decoders, and no other files: a file may name playlists, or tracks elsewhere.
         options = {
             "codec_whitelist": ",".join(_CODECS),
             "format_whitelist": self._name,
@@ -242,14 +246,16 @@ class _Decoder:
         if len(streams) > 1:
             languages = ", ".join(s.metadata.get("language", "unnamed") for s in streams)
             _refuse(
-                f"holds {len(streams)} streams of sound ({languages}): write the one that is meant"
-                " to its own file, for example by `ffmpeg -i y.mkv -map 0:a:0 y.wav`"
+                f"holds {len(streams)} streams of sound ({languages}): write the right one to its"
+                " own file, for example by `ffmpeg -i y.mkv -map 0:a:0 y.wav`"
             )
         self._stream = streams[0]
         codec = self._stream.codec_context
         if codec is None or codec.name not in _CODECS:
-            named = codec.name if codec else "an unknown codec, or encrypted"
-            _refuse(f"its sound cannot be decoded ({named}): convert it by `ffmpeg -i y z.wav`")
+            codec_name = codec.name if codec else "an unknown codec, or encrypted"
+            _refuse(
+                f"its sound cannot be decoded ({codec_name}): convert it by `ffmpeg -i y z.wav`"
+            )
         codec.thread_count = 1
         codec.options = {"err_detect": "crccheck"}
         for stream in self._container.streams:
@@ -258,7 +264,7 @@ class _Decoder:
         self._arrays = self._decoded()
 
     def measure(self) -> _Properties:
-        """Decode to the end."""
+        """Decode to the end; return the properties."""
         while self._advance():
             pass
         if not self._end:
@@ -270,7 +276,7 @@ class _Decoder:
         return _Properties(self._end, self._rate, self._channels, subtype)
 
     def holds(self, start: int) -> bool:
-        """Whether the sample `start` is among those kept, or has still to be decoded."""
+        """Whether the sample `start` is still in memory, or not decoded yet."""
         return self._container is not None and start >= self._begin
 
     def read(self, start: int, count: int, channels: int) -> np.ndarray:
@@ -288,7 +294,7 @@ class _Decoder:
         return np.zeros((0, channels), np.float32) if samples is None else samples[:done]
 
     def close(self) -> None:
-        """Close the file; nothing can be read any more."""
+        """Close the file; the decoder cannot be used any more."""
         self._arrays = iter(())
         if self._container is not None:
             self._container.close()
@@ -310,12 +316,13 @@ class _Decoder:
             position += len(block)
 
     def _advance(self) -> bool:
-        """Decode some samples more; False: there are none."""
+        """Decode the next block; return False at the end."""
         block = next(self._arrays, None)
         if block is None:
             return False
         self._blocks.append(block)
         self._end += len(block)
+        # Drop the oldest blocks, as long as at least `_HISTORY` samples stay.
         while self._end - self._begin - len(self._blocks[0]) >= _HISTORY:
             self._begin += len(self._blocks.popleft())
         return True
@@ -344,10 +351,12 @@ class _Decoder:
                     " write each to its own file"
                 )
             self._rate, self._channels = frame.sample_rate, channels
+        # Planar formats are [channels, S], others interleaved: both become [S, channels].
         values = frame.to_ndarray()
         values = values.T if frame.format.is_planar else values.reshape(-1, channels)
         if values.dtype == np.int16 or values.dtype == np.float32:
             return np.ascontiguousarray(values)
+        # Other integers become floats in [-1, 1): 8 bits are unsigned, with 128 as zero.
         if values.dtype == np.uint8:
             return (values.astype(np.float32) - 128) / np.float32(128)
         if values.dtype.kind == "i":
@@ -355,35 +364,36 @@ class _Decoder:
         return values.astype(np.float32)
 
     def _refuse_damage(self, reason: str) -> NoReturn:
-        place = f" behind {self._end / self._rate:.2f} s" if self._rate else ""
+        """Raise an error that says how far the file could be decoded."""
+        place = f" after {self._end / self._rate:.2f} s" if self._rate else ""
         _refuse(f"truncated or damaged{place} ({reason}); fetch the file again")
 
 
 class _Content:
-    """An opened file without its name, so that no demuxer looks for others beside it."""
+    """An opened file without its name, so that no demuxer looks for other files beside it."""
 
     def __init__(self, content: BinaryIO) -> None:
         self.read, self.seek, self.tell = content.read, content.seek, content.tell
 
 
 class _IdleDecoders:
-    """Decoders that stay open, so that pieces that follow each other are decoded in one pass."""
+    """Decoders that stay open, so that consecutive pieces of a file are decoded in one pass."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: a forked process shares the positions in the files of the other."""
+        """Forget all decoders: a forked process shares file positions with its parent."""
         self._lock = threading.Lock()
         self._decoders: OrderedDict[tuple, _Decoder] = OrderedDict()
 
     def take(self, key: tuple) -> _Decoder | None:
-        """Return the decoder of a file, which no other caller gets until it is put back."""
+        """Return the decoder of a file; no other caller gets it until it is put back."""
         with self._lock:
             return self._decoders.pop(key, None)
 
     def put(self, key: tuple, decoder: _Decoder) -> None:
-        """Keep a decoder for the next caller; close the one that was not used for longest."""
+        """Keep a decoder for the next caller; close the least recently used ones."""
         with self._lock:
             closed = [self._decoders.pop(key, None)]
             self._decoders[key] = decoder
@@ -412,11 +422,12 @@ def _properties_of_file(path: str, size: int, modified: int, container: str) -> 
 
 
 def _decoder_of_file(path: str, container: str) -> _Decoder:
+    """Open a decoder at the beginning of a file."""
     return _Decoder(open(path, "rb"), container, owns_content=True)
 
 
 def _converted(samples: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return samples of 16 bits or floats as the type that is asked for."""
+    """Convert samples of 16 bits or floats to another type."""
     if samples.dtype == dtype:
         return samples
     if samples.dtype == np.int16:
@@ -430,13 +441,13 @@ def _converted(samples: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def _structure_fault(content: BinaryIO, container: str, size: int) -> str:
     """Return what is wrong with the sequence of a container's elements; empty: nothing.
 
-    FFmpeg reads a file whose end is missing as a shorter one, of some files that follow one another
-    the first alone, and it skips what is no element.
+    FFmpeg does not report these faults: it reads a truncated file as a shorter one, may read only
+    the first of several files in one, and skips invalid bytes between elements.
 
     Args:
       content: the file.
       container: see `media_container`.
-      size: of the file, in bytes.
+      size: size of the file, in bytes.
     """
     if container not in _ELEMENT_LENGTHS:
         if end := ogg_end(content):
@@ -447,6 +458,7 @@ def _structure_fault(content: BinaryIO, container: str, size: int) -> str:
     position = (9 if wide_band else 6) if container == "amr" else 0
     length_of = _amr_wb_length if wide_band else _ELEMENT_LENGTHS[container]
     names: set[bytes] = set()
+    # Walk from element to element; the last one must end where the file ends.
     while position < size:
         content.seek(position)
         head = content.read(32)
@@ -456,7 +468,7 @@ def _structure_fault(content: BinaryIO, container: str, size: int) -> str:
             names.add(name)
         try:
             length = length_of(head)
-        except (struct.error, IndexError):  # the file ends within
+        except (struct.error, IndexError):  # the file ends within the element's header
             length = size
         if length == _DAMAGED:
             return f"damaged at byte {position:,}; fetch the file again"
@@ -467,7 +479,7 @@ def _structure_fault(content: BinaryIO, container: str, size: int) -> str:
 
 
 def _name_of_one(head: bytes, container: str) -> bytes:
-    """Return the name of an element of which a file has one; empty for others."""
+    """Return the name of an element that a file has only once; empty for others."""
     if container == "mov":
         return head[4:8] if head[4:8] in (b"ftyp", b"moov") else b""
     if container == "wv" and len(head) == 32:  # the first of the blocks of the first samples
@@ -478,7 +490,7 @@ def _name_of_one(head: bytes, container: str) -> bytes:
 
 
 def _mov_length(head: bytes) -> int:
-    """Of a box: size, name, and the size where 4 bytes are too few."""
+    """Return the length of a box: size, name, and the size in 8 bytes if the first size is 1."""
     length = struct.unpack_from(">I", head)[0]
     if length == 1:
         length = struct.unpack_from(">Q", head, 8)[0]
@@ -486,7 +498,12 @@ def _mov_length(head: bytes) -> int:
 
 
 def _ebml_length(head: bytes) -> int:
-    """Of an EBML element; one of unknown size, in live recordings, counts as its header alone."""
+    """Return the length of an EBML element, of its header alone if the size is unknown.
+
+    Live recordings have elements of unknown size.
+    """
+    # The number of leading zero bits of the first byte is the number of bytes that follow it, in
+    # the id as in the size.
     id_size = 9 - head[0].bit_length()
     first = head[id_size] if id_size <= 4 else 0
     if not first:
@@ -501,25 +518,26 @@ def _ebml_length(head: bytes) -> int:
 
 
 def _asf_length(head: bytes) -> int:
-    """Of an object: 16 bytes of identity, size."""
+    """Return the length of an object: 16 bytes of identity, size."""
     length = struct.unpack_from("<16xQ", head)[0]
     return length if length >= 24 else _NO_MORE
 
 
 def _riff_length(head: bytes) -> int:
-    """Of a chunk: name, size of what follows, which ends at an even byte."""
+    """Return the length of a chunk: name, size of its content, content padded to even bytes."""
     length = struct.unpack_from("<4xI", head)[0]
     return 8 + length + length % 2 if length else _NO_MORE
 
 
 def _wavpack_length(head: bytes) -> int:
+    """Return the length of a block of WavPack, or of tags."""
     if head.startswith(b"wvpk"):
         return 8 + struct.unpack_from("<4xI", head)[0]
     return _tag_length(head)
 
 
 def _adts_length(head: bytes) -> int:
-    """Of a frame, in 13 bits of its header; or of tags."""
+    """Return the length of a frame, in 13 bits of its header; or of tags."""
     if head[0] != 0xFF or head[1] & 0xF6 != 0xF0:
         return _tag_length(head)
     length = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
@@ -527,7 +545,7 @@ def _adts_length(head: bytes) -> int:
 
 
 def _tag_length(head: bytes) -> int:
-    """Of what players write before the first frame or behind the last: ID3, ID3v1 and APE tags."""
+    """Return the length of tags before the first frame or after the last: ID3, ID3v1 and APE."""
     if head.startswith(b"ID3"):
         a, b, c, d = head[6:10]  # 7 bits each
         return 10 + (a << 21 | b << 14 | c << 7 | d) + (10 if head[5] & 0x10 else 0)
@@ -538,12 +556,13 @@ def _tag_length(head: bytes) -> int:
 
 
 def _amr_length(head: bytes, sizes: tuple[int, ...] = _AMR_BYTES) -> int:
-    """Of a frame, by the mode in its first byte."""
+    """Return the length of a frame, by the mode in its first byte."""
     size = sizes[head[0] >> 3 & 15] if not head[0] & 0x83 else 0
     return size or _DAMAGED
 
 
 def _amr_wb_length(head: bytes) -> int:
+    """Return the length of a frame of wide-band AMR."""
     return _amr_length(head, _AMR_WB_BYTES)
 
 
@@ -556,12 +575,13 @@ _ELEMENT_LENGTHS: dict[str, Callable[[bytes], int]] = {
     "aac": _adts_length,
     "amr": _amr_length,
 }
-"""The size in bytes of an element by its first 32 bytes, by container; `_NO_MORE`, `_DAMAGED`."""
+"""By container, the function from an element's first 32 bytes to its length in bytes, `_NO_MORE` or
+`_DAMAGED`."""
 
 
 def _open_nothing(url: str, flags: int, options: dict[str, str]) -> NoReturn:
-    """Refuse whatever a file names beside itself."""
-    raise PermissionError(f"{url} is not opened: it is named in a file")
+    """Refuse to open other files that a file names."""
+    raise PermissionError(f"{url} is not opened: a file must not name others to read")
 
 
 def _pyav() -> Any:
@@ -581,6 +601,7 @@ def _pyav() -> Any:
 
 
 def _reason(error: Exception) -> str:
+    """Return the text of an error of FFmpeg."""
     return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 

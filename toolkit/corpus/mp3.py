@@ -1,8 +1,8 @@
-"""Counts the frames of MP3 files whose header does not tell their length.
+"""Counts the frames of MP3 files whose header does not hold their length.
 
 An MP3 file is a sequence of frames of 576 or 1152 samples. A Xing, Info or LAME tag in the first
-frame may tell their number. Without it libsndfile estimates the length from the size of the file
-and the bit rate of the first frame, and reads no further; tags of players count as audio there.
+frame may hold their number. Without it libsndfile estimates the length from the size of the file,
+where tags of players count as audio, and the bit rate of the first frame. It reads no further.
 """
 
 import os
@@ -26,32 +26,32 @@ _BIT_RATES = {
 _RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
 """Hz by the header's version (MPEG-1, 2, 2.5) and index."""
 _ENOUGH = 3
-"""Frames that follow one another in audio, at least; other bytes may look like a header."""
+"""Smallest number of consecutive frames of audio; other bytes may look like a header."""
 _JUNK = 1 << 16
 """Bytes before the first frame that mpg123, the decoder of libsndfile, skips."""
 _DECODER_DELAY = 529
-"""Samples that mpg123 removes from the beginning of a file with a LAME tag, beside those that the
-tag names."""
+"""Samples that mpg123 removes from the beginning of a file with a LAME tag, in addition to the
+delay in the tag."""
 _RESERVOIR = 511
-"""Bytes before a frame that its samples may depend on, at most: the bit reservoir."""
+"""Largest size of the bit reservoir: bytes before a frame on which its samples may depend."""
 _OVERLAP = 3
-"""Frames of which a frame's samples may depend on the spectra, at most."""
+"""Largest number of frames on whose spectra the samples of a frame may depend."""
 _CYCLE = 8
-"""Frames after which the decoder's ring buffer begins at the same place. Its sums are taken in this
-order, so that decoding may begin at each eighth frame with the same rounding."""
+"""Frames after which the decoder's ring buffer is at the same position again. Its sums are taken in
+that order, so that decoding from every eighth frame on has the same rounding."""
 _BEFORE = 4
-"""Frames that mpg123 decodes before the first whose samples it returns, at most."""
+"""Largest number of frames that mpg123 decodes before the first frame that it returns."""
 _TAG_SIZE = 200
-"""Bytes of a frame that holds a LAME tag, at least."""
+"""Smallest size in bytes of a frame that can hold a LAME tag."""
 _BLOCK = 1 << 16  # bytes
 _HEADER_BEGIN = re.compile(rb"\xff(?=[\xe2\xe3\xf2\xf3\xfa\xfb])")
-"""The first byte of a header of layer III, by the second: without it runs of 0xFF, such as padding,
-take 0.4 s per MB."""
+"""The first byte of a header of layer III, followed by a possible second one. Without the second
+byte runs of 0xFF, such as padding, would take 0.4 s per MB."""
 
 
 @dataclass(frozen=True)
 class _Header:
-    """What a frame's header of 4 bytes says."""
+    """Content of the 4-byte header of a frame."""
 
     version: int
     """3: MPEG-1, 2: MPEG-2, 0: MPEG-2.5."""
@@ -81,13 +81,16 @@ class _Header:
 
 @dataclass(frozen=True)
 class _Run:
-    """Frames of one format, one directly after the other."""
+    """Consecutive frames of one format."""
 
     begins: "array[int]"
-    """Where each begins in the file."""
+    """Offset of each frame in the file."""
     begin: int
+    """Offset of the first frame."""
     end: int
+    """Offset after the last frame."""
     first: _Header
+    """Header of the first frame."""
 
     @property
     def frames(self) -> int:
@@ -109,30 +112,30 @@ class _FrameSizes(dict[bytes, int]):
 
 
 def mp3_pieces(file: BinaryIO, trusts_tag: bool = True) -> tuple[Piece, ...] | None:
-    """Return the pieces of an MP3 file behind a header that tells the number of frames.
+    """Return the pieces of an MP3 file after a header with the number of frames.
 
-    None where the file's tag tells the number, or where it is no MP3 file. Of files that follow one
-    another all frames are counted. Only headers are read, which takes about 0.1 s per hour.
+    None: the file's own tag has the number, or it is no MP3 file. In a sequence of several files
+    all frames are counted. Only headers are read, which takes about 0.1 s per hour.
 
     Args:
       file: the opened file, at any position.
-      trusts_tag: whether the frames are not counted where a tag tells their number.
+      trusts_tag: do not count the frames if a tag has their number.
 
     Raises:
-      soundfile.SoundFileRuntimeError: streams of different rates or channels follow one another.
+      soundfile.SoundFileRuntimeError: the file holds streams of different rates or channels.
     """
     begin = skip_id3(file)
     first = _first_header(file, begin)
     if first is None:
         return None
     start, header = first
-    # A tag is trusted unless another stream follows the bytes that it counts.
+    # A tag is trusted unless another stream follows its bytes.
     tag_frames, tag_bytes = _read_tag(file, start, header) if trusts_tag else (0, 0)
     if tag_frames and tag_bytes and _next_run(file, start + tag_bytes) is None:
         return None
     runs = list(_runs(file, start))
     frames = sum(run.frames for run in runs)
-    # A count of at most one frame more agrees with the tag.
+    # The tag is right if there is at most one frame more.
     if not runs or (tag_frames and frames <= tag_frames + 1):
         return None
     for run in runs:
@@ -146,12 +149,12 @@ def mp3_pieces(file: BinaryIO, trusts_tag: bool = True) -> tuple[Piece, ...] | N
 
 
 def _run_pieces(file: BinaryIO, run: _Run, first: int = 0) -> list[Piece]:
-    """Return the pieces of a run, without the spectra of frames whose main data begin before it.
+    """Return the pieces of a run; frames whose main data begin before it are made silent.
 
-    The decoder would leave out such a frame, or not, and would say so on standard error.
+    The decoder may drop such a frame or not, and reports it on standard error.
 
     Args:
-      first: number of the frame in the run with which the pieces begin.
+      first: index, in the run, of the frame with which the pieces begin.
     """
     pieces: list[Piece] = []
     filled = 0
@@ -181,29 +184,30 @@ def _read_frame(file: BinaryIO, position: int) -> bytes:
 
 @dataclass(frozen=True)
 class Mp3Frames:
-    """The frames of an MP3 file, which can be decoded from any of them on."""
+    """The frames of an MP3 file, for decoding it from any frame on."""
 
     runs: tuple[_Run, ...]
     """The frames, in their order."""
     delay: int
-    """Samples of the first frames that are no samples of the file."""
+    """Samples of the first frames that do not belong to the file's samples."""
     phase: int
-    """Decoding may begin at the frames whose number modulo `_CYCLE` is this."""
+    """Decoding may begin at frames whose index modulo `_CYCLE` is this."""
 
     def pieces_before(self, file: BinaryIO, sample: int) -> tuple[tuple[Piece, ...], int] | None:
-        """Return the pieces to decode a sample and those behind it as in the whole file.
+        """Return the pieces from which a sample and all later ones decode as in the whole file.
 
-        They begin with frames that fill the bit reservoir, their own spectra being left out.
+        They begin with frames that fill the bit reservoir, and whose own spectra are removed.
 
         Args:
           file: the opened file.
-          sample: in the file.
+          sample: index of the sample in the file.
 
         Returns:
           The pieces, and the number of samples that they have before `sample`; None: the sample is
           near the beginning of the file.
         """
         header = self.runs[0].first
+        # starts[i]: index in the file of the first frame of run i
         starts = [0]
         for run in self.runs:
             starts.append(starts[-1] + run.frames)
@@ -249,7 +253,7 @@ class Mp3Frames:
 
 
 def _side_end(frame: bytes, header: _Header) -> int:
-    """Return where the main data of a frame begin, behind header, checksum and side information."""
+    """Return where the main data of a frame begin, after header, checksum and side information."""
     return header.tag_offset + (0 if frame[1] & 1 else 2)
 
 
@@ -262,10 +266,10 @@ def _reach(frame: bytes, header: _Header) -> int:
 
 
 def _silent(frame: bytes, header: _Header, available: int) -> bytes:
-    """Return a frame without spectrum, which passes its main data on to those behind it.
+    """Return the frame without its spectrum, but with its main data for the frames after it.
 
     Args:
-      available: bytes of main data before it; the frame's begin within them.
+      available: bytes of main data before it, in which its own may begin.
     """
     reach, begin, end = min(_reach(frame, header), available), 4, _side_end(frame, header)
     # Side information of zeros means no spectrum; only main_data_begin is set.
@@ -276,11 +280,11 @@ def _silent(frame: bytes, header: _Header, available: int) -> bytes:
 
 
 def mp3_frames(file: BinaryIO, counted: bool) -> Mp3Frames | None:
-    """Find the frames of an MP3 file; None where it has none of layer III.
+    """Find the frames of an MP3 file; None: it has none of layer III.
 
     Args:
       file: the opened file, at any position.
-      counted: whether it is read by the pieces of `mp3_pieces`.
+      counted: whether the file is read as the pieces of `mp3_pieces`.
     """
     first = _first_header(file, skip_id3(file))
     if first is None:
@@ -297,12 +301,12 @@ def mp3_frames(file: BinaryIO, counted: bool) -> Mp3Frames | None:
 
 
 def has_mp3_frames(file: BinaryIO) -> bool:
-    """Whether a file begins with frames of layer III, tags and 64 KiB of other bytes aside."""
+    """Whether a file begins with frames of layer III, after tags and at most 64 KiB of bytes."""
     return _first_header(file, skip_id3(file)) is not None
 
 
 def _tag_delay(file: BinaryIO, start: int, header: _Header) -> int:
-    """Return the samples that mpg123 leaves out at the beginning, by the LAME tag of a frame."""
+    """Return the samples that mpg123 removes at the beginning, according to a LAME tag."""
     file.seek(start + header.tag_offset)
     tag = file.read(160)
     if tag[:4] not in (b"Xing", b"Info") or len(tag) < 160:
@@ -317,12 +321,12 @@ def _tag_delay(file: BinaryIO, start: int, header: _Header) -> int:
 
 
 def _parse(head: bytes) -> _Header | None:
-    """Parse the header of a frame; None where it is none of layer III with a bit rate."""
+    """Parse the header of a frame; None: it is no header of layer III with a bit rate."""
     # 11 bits of sync, 2 of version, 2 of layer (01: III), 1 of protection.
     if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:
         return None
     version, index = head[1] >> 3 & 3, head[2] >> 2 & 3
-    # Reserved values.
+    # Version 1 and rate index 3 are reserved.
     if version == 1 or index == 3:
         return None
     # Bit rate index 0 is the free format, 15 is invalid: both are 0 in the table.
@@ -335,7 +339,7 @@ def _parse(head: bytes) -> _Header | None:
 
 
 def skip_id3(file: BinaryIO) -> int:
-    """Return where the tags end with which a file begins."""
+    """Return the end of the tags with which a file begins."""
     position = 0
     while True:
         file.seek(position)
@@ -356,11 +360,12 @@ def _first_header(file: BinaryIO, begin: int) -> tuple[int, _Header] | None:
 
 
 def _read_tag(file: BinaryIO, start: int, header: _Header) -> tuple[int, int]:
-    """Return the numbers of frames and of bytes in the tag of a frame; 0: they are not there."""
+    """Return the numbers of frames and of bytes according to a frame's tag; 0: not in it."""
     file.seek(start + header.tag_offset)
     tag = file.read(16)
     if tag[:4] not in (b"Xing", b"Info") or len(tag) < 16:
         return 0, 0
+    # Bit 0 of the flags: the number of frames is there; bit 1: then the number of bytes.
     flags, first, second = struct.unpack(">3I", tag[4:])
     if not flags & 1:
         return 0, first if flags & 2 else 0
@@ -411,9 +416,9 @@ def _possible_headers(file: BinaryIO, begin: int, last: int | None) -> Iterator[
 
 
 def _follow(file: BinaryIO, begin: int, header: _Header) -> _Run:
-    """Follow the frames that begin at `begin`, to the end that a tag in the first tells, if any.
+    """Follow the frames from `begin` to the end of the file, or to that in the first frame's tag.
 
-    The tag is no part of the run. The last frame is whole.
+    The frame of the tag is not part of the run. The last frame is complete.
     """
     total = file.seek(0, os.SEEK_END)
     _, tag_bytes = _read_tag(file, begin, header)
@@ -430,14 +435,15 @@ def _follow(file: BinaryIO, begin: int, header: _Header) -> _Run:
 
 
 def _frames_header(file: BinaryIO, run: _Run, frames: int) -> bytes:
-    """Return a frame with a LAME tag that tells the number of frames, and a silent frame.
+    """Return a frame with a LAME tag that holds the number of frames, and a silent frame.
 
-    mpg123 removes the delay of the decoder from a file with such a tag. The silent frame is there
-    for it to remove, with the rest of its samples as the delay of the encoder, so that the samples
-    are those that it decodes without a tag.
+    mpg123 removes the decoder's delay from a file with such a tag. The silent frame provides the
+    samples to remove: the decoder's delay, and the others as the encoder's delay in the tag. So the
+    remaining samples are those that mpg123 decodes without a tag.
     """
     file.seek(run.begin)
     first, second, third, fourth = file.read(4)
+    # The smallest bit rate whose frames have room for the tag
     for index in range(1, 15):
         # No checksum, no padding: else as the first frame.
         head = bytes([first, second | 1, index << 4 | third & 0x0D, fourth])

@@ -15,7 +15,7 @@ from toolkit.corpus.manifest import (
     empty_recording,
     feature_recording,
     make_cut,
-    recording_or_fault,
+    probe_recording,
 )
 
 
@@ -34,7 +34,7 @@ class FeatureMatrix:
 
 
 @dataclass(frozen=True)
-class Audio:
+class AudioSegment:
     """The audio of an utterance: a file or a segment of one; or features in its place."""
 
     path: str
@@ -48,7 +48,7 @@ class Audio:
     fault: tuple[str, str] | None = None
     """(kind, detail) of a fault found while the corpus was read."""
     note: tuple[str, str] | None = None
-    """(kind, detail) of something harmless that the check should mention."""
+    """(kind, detail) of something harmless that the check will report."""
     channel: str | None = None
     """The channel of the file that holds the utterance: A, B, ... or 1, 2, ...; None: the mean of
     all."""
@@ -72,45 +72,43 @@ class FaultyText:
 NOT_UTF8 = "not-utf8"
 """Fault of an utterance whose line in a text or table is not UTF-8."""
 NO_CHANNEL = "no-channel"
-"""Fault of an utterance on a channel that its file does not have, or on none where others are."""
-MOST_CHANNELS = 1024
-"""Channels of a file, at most: libsndfile's."""
+"""Fault of an utterance whose file lacks its channel, or that names none while others do."""
+MAX_CHANNELS = 1024
+"""Largest number of channels of a file, in libsndfile."""
 
 
 _SIDES = {"left": 0, "l": 0, "right": 1, "r": 1}
 
 
 def channel_index(name: str) -> int | None:
-    """Return the index of a channel called A, B, ..., 1, 2, ..., or left and right, in any case.
+    """Return the index of a channel called A, B, ..., 1, 2, ..., left or right, in any case.
 
-    None for other names.
+    None: another name.
     """
     if name.lower() in _SIDES:
         return _SIDES[name.lower()]
-    if name.isdecimal() and name.isascii() and len(name) <= len(str(MOST_CHANNELS)):
+    if name.isdecimal() and name.isascii() and len(name) <= len(str(MAX_CHANNELS)):
         return int(name) - 1 if int(name) else None
     return ord(name.upper()) - ord("A") if len(name) == 1 and name.upper() in "ABCDEFGH" else None
 
 
 def count_from_one(names: Iterable[str | None]) -> list[str | None]:
-    """Return the names of channels, with 1 for the first where numbers are counted from 0.
-
-    They are where one of them is 0.
-    """
+    """Return the names of channels with numbers from 1; if one of them is 0, they count from 0."""
     names = list(names)
     first = 0 if "0" in names else 1
     return [from_one(name, first) for name in names]
 
 
 def from_one(name: str | None, first: int) -> str | None:
-    """Return the name of a channel, with 1 for the first where numbers begin at `first`."""
+    """Return the name of a channel with its number from 1, where numbers begin at `first`."""
     if first or name is None or not (name.isdecimal() and name.isascii()):
         return name
-    return str(int(name) + 1) if len(name) <= len(str(MOST_CHANNELS)) else name
+    return str(int(name) + 1) if len(name) <= len(str(MAX_CHANNELS)) else name
 
 
 def locate(folder: Path, name: str) -> Path:
     """Resolve a path relative to `folder` or to one of the folders above it."""
+    # A path that exists nowhere is returned relative to the innermost folder.
     folder = folder.absolute()
     places = [place / name for place in (folder, *folder.parents)]
     return next((path for path in places if os.path.isfile(path)), places[0])
@@ -118,22 +116,22 @@ def locate(folder: Path, name: str) -> Path:
 
 def pair(
     texts: Iterable[tuple[str, str | FaultyText]],
-    audio: Iterable[tuple[str, Audio]],
+    audio: Iterable[tuple[str, AudioSegment]],
     speaker: Callable[[str, Path | None], str],
     where: str,
 ) -> list[MonoCut]:
     """Make the cuts of utterances given as (id, text) and (id, audio), in any order.
 
-    An id that occurs more than once on either side gives as many cuts, for the check to report.
+    An id that occurs several times as text or audio becomes as many cuts, for the check to report.
 
     Args:
-      speaker: (utterance id, audio file or None) to the speaker's name.
+      speaker: returns a speaker's name for (utterance id, audio file or None).
       where: name of the transcripts in messages, such as "etc/an4_train.transcription".
     """
     audio = list(audio)
     named = named_channels(item for _, item in audio)
     texts_by_id: dict[str, list[str | FaultyText]] = {}
-    audio_by_id: dict[str, list[Audio]] = {}
+    audio_by_id: dict[str, list[AudioSegment]] = {}
     for id, text in texts:
         texts_by_id.setdefault(id, []).append(text)
     for id, item in audio:
@@ -141,13 +139,16 @@ def pair(
     recordings: dict[str, tuple[Recording, str | None]] = {}
     cuts = []
     for id in dict.fromkeys([*texts_by_id, *audio_by_id]):
+        # The n-th text belongs to the n-th audio; a missing one is the last that there is.
         copies = zip_longest(texts_by_id.get(id, []), audio_by_id.get(id, []))
         text, item = None, None
         for next_text, next_item in copies:
             text = next_text if next_text is not None else text
             item = next_item if next_item is not None else item
             if item is None:
-                item = Audio(id, fault=("missing-audio", f"{where} has a transcript, but no audio"))
+                item = AudioSegment(
+                    id, fault=("missing-audio", f"{where} has a transcript, but no audio")
+                )
             path = Path(item.path) if item.fault is None else None
             cut = _cut(id, text, item, speaker(id, path), where, recordings, named)
             cuts.append(cut)
@@ -157,7 +158,7 @@ def pair(
 def _cut(
     id: str,
     text: str | FaultyText | None,
-    item: Audio,
+    item: AudioSegment,
     speaker: str,
     where: str,
     recordings: dict[str, tuple[Recording, str | None]],
@@ -168,6 +169,7 @@ def _cut(
     fault, note, end, channel = item.fault, item.note, item.end, None
     if isinstance(text, FaultyText):
         fault, text = fault or (NOT_UTF8, text.detail), ""
+    # The recording is empty for a fault, stands for features, or is read once per file.
     if fault is not None:
         recording = empty_recording(item.path, recording_id)
     elif item.features is not None:
@@ -176,7 +178,7 @@ def _cut(
             fault = ("missing-transcript", f"{where} has no line for the features in {item.path}")
     else:
         if item.path not in recordings:
-            recordings[item.path] = recording_or_fault(Path(item.path), recording_id)
+            recordings[item.path] = probe_recording(Path(item.path), recording_id)
         recording, reason = recordings[item.path]
         if reason is not None:
             exists = os.path.exists(item.path)
@@ -193,7 +195,7 @@ def _cut(
                 lengths = f"{recording.duration:g} s, not {end:g} s as its manifest says"
                 note = ("other-length", f"{item.path}: {lengths}")
             end = None
-        if recording.id != recording_id:  # another recording in the same file, such as another side
+        if recording.id != recording_id:  # several recordings share a file, such as two sides
             recording = fastcopy(recording, id=recording_id)
     cut = make_cut(
         id,
@@ -209,13 +211,13 @@ def _cut(
     )
     if item.features is not None:
         place = asdict(item.features)
-        del place["num_frames"]  # the duration says it
+        del place["num_frames"]  # follows from the duration
         cut.custom = {**(cut.custom or {}), FEATURE_MATRIX: place}
     return cut
 
 
-def named_channels(audio: Iterable[Audio]) -> dict[str, set[str]]:
-    """Return, by file, the channels and sides that are named for its utterances."""
+def named_channels(audio: Iterable[AudioSegment]) -> dict[str, set[str]]:
+    """Return, by file, the channels and sides that its utterances name."""
     named: dict[str, set[str]] = {}
     for item in audio:
         if name := item.channel or item.side:
@@ -224,13 +226,13 @@ def named_channels(audio: Iterable[Audio]) -> dict[str, set[str]]:
 
 
 def choose_channel(
-    item: Audio, num_channels: int, named: Collection[str]
+    item: AudioSegment, num_channels: int, named: Collection[str]
 ) -> tuple[int | None, str]:
-    """Return the index of the channel of an utterance, None for the mean of all; or what is wrong.
+    """Return the channel of an utterance, from 0 or None for the mean of all, and what is wrong.
 
     Args:
-      num_channels: the channels of its file.
-      named: the names of channels that utterances of the file have.
+      num_channels: number of channels of its file.
+      named: names of the channels of all utterances of the file.
     """
     count = f"{num_channels} channel" if num_channels == 1 else f"{num_channels} channels"
     name = item.channel or item.side

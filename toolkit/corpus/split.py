@@ -1,4 +1,4 @@
-"""Which utterances train, which tune, which are reported on: splits and their names."""
+"""Splits of a corpus: which utterances are for training, tuning and testing."""
 
 import fnmatch
 import hashlib
@@ -68,14 +68,14 @@ class Splits:
 
 
 def matches(name: str, patterns: str) -> bool:
-    """Tell whether a part's name matches one of the comma-separated patterns (`*` and `?`)."""
+    """Return whether a part's name matches one of the comma-separated patterns (`*` and `?`)."""
     return any(fnmatch.fnmatchcase(name, pattern.strip()) for pattern in patterns.split(","))
 
 
 def assemble(
     parts: dict[str, list[MonoCut]], corpus: CorpusConfig, hold_out_test: bool = False
 ) -> dict[str, list[MonoCut]]:
-    """Merge training parts into "train", name the other splits, hold out what is missing.
+    """Merge training parts into "train", name the other splits, hold out those that are missing.
 
     Args:
       parts: cuts by part name. A part that matches no pattern is left out.
@@ -87,6 +87,7 @@ def assemble(
     Raises:
       ManifestError: no training part, or too few speakers or utterances to hold out.
     """
+    # 1. Sort the parts by the patterns.
     train: list[MonoCut] = []
     dev: dict[str, list[MonoCut]] = {}
     test: dict[str, list[MonoCut]] = {}
@@ -102,6 +103,7 @@ def assemble(
         raise ManifestError(
             f"no part of {corpus.root} matches corpus.train={corpus.train!r} (found: {part_names})"
         )
+    # 2. Hold out what is missing: number of speakers by split.
     missing = {"dev": corpus.dev_speakers} if not dev else {}
     if hold_out_test and not test:
         missing["test"] = corpus.test_speakers
@@ -124,12 +126,12 @@ def hold_out(
 ) -> tuple[list[MonoCut], dict[str, list[MonoCut]]]:
     """Take whole speakers out of `cuts`.
 
-    Speakers are taken in the order of a digest of their names. That mixes groups which a corpus
-    lists together (women first, say), and does not depend on the order in which it is read.
+    Speakers are taken in the order of a digest of their names. This mixes groups that a corpus
+    lists together, such as women first, and does not depend on the order of reading.
 
     Args:
       counts: number of speakers by name of the new split.
-      rotation: how many held-out groups to move on by; after all speakers it starts again.
+      rotation: number of held-out groups to skip; after all speakers it starts again.
 
     Returns:
       The remaining cuts, and the cuts held out by split.
@@ -153,8 +155,8 @@ def hold_out_utterances(
 
     Args:
       names: names of the new splits.
-      share: share of the utterances that each of them gets; at least one utterance.
-      rotation: how many held-out groups to move on by.
+      share: share of the utterances for each of them; at least one utterance.
+      rotation: number of held-out groups to skip.
 
     Returns:
       The remaining cuts, and the cuts held out by split; copies of an id stay together.
@@ -163,7 +165,7 @@ def hold_out_utterances(
     counts = dict.fromkeys(names, max(1, round(share * len(ids))))
     if sum(counts.values()) >= len(ids):
         raise ManifestError(
-            f"cannot hold out {sum(counts.values())} utterances of {len(ids)} and train on others: "
+            f"cannot hold out {sum(counts.values())} of {len(ids)} utterances and train on others: "
             "add utterances, or name parts of the corpus as dev and test"
         )
     split_of = _assign(ids, counts, rotation)
@@ -171,7 +173,7 @@ def hold_out_utterances(
 
 
 def _assign(names: list[str], counts: dict[str, int], rotation: int) -> dict[str, str]:
-    """Assign as many names to each split as `counts` says; each rotation moves on by all of them.
+    """Assign `counts` names to each split; each rotation moves on by all of them.
 
     Returns:
       The split by name; names that stay in training are not in it.
@@ -189,6 +191,7 @@ def _assign(names: list[str], counts: dict[str, int], rotation: int) -> dict[str
 def _partition(
     cuts: list[MonoCut], names: Iterable[str], split_of: Callable[[MonoCut], str | None]
 ) -> tuple[list[MonoCut], dict[str, list[MonoCut]]]:
+    """Divide cuts into those without a split and those of each split."""
     held_out: dict[str, list[MonoCut]] = {name: [] for name in names}
     train: list[MonoCut] = []
     for cut in cuts:
@@ -198,12 +201,12 @@ def _partition(
 
 
 def cap_hours(cuts: Iterable[MonoCut], hours: float) -> list[MonoCut]:
-    """Keep whole utterances, drawn by a digest of their ids, while they fit into `hours`.
+    """Keep whole utterances, drawn by a digest of their ids, up to `hours`.
 
-    A smaller cap keeps a subset of what a larger one keeps.
+    The utterances of a smaller cap are a subset of those of a larger one.
     """
     selected, total = [], 0.0
-    # The order depends on ids alone, so a smaller cap is a prefix of a larger one.
+    # The order depends on ids alone; the utterances of a cap are a prefix of it.
     for cut in sorted(cuts, key=lambda cut: (_digest(cut.id), cut.id)):
         total += cut.duration
         if total > hours * 3600:

@@ -14,8 +14,8 @@ from typing import Literal
 
 from lhotse import MonoCut
 
-from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import NOT_UTF8, Audio, count_from_one, pair
+from toolkit.corpus.manifest import ManifestError, flag_missing_speaker
+from toolkit.corpus.pairing import NOT_UTF8, AudioSegment, count_from_one, pair
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, too_many
 from toolkit.storage.paths import PathMap, is_of_windows, map_path, printable
 from toolkit.storage.reading import quoted
@@ -43,7 +43,7 @@ PARTS = {
 """Parts by value of the split column; any other value is itself the name of a part."""
 
 SUFFIXES = (".csv", ".tsv")
-"""Of tables in a folder."""
+"""Suffixes of tables in a folder."""
 DELIMITERS = "\t,;"
 
 
@@ -54,7 +54,7 @@ class Row:
     line: int
     """Line number in the file, from 1."""
     values: Mapping[str, str]
-    """By the names of `COLUMNS`; columns that the table lacks are not in it."""
+    """Cells by the names of `COLUMNS`, for columns that the table has."""
     fault: tuple[str, str] | None = None
     """(kind, detail) of a line that is not UTF-8 or does not fit the header."""
 
@@ -65,28 +65,29 @@ class Row:
 def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
     """Read a table into cuts by part; "train" is the part of a table without a split column.
 
-    - Columns `audio` and `text` are needed, `speaker`, `id`, `start`, `end` (seconds), `channel`
-      and `split` are not; see `COLUMNS` for other spellings. Further columns are ignored.
-    - `channel` names the channel of a file of several: A, B, ... or 1, 2, ..., from 0 where one is
-      0, or left and right. A line without one is a fault where others of its file have one; where
-      none has, all are averaged.
-    - Paths are mapped by `path_map`; relative ones start from the table's folder. Where there is no
-      such file, one is taken whose name has other Unicode normal forms, or / for \\, or one in the
-      folder `clips` beside the table, where Common Voice has it.
-    - Without `speaker`, or where it is empty, the recording is the speaker, with a warning of the
-      check. Unicode's normal form makes no other speaker.
-    - Without `id` an utterance is named after its audio file, followed by its times where the
-      table has them.
+    - The columns `audio` and `text` are required; `speaker`, `id`, `start`, `end` (seconds),
+      `channel` and `split` are optional. `COLUMNS` has other spellings. Other columns are ignored.
+    - `channel` names the channel in a file of several: A, B, ..., left and right, or 1, 2, ...,
+      which count from 0 if one of them is 0. If only some lines of a file name a channel, the
+      others are faults; if none does, all channels are averaged.
+    - Paths are mapped by `path_map`; relative ones start from the table's folder. If there is no
+      such file, these are tried: the name in other Unicode normal forms, with / for \\, and in the
+      folder `clips` beside the table, as in Common Voice.
+    - Without `speaker`, or if it is empty, the recording is the speaker, and the check warns. Names
+      that differ only in their Unicode normal form are the same speaker.
+    - Without `id` an utterance is named after its audio file, followed by its times if the table
+      has them.
     - Seconds may have a decimal comma, as in tables with semicolons.
-    - Without `end`, or where it is empty or -1, an utterance lasts to the end of its file.
+    - Without `end`, or if it is empty or -1, an utterance lasts to the end of its file.
 
     Returns:
       Cuts by part; faults are recorded in them for the check to report.
 
     Raises:
-      ManifestError: a column is missing, the file is not text, or too many lines have other fields
-        than its header or stray quotation marks.
+      ManifestError: a column is missing, the file is not text, or too many lines have another
+        number of fields than the header, or stray quotation marks.
     """
+    # 1. Rows, with paths as on disk and channels counted from 1.
     folder = path.absolute().parent
     rows = [_as_on_disk(_mapped(row, path_map), folder) for row in read_rows(path)]
     if not rows:
@@ -97,35 +98,40 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
         replace(row, values={**row.values, "channel": channel or ""})
         for row, channel in zip(rows, channels, strict=True)
     ]
+    # 2. Sort the rows by part, and make their cuts.
     by_part: dict[str, list[tuple[str, Row]]] = {}
     fitting = [row for row in rows if row.fault is None or row.fault[0] != BAD_LINE]
     part = _part(fitting[0], path)
     for id, row in zip(ids, rows, strict=True):
-        if row.fault is None or row.fault[0] != BAD_LINE:  # others go where the line before went
+        # The split of a bad line is unknown: it goes to the part of the line before.
+        if row.fault is None or row.fault[0] != BAD_LINE:
             part = _part(row, path)
         by_part.setdefault(part, []).append((id, row))
     return {part: _cuts(rows, recordings, path) for part, rows in by_part.items()}
 
 
 def tables_in(folder: Path) -> dict[str, Path]:
-    """Return the tables in a folder by the names of the parts, those of the files without suffix.
+    """Return the tables in a folder by part, which is the file's name without suffix.
 
     Raises:
-      ManifestError: there are two of one name.
+      ManifestError: two tables are of one part.
     """
     tables: dict[str, Path] = {}
     for path in sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES):
         if (first := tables.setdefault(path.stem, path)) != path:
-            raise ManifestError(f"{folder} has two tables for one part, {first.name}, {path.name}")
+            raise ManifestError(
+                f"{folder} has two tables for one part, {first.name} and {path.name}: remove one"
+            )
     return tables
 
 
 def read_part(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
-    """Read a table as one part, whatever its split column says; see `read_table`."""
+    """Read a table as one part and ignore its split column; see `read_table`."""
     return [cut for cuts in read_table(path, path_map).values() for cut in cuts]
 
 
 def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path) -> list[MonoCut]:
+    """Make the cuts of the rows of one part."""
     speakers = {id: unicodedata.normalize("NFC", row["speaker"]) for id, row in reversed(rows)}
     unnamed = {
         id: f"{path}:{row.line} names none"
@@ -142,17 +148,18 @@ def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path
     )
     for cut in cuts:
         if cut.id in unnamed:
-            mark_no_speaker(cut, unnamed[cut.id])
+            flag_missing_speaker(cut, unnamed[cut.id])
     return cuts
 
 
 def _mapped(row: Row, path_map: PathMap) -> Row:
+    """Return the row with its path mapped."""
     audio = map_path(row["audio"], path_map)
     return row if audio == row["audio"] else replace(row, values={**row.values, "audio": audio})
 
 
 def _as_on_disk(row: Row, folder: Path) -> Row:
-    """Return the row with the name of its audio file as the file system has it."""
+    """Return the row with the name of its audio file in the file system."""
     name = row["audio"]
     if not name or row.fault or os.path.exists(folder / name):
         return row
@@ -169,6 +176,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     Raises:
       ManifestError: as `read_table`.
     """
+    # 1. The text, without the first line by which spreadsheets name the separator.
     counts = LineCounts()
     text = _decode(path, counts)
     separator = _SEPARATOR_LINE.match(text)
@@ -179,10 +187,11 @@ def read_rows(path: Path) -> Iterator[Row]:
     first = io.StringIO(text, newline="").readline()
     if not first.strip():
         raise ManifestError(f"{path}: the first line must name the columns, such as {_EXAMPLE}")
-    # The commonest mark of the first line separates; of equals the earlier in DELIMITERS.
+    # 2. The delimiter: the most frequent one in the first line, or the first in DELIMITERS.
     delimiter = max(DELIMITERS, key=lambda mark: (first.count(mark), -DELIMITERS.index(mark)))
-    # In tables with tabs quotation marks are part of the text, in CSV files they are doubled.
+    # With tabs quotation marks are text; in CSV files they quote, and are doubled within a text.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    # 3. The lines; a fault of one is reported later, too many end the reading.
     header: list[str] = []
     misfits: list[str] = []
     total = 0
@@ -224,14 +233,14 @@ class _Record:
     """Line number of its last line; where there is an error, of its first."""
     fields: list[str]
     error: str = ""
-    """What is wrong with its quotation marks; `fields` are then a guess from its first line."""
+    """Error of its quotation marks; `fields` are then a guess from its first line."""
 
 
 def _records(text: str, delimiter: str, quoting: Literal[0, 3]) -> Iterator[_Record]:
     """Yield the records of a table.
 
-    A quotation mark that is open or not doubled makes its line alone a faulty record: reading goes
-    on at the line after it, not after the lines that the open mark has swallowed.
+    A quotation mark that is open or not doubled makes only its own line a faulty record: reading
+    continues at the next line, not after all lines up to the next quotation mark.
     """
     lines = list(io.StringIO(text, newline=""))
     begin = num_columns = 0
@@ -249,7 +258,7 @@ def _records(text: str, delimiter: str, quoting: Literal[0, 3]) -> Iterator[_Rec
                 first = end
             return
         except csv.Error as error:
-            # Without `strict` an open mark lasts to the end of its line.
+            # Read the line alone and without `strict`, where an open mark lasts to the line's end.
             line = lines[first].rstrip("\r\n").replace("\r", " ")[:_LONGEST_LINE]
             cells = next(csv.reader([line], delimiter=delimiter, quoting=quoting), [])
             yield _Record(first + 1, cells, str(error))
@@ -257,12 +266,12 @@ def _records(text: str, delimiter: str, quoting: Literal[0, 3]) -> Iterator[_Rec
 
 
 _SEPARATOR_LINE = re.compile(r"\"?sep=[,;\t]\"?\n", re.IGNORECASE)
-"""A first line that tells spreadsheets what separates columns."""
+"""A first line that names the separator for spreadsheets."""
 BAD_LINE = "bad-line"
-"""Fault of an utterance whose line has other fields than the header, or a stray quotation mark."""
+"""Fault of a line with another number of fields than the header, or a stray quotation mark."""
 CLIPS = "clips/"
 _LONGEST_LINE = 100_000
-"""Characters of a faulty line that are read: below the csv module's limit of a field."""
+"""Characters of a faulty line that are read, below the csv module's limit for a field."""
 _EXAMPLE = "audio,text,speaker"
 _PART = re.compile(r"\w[\w.-]*")
 _NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
@@ -281,23 +290,21 @@ def _unquote(field: str) -> str:
 
 
 def _map_columns(names: list[str], path: Path) -> list[str]:
-    """Map each column to its name in `COLUMNS`, or to an empty one if it is to be ignored."""
+    """Map each column to its name in `COLUMNS`, or to an empty string if it is ignored."""
     spelled = {name: role for role, names in COLUMNS.items() for name in names}
     roles = [spelled.get(re.sub(r"[\s-]+", "_", name.lower()), "") for name in names]
     for role, count in Counter(filter(None, roles)).items():
         if count > 1:
             columns = [name for name, r in zip(names, roles, strict=True) if r == role]
             pair = " and ".join(map(quoted, columns[:2]))
-            raise ManifestError(
-                f"{path}: the columns {pair} both stand for {role!r}: rename one of them"
-            )
+            raise ManifestError(f"{path}: the columns {pair} both mean {role!r}: rename one")
     for role in ("audio", "text"):
         if role not in roles:
             first_columns, hint = ", ".join(map(quoted, names[:20])), ""
             if names[0].startswith("{"):
-                hint = "it holds JSON, as NeMo's manifests do: write its fields as columns; "
+                hint = "it holds JSON, like NeMo's manifests: write its fields as columns; "
             elif "|" in names[0]:
-                hint = "| does not separate columns, but tabs, commas and semicolons do; "
+                hint = "| is no separator: use tabs, commas or semicolons; "
             raise ManifestError(
                 f"{path}: no column {role!r} in the first line ({first_columns}); {hint}"
                 f"name the columns there, such as {_EXAMPLE}. Other names for {role!r}: "
@@ -307,9 +314,9 @@ def _map_columns(names: list[str], path: Path) -> list[str]:
 
 
 def _ids(rows: list[Row], path: Path) -> list[str]:
-    """Name the utterances: as the table does, or after the audio and, where given, the times."""
+    """Name the utterances by their ids, or after the audio and the times that the table has."""
     stems = {row["audio"]: Path(row["audio"]).stem for row in rows}
-    if len(set(stems.values())) < len(stems):  # the folders tell the files apart
+    if len(set(stems.values())) < len(stems):  # files of the same name in different folders
         stems = {audio: _relative_name(audio, path) for audio in stems}
     ids = []
     for row in rows:
@@ -328,21 +335,23 @@ def _relative_name(audio: str, path: Path) -> str:
 
 
 def _part(row: Row, path: Path) -> str:
+    """Return the part of a row."""
     name = row["split"].lower()
     if "split" in row.values and not name:
         raise ManifestError(f"{path}:{row.line}: the split is empty; write train, dev or test")
-    if name and not _PART.fullmatch(name):  # it becomes a file's name
+    if name and not _PART.fullmatch(name):  # the part becomes the name of a file
         raise ManifestError(
             f"{path}:{row.line}: the split {quoted(name)} is not a name of letters, digits, - and _"
         )
     return PARTS.get(name, name) or "train"
 
 
-def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
+def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> AudioSegment:
+    """Return the audio of a row, or the fault in its place."""
     if row.fault:
-        return Audio(row["audio"], fault=row.fault)
+        return AudioSegment(row["audio"], fault=row.fault)
     if not row["audio"]:
-        return Audio("", fault=("missing-audio", f"{path}:{row.line} names no audio file"))
+        return AudioSegment("", fault=("missing-audio", f"{path}:{row.line} names no audio file"))
     file, recording = str(path.absolute().parent / row["audio"]), recordings[row["audio"]]
     if is_of_windows(row["audio"]) and not os.path.exists(file):
         file = row["audio"]
@@ -351,8 +360,8 @@ def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> Audio:
     except ValueError:
         times = f"{quoted(row['start'])} to {quoted(row['end'])}"
         detail = f"{path}:{row.line}: not seconds, such as 12.5: {times}"
-        return Audio(file, recording_id=recording, fault=("bad-segment", detail))
-    return Audio(file, start, end, recording, side=row["channel"] or None)
+        return AudioSegment(file, recording_id=recording, fault=("bad-segment", detail))
+    return AudioSegment(file, start, end, recording, side=row["channel"] or None)
 
 
 def _seconds(text: str) -> float | None:
@@ -365,7 +374,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _recordings(rows: list[Row]) -> dict[str, str]:
-    """Name the recording of each audio file: its path, with its suffix if another differs in it."""
+    """Name the recording of each audio file: its path, without the suffix if that is unique."""
     files: dict[str, set[str]] = {}
     for row in rows:
         files.setdefault(_without_suffix(row["audio"]), set()).add(Path(row["audio"]).as_posix())

@@ -1,4 +1,4 @@
-"""Tags of transcripts, and signs of letters that are not what they look like."""
+"""Finds tags in transcripts, words with letters of two alphabets, and wrongly decoded text."""
 
 import re
 import unicodedata
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 Tags = Literal["drop", "noise", "keep"]
-"""What becomes of tags: they are dropped, trained as the noise phone, or read as words."""
+"""Treatment of tags: they are dropped, trained as the noise phone, or read as words."""
 
 _EVENTS = (
     "APPLAUSE BACKGROUND BEEP BREATH BREATHING BREATHS BREATHY CLAP CLAPPING CLAPS CLICK CLICKS"
@@ -16,8 +16,8 @@ _EVENTS = (
     " UNK WHISPER WHISPERS YAWN YAWNS"
 )
 EVENTS = frozenset(_EVENTS.split())
-"""Words of events. Round brackets with one of them are a tag; others enclose words that are said.
-So are words of events behind %, the tags of some telephone corpora."""
+"""Words of events. Round brackets with one of them are a tag; others enclose spoken words. A word
+of an event after % is a tag too, as in some telephone corpora."""
 
 # The number of opening brackets is bounded: otherwise a run of n takes n^2 steps.
 _BRACKETS = re.compile(
@@ -37,8 +37,8 @@ def tags_in(text: str, round_brackets: bool | None = None) -> Iterator[re.Match[
 
     Args:
       text: as written.
-      round_brackets: whether what is in round brackets is a tag; None: if it has a word of `EVENTS`
-        and three words at most, such as (coughs).
+      round_brackets: whether text in round brackets is a tag; None: it is one if it has a word of
+        `EVENTS` and at most three words, such as (coughs).
     """
     if _OPENING.search(text) is None:
         return
@@ -55,20 +55,20 @@ def tags_in(text: str, round_brackets: bool | None = None) -> Iterator[re.Match[
             yield match
 
 
-def is_tag(text: str) -> bool:
+def is_event_tag(text: str) -> bool:
     """Whether a text is one tag; see `tags_in`."""
     return any(match.group() == text for match in tags_in(text))
 
 
 _LETTERS = re.compile(r"[^\W\d_]+")
 _ALIKE = frozenset({"LATIN", "GREEK", "CYRILLIC"})
-"""Alphabets that share the looks of letters such as A, O and i."""
+"""Alphabets with letters that look alike, such as A, O and i."""
 
 
 def word_of_two_alphabets(text: str) -> str | None:
     """Return the first word with letters of two alphabets that look alike; None: there is none.
 
-    To programs a Cyrillic word with a Latin i is another word than the one it looks like.
+    For programs a Cyrillic word with a Latin i is another word than the one that it looks like.
     """
     return next((word for word in _LETTERS.findall(text) if len(_alphabets(word)) > 1), None)
 

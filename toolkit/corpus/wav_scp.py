@@ -1,4 +1,4 @@
-"""Kaldi's wav.scp: recordings by id, the commands among them, and the tables beside it."""
+"""Reads Kaldi's wav.scp, whose recordings may be shell commands, and the tables beside it."""
 
 import dataclasses
 import hashlib
@@ -12,30 +12,29 @@ from pathlib import Path
 
 from toolkit.corpus.audio_headers import is_shortened
 from toolkit.corpus.manifest import ManifestError
-from toolkit.corpus.pairing import NOT_UTF8, Audio, count_from_one, locate
+from toolkit.corpus.pairing import NOT_UTF8, AudioSegment, count_from_one, locate
 from toolkit.storage.files import open_atomically
-from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty
+from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, key_and_rest
 from toolkit.storage.paths import PathMap, map_path, printable
-from toolkit.storage.words import key_and_rest
 
 PIPE_CLOSED = 141
-"""The status of a program that wrote on when the next one, such as `head`, had ended."""
+"""Exit status of a program whose reader, such as `head`, ended before it (SIGPIPE)."""
 DECODERS = {
     "flac": {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"},
     "sph2pipe": {"-p"},
 }
-"""Programs that decode a file, with the options that change nothing for a reader of the file."""
+"""Programs that decode a file, with the options that do not change the samples."""
 
-RunPipe = Callable[[str, str], Audio]
-"""(recording id, shell command) -> the audio it writes."""
+RunPipe = Callable[[str, str], AudioSegment]
+"""Called as run_pipe(recording id, shell command); returns the audio that the command writes."""
 
 
 def read_scp(
     path: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
-) -> list[tuple[str, Audio]]:
-    """Read a wav.scp as `read_kaldi_dir` does: recording id and audio, line by line.
+) -> list[tuple[str, AudioSegment]]:
+    """Read a wav.scp like `read_kaldi_dir`: recording id and audio of each line.
 
-    The channels are those of the file reco2file_and_channel beside it, if there is one.
+    The channels are those in the file reco2file_and_channel beside it, if there is one.
     """
     sides = _sides(path.parent / "reco2file_and_channel")
     recordings = [
@@ -72,9 +71,9 @@ class TableLine:
 
 
 def read_lines(path: Path) -> list[TableLine]:
-    """Split every line that is not blank at its first white space, which is ASCII's.
+    """Split every line that is not blank at its first ASCII white space.
 
-    The mark with which editors of Windows begin files is no part of the first id.
+    A byte order mark, with which editors of Windows begin files, is not part of the first id.
     """
     counts = LineCounts()
     numbered = list(decoded_lines(path, ManifestError, counts))
@@ -90,37 +89,39 @@ def read_lines(path: Path) -> list[TableLine]:
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Read the lines as `read_lines` does, without those that are not UTF-8."""
+    """Read the lines like `read_lines`, without those that are not UTF-8."""
     return [(line.id, line.value) for line in read_lines(path) if not line.fault]
 
 
-def faulty_audio(line: TableLine) -> Audio:
+def faulty_audio(line: TableLine) -> AudioSegment:
     """Return the audio of a line that is not UTF-8: a fault of its utterance."""
-    return Audio(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
+    return AudioSegment(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
 
 
 def _recording(
     scp: Path, id: str, source: str, run_pipe: RunPipe | None, path_map: PathMap
-) -> Audio:
+) -> AudioSegment:
+    """Return the audio of a line of wav.scp."""
+    # A file; a command that only decodes a file, which is read instead; any other command.
     folder = scp.parent
     if not source:
-        return Audio(id, fault=("missing-audio", f"{scp} names no file for {id}"))
+        return AudioSegment(id, fault=("missing-audio", f"{scp} names no file for {id}"))
     if not source.endswith("|"):
-        return Audio(str(locate(folder, map_path(source, path_map))), recording_id=id)
+        return AudioSegment(str(locate(folder, map_path(source, path_map))), recording_id=id)
     decoded = _decoded_file(source)
     if decoded is not None:
         name, channel = decoded
         path = str(locate(folder, map_path(name, path_map)))
         if not (run_pipe and is_shortened(path)):
             note = ("replaced-pipe", f"{path} for `{source}`")
-            return Audio(path, recording_id=id, note=note, channel=channel)
+            return AudioSegment(path, recording_id=id, note=note, channel=channel)
     if run_pipe is not None:
         return run_pipe(id, source[:-1].strip())
-    return Audio(source, recording_id=id, fault=("refused-pipe", f"{scp}: {source}"))
+    return AudioSegment(source, recording_id=id, fault=("refused-pipe", f"{scp}: {source}"))
 
 
 def _decoded_file(command: str) -> tuple[str, str | None] | None:
-    """Return FILE and channel of a command that only decodes it with flac, sph2pipe or sox."""
+    """Return file and channel of a command that only decodes the file by flac, sph2pipe or sox."""
     # A command with shell syntax may do more than decode.
     if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
         return None
@@ -129,6 +130,7 @@ def _decoded_file(command: str) -> tuple[str, str | None] | None:
     except ValueError:
         return None
     program, channel = os.path.basename(path), None
+    # `sox FILE -t wav - remix CHANNEL`
     if program == "sox":
         *arguments, effect, channel = arguments if len(arguments) == 6 else [*arguments, "", ""]
         picks_channel = (
@@ -137,6 +139,7 @@ def _decoded_file(command: str) -> tuple[str, str | None] | None:
         return (
             (arguments[0], channel) if picks_channel and not arguments[0].startswith("-") else None
         )
+    # `sph2pipe -f wav -p -c CHANNEL FILE`, the options in any order
     while program == "sph2pipe" and len(arguments) > 2:
         if arguments[:2] == ["-f", "wav"]:
             del arguments[:2]
@@ -157,23 +160,23 @@ def _decoded_file(command: str) -> tuple[str, str | None] | None:
 class PipeRunner:
     """Runs commands and keeps their output as files in `folder`, so that each runs only once.
 
-    A command that ends with an error or writes nothing is a fault. Where bash is installed, that
-    goes for each program of a pipeline, otherwise for its last.
+    A command that ends with an error or writes nothing is a fault. With bash this includes every
+    program of a pipeline, without it only the last.
 
-    The commands are the user's own and can do anything: use it only when the configuration says
-    `allow_pipes`.
+    The commands are the user's own and can do anything: use this class only if the configuration
+    has `allow_pipes`.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, id: str, command: str) -> Audio:
+    def __call__(self, id: str, command: str) -> AudioSegment:
         """Return the audio that `command` writes to its standard output."""
         # One file per command: recordings that share it share the output.
         name = hashlib.sha256(command.encode()).hexdigest()[:20]
         path = self._folder.absolute() / f"{name}.wav"
         if not path.exists() or not path.stat().st_size:
-            # pipefail: a failed program in the middle of a pipeline is noticed.
+            # pipefail: the status is also that of a failed program within the pipeline.
             bash = shutil.which("bash")
             shell = [bash, "-o", "pipefail", "-c"] if bash else ["/bin/sh", "-c"]
             process = subprocess.run([*shell, command], capture_output=True, check=False)
@@ -182,7 +185,7 @@ class PipeRunner:
                 problem = f"ended with status {process.returncode}"
                 problem = problem if process.returncode else "wrote nothing"
                 detail = f"`{command}` {problem}: {' '.join(last_line)}".removesuffix(": ")
-                return Audio(command, recording_id=id, fault=("unreadable-audio", detail))
+                return AudioSegment(command, recording_id=id, fault=("unreadable-audio", detail))
             with open_atomically(path, "wb") as file:
                 file.write(process.stdout)
-        return Audio(str(path), recording_id=id)
+        return AudioSegment(str(path), recording_id=id)

@@ -1,7 +1,6 @@
 """Bundles: all that recognition needs in one folder, and which of a run's systems to use."""
 
 import json
-import math
 import shutil
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,7 +10,14 @@ from typing import Literal
 import numpy as np
 
 from toolkit.align.config import EmConfig
-from toolkit.config.fields import from_plain, read_plain
+from toolkit.config.fields import (
+    Finite,
+    FinitePositive,
+    ListLength,
+    Settings,
+    from_plain,
+    read_plain,
+)
 from toolkit.config.settings import to_plain
 from toolkit.decode.config import DecodeConfig, WordsConfig
 from toolkit.decode.rescore import WEIGHTS
@@ -63,24 +69,17 @@ class Rescoring:
 
 
 @dataclass(frozen=True)
-class NeuralRescoring:
+class NeuralRescoring(Settings):
     """The last pass, n-best lists with a neural language model, whose folder has its weights."""
 
-    count: int
+    count: ListLength
     """Length of the lists."""
-    word_penalty: float
+    word_penalty: Finite
     """Word penalty with which they are chosen; the search is made at the scale of the weights."""
-
-    def __post_init__(self) -> None:
-        if self.count < 1 or not math.isfinite(self.word_penalty):
-            raise ValueError(
-                f"count is {self.count}, needs to be positive; word_penalty is"
-                f" {self.word_penalty}, needs to be finite"
-            )
 
 
 @dataclass(frozen=True)
-class FirstPass:
+class FirstPass(Settings):
     """The search with a speaker-independent system whose words a speaker's transform is for."""
 
     beam: Beam
@@ -89,24 +88,21 @@ class FirstPass:
     """See `RecogniserSettings.retries`."""
     weights: Weights
     """Its acoustic scale and word penalty."""
-    lattice_scale: float
+    lattice_scale: FinitePositive
     """Acoustic scale of the adapted pass on whose lattices the transform is refined."""
     adaptation: EmConfig
     """The alignments of its words, on which the transform is estimated."""
 
-    def __post_init__(self) -> None:
-        Weights(self.lattice_scale)  # checks it
-
 
 @dataclass(frozen=True)
-class RecogniserSettings:
+class RecogniserSettings(Settings):
     """The content of `recogniser.json`."""
 
     frontend: FrontendConfig
     """The front end of the model's features."""
     beam: Beam
     """Pruning of the search."""
-    search_scale: float
+    search_scale: FinitePositive
     """Factor on acoustic log-likelihoods during the search, if nothing is rescored."""
     weights: Weights
     """Acoustic scale and word penalty of the best path, tuned on development data."""
@@ -123,9 +119,6 @@ class RecogniserSettings:
     a speaker; otherwise they are the front end's, with a running mean."""
     first_pass: FirstPass | None = None
     """What speakers are adapted with; None: they are not adapted. Only where `by_speaker`."""
-
-    def __post_init__(self) -> None:
-        Weights(self.search_scale)  # checks it
 
 
 def read_settings(folder: Path) -> RecogniserSettings:

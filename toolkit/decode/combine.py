@@ -23,7 +23,7 @@ from toolkit.align.times import CtmEntry, TimedToken, read_ctm, write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.decode.tune import ErrorCount, choose, enough_words_to_tune, write_grid
 from toolkit.errors import ToolkitError
-from toolkit.fsa.lattice_store import WordLatticeStore, WordTable
+from toolkit.fsa.lattice_store import LatticeStore, WordCodec, WordTable
 from toolkit.fsa.minimum_bayes_risk import (
     Candidate,
     best_path_in_bins,
@@ -88,7 +88,7 @@ def read_system(path: Path, words: WordTable) -> System:
     source = path
     if path.is_dir():
         sources = [path / name for name in (LATTICES, CTM, TEXT) if (path / name).exists()]
-        if not sources and any(path.glob("words.*.safetensors")):
+        if not sources and WordCodec().files(path):
             sources = [path]
         if not sources:
             raise CombinationError(
@@ -97,8 +97,11 @@ def read_system(path: Path, words: WordTable) -> System:
             )
         source = sources[0]
     if source.is_dir():
-        store = WordLatticeStore(source, words)
-        lattices = {name: (store[name], store.scores(name)) for name in store}
+        store = LatticeStore(source, WordCodec(words))
+        lattices = {}
+        for name in store.ids:
+            lattice, used = store.load(name), store.info(name)
+            lattices[name] = lattice, lattice.scores(used.acoustic_scale, used.word_penalty)
         return System(path, lattices, [*lattices, *store.failed], lattice=True)
     if form_by_name(source) != "ctm":
         untimed = _untimed(read_transcripts(source, side="hyp").plain_texts())

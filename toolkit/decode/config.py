@@ -144,7 +144,7 @@ class WordsConfig(Settings):
     margin: Positive = 25.0
     """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
     inf always keeps `width` of them."""
-    symbols: PositiveInt = SYMBOLS
+    symbols: ListLength = SYMBOLS
     """Number of symbols, the most likely of a frame, by which prefixes may be extended."""
     between: str = " "
     """The characters that may stand between words, any number of them in any order. Units without

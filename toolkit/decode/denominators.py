@@ -11,16 +11,14 @@ from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map
 from toolkit.decode.config import LatticeConfig
 from toolkit.errors import ToolkitError
 from toolkit.fsa.config import Beam
-from toolkit.fsa.fst import Fst, load_fst
+from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import LatticeArcs, prune_to_density
 from toolkit.fsa.lattice_store import (
-    GraphIndex,
+    GraphCodec,
+    GraphInfo,
     LatticeStoreError,
     ShardHeader,
-    graph_digest,
-    graph_index,
-    shard_path,
-    write_shard,
+    write_lattices,
 )
 from toolkit.fsa.search import search_with_retries
 from toolkit.storage.files import write_atomically
@@ -34,7 +32,7 @@ class LatticeFailuresError(ToolkitError):
 class _ShardResult:
     """A finished shard and what it took."""
 
-    facts: ShardHeader
+    header: ShardHeader[GraphInfo]
     audio_seconds: float
     seconds: float | None
     """Time of scores and searches; None for a shard of an earlier run."""
@@ -49,7 +47,7 @@ def make_lattices(
     jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Make the lattices of every utterance of a feature store, for `LatticeStore` to read.
+    """Make the lattices of every utterance of a feature store, to be read with `GraphCodec`.
 
     Writes to `out` a file per feature shard and `failed.tsv` (utterance, reason). Called again, it
     keeps the shards that were made with the same graph. The files do not depend on `jobs`.
@@ -71,11 +69,8 @@ def make_lattices(
     """
     make_shard = partial(_make_shard, graph, config, out)
     shards = list(map_scored_shards(make_shard, scorer, jobs, "lattices", progress))
-    current = {shard_path(out, number) for number in range(len(shards))}
-    # Shards of an earlier run with more of them.
-    for leftover in set(out.glob("lattices.*.safetensors")) - current:
-        leftover.unlink()
-    failed = [line for shard in shards for line in shard.facts.failed]
+    _codec(graph).remove_from(out, len(shards))  # of an earlier run with more of them
+    failed = [line for shard in shards for line in shard.header.info.failed]
     write_atomically(out / "failed.tsv", "".join(f"{name}\t{why}\n" for name, why in failed))
     total = len(scorer.store.ids)
     if len(failed) > config.max_failed * total:
@@ -89,13 +84,13 @@ def make_lattices(
 
 
 def _headline(shards: Sequence[_ShardResult], failed: int) -> dict[str, float]:
-    frames = max(1, sum(shard.facts.frames for shard in shards))
+    frames = max(1, sum(sum(shard.header.lengths or ()) for shard in shards))
     hours = sum(shard.audio_seconds for shard in shards) / 3600
     headline = {
-        "utterances": sum(len(shard.facts.ids) for shard in shards),
+        "utterances": sum(len(shard.header.ids) for shard in shards),
         "failed": failed,
-        "retried": sum(shard.facts.retried for shard in shards),
-        "density": round(sum(shard.facts.arcs for shard in shards) / frames, 2),
+        "retried": sum(shard.header.info.retried for shard in shards),
+        "density": round(sum(shard.header.info.arcs for shard in shards) / frames, 2),
         "MB_per_hour": round(sum(shard.bytes for shard in shards) / 1e6 / hours, 3),
     }
     timed = [shard for shard in shards if shard.seconds is not None]
@@ -105,19 +100,10 @@ def _headline(shards: Sequence[_ShardResult], failed: int) -> dict[str, float]:
     return headline
 
 
-@dataclass(frozen=True)
-class _Graph:
-    """A decoding graph, loaded once per process, with its arc index and digest."""
-
-    fst: Fst
-    index: GraphIndex
-    digest: str
-
-
 @lru_cache(maxsize=1)
-def _graph(path: Path) -> _Graph:
-    fst = load_fst(path)
-    return _Graph(fst, graph_index(fst), graph_digest(path))
+def _codec(graph: Path) -> GraphCodec:
+    """The codec, which loads its graph once per process."""
+    return GraphCodec(graph)
 
 
 def _make_shard(
@@ -129,17 +115,19 @@ def _make_shard(
     shard: tuple[int, Sequence[str]],
 ) -> _ShardResult:
     number, ids = shard
-    path = shard_path(out, number)
+    codec = _codec(graph_path)
+    path = codec.path(out, number)
     audio = sum(scorer.store.cut(utterance).duration for utterance in ids)
-    graph = _graph(graph_path)
-    finished = _finished(path, graph.digest, ids)
+    finished = _finished(path, codec, ids)
     if finished is not None:
         return _ShardResult(finished, audio, None, path.stat().st_size)
+
+    graph = codec.graph  # loaded before threads search
 
     def make(scored: ScoredUtterance) -> tuple[LatticeArcs | None, Beam, float]:
         start = scored.clock() - scored.seconds
         scores = scored.log_likelihoods * config.acoustic_scale  # [T, P]
-        lattice = search(scores, graph.fst, config)
+        lattice = search(scores, graph, config)
         return *lattice, scored.clock() - start
 
     lattices: dict[str, LatticeArcs] = {}
@@ -154,8 +142,8 @@ def _make_shard(
             continue
         retried += beam != config.beam
         lattices[utterance] = lattice
-    write_shard(path, lattices, graph.index, graph.digest, retried, failed)
-    return _ShardResult(ShardHeader.read(path), audio, seconds, path.stat().st_size)
+    write_lattices(path, lattices, codec, GraphInfo(retried, tuple(failed)))
+    return _ShardResult(codec.read_header(path), audio, seconds, path.stat().st_size)
 
 
 def search(scores: Tensor, graph: Fst, config: LatticeConfig) -> tuple[LatticeArcs | None, Beam]:
@@ -176,14 +164,13 @@ def search(scores: Tensor, graph: Fst, config: LatticeConfig) -> tuple[LatticeAr
     return prune_to_density(lattice, len(scores), config.density, beam.output), beam
 
 
-def _finished(path: Path, digest: str, ids: Sequence[str]) -> ShardHeader | None:
-    """Return the contents of a shard that an earlier run has finished, None if there is none."""
+def _finished(path: Path, codec: GraphCodec, ids: Sequence[str]) -> ShardHeader[GraphInfo] | None:
+    """Return the header of a shard that an earlier run has finished, None if there is none."""
     if not path.exists():
         return None
     try:
-        header = ShardHeader.read(path)
-    except LatticeStoreError:
+        header = codec.read_header(path)
+    except LatticeStoreError:  # another graph's among them
         return None
-    # Made with the same graph and for the same utterances, with a lattice or without.
-    tried = {*header.ids, *(utterance for utterance, _ in header.failed)}
-    return header if header.graph == digest and tried == set(ids) else None
+    # Made for the same utterances, with a lattice or without.
+    return header if {*header.ids, *header.failed} == set(ids) else None

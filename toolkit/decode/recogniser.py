@@ -411,7 +411,7 @@ class SpeakerRecogniser(Recogniser):
         write_gmm_features(system, folder / FEATURES)
         store = FeatureStore(folder / FEATURES)
         for name in store.ids:
-            yield name, self._network.log_likelihoods(store.load(name), store.state(name))
+            yield name, self._network.log_likelihoods(store.load(name), store.cmn_state(name))
 
 
 def _gmm_scores(system: GmmSystem) -> Iterator[tuple[str, Tensor]]:

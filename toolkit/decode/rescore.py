@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
-from toolkit.config.fields import read_plain
+from toolkit.config.fields import Finite, FinitePositive, Settings, Share, read_plain
 from toolkit.decode.config import NeuralRescoringConfig, WordsConfig
 from toolkit.decode.ctc.search import CtcHypothesis, WordsDecoder
 from toolkit.decode.ctc.system import SplitData
@@ -130,20 +130,15 @@ SAMPLES = 1000
 
 
 @dataclass(frozen=True)
-class RescoringWeights:
+class RescoringWeights(Settings):
     """How the scores of a hypothesis are added up."""
 
-    neural: float
+    neural: Share
     """Weight of the neural model's log-probability, 0 to 1; the n-gram's has the rest."""
-    acoustic_scale: float
+    acoustic_scale: FinitePositive
     """Factor on acoustic log-likelihoods."""
-    word_penalty: float
+    word_penalty: Finite
     """Added per word."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.neural <= 1:
-            raise ValueError(f"neural is {self.neural}, needs to be in [0, 1]")
-        Weights(self.acoustic_scale, self.word_penalty)  # checks them
 
     @classmethod
     def of(cls, neural: float, weights: Weights) -> "RescoringWeights":

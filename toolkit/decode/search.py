@@ -1,6 +1,5 @@
 """The search of utterances, first pass and lattice rescoring, and its lattices on disk."""
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from toolkit.decode.words import WordAligner
 from toolkit.fsa.config import Beam, RescoreLimits
 from toolkit.fsa.fst import Fst, Lattice, load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.lattice_store import read_scored, write_scored
+from toolkit.fsa.lattice_store import LatticeStore, ScoredCodec, write_lattices
 from toolkit.fsa.nbest import n_best
 from toolkit.fsa.online_search import OnlineSearch
 from toolkit.fsa.rescore import Grammar, rescore_lattice
@@ -349,10 +348,6 @@ def real_time_factor(decoded: Sequence[DecodedPass]) -> float:
     return sum(d.decode_seconds for d in decoded) / audio if audio else float("nan")
 
 
-LATTICES = "searched.*.safetensors"
-"""Files of lattices, which are removed when no more is to be found in them."""
-
-
 @dataclass(frozen=True)
 class SearchedUtterance:
     """What the search of an utterance has left."""
@@ -422,7 +417,7 @@ def decode_store(
 
 def remove_lattices(folder: Path) -> None:
     """Remove the lattices that `decode_store` has kept in a folder or below it."""
-    for path in folder.rglob(LATTICES):
+    for path in folder.rglob(ScoredCodec().pattern):
         path.unlink()
 
 
@@ -455,22 +450,18 @@ def searched_shard(
       scorer, threads, shard: see `toolkit.align.scorer.Work`.
     """
     number, ids = shard
-    path = folder / LATTICES.replace("*", f"{number:06d}")
+    codec = ScoredCodec()
+    path = codec.path(folder, number)
     if not path.exists():
         _search_shard(files, path, scorer, threads, ids)
-    # The file has all lattices one after the other, and a description of each utterance: one that
-    # has a beam has as many lattices as there are passes.
-    stored, descriptions = read_scored(path)
-    lattices = iter(stored)
-    utterances = []
-    for fields in json.loads(descriptions):
-        of_utterance = tuple(next(lattices) for _ in range(files.passes if fields["beam"] else 0))
-        utterances.append(
-            SearchedUtterance(
-                **fields | {"seconds": tuple(fields["seconds"])}, lattices=of_utterance
-            )
+    store = LatticeStore(path, codec)
+    return [
+        SearchedUtterance(
+            **{**search, "seconds": tuple(search["seconds"])},
+            lattices=store.load(search["utterance"]) if search["beam"] else (),
         )
-    return utterances
+        for search in store.headers[path].info
+    ]
 
 
 def _search_shard(
@@ -491,11 +482,10 @@ def _search_shard(
             tuple(map(result.scored_lattice, range(len(result.lattices)))),
         )
 
-    descriptions, lattices = [], []
-    for utterance in map_utterances(searched, scorer, ids, threads):
-        descriptions.append({k: v for k, v in vars(utterance).items() if k != "lattices"})
-        lattices += utterance.lattices
-    write_scored(path, lattices, json.dumps(descriptions))
+    utterances = list(map_utterances(searched, scorer, ids, threads))
+    searches = [{k: v for k, v in vars(u).items() if k != "lattices"} for u in utterances]
+    lattices = {u.utterance: u.lattices or None for u in utterances}
+    write_lattices(path, lattices, ScoredCodec(), searches)
 
 
 def _best_paths(

@@ -23,7 +23,7 @@ from toolkit.storage.paths import first_clash, places_of, safe_name
 from toolkit.storage.reading import regular, validated
 
 if TYPE_CHECKING:
-    from toolkit.corpus.pairing import Audio
+    from toolkit.corpus.pairing import AudioSegment
     from toolkit.decode.bundle import Role
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
@@ -341,7 +341,7 @@ def _cut_blocks(cut: Any, inputs: Inputs, rate: int, seconds: float) -> Iterator
 
 def _channel_blocks(
     id: str,
-    audio: "Audio",
+    audio: "AudioSegment",
     named: frozenset[str],
     option: int | None,
     rate: int,

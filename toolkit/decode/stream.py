@@ -21,8 +21,7 @@ from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
 from toolkit.features.stream import StreamingFrontend
-from toolkit.models.online import online
-from toolkit.models.scorer import NeuralModel
+from toolkit.models.scorer import NeuralModel, online
 
 Utterance = tuple[Tensor, CmnState | None]
 """Features [T, F] before normalisation, and the normaliser's state after the speaker's earlier

@@ -51,7 +51,7 @@ from toolkit.decode.words import (
     cross_entropy_gain,
 )
 from toolkit.fsa.lattice import Weights
-from toolkit.fsa.lattice_store import WeightsUsed, word_lattice_path, write_word_lattices
+from toolkit.fsa.lattice_store import WeightsUsed, WordCodec, write_lattices
 from toolkit.fsa.nbest import n_best
 from toolkit.fsa.word_lattice import WordLattice, word_lattice
 from toolkit.hmm.senones import Senones
@@ -453,7 +453,7 @@ class _Extractor:
         """Write a line per utterance of a shard; the file of an earlier run is kept."""
         number, ids = shard
         path = nbest_path(self.out, number)
-        lattices_path = word_lattice_path(self.out.parent / "word_lattices", number)
+        lattices_path = WordCodec().path(self.out.parent / "word_lattices", number)
         if path.exists() and lattices_path.exists():
             return path
         aligner = WordAligner(
@@ -475,7 +475,7 @@ class _Extractor:
         weights = self.weights
         decoding = WeightsUsed(weights.acoustic_scale, weights.word_penalty, scorer.frame_shift)
         lattices = {listed.utterance: word_lattice for listed, word_lattice in extracted}
-        write_word_lattices(lattices_path, lattices, words.symbol, decoding)
+        write_lattices(lattices_path, lattices, WordCodec(symbol=words.symbol), decoding)
         write_nbest_shard(path, (listed for listed, _ in extracted))
         return path
 

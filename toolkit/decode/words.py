@@ -19,7 +19,7 @@ from toolkit.align.force_align import (
     force_align,
 )
 from toolkit.align.times import TimedToken
-from toolkit.config.fields import read_plain
+from toolkit.config.fields import Finite, Settings, read_plain
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.kernels import advance_alignment
 from toolkit.decode.ctc.search import LogProbs, as_array, space_label
@@ -73,15 +73,11 @@ def word_confidences(
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Settings):
     """A straight line from the log-odds of posteriors to those of probabilities."""
 
-    offset: float = 0.0
-    slope: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.offset) and math.isfinite(self.slope)):
-            raise ValueError(f"offset is {self.offset}, slope {self.slope}: need to be finite")
+    offset: Finite = 0.0
+    slope: Finite = 1.0
 
     @classmethod
     def fit(cls, confidences: Sequence[float], correct: Sequence[bool]) -> "Calibration":

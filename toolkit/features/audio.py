@@ -99,9 +99,8 @@ def decode_audio(
     samples, rate = pcm16(content) or _read(io.BytesIO(content), name)
     check_rate(rate, name)
     if int16 and samples.dtype == np.int16 and samples.shape[1] == 1 and rate == sampling_rate:
-        writeable = (
-            samples if samples.flags.writeable else samples.copy()
-        )  # torch wants writable memory
+        # torch wants writable memory; bytes are not.
+        writeable = samples if samples.flags.writeable else samples.copy()
         return Decoded(torch.from_numpy(writeable[:, 0]), rate, *samples.shape)
     mono = torch.from_numpy(resample(_to_mono(samples, name), rate, sampling_rate))
     return Decoded(mono, rate, *samples.shape)
@@ -117,6 +116,8 @@ def pcm16(content: bytes) -> tuple[np.ndarray, int] | None:
     """
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         return None
+    # A RIFF file is a sequence of chunks: 4 bytes name, 4 bytes size, content, padding to 2 bytes.
+    # `layout` is WAVEFORMAT: format tag, channels, rate, bytes per second, bytes per frame, bits.
     position, layout = 12, (0, 0, 0, 0, 0, 0)
     samples_and_rate: tuple[np.ndarray, int] | None = None
     while position + 8 <= len(content):
@@ -130,6 +131,7 @@ def pcm16(content: bytes) -> tuple[np.ndarray, int] | None:
             layout = struct.unpack_from("<HHIIHH", content, position)
         elif chunk == b"data":
             kind, channels, rate, _, block, bits = layout
+            # Format tag 1 is linear PCM.
             if kind != 1 or bits != 16 or block != 2 * channels or not size or size % block:
                 return None
             samples = np.frombuffer(content, "<i2", size // 2, position)
@@ -142,9 +144,9 @@ def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> 
     """Return the error that says why audio cannot be read.
 
     Args:
-      path: how it is called.
+      path: name of the audio in the message.
       source: its file, or the open content.
-      error: that reading it ended with.
+      error: the exception that reading it raised.
     """
     if unwritable := encoding_error(error):
         return AudioError(str(unwritable))
@@ -166,6 +168,7 @@ def _read(
             length = file.frames - start
             if duration is not None:
                 length = min(length, round(duration * file.samplerate))
+                # One sample of tolerance: times in manifests are rounded.
                 if offset + duration > (file.frames + 1) / file.samplerate:
                     raise AudioError(
                         f"{path}: {offset + duration:.3f} s asked for, "
@@ -173,7 +176,7 @@ def _read(
                     )
             if length <= 0:
                 raise AudioError(f"{path}: no samples")
-            # libsndfile's own conversion to float32 takes longer than the reading
+            # 16 bits as they are: libsndfile's conversion to float32 takes longer than reading.
             kind = "int16" if file.subtype == "PCM_16" else "float32"
             with open_at(source, file, start) as part:
                 samples = part.read(length, dtype=kind, always_2d=True)
@@ -192,7 +195,7 @@ def check_rate(rate: int, path: str | Path) -> None:
     """Refuse implausible rates: the resampling filter, 20 times the rates' ratio, would be huge.
 
     Raises:
-      AudioError: the rate, in Hz, is no audio's.
+      AudioError: no audio has this rate, in Hz.
     """
     if fault := rate_fault(rate):
         raise AudioError(f"{path}: {fault}")
@@ -207,6 +210,7 @@ def _to_mono(samples: np.ndarray, path: str | Path, channel: int | None = None) 
     if samples.dtype != np.int16:
         return check_samples(samples.mean(axis=1) if mixed else samples[:, channel or 0], path)
     chosen = samples if mixed else samples[:, channel or 0]
+    # int16 to [-1, 1): divided by 2^15, which float32 does without rounding
     scaled = np.multiply(chosen, np.float32(1 / 32768), dtype=np.float32)
     return scaled.mean(axis=1) if mixed else scaled
 
@@ -232,13 +236,13 @@ def resample(samples: np.ndarray, rate: int, new_rate: int) -> np.ndarray:
 
     up, down = resampling_factors(rate, new_rate)
     resampled = resample_poly(samples, up, down, window=lowpass(up, down))
-    length = (2 * len(samples) * up + down) // (2 * down)
+    length = (2 * len(samples) * up + down) // (2 * down)  # floor(S up / down + 1 / 2)
     return np.ascontiguousarray(resampled[:length], dtype=np.float32)
 
 
 CANCELLED = 0.01
-"""Energy of the mean of all channels, as a share of theirs in the mean, below which they cancel:
-20 dB. Of n channels that have nothing in common it is 1 / n."""
+"""Channels cancel when the energy of their mean is below this share of their mean energy (20 dB).
+For n uncorrelated channels the share is 1 / n."""
 
 
 def audio_blocks(
@@ -255,7 +259,7 @@ def audio_blocks(
     Args:
       path, sampling_rate, offset, duration, channel: see `load_audio`.
       seconds: length of a block, at most.
-      called: its name in messages; None: `path`.
+      called: name of the audio in messages; None: `path`.
 
     Yields:
       [S] float32 within [-1, 1].
@@ -291,6 +295,7 @@ def audio_blocks(
 
 @contextmanager
 def _reading(path: Path, name: str) -> Iterator[None]:
+    """Raise what reading a file raises as an `AudioError`."""
     try:
         yield
     except (soundfile.SoundFileError, OSError, ValueError) as error:
@@ -300,10 +305,10 @@ def _reading(path: Path, name: str) -> Iterator[None]:
 def _file_blocks(
     file: soundfile.SoundFile, name: str, length: int, seconds: float, channel: int | None
 ) -> Iterator[np.ndarray]:
+    """Yield blocks of one channel, or of the mean of all, and check them: [S] float32 each."""
     size, done = max(1, round(seconds * file.samplerate)), 0
-    mixed_energy = channel_energy = (
-        0.0  # of the mean of all channels, and of the channels in the mean
-    )
+    # Energy of the mean of all channels, and mean energy of the channels
+    mixed_energy = channel_energy = 0.0
     scale = SampleScale() if file.subtype in FLOATS else None
     while done < length:
         samples = file.read(min(size, length - done), dtype="float32", always_2d=True)
@@ -319,6 +324,7 @@ def _file_blocks(
             raise AudioError(f"{name}: holds values that are not numbers")
         if scale is not None:
             scale.add(mono)
+            # The scale is judged once enough samples, or all, have been read.
             enough = scale.count >= SECONDS * file.samplerate or done >= length
             if enough and (fault := scale.fault):
                 raise AudioError(f"{name}: {fault}")
@@ -329,7 +335,7 @@ def _file_blocks(
     if mixed_energy < CANCELLED * channel_energy:
         logger.warning(
             "%s: its channels cancel when they are mixed (one has the opposite sign of another):"
-            " take one of them with --channel",
+            " choose one with --channel",
             name,
         )
 
@@ -346,13 +352,14 @@ def pcm_blocks(file: BinaryIO, rate: int, sampling_rate: int, seconds: float) ->
       seconds: length of a block.
 
     Raises:
-      AudioError: the rate is no audio's.
+      AudioError: no audio has this rate.
     """
     check_rate(rate, "standard input")
     return _resampled(_pcm(file, 2 * max(1, round(seconds * rate))), rate, sampling_rate)
 
 
 def _pcm(file: BinaryIO, size: int) -> Iterator[np.ndarray]:
+    """Yield blocks of at most `size` bytes as [S] float32."""
     while True:
         try:
             content = file.read(size)
@@ -365,6 +372,7 @@ def _pcm(file: BinaryIO, size: int) -> Iterator[np.ndarray]:
 
 
 def _resampled(blocks: Iterator[np.ndarray], rate: int, new_rate: int) -> Iterator[Tensor]:
+    """Resample a stream of blocks."""
     if rate == new_rate:
         yield from (torch.from_numpy(np.ascontiguousarray(block)) for block in blocks)
         return
@@ -375,7 +383,7 @@ def _resampled(blocks: Iterator[np.ndarray], rate: int, new_rate: int) -> Iterat
 
 
 MAX_DOWN_FACTOR = 100_000
-"""Of the numbers of steps down."""
+"""Largest factor of downsampling, see `resampling_factors`."""
 HALF_FILTER = 10
 """Half the filter's length, in samples of the lower rate; scipy's default, as in `load_audio`."""
 
@@ -383,8 +391,8 @@ HALF_FILTER = 10
 def resampling_factors(rate: int, new_rate: int) -> tuple[int, int]:
     """Return (up, down), such that new_rate / rate is up / down.
 
-    Where `down` would be above `LARGEST` the ratio is approximated, at 1 MHz to 3e-9, which is a
-    sample in hours: the filter would take seconds to be designed.
+    The ratio is approximated where `down` would be above `MAX_DOWN_FACTOR`, as the design of the
+    filter would take seconds. At 1 MHz the error is 3e-9: one sample in hours.
     """
     ratio = Fraction(new_rate, rate).limit_denominator(MAX_DOWN_FACTOR)
     return max(1, ratio.numerator), ratio.denominator
@@ -392,17 +400,18 @@ def resampling_factors(rate: int, new_rate: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def lowpass(up: int, down: int) -> np.ndarray:
-    """Design the filter of `resample_poly`, which would do so in every call.
+    """Design the filter of `resample_poly` once, which would design it in every call.
 
-    For two rates without a common divisor the filter has millions of coefficients; to design it
-    takes over ten times as long as to filter a second of audio.
+    For two rates without a common divisor the filter has millions of coefficients. Its design takes
+    over ten times as long as filtering a second of audio.
 
     Returns:
-      [20 * max(up, down) + 1] float32, to be left as it is.
+      [20 * max(up, down) + 1] float32, read-only.
     """
-    larger = max(up, down)
     from scipy.signal import firwin
 
+    # Cutoff at the lower of the two Nyquist frequencies, relative to that of the rate `up` * rate
+    larger = max(up, down)
     coefficients = firwin(2 * HALF_FILTER * larger + 1, 1 / larger, window=("kaiser", 5.0))
     coefficients = coefficients.astype(np.float32)
     coefficients.setflags(write=False)
@@ -413,24 +422,29 @@ class Resampler:
     """Resamples a stream chunk by chunk; together the same as resampling it as a whole.
 
     Args:
-      rate: of the samples, in Hz.
-      new_rate: of the result, in Hz; another one.
+      rate: rate of the input, in Hz.
+      new_rate: rate of the output, in Hz; not the same.
     """
 
     def __init__(self, rate: int, new_rate: int) -> None:
         self._up, self._down = resampling_factors(rate, new_rate)
         larger = max(self._up, self._down)
         self._filter = lowpass(self._up, self._down)
+        # Samples of the input on either side that an output depends on: half the filter has
+        # HALF_FILTER * larger taps at the rate up * rate.
         self._reach = -(-HALF_FILTER * larger // self._up) + 1
         self._kept = np.zeros(0, np.float32)
-        self._begin = 0  # index of the first sample of `_kept`: a multiple of _down
-        self._returned = 0
+        # Index of the first sample of `_kept`. A multiple of _down, at which an output sample lies.
+        self._begin = 0
+        self._returned = 0  # output samples so far
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         """Take more samples [S] float32; return the resampled ones that are final."""
         self._kept = np.concatenate([self._kept, samples])
         received = self._begin + len(self._kept)
+        # 1. Outputs are final whose input samples, up to `_reach` later, have all arrived.
         resampled = self._until(max(0, (received - self._reach) * self._up // self._down))
+        # 2. Drop what the next output does not depend on, in multiples of _down.
         needed = self._returned * self._down // self._up - self._reach
         drop = max(0, needed // self._down * self._down - self._begin)
         self._kept, self._begin = self._kept[drop:], self._begin + drop
@@ -442,11 +456,13 @@ class Resampler:
         return self._until((2 * received * self._up + self._down) // (2 * self._down))
 
     def _until(self, end: int) -> np.ndarray:
+        """Return the output samples that were not returned yet, up to index `end`."""
         if end <= self._returned:
             return np.zeros(0, np.float32)
         from scipy.signal import resample_poly
 
         converted = resample_poly(self._kept, self._up, self._down, window=self._filter)
+        # Output samples before those of `_kept`; exact, as _begin is a multiple of _down
         num_dropped = self._begin // self._down * self._up
         resampled = converted[self._returned - num_dropped : end - num_dropped].astype(np.float32)
         self._returned = end

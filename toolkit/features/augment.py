@@ -38,7 +38,7 @@ class AugmentError(ToolkitError):
 def augmented(cuts: "Iterable[MonoCut]", config: AugmentConfig) -> "Iterator[MonoCut]":
     """Yield the augmented copies of cuts, for `extract`.
 
-    What a copy gets depends on the seed and its id alone.
+    The room and noise of a copy depend on the seed and its id alone.
 
     Args:
       cuts: of one supervision each; gone through once for each speed.
@@ -72,12 +72,15 @@ def original_id(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Audio:
+    """A noise or an impulse response."""
+
     path: str
     seconds: float
     channels: int
 
 
 def _audio_files(folder: Path) -> list[_Audio]:
+    """List the audio files of a folder, by path."""
     suffixes = AUDIO_SUFFIXES | MEDIA_SUFFIXES
     paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in suffixes)
     if not paths:
@@ -98,22 +101,26 @@ def _audio_files(folder: Path) -> list[_Audio]:
 def _copy(
     cut: "MonoCut", speed: float, config: AugmentConfig, noises: list[_Audio], rooms: list[_Audio]
 ) -> "MonoCut":
+    """Return the copy of a cut at one speed, with the room and noise that its id draws."""
     from toolkit.features.cut_audio import AddNoise, Reverberate, is_costly
 
+    # 1. The speed, which changes the id too.
     name, rate = cut.id, cut.sampling_rate
     copy = cut.resample(ROUND_RATE) if is_costly(round(rate * speed), rate) else cut
     copy = copy if speed == 1 else copy.perturb_speed(speed)
     if config.degrades:
         copy = replace(copy, id=f"{copy.id}_aug")
-    chance = random.Random(f"{config.seed} {copy.id}")
+    # 2. Room, then noise, so that the noise is not reverberated.
+    rng = random.Random(f"{config.seed} {copy.id}")
     transforms = list(copy.recording.transforms or [])
-    if rooms and chance.random() < config.rooms_share:
-        room = chance.choice(rooms)
-        transforms.append(Reverberate(room.path, chance.randrange(room.channels)))
-    if noises and chance.random() < config.noise_share:
-        noise = chance.choice(noises)
-        start, snr = chance.uniform(0, noise.seconds), chance.uniform(*config.snr)
+    if rooms and rng.random() < config.rooms_share:
+        room = rng.choice(rooms)
+        transforms.append(Reverberate(room.path, rng.randrange(room.channels)))
+    if noises and rng.random() < config.noise_share:
+        noise = rng.choice(noises)
+        start, snr = rng.uniform(0, noise.seconds), rng.uniform(*config.snr)
         transforms.append(AddNoise(noise.path, round(start, 3), round(snr, 2)))
+    # 3. The speaker gets the suffix too: a speaker of another speed has a running mean of its own.
     suffix = copy.id[len(name) :]
     supervision = copy.supervisions[0]
     return replace(

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from toolkit.config.fields import (
     NonNegative,
     Positive,
-    PositiveInt,
     PositiveShare,
     ProperShare,
     Range,
@@ -80,6 +79,7 @@ class FrontendConfig(Settings):
         """Whether some mel filter contains no bin of the FFT, in which case kaldifeat aborts."""
         window = round(self.frame_length_ms * self.sampling_rate / 1000)
         points = 2 ** (window - 1).bit_length()  # of the FFT
+        # Filter m covers left_m to left_m + 2 steps in mel; a bin in it lies strictly inside.
         bins = [_mel(i * self.sampling_rate / points) for i in range(points // 2)]
         low, step = _mel(self.low_freq), (_mel(high) - _mel(self.low_freq)) / (self.mel_bins + 1)
         lefts = [low + i * step for i in range(self.mel_bins)]
@@ -199,7 +199,7 @@ class BeamformingConfig(Settings):
     """`mvdr`, `delay-and-sum`, or `none`: the first microphone."""
     window: Annotated[int, Range(16, 1 << 24)] = 512
     """Samples per frame of the spectra (512: 32 ms at 16 kHz)."""
-    shift: PositiveInt = 128
+    shift: Annotated[int, Range(1, 1 << 24)] = 128
     """Samples from frame to frame."""
     quiet_share: ProperShare = 0.15
     """Share of the frames, the quietest, that are taken as noise only: every utterance has pauses,

@@ -82,8 +82,8 @@ def plain_file(cut: Cut) -> PlainFile | None:
 class LocalFiles(LibsndfileBackend):
     """Lhotse's access to audio, by libsndfile and nothing else.
 
-    What lhotse tries by itself passes names of files to a shell (`.sph`), to sox (which runs what
-    begins with `|`) and to ffmpeg (which fetches addresses).
+    Lhotse's own back ends are unsafe for manifests of others: they pass file names to a shell
+    (`.sph`), to sox (which runs a name that begins with `|`) and to ffmpeg (which fetches URLs).
     """
 
     def read_audio(
@@ -99,8 +99,8 @@ class LocalFiles(LibsndfileBackend):
         with open_audio(path_or_fd, in_order=True) as file:
             rate = file.samplerate
             start = compute_num_samples(offset, rate) if offset > 0 else 0
-            left = max(0, file.frames - start)
-            frames = left if duration is None else compute_num_samples(duration, rate)
+            remaining = max(0, file.frames - start)
+            frames = remaining if duration is None else compute_num_samples(duration, rate)
             with open_at(path_or_fd, file, start) as part:
                 return part.read(frames, dtype="float32", always_2d=True).T, rate
 
@@ -111,34 +111,35 @@ LOCAL_FILES = LocalFiles()
 TELEPHONE_RATE = 8000
 """Hz: the rate of telephones, to and from which `Narrowband` resamples."""
 MAX_FILTER_VALUES = 1 << 24
-"""Values in a filter; lhotse takes some 32 bytes for each. 0.9 of any usual rate needs a hundred,
-44.1 to 16 kHz 71,000, 1.00001 of 384 kHz nine billion."""
+"""Largest number of values in a filter; lhotse takes some 32 bytes for each. Speed 0.9 at a usual
+rate needs a hundred, 44.1 to 16 kHz 71,000, speed 1.00001 at 384 kHz nine billion."""
 
 
 def check_resampling(cut: Cut) -> None:
-    """Check that no transform of the cut resamples between rates with next to no common divisor.
+    """Check that no transform of the cut resamples with a huge filter.
 
-    lhotse's filter has a row for every sample of the new rate and a column for every one of the
-    old, divided by the greatest common divisor.
+    With d the greatest common divisor of the two rates, lhotse's filter has a row for each of
+    new / d samples and a column for each of rate / d.
 
     Raises:
-      UnsafeCutError: one does.
+      UnsafeCutError: a filter has more than `MAX_FILTER_VALUES` values.
     """
     for rate, new in _resamplings(cut):
         if is_costly(rate, new):
             raise UnsafeCutError(
                 f"{cut.id}: a transform resamples from {rate} to {new} Hz, whose greatest common"
                 f" divisor is {math.gcd(rate, new)}: the filter would take gigabytes; choose"
-                " another factor or write its output to a file and name that"
+                " another factor, or store the resampled audio as a file"
             )
 
 
 def is_costly(rate: int, new: int) -> bool:
-    """Whether a filter between two rates has more than `MOST` values."""
+    """Whether a filter between two rates has more than `MAX_FILTER_VALUES` values."""
     return rate * new > MAX_FILTER_VALUES * math.gcd(rate, new) ** 2
 
 
 def _resamplings(cut: Cut) -> Iterator[tuple[int, int]]:
+    """Yield the rates, old and new in Hz, between which transforms of a cut resample."""
     cuts = [track.cut for track in cut.tracks] if isinstance(cut, MixedCut) else [cut]
     for recording in (track_cut.recording for track_cut in cuts if track_cut.has_recording):
         for transform in recording.transforms or ():
@@ -179,11 +180,12 @@ class Reverberate(_InPlace):
     def __call__(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
         """Convolve [channels, S] samples."""
         response = load_audio(self.path, sampling_rate, channel=self.channel).numpy()
-        delay = int(np.abs(response).argmax())
+        delay = int(np.abs(response).argmax())  # the direct sound
         length = samples.shape[1]
         from scipy.signal import fftconvolve
 
         wet = fftconvolve(samples, response[None], axes=1)[:, delay : delay + length]
+        # g = sqrt(P_dry / P_wet) by channel; silence stays as it is.
         power = _power(wet)
         gain = np.sqrt(np.divide(_power(samples), power, out=np.ones_like(power), where=power > 0))
         return (wet * gain).astype(np.float32)
@@ -206,10 +208,12 @@ class AddNoise(_InPlace):
         power = float(_power(noise[None])[0, 0])
         if power == 0:
             return samples
+        # P_speech / (g^2 P_noise) = 10^(snr / 10)
         gain = np.sqrt(_power(samples) / (power * 10 ** (self.snr / 10)))
         return (samples + gain * noise).astype(np.float32)
 
     def _noise(self, length: int, rate: int) -> np.ndarray:
+        """Return the noise from `start` on, repeated where it is too short: [length]."""
         whole = load_audio(self.path, rate).numpy()
         first = min(round(self.start * rate), len(whole) - 1)
         return np.resize(np.roll(whole, -first), length)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.corpus.manifest import audio_of, portable, speaker_of, write_cuts
+from toolkit.corpus.manifest import audio_of, speaker_of, to_relative_paths, write_cuts
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.config import ExtractConfig, FrontendConfig
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KALDI = "Kaldi"
-"""What has computed imported features, in markers and manifests."""
+"""Engine of imported features in markers and manifests."""
 MARKERS = "done"
 FAILED = "failed.tsv"
 
@@ -87,19 +87,19 @@ def extract(
     `out` gains `shards/` (lhotse's Shar layout), `features.json` (what the shards hold and what
     computed it; written last), `failed.tsv` (utterance, reason), `failed.jsonl` (the same cuts,
     which decodes score as deleted) and `done/` (one marker per shard).
-    Called again, it keeps every shard whose cuts, audio as far as `audio` tells, and configuration
-    are unchanged, by whichever engine. The bytes of shards do not depend on `jobs`.
+    Called again, it keeps every shard whose cuts, digests in `audio`, and configuration are
+    unchanged, whichever engine computed it. The bytes of shards do not depend on `jobs`.
 
     Args:
       cuts: of unique ids, one supervision each, in any order.
       config: front end, shard size and limit of failures.
       out: folder to write.
-      jobs: processes; on another device than the CPU threads, which read audio ahead of it.
+      jobs: number of processes; for a GPU, number of threads that read audio ahead of it.
       progress: called with the utterances done and their total after every shard.
-      audio: digests of audio files by path; a shard with another one is extracted anew.
-      previous: a folder as `out` from an earlier time; shards of the same engine that would be made
-        again are linked from there. It needs `audio`.
-      device: where to compute; it matters by rounding.
+      audio: digests of audio files by path; a shard with a changed digest is extracted again.
+      previous: a folder like `out` of an earlier run. Its unchanged shards of the same engine are
+        linked into `out`. It needs `audio`.
+      device: where to compute; results differ by rounding.
       imported: describes and reads the features that the cuts have instead of audio (such as
         `toolkit.kaldi.feature_dir.KaldiFormat`). They are copied as they are; `config.frontend` is
         not used. None: the front end computes features from audio.
@@ -115,21 +115,24 @@ def extract(
 
     out = Path(out)
     if imported is None:
-        # Made here too: a missing engine is better reported than in a worker.
+        # Created here too, so that a missing engine is reported at once and not by a worker.
         log_engine(Frontend(config.frontend).engine)
     features: FrontendConfig | ImportedFormat = imported or config.frontend
     engine = engine_version(feature_backend()) if imported is None else KALDI
+    # 1. Plan the shards, each with a digest of its cuts, audio and settings.
     shards = pack_shards(cuts, config.hours_per_shard)
     digest = partial(_digest, form=features, places=places_of(out), audio=audio or {})
     plans = [_Plan(i, digest(shard), shard) for i, shard in enumerate(shards)]
     total = sum(len(plan.cuts) for plan in plans)
+    # 2. Keep the shards whose marker has that digest, and remove all others.
     if previous is not None:
-        _take_over(previous, out, plans, engine)
+        _link_previous(previous, out, plans, engine)
     markers = {plan.index: _finished(out, plan) for plan in plans}
     pending = [plan for plan in plans if markers[plan.index] is None]
     (out / MANIFEST).unlink(missing_ok=True)
     remove_strays(out, {plan.index for plan in plans} - {plan.index for plan in pending})
     done = total - sum(len(plan.cuts) for plan in pending)
+    # 3. Compute the missing shards: each in a process, or one after the other on a GPU.
     start = time.perf_counter()
     extract_shard = partial(_extract_shard, form=features, out=out)
     with Bar(total=total, initial=done, unit="utt", desc=f"features {out.name}") as bar:
@@ -144,12 +147,13 @@ def extract(
             if progress is not None:
                 progress(done, total)
     elapsed = time.perf_counter() - start
+    # 4. List the utterances that failed.
     failed = [line for i in sorted(markers) for line in markers[i]["failed"]]
     write_atomically(out / FAILED, "".join(f"{name}\t{reason}\n" for name, reason in failed))
     lost = {name for name, _ in failed}
     failed_cuts = [cut for plan in plans for cut in plan.cuts if cut.id in lost]
     write_cuts(failed_cuts, out / FAILED_CUTS)
-    # Markers of earlier versions do not count short utterances apart.
+    # Too short utterances do not count as failures; markers of earlier versions lack their number.
     counted = len(failed) - sum(marker.get("short", 0) for marker in markers.values())
     if counted > config.max_failed_share * total or len(failed) == total:
         raise ExtractError(
@@ -160,10 +164,15 @@ def extract(
         logger.warning(
             "%s: %d of %d utterances have no features: training leaves them out, error rates count"
             " all their words as deleted: %s (%s), ...; all are in %s",
-            *(out.name, len(failed), total, *failed[0], out / FAILED),
+            out.name,
+            len(failed),
+            total,
+            *failed[0],
+            out / FAILED,
         )
+    # 5. The manifest comes last: it marks the features as finished.
     done_shards = [markers[i] for i in sorted(markers)]
-    # More than one where another environment went on; none in markers of earlier versions.
+    # Several if a run was resumed in another environment; none in markers of earlier versions.
     engines = sorted({marker["engine"] for marker in done_shards if "engine" in marker})
     write_manifest(out, features, done_shards, len(failed), ", ".join(engines))
     num_seconds = sum(cut.duration for plan in plans for cut in plan.cuts if cut.id not in lost)
@@ -210,6 +219,7 @@ def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]
 
 
 def _in_time_order(cuts: "list[MonoCut]") -> "list[MonoCut]":
+    """Sort the cuts of a speaker, see `pack_shards`."""
     if all((cut.custom or {}).get("time") is not None for cut in cuts):
         return sorted(cuts, key=lambda cut: (cut.custom["time"], cut.id))
     return sorted(cuts, key=lambda cut: cut.id)
@@ -217,8 +227,11 @@ def _in_time_order(cuts: "list[MonoCut]") -> "list[MonoCut]":
 
 @dataclass(frozen=True)
 class _Plan:
+    """A shard to be extracted."""
+
     index: int
     digest: str
+    """Of all that determines its content, see `_digest`."""
     cuts: "list[MonoCut]"
 
 
@@ -228,7 +241,9 @@ def _digest(
     places: PathAliases | None,
     audio: Mapping[str, str],
 ) -> str:
-    content = [asdict(form), [portable(cut.to_dict(), places) for cut in cuts]]
+    """Return the digest of a shard's format, cuts and audio files."""
+    # Paths relative to `places`, so that a moved run directory keeps its shards.
+    content = [asdict(form), [to_relative_paths(cut.to_dict(), places) for cut in cuts]]
     if audio:
         content.append([audio.get(audio_of(cut), "") for cut in cuts])
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -250,10 +265,10 @@ def _finished(out: Path, plan: _Plan) -> dict | None:
     return marker if same else None
 
 
-def _take_over(previous: Path, out: Path, plans: list[_Plan], engine: str) -> None:
+def _link_previous(previous: Path, out: Path, plans: list[_Plan], engine: str) -> None:
     """Link the finished shards of another folder that are as planned and of the same engine.
 
-    Not those with noise or rooms, of whose files the plan has no digests.
+    Shards with noise or rooms are not linked, as the plan has no digests of those audio files.
     """
     for plan in plans:
         marker = None if _finished(out, plan) else _finished(previous, plan)
@@ -262,23 +277,26 @@ def _take_over(previous: Path, out: Path, plans: list[_Plan], engine: str) -> No
             names = [cuts_path, features_path]
             pairs = [(f(previous / SHARDS, plan.index), f(out / SHARDS, plan.index)) for f in names]
             pairs.append((_marker_path(previous, plan.index), _marker_path(out, plan.index)))
-            for old, new in pairs:  # the marker last
+            for old, new in pairs:  # the marker last: it makes the shard valid
                 new.parent.mkdir(parents=True, exist_ok=True)
                 new.unlink(missing_ok=True)
                 link_or_copy(old, new)
 
 
 def _is_degraded(cut: "MonoCut") -> bool:
+    """Whether the cut has noise or reverberation."""
     transforms = cut.recording.transforms or []
     return any(isinstance(transform, AddNoise | Reverberate) for transform in transforms)
 
 
 def remove_strays(out: Path, shards_to_keep: set[int]) -> None:
-    """Remove files left by an earlier plan or a killed process: lhotse reads all there are.
+    """Remove the files of all other shards; lhotse would read them.
+
+    They are from an earlier plan or a killed process.
 
     Args:
       out: the folder of features.
-      shards_to_keep: their numbers.
+      shards_to_keep: numbers of the shards to keep.
     """
     expected = {cuts_path(out / SHARDS, i) for i in shards_to_keep}
     expected |= {features_path(out / SHARDS, i) for i in shards_to_keep}
@@ -302,6 +320,7 @@ def _extract_shard(plan: _Plan, form: FrontendConfig | ImportedFormat, out: Path
 
 
 def _imported(cut: "MonoCut", form: ImportedFormat) -> "Tensor | Exception":
+    """Read the features of a cut, or return why they cannot be read."""
     try:
         return torch.from_numpy(form.read(cut))
     except ToolkitError as error:
@@ -311,7 +330,7 @@ def _imported(cut: "MonoCut", form: ImportedFormat) -> "Tensor | Exception":
 def _extract_on_device(
     plans: list[_Plan], frontend: FrontendConfig, out: Path, device: str, jobs: int
 ) -> Iterator[dict]:
-    """Write shards one after the other; the device is ahead of that."""
+    """Write shards one after the other, while the device computes the next batches."""
     cuts = chain.from_iterable(plan.cuts for plan in plans)
     computed = features_on_device(cuts, Frontend(frontend, device=device), jobs)
     for plan in plans:
@@ -329,7 +348,7 @@ def _write_shard(
     out: Path,
     engine: str,
 ) -> dict:
-    """Write the features that were found for the cuts of a shard, and then its marker."""
+    """Write the features of the cuts of a shard, and then its marker."""
     failed: list[tuple[str, AudioError | FrontendError]] = []
     utterances, frames = write_shard(
         out / SHARDS, plan.index, _usable(plan.cuts, computed, failed), form
@@ -349,6 +368,7 @@ def _write_shard(
 
 
 def _features(cut: "MonoCut", compute: Frontend) -> "Tensor | Exception":
+    """Compute the features of a cut, or return the exception that was raised."""
     try:
         return compute(load_cut_audio(cut, compute.config.sampling_rate))
     except Exception as error:
@@ -360,6 +380,8 @@ def _usable(
     computed: "Iterator[Tensor | Exception]",
     failed: list[tuple[str, AudioError | FrontendError]],
 ) -> Iterator[tuple]:
+    """Yield cut, speaker and features of the usable cuts; add the others to `failed`."""
+    # Faults of the audio are expected and listed; any other exception is a bug, and ends the run.
     for cut, features in zip(cuts, computed, strict=True):
         if isinstance(features, AudioError | FrontendError):
             failed.append((cut.id, features))
@@ -372,8 +394,9 @@ def _usable(
 BATCH = 32
 """Most utterances per batch."""
 BATCH_SECONDS = 320.0
-"""Audio per batch, after which it is closed: some 200 MB of the device's memory."""
+"""Seconds of audio at which a batch is closed: some 200 MB of the device's memory."""
 BATCHES_AHEAD = 2
+"""Batches that the device computes before they are needed."""
 
 
 def features_on_device(
@@ -382,8 +405,8 @@ def features_on_device(
     """Compute the features of cuts, in their order.
 
     Args:
-      cuts: any number; they are taken as needed.
-      frontend: for the device to compute on.
+      cuts: any number; they are read as needed.
+      frontend: front end of the device to compute on.
       jobs: threads that read audio.
 
     Yields:
@@ -398,9 +421,11 @@ def features_on_device(
             return error
 
     def compute(batch: list[Tensor | Exception]) -> list[Tensor | Exception]:
+        # Exceptions of `load` keep their places among the features.
         computed = iter(frontend.batch([x for x in batch if isinstance(x, Tensor)]))
         return [next(computed) if isinstance(x, Tensor) else x for x in batch]
 
+    # Threads read audio ahead, enough for the next two batches; one thread feeds the device.
     loaded = map_in_threads(load, cuts, jobs, jobs + 2 * BATCH)
     batches = _batches(loaded, BATCH_SECONDS * rate)
     return chain.from_iterable(map_in_threads(compute, batches, 1, BATCHES_AHEAD))
@@ -409,7 +434,7 @@ def features_on_device(
 def _batches(
     loaded: Iterator[Tensor | Exception], most: float
 ) -> Iterator[list[Tensor | Exception]]:
-    """Group what was loaded; a batch is closed at `BATCH` or `most` samples."""
+    """Group utterances into batches; a batch is closed at `BATCH` utterances or `most` samples."""
     batch: list[Tensor | Exception] = []
     samples = 0
     for samples_or_error in loaded:

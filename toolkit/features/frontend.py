@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import kaldifeat
 
 SMALLEST_STEP = 1e-3
-"""Of a 16-bit step: where no two neighbouring samples differ by more there is digital silence."""
+"""Largest difference of neighbouring samples in digital silence, in steps of 16 bits."""
 
 
 class FrontendError(ToolkitError):
@@ -35,16 +35,16 @@ class Frontend:
 
     As in Kaldi with `--snip-edges=false --dither=0 --use-energy=false`: T = round(S / step), so
     that frame t covers the same time in every kind, and alignments are valid for all of them.
-    One difference: PLP of digital silence is not a number without dither, so such frames, and only
-    these, get Kaldi's dither of one 16-bit step, from a fixed seed, and a C0 of -2^-10, just below
-    what other frames can have, by which `toolkit.features.silence` knows them. In `fbank_mfcc` the
-    spectrum's magnitude is taken as in A1, in all others its power as in Kaldi.
+    There is one difference: without dither PLP of digital silence is NaN. Frames of digital
+    silence, and no others, get Kaldi's dither of one 16-bit step from a fixed seed. Their C0 is
+    -2^-10, just below the C0 of all other frames, by which `toolkit.features.silence` finds them.
+    `fbank_mfcc` sums the spectrum's magnitude as in A1, all others its power as in Kaldi.
 
     Args:
       config: the settings.
       engine: "kaldifeat", or "torch": the same in torch's operations, on the device of the
-        samples. None: as `toolkit.engines.frontend_engine` says. They differ by rounding.
-      device: where the samples will be; kaldifeat needs to know.
+        samples. None: the result of `toolkit.engines.frontend_engine`. They differ by rounding.
+      device: device of the samples, which kaldifeat needs.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class Frontend:
         """Compute the features of one utterance.
 
         Args:
-          samples: [S] float32 within [-1, 1] at the config's rate, scaled by 32768 as Kaldi's are;
-            or int16, which are so scaled already and give the same bits. On any device.
+          samples: [S] float32 within [-1, 1] at the config's rate, which is then multiplied by
+            32768 as in Kaldi; or int16 as it is, with the same result. On any device.
 
         Returns:
           [T, F] float32 on the device of the samples, T = round(S / step).
 
         Raises:
           TooShortError: fewer samples than one window.
-          FrontendError: features that are not numbers.
+          FrontendError: features that are NaN or infinite.
         """
         self._check_length(samples)
         scaled = _scaled(samples)
@@ -88,20 +88,20 @@ class Frontend:
         return features
 
     def _may_be_silent(self, features: Tensor) -> bool:
-        """Whether some frame of PLP may be digital silence: C0 is at its floor or no number."""
+        """Whether some frame of PLP may be digital silence: C0 is at its floor, or NaN."""
         if self.config.kind != "plp":
             return False
         return not bool((features[:, 0] > torch.finfo(torch.float32).eps).all())
 
     def _silent(self, scaled: Tensor, num_frames: int) -> Tensor:
-        """Return the frames whose windows hold a constant voltage alone: samples [S] to [T]."""
+        """Return which frames have windows of one constant value: samples [S] to [T] bool."""
         config = self.config
         step = int(config.frame_shift_ms * config.sampling_rate / 1000)
         window = int(config.frame_length_ms * config.sampling_rate / 1000)
-        changes = ~(scaled.diff().abs() <= SMALLEST_STEP)  # samples that are no numbers change
-        # Up to sample i there are num_changes[i].
+        changes = ~(scaled.diff().abs() <= SMALLEST_STEP)  # [S - 1]; NaN counts as a change
+        # [S] changes before sample i: a window is silent if its first and last sample have as many.
         num_changes = torch.nn.functional.pad(changes.cumsum(0), (1, 0))
-        # What is mirrored beyond the ends lies within the window, too.
+        # Windows that reach beyond an end hold mirrored samples, which are in the window anyway.
         begin = torch.arange(num_frames, device=scaled.device) * step - (window - step) // 2
         last = (begin + window - 1).clamp(max=len(scaled) - 1)
         return num_changes[last] == num_changes[begin.clamp(min=0)]
@@ -115,6 +115,7 @@ class Frontend:
         Returns:
           For each [T, F] float32 on the CPU, or the error that `__call__` would raise.
         """
+        # 1. Utterances that are long enough are concatenated.
         results: list[Tensor | FrontendError | None] = [None] * len(utterances)
         for row, samples in enumerate(utterances):
             try:
@@ -127,14 +128,17 @@ class Frontend:
         step = int(self.config.frame_shift_ms * self.config.sampling_rate / 1000)
         sizes = [len(utterances[row]) for row in rows]
         samples = to_device(torch.cat([utterances[row] for row in rows]), self._device)
+        # 2. [sum of T, F], split into utterances of T = round(S / step) frames
         features = self._compute(*_scaled(samples).split(sizes)).cpu()
         parts = features.split([(size + step // 2) // step for size in sizes])
+        # 3. Those with digital silence or non-finite values are computed again, by `__call__`.
         for row, part in zip(rows, parts, strict=True):
-            whole = math.isfinite(part.sum().item()) and not self._may_be_silent(part)
-            results[row] = part if whole else self._alone(utterances[row])
+            is_complete = math.isfinite(part.sum().item()) and not self._may_be_silent(part)
+            results[row] = part if is_complete else self._features_or_error(utterances[row])
         return results
 
-    def _alone(self, samples: Tensor) -> Tensor | FrontendError:
+    def _features_or_error(self, samples: Tensor) -> Tensor | FrontendError:
+        """Compute the features of one utterance, on the CPU afterwards."""
         try:
             return self(samples.to(self._device)).cpu()
         except FrontendError as error:
@@ -146,7 +150,7 @@ class Frontend:
             raise TooShortError(f"{samples.numel()} samples, fewer than one window of {window}")
 
     def _compute(self, *scaled: Tensor) -> Tensor:
-        """Features of utterances [S] each, the frames one after the other: [T, F]."""
+        """Compute the features of utterances [S] each, one after the other: [sum of T, F]."""
         features = self._base(*scaled).contiguous()  # torch's cepstra come column by column
         if self.config.kind != "fbank_mfcc":
             return features
@@ -154,7 +158,7 @@ class Frontend:
 
 
 def _scaled(samples: Tensor) -> Tensor:
-    """Samples as Kaldi's: from -32768 to 32767."""
+    """Scale samples to Kaldi's range, -32768 to 32767."""
     return samples.float() if samples.dtype == torch.int16 else samples * 32768
 
 
@@ -189,10 +193,11 @@ def kaldifeat_computer(
 
 
 def _kaldifeat_computer(config: FrontendConfig, device: torch.device) -> Callable[..., Tensor]:
+    """Return a function from utterances [S] each to features [sum of T, F], by kaldifeat."""
     kaldi = kaldifeat_computer(config, device)
 
     def compute(*utterances: Tensor) -> Tensor:
-        # As `kaldi(samples)`, which copies the overlapping frames once more.
+        # The same as `kaldi(samples)`, which would copy the overlapping frames once more.
         first, *more_frames = map(kaldi.convert_samples_to_frames, utterances)
         return kaldi.compute(torch.cat([first, *more_frames]) if more_frames else first)
 
@@ -200,7 +205,8 @@ def _kaldifeat_computer(config: FrontendConfig, device: torch.device) -> Callabl
 
 
 def _torch_computer(config: FrontendConfig) -> Callable[..., Tensor]:
-    # Kaldi rounds down.
+    """Return a function from utterances [S] each to features [sum of T, F], by torch."""
+    # Kaldi rounds window and step down to whole samples.
     window = int(config.frame_length_ms * config.sampling_rate / 1000)
     step = int(config.frame_shift_ms * config.sampling_rate / 1000)
     points = mel_points(config.mel_bins, config.low_freq, config.upper_edge)
@@ -222,7 +228,7 @@ def _torch_computer(config: FrontendConfig) -> Callable[..., Tensor]:
 
 
 def feature_backend() -> str:
-    """Return `toolkit.engines.frontend_engine`, having imported it.
+    """Return the result of `toolkit.engines.frontend_engine`, after checking that it is importable.
 
     Raises:
       EngineError: it is kaldifeat, which cannot be imported.
@@ -230,8 +236,8 @@ def feature_backend() -> str:
     engine = frontend_engine()
     if engine == "kaldifeat" and (problem := kaldifeat_import_error()):
         raise EngineError(
-            f"kaldifeat cannot be imported ({problem}); with {FRONTEND_VARIABLE}=torch features are"
-            " computed without it"
+            f"kaldifeat cannot be imported ({problem}); set {FRONTEND_VARIABLE}=torch to compute"
+            " features without it"
         )
     return engine
 
@@ -255,7 +261,7 @@ def kaldifeat_import_error() -> str:
 
 PREEMPHASIS = 0.97  # Kaldi's
 FRAMES_PER_BLOCK = 256
-"""Frames computed at a time on a CPU: what lies between samples and energies stays in its cache."""
+"""Frames computed at a time on a CPU, so that windows and spectra stay in its cache."""
 
 
 def hertz_to_mel(hertz: Tensor) -> Tensor:
@@ -297,22 +303,22 @@ def mel_filters(points: Tensor, size: int, rate: float) -> Tensor:
     Returns:
       [N / 2, M] float32; as in Kaldi the bin of the Nyquist frequency is left out.
     """
-    left_edge, peak, right_edge = points[:-2], points[1:-1], points[2:]
-    bins = hertz_to_mel(torch.arange(size // 2) * (rate / size))[:, None]
-    rising, falling = (
-        (bins - left_edge) / (peak - left_edge),
-        (right_edge - bins) / (right_edge - peak),
-    )
+    left_edge, peak, right_edge = points[:-2], points[1:-1], points[2:]  # [M] each, in mel
+    bins = hertz_to_mel(torch.arange(size // 2) * (rate / size))[:, None]  # [N / 2, 1], in mel
+    # Both sides of every triangle, [N / 2, M]; negative outside it
+    rising = (bins - left_edge) / (peak - left_edge)
+    falling = (right_edge - bins) / (right_edge - peak)
     return torch.minimum(rising, falling).clamp(min=0)
 
 
 class FilterBank(nn.Module):
     """Mel energies of frames, in Kaldi's order of operations.
 
-    Of each frame the mean is subtracted, then 0.97 of the sample before; Povey's window and zeros
-    up to a power of two follow. The order matters beyond the last bit: where a narrow filter holds
-    a thousandth of the amplitude, one rounding of a sample is seen in its logarithm (noise, 80
-    filters: 8e-4 with one rounding fewer in the pre-emphasis, 2e-5 without). Frames lie as with
+    From each frame its mean is subtracted, then from each sample 0.97 of the one before
+    (pre-emphasis). Povey's window and zero padding to a power of two follow. The order affects more
+    than the last bit: a narrow filter may hold a thousandth of the amplitude, and its logarithm
+    shows one rounding of a sample. With noise and 80 filters the largest error is 8e-4 with one
+    rounding fewer in the pre-emphasis, and 2e-5 with Kaldi's roundings. Frames are those of
     `--snip-edges=false`: the signal is mirrored at both ends.
 
     Args:
@@ -325,6 +331,7 @@ class FilterBank(nn.Module):
     def __init__(self, filters: Tensor, window: int, step: int, power: bool = True) -> None:
         super().__init__()
         self._step, self._power = step, power
+        # Povey's window: (0.5 - 0.5 cos(2 pi n / (W - 1)))^0.85
         angles = 2 * math.pi / (window - 1) * torch.arange(window, dtype=torch.float64)
         self.register_buffer("_window", (0.5 - 0.5 * angles.cos()).pow(0.85).float())
         self.register_buffer("_filters", filters)
@@ -347,6 +354,7 @@ class FilterBank(nn.Module):
     def _frames(self, samples: Tensor) -> Tensor:
         """Return the overlapping windows [T, W], which share their memory."""
         size = len(self._window)
+        # Frame t is centred on sample (t + 1 / 2) * step; both ends are mirrored as far as needed.
         count = (len(samples) + self._step // 2) // self._step
         num_mirrored_left = (size - self._step) // 2
         num_mirrored_right = max(
@@ -360,6 +368,8 @@ class FilterBank(nn.Module):
         return torch.cat(mirrored).as_strided((count, size), (self._step, 1))
 
     def _energies(self, frames: Tensor) -> Tensor:
+        """Compute the mel energies of frames [T, W]: [T, M]."""
+        # [T, N] zeros, N the FFT's size; the first W columns become the windowed frames.
         padded = frames.new_zeros(len(frames), 2 * len(self._filters))
         windowed = padded[:, : frames.shape[1]]
         # Kaldi's order: mean, pre-emphasis, window, power of the spectrum without its last bin.
@@ -373,14 +383,16 @@ class FilterBank(nn.Module):
 
 
 class FlooredLog(nn.Module):
-    """Natural logarithms of energies; Kaldi's floor, 2^-23, stands for nothing."""
+    """Natural logarithms of energies of at least 2^-23, Kaldi's floor."""
 
     def forward(self, energies: Tensor) -> Tensor:
-        """Return the logarithms in the place of `energies`."""
+        """Compute the logarithms in place."""
         return energies.clamp_(min=torch.finfo(torch.float32).eps).log_()
 
 
-LIFTER = 22  # this and the following are Kaldi's
+# Kaldi's constants: cepstral lifter, order of the linear prediction, exponent of the loudness, and
+# smallest factor of the residual energy per order.
+LIFTER = 22
 LPC_ORDER = 12
 COMPRESSION = 0.33333
 SMALLEST_GAIN = 1e-5
@@ -398,6 +410,7 @@ def cepstral_transform(mel_bins: int, num_ceps: int) -> Tensor:
     Returns:
       [mel_bins, num_ceps] float64.
     """
+    # C_k = sqrt(2 / M) sum_m cos(pi k (m + 1/2) / M) x_m, and sqrt(1 / M) for k = 0
     filters = torch.arange(mel_bins, dtype=torch.float64) + 0.5
     orders = torch.arange(num_ceps, dtype=torch.float64)
     matrix = math.sqrt(2 / mel_bins) * torch.cos(math.pi / mel_bins * filters[:, None] * orders)
@@ -425,9 +438,9 @@ class CepstralTransform(nn.Module):
 class PerceptualLinearPrediction(nn.Module):
     """PLP of mel energies (Hermansky 1990): loudness, its autocorrelation, prediction, cepstrum.
 
-    From the autocorrelation on in float64: where a spectrum has a high peak, the recursion
-    amplifies roundings. C0 is the logarithm of the residual, at least 2^-23 as in kaldifeat.
-    Frames without energy are not numbers.
+    The autocorrelation and all after it are float64: where a spectrum has a high peak, the
+    recursion amplifies rounding errors. C0 is the logarithm of the residual energy, at least 2^-23
+    as in kaldifeat. Frames without energy are NaN.
 
     Args:
       points: [M + 2] of `toolkit.features.frontend.mel_points`.
@@ -436,7 +449,9 @@ class PerceptualLinearPrediction(nn.Module):
 
     def __init__(self, points: Tensor, num_ceps: int) -> None:
         super().__init__()
-        square = mel_to_hertz(points[1:-1]) ** 2  # of Hz
+        # Equal-loudness curve at the filters' centres f: with f^2 in Hz^2,
+        # (f^2 / (f^2 + 1.6e5))^2 (f^2 + 1.44e6) / (f^2 + 9.61e6)
+        square = mel_to_hertz(points[1:-1]) ** 2
         loudness = (square / (square + 1.6e5)) ** 2 * (square + 1.44e6) / (square + 9.61e6)
         self.register_buffer("_loudness", loudness.float())
         # The inverse DFT of a spectrum [M + 2] and its mirror image: [order + 1, M + 2].
@@ -449,8 +464,10 @@ class PerceptualLinearPrediction(nn.Module):
 
     def forward(self, energies: Tensor) -> Tensor:
         """Transform mel energies [T, M] float32; return [T, num_ceps] float32."""
+        # Intensity-loudness power law, [T, M]; the first and last filter are repeated, [T, M + 2].
         loudness = (energies * self._loudness).pow_(COMPRESSION).double()
         spectrum = torch.cat([loudness[:, :1], loudness, loudness[:, -1:]], dim=1)
+        # [order + 1, T] autocorrelation, [order, T] predictor and [T] residual energy
         predictor, residual = durbin(self._cosines @ spectrum.T)
         c0 = residual.log().clamp(min=torch.finfo(torch.float32).eps)
         cepstra = torch.cat([c0[None], cepstrum(predictor)])[: len(self._lifter)]
@@ -464,8 +481,8 @@ def durbin(autocorrelation: Tensor) -> tuple[Tensor, Tensor]:
       autocorrelation: [P + 1, T].
 
     Returns:
-      `a` [P, T] of the inverse filter 1 + a_1 z^-1 + ..., and the energy [T] of what it leaves. As
-      in Kaldi an order lowers that by a factor of 1e-5 at most.
+      `a` [P, T] of the inverse filter 1 + a_1 z^-1 + ..., and the residual energy [T]. As in Kaldi
+      an order multiplies that by 1e-5 at least.
     """
     order = len(autocorrelation) - 1
     predictor = torch.empty_like(autocorrelation[1:])
@@ -492,6 +509,7 @@ def cepstrum(predictor: Tensor) -> Tensor:
     for n in range(len(predictor)):
         # c_n = -a_n - sum_{k=1}^{n-1} (k / n) c_k a_{n-k}; here n counts from 0
         weights = torch.arange(n, 0, -1, dtype=predictor.dtype, device=predictor.device) / (n + 1)
+        # [n, T]: row j is a_(j+1) c_(n-j), so that the cepstra are reversed
         products = predictor[:n] * cepstra[:n].flip(0) * weights[:, None]
         cepstra[n] = -predictor[n] - products.sum(dim=0)
     return cepstra

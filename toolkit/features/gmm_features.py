@@ -19,10 +19,10 @@ from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
 ADVICE = "train the system again, or restore the file"
 MAX_SPLICE = 50
 CACHED_BYTES = 64 << 20
-"""Features of a front end that a process keeps, before fMLLR: 1.1 hours of 40 values per frame.
-Training passes over the same utterances dozens of times, and making their features takes a quarter
-of the time of a pass. Those of two front ends are kept: a system's and of that which it is trained
-from."""
+"""Size of a front end's features, before fMLLR, that a process caches: 1.1 hours of 40 values per
+frame. Training passes over the same utterances dozens of times, and computing their features takes
+a quarter of a pass. There are caches for two front ends: that of a system, and that of the system
+from which it is trained."""
 
 
 class GmmFeaturesError(ToolkitError):
@@ -40,8 +40,8 @@ def apply_affine(transform: Tensor, x: Tensor) -> Tensor:
 class GmmFrontend:
     """Turns raw cepstra into the features that a GMM models.
 
-    Mean normalisation by speaker and deltas, as Kaldi's apply-cmvn | add-deltas; for LDA + MLLT
-    (C4) then splicing and a projection; for SAT an fMLLR transform by speaker.
+    First mean normalisation by speaker and deltas, as in Kaldi's apply-cmvn | add-deltas; for LDA +
+    MLLT (C4) then splicing and a projection; for SAT then an fMLLR transform by speaker.
     """
 
     splice: int = 0
@@ -54,8 +54,8 @@ class GmmFrontend:
 
         Args:
           cepstra: [T, F] raw.
-          mean: [F] of the speaker.
-          transform: [D, D + 1] the speaker's fMLLR, its offset last.
+          mean: [F] mean of the speaker.
+          transform: [D, D + 1] fMLLR transform of the speaker, the offset in the last column.
 
         Returns:
           [T, 3 F], or [T, D] with a projection.
@@ -96,10 +96,10 @@ class GmmFrontend:
     def __reduce__(self) -> tuple:
         """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
         projection = None if self.projection is None else self.projection.numpy()
-        return _unpickled, (self.splice, projection)
+        return _from_arrays, (self.splice, projection)
 
 
-def _unpickled(splice: int, projection: object) -> GmmFrontend:
+def _from_arrays(splice: int, projection: object) -> GmmFrontend:
     return GmmFrontend(splice, None if projection is None else torch.from_numpy(projection))
 
 
@@ -121,11 +121,13 @@ class GmmFeatures:
 
     @cached_property
     def _modified(self) -> int:
+        """When the store was written, in ns: caches are of that version."""
         manifest = self.path / MANIFEST
         return manifest.stat().st_mtime_ns if manifest.exists() else 0
 
     @cached_property
     def _projection(self) -> bytes | None:
+        """The projection as a key of the cache."""
         projection = self.frontend.projection
         return None if projection is None else projection.numpy().tobytes()
 
@@ -146,6 +148,7 @@ class GmmFeatures:
         """Return the features of an utterance, [T, D]."""
         speaker = self.speaker(utterance)
         cache = _feature_cache(self.path, self._modified, self.frontend.splice, self._projection)
+        # The cache holds features before fMLLR, which changes from one estimation to the next.
         x = cache.get(utterance)
         if x is None:
             if speaker not in self._means:
@@ -156,7 +159,7 @@ class GmmFeatures:
         return x.clone() if transform is None else apply_affine(transform, x)
 
     def counted(self, utterance: str) -> Tensor:
-        """Return which frames of an utterance are no digital silence: [T] bool."""
+        """Return which frames of an utterance are not digital silence: [T] bool."""
         return self.store.counted(utterance)
 
     def projected(self, projection: Tensor) -> "GmmFeatures":
@@ -179,7 +182,10 @@ class GmmFeatures:
 
 
 class _FeatureCache:
-    """Features by utterance, the first ones that have room: passes are in the same order."""
+    """Features by utterance, as many of the first ones as have room.
+
+    Nothing is evicted: every pass reads the utterances in the same order.
+    """
 
     def __init__(self) -> None:
         self._features: dict[str, Tensor] = {}
@@ -199,13 +205,13 @@ class _FeatureCache:
 def _feature_cache(
     path: Path, modified: int, splice: int, projection: bytes | None
 ) -> _FeatureCache:
-    """What this process keeps of a store's features by one front end."""
+    """Return this process's cache for a version of a store and a front end."""
     return _FeatureCache()
 
 
 @lru_cache(maxsize=8)
 def _open_store(path: Path, modified: int) -> FeatureStore:
-    """Open a store, once per process and time of modification: reading its index takes a while."""
+    """Open a store, once per process and time of modification, as reading its index is slow."""
     return FeatureStore(path)
 
 
@@ -257,7 +263,7 @@ def add_deltas(features: Tensor, order: int = 2, window: int = 2) -> Tensor:
 
 
 def _delta_filters(order: int, window: int) -> list[list[float]]:
-    """Filter of every order, each 2 * order * window + 1 weights, oldest frame first."""
+    """Return the filter of every order, each [2 * order * window + 1], oldest frame first."""
     norm = sum(j * j for j in range(-window, window + 1))
     filters = [[1.0]]
     # d_t = sum_j j x_{t+j} / sum_j j^2, and each order is this filter on the one before.

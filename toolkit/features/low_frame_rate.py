@@ -32,7 +32,9 @@ def stack(features: Tensor, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> T
 
 
 def centre(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> Tensor:
-    """Raw index of the middle frame of every stack: `targets[centre(T, o)]` fits `stack(x, o)`.
+    """Return the raw index of the middle frame of every stack.
+
+    `targets[centre(T, offset)]` are the targets of `stack(features, offset)`.
 
     Args:
       num_frames: T, raw frames of the utterance.

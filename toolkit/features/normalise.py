@@ -1,8 +1,8 @@
 """Causal mean normalisation per speaker, then a global mean and variance (C5, C17, C19).
 
-Or, where nothing is decoded before its end, mean and variance of whole files. Features are stored
-raw and normalised when they are loaded, with two things: the running sum over the speaker's earlier
-utterances, stored with each utterance, and a `Normaliser`.
+Systems that decode only whole files can use the mean and variance of the file instead. Features are
+stored raw and normalised when they are loaded, by a `Cmvn` and the running sum over the
+speaker's earlier utterances, which is stored with each utterance.
 """
 
 import json
@@ -29,9 +29,9 @@ _FORM = {
     "kind": str,
 }
 QUIETEST = -2.0
-"""Normalised value that digital silence has at least, in standard deviations from the mean. Pauses
-in recordings have some -1.3, zeros -7 to -10, which no network has learnt: with these the TDNN-F of
-AN4 hears a word at each edge of a span of zeros."""
+"""Lowest normalised value of digital silence, in standard deviations from the mean. Pauses in
+recordings have about -1.3. Zeros have -7 to -10, which no network has seen in training: without
+this floor the TDNN-F of AN4 recognises a word at each edge of a span of zeros."""
 MIN_STD = 1e-5  # a dimension that never varies stays at zero
 
 
@@ -41,7 +41,7 @@ class NormaliserError(ToolkitError):
 
 @dataclass(frozen=True)
 class GlobalStats:
-    """Zeroth, first and second order statistics in float64; parts merge with `+` (C19)."""
+    """Zeroth, first and second order statistics in float64; those of parts are added (C19)."""
 
     count: int
     """Number of frames."""
@@ -88,7 +88,7 @@ class GlobalStats:
 
 
 @dataclass(frozen=True)
-class Normaliser:
+class Cmvn:
     """Causal mean with a prior, then global mean and standard deviation.
 
     y_t = (x_t - m_t - mean) / std with
@@ -103,8 +103,8 @@ class Normaliser:
     v = (prior_frames * std^2 + (x_0 - m)^2 + ... + (x_T - m)^2) / (prior_frames + T + 1).
     With the scope `global` m_t is the prior mean, and the state is not used.
 
-    Frames of digital silence (`toolkit.features.silence.counted_frames`) count in no sum and
-    number. They are normalised like others, but their y is at least `QUIETEST`.
+    Frames of digital silence (`toolkit.features.silence.counted_frames`) are left out of all sums
+    and numbers. They are normalised like others, but their y is at least `QUIETEST`.
     """
 
     prior_mean: Tensor
@@ -116,11 +116,11 @@ class Normaliser:
     scope: Scope = "causal"
     """Which frames a frame is normalised with."""
     kind: str = "fbank"
-    """Of the features, as their store says; digital silence is found by it."""
+    """Kind of the features, by which digital silence is found, see `FeatureStore.kind`."""
 
     @property
     def online(self) -> bool:
-        """Whether a frame is normalised without what comes after it."""
+        """Whether a frame is normalised without later frames."""
         return self.scope != "whole"
 
     def apply(self, features: Tensor, state: CmnState | None = None) -> Tensor:
@@ -128,7 +128,7 @@ class Normaliser:
 
         Args:
           features: [T, F] raw.
-          state: of the speaker's earlier utterances; None for a new speaker.
+          state: statistics of the speaker's earlier utterances; None for a new speaker.
 
         Returns:
           [T, F] float32.
@@ -138,7 +138,7 @@ class Normaliser:
                 f"features of {features.shape[1]} dimensions for a normaliser of "
                 f"{len(self.prior_mean)}; extract them with the model's front end"
             )
-        residual = self.subtract_mean(features, state)
+        residual = self.subtract_mean(features, state)  # [T, F] x_t - m_t
         counted = counted_frames(features, self.kind).numpy()
         if self.scope == "whole":
             # v of the file, with the prior variance as `prior_frames` frames
@@ -176,7 +176,7 @@ class Normaliser:
         return json.dumps(data, indent=1) + "\n"
 
     @classmethod
-    def load(cls, path: Path) -> "Normaliser":
+    def load(cls, path: Path) -> "Cmvn":
         """Read what `save` wrote; values come back bit for bit.
 
         Raises:
@@ -186,9 +186,9 @@ class Normaliser:
             data = read_json(path, _FORM)
             residual, mean = GlobalStats.from_dict(data["residual"]), _float64(data["prior_mean"])
             if not mean.shape == residual.sum.shape == residual.sumsq.shape or not residual.count:
-                raise ValueError("its vectors have different lengths, or it has seen no frames")
+                raise ValueError("its vectors have different lengths, or it was given no frames")
             if not all(x.float().isfinite().all() for x in (mean, residual.mean, residual.std)):
-                raise ValueError("its means or deviations are beyond any feature")
+                raise ValueError("its means or deviations are beyond the range of float32")
             scope = data.get("scope", "causal")
             if scope not in get_args(Scope):
                 raise ValueError(f"its scope {quoted(str(scope))} is not known")
@@ -202,10 +202,10 @@ def subtract_causal_mean(
     prior_frames: int,
     state: CmnState | None = None,
 ) -> np.ndarray:
-    """Compute x_t - m_t of `Normaliser`: [T, F] raw to [T, F] float64.
+    """Compute x_t - m_t of `Cmvn`: [T, F] raw to [T, F] float64.
 
-    The frames that are not `counted` [T] keep the mean as it is. In numpy, which uses one thread:
-    torch's threads make work of this size several times slower when other processes use the cores.
+    Frames that are not `counted` [T] do not change the mean. This is numpy, which uses one thread:
+    with torch's threads it takes several times as long when other processes use the cores.
     """
     raw = features.numpy().astype(np.float64)
     start = prior_frames * prior_mean.numpy()
@@ -213,7 +213,7 @@ def subtract_causal_mean(
     if state is not None:
         start = start + state.sum.numpy()
         weight += state.frames
-    # m_t: the prior counts as `prior_frames` frames, the state as the frames that it has seen.
+    # m_t: the prior counts as `prior_frames` frames, the state as the frames in its sum.
     counts = counted.numpy()
     # Cumulative sums over the counted frames up to and including t: [T, F].
     means = (raw if counts.all() else raw * counts[:, None]).cumsum(axis=0)
@@ -229,7 +229,7 @@ def subtract_whole_mean(
     prior_frames: int,
     state: CmnState | None = None,
 ) -> np.ndarray:
-    """Compute x_t - m of `Normaliser`, m over the `counted` [T]: [T, F] raw to [T, F] float64."""
+    """Compute x_t - m of `Cmvn`, m over the `counted` [T]: [T, F] raw to [T, F] float64."""
     raw = features.numpy().astype(np.float64)
     # m = (n0 m0 + sum of counted frames) / (n0 + their number), with the prior m0 as n0 frames.
     total = prior_frames * prior_mean.numpy() + raw[counted.numpy()].sum(axis=0)
@@ -242,7 +242,7 @@ def subtract_whole_mean(
 
 def estimate_normaliser(
     store: FeatureStore, prior_frames: int = 200, scope: Scope = "causal"
-) -> Normaliser:
+) -> Cmvn:
     """Estimate a normaliser from training features, in float64 and in shard order.
 
     The prior mean follows from each speaker's stored sums, the residual's statistics from one
@@ -263,9 +263,9 @@ def estimate_normaliser(
         # The mean of all training frames, from sums stored by speaker.
         prior_mean = torch.stack([total.sum for total in totals]).sum(dim=0) / frames
         stats = GlobalStats.empty(len(prior_mean))
-        estimated = Normaliser(prior_mean, stats, prior_frames, scope, store.kind)
+        estimated = Cmvn(prior_mean, stats, prior_frames, scope, store.kind)
         for name, features in store.iter():
-            residual = estimated.subtract_mean(features, store.state(name))
+            residual = estimated.subtract_mean(features, store.cmn_state(name))
             stats += GlobalStats.of(torch.from_numpy(residual)[store.counted(name)])
     return replace(estimated, residual=stats)
 

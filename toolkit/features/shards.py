@@ -1,9 +1,9 @@
 """Shards on disk, in the layout of lhotse's Shar, and access to them by utterance.
 
 A shard is `cuts.NNNNNN.jsonl` and a tar for each field, such as `features.NNNNNN.tar`;
-`CutSet.from_shar(in_dir=...)` reads a folder of them without this package. The layout is written
-here and not by lhotse's SharWriter because that writes cuts with gzip, whose header holds the time,
-and moves every cut to the start of its recording; these files depend on their content alone.
+`CutSet.from_shar(in_dir=...)` reads a folder of them without this package. Lhotse's SharWriter is
+not used: it writes cuts with gzip, whose header holds the time, and moves every cut to the start of
+its recording. The bytes of these files depend on their content alone.
 
 Features are stored raw at the front end's rate as float16 `.npy`. Measured on 72 s of read
 speech, 64 log-mel, one core: 46 MB/h, largest error 0.008 (0.3 % of a standard deviation),
@@ -31,14 +31,22 @@ import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
 
-from toolkit.corpus.manifest import portable
+from toolkit.corpus.manifest import to_relative_paths
 from toolkit.errors import ToolkitError
 from toolkit.features.silence import KINDS, counted_frames, outside, spans
 from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.paths import PathAliases, places_of
-from toolkit.storage.reading import NATURAL, parse_array, read_json, reading, validated
+from toolkit.storage.reading import (
+    LONGEST_NPY_HEADER,
+    NATURAL,
+    parse_array,
+    parse_shape,
+    read_json,
+    reading,
+    validated,
+)
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -91,23 +99,26 @@ class CmnState:
 
 
 MIN_SHARDS = 4
-"""So that several processes can work on a split of few minutes."""
+"""Shards of a small split, so that several processes can work on a few minutes of audio."""
 
 
 def total_seconds(seconds: Iterable[float]) -> float:
-    """Add in increasing order, with a rounding at every step: `sum` has none since Python 3.12."""
+    """Add in increasing order, rounded at every step in every version of Python.
+
+    `sum` compensates rounding errors since Python 3.12.
+    """
     return reduce(operator.add, sorted(seconds))
 
 
 def plan_shards(seconds: Mapping[str, float], hours: float) -> list[list[str]]:
-    """Distribute speakers with so many seconds each over shards of about so many hours."""
+    """Distribute speakers, with their seconds, over shards of about `hours` each."""
     return partition_by_size(seconds, number_of_shards(total_seconds(seconds.values()), hours))
 
 
 def number_of_shards(seconds: float, hours: float) -> int:
-    """Return how many shards of about so many hours to cut audio into.
+    """Return the number of shards of about `hours` for `seconds` of audio.
 
-    They are `MIN_SHARDS` at least, as far as there is a minute for each.
+    It is at least `MIN_SHARDS`, unless a shard would have less than a minute.
     """
     return max(1, round(seconds / (3600 * hours)), min(MIN_SHARDS, int(seconds / 60)))
 
@@ -124,7 +135,7 @@ def partition_by_size(sizes: Mapping[str, float], count: int) -> list[list[str]]
     """
     count = min(max(count, 1), len(sizes))
     members: list[list[str]] = [[] for _ in range(count)]
-    loads = [(0.0, index) for index in range(count)]
+    loads = [(0.0, index) for index in range(count)]  # a heap: the smallest part first
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         load, index = heapq.heappop(loads)
         members[index].append(name)
@@ -134,19 +145,21 @@ def partition_by_size(sizes: Mapping[str, float], count: int) -> list[list[str]]
 
 BLOCK = tarfile.BLOCKSIZE
 LONGEST_NAME = 100
+# Fields of a header block, in bytes
 NAME, SIZE, CHECKSUM = slice(0, 100), slice(124, 136), slice(148, 156)
 BUFFER_BYTES = 1 << 20
 _END = bytes(BLOCK)
 _RECORD = re.compile(rb"(\d{1,9}) ([^=]*)=")
 _TEMPLATE = tarfile.TarInfo("").tobuf(tarfile.PAX_FORMAT)
+# The checksum is the sum of a header's bytes, with the checksum's own 8 bytes as spaces.
 _FIXED_SUM = sum(_TEMPLATE) - sum(_TEMPLATE[SIZE]) - sum(_TEMPLATE[CHECKSUM]) + 8 * ord(" ")
 
 
 class TarWriter:
-    """Writes members one after the other; time, owner and group are zero.
+    """Writes the members of a tar; time, owner and group are zero.
 
     Args:
-      file: opened for writing bytes; stays open.
+      file: opened for writing bytes; it is not closed.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -165,6 +178,7 @@ class TarWriter:
             self._add_member(f"{id}.json", json.dumps(manifest).encode())
 
     def _add_member(self, name: str, *content: bytes) -> None:
+        # A member is its header and its content, padded to whole blocks.
         size = sum(map(len, content))
         self.write(b"".join([member_header(name, size), *content, bytes(-size % BLOCK)]))
 
@@ -189,7 +203,10 @@ class TarWriter:
 
 
 def read_members(file: IO[bytes]) -> Iterator[tuple[str, int, int, int]]:
-    """Find the members of a tar: name, start (its headers included), first byte of content, size.
+    """Yield the members of a tar.
+
+    Yields:
+      Name, offset of its first header, offset of its content, size of its content, in bytes.
 
     Raises:
       tarfile.TarError: the file is cut short, or not a tar file.
@@ -213,6 +230,7 @@ def read_members(file: IO[bytes]) -> Iterator[tuple[str, int, int, int]]:
         if size < 0 or content + size > total:
             raise tarfile.ReadError(f"a member of {size} bytes goes beyond the end of the file")
         position = content + size + -size % BLOCK
+        # A pax header before a member holds the name that does not fit into the member's header.
         if header[156:157] == tarfile.XHDTYPE:
             long_name = _pax_path(file.read(size))
             continue
@@ -237,7 +255,8 @@ def _pax_path(records: bytes) -> str:
 
 
 def member_header(name: str, size: int) -> bytes:
-    """Return the header of a regular file, as `tarfile` makes it."""
+    """Return the header of a regular file, the same as that of `tarfile`, which takes longer."""
+    # Long names, names that are not ASCII and files from 8 GiB on need a pax header.
     encoded = name.encode("ascii", "ignore")
     if len(encoded) != len(name) or len(name) > LONGEST_NAME or size >= 8**11:
         member = tarfile.TarInfo(name)
@@ -307,14 +326,14 @@ def write_shard(
     Each stored cut gains two custom fields for causal mean normalisation: `cmn_frames` and
     `cmn_sum` ([F] float64), number and sum of the frames, as stored, of the speaker's earlier
     utterances. Frames of digital silence do not count; a third field, `digital_silence`, has their
-    spans. Features that do not show it keep that of the cuts.
+    spans. Where features do not show digital silence, the cut's own field stays.
 
     Args:
-      folder: a folder that holds nothing but shards.
+      folder: a folder of shards alone.
       index: number of the shard.
       utterances: (cut or its `to_dict()`, speaker, raw features [T, F]); a speaker's
         follow each other in time order.
-      config: of the features.
+      config: format of the features.
 
     Returns:
       The number of utterances and of frames.
@@ -322,7 +341,7 @@ def write_shard(
     num_utterances = num_frames = 0
     current, state = None, CmnState.empty(config.dimension)
     places = places_of(cuts_path(folder, index))
-    # Opened and closed together: the file of cuts gets its name after that of the features.
+    # On leaving the block the features get their name first: cuts without features never exist.
     with (
         open_atomically(cuts_path(folder, index)) as lines,
         open_atomically(features_path(folder, index), "wb") as file,
@@ -332,10 +351,12 @@ def write_shard(
             # The running sums start anew with each speaker.
             if speaker != current:
                 current, state = speaker, CmnState.empty(config.dimension)
-            cut_dict = portable(cut if isinstance(cut, Mapping) else cut.to_dict(), places)
+            # 1. The features as float16, with lhotse's manifest of them.
+            cut_dict = to_relative_paths(cut if isinstance(cut, Mapping) else cut.to_dict(), places)
             stored = features.to(torch.float16)
             manifest = _manifest(cut_dict, len(stored), config)
             tar.add_array(cut_dict["id"], stored.numpy(), manifest)
+            # 2. Spans of digital silence.
             custom = cut_dict.get("custom") or {}
             if config.kind in KINDS:
                 counted = counted_frames(stored, config.kind)
@@ -344,6 +365,7 @@ def write_shard(
                     custom[DIGITAL_SILENCE] = spans(~counted)
             else:
                 counted = outside(custom.get(DIGITAL_SILENCE, ()), len(stored))
+            # 3. The cut, with the sums before this utterance.
             mean = {"cmn_frames": state.frames, "cmn_sum": state.sum.tolist()}
             line = {
                 **cut_dict,
@@ -424,7 +446,7 @@ def to_features(array: np.ndarray) -> Tensor:
     """
     if array.ndim != 2:
         raise ValueError(f"an array of shape {array.shape}, not [frames, dimensions]")
-    return torch.from_numpy(array).float()  # numpy takes ten times as long
+    return torch.from_numpy(array).float()  # numpy's conversion takes ten times as long
 
 
 def read_features(path: Path) -> Iterator[tuple[str, Tensor]]:
@@ -438,7 +460,7 @@ def read_features(path: Path) -> Iterator[tuple[str, Tensor]]:
 def shard_writer(path: Path) -> Iterator[TarWriter]:
     """Write the tar of one field of a shard, see `field_file`.
 
-    It gets its name when the block ends without error.
+    The file gets its name when the `with` block ends without error.
     """
     with open_atomically(path, "wb") as file:
         writer = TarWriter(file)
@@ -453,11 +475,11 @@ class ShardStore(Generic[Value]):
     be used from many processes and pickled.
 
     Args:
-      folder: holds the files.
-      field: begins their names, such as `features`, `targets` or `ali`.
-      decode: makes a value of an array as it is stored; raises a ValueError if it is none.
+      folder: folder of the files.
+      field: first part of their names, such as `features`, `targets` or `ali`.
+      decode: converts a stored array to a value; raises a ValueError if that is impossible.
       error: class of the errors about damaged files.
-      advice: what to do about them.
+      advice: what to do about damaged files.
     """
 
     def __init__(
@@ -504,20 +526,32 @@ class ShardStore(Generic[Value]):
         return utterance in self._paths
 
     def _path(self, utterance: str) -> Path:
-        """Return the file that should have an utterance; raise an error if none should."""
+        """Return the file that has an utterance; raise an error if there is none."""
         if utterance not in self._paths:
             raise self._error(f"{utterance}: not among the {self._field} in {self._folder}")
         return self._paths[utterance]
 
     def load(self, utterance: str) -> Value:
         """Read the value of an utterance."""
+        with self._opened(utterance) as (file, offset, size):
+            return self._decode(read_array(file, offset, size))
+
+    def num_frames(self, utterance: str) -> int:
+        """Return the first dimension of an utterance's array, from the header of the array."""
+        with self._opened(utterance) as (file, offset, size):
+            file.seek(offset)
+            return parse_shape(file.read(min(size, LONGEST_NPY_HEADER)), size)[0]
+
+    @contextmanager
+    def _opened(self, utterance: str) -> Iterator[tuple[IO[bytes], int, int]]:
+        """Open the file of an utterance; yield it with the place and size of its array in bytes."""
         path = self._path(utterance)
         damage = f"{utterance} cannot be read"
         with reading(path, self._error, self._advice, damage), open(path, "rb") as file:
             place = self._index(path).get(utterance)
             if place is None:
                 raise ValueError("it is not in the file")
-            return self._decode(read_array(file, *place))
+            yield file, *place
 
     def iter(self) -> Iterator[tuple[str, Value]]:
         """Yield (utterance, value) of every utterance in stored order."""
@@ -526,7 +560,7 @@ class ShardStore(Generic[Value]):
 
 
 def _manifest(cut: Mapping[str, Any], num_frames: int, config: FeatureFormat) -> dict[str, Any]:
-    """Return what `lhotse.Features.to_dict` returns, which takes as long as reading the audio."""
+    """Return the same as `lhotse.Features.to_dict`, which takes as long as reading the audio."""
     manifest = {
         "type": config.kind,
         "num_frames": num_frames,
@@ -561,6 +595,8 @@ _CUT_FORM = {
 
 @dataclass(frozen=True)
 class _Entry:
+    """What the store keeps in memory of an utterance."""
+
     shard: int
     row: int
     num_frames: int
@@ -584,10 +620,10 @@ class FeatureStore(ShardStore[Tensor]):
         self.dimension: int = self.manifest["dimension"]
         """F, the number of values per frame."""
         self.kind: str = self.manifest["frontend"]["kind"]
-        """Of the features: that of the front end, or of the GMM system that made them."""
+        """Kind of the features: that of the front end, or of the GMM system that computed them."""
         self._entries: dict[str, _Entry] = {}
         self._sums: list[Tensor] = []  # per shard [N, F] float64
-        self._frames: list[list[int]] = []
+        self._frames: list[list[int]] = []  # per shard [N], the number of frames in these sums
         self.shards: list[list[str]] = [
             self._read_cuts(i) for i in range(len(self.manifest["shards"]))
         ]
@@ -606,6 +642,7 @@ class FeatureStore(ShardStore[Tensor]):
             )
 
     def _read_cuts(self, shard: int) -> list[str]:
+        """Read and check the cuts of a shard; return their ids."""
         names, sums, frames, line_start = [], [], [], 0
         path = cuts_path(self._folder, shard)
         with reading(path, StoreError, ADVICE, "damaged"), open(path, "rb") as file:
@@ -643,7 +680,7 @@ class FeatureStore(ShardStore[Tensor]):
 
     @cached_property
     def failed_cuts(self) -> "list[MonoCut]":
-        """Cuts without features, since their extraction failed; none in stores that do not tell."""
+        """Cuts whose extraction failed; empty for stores that do not list them."""
         from toolkit.corpus.manifest import read_cuts
 
         path = self.path / FAILED_CUTS
@@ -665,9 +702,9 @@ class FeatureStore(ShardStore[Tensor]):
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
-    def num_frames(self, name: str) -> int:
+    def num_frames(self, utterance: str) -> int:
         """Return T, the number of raw frames of an utterance."""
-        return self._entry(name).num_frames
+        return self._entry(utterance).num_frames
 
     def speaker(self, name: str) -> str:
         """Return the speaker of an utterance."""
@@ -700,13 +737,13 @@ class FeatureStore(ShardStore[Tensor]):
     def _path(self, utterance: str) -> Path:
         return features_path(self._folder, self._entry(utterance).shard)
 
-    def state(self, name: str) -> CmnState:
+    def cmn_state(self, name: str) -> CmnState:
         """Return the state of mean normalisation before an utterance."""
         entry = self._entry(name)
         return CmnState(self._frames[entry.shard][entry.row], self._sums[entry.shard][entry.row])
 
     def counted(self, name: str) -> Tensor:
-        """Return which frames of an utterance are no digital silence: [T] bool."""
+        """Return which frames of an utterance are not digital silence: [T] bool."""
         entry = self._entry(name)
         return outside(entry.digital_silence, entry.num_frames)
 
@@ -715,18 +752,19 @@ class FeatureStore(ShardStore[Tensor]):
         if speaker not in self._last_of_speaker:
             raise StoreError(f"{speaker}: no such speaker in {self.path}")
         last = self._last_of_speaker[speaker]
-        return self.state(last).after(self.load(last), self.counted(last))
+        return self.cmn_state(last).after(self.load(last), self.counted(last))
 
     def speaker_mean(self, speaker: str) -> Tensor:
         """Return the mean of the raw frames of a speaker, as in Kaldi's apply-cmvn: [F] float64.
 
-        Without digital silence; it is zero if there is nothing else.
+        Digital silence does not count; the mean is zero if there is nothing else.
         """
         total = self.speaker_total(speaker)
         return total.sum / max(1, total.frames)
 
     @cached_property
     def _last_of_speaker(self) -> dict[str, str]:
+        # The last utterance of a speaker is the one after which the most frames have been counted.
         last: dict[str, tuple[int, str]] = {}
         for name, entry in self._entries.items():  # in any order: a store may be shuffled
             silent = sum(end - begin for begin, end in entry.digital_silence)
@@ -740,7 +778,7 @@ class FeatureStore(ShardStore[Tensor]):
             return self._entries[name]
         except KeyError:
             raise StoreError(
-                f"{name}: no such utterance in {self.path} (failed.tsv there lists those "
+                f"{name}: no such utterance in {self.path} (its failed.tsv lists the utterances "
                 "that could not be extracted)"
             ) from None
 

@@ -1,8 +1,8 @@
-"""Digital silence: frames that count in no statistics, and spans in which nobody speaks.
+"""Digital silence: frames that are left out of all statistics, and spans in which nobody speaks.
 
-Zeros, as muted microphones, noise gates and padding make them, leave a front end at its energy
-floor (log 2^-23), up to six standard deviations below speech. Among the frames of a running mean,
-a second of them moves the mean so far that nothing is recognised for seconds.
+Muted microphones, noise gates and padding produce zeros, for which a front end returns its energy
+floor (log 2^-23), up to six standard deviations below speech. A second of them would move a running
+mean so far that nothing is recognised for seconds.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,18 @@ KINDS = ("fbank", "fbank_mfcc", "mfcc", "plp")
 """Front ends whose features show digital silence."""
 
 LOG_MEL_FLOOR = -5.0
-"""Log-mel energies of digital silence are below: -15.9 for zeros, -14.7 for a constant voltage.
-White noise of a hundredth of a 16-bit step has 0, and a quiet pause in a recording 8."""
+"""Upper limit of the log-mel energies of digital silence, which are -15.9 for zeros and -14.7 for a
+constant voltage. White noise of a hundredth of a 16-bit step has 0, a quiet pause in a recording 8.
+"""
 MFCC_FLOOR = -24.0
-"""C0 of digital silence is below, with 23 filters or more: it is the sum of the log-mel energies,
-divided by the square root of the number of filters."""
+"""Upper limit of C0 in digital silence, with 23 filters or more. C0 is the sum of the log-mel
+energies, divided by the square root of the number of filters."""
 PLP_MARK = -(2.0**-10)
 """C0 that `toolkit.features.frontend.Frontend` gives frames of digital silence in PLP, where C0 is
-otherwise 2^-23 at least."""
+otherwise at least 2^-23."""
 SILENT_AFTER = 20
-"""Frames of digital silence after which a span of it holds no word: 0.2 s, longer than the closure
-of a stop, which a noise gate may have emptied."""
+"""Frames of digital silence after which no word can be spoken: 0.2 s. The closure of a stop, which
+a noise gate may set to zero, is shorter."""
 
 
 def counted_frames(features: Tensor, kind: str) -> Tensor:
@@ -51,6 +52,7 @@ def counted_frames(features: Tensor, kind: str) -> Tensor:
 
 def spans(frames: Tensor) -> list[list[int]]:
     """Return the first frame and the end of each run of True in [T]."""
+    # +1 where a run begins, -1 after its last frame: begins and ends alternate.
     edges = torch.nn.functional.pad(frames.to(torch.int8), (1, 1)).diff()
     return edges.nonzero().view(-1, 2).tolist()
 
@@ -66,12 +68,12 @@ def outside(silent: Sequence[Sequence[int]], num_frames: int) -> Tensor:
 class SilentSpans:
     """Finds the frames of an utterance or stream in which no word can be spoken.
 
-    These are the frames of digital silence that follow `SILENT_AFTER` others, or nothing but
-    digital silence from the beginning on. No later frame is needed, so that a stream and the whole
-    have the same spans.
+    A frame of digital silence is one of them if the `SILENT_AFTER` frames before it are digital
+    silence, too, or all frames before it. It does not depend on later frames, so that a stream and
+    the whole utterance have the same spans.
 
     Args:
-      kind: the front end's, see `counted_frames`.
+      kind: kind of the front end, see `counted_frames`.
     """
 
     def __init__(self, kind: str) -> None:

@@ -1,12 +1,12 @@
 """Clusters recordings into speakers by their sound, where a corpus does not name them.
 
-A recording is a Gaussian of its frames of cepstra. The two clusters are merged, again and again,
-whose frames one Gaussian describes best in place of two, as long as the Bayesian information
-criterion gains by it: Chen and Gopalakrishnan (1998), Speaker, environment and channel change
+A recording is modelled by one Gaussian of its cepstra. Agglomerative clustering merges the pair of
+clusters for which one Gaussian in place of two improves the Bayesian information criterion most,
+until no pair improves it: Chen and Gopalakrishnan (1998), Speaker, environment and channel change
 detection and clustering via the Bayesian information criterion.
 
-Cepstra keep the mean of the recording, so that clusters are of speakers and their microphones: what
-means and transforms by speaker compensate.
+The mean of a recording is not removed from its cepstra. So clusters are of speakers with their
+microphones, for which means and transforms by speaker compensate.
 """
 
 import logging
@@ -27,19 +27,19 @@ from toolkit.features.silence import counted_frames
 from toolkit.processes.workers import map_in_processes
 
 CEPSTRA = FrontendConfig("mfcc", num_mel_bins=30, num_ceps=20)
-"""What clusters are made of."""
+"""The front end whose cepstra are clustered."""
 MAX_DIMENSION = 20
-"""Of features of Kaldi with more values per frame the first principal components are used."""
+"""Kaldi features with more values per frame are reduced to this many principal components."""
 PENALTY = 1.0
 """Weight of the number of parameters (lambda). A larger one leaves fewer clusters."""
 PRIOR_FRAMES = 100
-"""Frames of the mean covariance of all recordings that each cluster's covariance is smoothed with.
-AN4's recordings have 270 frames and a covariance 210 parameters: without, recordings of the same
-speaker hardly ever merge."""
+"""Weight, in frames, of the mean covariance of all recordings in each cluster's covariance. AN4's
+recordings have 270 frames and a covariance has 210 parameters: without smoothing, recordings of the
+same speaker hardly ever merge."""
 MIN_FRAMES = 50
-"""A recording with fewer, digital silence not counted, stays a speaker of its own."""
+"""A recording with fewer frames, digital silence not counted, is a speaker of its own."""
 MAX_RECORDINGS = 5000
-"""More are not clustered: time and memory grow with the square."""
+"""Largest number of recordings: time and memory grow with its square."""
 logger = logging.getLogger(__name__)
 
 
@@ -72,20 +72,20 @@ class FrameStatistics:
 def name_speakers(
     cuts: Sequence[MonoCut], jobs: int = 1, read_features: ReadFeatures | None = None
 ) -> tuple[int, int]:
-    """Give utterances whose speaker the corpus does not name one, by clustering their recordings.
+    """Assign speakers to utterances without one, by clustering their recordings.
 
     A cluster is named after its first recording. Cuts with a fault, and recordings that cannot be
-    read or have less than `MIN_FRAMES` of sound, stay as they are: speakers of their own.
+    read or have fewer than `MIN_FRAMES` frames of sound, are not changed: each is a speaker.
 
     Args:
       cuts: of one split; their speakers are changed. The result depends neither on their order nor
         on `jobs`.
       jobs: processes that read recordings.
       read_features: reads cuts without audio, such as `toolkit.kaldi.feature_dir.read_features`;
-        None: without it they stay as they are.
+        None: cuts without audio are not changed.
 
     Returns:
-      Number of recordings that name no speaker, and number of speakers that they now have.
+      Number of recordings without a speaker, and number of speakers that they now have.
 
     Raises:
       SpeakerClusteringError: there are more than `MAX_RECORDINGS`.
@@ -127,6 +127,7 @@ def cluster_recordings(statistics: Sequence[FrameStatistics]) -> list[int]:
     """
     if len(statistics) < 2:
         return list(range(len(statistics)))
+    # The cost of merging every pair, of which only those of the merged cluster change later.
     clusters = _Clusters(statistics)
     size = len(statistics)
     costs = np.full((size, size), np.inf)  # [i, j] for i < j; inf where one has been merged
@@ -137,6 +138,7 @@ def cluster_recordings(statistics: Sequence[FrameStatistics]) -> list[int]:
         i, j = divmod(int(costs.argmin()), size)
         if not costs[i, j] < 0:
             return cluster_of.tolist()
+        # Cluster j becomes part of cluster i, whose costs are computed again.
         clusters.merge(i, j)
         cluster_of[cluster_of == j] = i
         costs[j, :] = costs[:, j] = np.inf
@@ -155,7 +157,7 @@ class _Clusters:
         outers = np.stack([item.outer for item in statistics])  # [N, D, D]
         mean = sums.sum(axis=0) / frames.sum()
         total = outers.sum(axis=0) / frames.sum() - np.outer(mean, mean)
-        # The criterion does not change by a linear transform, so that components need no scale.
+        # A linear transform of the frames does not change the criterion: components need no scale.
         components = np.linalg.eigh(total)[1][:, -MAX_DIMENSION:]  # [D, K]
         self._frames = frames
         self._sums = sums @ components
@@ -168,10 +170,10 @@ class _Clusters:
         self._log_dets = self._log_det(self._frames, self._sums, self._outers)
 
     def merging_costs(self, i: int, candidates: np.ndarray) -> np.ndarray:
-        """Return by how much the criterion rises when cluster `i` is merged with each other.
+        """Return by how much the criterion rises when cluster `i` is merged with each candidate.
 
-        That is n/2 log|S| - n1/2 log|S1| - n2/2 log|S2| - lambda/2 P log n, with n frames and the
-        covariance S of both, and P parameters of a Gaussian.
+        That is n/2 log|S| - n1/2 log|S1| - n2/2 log|S2| - lambda/2 P log n. The merged cluster has
+        n frames and the covariance S, and a Gaussian has P parameters.
         """
         # Statistics of the merged clusters are the sums of theirs.
         frames = self._frames[i] + self._frames[candidates]

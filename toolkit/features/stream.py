@@ -21,8 +21,8 @@ OVERLAP = 1
 def extract_file(path: Path, frontend: Frontend, channel: int | None = None) -> Tensor:
     """Compute the features of a whole file: `frontend(load_audio(path))`, but block by block.
 
-    Blocks begin at whole seconds, where the samples of every rate and the frames coincide. A
-    warning tells of a file whose end is missing.
+    Blocks begin at whole seconds, where the samples of every rate and the frames coincide. It warns
+    of a file whose end is missing.
 
     Args:
       path: an audio file.
@@ -43,6 +43,7 @@ def extract_file(path: Path, frontend: Frontend, channel: int | None = None) -> 
     per_second = round(1000 / frontend.config.frame_shift_ms)
     parts = []
     for start in range(0, seconds, BLOCK):
+        # Read with an overlap on both sides, then drop its frames: all windows are complete.
         first = max(0, start - OVERLAP)
         last = start + BLOCK >= seconds
         length = None if last else start + BLOCK + OVERLAP - first
@@ -50,7 +51,7 @@ def extract_file(path: Path, frontend: Frontend, channel: int | None = None) -> 
             length = None
         frames = frontend(load_audio(path, rate, first, length, channel))
         skipped = (start - first) * per_second
-        # A copy, so that the frames that blocks share are not kept.
+        # A copy frees the frames of the overlap, which a view would keep in memory.
         parts.append(frames[skipped : None if last else skipped + BLOCK * per_second].clone())
     return torch.cat(parts)
 
@@ -70,8 +71,8 @@ class StreamingFrontend:
         self._frontend = frontend
         self._step = round(config.frame_shift_ms * config.sampling_rate / 1000)
         self._window = round(config.frame_length_ms * config.sampling_rate / 1000)
-        # Frames kept before the next one: the block is then long enough for the front end, and the
-        # window of the next frame does not reach the mirrored edge.
+        # Frames before the next one that stay in memory: they make the block long enough for the
+        # front end, and keep the next frame's window away from the mirrored edge.
         self._margin = -(-(self._window + self._step) // (2 * self._step))
         self._kept = torch.zeros(0)
         self._begin = 0  # index of the first sample of `_kept`: a multiple of the step
@@ -86,7 +87,7 @@ class StreamingFrontend:
         """Take more samples [S]; return the frames [T, F] whose windows are complete."""
         self._kept = torch.cat([self._kept, samples])
         received = self._begin + len(self._kept)
-        # Frame t ends at t * step + step / 2 + window / 2.
+        # The window of frame t ends at t * step + step / 2 + window / 2.
         end = (received - self._step // 2 - self._window // 2) // self._step + 1
         if end <= self._returned or len(self._kept) < self._window:
             return torch.zeros(0, self._frontend.config.dimension)
@@ -106,6 +107,7 @@ class StreamingFrontend:
         return self._until((received + self._step // 2) // self._step)
 
     def _until(self, end: int) -> Tensor:
+        """Return the frames that were not returned yet, up to index `end`."""
         num_dropped = self._begin // self._step
         frames = self._frontend(self._kept)[self._returned - num_dropped : end - num_dropped]
         self._returned = max(end, self._returned)
@@ -113,6 +115,7 @@ class StreamingFrontend:
 
 
 def _whole_seconds(path: Path) -> int:
+    """Return the duration of a file, rounded down to seconds."""
     if reason := absence(path):
         raise AudioError(f"{path}: {reason}")
     try:

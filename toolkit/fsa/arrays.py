@@ -19,6 +19,20 @@ def from_fixed_point(scores: np.ndarray) -> np.ndarray:
     return (scores * SCORE_UNIT).astype(np.float32)
 
 
+def ragged_rows(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The entries of rows of different lengths, row after row.
+
+    Args:
+      counts: [N] entries of each row.
+
+    Returns:
+      [M] the row of each entry, ascending; and [M] its place in the row: 0, 1, ...
+    """
+    row = np.repeat(np.arange(len(counts)), counts)
+    # The place of an entry: its number among all, less the entries of earlier rows.
+    return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
 def ragged_ranges(begin: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All entries `begin[r]` to `begin[r + 1] - 1` of rows r, such as the arcs out of states.
 
@@ -29,10 +43,7 @@ def ragged_ranges(begin: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.n
     Returns:
       [M] the position in `rows` of each entry's row, ascending; and [M] the entries.
     """
-    counts = begin[rows + 1] - begin[rows]
-    position = np.repeat(np.arange(len(rows)), counts)
-    # The offset of an entry in its row: its number among all, less the entries of earlier rows.
-    offset = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
+    position, offset = ragged_rows(begin[rows + 1] - begin[rows])
     return position, begin[rows][position] + offset
 
 

@@ -9,13 +9,12 @@ from toolkit.config.fields import (
     NonNegative,
     NonNegativeInt,
     Positive,
-    PositiveInt,
     Range,
     Settings,
 )
 
-MAX_ACTIVE = 2**31 - 1
-"""The most states per frame that the kernels count."""
+MAX_ACTIVE = 10_000_000
+"""The most states per frame; a search with more would need all of the memory."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Beam(Settings):
     """Score below the best partial path at which a path is dropped, in scaled log units."""
     output: Positive = 6.0
     """Score below the best path within which the lattice keeps alternatives."""
-    min_active: PositiveInt = 30
+    min_active: Annotated[int, Range(1, MAX_ACTIVE)] = 30
     """States per frame below which the beam widens by a quarter with every frame."""
     max_active: Annotated[int, Range(2, MAX_ACTIVE)] = 4000
     """States per frame beyond which the beam narrows by a fifth with every frame, until there are
@@ -67,7 +66,7 @@ class RescoreLimits(Settings):
     """Score below the best path at which a path is dropped, in the lattice's scaled log units;
     paths are scored by the new model up to the last word that is known and by the old one from
     there on. Word penalties that are tried later find more to choose from in a wider one."""
-    max_active: PositiveInt = 4000
+    max_active: Annotated[int, Range(1, MAX_ACTIVE)] = 4000
     """Pairs of lattice state and language model state kept per frame at most."""
 
 

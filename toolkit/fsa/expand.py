@@ -4,6 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
+from toolkit.fsa.arrays import ragged_rows
 from toolkit.fsa.fst import FINAL, Fst, connect, select_words
 from toolkit.hmm.senones import Senones
 
@@ -114,10 +115,7 @@ def _contexts(
 def _join(keys: np.ndarray, sorted_keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All pairs of equal keys: positions in `keys` and in `sorted_keys`, which is sorted."""
     low, high = np.searchsorted(sorted_keys, keys), np.searchsorted(sorted_keys, keys, side="right")
-    counts = high - low
-    rows = np.repeat(np.arange(len(keys)), counts)
-    # The offset of a pair among those of its key.
-    offsets = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
+    rows, offsets = ragged_rows(high - low)
     return rows, low[rows] + offsets
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from toolkit.errors import ToolkitError
+from toolkit.fsa.arrays import ragged_ranges
 from toolkit.kernels import njit
 from toolkit.storage.reading import read_tensors, reading
 
@@ -149,12 +150,10 @@ def select_words(
     splits: np.ndarray, words: np.ndarray, arcs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Splits and words of some of the arcs, in their order."""
-    counts = splits[arcs + 1] - splits[arcs]
     new_splits = np.zeros(len(arcs) + 1, np.int32)
-    np.cumsum(counts, out=new_splits[1:])
-    # Word k is that with the same offset from the old begin of its arc.
-    offset = np.arange(new_splits[-1]) - np.repeat(new_splits[:-1], counts)
-    return new_splits, words[np.repeat(splits[arcs], counts) + offset]
+    np.cumsum(splits[arcs + 1] - splits[arcs], out=new_splits[1:])
+    _, positions = ragged_ranges(splits, arcs)
+    return new_splits, words[positions]
 
 
 def fst_from_arcs(arcs: Sequence[Arc], finals: Iterable[int] | Mapping[int, float]) -> Fst:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from toolkit.config.fields import read_plain
+from toolkit.config.fields import Finite, FinitePositive, Settings, read_plain
 from toolkit.errors import ToolkitError
 from toolkit.fsa.arrays import ragged_ranges
 from toolkit.fsa.fst import FINAL, Fst, Lattice
@@ -197,20 +197,13 @@ class WeightsError(ToolkitError):
 
 
 @dataclass(frozen=True, order=True)
-class Weights:
+class Weights(Settings):
     """Weights of the acoustic model and the word count against the language model."""
 
-    acoustic_scale: float
+    acoustic_scale: FinitePositive
     """Factor on acoustic log-likelihoods (kappa, C2)."""
-    word_penalty: float = 0.0
+    word_penalty: Finite = 0.0
     """Added per word; negative means fewer words."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.acoustic_scale < math.inf:
-            scale = self.acoustic_scale
-            raise ValueError(f"acoustic_scale is {scale}, needs to be positive and finite")
-        if not math.isfinite(self.word_penalty):
-            raise ValueError(f"word_penalty is {self.word_penalty}, needs to be finite")
 
     @classmethod
     def load(cls, path: Path) -> "Weights":

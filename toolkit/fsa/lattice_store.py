@@ -1,11 +1,16 @@
 """Lattices on disk: those of a search, arcs of a graph in use, and lattices of words.
 
-Shards of scored lattices are plain arrays: a search writes them and weights are tuned on them.
-Shards of graph arcs are compressed (C8): a state of a lattice from dense search is a state of the
-graph in a frame, so that an arc of the lattice is an arc of the graph in a frame. Its destination,
-labels and graph score are in the graph, its acoustic score comes from the network. What is left to
-store is which out-arcs of each state are in use, by their ranks among its out-arcs sorted by score:
-states are reached by the arcs of the frame before, so that they need not be stored.
+`write_lattices` writes a shard and `LatticeStore` reads a folder of them; a codec says how a file
+holds lattices of one kind:
+
+- `ScoredCodec`: plain arrays; a search writes them and weights are tuned on them.
+- `WordCodec`: lattices of words with their times, and the words themselves.
+- `GraphCodec`: arcs of a graph, compressed (C8). A state of a lattice from dense search is a state
+  of the graph in a frame, so that an arc of the lattice is an arc of the graph in a frame. Its
+  destination, labels and graph score are in the graph, its acoustic score comes from the network.
+  What is left to store is which out-arcs of each state are in use, by their ranks among its
+  out-arcs sorted by score: states are reached by the arcs of the frame before, so that they need
+  not be stored.
 
 Measured at 10 arcs per frame of 30 ms with a trigram graph of 0.7 M arcs of synthetic speech: 0.45
 MB/h with lzma, 0.49 with zlib; 2 ms to decompress 3.5 minutes of speech. An adaptive range coder
@@ -15,11 +20,13 @@ with contexts took 0.28 MB/h, 24 ms and 250 lines.
 import hashlib
 import json
 import lzma
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from safetensors import safe_open
@@ -33,6 +40,189 @@ from toolkit.fsa.word_lattice import NO_WORD, WordLattice
 from toolkit.kernels import njit
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading, validated
+
+BLOCKS = 32
+"""Shards that a store keeps in memory; of compressed ones about 6 MB per hour of speech each."""
+CHUNK = 1 << 20  # bytes
+Written = TypeVar("Written")
+Read = TypeVar("Read")
+Info = TypeVar("Info")
+Tensors = dict[str, np.ndarray]
+
+
+class LatticeStoreError(ToolkitError):
+    """Lattices on disk that are damaged, not there or of another graph."""
+
+
+@dataclass(frozen=True)
+class ShardHeader(Generic[Info]):
+    """The header of a shard: what can be read without its lattices."""
+
+    ids: tuple[str, ...]
+    """Its utterances with a lattice, in the order of the lattices."""
+    failed: tuple[str, ...]
+    """Utterances without a lattice."""
+    info: Info
+    """What the codec keeps beside the lattices."""
+    lengths: tuple[int, ...] | None = None
+    """Emitting frames of each lattice, where the codec stores them."""
+
+
+class LatticeCodec(ABC, Generic[Written, Read, Info]):
+    """How a file holds lattices of one kind.
+
+    `Written` are the lattices as they are written, `Read` as they are read, and `Info` is what a
+    file holds beside them.
+    """
+
+    name: ClassVar[str]
+    """Files are called NAME.NNNNNN.safetensors."""
+    advice: ClassVar[str]
+    """What the user can do about a damaged file."""
+    absent: ClassVar[str]
+    """Says that a folder has no lattices, and what to do."""
+
+    def path(self, folder: Path, number: int) -> Path:
+        """The file of a shard."""
+        return folder / f"{self.name}.{number:06d}.safetensors"
+
+    @property
+    def pattern(self) -> str:
+        """Matches the names of all files."""
+        return f"{self.name}.*.safetensors"
+
+    def files(self, folder: Path) -> list[Path]:
+        """The files of all shards, in their order."""
+        return sorted(folder.glob(self.pattern))
+
+    def remove_from(self, folder: Path, number: int) -> None:
+        """Remove the shards from `number` on: those that an earlier call with more shards left."""
+        current = {self.path(folder, n) for n in range(number)}
+        for path in self.files(folder):
+            if path not in current:
+                path.unlink()
+
+    def read_header(self, path: Path) -> ShardHeader[Info]:
+        """Read the header of a shard.
+
+        Raises:
+          LatticeStoreError: the file is not a shard of this format, or of another graph.
+        """
+        with reading(path, LatticeStoreError, self.advice, "damaged"):
+            with safe_open(path, framework="np") as file:
+                metadata = file.metadata()
+            return self.header(path, metadata)
+
+    @abstractmethod
+    def encode(
+        self, lattices: Mapping[str, Written | None], info: Info
+    ) -> tuple[Tensors, dict[str, str]]:
+        """Return arrays and metadata of a file; None stands for an utterance without a lattice."""
+
+    @abstractmethod
+    def header(self, path: Path, metadata: dict[str, str]) -> ShardHeader[Info]:
+        """Return the header from the metadata of a file."""
+
+    @abstractmethod
+    def decode(self, path: Path, header: ShardHeader[Info]) -> Callable[[int], Read]:
+        """Read a file; the result returns the lattice of each number, in the order of `ids`.
+
+        Raises:
+          ValueError and the like: damaged content.
+        """
+
+
+def write_lattices(
+    path: Path,
+    lattices: Mapping[str, Written | None],
+    codec: LatticeCodec[Written, Any, Info],
+    info: Info,
+) -> None:
+    """Write one shard, for `LatticeStore` to read.
+
+    Args:
+      path: see `LatticeCodec.path`.
+      lattices: by utterance; None where the search failed.
+      codec: how they are stored.
+      info: what is kept beside them.
+    """
+    tensors, metadata = codec.encode(lattices, info)
+    write_atomically(path, save(tensors, metadata))
+
+
+class LatticeStore(Generic[Read, Info]):
+    """Lattices by utterance: a folder of shards, which are read when a lattice is asked for.
+
+    Args:
+      folder: the folder, or the file of one shard.
+      codec: how they are stored.
+
+    Raises:
+      LatticeStoreError: no lattices there, damaged ones, or lattices of another graph.
+    """
+
+    def __init__(self, folder: Path, codec: LatticeCodec[Any, Read, Info]) -> None:
+        self._folder, self._codec = Path(folder), codec
+        shards = [self._folder] if self._folder.is_file() else codec.files(self._folder)
+        if not shards:
+            raise LatticeStoreError(f"{folder}: {codec.absent}")
+        self.headers = {shard: codec.read_header(shard) for shard in shards}
+        """By file."""
+        self._where = {
+            utterance: (shard, number)
+            for shard, header in self.headers.items()
+            for number, utterance in enumerate(header.ids)
+        }
+        self._blocks: dict[Path, Callable[[int], Read]] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """The utterances with a lattice, in the order of the shards."""
+        return list(self._where)
+
+    @property
+    def failed(self) -> list[str]:
+        """The utterances without a lattice, in the order of the shards."""
+        return [utterance for header in self.headers.values() for utterance in header.failed]
+
+    def num_frames(self, utterance: str) -> int:
+        """The frames of an utterance's lattice, from the header of its shard (`GraphCodec`)."""
+        shard, number = self._place(utterance)
+        lengths = self.headers[shard].lengths
+        if lengths is None:
+            raise LatticeStoreError(f"{shard}: {self._codec.name} are stored without their lengths")
+        return lengths[number]
+
+    def info(self, utterance: str) -> Info:
+        """What the codec keeps beside the lattices of the utterance's shard."""
+        return self.headers[self._place(utterance)[0]].info
+
+    def load(self, utterance: str) -> Read:
+        """Read the lattice of an utterance."""
+        shard, number = self._place(utterance)
+        with reading(shard, LatticeStoreError, self._codec.advice, f"{utterance} is damaged"):
+            return self._block(shard)(number)
+
+    def _place(self, utterance: str) -> tuple[Path, int]:
+        if utterance not in self._where:
+            raise LatticeStoreError(
+                f"{utterance} has no lattice in {self._folder}; failed.tsv there may say why"
+            )
+        return self._where[utterance]
+
+    def _block(self, shard: Path) -> Callable[[int], Read]:
+        block = self._blocks.pop(shard, None)
+        if block is None:
+            with reading(shard, LatticeStoreError, self._codec.advice, "damaged"):
+                block = self._codec.decode(shard, self.headers[shard])
+        self._blocks[shard] = block  # the last used comes last
+        if len(self._blocks) > BLOCKS:
+            del self._blocks[next(iter(self._blocks))]
+        return block
+
+    def __getstate__(self) -> dict:
+        """Pickle the headers, without the lattices that were read."""
+        return {**self.__dict__, "_blocks": {}}
 
 
 class LatticeError(ToolkitError):
@@ -218,14 +408,6 @@ def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
 
 FORMAT = 3
 """Of compressed shards; 2: a range coder in place of lzma."""
-# Unpacked shards that a store keeps: about 6 MB per hour of speech each.
-BLOCKS = 32
-CHUNK = 1 << 20  # bytes
-ADVICE = "remove it and make the lattices again"
-
-
-class LatticeStoreError(ToolkitError):
-    """A folder of lattices that is damaged, lacks an utterance or belongs to another graph."""
 
 
 def graph_digest(path: Path) -> str:
@@ -239,8 +421,20 @@ def graph_digest(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class ShardHeader:
-    """The header of a shard: what can be read without decompressing the lattices."""
+class GraphInfo:
+    """What a shard of `GraphCodec` holds beside the lattices."""
+
+    retried: int = 0
+    """Utterances that needed a wider beam."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """Utterances without a lattice, and why."""
+    arcs: int = 0
+    """Arcs of all lattices, without those to final states; counted when the shard is written."""
+
+
+@dataclass(frozen=True)
+class _GraphFields:
+    """The metadata of a shard."""
 
     graph: str
     """Digest of the graph's file."""
@@ -249,174 +443,99 @@ class ShardHeader:
     frames: int
     """Emitting frames of all lattices."""
     arcs: int
-    """Arcs of all lattices, without those to final states."""
+    """See `GraphInfo`."""
     retried: int
-    """Utterances that needed a wider beam."""
+    """See `GraphInfo`."""
     failed: tuple[tuple[str, str], ...]
-    """Utterances without a lattice, and why."""
+    """See `GraphInfo`."""
     lengths: tuple[int, ...]
     """Emitting frames of each lattice, in the order of `ids`."""
     format: int = FORMAT
 
-    @classmethod
-    def read(cls, path: Path) -> "ShardHeader":
-        """Read the header of a shard.
 
-        Raises:
-          LatticeStoreError: the file is not a shard of this format.
-        """
-        with reading(path, LatticeStoreError, ADVICE, "damaged"):
-            with safe_open(path, framework="np") as file:
-                fields = json.loads(file.metadata()["lattices"])
-            if validated(fields, {"format": int})["format"] != FORMAT:
-                raise ValueError(f"format {fields['format']}, this version reads {FORMAT}")
-            header = from_plain(cls, fields)
-            lengths = header.lengths
-            if len(lengths) != len(header.ids) or sum(lengths) != header.frames:
-                raise ValueError("its lengths do not fit")
-            return header
+class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
+    """Lattices as arcs of a graph, compressed; a shard names its graph by the digest of its file.
 
-
-def shard_path(folder: Path, number: int) -> Path:
-    """The file of a shard."""
-    return folder / f"lattices.{number:06d}.safetensors"
-
-
-def write_shard(
-    path: Path,
-    lattices: dict[str, LatticeArcs],
-    index: GraphIndex,
-    digest: str,
-    retried: int = 0,
-    failed: Sequence[tuple[str, str]] = (),
-) -> None:
-    """Write one shard.
+    What is read has memory of its own and the graph's scores alone, without acoustics.
 
     Args:
-      path: see `shard_path`.
-      lattices: by utterance.
-      index: of the graph.
-      digest: of the graph's file, see `graph_digest`.
-      retried: utterances that needed a wider beam.
-      failed: utterances without a lattice, and why.
-    """
-    arcs_of_lattices = list(lattices.values())
-    header_fields = ShardHeader(
-        graph=digest,
-        ids=tuple(lattices),
-        frames=sum(x.frames for x in arcs_of_lattices),
-        arcs=sum(x.num_emitting for x in arcs_of_lattices),
-        retried=retried,
-        failed=tuple(failed),
-        lengths=tuple(int(x.frames) for x in arcs_of_lattices),
-    )
-    data = np.frombuffer(encode(arcs_of_lattices, index), np.uint8)
-    # A single entry: the order of several would be random.
-    header = {"lattices": json.dumps(asdict(header_fields))}
-    write_atomically(path, save({"data": data}, header))
-
-
-def graph_index(graph: Fst) -> GraphIndex:
-    """The codec's tables of a graph."""
-    return GraphIndex(graph.first, graph.target, graph.scores)
-
-
-class LatticeStore:
-    """A folder of lattices and the graph that they were searched in.
-
-    Args:
-      path: the folder that `toolkit.decode.denominators.make_lattices` wrote.
-      graph: the decoding graph's file.
-
-    Raises:
-      LatticeStoreError: no lattices there, damaged ones, or lattices of another graph.
+      graph: the decoding graph's file; it is loaded when the first lattice is.
     """
 
-    def __init__(self, path: Path, graph: Path) -> None:
-        self._path, self._graph_path = Path(path), Path(graph)
-        shards = sorted(self._path.glob("lattices.*.safetensors"))
-        if not shards:
-            raise LatticeStoreError(f"{path}: there are no lattices; make them first")
-        self._lengths: dict[Path, np.ndarray] = {}
-        self._where: dict[str, tuple[Path, int]] = {}
-        digest = graph_digest(self._graph_path)
-        for shard in shards:
-            header = ShardHeader.read(shard)
-            if header.graph != digest:
-                raise LatticeStoreError(
-                    f"{shard}: made with another graph ({header.graph}) than {graph} ({digest});"
-                    " give that graph, or make the lattices again with this one"
-                )
-            self._lengths[shard] = np.array(header.lengths, np.int32)
-            self._where |= {name: (shard, n) for n, name in enumerate(header.ids)}
-        self._blocks: dict[Path, LatticeBlock] = {}
+    name = "lattices"
+    advice = "remove it and make the lattices again"
+    absent = "there are no lattices; make them first"
 
-    @property
-    def ids(self) -> list[str]:
-        """The utterances, in the order of the shards."""
-        return list(self._where)
+    def __init__(self, graph: Path) -> None:
+        self._path = Path(graph)
 
-    def num_frames(self, utterance: str) -> int:
-        """The frames of an utterance's lattice, from the header of its shard."""
-        shard, number = self._place(utterance)
-        return int(self._lengths[shard][number])
+    @cached_property
+    def graph(self) -> Fst:
+        """The graph."""
+        return load_fst(self._path)
 
-    def _place(self, utterance: str) -> tuple[Path, int]:
-        if utterance not in self._where:
+    @cached_property
+    def index(self) -> GraphIndex:
+        """The ranks of its arcs."""
+        return GraphIndex(self.graph.first, self.graph.target, self.graph.scores)
+
+    @cached_property
+    def digest(self) -> str:
+        """See `graph_digest`."""
+        return graph_digest(self._path)
+
+    def encode(
+        self, lattices: Mapping[str, LatticeArcs | None], info: GraphInfo
+    ) -> tuple[Tensors, dict[str, str]]:
+        """Compress lattices; see `LatticeCodec.encode`."""
+        with_path = {name: arcs for name, arcs in lattices.items() if arcs is not None}
+        fields = _GraphFields(
+            graph=self.digest,
+            ids=tuple(with_path),
+            frames=sum(arcs.frames for arcs in with_path.values()),
+            arcs=sum(arcs.num_emitting for arcs in with_path.values()),
+            retried=info.retried,
+            failed=tuple(info.failed),
+            lengths=tuple(int(arcs.frames) for arcs in with_path.values()),
+        )
+        data = np.frombuffer(encode([*with_path.values()], self.index), np.uint8)
+        # A single entry: the order of several would be random.
+        return {"data": data}, {"lattices": json.dumps(asdict(fields))}
+
+    def header(self, path: Path, metadata: dict[str, str]) -> ShardHeader[GraphInfo]:
+        """Check and return the header; see `LatticeCodec.header`."""
+        content = json.loads(metadata["lattices"])
+        if validated(content, {"format": int})["format"] != FORMAT:
+            raise ValueError(f"format {content['format']}, this version reads {FORMAT}")
+        fields = from_plain(_GraphFields, content)
+        if len(fields.lengths) != len(fields.ids) or sum(fields.lengths) != fields.frames:
+            raise ValueError("its lengths do not fit")
+        if fields.graph != self.digest:
             raise LatticeStoreError(
-                f"{utterance} has no lattice in {self._path}; failed.tsv there may say why"
+                f"{path}: made with another graph ({fields.graph}) than {self._path}"
+                f" ({self.digest}); give that graph, or make the lattices again with this one"
             )
-        return self._where[utterance]
+        info = GraphInfo(fields.retried, fields.failed, fields.arcs)
+        failed = tuple(utterance for utterance, _ in fields.failed)
+        return ShardHeader(fields.ids, failed, info, fields.lengths)
 
-    def arcs(self, utterance: str) -> LatticeArcs:
-        """Read the lattice of an utterance as arcs of the graph."""
-        shard, number = self._place(utterance)
-        with reading(shard, LatticeStoreError, ADVICE, f"{utterance} is damaged"):
-            try:
-                return self._block(shard).decode(number)
-            except LatticeError as error:
-                raise LatticeStoreError(f"{shard}: {utterance}: {error}; {ADVICE}") from error
-
-    def load(self, utterance: str) -> Lattice:
-        """Read the lattice of an utterance.
-
-        Returns:
-          A lattice with memory of its own; its `scores` are those of the graph alone, without
-          acoustics.
-        """
-        return build_lattice(self.arcs(utterance), self._graph)
-
-    @cached_property
-    def _graph(self) -> Fst:
-        return load_fst(self._graph_path)
-
-    @cached_property
-    def _index(self) -> GraphIndex:
-        return graph_index(self._graph)
-
-    def _block(self, shard: Path) -> LatticeBlock:
-        block = self._blocks.pop(shard, None)
-        if block is None:
-            with reading(shard, LatticeStoreError, ADVICE, "damaged"):
-                data = read_tensors(shard, {"data": ("U8", 1)}, "np")[0]["data"].tobytes()
-                try:
-                    block = LatticeBlock(data, len(self._lengths[shard]), self._index)
-                except LatticeError as error:
-                    raise LatticeStoreError(f"{shard}: {error}; {ADVICE}") from error
-        self._blocks[shard] = block  # the last used comes last
-        if len(self._blocks) > BLOCKS:
-            del self._blocks[next(iter(self._blocks))]
-        return block
+    def decode(self, path: Path, header: ShardHeader[GraphInfo]) -> Callable[[int], Lattice]:
+        """Decompress a shard; see `LatticeCodec.decode`."""
+        data = read_tensors(path, {"data": ("U8", 1)}, "np")[0]["data"].tobytes()
+        try:
+            block = LatticeBlock(data, len(header.ids), self.index)
+        except LatticeError as error:
+            raise LatticeStoreError(f"{path}: {error}; {self.advice}") from error
+        return lambda number: build_lattice(block.decode(number), self.graph)
 
     def __getstate__(self) -> dict:
-        """Pickle the paths, without what was loaded from them."""
-        loaded = {"_graph", "_index"}
-        state = {key: value for key, value in self.__dict__.items() if key not in loaded}
-        return {**state, "_blocks": {}}
+        """Pickle path and digest, without the graph."""
+        loaded = {"graph", "index"}
+        return {key: value for key, value in self.__dict__.items() if key not in loaded}
 
 
 def build_lattice(arcs: LatticeArcs, graph: Fst) -> Lattice:
-    """Build a lattice from arcs of the graph (see `LatticeStore.load`)."""
+    """Build a lattice from arcs of the graph (see `GraphCodec`)."""
     frame = arcs.frame.astype(np.int64)
     left_states = frame * graph.num_states + graph.source[arcs.arc]
     entered = (frame + 1) * graph.num_states + graph.target[arcs.arc]
@@ -431,51 +550,59 @@ _SCORED_COLUMNS = {
     **dict.fromkeys((*INTEGER_COLUMNS, "words", "word_counts", "arcs"), ("I32", 1)),
     **dict.fromkeys(SCORE_COLUMNS, ("F32", 1)),
 }
+ScoredLattices = tuple[ScoredLattice, ...]
+"""The lattices of an utterance, one for each pass of its search."""
+Searches = Sequence[Mapping[str, Any]]
+"""What is known of the search of each utterance, as JSON has it: its id as `utterance`, as `beam`
+the beam that gave lattices (0: none did), as `seconds` a number for each pass."""
 
 
-class ScoredLatticesError(ToolkitError):
-    """Lattices on disk that cannot be read."""
+class ScoredCodec(LatticeCodec[ScoredLattices, ScoredLattices, Searches]):
+    """Lattices of searches as plain arrays, all lattices behind each other.
 
-
-def write_scored(path: Path, lattices: Sequence[ScoredLattice], description: str) -> None:
-    """Write lattices.
-
-    Args:
-      path: the file.
-      lattices: in any order; with `lm_scores`, as those of a decoding graph have them.
-      description: text that is kept with them.
+    With `lm_scores`, as those of a decoding graph have them.
     """
-    columns = {
-        name: [getattr(scored.lattice, name) for scored in lattices] for name in INTEGER_COLUMNS
-    }
-    columns["scores"] = [scored.lattice.scores for scored in lattices]
-    columns["lm"] = [scored.lattice.lm_scores for scored in lattices]
-    columns |= {
-        name: [getattr(scored, name) for scored in lattices] for name in ("acoustic", "graph")
-    }
-    columns["words"] = [scored.lattice.words for scored in lattices]
-    columns["word_counts"] = [scored.lattice.word_counts for scored in lattices]
-    columns["arcs"] = [np.array([len(scored.lattice.source) for scored in lattices])]
-    kinds = {name: np.float32 if name in SCORE_COLUMNS else np.int32 for name in columns}
-    empty = [np.zeros(0)]
-    tensors = {
-        name: np.concatenate([*empty, *values]).astype(kinds[name])
-        for name, values in columns.items()
-    }
-    write_atomically(path, save(tensors, {"described": description}))
 
+    name = "searched"
+    advice = "delete it and decode again"
+    absent = "there are no lattices; decode again"
 
-def read_scored(path: Path) -> tuple[list[ScoredLattice], str]:
-    """Read what `write_scored` wrote.
+    def encode(
+        self, lattices: Mapping[str, ScoredLattices | None], info: Searches
+    ) -> tuple[Tensors, dict[str, str]]:
+        """Concatenate the arrays; see `LatticeCodec.encode`."""
+        all_scored = [scored for passes in lattices.values() for scored in passes or ()]
+        all_lattices = [scored.lattice for scored in all_scored]
+        columns = {
+            name: [getattr(lattice, name) for lattice in all_lattices] for name in INTEGER_COLUMNS
+        }
+        columns["scores"] = [lattice.scores for lattice in all_lattices]
+        columns["lm"] = [lattice.lm_scores for lattice in all_lattices]
+        columns["acoustic"] = [scored.acoustic for scored in all_scored]
+        columns["graph"] = [scored.graph for scored in all_scored]
+        columns["words"] = [lattice.words for lattice in all_lattices]
+        columns["word_counts"] = [lattice.word_counts for lattice in all_lattices]
+        columns["arcs"] = [np.array([len(lattice.source) for lattice in all_lattices])]
+        kinds = {name: np.float32 if name in SCORE_COLUMNS else np.int32 for name in columns}
+        empty = [np.zeros(0)]
+        tensors = {
+            name: np.concatenate([*empty, *values]).astype(kinds[name])
+            for name, values in columns.items()
+        }
+        return tensors, {"described": json.dumps(list(info))}
 
-    Returns:
-      The lattices, and the text that was kept with them.
+    def header(self, path: Path, metadata: dict[str, str]) -> ShardHeader[Searches]:
+        """See `LatticeCodec.header`."""
+        searches = json.loads(metadata["described"])
+        return ShardHeader(
+            tuple(search["utterance"] for search in searches if search["beam"]),
+            tuple(search["utterance"] for search in searches if not search["beam"]),
+            searches,
+        )
 
-    Raises:
-      ScoredLatticesError: naming the file.
-    """
-    with reading(path, ScoredLatticesError, "delete it and decode again"):
-        tensors, metadata = read_tensors(path, _SCORED_COLUMNS, "np")
+    def decode(self, path: Path, header: ShardHeader[Searches]) -> Callable[[int], ScoredLattices]:
+        """Read and check all lattices of a shard; see `LatticeCodec.decode`."""
+        tensors, _ = read_tensors(path, _SCORED_COLUMNS, "np")
         arcs = np.append(0, np.cumsum(tensors["arcs"]))
         words = np.append(0, np.cumsum(tensors["word_counts"]))
         if {len(tensors[name]) for name in (*INTEGER_COLUMNS, *SCORE_COLUMNS, "word_counts")} != {
@@ -486,9 +613,13 @@ def read_scored(path: Path) -> tuple[list[ScoredLattice], str]:
             raise ValueError("arcs whose words are not there")
         lattices = [
             _scored_lattice(tensors, slice(begin, end), slice(words[begin], words[end]))
-            for begin, end in zip(arcs[:-1].tolist(), arcs[1:].tolist(), strict=True)
+            for begin, end in pairwise(arcs.tolist())
         ]
-        return lattices, metadata.get("described", "")
+        passes = [len(search["seconds"]) for search in header.info if search["beam"]]
+        ends = np.cumsum([0, *passes]).tolist()
+        if ends[-1] != len(lattices):
+            raise ValueError(f"{len(lattices)} lattices where the searches made {ends[-1]}")
+        return lambda number: tuple(lattices[ends[number] : ends[number + 1]])
 
 
 def _scored_lattice(tensors: dict[str, np.ndarray], arcs: slice, words: slice) -> ScoredLattice:
@@ -517,34 +648,10 @@ def _by_frame(lattice: Lattice) -> bool:
 
 
 WORD_FORMAT = 1
-DECODE_AGAIN = "remove it and decode again"
 NO_SYMBOL = "<eps>"
 _BY_ARC = {"source": "I32", "target": "I32", "words": "I32", "graph": "F64", "acoustic": "F64"}
 _COLUMNS = _BY_ARC | {"times": "F64"}
 _SPLITS = {"arc_splits": ("I64", 1), "state_splits": ("I64", 1)}
-
-
-class WordLatticeError(ToolkitError):
-    """Word lattices that are damaged or not there."""
-
-
-@dataclass(frozen=True)
-class WordLatticeHeader:
-    """What a shard holds beside the arrays."""
-
-    ids: tuple[str, ...]
-    """Its utterances."""
-    failed: tuple[str, ...]
-    """Utterances of which no path survived the search."""
-    symbols: tuple[str, ...]
-    """The words by their ids in the shard; the first is that of no word."""
-    acoustic_scale: float
-    """The scale of the best path, see `toolkit.fsa.lattice.Weights`."""
-    word_penalty: float
-    """The penalty of the best path."""
-    frame_shift: float
-    """Seconds per frame."""
-    format: int = WORD_FORMAT
 
 
 class WordTable:
@@ -576,106 +683,96 @@ class WeightsUsed:
     """Seconds per frame."""
 
 
-def word_lattice_path(folder: Path, number: int) -> Path:
-    """The file of a shard."""
-    return folder / f"words.{number:06d}.safetensors"
+@dataclass(frozen=True)
+class _WordFields:
+    """The metadata of a shard."""
+
+    ids: tuple[str, ...]
+    """Its utterances."""
+    failed: tuple[str, ...]
+    """Utterances of which no path survived the search."""
+    symbols: tuple[str, ...]
+    """The words by their ids in the shard; the first is that of no word."""
+    acoustic_scale: float
+    """The scale of the best path, see `toolkit.fsa.lattice.Weights`."""
+    word_penalty: float
+    """The penalty of the best path."""
+    frame_shift: float
+    """Seconds per frame."""
+    format: int = WORD_FORMAT
+
+    @classmethod
+    def of(cls, metadata: dict[str, str]) -> "_WordFields":
+        content = json.loads(metadata["lattices"])
+        if validated(content, {"format": int})["format"] != WORD_FORMAT:
+            raise ValueError(f"format {content['format']}, this version reads {WORD_FORMAT}")
+        return from_plain(cls, content)
 
 
-def remove_word_lattices(folder: Path, number: int) -> None:
-    """Remove the shards from `number` on, which another decode has left."""
-    current = {word_lattice_path(folder, n) for n in range(number)}
-    for path in folder.glob("words.*.safetensors"):
-        if path not in current:
-            path.unlink()
-
-
-def write_word_lattices(
-    path: Path,
-    lattices: Mapping[str, WordLattice | None],
-    symbol: Callable[[int], str],
-    decoding: WeightsUsed,
-) -> None:
-    """Write one shard.
-
-    Args:
-      path: see `word_lattice_path`.
-      lattices: by utterance; None where the search failed.
-      symbol: gives the word of an id.
-      decoding: how they were made.
-    """
-    with_path = {name: lattice for name, lattice in lattices.items() if lattice is not None}
-    columns = {name: [getattr(x, name) for x in with_path.values()] for name in _COLUMNS}
-    joined = {name: np.concatenate(x) if x else np.zeros(0) for name, x in columns.items()}
-    used, numbers = np.unique(np.append(NO_WORD, joined["words"]), return_inverse=True)
-    joined["words"] = numbers.reshape(-1)[1:]
-    kinds = {"I32": np.int32, "F64": np.float64}
-    tensors = {
-        name: np.ascontiguousarray(joined[name], kinds[kind]) for name, kind in _COLUMNS.items()
-    }
-    for name, column in (("arc_splits", "source"), ("state_splits", "times")):
-        tensors[name] = np.cumsum([0, *map(len, columns[column])])
-    header = WordLatticeHeader(
-        ids=tuple(with_path),
-        failed=tuple(name for name, lattice in lattices.items() if lattice is None),
-        symbols=(NO_SYMBOL, *map(symbol, used[1:].tolist())),
-        **asdict(decoding),
-    )
-    write_atomically(path, save(tensors, {"lattices": json.dumps(asdict(header))}))
-
-
-class WordLatticeStore:
-    """A folder of word lattices; all are kept in memory.
+class WordCodec(LatticeCodec[WordLattice, WordLattice, WeightsUsed]):
+    """Lattices of words, which a shard holds by ids of its own and spelled out.
 
     Args:
-      folder: with the shards of `write_word_lattices`.
-      words: gives their words common ids with those of other stores.
-
-    Raises:
-      WordLatticeError: no lattices there, or damaged ones.
+      words: gives what is read the ids of words that other stores have too.
+      symbol: gives the word of an id that is written; default: that of `words`.
     """
 
-    def __init__(self, folder: Path, words: WordTable) -> None:
-        self.decodings: dict[str, WeightsUsed] = {}
-        self.failed: list[str] = []
-        self._lattices: dict[str, WordLattice] = {}
-        shards = sorted(Path(folder).glob("words.*.safetensors"))
-        if not shards:
-            raise WordLatticeError(
-                f"{folder}: there are no word lattices; decode with n-best lists"
-            )
-        for path in shards:
-            with reading(path, WordLatticeError, DECODE_AGAIN, "damaged"):
-                self._read(path, words)
+    name = "words"
+    advice = "remove it and decode again"
+    absent = "there are no word lattices; decode with n-best lists"
 
-    def _read(self, path: Path, words: WordTable) -> None:
+    def __init__(
+        self, words: WordTable | None = None, symbol: Callable[[int], str] | None = None
+    ) -> None:
+        self._words = WordTable() if words is None else words
+        self._symbol = self._words.symbols.__getitem__ if symbol is None else symbol
+
+    def encode(
+        self, lattices: Mapping[str, WordLattice | None], info: WeightsUsed
+    ) -> tuple[Tensors, dict[str, str]]:
+        """Concatenate the arrays; see `LatticeCodec.encode`."""
+        with_path = {name: lattice for name, lattice in lattices.items() if lattice is not None}
+        columns = {name: [getattr(x, name) for x in with_path.values()] for name in _COLUMNS}
+        joined = {name: np.concatenate(x) if x else np.zeros(0) for name, x in columns.items()}
+        used, numbers = np.unique(np.append(NO_WORD, joined["words"]), return_inverse=True)
+        joined["words"] = numbers.reshape(-1)[1:]
+        kinds = {"I32": np.int32, "F64": np.float64}
+        tensors = {
+            name: np.ascontiguousarray(joined[name], kinds[kind]) for name, kind in _COLUMNS.items()
+        }
+        for name, column in (("arc_splits", "source"), ("state_splits", "times")):
+            tensors[name] = np.cumsum([0, *map(len, columns[column])])
+        fields = _WordFields(
+            ids=tuple(with_path),
+            failed=tuple(name for name, lattice in lattices.items() if lattice is None),
+            symbols=(NO_SYMBOL, *map(self._symbol, used[1:].tolist())),
+            **asdict(info),
+        )
+        return tensors, {"lattices": json.dumps(asdict(fields))}
+
+    def header(self, path: Path, metadata: dict[str, str]) -> ShardHeader[WeightsUsed]:
+        """See `LatticeCodec.header`; words get their ids in the order of the shards."""
+        fields = _WordFields.of(metadata)
+        self._words.ids(fields.symbols)
+        used = WeightsUsed(fields.acoustic_scale, fields.word_penalty, fields.frame_shift)
+        return ShardHeader(fields.ids, fields.failed, used)
+
+    def decode(self, path: Path, header: ShardHeader[WeightsUsed]) -> Callable[[int], WordLattice]:
+        """Read and check all lattices of a shard; see `LatticeCodec.decode`."""
         kinds = {name: (kind, 1) for name, kind in _COLUMNS.items()} | _SPLITS
         tensors, metadata = read_tensors(path, kinds, "np")
-        fields = json.loads(metadata["lattices"])
-        if validated(fields, {"format": int})["format"] != WORD_FORMAT:
-            raise ValueError(f"format {fields['format']}, this version reads {WORD_FORMAT}")
-        header = from_plain(WordLatticeHeader, fields)
         if (tensors["words"] < 0).any():
             raise ValueError("a word below 0")
-        tensors["words"] = np.int32(words.ids(header.symbols))[tensors["words"]]
-        decoding = WeightsUsed(header.acoustic_scale, header.word_penalty, header.frame_shift)
-        self.failed += header.failed
+        ids = np.int32(self._words.ids(_WordFields.of(metadata).symbols))
+        tensors["words"] = ids[tensors["words"]]
         arcs, states = (_slices(tensors[name], len(header.ids)) for name in _SPLITS)
+        lattices = []
         for name, of_arcs, of_states in zip(header.ids, arcs, states, strict=True):
             columns = {column: tensors[column][of_arcs] for column in _BY_ARC}
             lattice = WordLattice(**columns, times=tensors["times"][of_states])
             _check_word_lattice(name, lattice)
-            self._lattices[name], self.decodings[name] = lattice, decoding
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._lattices)
-
-    def __getitem__(self, utterance: str) -> WordLattice:
-        return self._lattices[utterance]
-
-    def scores(self, utterance: str) -> np.ndarray:
-        """[A] the scores of a lattice's arcs with the weights of its best path."""
-        used = self.decodings[utterance]
-        return self[utterance].scores(used.acoustic_scale, used.word_penalty)
+            lattices.append(lattice)
+        return lattices.__getitem__
 
 
 def _slices(splits: np.ndarray, count: int) -> list[slice]:

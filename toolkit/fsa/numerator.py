@@ -76,7 +76,7 @@ PhoneSupervision = PhoneTimes | PhoneAlternatives
 
 
 @dataclass(frozen=True)
-class Piece:
+class Chunk:
     """Some consecutive low-rate frames of an utterance."""
 
     offset: int
@@ -116,7 +116,7 @@ class NumeratorMaker:
         self._denominator = denominator
         self._tolerance = tolerance
 
-    def lattice(self, supervision: PhoneSupervision, piece: Piece) -> Lattice | None:
+    def lattice(self, supervision: PhoneSupervision, piece: Chunk) -> Lattice | None:
         """The numerator of a piece, whose arcs have the denominator's scores.
 
         Where the phones leave no path (a copy at a higher speed may have too few frames for some
@@ -132,7 +132,7 @@ class NumeratorMaker:
         return None
 
     def _union(
-        self, supervision: PhoneAlternatives, piece: Piece, tolerance: int
+        self, supervision: PhoneAlternatives, piece: Chunk, tolerance: int
     ) -> Lattice | None:
         at_end = piece.start + piece.length == len(centre(supervision.frames, piece.offset))
         near: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
@@ -150,7 +150,7 @@ class NumeratorMaker:
         return _join_lattices(lattices, scores) if lattices else None
 
     def _near(
-        self, times: PhoneTimes, piece: Piece, tolerance: int
+        self, times: PhoneTimes, piece: Chunk, tolerance: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Pdfs [K, 2] and windows [K, 2] int64 of the phones that a piece may have.
 
@@ -164,7 +164,7 @@ class NumeratorMaker:
         near = np.flatnonzero((windows[:, 1] >= 0) & (windows[:, 0] < piece.length))
         return self._pdfs(times)[near], windows[near].clip(-1, piece.length).astype(np.int64)
 
-    def _within(self, pdfs: np.ndarray, windows: np.ndarray, piece: Piece, at_end: bool) -> Lattice:
+    def _within(self, pdfs: np.ndarray, windows: np.ndarray, piece: Chunk, at_end: bool) -> Lattice:
         at_begin, length = piece.start == 0, piece.length
         positions, columns, score = _paths(pdfs, windows, length, at_begin, *self._transitions)
         return _lattice_of_paths(positions, columns, score, len(pdfs) if at_end else None, length)

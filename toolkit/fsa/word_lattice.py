@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from toolkit.fsa.arrays import ragged_ranges, with_capacity
+from toolkit.fsa.arrays import ragged_ranges, ragged_rows, with_capacity
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import ScoredLattice, backward_scores, best_arcs, forward_scores
 from toolkit.kernels import njit
@@ -134,7 +134,7 @@ def normalise_to_weight(lattice: WordLattice, scores: np.ndarray, weight: float)
     return replace(lattice, graph=graph, acoustic=np.zeros_like(graph))
 
 
-MOST_ARCS = 20_000
+MAX_ARCS = 20_000
 """Arcs of a determinised lattice: beyond, the worst are dropped, but for the best path."""
 ROUNDING = 1 / 1024
 """Differences of scores below this do not keep states apart (Kaldi's delta)."""
@@ -147,7 +147,7 @@ def word_lattice(
     """Determinise the lattice of an utterance by words.
 
     Exact within the beam: every word sequence whose best path is there has its score, as long as
-    there are fewer than `MOST_ARCS` arcs.
+    there are fewer than `MAX_ARCS` arcs.
 
     Args:
       lattice: from a search, rescored or not.
@@ -229,8 +229,7 @@ def _single_words(scored: ScoredLattice) -> _Arcs:
     frames = lattice.state_frames
     # To the end leads an arc without a word, since the end is among the states of no word.
     links = np.maximum(counts, 1) + ((lattice.target == lattice.num_states - 1) & (counts > 0))
-    arc = np.repeat(np.arange(lattice.num_arcs), links)
-    link = np.arange(len(arc)) - np.repeat(np.cumsum(links) - links, links)  # 0, 1, ... per arc
+    arc, link = ragged_rows(links)
     words = np.zeros(len(arc), np.int32)
     words[link < counts[arc]] = lattice.words
     # States stay in topological order: a chain's inner states get fractional keys just below that
@@ -411,7 +410,7 @@ class _Determinization:
         self._reach(_Subset(np.zeros(1, np.int64), np.zeros(1), np.zeros(1)), 0.0, 0.0)
         expanded, end = set(), len(self._backward) - 1
         is_complete = False  # whether a path to the end is there
-        while self._queue and (len(self.arcs) < MOST_ARCS or not is_complete):
+        while self._queue and (len(self.arcs) < MAX_ARCS or not is_complete):
             _, number = heapq.heappop(self._queue)
             is_complete = is_complete or self.subsets[number].nodes[-1] == end
             if number not in expanded:

@@ -5,16 +5,18 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from toolkit.config.fields import read_plain
+from toolkit.config.fields import Range, Settings, read_plain
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.storage.files import write_atomically
 
-MAX_STATES = 100
+NumStates = Annotated[int, Range(1, 100)]
+"""HMM states of a phone."""
 
 
 class TopologyError(ToolkitError):
@@ -22,7 +24,7 @@ class TopologyError(ToolkitError):
 
 
 @dataclass(frozen=True)
-class Topology:
+class Topology(Settings):
     """Left-to-right phone HMMs without transition probabilities.
 
     At 10 ms every state loops on itself and is followed by the next; a phone is entered at its
@@ -42,18 +44,17 @@ class Topology:
     """Phone symbols in id order: the phone at index i has id i + 1, as id 0 is epsilon."""
     silence_phones: tuple[str, ...] = ("SIL", "SPN")
     """Those of `phones` that are not speech: silence, noise."""
-    states: int = 3
+    states: NumStates = 3
     """HMM states of a speech phone."""
-    silence_states: int = 5
+    silence_states: NumStates = 5
     """HMM states of a silence phone (Kaldi: 5)."""
     onset: bool = False
     """Whether each phone's first state lasts one frame and its second may be left out."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse onsets of phones without two states, and silence phones that are no phones."""
         if self.onset and (self.states, self.silence_states) != (2, 2):
             raise ValueError("a phone with an onset has two states")
-        if not 1 <= self.states <= MAX_STATES or not 1 <= self.silence_states <= MAX_STATES:
-            raise ValueError(f"a phone needs 1 to {MAX_STATES} states")
         unknown = set(self.silence_phones) - set(self.phones)
         if unknown:
             raise ValueError(f"silence phones {sorted(unknown)} are not among the phones")

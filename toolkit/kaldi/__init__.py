@@ -1,11 +1,11 @@
-"""Kaldi's and OpenFst's formats, in and out.
+"""Reads and writes Kaldi's and OpenFst's formats.
 
     from toolkit import kaldi
 
     cuts = kaldi.read_kaldi_dir(Path("data/train"))
 
 The names below are imported when they are first used: data directories need neither torch nor the
-search of graphs.
+graph search.
 """
 
 from importlib import import_module
@@ -23,7 +23,7 @@ _FRONT = {
     "graph": ("export_graph", "export_likelihoods", "load_graph", "write_lang_dir"),
     "lattices": ("import_lattices", "export_lattices"),
 }
-"""Public names by the module that has them."""
+"""Public names by module."""
 _MODULES = {name: module for module, names in _FRONT.items() for name in names}
 __all__ = sorted(_MODULES)
 

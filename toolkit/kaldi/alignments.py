@@ -1,4 +1,4 @@
-"""Alignments in Kaldi's archives of integer vectors, and phones as CTM, in and out."""
+"""Imports and exports alignments: Kaldi's archives of integer vectors, and phones as CTM."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,30 +20,30 @@ from toolkit.align.store import (
 from toolkit.align.times import CtmEntry, TimedToken, write_ctm
 from toolkit.errors import ToolkitError
 from toolkit.hmm.topology import Topology
-from toolkit.kaldi.archive import ArchiveWriter, native, read_int_vectors, writer_path
+from toolkit.kaldi.archive import ArchiveWriter, kaldi_native_io, read_int_vectors, writer_path
 from toolkit.kaldi.model import KaldiTransitions
 from toolkit.storage.files import write_atomically
 
 STATES = "states.tsv"
 PER_SHARD = 500
-"""Utterances of a shard: to load one, the header of its whole shard is read."""
+"""Utterances per shard. Loading one of them reads the headers of its whole shard."""
 
 
 class KaldiAlignmentError(ToolkitError):
-    """Alignments that do not fit the HMMs of the system they are given for."""
+    """Alignments that do not fit the HMMs of the given system."""
 
 
 def export_alignments(ali: Path, system: Path, out: Path) -> int:
-    """Write an alignment folder as `ali.ark` and `ali.scp`, with the meaning of its numbers.
+    """Write alignments as `ali.ark` and `ali.scp`, with a table of their states.
 
-    The numbers are this toolkit's HMM states (one for each state of each phone), not pdfs of a
-    Kaldi model nor its transition ids: `states.tsv` lists state, phone and position in the phone.
-    `phones.ctm` holds the phones of each utterance and their times, for any other program.
+    The numbers are ids of this toolkit's HMM states (one for each state of each phone), neither
+    pdfs nor transition ids of a Kaldi model: `states.tsv` lists id, phone and position in the
+    phone. `phones.ctm` holds the phones of each utterance with their times, for any other program.
 
     Args:
-      ali: an `AlignmentStore`'s folder.
-      system: the folder of the system that made it, for its topology.
-      out: the folder to write.
+      ali: folder of an `AlignmentStore`.
+      system: folder of the system that made the alignments, for its topology.
+      out: output folder.
 
     Returns:
       Number of utterances.
@@ -59,8 +59,8 @@ def export_alignments(ali: Path, system: Path, out: Path) -> int:
     ark = writer_path(out / "ali.ark")
 
     def write_states() -> Iterator[tuple[str, str, list[TimedToken]]]:
-        """Write the states of each utterance, and yield its phones: none is kept in memory."""
-        with ArchiveWriter(native().Int32VectorWriter, ark, out / "ali.scp") as writer:
+        """Write the states of each utterance, and yield its phones, one utterance at a time."""
+        with ArchiveWriter(kaldi_native_io().Int32VectorWriter, ark, out / "ali.scp") as writer:
             for utterance in ids:
                 states = store.load(utterance)
                 _check_states(utterance, states, topology)
@@ -77,10 +77,11 @@ def import_alignments(table: Path, system: Path, out: Path, model: Path | None =
 
     Args:
       table: `.scp` or archive, binary or text, gzipped or not.
-      system: the folder of the system whose states are wanted.
-      out: an `AlignmentStore`'s folder to write.
-      model: Kaldi's model whose transition ids the archive has; the phones of `system` are its own,
-        as `read_senones` takes them over. None: the archive is what `export_alignments` wrote.
+      system: folder of the system with the states; its phones must be those of `model`, as
+        `read_senones` makes them.
+      out: folder of the `AlignmentStore` to write.
+      model: the Kaldi model of the archive's transition ids. None: `export_alignments` wrote the
+        archive.
 
     Returns:
       Number of utterances.
@@ -96,10 +97,10 @@ def import_alignments(table: Path, system: Path, out: Path, model: Path | None =
             raise KaldiAlignmentError(f"{table}: {utterance!r} occurs twice: remove one")
         if state_of_id is not None:
             if len(states) and not 0 < states.min() <= states.max() < len(state_of_id):
-                wrong = states.max() if states.min() > 0 else states.min()
+                invalid = states.max() if states.min() > 0 else states.min()
                 raise KaldiAlignmentError(
-                    f"{utterance}: {model} has no transition id {int(wrong)}: give the model that "
-                    "made the alignments"
+                    f"{utterance}: {model} has no transition id {int(invalid)}: give the model"
+                    " that made the alignments"
                 )
             states = state_of_id[states]
         alignments[utterance] = torch.from_numpy(states)
@@ -113,8 +114,8 @@ def _states_of_ids(model: Path, topology: Topology) -> np.ndarray:
     sizes = [transitions.num_states[phone] for phone in sorted(transitions.num_states)]
     if sizes != [topology.num_states(phone) for phone in topology.phone_ids()]:
         raise KaldiAlignmentError(
-            f"{model}: its phones are not those of the system, with as many states: make the "
-            "system of its tree (toolkit kaldi import-senones)"
+            f"{model}: its phones, or their numbers of states, are not those of the system: make "
+            "the system from its tree (toolkit kaldi import-senones)"
         )
     # Phones of the topology are those of the model in the order of their ids.
     phone_index = np.searchsorted(sorted(transitions.num_states), transitions.phone)
@@ -126,18 +127,18 @@ def _states_of_ids(model: Path, topology: Topology) -> np.ndarray:
 def import_phone_times(
     entries: Iterable[CtmEntry], system: Path, num_frames: Mapping[str, int], out: Path
 ) -> int:
-    """Write a folder of alignments from phones and their times, such as another aligner's.
+    """Write a folder of alignments from phones and their times, such as those of another aligner.
 
     The frames of a phone are distributed evenly over its HMM states in order. Frames between phones
-    are silence, or, where there are too few for it, the phone's before them (at the beginning,
-    behind them). An utterance with a phone that is unknown or too short fails, and the table says
-    why.
+    are silence. If there are too few for silence, they belong to the phone before them, or at the
+    beginning to the phone after them. An utterance with an unknown or too short phone fails, and
+    the table has the reason.
 
     Args:
-      entries: phones of this system's symbols.
-      system: the folder of the system whose states are wanted.
-      num_frames: of each utterance that is to be aligned, such as a feature store's.
-      out: an `AlignmentStore`'s folder to write.
+      entries: phones, as symbols of the system.
+      system: folder of the system with the HMM states.
+      num_frames: number of frames of each utterance to align, such as from a feature store.
+      out: folder of the `AlignmentStore` to write.
 
     Returns:
       Number of utterances aligned.
@@ -160,17 +161,17 @@ def import_phone_times(
     if not alignments:
         raise KaldiAlignmentError(
             f"none of {len(num_frames)} utterances could be aligned; "
-            + "; ".join(f"{u}: {why}" for u, why in list(failed.items())[:1])
+            + "; ".join(f"{u}: {reason}" for u, reason in list(failed.items())[:1])
         )
     return _write_store(alignments, Path(out), failed)
 
 
 def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int) -> Tensor:
-    """Return the HMM states [T] of timed phones; raise a ValueError where they do not fit."""
+    """Return the HMM states [T] of timed phones; raise a ValueError if they do not fit."""
     seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
     silence = topology.silence
     spans: list[tuple[int, int]] = []  # (phone, frames)
-    at = 0
+    at = 0  # frames covered by `spans`
 
     def fill(until: int) -> None:
         """Insert silence up to a frame, or extend the phone before it."""
@@ -207,7 +208,7 @@ def _states(topology: Topology, phone: int, frames: int) -> list[int]:
     if topology.onset:
         # Low frame rate: the onset has one frame, the last state all others.
         positions = [min(i, number - 1) for i in range(frames)]
-    elif frames < number:  # silence, whose middle states may be left out
+    elif frames < number:  # silence, whose middle states may be skipped
         # Evenly spaced states, with the first and the last.
         positions = [round(i * (number - 1) / (frames - 1)) for i in range(frames)]
     else:
@@ -217,17 +218,19 @@ def _states(topology: Topology, phone: int, frames: int) -> list[int]:
 
 
 def _check_states(utterance: str, states: Tensor, topology: Topology) -> None:
+    """Raise a KaldiAlignmentError for states that the topology does not have."""
     if not len(states):
         raise KaldiAlignmentError(f"{utterance}: has no frames")
     if states.min() < 0 or states.max() >= topology.num_state_ids:
         raise KaldiAlignmentError(
-            f"{utterance}: the states {int(states.min())} to {int(states.max())} are not all "
-            f"among the system's 0 to {topology.num_state_ids - 1}: they belong to another system, "
-            "or are Kaldi's transition ids (import its phone times instead)"
+            f"{utterance}: the states {int(states.min())} to {int(states.max())} are not within "
+            f"the system's 0 to {topology.num_state_ids - 1}: they belong to another system, "
+            "or are Kaldi's transition ids (give the model, or import phone times instead)"
         )
 
 
 def _state_lines(topology: Topology) -> Iterator[str]:
+    """Yield the lines of `states.tsv`."""
     yield "state\tphone\tposition"
     for phone in topology.phone_ids():
         for state in range(topology.num_states(phone)):

@@ -1,8 +1,8 @@
-"""Kaldi's tables: scp files and archives of matrices and integer vectors, read safely and written.
+"""Reads and writes Kaldi's tables: scp files, and archives of matrices and integer vectors.
 
-Text archives are read here. Matrices of binary ones are read by kaldi_native_io, but only after
-their location and header were checked: a command (`cmd |`) is not run unless allowed, and memory is
-not allocated by the sizes in a damaged header.
+Text archives are read here. Binary matrices are read by kaldi_native_io, but only after a check of
+their location and header. So a command (`cmd |`) is not run unless it is allowed, and no memory is
+allocated by the sizes in a damaged header.
 """
 
 import gzip
@@ -30,14 +30,15 @@ _RANGE = re.compile(r"(?:(\d+):(\d+)|:?)")
 
 
 def scan(file: IO[bytes]) -> tuple[str, bytes]:
-    """Read the object at a file's position, and leave the position behind it.
+    """Read the text object at a file's position, and move the position after it.
 
     Returns:
-      Its kind, and what stands between its brackets or on its line.
+      Its kind, and the bytes between its brackets or on its line.
 
     Raises:
       ValueError: a bracket is not closed.
     """
+    # A matrix ends with its bracket, a vector of integers with its line.
     start = file.tell()
     content = bytearray()
     while chunk := file.read(_CHUNK):
@@ -76,11 +77,11 @@ def parse_matrix(body: bytes, part: str = "") -> np.ndarray:
     """Parse a matrix, float32 [rows, columns], and take a part of it.
 
     Args:
-      body: what stands between the brackets.
-      part: rows and columns with both ends, such as `[0:9,0:12]`; empty for all.
+      body: the bytes between the brackets.
+      part: first and last row and column, such as `[0:9,0:12]`; empty: all.
 
     Raises:
-      ValueError: a number cannot be read, rows are of different lengths, or lack the part.
+      ValueError: a number cannot be read, rows have different lengths, or the part is not there.
     """
     rows = [row.split() for row in _rows(body)]
     if len({len(row) for row in rows}) > 1:
@@ -92,7 +93,7 @@ def parse_matrix(body: bytes, part: str = "") -> np.ndarray:
     for text, size in zip(ranges, matrix.shape, strict=False):
         match = _RANGE.fullmatch(text)
         if match is None:
-            raise ValueError(f"no range: {part}")
+            raise ValueError(f"{part} is no range")
         first, last = (0, size - 1) if match[1] is None else (int(match[1]), int(match[2]))
         if not first <= last < size and match[1] is not None:
             raise ValueError(f"{part} goes beyond {' x '.join(map(str, matrix.shape))}")
@@ -114,34 +115,35 @@ def parse_integers(body: bytes) -> np.ndarray:
 
 
 def _rows(body: bytes) -> list[bytes]:
+    """Split a matrix into rows, which end with a line or a semicolon."""
     return [row for row in re.split(rb"[\n;]", body) if row.strip()]
 
 
 RANGE = re.compile(r"(\[[\d:,]*\])?")
-"""Rows and columns that are taken of a matrix; empty: all."""
+"""Range of rows and columns of a matrix; empty: all."""
 _RXFILENAME = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?P<range>\[[\d:,]*\])?")
 _VALUE_BYTES = {b"FM ": 4, b"DM ": 8, b"CM ": 1, b"CM2 ": 2, b"CM3 ": 1}
 INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])
 """An element of a vector: a byte with its size, which is 4, then its value."""
 INTEGERS_START = 2 + INTEGER.itemsize
-"""Bytes before the first element: the binary marker, and their number, stored likewise."""
+"""Bytes before the first element: the binary marker, and the number of elements as an `INTEGER`."""
 GZIP = b"\x1f\x8b"
 """The first bytes of a gzipped file."""
 _LONGEST_KEY = 4096
 _LONGEST_OFFSET = 18  # digits: below 2**63
-_ADVICE = "write the table again, or leave the entry out of the scp file"
+_ADVICE = "write the table again, or remove the entry from the scp file"
 
 
-class KaldiIoError(ToolkitError):
+class ArchiveError(ToolkitError):
     """A Kaldi table that cannot be read, or must not be."""
 
 
-def native() -> ModuleType:
+def kaldi_native_io() -> ModuleType:
     """Import kaldi_native_io, which is optional."""
     try:
         import kaldi_native_io
     except ImportError as error:
-        raise KaldiIoError(
+        raise ArchiveError(
             f"kaldi_native_io cannot be imported ({error}): pip install kaldi_native_io"
         ) from error
     return kaldi_native_io
@@ -153,48 +155,50 @@ class Entry:
 
     key: str
     path: Path | None
-    """The file; None where a command makes it."""
+    """The file; None: a command writes the object."""
     offset: int = 0
     """Offset of the object in the file, in bytes."""
     range: str = ""
-    """Rows and columns taken, such as `[0:9]`."""
+    """Range of rows and columns, such as `[0:9]`; empty: all."""
     command: str = ""
-    """The shell command that writes it, `cmd |`."""
+    """The shell command that writes it, `cmd |`; empty: it is in a file."""
 
 
 def entries(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, Entry]:
     """Locate the objects of a table.
 
     Args:
-      table: a `.scp` file, or an archive, binary or text. A relative path in an scp file is
-        looked for from the working directory, then from the file's folder and those above it.
+      table: a `.scp` file, or an archive, binary or text. A relative path in an scp file is looked
+        up in the working directory, then in the folder of the file and in those above it.
       allow_pipes: run the commands of an scp file when its entries are read. They are the user's
         own and can do anything.
       path_map: mappings of the paths in an scp file, see `toolkit.storage.paths`.
 
     Raises:
-      KaldiIoError: names the file and line; a key that occurs twice; a command that is not allowed.
+      ArchiveError: the table cannot be read, a key occurs twice, or a command is not allowed; the
+        message names file and line.
     """
     table = Path(table)
     entry_of_key: dict[str, Entry] = {}
     table_entries = _scp(table, allow_pipes, path_map) if table.suffix == ".scp" else _ark(table)
     for entry in table_entries:
         if entry.key in entry_of_key:
-            raise KaldiIoError(f"{table}: the key {quoted(entry.key)} occurs twice: remove one")
+            raise ArchiveError(f"{table}: the key {quoted(entry.key)} occurs twice: remove one")
         entry_of_key[entry.key] = entry
     if not entry_of_key:
-        raise KaldiIoError(f"{table}: holds nothing")
+        raise ArchiveError(f"{table}: has no entries")
     return entry_of_key
 
 
 def _scp(table: Path, allow_pipes: bool, path_map: PathMap) -> Iterator[Entry]:
+    """Yield the entries of an scp file."""
     with opened(table) as file:
         lines = file.read().split(b"\n")
     for number, raw in enumerate(lines, 1):
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:
-            raise KaldiIoError(f"{table}:{number}: byte {error.start + 1} is not UTF-8") from error
+            raise ArchiveError(f"{table}:{number}: byte {error.start + 1} is not UTF-8") from error
         if line:
             key, *remainder = line.split(maxsplit=1)
             source = remainder[0] if remainder else ""
@@ -213,35 +217,35 @@ def scp_entry(
 
     Args:
       key: first word of the line.
-      source: what follows it, such as `feats.ark:12`.
-      folder: of the scp file.
-      where: the file and line, for messages.
+      source: the rest of the line, such as `feats.ark:12`.
+      folder: folder of the scp file.
+      where: file and line, for messages.
       allow_pipes, path_map: see `entries`.
 
     Raises:
-      KaldiIoError: there is no such file, or it is a command that is not allowed.
+      ArchiveError: there is no such file, or it is a command that is not allowed.
     """
     if not source:
-        raise KaldiIoError(f"{where}: expected `key file:offset`, found {quoted(key)}")
+        raise ArchiveError(f"{where}: expected `key file:offset`, found {quoted(key)}")
     if source.endswith("|"):
         if not allow_pipes:
-            raise KaldiIoError(
-                f"{where}: {key} is made by a command ({quoted(source)}), which is not "
-                "run without --allow-pipes: copy the table with copy-feats or the like"
+            raise ArchiveError(
+                f"{where}: {key} is written by a command ({quoted(source)}), which is not run "
+                "without --allow-pipes: copy the table to an archive, for example with copy-feats"
             )
         return Entry(key, None, command=source)
     match = _RXFILENAME.fullmatch(source)
     path = _locate(folder, map_path(match["path"], path_map)) if match else Path(source)
     if match is None or not os.path.isfile(path):
         advice = suggestion([str(path)])
-        raise KaldiIoError(
+        raise ArchiveError(
             f"{where}: {key}: there is no file {quoted(str(path))}"
             f"{f'; {advice}' if advice and not path_map else ''}"
         )
     digits = (match["offset"] or "0").lstrip("0")
-    # int() of Python refuses very long numbers; none of them is a valid offset.
+    # Python's int() refuses very long numbers, which are no valid offsets anyway.
     if len(digits) > _LONGEST_OFFSET:
-        raise KaldiIoError(f"{where}: {key}: no file has a byte {quoted(digits)}")
+        raise ArchiveError(f"{where}: {key}: no file has a byte {quoted(digits)}")
     return Entry(key, path, int(digits or 0), match["range"] or "")
 
 
@@ -253,10 +257,11 @@ def _locate(folder: Path, name: str) -> Path:
 
 
 def _ark(table: Path) -> Iterator[Entry]:
+    """Yield the entries of an archive, by reading keys and headers alone."""
     with opened(table) as file:
         if file.read(len(GZIP)) == GZIP:
-            raise KaldiIoError(
-                f"{table}: not an archive, but one compressed by gzip: unpack it with gunzip first"
+            raise ArchiveError(
+                f"{table}: the archive is compressed by gzip: unpack it with gunzip first"
             )
         file.seek(0)
         while True:
@@ -266,16 +271,16 @@ def _ark(table: Path) -> Iterator[Entry]:
             offset = file.tell()
             header = _header(table, file)
             yield Entry(key, table.absolute(), offset)
-            # Objects follow one another without a separator: the next key begins here.
+            # There is no separator between objects: the next key begins here.
             file.seek(offset + header.size)
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Open a binary file; the error names a file that cannot be opened."""
+    """Open a binary file; raise an ArchiveError that names it if that fails."""
     try:
         return open(regular(path), "rb")
     except OSError as error:
-        raise KaldiIoError(f"{path}: cannot read it: {error.strerror}") from error
+        raise ArchiveError(f"{path}: cannot read it: {error.strerror}") from error
 
 
 def _key(table: Path, file: IO[bytes]) -> str:
@@ -293,7 +298,7 @@ def _key(table: Path, file: IO[bytes]) -> str:
     except UnicodeDecodeError:
         key = ""
     if letter != b" " or not key:
-        raise KaldiIoError(f"{table}: not an archive (no key before byte {file.tell()}); {_ADVICE}")
+        raise ArchiveError(f"{table}: not an archive (no key before byte {file.tell()}); {_ADVICE}")
     return key
 
 
@@ -302,8 +307,8 @@ class Header:
     """Type and size of an object."""
 
     kind: str
-    """FM, DM (float and double matrices), CM, CM2, CM3 (compressed), or int32 (vector); `text`
-    (matrix) or `text int32`."""
+    """FM, DM (matrices of floats and doubles), CM, CM2, CM3 (compressed matrices), int32 (vector),
+    `text` (text matrix) or `text int32`."""
     shape: tuple[int, ...]
     size: int
     """Bytes of the object."""
@@ -318,36 +323,36 @@ def read_header(entry: Entry) -> Header:
     """Read the header of an entry of a file.
 
     Raises:
-      KaldiIoError: it is of another kind, or the file is shorter than it says.
+      ArchiveError: the object is of another kind, or goes beyond the end of the file.
     """
     with opened(entry.path) as file:
         if entry.offset > os.fstat(file.fileno()).st_size:
-            raise KaldiIoError(f"{entry.key}: {entry.path} has no byte {entry.offset}; {_ADVICE}")
+            raise ArchiveError(f"{entry.key}: {entry.path} has no byte {entry.offset}; {_ADVICE}")
         file.seek(entry.offset)
         try:
             return _header(entry.path, file)
-        except KaldiIoError as error:
-            raise KaldiIoError(f"{entry.key}: {error}") from error
+        except ArchiveError as error:
+            raise ArchiveError(f"{entry.key}: {error}") from error
 
 
 def read_shape(entry: Entry) -> tuple[int, int]:
-    """Return the rows and columns of a matrix, which is read only where a range is taken of it.
+    """Return the rows and columns of a matrix; its values are read only if it has a range.
 
     Raises:
-      KaldiIoError: names the key and the file.
+      ArchiveError: names the key and the file.
     """
     if entry.path is None or entry.range:
         rows, columns = read_matrix(entry).shape
         return rows, columns
     header = read_header(entry)
     if header.is_vector:
-        raise KaldiIoError(f"{entry.key}: {entry.path} holds integers there, not features")
+        raise ArchiveError(f"{entry.key}: {entry.path} holds integers there, not features")
     rows, columns = header.shape
     return rows, columns
 
 
 def _header(path: Path, file: IO[bytes]) -> Header:
-    """Read the header at the file's position and compare it with the bytes that there are."""
+    """Read the header at the file's position, and check that the file is long enough."""
     start = file.tell()
     begin = file.read(32)
     try:
@@ -358,12 +363,12 @@ def _header(path: Path, file: IO[bytes]) -> Header:
             return Header(kind, shape_of(kind, body), file.tell() - start)
         header = _parsed(begin)
     except (ValueError, struct.error) as error:
-        raise KaldiIoError(
+        raise ArchiveError(
             f"{path}: at byte {start} is neither a matrix nor an integer vector ({error}); "
             f"{_ADVICE}"
         ) from error
     if start + header.size > os.fstat(file.fileno()).st_size:
-        raise KaldiIoError(
+        raise ArchiveError(
             f"{path}: the {header.kind} of {' x '.join(map(str, header.shape))} at byte {start} "
             f"goes beyond the end of the file; {_ADVICE}"
         )
@@ -371,6 +376,7 @@ def _header(path: Path, file: IO[bytes]) -> Header:
 
 
 def _parsed(header_bytes: bytes) -> Header:
+    """Parse the header of a binary object."""
     # An integer vector has no type token: the size byte 4 precedes its length.
     if header_bytes[2:3] == b"\4":
         (length,) = struct.unpack("<i", header_bytes[3:7])
@@ -406,32 +412,32 @@ def read_matrix(entry: Entry) -> np.ndarray:
     """Read a matrix, compressed or not, as float32 [rows, columns].
 
     Raises:
-      KaldiIoError: names the key and the file.
+      ArchiveError: names the key and the file.
     """
     if entry.path is None:
         source = entry.command
     else:
         header = read_header(entry)
         if header.is_vector:
-            raise KaldiIoError(f"{entry.key}: {entry.path} holds integers there, not features")
+            raise ArchiveError(f"{entry.key}: {entry.path} holds integers there, not features")
         if header.kind == MATRIX:
             return _text(entry, lambda body: parse_matrix(body, entry.range))
         source = f"{entry.path}:{entry.offset}{entry.range}"
     try:
-        return native().FloatMatrix.read(source).numpy().copy()
+        return kaldi_native_io().FloatMatrix.read(source).numpy().copy()
     except RuntimeError as error:
-        raise KaldiIoError(f"{entry.key}: {source} cannot be read ({reason(error)})") from error
+        raise ArchiveError(f"{entry.key}: {source} cannot be read ({reason(error)})") from error
 
 
 def read_vector(entry: Entry) -> np.ndarray:
-    """Read a vector of integers of a file, int32 [T].
+    """Read a vector of integers from a file, int32 [T].
 
     Raises:
-      KaldiIoError: names the key and the file.
+      ArchiveError: names the key and the file.
     """
     header = read_header(entry)
     if not header.is_vector:
-        raise KaldiIoError(f"{entry.key}: {entry.path} holds a matrix there, not integers")
+        raise ArchiveError(f"{entry.key}: {entry.path} holds a matrix there, not integers")
     if header.kind == INTEGERS:
         return _text(entry, parse_integers)
     with opened(entry.path) as file:
@@ -439,7 +445,7 @@ def read_vector(entry: Entry) -> np.ndarray:
         try:
             return decode_integers(file.read(header.size - INTEGERS_START))
         except ValueError as error:
-            raise KaldiIoError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
+            raise ArchiveError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
 
 
 def _text(entry: Entry, parse: Callable[[bytes], np.ndarray]) -> np.ndarray:
@@ -449,11 +455,11 @@ def _text(entry: Entry, parse: Callable[[bytes], np.ndarray]) -> np.ndarray:
         try:
             return parse(scan(file)[1])
         except (ValueError, OverflowError) as error:
-            raise KaldiIoError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
+            raise ArchiveError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
 
 
 def decode_integers(content: bytes) -> np.ndarray:
-    """Decode the elements of a vector, int32 [T]; ValueError for integers of other sizes."""
+    """Decode the elements of a vector, int32 [T]; raise a ValueError for other sizes."""
     elements = np.frombuffer(content, INTEGER)
     if (elements["size"] != 4).any():
         raise ValueError("an integer is not of four bytes")
@@ -461,14 +467,14 @@ def decode_integers(content: bytes) -> np.ndarray:
 
 
 def writer_path(path: Path) -> Path:
-    """Make a file's folder, and check that its path can stand in a table specifier of Kaldi.
+    """Make the folder of a file, and check that Kaldi's table specifiers can contain its path.
 
     Raises:
-      KaldiIoError: it has a comma, white space, or a bar at an end.
+      ArchiveError: it has a comma, white space, or a bar at an end.
     """
     path = Path(path).absolute()
     if set(str(path)) & set(", \t\n|"):
-        raise KaldiIoError(
+        raise ArchiveError(
             f"{path}: Kaldi's tables cannot be written to a path with a comma, white space or a "
             "bar: choose another folder"
         )
@@ -477,16 +483,16 @@ def writer_path(path: Path) -> Path:
 
 
 class ArchiveWriter:
-    """A writer of Kaldi's archive with its scp file; where an error ends it, neither is left.
+    """Writes an archive of Kaldi with its scp file, and removes both after an error.
 
     Args:
-      make: the class of `native` that writes.
-      archive: the file to write; its folder is made.
-      scp: the table of its objects, by absolute paths.
-      text: write text.
+      make: the writer class of `kaldi_native_io`.
+      archive: the archive; its folder is made.
+      scp: the table of its objects, with absolute paths.
+      text: write a text archive.
 
     Raises:
-      KaldiIoError: a path that tables cannot have, see `writer_path`, or cannot be written.
+      ArchiveError: a path is impossible, see `writer_path`, or cannot be written.
     """
 
     def __init__(
@@ -498,7 +504,7 @@ class ArchiveWriter:
         self._writer = self._tried(make, f"{mode}:{self._paths[0]},{self._paths[1]}")
 
     def write(self, key: str, *value: Any) -> None:
-        """Write an object, and what else the writer of its kind takes."""
+        """Write an object; `value` are the arguments of the writer class."""
         self._tried(self._writer.write, key, *value)
         self._written += 1
 
@@ -515,34 +521,37 @@ class ArchiveWriter:
             self._tried(self._check_end)
 
     def _check_end(self) -> None:
-        """Check that what was in buffers is on disk, which closing does not tell."""
+        """Check that all objects are on disk, as closing the writer reports no error."""
         archive, scp = self._paths
         *lines, end = scp.read_text("utf-8").split("\n")
         if end or len(lines) != self._written:
-            raise KaldiIoError(f"{scp}: lines are missing")
+            raise ArchiveError(f"{scp}: lines are missing")
         offset = int(lines[-1].rpartition(":")[2]) if lines else -1
         if offset >= archive.stat().st_size:
-            raise KaldiIoError(f"{archive}: objects are missing")
+            raise ArchiveError(f"{archive}: objects are missing")
+        # Zeros in place of the last object look like a text vector.
         if lines and read_header(Entry("", archive, offset)).kind == INTEGERS:
-            raise KaldiIoError(f"{archive}: an object is missing")  # its first byte is no text
+            raise ArchiveError(f"{archive}: an object is missing")
 
     def _tried(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of the writer; after an error remove the files."""
         try:
             return call(*arguments)
-        except (RuntimeError, KaldiIoError) as error:
+        except (RuntimeError, ArchiveError) as error:
             self._remove()
-            raise KaldiIoError(f"{self._paths[0]}: cannot be written: is the disk full?") from error
+            raise ArchiveError(f"{self._paths[0]}: cannot be written: is the disk full?") from error
 
     def _remove(self) -> None:
+        """Remove both files."""
         for path in self._paths:
             path.unlink(missing_ok=True)
 
 
 def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (key, int32 [T]) of an archive or scp file, or of a gzipped or text archive.
+    """Yield (key, int32 [T]) from an scp file or an archive, binary or text, gzipped or not.
 
     Raises:
-      KaldiIoError: names the file and key.
+      ArchiveError: names the file and key.
     """
     table = Path(table)
     if table.suffix == ".scp":
@@ -555,7 +564,7 @@ def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
         with gzip.open(table, "rb") if compressed else open(table, "rb") as file:
             content = file.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise KaldiIoError(f"{table}: cannot be read ({reason(error)})") from error
+        raise ArchiveError(f"{table}: cannot be read ({reason(error)})") from error
     yield from _int_vectors(table, content)
 
 
@@ -578,24 +587,24 @@ def _int_vectors(table: Path, content: bytes) -> Iterator[tuple[str, np.ndarray]
             if key:
                 yield key.decode(), integers
         except (ValueError, OverflowError) as error:
-            raise KaldiIoError(
-                f"{table}: no archive of integer vectors up to byte {offset} ({reason(error)}): "
+            raise ArchiveError(
+                f"{table}: not an archive of integer vectors at byte {offset} ({reason(error)}): "
                 "write it again"
             ) from error
 
 
 def _binary(content: bytes, start: int) -> tuple[int, np.ndarray]:
-    """Read a vector from `start` on; return where it ends, and its integers."""
+    """Read the vector at `start`; return its end and its integers."""
     first = start + INTEGERS_START
     length = int.from_bytes(content[start + 3 : first], "little", signed=True)
     end = first + length * INTEGER.itemsize
     if length < 0 or end > len(content):
-        raise ValueError("a vector goes on behind the end of the file")
+        raise ValueError("a vector goes beyond the end of the file")
     return end, decode_integers(content[first:end])
 
 
 def _checked(numbers: np.ndarray) -> np.ndarray:
-    """Turn int64 [T] to int32."""
+    """Convert int64 [T] to int32; raise a ValueError for numbers that do not fit."""
     limits = np.iinfo(np.int32)
     if len(numbers) and (numbers.min() < limits.min or numbers.max() > limits.max):
         raise ValueError("a number does not fit into four bytes")
@@ -603,15 +612,15 @@ def _checked(numbers: np.ndarray) -> np.ndarray:
 
 
 def describe_entries(table: Path, key: str | None = None, count: int = 10) -> Iterator[str]:
-    """Yield a line for each of the first entries of a table, or the values of one.
+    """Yield a line for each of the first entries of a table, or the values of one entry.
 
     Args:
       table: an scp file or archive of matrices or integer vectors.
       key: key of the entry whose values to show; None lists entries.
-      count: how many to list.
+      count: number of entries to list.
 
     Raises:
-      KaldiIoError: the table cannot be read, or has no such key.
+      ArchiveError: the table cannot be read, or has no such key.
     """
     table_entries = _entries(table, key)
     if key is not None:
@@ -627,13 +636,13 @@ def describe_entries(table: Path, key: str | None = None, count: int = 10) -> It
 
 
 def plain_entries(table: Path, key: str | None = None, count: int = 10) -> dict[str, Any]:
-    """Return what `describe_entries` shows as plain data; of one entry all values.
+    """Return the content of `describe_entries` as plain data, with all values of one entry.
 
     Args:
-      table, key, count: as for `describe_entries`.
+      table, key, count: see `describe_entries`.
 
     Raises:
-      KaldiIoError: the table cannot be read, or has no such key.
+      ArchiveError: the table cannot be read, or has no such key.
     """
     table_entries = _entries(table, key)
     listed = []
@@ -649,13 +658,15 @@ def plain_entries(table: Path, key: str | None = None, count: int = 10) -> dict[
 
 
 def _entries(table: Path, key: str | None) -> dict[str, Entry]:
+    """Return the entries of a table, in which the key must be."""
     table_entries = entries(table, allow_pipes=False)
     if key is not None and key not in table_entries:
-        raise KaldiIoError(
+        raise ArchiveError(
             f"{table} has no {key!r}; its first key is {next(iter(table_entries))!r}"
         )
     return table_entries
 
 
 def _values(entry: Entry) -> np.ndarray:
+    """Read an object of either kind."""
     return read_vector(entry) if read_header(entry).is_vector else read_matrix(entry)

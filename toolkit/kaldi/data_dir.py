@@ -1,4 +1,4 @@
-"""Kaldi data directories: read, written, and exported with ids as Kaldi wants them."""
+"""Reads and writes Kaldi data directories; exports them with ids in Kaldi's order."""
 
 import dataclasses
 import itertools
@@ -17,14 +17,14 @@ from toolkit.corpus.manifest import (
     audio_of,
     channel_name,
     channel_of,
+    flag_ambiguous_speaker,
+    flag_missing_speaker,
     has_audio,
-    mark_no_speaker,
-    mark_other_speaker,
     speaker_of,
     text_of,
 )
 from toolkit.corpus.pairing import (
-    Audio,
+    AudioSegment,
     FaultyText,
     channel_index,
     from_one,
@@ -41,46 +41,49 @@ def read_kaldi_dir(
 ) -> list[MonoCut]:
     """Read wav.scp, text and, if present, segments, utt2spk and reco2file_and_channel.
 
-    - A path in wav.scp is mapped by `path_map`; a relative one is looked for from `folder` and
-      each folder above it.
+    - A path in wav.scp is mapped by `path_map`; a relative one is looked up in `folder` and in each
+      folder above it.
     - Lines that are not UTF-8 are faults of their utterances.
-    - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE, with `-c 2` and
-      `sox FILE -t wav - remix 2 |` as its second channel. Any other command is refused as a fault
-      of its utterances, or given to `run_pipe` (see `toolkit.corpus.wav_scp.PipeRunner`).
+    - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE; with `-c 2`, and for
+      `sox FILE -t wav - remix 2 |`, only its second channel is read. Any other command is refused
+      as a fault of its utterances, or passed to `run_pipe` (see
+      `toolkit.corpus.wav_scp.PipeRunner`).
     - Lines may be in any order.
-    - reco2file_and_channel (A and B or 1 and 2) or a fifth column of segments names the channel of
-      a file of several. Numbers in segments are from 0, as extract-segments reads them, unless
-      none is 0 and one above 1. Where nothing names a channel, all are averaged.
+    - reco2file_and_channel (A and B or 1 and 2) or a fifth column of segments names the channel in
+      a file of several. Numbers in segments count from 0, as in extract-segments, unless none is 0
+      and one is above 1. Without a name all channels are averaged.
     - A segment's end of -1 is the end of the recording.
-    - The speaker of an utterance that utt2spk lacks, or names without a speaker, is its recording,
-      with a warning of the check. Of two speakers the first is kept, likewise.
+    - Without a speaker in utt2spk, the recording of an utterance is its speaker, and the check
+      warns. If utt2spk has two speakers, the first one counts, and the check warns.
 
     Returns:
       Cuts; faults are recorded in them for the check to report.
 
     Raises:
-      ManifestError: no wav.scp or text.
+      ManifestError: there is no wav.scp or no text.
     """
     for name in ("wav.scp", "text"):
         if not (folder / name).is_file():
             raise ManifestError(f"{folder} is not a Kaldi data directory: it has no file {name!r}")
     recordings = read_scp(folder / "wav.scp", run_pipe, path_map)
-    audio: Iterable[tuple[str, Audio]] = recordings
+    audio: Iterable[tuple[str, AudioSegment]] = recordings
     if (folder / "segments").is_file():
         audio = _segments(folder / "segments", _by_id(recordings))
     return pair_with_text(folder, audio)
 
 
 def pair_with_text(
-    folder: Path, audio: Iterable[tuple[str, Audio]], recordings: Mapping[str, str] | None = None
+    folder: Path,
+    audio: Iterable[tuple[str, AudioSegment]],
+    recordings: Mapping[str, str] | None = None,
 ) -> list[MonoCut]:
-    """Make cuts of the audio, or features, of utterances with the `text` and `utt2spk` of a folder.
+    """Make cuts from the audio, or features, of utterances and a folder's `text` and `utt2spk`.
 
     Args:
       folder: a data directory.
       audio: (utterance id, audio or features), in any order.
-      recordings: the recording of utterances whose `audio` does not name it; it counts as their
-        speaker where `utt2spk` has none.
+      recordings: recordings of utterances whose `audio` does not name them; they are the speakers
+        of utterances without one in `utt2spk`.
     """
     has_speakers = (folder / "utt2spk").is_file()
     speakers, other_speakers = _read_speakers(folder / "utt2spk") if has_speakers else ({}, {})
@@ -92,14 +95,14 @@ def pair_with_text(
     detail = f"not in {folder / 'utt2spk'}" if has_speakers else f"{folder} has no utt2spk"
     for cut in cuts:
         if cut.id not in speakers:
-            mark_no_speaker(cut, detail, (recordings or {}).get(cut.id))
+            flag_missing_speaker(cut, detail, (recordings or {}).get(cut.id))
         if cut.id in other_speakers:
-            mark_other_speaker(cut, other_speakers[cut.id])
+            flag_ambiguous_speaker(cut, other_speakers[cut.id])
     return cuts
 
 
 def _read_speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Read utt2spk: the first speaker of each utterance; where lines differ, the first other."""
+    """Read utt2spk: the first speaker of each utterance, and a note on the first other one."""
     speakers: dict[str, str] = {}
     other_speakers: dict[str, str] = {}
     for id, speaker in read_pairs(path):
@@ -108,9 +111,9 @@ def _read_speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     return speakers, other_speakers
 
 
-def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
+def _by_id(recordings: list[tuple[str, AudioSegment]]) -> dict[str, AudioSegment]:
     """Keep the first recording of each id, with a note if there are others."""
-    table: dict[str, Audio] = {}
+    table: dict[str, AudioSegment] = {}
     for id, item in recordings:
         if id in table:
             note = ("duplicate-recording", f"wav.scp: {id}: {table[id].path}, not {item.path}")
@@ -119,11 +122,12 @@ def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
     return table
 
 
-def _segments(path: Path, recordings: dict[str, Audio]) -> list[tuple[str, Audio]]:
+def _segments(path: Path, recordings: dict[str, AudioSegment]) -> list[tuple[str, AudioSegment]]:
     """Read the lines `utterance recording start end [channel]`."""
     lines = read_lines(path)
     rows = [line.value.split() for line in lines]
     numbers = [int(row[3]) for row in rows if len(row) > 3 and _is_number(row[3])]
+    # Channels count from 1 if none is 0 and one is above 1, else from 0 as in extract-segments.
     first = 1 if numbers and min(numbers) > 0 and max(numbers) > 1 else 0
     return [
         (line.id, faulty_audio(line) if line.fault else _segment(row, recordings, first))
@@ -132,14 +136,17 @@ def _segments(path: Path, recordings: dict[str, Audio]) -> list[tuple[str, Audio
 
 
 def _is_number(channel: str) -> bool:
+    """Whether a channel is a number of at most four ASCII digits."""
     return channel.isdecimal() and channel.isascii() and len(channel) < 5
 
 
-def _segment(row: list[str], recordings: dict[str, Audio], first: int) -> Audio:
+def _segment(row: list[str], recordings: dict[str, AudioSegment], first: int) -> AudioSegment:
     """Read `recording start end [channel]`; numbers of channels begin at `first`."""
     name, *numbers = row or [""]
     if name not in recordings:
-        return Audio(name, fault=("missing-audio", f"segments: no recording {name!r} in wav.scp"))
+        return AudioSegment(
+            name, fault=("missing-audio", f"segments: no recording {name!r} in wav.scp")
+        )
     whole = recordings[name]
     try:
         start, end = (float(number) for number in numbers[:2])
@@ -150,26 +157,27 @@ def _segment(row: list[str], recordings: dict[str, Audio], first: int) -> Audio:
             "bad-segment",
             f"segments: not `recording start end`: {' '.join(row)!r}",
         )
-        return Audio(whole.path, recording_id=name, fault=fault)
+        return AudioSegment(whole.path, recording_id=name, fault=fault)
     channel = from_one(numbers[2], first) if len(numbers) > 2 else whole.channel
-    return Audio(whole.path, start, end, name, whole.fault, whole.note, channel, whole.side)
+    return AudioSegment(whole.path, start, end, name, whole.fault, whole.note, channel, whole.side)
 
 
 def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     """Write wav.scp, text, utt2spk, spk2utt and, for parts of recordings, segments.
 
-    Where a cut is on one channel of a file of several, or its channel has a name,
+    If a cut is on one channel of a file of several, or its channel has a name,
     reco2file_and_channel is written too, with A for the first channel and B for the second; wav.scp
-    then has a command that takes that channel (sph2pipe -c, sox).
+    then has a command that extracts the channel (sph2pipe -c, sox).
 
-    Without parts, segments of an earlier export are removed. All files are sorted by bytes, as
-    Kaldi's tools require. FLAC and SPHERE files are given as the commands with which
+    Without parts of recordings, segments of an earlier export are removed. All files are sorted by
+    bytes, as Kaldi's tools require. FLAC and SPHERE files are written as the commands by which
     Kaldi reads them (flac, sph2pipe).
 
     Raises:
       ManifestError: two cuts have the same id, a recording id has two files, an id contains white
         space, an audio file has a name that Kaldi would run, or a cut has features and no audio.
     """
+    # 1. Check what Kaldi's files cannot represent.
     cuts = sorted(cuts, key=lambda cut: cut.id.encode())
     for cut in cuts:
         if not has_audio(cut):
@@ -178,7 +186,7 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
             )
     for cut, next_cut in itertools.pairwise(cuts):
         if cut.id == next_cut.id:
-            raise ManifestError(f"utterance id {cut.id!r} occurs twice: leave one of them out")
+            raise ManifestError(f"utterance id {cut.id!r} occurs twice: remove one of them")
     whole = all(
         cut.recording_id == cut.id
         and cut.start == 0
@@ -190,8 +198,8 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
         source = _source(audio_of(cut), cut.id, _channel_of_several(cut))
         if sources.setdefault(cut.recording_id, source) != source:
             raise ManifestError(
-                f"recording id {cut.recording_id!r} is that of two files or channels, the second of"
-                f" {audio_of(cut)}: give each an id of its own"
+                f"two files or channels have the recording id {cut.recording_id!r}, the second is"
+                f" of {audio_of(cut)}: give each an id of its own"
             )
     utterances: dict[str, list[str]] = {}
     for cut in cuts:
@@ -199,9 +207,10 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     for name in [*sources, *utterances, *(c.id for c in cuts)]:
         if len(name.split()) != 1:
             raise ManifestError(
-                "Kaldi's ids must not be empty or contain white space, as that of the utterance,"
-                f" recording or speaker {name!r}: rename it"
+                f"the utterance, recording or speaker {name!r} cannot have this id in Kaldi: rename"
+                " it, as ids must not be empty or contain white space"
             )
+    # 2. Write the tables.
     tables = {
         "wav.scp": sources,
         "text": {cut.id: text_of(cut) for cut in cuts},
@@ -225,13 +234,13 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
 
 
 def _channel_of_several(cut: MonoCut) -> int | None:
-    """Return the channel, from 1, of a cut on one channel of a file of several; None: another."""
+    """Return the channel of a cut, from 1, if it is one of several in its file; else None."""
     channel = channel_of(cut)
     return None if channel is None or cut.recording.num_channels == 1 else channel + 1
 
 
 def _side(cut: MonoCut) -> str:
-    """Return the side of a cut, of which Kaldi knows A and B."""
+    """Return the side of a cut; Kaldi has A and B."""
     return "B" if channel_index(channel_name(cut)) == 1 else "A"
 
 
@@ -243,6 +252,7 @@ def _file_id(cut: MonoCut) -> str:
 
 
 def _source(path: str, id: str, channel: int | None) -> str:
+    """Return the file or command of a recording for wav.scp."""
     if path.rstrip().endswith("|") or len(path.splitlines()) > 1:
         raise ManifestError(
             f"{id}: Kaldi would run the name of its audio file, {path!r}, as a command: rename it"
@@ -257,11 +267,11 @@ def _source(path: str, id: str, channel: int | None) -> str:
 
 
 RENAMED = "utt_map"
-"""Lines of `new-id old-id`, where utterances had to be renamed."""
+"""File with lines of `new-id old-id`, if utterances had to be renamed."""
 
 
 @dataclass(frozen=True)
-class Exported:
+class DataDirSummary:
     """The result of an export."""
 
     utterances: int
@@ -273,42 +283,45 @@ class Exported:
     notes: tuple[str, ...]
 
 
-def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> Exported:
+def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> DataDirSummary:
     """Write wav.scp, text, utt2spk, spk2utt, utt2dur and, for parts of recordings, segments.
 
-    Kaldi requires that utterances sorted by id are sorted by speaker too. Where they are not,
-    every id is prefixed with its speaker, and `utt_map` lists the old ids. Of files with the same
-    recording id all but the first get a number behind it.
-    Cuts with a fault, without audio or without words are left out, and those whose audio a line of
-    wav.scp cannot name: parts of several files, changes of speed and the like.
+    Kaldi requires that utterances sorted by id are sorted by speaker too. If they are not, every id
+    is prefixed with its speaker, and `utt_map` lists the old ids. If several files have the same
+    recording id, a number is appended to the id of all but the first.
+    Cuts with a fault, without audio or without words are left out. So are cuts whose audio a line
+    of wav.scp cannot name, such as parts of several files or changes of speed.
 
     Args:
       cuts: in any order.
       folder: the data directory.
 
     Raises:
-      ManifestError: nothing to write, two cuts of the same id, or a directory that Kaldi would
-        refuse; the message has the reasons.
+      ManifestError: there is nothing to write, two cuts have the same id, or Kaldi would refuse the
+        directory; the message has the reasons.
     """
+    # 1. Leave out what Kaldi cannot use.
     usable: list[MonoCut] = []
     left_out = []
     for cut in cuts:
-        why = _unusable(cut)
-        if why:
-            left_out.append((cut.id, why))
+        reason = _unusable(cut)
+        if reason:
+            left_out.append((cut.id, reason))
         else:
             usable.append(cut)
     if not usable:
         detail = f", first {left_out[0][0]}: {left_out[0][1]}" if left_out else ""
         raise ManifestError(f"there is no utterance to write to {folder}{detail}")
+    # 2. Rename until utterances are sorted by speaker, and recordings have a file each.
     renamed = not _in_speakers_order(usable)
     ordered = [_with_speaker(cut) for cut in usable] if renamed else usable
     if not _in_speakers_order(ordered):
         raise ManifestError(
-            "the speakers' names cannot be put in Kaldi's order: one is the beginning of another "
-            f"({_first_out_of_order(ordered)}); rename one of them"
+            "the speakers cannot be sorted as Kaldi requires, as the name of one is the beginning "
+            f"of another's ({_first_out_of_order(ordered)}): rename one of them"
         )
     ordered = _with_a_file_each(ordered)
+    # 3. Write the directory, and check it as Kaldi would.
     folder = Path(folder)
     write_kaldi_dir(ordered, folder)
     _write_lines(folder / "utt2dur", [f"{c.id} {c.duration:.10g}" for c in ordered])
@@ -321,7 +334,7 @@ def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> Exported:
     faults = data_dir_faults(folder)
     if faults:
         raise ManifestError(f"Kaldi would refuse {folder}: {'; '.join(faults)}")
-    return Exported(
+    return DataDirSummary(
         utterances=len(ordered),
         speakers=len({speaker_of(cut) for cut in ordered}),
         renamed=renamed,
@@ -355,6 +368,7 @@ def _in_speakers_order(cuts: Sequence[MonoCut]) -> bool:
 
 
 def _first_out_of_order(cuts: Sequence[MonoCut]) -> str:
+    """Return the two speakers at the first place where the orders differ."""
     lines = [(cut.id.encode(), speaker_of(cut)) for cut in cuts]
     by_speaker = sorted(lines, key=lambda line: (line[1].encode(), line[0]))
     pairs = zip(sorted(lines), by_speaker, strict=True)
@@ -362,7 +376,7 @@ def _first_out_of_order(cuts: Sequence[MonoCut]) -> str:
 
 
 def _with_speaker(cut: MonoCut) -> MonoCut:
-    """Prefix a cut's id with its speaker, and the recording's id too where it was the same."""
+    """Prefix a cut's id with its speaker, and the recording's id too if it is the same."""
     name = f"{speaker_of(cut)}-{cut.id}"
     recording = cut.recording
     if recording.id == cut.id:
@@ -371,7 +385,7 @@ def _with_speaker(cut: MonoCut) -> MonoCut:
 
 
 def _with_a_file_each(cuts: Sequence[MonoCut]) -> list[MonoCut]:
-    """Give recordings that share an id, but not the file and channel, ids of their own."""
+    """Give different ids to recordings with the same id but another file or channel."""
     recording_ids = {cut.recording_id for cut in cuts}
     names: dict[tuple[str, tuple[str, int | None]], str] = {}
     first: dict[str, tuple[str, int | None]] = {}
@@ -391,11 +405,13 @@ def _with_a_file_each(cuts: Sequence[MonoCut]) -> list[MonoCut]:
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines sorted by their first word, by bytes."""
     ordered = sorted(lines, key=lambda line: line.split(" ", 1)[0].encode())
     write_atomically(path, "".join(f"{line}\n" for line in ordered))
 
 
 def _notes(cuts: Sequence[MonoCut]) -> list[str]:
+    """Return remarks on properties of the audio that matter for Kaldi."""
     notes = []
     rates = sorted({cut.recording.sampling_rate for cut in cuts})
     if len(rates) > 1:
@@ -407,7 +423,7 @@ def _notes(cuts: Sequence[MonoCut]) -> list[str]:
     if many:
         notes.append(
             f"{len(many)} utterances are of recordings with several channels, first "
-            f"{audio_of(many[0])}: Kaldi takes one of them, this toolkit their mean"
+            f"{audio_of(many[0])}: Kaldi uses one of them, this toolkit their mean"
         )
     formats = {Path(audio_of(cut)).suffix.lower() for cut in cuts} - {".wav", ".flac", ".sph"}
     if formats:

@@ -1,4 +1,4 @@
-"""Kaldi's dictionary directories (data/local/dict) and the words of its lang directories."""
+"""Reads and writes Kaldi's dictionary directories (data/local/dict) and lang directories."""
 
 import re
 from collections import Counter
@@ -33,9 +33,8 @@ from toolkit.lang.tables import (
     SymbolTable,
 )
 from toolkit.storage.files import write_atomically
-from toolkit.storage.lines import TextLines, read_lines
+from toolkit.storage.lines import TextLines, read_lines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import split_words
 
 SILENCE_WORD = "!SIL"
 WEIGHTED = "lexiconp.txt"
@@ -47,15 +46,15 @@ _BOUNDARIES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 
 
 class KaldiDictError(ToolkitError):
-    """A dictionary directory that is incomplete, or a lexicon that cannot become one."""
+    """An incomplete dictionary directory, or a lexicon that Kaldi's format cannot represent."""
 
 
 def write_dict(lang: Lang, folder: Path) -> int:
     """Write the directory that Kaldi's prepare_lang.sh reads.
 
-    lexicon.txt; lexiconp.txt, where every probability is 1 if the vocabulary has none, and if it
-    has, lexiconp_silprob.txt and silprob.txt; silence_phones.txt, optional_silence.txt,
-    nonsilence_phones.txt (the stresses of a phone in one line, so that they share tree roots) and
+    The files are lexicon.txt; lexiconp.txt, with probabilities of 1 if the vocabulary has none,
+    else also lexiconp_silprob.txt and silprob.txt; silence_phones.txt; optional_silence.txt;
+    nonsilence_phones.txt (the stresses of a phone in one line, so that they share tree roots); and
     extra_questions.txt (silence, and the phones of each stress). Position markers (_B, _I, _E, _S)
     are removed, since prepare_lang.sh adds them. The out-of-vocabulary word is `<UNK>`.
 
@@ -64,16 +63,18 @@ def write_dict(lang: Lang, folder: Path) -> int:
       folder: the directory to write.
 
     Returns:
-      Number of pronunciations, those of silence and <UNK> included.
+      Number of pronunciations, including those of silence and <UNK>.
 
     Raises:
-      KaldiDictError: a word or phone that Kaldi reserves.
+      KaldiDictError: Kaldi reserves a word or phone.
     """
 
     def unmarked(entry: Entry) -> Entry:
+        """Return the entry without positions in its phones."""
         word, phones = entry
         return word, without_positions(phones) if lang.position_dependent else phones
 
+    # 1. Pronunciations without positions, those of silence included, with their probabilities.
     entries = dict.fromkeys(map(unmarked, lang.lexicon.pairs()))
     entries[SILENCE_WORD, (SILENCE,)] = None
     pairs = sorted(entries, key=lambda pair: pair[0].encode())
@@ -90,6 +91,7 @@ def write_dict(lang: Lang, folder: Path) -> int:
         unmarked_probabilities.save(folder)
     else:
         remove_probabilities(folder)
+    # 2. The sets of phones, and the files.
     speech = sorted({p for _, phones in pairs for p in phones} - {SILENCE, SPOKEN_NOISE})
     _check(pairs, speech)
     silence = (SILENCE, SPOKEN_NOISE)
@@ -107,13 +109,14 @@ def write_dict(lang: Lang, folder: Path) -> int:
 
 
 def _check(pairs: Iterable[tuple[str, Pronunciation]], phones: Iterable[str]) -> None:
+    """Raise a KaldiDictError for words and phones that Kaldi reserves."""
     for word, _ in pairs:
         if word in _RESERVED:
-            raise KaldiDictError(f"Kaldi reserves the word {word!r}: take it out of the lexicon")
+            raise KaldiDictError(f"Kaldi reserves the word {word!r}: remove it from the lexicon")
     for phone in phones:
         if phone.startswith("#") or phone.endswith(POSITIONS):
             raise KaldiDictError(
-                f"the phone {phone!r} looks to Kaldi like a disambiguation symbol or a "
+                f"Kaldi would read the phone {phone!r} as a disambiguation symbol or a "
                 "position-dependent phone: rename it in the lexicon"
             )
 
@@ -125,7 +128,7 @@ def strip_stress(phone: str) -> str:
 
 
 def stress_of(phone: str) -> str:
-    """Return the stress of a phone: 0 for AH0, nothing for T."""
+    """Return the stress of a phone: 0 for AH0, empty for T."""
     match = _STRESS.fullmatch(phone)
     return match[2] if match else ""
 
@@ -145,21 +148,23 @@ class KaldiDict:
     lexicon: Lexicon
     """Words as a text policy spells them; SIL and SPN are the silence phones."""
     renamed: Mapping[str, str]
-    """Silence phones with other names in Kaldi, and their names here."""
+    """Names in this toolkit, SIL or SPN, of silence phones with other names in Kaldi."""
     notes: tuple[str, ...]
+    """Remarks on what was changed."""
     probabilities: LexiconProbabilities | None = None
-    """Those of lexiconp_silprob.txt and silprob.txt, or of lexiconp.txt."""
+    """Probabilities from lexiconp_silprob.txt and silprob.txt, or from lexiconp.txt."""
     policy: TextPolicy = field(default_factory=TextPolicy)
     """How its words are spelled."""
 
     def _lang(self, lexicon: Lexicon) -> Lang:
+        """Return the vocabulary of a lexicon with this text policy."""
         return replace(Lang.of(lexicon), normaliser=self.policy.id, tags=self.policy.tags)
 
     def lang(self, position_dependent: bool) -> Lang:
-        """Make a vocabulary of them.
+        """Return the vocabulary.
 
         Args:
-          position_dependent: mark the phones by their place in the word (see `with_positions`).
+          position_dependent: make phones position-dependent (see `with_positions`).
         """
         if not position_dependent:
             return replace(self._lang(self.lexicon), probabilities=self.probabilities)
@@ -175,10 +180,10 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
     """Read the dictionary directory of a Kaldi recipe.
 
     The toolkit has two silence phones: the phone of optional_silence.txt becomes SIL, all other
-    silence phones become SPN. Words pronounced as silence alone are left out, as the graphs put
-    silence between words; so are out-of-vocabulary words such as `<unk>`, as `<UNK>` is added.
-    Probabilities are read from lexiconp_silprob.txt and silprob.txt, else from lexiconp.txt if one
-    there is not 1; silence is then as likely as none, as in Kaldi.
+    silence phones become SPN. Words that are only silence are left out, as the graphs put silence
+    between words; so are out-of-vocabulary words such as `<unk>`, as `<UNK>` is added.
+    Probabilities are read from lexiconp_silprob.txt and silprob.txt. Without these they are read
+    from lexiconp.txt, unless all are 1, and silence has the probability 0.5, as in Kaldi.
 
     Args:
       folder: the directory.
@@ -187,6 +192,7 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
     Raises:
       KaldiDictError: a file is missing, or a line has a fault; names file and line.
     """
+    # 1. The sets of phones, and the names of silence phones in this toolkit.
     folder, spelling = Path(folder), policy or TextPolicy()
     silence = [p for _, line in _lines(folder / "silence_phones.txt") for p in line]
     optional = [p for _, line in _lines(folder / "optional_silence.txt") for p in line]
@@ -201,17 +207,21 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
         raise KaldiDictError(f"{folder}: {clash[0]!r} is both silence and nonsilence")
 
     def to_toolkit_entry(entry: Entry) -> Entry | None:
+        """Return the entry with this toolkit's phones and spelling, None for one to leave out."""
         word, phones = entry
         mapped = tuple(renamed.get(p, p) for p in phones)
         if word in _OOV_WORDS or word in _RESERVED or set(mapped) == {SILENCE}:
             return None
         return spelling.lexicon_key(word), mapped
 
+    # 2. The words.
     lexicon, left_out = Lexicon(), Counter()
     for where, word, phones in _pronunciations(folder):
         unknown = [p for p in phones if p not in speech and p not in renamed]
         if unknown:
-            raise KaldiDictError(f"{where}: the phone {quoted(unknown[0])} is in no list of phones")
+            raise KaldiDictError(
+                f"{where}: the phone {quoted(unknown[0])} is in no list of phones: add it to one"
+            )
         entry = to_toolkit_entry((word, phones))
         if entry is not None:
             lexicon.add(*entry)
@@ -238,7 +248,7 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
 
 
 def _even_silence(folder: Path) -> LexiconProbabilities | None:
-    """Return the probabilities of lexiconp.txt, None without one or where all are 1."""
+    """Return the probabilities of lexiconp.txt; None: there is no such file, or all are 1."""
     if not (folder / WEIGHTED).is_file():
         return None
     entries = {
@@ -270,12 +280,14 @@ def _weighted(path: Path) -> Iterator[tuple[str, str, float, Pronunciation]]:
 
 
 def _some(where: str, word: str, phones: Sequence[str]) -> Pronunciation:
+    """Return the phones of a word, of which there must be some."""
     if not phones:
         raise KaldiDictError(f"{where}: the word {quoted(word)} has no phones")
     return tuple(phones)
 
 
 def _probability(where: str, text: str) -> float:
+    """Return a probability after checking it."""
     try:
         value = float(text)
     except ValueError:
@@ -299,11 +311,11 @@ def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
 def write_lang(lang: Lang, folder: Path) -> None:
     """Write a lang directory without its topology and transducers.
 
-    phones.txt and words.txt are the toolkit's own, so that ids in its alignments, lattices and
-    graphs mean the same there; oov; in phones/ the sets silence, nonsilence, optional_silence,
-    context_indep and disambig (.txt, .int, .csl), sets, roots, extra_questions, wdisambig,
-    align_lexicon, and word_boundary if phones are position-dependent. Roots are those of this
-    toolkit's trees: one for each HMM state of a base phone, none of them of silence split.
+    phones.txt and words.txt are those of the toolkit, so that ids in its alignments, lattices and
+    graphs mean the same. Other files are oov and, in phones/, the sets silence, nonsilence,
+    optional_silence, context_indep and disambig (.txt, .int, .csl), sets, roots, extra_questions,
+    wdisambig, align_lexicon, and word_boundary if phones are position-dependent. Roots are those of
+    this toolkit's trees: one for each HMM state of a base phone; those of silence are not split.
     `toolkit.kaldi.graph.write_lang_dir` adds topology and transducers.
 
     Args:
@@ -311,8 +323,9 @@ def write_lang(lang: Lang, folder: Path) -> None:
       folder: the directory to write.
 
     Raises:
-      KaldiDictError: a word has white space of Unicode in it, which Kaldi refuses.
+      KaldiDictError: a word contains Unicode white space, which Kaldi refuses.
     """
+    # 1. Symbol tables, and sets of phones.
     folder = Path(folder)
     _check_words(lang.words)
     lang.phones.write(folder / "phones.txt")
@@ -332,6 +345,7 @@ def write_lang(lang: Lang, folder: Path) -> None:
         ids = [lang.phones[phone] for phone in phones]
         _write(folder / f"phones/{name}.csl", [":".join(map(str, ids))])
 
+    # 2. What trees share and ask: phones by base phone; silence, stress and position.
     marked = lang.position_dependent
     groups = [*([phone] for phone in _SILENCES), *group_by(speech, _base(marked)).values()]
     _write_both(lang, folder, "sets", [("", phones, "") for phones in groups])
@@ -348,6 +362,7 @@ def write_lang(lang: Lang, folder: Path) -> None:
     _write(folder / "phones/wdisambig_phones.int", [str(lang.phones["#0"])])
     _write(folder / "phones/wdisambig_words.int", [str(lang.words["#0"])])
 
+    # 3. The lexicon for word alignment.
     entries = [("<eps>", (SILENCE,)), *lang.lexicon.pairs()]
     words = (f"{word} {word} {' '.join(phones)}" for word, phones in entries)
     _write(folder / "phones/align_lexicon.txt", words)
@@ -355,11 +370,12 @@ def write_lang(lang: Lang, folder: Path) -> None:
 
 
 def _check_words(words: SymbolTable) -> None:
+    """Raise a KaldiDictError for a word with Unicode white space."""
     for word in words:
         if any(c.isspace() for c in word):
             raise KaldiDictError(
-                f"the word {quoted(word)} has white space in it (a no-break space?), which Kaldi "
-                "refuses: take it out of the lexicon"
+                f"the word {quoted(word)} contains white space (a no-break space?), which Kaldi "
+                "refuses: remove it from the lexicon"
             )
 
 
@@ -369,10 +385,12 @@ def _base(marked: bool) -> Callable[[str], str]:
 
 
 def _stress(marked: bool) -> Callable[[str], str]:
+    """Return a function that returns the stress of a phone."""
     return lambda phone: stress_of(phone[:-2] if marked else phone)
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
+    """Write lines to a file."""
     write_atomically(path, "".join(f"{line}\n" for line in lines))
 
 
@@ -390,12 +408,13 @@ def _write_both(
 
 
 def _boundary(phone: str) -> str:
-    """Return a phone's kind in word_boundary.txt; SPN, being <UNK>, is a word by itself."""
+    """Return the kind of a phone in word_boundary.txt; SPN is a word by itself, <UNK>."""
     kinds = {SILENCE: "nonword", SPOKEN_NOISE: "singleton"}
     return kinds.get(phone) or _BOUNDARIES[phone[-2:]]
 
 
 def _ids(lang: Lang, word: str, phones: Pronunciation) -> str:
+    """Return a line of align_lexicon.int."""
     number = lang.words[word]
     return " ".join(map(str, [number, number, *(lang.phones[phone] for phone in phones)]))
 
@@ -403,10 +422,10 @@ def _ids(lang: Lang, word: str, phones: Pronunciation) -> str:
 def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tuple[str, ...]]:
     """Read the words of a lang directory from words.txt and phones/align_lexicon.txt.
 
-    The toolkit numbers words and phones in its own order: ids of the directory mean nothing
-    afterwards. Phones are position-dependent if the directory's are. The phone of
+    The toolkit numbers words and phones in its own order: ids of the directory are not valid for
+    the result. Phones are position-dependent if the directory's are. The phone of
     phones/optional_silence.txt becomes SIL, all other silence phones become SPN. Words that are
-    silence alone, and the out-of-vocabulary word (oov.txt), are left out.
+    only silence, and the out-of-vocabulary word (oov.txt), are left out.
 
     Args:
       folder: the directory.
@@ -457,27 +476,29 @@ def _kind(phone: str, silence: set[str], optional: set[str]) -> str:
 
 
 def _words(path: Path) -> list[str]:
+    """Return the words of a required file."""
     return [
         word for _, line in read_lines(_required(path), KaldiDictError) for word in line.split()
     ]
 
 
 def _required(path: Path) -> Path:
+    """Return the path of a file that must exist."""
     if not path.is_file():
-        raise KaldiDictError(f"{path}: no such file: is its folder Kaldi's lang directory?")
+        raise KaldiDictError(f"{path}: no such file: give a lang directory of Kaldi")
     return path
 
 
 def read_lexicon(
     path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
 ) -> Dictionary:
-    """Read the pronunciations of a file or of one of Kaldi's directories.
+    """Read the pronunciations of a file, or of a dict or lang directory of Kaldi.
 
     Args:
-      path: a file, see `toolkit.lang.dictionary.read_dictionary`; or a folder: Kaldi's dict (words,
-        probabilities, silence phones and optional silence) or lang (the words of
+      path: a file, see `toolkit.lang.dictionary.read_dictionary`; Kaldi's dict folder (words,
+        probabilities, silence phones and optional silence); or its lang folder (the words of
         phones/align_lexicon.txt, without positions).
-      strip_stress: of a file, see `toolkit.lang.dictionary.read_entries`.
+      strip_stress: only for a file, see `toolkit.lang.dictionary.read_entries`.
       policy: how words are spelled; by default in upper case.
 
     Raises:
@@ -505,4 +526,5 @@ def read_lexicon(
 
 
 def _existing(path: Path) -> Path | None:
+    """Return the path of a file that may be missing; None: it is missing."""
     return path if path.is_file() else None

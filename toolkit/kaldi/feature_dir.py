@@ -1,8 +1,8 @@
-"""Kaldi data directories that have features (feats.scp) and need no audio, and their check.
+"""Reads and checks Kaldi data directories with features (feats.scp), which need no audio.
 
-The cuts of such a directory name the archive in place of an audio file. What extracts features from
-audio then copies the matrices, and manifests, checks and stages treat the archive as they treat
-audio: a changed archive is noticed by its content.
+The cuts of such a directory name an archive in place of an audio file. Feature extraction then
+copies the matrices. Manifests, checks and stages treat archives like audio files: a change of their
+content is detected.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ from lhotse import MonoCut
 
 from toolkit.corpus.check import FeatureFaults
 from toolkit.corpus.manifest import FEATURE_MATRIX, ManifestError, audio_of, text_of
-from toolkit.corpus.pairing import NOT_UTF8, Audio, FeatureMatrix
+from toolkit.corpus.pairing import NOT_UTF8, AudioSegment, FeatureMatrix
 from toolkit.corpus.wav_scp import TableLine, read_lines, read_pairs
 from toolkit.kaldi.archive import (
     RANGE,
+    ArchiveError,
     Entry,
-    KaldiIoError,
-    native,
+    kaldi_native_io,
     read_matrix,
     read_shape,
     scp_entry,
@@ -35,23 +35,23 @@ from toolkit.storage.paths import PathMap
 from toolkit.storage.reading import NATURAL, validated
 
 HALF_MAX = 65504.0
-"""The largest 16-bit float: feature stores hold such."""
+"""The largest 16-bit float, as feature stores hold 16-bit floats."""
 FRAME_SHIFT_MS = 10.0
-"""Step of the features that the recipes are made for."""
+"""Frame shift of the features for which the recipes are made."""
 SHIFT_TOLERANCE = 0.05
-"""Relative difference from `FRAME_SHIFT_MS` that is rounding: Kaldi divides durations, which are up
-to 25 ms longer than the frames, by numbers of frames."""
+"""Largest relative difference from `FRAME_SHIFT_MS`. The shift is computed as duration by number of
+frames, and durations are up to 25 ms longer than the frames."""
 MIN_FRAMES = 100
-"""Shorter utterances do not tell the frame shift."""
+"""Fewest frames of utterances from which the frame shift is computed."""
 EDGE_SECONDS = 0.1
-"""Difference between times and frames that windows at the edges and rounding explain; one percent
-of the utterance is added."""
+"""Largest difference of times and frames, by windows at the edges and rounding, in addition to one
+percent of the utterance."""
 _PLACE = {"offset": NATURAL, "range": str, "dimension": NATURAL}
 
 
 @dataclass(frozen=True)
 class KaldiFormat:
-    """Description of features made by Kaldi in the manifest of a store."""
+    """Description, in the manifest of a store, of features that Kaldi computed."""
 
     dimension: int
     """Values per frame."""
@@ -70,18 +70,18 @@ class KaldiFormat:
 def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:
     """Read feats.scp, text and, if present, utt2spk, segments, utt2dur and utt2num_frames.
 
-    - An archive in feats.scp is mapped by `path_map`; a relative path is looked for from the
-      working directory, then from the folder and those above it. Commands are never run.
-    - Frames are of 10 ms. Where a file frame_shift or utt2dur says otherwise, it is an error.
-    - Where utt2num_frames, segments or utt2dur contradict the number of frames, the check says so.
-    - Speakers are as in `toolkit.kaldi.data_dir.read_kaldi_dir`.
+    - An archive in feats.scp is mapped by `path_map`; a relative path is looked up in the working
+      directory, then in the folder and those above it. Commands are never run.
+    - The frame shift must be 10 ms; another one in frame_shift or utt2dur is an error.
+    - The check reports numbers of frames that contradict utt2num_frames, segments or utt2dur.
+    - Speakers are read as by `toolkit.kaldi.data_dir.read_kaldi_dir`.
     - cmvn.scp is not read: means by speaker are computed from the features.
 
     Returns:
       Cuts whose recordings name archives; faults are recorded in them for the check to report.
 
     Raises:
-      ManifestError: no feats.scp or text, or another frame shift.
+      ManifestError: there is no feats.scp or no text, or the frame shift is another one.
     """
     for name in ("feats.scp", "text"):
         if not (folder / name).is_file():
@@ -94,11 +94,12 @@ def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:
     segments = {id: fields.split() for id, fields in _pairs(folder / "segments")}
     expected = _ExpectedFrames(folder, segments)
     features = [(id, expected.noted(id, item)) for id, item in features]
+    # Utterances with a text and no features are faults.
     named = {id for id, _ in features}
     for line in read_lines(folder / "text"):
         if line.id not in named:
             fault = ("missing-features", f"{folder / 'feats.scp'} has no line for it")
-            features.append((line.id, Audio(line.id, fault=fault)))
+            features.append((line.id, AudioSegment(line.id, fault=fault)))
             named.add(line.id)
     recordings = {id: fields[0] for id, fields in segments.items() if fields}
     return pair_with_text(folder, features, recordings)
@@ -108,31 +109,31 @@ def read_features(cut: MonoCut) -> np.ndarray:
     """Read the features of a cut that `read_feature_dir` has made: [T, F] float32.
 
     Raises:
-      KaldiIoError: they cannot be read, or are of another size than when the cut was made.
+      ArchiveError: they cannot be read, or have another size than when the cut was made.
     """
     entry = feature_entry(cut)
     matrix = read_matrix(entry)
     size = round(cut.recording.duration * 1000 / FRAME_SHIFT_MS), feature_dimension(cut)
     if matrix.shape != size:
-        raise KaldiIoError(
-            f"{cut.id}: {entry.path} has {matrix.shape} values there, not {size}: it has changed, "
-            "prepare the data again"
+        raise ArchiveError(
+            f"{cut.id}: {entry.path} has {matrix.shape} values there, not {size}, as it has "
+            "changed: prepare the data again"
         )
     return matrix
 
 
 def feature_entry(cut: MonoCut) -> Entry:
-    """Return where the features of a cut are.
+    """Return the location of the features of a cut.
 
     Raises:
-      KaldiIoError: its manifest does not say.
+      ArchiveError: the manifest does not have it.
     """
     try:
         place = validated((cut.custom or {}).get(FEATURE_MATRIX), _PLACE, FEATURE_MATRIX)
         if not RANGE.fullmatch(place["range"]):
             raise ValueError(f"{place['range']!r} is no range")
     except ValueError as error:
-        raise KaldiIoError(f"{cut.id}: {error}: prepare the data again") from error
+        raise ArchiveError(f"{cut.id}: {error}: prepare the data again") from error
     return Entry(cut.id, Path(audio_of(cut)), place["offset"], place["range"])
 
 
@@ -141,28 +142,31 @@ def feature_dimension(cut: MonoCut) -> int:
     return cut.custom[FEATURE_MATRIX]["dimension"]
 
 
-def _features(line: TableLine, folder: Path, path_map: PathMap) -> Audio:
+def _features(line: TableLine, folder: Path, path_map: PathMap) -> AudioSegment:
     """Locate the features of a line of feats.scp and read their size."""
     if line.fault:
-        return Audio(line.id, fault=(NOT_UTF8, line.fault))
+        return AudioSegment(line.id, fault=(NOT_UTF8, line.fault))
     try:
         where = str(folder / "feats.scp")
         entry = scp_entry(line.id, line.value, folder, where, path_map=path_map)
         rows, columns = read_shape(entry)
-    except KaldiIoError as error:
-        return Audio(line.id, fault=("unreadable-features", str(error)))
+    except ArchiveError as error:
+        return AudioSegment(line.id, fault=("unreadable-features", str(error)))
     if not rows or not columns:
-        return Audio(line.id, fault=("empty-features", f"{entry.path}: {rows} x {columns} values"))
+        return AudioSegment(
+            line.id, fault=("empty-features", f"{entry.path}: {rows} x {columns} values")
+        )
     matrix = FeatureMatrix(rows, columns, entry.offset, entry.range)
-    return Audio(str(entry.path), features=matrix)
+    return AudioSegment(str(entry.path), features=matrix)
 
 
 def _pairs(path: Path) -> list[tuple[str, str]]:
-    """Read the lines of a file that a data directory may lack."""
+    """Read the lines of an optional file of a data directory."""
     return read_pairs(path) if path.is_file() else []
 
 
 def _number(text: str) -> float | None:
+    """Return a finite number; None: the text is something else."""
     try:
         number = float(text)
     except ValueError:
@@ -171,10 +175,10 @@ def _number(text: str) -> float | None:
 
 
 def _check_frame_shift(folder: Path, num_frames: Mapping[str, int]) -> None:
-    """Check that frames are of 10 ms, as far as the directory tells.
+    """Check that the frame shift is 10 ms, by the file frame_shift or, without it, utt2dur.
 
     Raises:
-      ManifestError: they are not.
+      ManifestError: it is another one.
     """
     path, shift_ms = folder / "frame_shift", None
     if path.is_file():
@@ -199,15 +203,15 @@ def _check_frame_shift(folder: Path, num_frames: Mapping[str, int]) -> None:
 
 
 class _ExpectedFrames:
-    """The numbers of frames that the other files of a data directory lead to expect."""
+    """Numbers of frames of utterances according to the other files of a data directory."""
 
     def __init__(self, folder: Path, segments: Mapping[str, list[str]]) -> None:
         self._num_frames = dict(_pairs(folder / "utt2num_frames"))
         self._durations = dict(_pairs(folder / "utt2dur"))
         self._segments = segments
 
-    def noted(self, id: str, item: Audio) -> Audio:
-        """Return the features of an utterance, with a note if their number of frames is another."""
+    def noted(self, id: str, item: AudioSegment) -> AudioSegment:
+        """Return the features of an utterance, with a note if the number of frames differs."""
         if item.features is None:
             return item
         num_frames = item.features.num_frames
@@ -226,13 +230,15 @@ class _ExpectedFrames:
         return item
 
     def _segment_seconds(self, id: str) -> float | None:
+        """Return the duration of a segment; None: it is unknown."""
         times = [_number(field) for field in self._segments.get(id, [])[1:3]]
         if len(times) < 2 or times[0] is None or times[1] is None or times[1] < 0:
-            return None  # an end of -1 is that of the recording
+            return None  # an end of -1 is the end of the recording
         return times[1] - times[0]
 
 
-def _with_note(item: Audio, expected: str) -> Audio:
+def _with_note(item: AudioSegment, expected: str) -> AudioSegment:
+    """Return features with a note on the number of frames."""
     detail = f"{item.features.num_frames} frames in {item.path}, but {expected}"
     return replace(item, note=("other-frames", detail))
 
@@ -242,6 +248,8 @@ MATRICES_PER_TASK = 256
 
 @dataclass(frozen=True)
 class _Utterance:
+    """An utterance whose features are read."""
+
     key: tuple[str, str, int]
     """Split, utterance id and copy of the id, as in `FeatureFaults`."""
     cut: MonoCut
@@ -255,18 +263,18 @@ def find_feature_faults(
     """Read all features and find those that cannot be used, and repeated utterances.
 
     Args:
-      splits: cuts of `read_feature_dir` by split. Those with a fault already are left out.
-      jobs: processes that read; the result does not depend on their number.
+      splits: cuts of `read_feature_dir` by split. Those with a fault are not read.
+      jobs: number of processes; the result does not depend on it.
       progress: called with (utterances read, utterances).
 
     Returns:
-      Kinds of `toolkit.corpus.findings.KINDS`: unreadable-features, other-dimension (than
-      most utterances of the corpus have) and same-audio-and-text.
+      Faults of the kinds unreadable-features, other-dimension (than most utterances of the corpus
+      have) and same-audio-and-text of `toolkit.corpus.findings.FINDING_KINDS`.
 
     Raises:
-      KaldiIoError: kaldi_native_io is not installed.
+      ArchiveError: kaldi_native_io is not installed.
     """
-    native()  # better missing here than in every utterance
+    kaldi_native_io()  # if it is missing, fail here and not for every utterance
     utterances = list(_readable(splits))
     dimensions = Counter(feature_dimension(item.cut) for item in utterances)
     usual = dimensions.most_common(1)[0][0] if dimensions else 0
@@ -299,6 +307,7 @@ def find_feature_faults(
 
 
 def _readable(splits: Mapping[str, Sequence[MonoCut]]) -> Iterator[_Utterance]:
+    """Yield the utterances without a fault."""
     for split, cuts in splits.items():
         copies: Counter[str] = Counter()
         for cut in cuts:
@@ -308,20 +317,21 @@ def _readable(splits: Mapping[str, Sequence[MonoCut]]) -> Iterator[_Utterance]:
 
 
 def _read_all(entries: list[Entry]) -> list[tuple[str, str]]:
+    """Read the matrices of one task."""
     return [_read(entry) for entry in entries]
 
 
 def _read(entry: Entry) -> tuple[str, str]:
-    """Return the digest of a matrix and an empty text; or what is wrong with it."""
+    """Return the digest of a matrix, and what is wrong with it; one of them is empty."""
     try:
         matrix = read_matrix(entry)
-    except KaldiIoError as error:
+    except ArchiveError as error:
         return "", str(error)
     usable = np.isfinite(matrix) & (np.abs(matrix) <= HALF_MAX)
     if not usable.all():
         frames = np.flatnonzero(~usable.all(axis=1))
         return "", (
-            f"{entry.path}: values that are no numbers, or larger than {HALF_MAX:g}, "
+            f"{entry.path}: values that are not finite, or larger than {HALF_MAX:g}, "
             f"in {len(frames)} frames, first {frames[0]}"
         )
     return hashlib.blake2b(matrix.tobytes(), digest_size=16).hexdigest(), ""

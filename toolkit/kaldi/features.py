@@ -1,4 +1,4 @@
-"""Import and export of features in Kaldi archives."""
+"""Imports and exports features in Kaldi archives."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from toolkit.kaldi.archive import (
     ArchiveWriter,
     Entry,
     entries,
-    native,
+    kaldi_native_io,
     read_matrix,
     read_shape,
 )
@@ -41,32 +41,32 @@ class KaldiFeaturesError(ToolkitError):
 def export_features(features: Path, out: Path, compress: bool = False, text: bool = False) -> int:
     """Write a store's raw features as `feats.NNNNNN.ark` and one sorted `feats.scp`.
 
-    Also writes `utt2num_frames`, `utt2spk` and `spk2utt`, so that with a `text` the folder is a
-    Kaldi data directory. Where the folder has the `utt_map` of `export_data_dir`, utterances get
-    its new ids, and those that it lacks their speakers as prefixes likewise. The scp file, which
-    names the archives by their absolute paths, is written last.
+    It also writes `utt2num_frames`, `utt2spk` and `spk2utt`, so that with a `text` the folder is a
+    Kaldi data directory. If the folder has the `utt_map` of `export_data_dir`, utterances get the
+    new ids in it, and all others get their speakers as prefixes, too. The scp file, which names the
+    archives by absolute paths, is written last.
 
     Args:
-      features: the folder of a `FeatureStore`.
-      out: the folder to write.
+      features: folder of a `FeatureStore`.
+      out: output folder.
       compress: write Kaldi's compressed matrices (a byte per value, as `copy-feats
-        --compress=true`), which lose some precision. Without, no value changes.
+        --compress=true`), which lose some precision. Otherwise no value changes.
       text: write text archives, as `copy-feats ark,t:`, which cannot be compressed.
 
     Returns:
       Number of utterances.
 
     Raises:
-      KaldiFeaturesError: text is to be compressed, an id cannot stand in a table of Kaldi, or
-        `utt_map` is of other utterances.
-      KaldiIoError: an archive cannot be written, see `ArchiveWriter`.
+      KaldiFeaturesError: both `text` and `compress` are set, an id is impossible in Kaldi's tables,
+        or `utt_map` is of other utterances.
+      ArchiveError: an archive cannot be written, see `ArchiveWriter`.
     """
     if text and compress:
-        raise KaldiFeaturesError("text archives cannot be compressed: leave one of the two out")
+        raise KaldiFeaturesError("text archives cannot be compressed: choose one of the two")
     store = FeatureStore(features)
-    kaldi, out = native(), Path(out)
+    kaldi, out = kaldi_native_io(), Path(out)
     keys = _keys(store, out / RENAMED)
-    # First: that of an earlier export would name other bytes of the new archives.
+    # The scp of an earlier export goes first: its offsets are wrong in the new archives.
     (out / "feats.scp").unlink(missing_ok=True)
     lines: dict[str, str] = {}
     with Bar(total=len(store), unit="utt", desc="features") as bar:
@@ -95,7 +95,7 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
 
 
 def _keys(store: FeatureStore, renamed: Path) -> dict[str, str]:
-    """Return the id in Kaldi's tables of each utterance."""
+    """Return the id of each utterance in Kaldi's tables."""
     if not renamed.is_file():
         return {id: id for id in store.ids}
     with reading(renamed, KaldiFeaturesError, "export the data directory again"):
@@ -109,10 +109,10 @@ def _keys(store: FeatureStore, renamed: Path) -> dict[str, str]:
 
 
 def check_key(key: str) -> None:
-    """Check that an utterance's id can stand in a table of Kaldi.
+    """Check that an utterance's id is possible in Kaldi's tables.
 
     Raises:
-      KaldiFeaturesError: it is empty or has white space.
+      KaldiFeaturesError: it is empty or contains white space.
     """
     if len(key.split()) != 1 or key != key.strip():
         raise KaldiFeaturesError(f"{key!r}: Kaldi's ids must not be empty or contain white space")
@@ -125,15 +125,17 @@ def write_table(path: Path, table: Mapping[str, str]) -> None:
 
 
 @dataclass(frozen=True)
-class Imported:
+class FeatureImportSummary:
     """The result of an import."""
 
     utterances: int
+    """Number of utterances."""
     frames: int
+    """Number of frames."""
     without: tuple[str, ...]
     """Utterances without features in the table, sorted."""
     rounding: float
-    """The largest change of a value by storing it in 16 bits."""
+    """Largest rounding error of a value in 16 bits."""
 
 
 def import_features(
@@ -145,24 +147,25 @@ def import_features(
     hours_per_shard: float = 0.5,
     allow_pipes: bool = False,
     path_map: PathMap = (),
-) -> Imported:
-    """Write the features of a Kaldi table into the shards that recipes train on.
+) -> FeatureImportSummary:
+    """Write the features of a Kaldi table into shards, on which recipes train.
 
-    Stores hold 16-bit floats: features that were exported from one lose nothing.
+    Values are rounded to 16-bit floats; features that a store exported do not change.
 
     Args:
       table: feats.scp or an archive, compressed or not, or text.
       cuts: `MonoCut.to_dict()` of the utterances, see `cuts_without_audio`.
-      out: the folder of the `FeatureStore` to write.
+      out: folder of the `FeatureStore` to write.
       frame_shift_ms: step of the features in milliseconds.
-      sampling_rate: of their audio, in Hz.
-      hours_per_shard: as in `toolkit.features.extract`.
+      sampling_rate: sampling rate of their audio, in Hz.
+      hours_per_shard: see `toolkit.features.config.ExtractConfig`.
       allow_pipes: see `entries`.
 
     Raises:
-      KaldiFeaturesError: no utterance in common, features of different dimensions, of no frame or
-        not finite, or too large for 16 bits; names the utterance.
+      KaldiFeaturesError: table and cuts have no utterance in common, or features have different
+        dimensions, no frames, or values that are not finite or too large for 16 bits.
     """
+    # 1. The utterances with features, by speaker.
     entry_of_id = entries(table, allow_pipes, path_map)
     all_cuts = list(cuts)
     cut_of_id = {cut["id"]: cut for cut in all_cuts if cut["id"] in entry_of_id}
@@ -180,7 +183,7 @@ def import_features(
         frame_shift_ms=frame_shift_ms,
         sampling_rate=sampling_rate,
     )
-    # The manifest first: what a killed import leaves opens no more.
+    # 2. The shards. The old manifest goes first, so that an unfinished import cannot be opened.
     (Path(out) / MANIFEST).unlink(missing_ok=True)
     remove_strays(Path(out), set())
     rounding, shards = _Rounding(), []
@@ -199,16 +202,19 @@ def import_features(
             shards.append(dict(zip(("utterances", "frames"), written, strict=True)))
     without = tuple(sorted(cut["id"] for cut in all_cuts if cut["id"] not in entry_of_id))
     write_manifest(Path(out), feature_format, shards, len(without))
-    return Imported(len(cut_of_id), sum(s["frames"] for s in shards), without, rounding.largest)
+    return FeatureImportSummary(
+        len(cut_of_id), sum(s["frames"] for s in shards), without, rounding.largest
+    )
 
 
 def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) -> np.ndarray:
+    """Read a matrix with frames, and of a dimension if one is given."""
     matrix = read_matrix(entry)
     if not len(matrix) or (dimension is not None and matrix.shape[1] != dimension):
         shape = " x ".join(map(str, matrix.shape))
-        expectation = f", where the first utterance has {dimension} a frame" if dimension else ""
+        expectation = f", but the first utterance has {dimension} per frame" if dimension else ""
         raise KaldiFeaturesError(
-            f"{entry.key}: {shape} values{expectation}: leave it out of the table"
+            f"{entry.key}: {shape} values{expectation}: remove it from the table"
         )
     if bar is not None:
         bar.update()
@@ -225,9 +231,9 @@ class _Rounding:
         if not np.isfinite(matrix).all() or np.abs(matrix).max() > HALF_MAX:
             raise KaldiFeaturesError(
                 f"{id}: values that are not finite or larger than {HALF_MAX:g}, which a store "
-                "cannot hold: leave it out of the table"
+                "cannot hold: remove it from the table"
             )
-        # Stores hold float16; record the largest rounding error.
+        # Stores hold float16.
         change = np.abs(matrix - matrix.astype(np.float16).astype(np.float32)).max()
         self.largest = max(self.largest, float(change))
         return torch.from_numpy(matrix)
@@ -239,20 +245,20 @@ def cuts_without_audio(
     texts: Mapping[str, str],
     frame_shift_ms: float = 10.0,
 ) -> list[dict[str, Any]]:
-    """Make the cuts of utterances that have features but no audio.
+    """Make the cuts of utterances with features but without audio.
 
     Args:
-      num_frames: by utterance.
-      speakers: by utterance; without one, or with an empty name, each is its own speaker, as is
-        Kaldi's custom.
+      num_frames: number of frames by utterance.
+      speakers: speaker by utterance; an utterance without one is its own speaker, as usual in
+        Kaldi.
       texts: transcript by utterance; empty by default.
       frame_shift_ms: step in milliseconds.
     """
     cuts = []
     for id in sorted(num_frames):
         length = {"start": 0.0, "duration": round(num_frames[id] * frame_shift_ms / 1000, 8)}
-        about = {"text": texts.get(id, ""), "speaker": speakers.get(id) or id}
-        supervision = {"id": id, "recording_id": id, **length, "channel": 0, **about}
+        words = {"text": texts.get(id, ""), "speaker": speakers.get(id) or id}
+        supervision = {"id": id, "recording_id": id, **length, "channel": 0, **words}
         cuts.append(
             {"id": id, **length, "channel": 0, "supervisions": [supervision], "type": "MonoCut"}
         )
@@ -260,6 +266,6 @@ def cuts_without_audio(
 
 
 def count_frames(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, int]:
-    """Count the frames of every utterance of a table, from headers alone where possible."""
+    """Count the frames of every utterance of a table, from headers alone if possible."""
     matrices = entries(table, allow_pipes, path_map)
     return {key: read_shape(entry)[0] for key, entry in matrices.items()}

@@ -1,4 +1,4 @@
-"""Decoding graphs and other transducers in OpenFst's and Kaldi's files, and what decoders need."""
+"""Reads and writes decoding graphs and other transducers of OpenFst and Kaldi."""
 
 import struct
 from collections.abc import Iterator
@@ -10,15 +10,16 @@ import numpy as np
 import torch
 
 from toolkit.align.scorer import Scorer
-from toolkit.decode.graph import compile_graph, make_lexicon
+from toolkit.fsa.arrays import ragged_rows
 from toolkit.fsa.config import Beam
+from toolkit.fsa.decoding_graph import compile_graph, make_lexicon
 from toolkit.fsa.fst import EPSILON, FINAL, Fst, GraphError
 from toolkit.fsa.lattice import best_path
 from toolkit.fsa.remove_epsilon import remove_epsilon
 from toolkit.fsa.search import search_lattice
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.kaldi.archive import ArchiveWriter, entries, native, read_matrix
+from toolkit.kaldi.archive import ArchiveWriter, entries, kaldi_native_io, read_matrix
 from toolkit.kaldi.dict_lang import write_lang
 from toolkit.kaldi.features import check_key
 from toolkit.kaldi.model import KaldiTransitions, Transitions, topology_text, tree_text
@@ -37,14 +38,14 @@ _STATE_WORDS, _ARC_WORDS = 3, 4
 def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
     """Return a transducer in OpenFst's `vector` format with `standard` arcs, without symbol tables.
 
-    Costs are negated scores. Arcs to the final state become final costs; where such an arc writes
-    words, it stays and reads nothing. An arc that writes several words is followed by arcs that
-    read nothing and write one each.
+    Costs are negated scores. Arcs to the final state become final costs; an arc that also writes
+    words stays, and reads epsilon. An arc with several words becomes a sequence of arcs, of which
+    all but the first read epsilon and each writes one word.
 
     Args:
-      fst: the transducer; its `lm_scores` are left out.
-      by_output: sort the arcs of each state by output labels, as the left side of a composition
-        needs them, not by input labels.
+      fst: the transducer; its `lm_scores` are not written.
+      by_output: sort the arcs of each state by output labels, for the left side of a composition,
+        instead of by input labels.
     """
     arcs, final_costs = _single_words(fst)
     source, target, read, written, cost = arcs
@@ -71,6 +72,7 @@ def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
 
 
 def _text(name: str) -> bytes:
+    """Return a string in OpenFst's format: its length, then its bytes."""
     return struct.pack("<i", len(name)) + name.encode()
 
 
@@ -80,14 +82,13 @@ def _single_words(fst: Fst) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     # A wordless arc to the final state becomes the final cost of its source state.
     is_final_cost = is_final & (num_words == 0)
     kept_arcs = np.flatnonzero(~is_final_cost)
-    # The final state is left out where no arc leads there any more.
+    # The final state is dropped if no arc leads there any more.
     states = max(fst.num_states - (0 if is_final[kept_arcs].any() else 1), 0)
-    # An arc of n words becomes n pieces, max(n, 1) as each arc stays; axes below: [pieces].
+    # An arc of n words becomes max(n, 1) pieces; arrays below are [pieces].
     num_pieces = np.maximum(num_words[kept_arcs], 1)
-    arc_of_piece = np.repeat(kept_arcs, num_pieces)
-    first_piece = num_pieces.cumsum() - num_pieces
-    position = np.arange(len(arc_of_piece)) - np.repeat(first_piece, num_pieces)
-    is_first, is_last = position == 0, position == np.repeat(num_pieces, num_pieces) - 1
+    row, position = ragged_rows(num_pieces)
+    arc_of_piece = kept_arcs[row]
+    is_first, is_last = position == 0, position == num_pieces[row] - 1
     # Within the pieces of an arc, each leads to a new state, from which the next begins.
     new_states = states + np.cumsum(~is_last) - 1
     source = np.where(
@@ -120,7 +121,7 @@ _ALIGNMENT = 16
 ARC = np.dtype([("read", "<i4"), ("written", "<i4"), ("cost", "<f4"), ("target", "<i4")])
 _CONST_STATE = np.dtype([("cost", "<f4"), ("first", "<u4"), ("arcs", "<u4"), ("silent", "<u4", 2)])
 _VECTOR_STATE = 12
-"""Bytes of a state: its final cost, and the number of its arcs in 64 bits."""
+"""Size in bytes of a state: its final cost, and the number of its arcs in 64 bits."""
 
 
 def load_openfst(path: Path) -> Fst:
@@ -130,21 +131,22 @@ def load_openfst(path: Path) -> Fst:
       path: the file.
 
     Returns:
-      A transducer whose scores are negated costs. Arcs of infinite cost, which are on no path, are
-      left out. The start is state 0; the other states keep the file's order, and the final state is
-      added behind them.
+      A transducer whose scores are negated costs, without arcs of infinite cost, which are on no
+      path. The start is state 0; the other states keep the file's order, and an added final state
+      is the last.
 
     Raises:
-      GraphError: naming the file.
+      GraphError: the file is no such transducer; the message names it.
     """
     with reading(path, GraphError, ADVICE, "no transducer"):
         return _read(Path(path).read_bytes())
 
 
 def _read(content: bytes) -> Fst:
+    """Read a transducer from the content of a file."""
     (magic,) = struct.unpack_from("<i", content)
     if magic != MAGIC:
-        raise ValueError("it does not begin as OpenFst's files do")
+        raise ValueError("it does not begin like a file of OpenFst")
     at, kind = _read_text(content, 4)
     at, arc = _read_text(content, at)
     _, flags, _, start, states, arcs = struct.unpack_from("<iiQqqq", content, at)
@@ -152,7 +154,7 @@ def _read(content: bytes) -> Fst:
     if kind not in ("vector", "const") or arc != "standard":
         raise ValueError(f"a {kind[:20]} of {arc[:20]} arcs")
     if flags & (_INPUT_SYMBOLS | _OUTPUT_SYMBOLS):
-        raise ValueError("symbol tables within; clear them with fstsymbols")
+        raise ValueError("it contains symbol tables; clear them with fstsymbols")
     if not 0 <= start < states or states > len(content):
         raise ValueError("it has no states, or no start")
     if kind == "const":
@@ -162,13 +164,14 @@ def _read(content: bytes) -> Fst:
     else:
         finals, source, table = _vector(content, at, states)
     if len(table) and not 0 <= table["target"].min() <= table["target"].max() < states:
-        raise ValueError("arcs to states that are not there")
+        raise ValueError("an arc leads to a state that does not exist")
     if len(table) and min(table["read"].min(), table["written"].min()) < 0:
-        raise ValueError("labels below 0")
+        raise ValueError("a label is negative")
     return _fst(start, finals, source, table)
 
 
 def _read_text(content: bytes, at: int) -> tuple[int, str]:
+    """Read a string; return the offset after it, and the string."""
     (length,) = struct.unpack_from("<i", content, at)
     if not 0 <= length <= len(content):
         raise ValueError("a name of a wrong length")
@@ -177,22 +180,24 @@ def _read_text(content: bytes, at: int) -> tuple[int, str]:
 
 
 _Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Costs of ending in each state, the state from which each arc leads, the arcs."""
+"""Final cost of each state, [states]; source state of each arc, [arcs]; the arcs, `ARC` [arcs]."""
 
 
 def _const(content: bytes, at: int, states: int, arcs: int, aligned: bool) -> _Parts:
+    """Read the states and arcs of a `const` transducer: all states, then all arcs."""
     table = np.frombuffer(content, _CONST_STATE, states, at)
     at += table.nbytes
     at += -at % _ALIGNMENT if aligned else 0
     counts = table["arcs"].astype(np.int64)
-    # Arcs are taken in one block, so the ranges of the states must be contiguous.
+    # Arcs are read as one block, so the ranges of the states must be contiguous.
     if counts.sum() != arcs or (table["first"] != counts.cumsum() - counts).any():
-        raise ValueError("states whose arcs do not follow each other")
+        raise ValueError("the arcs of its states are not contiguous")
     source = np.repeat(np.arange(states), counts)
     return table["cost"], source, np.frombuffer(content, ARC, arcs, at)
 
 
 def _vector(content: bytes, at: int, states: int) -> _Parts:
+    """Read the states and arcs of a `vector` transducer: each state, followed by its arcs."""
     costs, counts, pieces = [], [], []
     for _ in range(states):
         cost, count = struct.unpack_from("<fq", content, at)
@@ -201,7 +206,7 @@ def _vector(content: bytes, at: int, states: int) -> _Parts:
         counts.append(count)
         end = at + ARC.itemsize * count
         if count < 0 or end > len(content):
-            raise ValueError("more arcs than the file has")
+            raise ValueError("it is truncated within the arcs")
         pieces.append(content[at:end])
         at = end
     source = np.repeat(np.arange(states), counts)
@@ -209,13 +214,14 @@ def _vector(content: bytes, at: int, states: int) -> _Parts:
 
 
 def _fst(start: int, finals: np.ndarray, source: np.ndarray, table: np.ndarray) -> Fst:
+    """Build a transducer of this toolkit, with one final state, see `load_openfst`."""
     final_state = len(finals)
     # Exchange the numbers of the start and of state 0: the start is state 0 here.
     new_state = np.arange(final_state + 1)
     new_state[[0, start]] = new_state[[start, 0]]
     ends = np.flatnonzero(np.isfinite(finals))
     if not len(ends):
-        raise ValueError("no state in which it may end")
+        raise ValueError("it has no final state")
     # Cost infinity is the semiring's zero: no path passes such an arc.
     is_finite = table["cost"] != np.inf
     source, table = source[is_finite], table[is_finite]
@@ -230,7 +236,7 @@ def _fst(start: int, finals: np.ndarray, source: np.ndarray, table: np.ndarray) 
     # Scores are log-probabilities, costs their negation.
     scores = -np.append(table["cost"], finals[ends])
     if np.isnan(scores).any() or (scores == np.inf).any():
-        raise ValueError("costs that are no numbers")
+        raise ValueError("its costs are NaN or minus infinity")
     return Fst(
         source=source[order].astype(np.int32),
         target=target[order].astype(np.int32),
@@ -245,20 +251,20 @@ _LEAVES = -1
 
 
 def with_transition_ids(graph: Fst, transitions: Transitions) -> Fst:
-    """Turn a graph over transition states into one over transition ids.
+    """Convert a graph over transition states to one over transition ids.
 
-    In this toolkit's graphs an arc reads the pdf of the state that it enters; in Kaldi's it reads
-    a transition of the state that it leaves, self-loops before what follows them (`reorder` is
-    false). So the arcs of the start read nothing, and those that end a sentence read a transition.
-    Words and scores stay on their arcs: transitions cost nothing.
+    In this toolkit's graphs an arc reads the pdf of the state that it enters. In Kaldi's graphs it
+    reads a transition of the state that it leaves, self-loops first (`reorder` is false). So arcs
+    of the start read epsilon, and arcs at the end of a sentence read a transition. Words and scores
+    stay on their arcs, as transitions have the cost 0.
 
     Args:
       graph: expanded with `transitions.states` (see `toolkit.fsa.expand.expand_phones_to_pdfs`).
-      transitions: of its senones.
+      transitions: transitions of its senones.
 
     Returns:
-      A graph with a path of T arcs and one more, the first, for a path of T here. In a phone of a
-      single state a loop is an arc from a state to itself that writes nothing.
+      A graph with a path of T + 1 arcs, of which the first reads epsilon, for each path of T arcs.
+      In a phone of a single state a loop is an arc from a state to itself that writes no word.
     """
     is_final = graph.labels == FINAL
     # [states] the label (transition state, from 1) read on entering each graph state; all arcs
@@ -303,22 +309,22 @@ def export_graph(
     labels: Labels = "transitions",
     word_penalty: float = 0.0,
 ) -> dict[str, int]:
-    """Compile a decoding graph and write it with what decoders need beside it.
+    """Compile a decoding graph, and write it with the other files that decoders need.
 
-    HCLG.fst; words.txt and phones.txt; num_pdfs, the number of columns of log-likelihoods; and in
-    Kaldi's text form `tree` and `0.trans_mdl`, the transition model. Sentences have the costs that
-    they have in the toolkit's own graphs.
+    The files are HCLG.fst; words.txt and phones.txt; num_pdfs, the number of columns of
+    log-likelihoods; and in Kaldi's text form `tree` and `0.trans_mdl`, the transition model.
+    Sentences have the same costs as in the toolkit's own graphs.
 
     Args:
-      lang: the folder of the lexicon.
+      lang: folder of the lexicon.
       arpa: the language model.
       senones: the HMMs of the acoustic model.
-      out: the folder to write.
-      labels: what the graph reads: transition ids of `0.trans_mdl`, or pdf + 1.
-      word_penalty: added per word; negative means fewer words.
+      out: output folder.
+      labels: input labels of the graph: transition ids of `0.trans_mdl`, or pdf + 1.
+      word_penalty: score that is added per word; negative means fewer words.
 
     Returns:
-      The numbers of states and arcs, as in the toolkit's own graph.
+      The numbers of states and arcs of the toolkit's own graph.
     """
     out, transitions = Path(out), Transitions(senones)
     if labels == "pdfs":
@@ -338,6 +344,7 @@ def export_graph(
 
 
 def _penalised(graph: Fst, word_penalty: float) -> Fst:
+    """Add the penalty of each arc's words to its score."""
     scores = graph.scores + np.float32(word_penalty) * graph.word_counts
     return replace(graph, scores=scores.astype(np.float32))
 
@@ -345,18 +352,16 @@ def _penalised(graph: Fst, word_penalty: float) -> Fst:
 def write_lang_dir(lang: Lang, folder: Path, grammar: Fst | None = None) -> None:
     """Write a lang directory that Kaldi's validate_lang.pl accepts.
 
-    Besides what `write_lang` writes: `topo`, the HMMs of the toolkit's GMMs; L.fst and
-    L_disambig.fst, <UNK> among their words, with the vocabulary's probabilities if it has any; and
-    G.fst.
+    In addition to `write_lang` it writes `topo`, the HMMs of the toolkit's GMMs; L.fst and
+    L_disambig.fst, with <UNK> and with the vocabulary's probabilities if it has any; and G.fst.
 
     Args:
       lang: the vocabulary.
       folder: the directory to write.
-      grammar: G, with the ids of `lang.words`; None: there is none, and that of an earlier export
-        is removed.
+      grammar: G, with the ids of `lang.words`; None: G.fst of an earlier export is removed.
 
     Raises:
-      KaldiDictError: a word that Kaldi refuses.
+      KaldiDictError: Kaldi refuses a word.
     """
     folder = Path(folder)
     write_lang(lang, folder)
@@ -377,8 +382,8 @@ def _without_symbols(lexicon: Fst, phone_disambig: int, word_disambig: int) -> F
 
     Args:
       lexicon: L with disambiguation symbols.
-      phone_disambig: phone ids from here on are disambiguation symbols.
-      word_disambig: the word id of `#0`.
+      phone_disambig: first phone id of the disambiguation symbols.
+      word_disambig: word id of `#0`.
     """
     words_of_arcs = np.zeros(lexicon.num_arcs, np.int32)
     words_of_arcs[lexicon.writes] = lexicon.words[lexicon.splits[:-1][lexicon.writes]]
@@ -391,25 +396,25 @@ NAME = "loglikes"
 
 
 def export_likelihoods(scorer: Scorer, out: Path) -> int:
-    """Write loglikes.ark and loglikes.scp: a matrix [T, pdfs] per utterance, not scaled.
+    """Write loglikes.ark and loglikes.scp: an unscaled matrix [T, pdfs] for each utterance.
 
     Args:
       scorer: the acoustic model with its features.
-      out: the folder to write.
+      out: output folder.
 
     Returns:
       Number of utterances.
 
     Raises:
-      KaldiFeaturesError: an id that Kaldi's tables cannot hold.
-      KaldiIoError: the archive cannot be written.
+      KaldiFeaturesError: an id is impossible in Kaldi's tables.
+      ArchiveError: the archive cannot be written.
     """
-    kaldi, out = native(), Path(out)
+    kaldi, out = kaldi_native_io(), Path(out)
     ids = sorted(scorer.store.ids, key=str.encode)
     for utterance in ids:
         check_key(utterance)
     part = out / f".{NAME}.scp"
-    (out / f"{NAME}.scp").unlink(missing_ok=True)  # it would name other bytes of the new archive
+    (out / f"{NAME}.scp").unlink(missing_ok=True)  # its offsets are wrong in the new archive
     with ArchiveWriter(kaldi.FloatMatrixWriter, out / f"{NAME}.ark", part) as writer:
         for utterance in Bar(ids, unit="utt", desc="likelihoods"):
             writer.write(utterance, scorer.log_likelihoods(utterance).cpu().numpy())
@@ -419,7 +424,7 @@ def export_likelihoods(scorer: Scorer, out: Path) -> int:
 
 
 def load_graph(path: Path, model: Path | None = None) -> Fst:
-    """Read a graph of Kaldi as the toolkit's searches take it: its labels are pdf + 1.
+    """Read a graph of Kaldi for the toolkit's searches; its labels become pdf + 1.
 
     Args:
       path: HCLG.fst.
@@ -427,8 +432,8 @@ def load_graph(path: Path, model: Path | None = None) -> Fst:
         it reads columns of the log-likelihoods, counted from 1.
 
     Raises:
-      GraphError: no graph, or one that reads other transition ids than the model has.
-      KaldiModelError: no transition model.
+      GraphError: it is no graph, or reads transition ids that the model does not have.
+      KaldiModelError: `model` is no transition model.
     """
     graph = load_openfst(path)
     if model is not None:
@@ -446,14 +451,14 @@ def load_graph(path: Path, model: Path | None = None) -> Fst:
 def decode_table(
     table: Path, graph: Fst, words: Path, acoustic_scale: float, beam: Beam, allow_pipes: bool
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield each utterance of a table of log-likelihoods and its words, None where none survive.
+    """Yield each utterance of a table of log-likelihoods with its words; None: no path survived.
 
     Args:
-      table: scp file or archive of matrices [T, pdfs], not scaled.
+      table: scp file or archive of unscaled matrices [T, pdfs].
       graph: see `load_graph`.
-      words: the graph's words.txt.
-      acoustic_scale: of the log-likelihoods.
-      beam: of the search.
+      words: words.txt of the graph.
+      acoustic_scale: factor of the log-likelihoods.
+      beam: beam of the search.
       allow_pipes: see `toolkit.kaldi.archive.entries`.
 
     Raises:

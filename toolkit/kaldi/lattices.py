@@ -1,4 +1,4 @@
-"""Import of Kaldi's word lattices; export as text for Kaldi, HTK and OpenFst."""
+"""Imports Kaldi's word lattices; exports lattices as text for Kaldi, HTK and OpenFst."""
 
 import gzip
 import struct
@@ -11,13 +11,12 @@ import numpy as np
 
 from toolkit.decode.combine import LATTICES
 from toolkit.fsa.lattice_store import (
+    LatticeStore,
+    LatticeStoreError,
     WeightsUsed,
-    WordLatticeError,
-    WordLatticeStore,
+    WordCodec,
     WordTable,
-    remove_word_lattices,
-    word_lattice_path,
-    write_word_lattices,
+    write_lattices,
 )
 from toolkit.fsa.minimum_bayes_risk import oracle_words
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice
@@ -28,7 +27,7 @@ from toolkit.storage.paths import first_clash, path_below, safe_name
 from toolkit.storage.reading import reading
 
 ADVICE = (
-    "give an archive of compact lattices; of others `lattice-copy --write-compact=true` makes one"
+    "give an archive of compact lattices; convert others by `lattice-copy --write-compact=true`"
 )
 _GZIP, _FIRST_BYTE = b"\x1f\x8b", struct.pack("<i", MAGIC)[:1]
 _HEADER, _ARC, _WEIGHT = "<iiQqqq", struct.Struct("<ii"), struct.Struct("<ffi")
@@ -36,14 +35,18 @@ _LONGEST_KEY = 4096
 
 
 class _Arc(NamedTuple):
-    """An arc of a lattice, or an end of a path, whose target is -1."""
+    """An arc of a lattice, or a final weight."""
 
     source: int
     target: int
+    """Target state; -1: the end, for a final weight."""
     word: int
     graph: float
+    """Graph cost."""
     acoustic: float
+    """Acoustic cost."""
     frames: int
+    """Number of frames, that is of transition ids."""
 
 
 _END = -1
@@ -52,18 +55,18 @@ _END = -1
 def read_compact_lattices(
     path: Path, frame_shift: float
 ) -> Iterator[tuple[str, WordLattice | None]]:
-    """Read the lattices of an archive, gzipped or not; None where a lattice has no path.
+    """Read the lattices of an archive, gzipped or not; None: a lattice has no path.
 
-    Scores are negated costs. Of the transition ids only their numbers, the frames, are taken over.
+    Scores are negated costs. Transition ids are only counted, for the number of frames.
 
     Args:
       path: the archive.
       frame_shift: seconds per frame.
 
     Raises:
-      WordLatticeError: naming the file.
+      LatticeStoreError: the file is no such archive; the message names it.
     """
-    with reading(path, WordLatticeError, ADVICE, "no archive of compact lattices"):
+    with reading(path, LatticeStoreError, ADVICE, "no archive of compact lattices"):
         content = Path(path).read_bytes()
         if content.startswith(_GZIP):
             content = gzip.decompress(content)
@@ -81,7 +84,8 @@ def read_compact_lattices(
 
 
 def _binary(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
-    offset += 4
+    """Read a binary lattice; return the offset after it, its start state and its arcs."""
+    offset += 4  # OpenFst's magic number
     names = []
     for _ in range(2):
         (length,) = struct.unpack_from("<i", content, offset)
@@ -92,7 +96,7 @@ def _binary(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
     _, flags, _, start, states, _ = struct.unpack_from(_HEADER, content, offset)
     offset += struct.calcsize(_HEADER)
     if flags & 0x3:
-        raise ValueError("symbol tables within")
+        raise ValueError("it contains symbol tables")
     arcs = []
     for state in range(states):
         # The state's final weight; an infinite one is dropped by `_lattice`.
@@ -107,25 +111,27 @@ def _binary(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
             (target,) = struct.unpack_from("<i", content, offset)
             offset += 4
             if not 0 <= target < states:
-                raise ValueError("an arc to a state that is not there")
+                raise ValueError("an arc leads to a state that does not exist")
             arcs.append(_Arc(state, target, word, graph, acoustic, frames))
     return offset, start, arcs
 
 
 def _weight(content: bytes, at: int) -> tuple[float, float, int, int]:
-    """Read (graph cost, acoustic cost, frames, offset behind the weight)."""
+    """Read a weight; return graph cost, acoustic cost, frames and the offset after it."""
     graph, acoustic, frames = _WEIGHT.unpack_from(content, at)
     if frames < 0:
-        raise ValueError("a string of transition ids that is shorter than nothing")
+        raise ValueError("a string of transition ids has a negative length")
     return graph, acoustic, frames, at + _WEIGHT.size + 4 * frames
 
 
 def _text(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
+    """Read a text lattice, which ends with a blank line; see `_binary`."""
     end = content.find(b"\n\n", offset)
     block = content[offset : end if end >= 0 else len(content)].decode()
     rows = [line.split() for line in block.split("\n") if line.strip()]
     arcs = []
     for row in rows:
+        # `source target word weight` or `state weight`; weights of 0 may be missing.
         has_weight = len(row) in (2, 4)
         if not 1 <= len(row) <= 4:
             raise ValueError(f"a line of {len(row)} fields")
@@ -144,7 +150,7 @@ def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | 
     Arcs of infinite cost are on no path. None: there is no path.
 
     Raises:
-      ValueError: it has a cycle, states without a time, or costs that are no numbers.
+      ValueError: it has a cycle, a state with different times, or costs that are no numbers.
     """
     if not all(arc.graph > -np.inf and arc.acoustic > -np.inf for arc in arcs):
         raise ValueError("costs that are no numbers")
@@ -187,7 +193,7 @@ def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | 
     # States on a cycle never become ready.
     if len(order) != len(on_paths):
         raise ValueError("a cycle")
-    # Only the end of all paths has no way on; it comes last.
+    # The end of all paths, the only state without arcs, comes last.
     order.remove(_END)
     order.append(_END)
     new_state = {state: place for place, state in enumerate(order)}
@@ -206,6 +212,7 @@ def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | 
 
 
 def _reached(start: int, neighbours: dict[int, list[int]]) -> set[int]:
+    """Return the states that can be reached from a state."""
     reached, pending = {start}, [start]
     while pending:
         for state in neighbours.get(pending.pop(), []):
@@ -216,19 +223,20 @@ def _reached(start: int, neighbours: dict[int, list[int]]) -> set[int]:
 
 
 FRAME = "1"
-"""Stands for a frame in place of a transition id of a Kaldi model."""
+"""Transition id of every frame in exported lattices."""
 Symbol = Callable[[int], str]
 
 
 def kaldi_text(utterance: str, lattice: WordLattice, decoding: WeightsUsed) -> str:
     """Return a compact lattice in the format of `lattice-copy ark:- ark,t:-`, with word ids.
 
-    Costs are negated logarithms, the acoustic ones not scaled. The strings have as many ids as the
-    arc has frames; the ids are all 1, since Kaldi's transition ids belong to Kaldi's models.
+    Costs are negated logarithms; acoustic costs are not scaled. The string of an arc has an id for
+    each frame; all ids are 1, since Kaldi's transition ids belong to Kaldi's models.
     """
     last = lattice.num_states - 1
     frames = np.rint(lattice.times / decoding.frame_shift).astype(int)
     lines = [f"{utterance} "]
+    # Wordless arcs to the last state become final weights; others need a final last state.
     ending = lattice.target == last
     final = [f"{last}"] if lattice.words[ending].any() else []
     for a in range(lattice.num_arcs):
@@ -269,9 +277,9 @@ def _htk(text: str) -> str:
 def openfst_text(lattice: WordLattice, decoding: WeightsUsed, symbol: Symbol) -> str:
     """Return an acceptor as input of `fstcompile --acceptor --isymbols=words.txt`.
 
-    Costs are the negated scores of the arcs with the weights of the best path.
+    Costs are the negated scores of the arcs, with the weights of the best path.
     """
-    # Costs are the scaled and penalised scores that the best path is found by.
+    # Negated scores with the acoustic scale and word penalty of the best path
     costs = -lattice.scores(decoding.acoustic_scale, decoding.word_penalty)
     lines = [
         f"{source}\t{target}\t{symbol(word)}\t{cost:.9g}"
@@ -292,76 +300,79 @@ def import_lattices(
     """Write the word lattices of Kaldi's archives.
 
     Args:
-      archives: of compact lattices, such as `lat.1.gz`.
+      archives: archives of compact lattices, such as `lat.1.gz`.
       words: Kaldi's words.txt.
-      decoding: scale and penalty at which the best path is what was recognised.
-      out: the folder to write; `toolkit.kaldi.lattices` and the combination read it.
+      decoding: acoustic scale and word penalty with which the best path is the recognised text.
+      out: output folder, which `export_lattices` and the combination read.
 
     Returns:
       The number of lattices, and the utterances whose lattice has no path.
 
     Raises:
-      WordLatticeError: a file that holds no lattices, an utterance twice, a word without a symbol.
+      LatticeStoreError: a file holds no lattices, an utterance occurs twice, or a word has no
+        symbol.
     """
     table = SymbolTable.read(words)
     symbols = {table[word]: word for word in table}
+    codec = WordCodec(symbol=symbols.__getitem__)
     utterances: set[str] = set()
     failed: list[str] = []
     for number, archive in enumerate(archives):
         lattices: dict[str, WordLattice | None] = {}
         for utterance, lattice in read_compact_lattices(archive, decoding.frame_shift):
             if utterance in utterances:
-                raise WordLatticeError(f"{archive}: {utterance!r} occurs twice: remove one")
+                raise LatticeStoreError(f"{archive}: {utterance!r} occurs twice: remove one")
             utterances.add(utterance)
             lattices[utterance] = lattice
             unknown = set() if lattice is None else {*lattice.words.tolist()} - symbols.keys()
             if unknown:
-                raise WordLatticeError(
+                raise LatticeStoreError(
                     f"{archive}: {utterance}: {words} has no word {min(unknown)}: give the "
                     "words.txt of the graph in which the lattices were found"
                 )
         failed += [utterance for utterance, lattice in lattices.items() if lattice is None]
-        write_word_lattices(word_lattice_path(out, number), lattices, symbols.__getitem__, decoding)
-    remove_word_lattices(out, len(archives))  # of an earlier import of more archives
+        write_lattices(codec.path(out, number), lattices, codec, decoding)
+    codec.remove_from(out, len(archives))  # of an earlier import of more archives
     return len(utterances) - len(failed), failed
 
 
 SUFFIXES = {"slf": ".lat", "openfst": ".fst.txt"}
-"""Of the files of formats that have a file per utterance."""
+"""Suffixes of the formats with a file per utterance."""
 
 
-def open_lattices(folder: Path, words: WordTable) -> WordLatticeStore:
-    """Read the word lattices of a decoded split, of its folder or that of the lattices."""
+def open_lattices(folder: Path, words: WordTable) -> LatticeStore[WordLattice, WeightsUsed]:
+    """Open the word lattices of a decoded split by its folder, or by that of the lattices."""
     inner = folder / LATTICES
-    return WordLatticeStore(inner if inner.is_dir() else folder, words)
+    return LatticeStore(inner if inner.is_dir() else folder, WordCodec(words))
 
 
 def export_lattices(folder: Path, form: str, out: Path) -> int:
-    """Write the word lattices of a decoded split as text; return how many they are.
+    """Write the word lattices of a decoded split as text; return their number.
 
     Args:
-      folder: of the split.
+      folder: folder of the split.
       form: "kaldi", "slf" or "openfst".
-      out: the folder to write.
+      out: output folder.
 
     Raises:
-      WordLatticeError: no lattices there, or two utterances would have one file.
+      LatticeStoreError: there are no lattices, or two utterances would have the same file.
     """
     words = WordTable()
     store = open_lattices(folder, words)
-    symbol, ids = words.symbols.__getitem__, list(store)
+    symbol, ids = words.symbols.__getitem__, store.ids
     names = [f"{safe_name(name)}{SUFFIXES.get(form, '')}" for name in ids]
     clash = first_clash(names)
     if clash and form != "kaldi":
-        raise WordLatticeError(f"{ids[clash[0]]} and {ids[clash[1]]} would be at one place")
+        raise LatticeStoreError(
+            f"{ids[clash[0]]} and {ids[clash[1]]} would have the same file: export as kaldi"
+        )
     out.mkdir(parents=True, exist_ok=True)
     if form == "kaldi":
         with open_atomically(out / "lat.txt") as file:
             for utterance in ids:
-                lattice = store[utterance]
-                file.write(kaldi_text(utterance, lattice, store.decodings[utterance]))
+                file.write(kaldi_text(utterance, store.load(utterance), store.info(utterance)))
     for utterance, name in zip(ids, names, strict=True) if form != "kaldi" else ():
-        lattice, decoding = store[utterance], store.decodings[utterance]
+        lattice, decoding = store.load(utterance), store.info(utterance)
         path = path_below(out, name)
         if form == "slf":
             text = slf(utterance, lattice, decoding, symbol)
@@ -376,13 +387,13 @@ def export_lattices(folder: Path, form: str, out: Path) -> int:
 
 
 def oracle_texts(folder: Path, references: Mapping[str, str]) -> tuple[dict[str, str], int, float]:
-    """Return the texts of the paths nearest to the references, the lattices' arcs and seconds."""
+    """Return the texts of the paths nearest to the references, the number of arcs and seconds."""
     words = WordTable()
     store = open_lattices(folder, words)
     texts, arcs, seconds = {}, 0, 0.0
-    for name in store:
+    for name in store.ids:
         if name in references:
-            lattice = store[name]
+            lattice = store.load(name)
             oracle = oracle_words(lattice, words.ids(references[name].split()))
             texts[name] = " ".join(words.symbols[word] for word in oracle)
             arcs, seconds = arcs + lattice.num_arcs, seconds + lattice.times[-1]

@@ -1,4 +1,4 @@
-"""Topologies, trees and transition models of Kaldi, written and read."""
+"""Reads and writes topologies, trees and transition models of Kaldi."""
 
 import math
 import struct
@@ -27,10 +27,10 @@ class Stream:
     """Reader of the tokens and numbers of a Kaldi file, binary or text.
 
     Args:
-      content: of the whole file; binary if it begins with Kaldi's mark of that.
+      content: content of the file; binary if it begins with Kaldi's binary marker.
 
     Raises:
-      ValueError, IndexError, struct.error: of every method, where something else stands there.
+      ValueError, IndexError, struct.error: by every method, if the file has something else there.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -49,14 +49,14 @@ class Stream:
         while self._content[self._at : self._at + 1].strip():
             self._at += 1
         if begin == self._at:
-            raise ValueError("it ends too early")
+            raise ValueError("it is truncated")
         return self._content[begin : self._at].decode()
 
     def expect(self, *words: str) -> str:
         """Read a token that must be one of `words`."""
         word = self.token()
         if word not in words:
-            raise ValueError(f"{word[:20]!r} in the place of {' or '.join(words)}")
+            raise ValueError(f"{word[:20]!r} instead of {' or '.join(words)}")
         return word
 
     def integer(self) -> int:
@@ -65,7 +65,7 @@ class Stream:
             return int(self.token())
         size, value = struct.unpack_from("<bi", self._content, self._at)
         if size not in (4, -4):
-            raise ValueError("a number that is not of four bytes")
+            raise ValueError("an integer is not of four bytes")
         self._at += 5
         return value
 
@@ -96,6 +96,7 @@ class Stream:
         return self._array(self.integer(), kind)
 
     def _array(self, count: int, kind: str) -> np.ndarray:
+        """Read a binary vector of `count` numbers of a type."""
         end = self._at + count * np.dtype(kind).itemsize
         if count < 0 or end > len(self._content):
             raise ValueError(f"a vector of {count} numbers, more than the file has")
@@ -103,7 +104,7 @@ class Stream:
         return np.frombuffer(content, kind)
 
     def _skip(self) -> int:
-        """Skip white space; return the position behind it."""
+        """Skip white space; return the position after it."""
         content = self._content
         while content[self._at : self._at + 1].isspace():
             self._at += 1
@@ -111,7 +112,10 @@ class Stream:
 
 
 def transitions_of(topology: Topology, phone: int, state: int) -> list[int]:
-    """Return the targets of an HMM state's transitions; the phone's end is its number of states."""
+    """Return the targets of an HMM state's transitions.
+
+    The end of the phone is its number of states.
+    """
     ends = [topology.num_states(phone)] if state in topology.exit_states(phone) else []
     return [*topology.successors(phone, state), *ends]
 
@@ -119,8 +123,8 @@ def transitions_of(topology: Topology, phone: int, state: int) -> list[int]:
 def topology_text(topology: Topology) -> str:
     """Return the topology in Kaldi's text form, with equally likely transitions.
 
-    Each state has a pdf class of its own. Phones without a weight in their transitions, as here,
-    have none in Kaldi: the probabilities are there because the form asks for them.
+    Each state has a pdf class of its own. The probabilities are only there because the format
+    requires them: this toolkit's transitions have no weights.
     """
     kinds: dict[bool, list[int]] = {}
     for phone in topology.phone_ids():
@@ -144,8 +148,8 @@ def _entry(topology: Topology, phones: list[int]) -> str:
 class Transitions:
     """Kaldi's transition states and transition ids of a tree and a topology.
 
-    A transition state is a phone, one of its HMM states and a pdf that the tree may give it; they
-    are numbered from 1. A transition id is one of its transitions, numbered from 1 likewise.
+    A transition state is a phone, one of its HMM states and a pdf that the tree may assign to it. A
+    transition id is one of the transitions of a transition state. Both are numbered from 1.
 
     Args:
       senones: tree and topology.
@@ -161,26 +165,24 @@ class Transitions:
         }
         # Kaldi numbers transition states in the order of (phone, HMM state, pdf).
         self.phone, self.state, self.pdf = np.array(sorted(triples)).T
-        """[N] each: of the transition states."""
+        """[N] each: phone, HMM state and pdf of each transition state."""
         counts = [len(targets) for targets in self._targets]
         self.first = 1 + np.append(0, np.cumsum(counts))
         """[N + 1] the first transition id of each transition state."""
 
     @cached_property
     def _targets(self) -> list[list[int]]:
-        """Target HMM states of each transition state's transitions."""
+        """[N] target HMM states of the transitions of each transition state."""
         topology = self.senones.topology
         pairs = zip(self.phone.tolist(), self.state.tolist(), strict=True)
         return [transitions_of(topology, phone, state) for phone, state in pairs]
 
-    @property
-    def pdf_of_id(self) -> np.ndarray:
-        """[ids] the pdf of each transition id; that of id 1 comes first."""
-        return np.repeat(self.pdf, np.diff(self.first))
-
     @cached_property
     def _index(self) -> np.ndarray:
-        """[N, S + 1] the position of the transition to each HMM state, -1 for none; S ends."""
+        """[N, S + 1] index of the transition to each HMM state, in column S to the phone's end.
+
+        -1: there is no such transition.
+        """
         sizes = map(self.senones.topology.num_states, self.senones.topology.phone_ids())
         width = 1 + max(sizes)
         index = np.full((len(self.phone), width), -1)
@@ -196,8 +198,8 @@ class Transitions:
 
         Args:
           origin: [n] transition states, from 1.
-          target: [n] the HMM states to which they lead; -1: out of the phone, as to a state
-            to which the HMM has no transition.
+          target: [n] target HMM states; -1, or a state to which there is no transition: out of the
+            phone.
         """
         # Column -1 of the index is the transition that leaves the phone.
         inside, leaving = self._index[origin - 1, target], self._index[origin - 1, -1]
@@ -205,9 +207,9 @@ class Transitions:
 
     @cached_property
     def states(self) -> Senones:
-        """Senones in which transition states stand for pdfs, counted from 0.
+        """Senones with transition states, from 0, in place of pdfs.
 
-        A graph expanded with them is that of the senones with other labels.
+        A graph that is expanded with them differs from that of the senones only in its labels.
         """
         return _TransitionStates(self)
 
@@ -249,7 +251,7 @@ class _TransitionStates(Senones):
 
     @cached_property
     def table(self) -> Tensor:
-        """[S, P+1, P+1] int32: the transition state of a state id between two phones, from 0."""
+        """[S, P+1, P+1] int32: transition state, from 0, of a state id between two phones."""
         owner = self._transitions
         pdf_table = self.tree.table().numpy()
         first_state_id = np.array([0, *self.topology.first_state_ids])
@@ -270,12 +272,12 @@ _NO_PHONE = 0
 def tree_text(tree: Tree, topology: Topology) -> str:
     """Return a triphone tree in the format of `copy-tree --binary=false`.
 
-    A question about a neighbour that is true of silence is true of the edges of an utterance too,
+    A question about a neighbour has the same answer for silence and for the edges of an utterance,
     as in this toolkit's graphs.
 
     Args:
       tree: the tree.
-      topology: its phones' states.
+      topology: phones of the tree, with their states.
     """
     states: dict[int, list[Root]] = {}
     for root in tree.roots:
@@ -285,7 +287,7 @@ def tree_text(tree: Tree, topology: Topology) -> str:
 
 
 def _of_state(roots: list[Root], silence: int) -> str:
-    """Return the trees of one HMM state, with questions that tell the roots' phones apart."""
+    """Return the trees of one HMM state, with questions that choose the root by the phone."""
     *other_roots, last_root = roots
     text = _node(last_root.node, silence)
     for root in reversed(other_roots):
@@ -294,6 +296,7 @@ def _of_state(roots: list[Root], silence: int) -> str:
 
 
 def _node(node: Node, silence: int) -> str:
+    """Return the text of a node and the nodes below it."""
     if isinstance(node, Leaf):
         return f"CE {node.pdf} "
     phones = sorted(node.phones)
@@ -304,6 +307,7 @@ def _node(node: Node, silence: int) -> str:
 
 
 def _split(ask: str, phones: list[int] | tuple[int, ...], yes: str, no: str) -> str:
+    """Return the text of a question with two branches."""
     numbers = " ".join(map(str, phones))
     return f"SE {POSITIONS.index(ask)} [ {numbers} ]\n{{ {yes}{no}}} \n"
 
@@ -312,40 +316,42 @@ MODEL_ADVICE = "give a model of Kaldi (final.mdl), or its transition model (0.tr
 
 
 class KaldiModelError(ToolkitError):
-    """A file of Kaldi's that cannot be read, or means nothing here."""
+    """A file of Kaldi that cannot be read, or that this toolkit cannot represent."""
 
 
 @dataclass(frozen=True, eq=False)
 class KaldiTransitions:
-    """What the transition ids of a model stand for, [ids] int64 each; that of id 1 comes first."""
+    """The transition ids of a model; arrays are [ids] int64, with id 1 first."""
 
     pdf: np.ndarray
+    """Pdf of each transition id."""
     phone: np.ndarray
-    """Kaldi's phone ids."""
+    """Kaldi's phone id of each transition id."""
     state: np.ndarray
-    """HMM states, counted from 0 within the phone; in chain models 1 stands for the loop."""
+    """HMM state of each transition id, from 0 within the phone; in chain models 1 is the loop."""
     num_states: dict[int, int]
-    """The states of each phone."""
+    """Number of states of each phone."""
     chain: bool
-    """Whether phones have a single HMM state whose loop has a pdf of its own, as the onset and the
-    rest of `Topology.at_low_rate` do."""
+    """Whether phones have a single HMM state whose loop has a pdf of its own, like the onset and
+    the rest of `Topology.at_low_rate`."""
 
     @classmethod
     def read(cls, path: Path) -> "KaldiTransitions":
-        """Read the transition model at the head of a file, in binary or text form.
+        """Read the transition model at the beginning of a file, in binary or text form.
 
         Raises:
-          KaldiModelError: naming the file.
+          KaldiModelError: the file has none; the message names it.
         """
         with reading(path, KaldiModelError, MODEL_ADVICE, "no transition model of Kaldi"):
             return _read_transitions(Stream(Path(path).read_bytes()))
 
 
 _States = list[list[int]]
-"""The targets of each state of a phone; the last state, which emits nothing, has none."""
+"""The targets of each state of a phone; the last state, which is not emitting, has none."""
 
 
 def _read_transitions(stream: Stream) -> KaldiTransitions:
+    """Read a transition model."""
     stream.expect("<TransitionModel>")
     targets = _topology(stream)
     kind = stream.expect("<Triples>", "<Tuples>")
@@ -358,7 +364,7 @@ def _read_transitions(stream: Stream) -> KaldiTransitions:
         phone, state, pdf = (stream.integer() for _ in range(3))
         loop = stream.integer() if kind == "<Tuples>" else pdf
         if phone not in targets or not 0 <= state < len(targets[phone]) or min(pdf, loop) < 0:
-            raise ValueError(f"state {state} of phone {phone}, which the topology does not have")
+            raise ValueError(f"the topology has no state {state} of phone {phone}")
         # Ids follow the topology's order of targets. A self-loop has its own pdf in <Tuples>.
         for target in targets[phone][state]:
             loops = target == state
@@ -366,7 +372,7 @@ def _read_transitions(stream: Stream) -> KaldiTransitions:
     stream.expect(f"</{kind[1:]}")
     stream.expect("<LogProbs>")
     if len(stream.numbers()) != 1 + len(rows):
-        raise ValueError("its probabilities are not those of its transitions")
+        raise ValueError("it has another number of probabilities than of transitions")
     stream.expect("</LogProbs>")
     stream.expect("</TransitionModel>")
     pdf, phone, state = np.array(rows, np.int64).reshape(-1, 3).T
@@ -374,12 +380,13 @@ def _read_transitions(stream: Stream) -> KaldiTransitions:
 
 
 def _topology(stream: Stream) -> dict[int, _States]:
-    """The targets of each state of each phone."""
+    """Read a topology: the targets of each state of each phone."""
     stream.expect("<Topology>")
     return _binary_topology(stream) if stream.binary else _text_topology(stream)
 
 
 def _text_topology(stream: Stream) -> dict[int, _States]:
+    """Read a topology in text form."""
     states_of_phone: dict[int, _States] = {}
     while stream.expect("<TopologyEntry>", "</Topology>") == "<TopologyEntry>":
         stream.expect("<ForPhones>")
@@ -387,7 +394,7 @@ def _text_topology(stream: Stream) -> dict[int, _States]:
         states: _States = []
         while stream.expect("<State>", "</TopologyEntry>") == "<State>":
             if stream.integer() != len(states):
-                raise ValueError("states that are not numbered in order")
+                raise ValueError("its states are not numbered in order")
             states.append([])
             while (token := stream.token()) != "</State>":
                 value = stream.integer()  # a target, or one of the pdf classes
@@ -399,6 +406,7 @@ def _text_topology(stream: Stream) -> dict[int, _States]:
 
 
 def _binary_topology(stream: Stream) -> dict[int, _States]:
+    """Read a topology in binary form: phones, the entry of each phone id, entries."""
     phones, entry_of = stream.integers(), stream.integers()
     # A count of -1 announces Kaldi's extended format.
     count = stream.integer()
@@ -410,12 +418,14 @@ def _binary_topology(stream: Stream) -> dict[int, _States]:
 
 
 def _index(entry_of: Sequence[int], phone: int) -> int:
+    """Return the index of a phone's entry."""
     if phone < 0 or entry_of[phone] < 0:
         raise ValueError(f"phone {phone} has no topology")
     return entry_of[phone]
 
 
 def _binary_entry(stream: Stream, loops: bool) -> _States:
+    """Read an entry: for each state its pdf classes, and its targets with probabilities."""
     states = []
     for _ in range(stream.integer()):
         for _ in range(2 if loops else 1):  # pdf classes
@@ -430,16 +440,18 @@ def _binary_entry(stream: Stream, loops: bool) -> _States:
 
 TREE_ADVICE = "give the `tree` of a Kaldi model of monophones or triphones"
 _CLASS = -1
-"""The key of questions about the HMM state; those about the phones are 0, 1, ..."""
+"""Key of questions about the HMM state; keys of questions about phones are 0, 1, ..."""
 _UNTRAINED = 0
 
 
 @dataclass(frozen=True)
 class _Question:
-    """A node of a Kaldi tree: its key and the branch of each answer; None for all others."""
+    """A node of a Kaldi tree."""
 
     key: int
+    """Position of the phone in question, or `_CLASS`."""
     branches: Mapping[int | None, "_Question | int | None"]
+    """Branch of each answer; that of None is for all other answers."""
 
 
 _Event = _Question | int | None
@@ -449,16 +461,16 @@ _Event = _Question | int | None
 def read_tree(path: Path, topology: Topology, phone_ids: Mapping[int, int]) -> Tree:
     """Read a tree, in binary or text form, for the phones of a topology.
 
-    Where Kaldi's tree asks about the edges of an utterance (phone 0), this toolkit has silence.
+    At the edges of an utterance Kaldi's tree asks about phone 0, this toolkit about silence.
 
     Args:
       path: the file.
       topology: the phones and their states.
-      phone_ids: Kaldi's id of each phone -> the topology's.
+      phone_ids: the topology's id of each phone, by Kaldi's id.
 
     Raises:
-      KaldiModelError: no tree, or one that this toolkit cannot represent: of wider contexts, or
-        with a pdf that belongs to states at different places in their phones.
+      KaldiModelError: it is no tree, or one that this toolkit cannot represent: with wider
+        contexts, or with a pdf of states at different positions in their phones.
     """
     with reading(path, KaldiModelError, TREE_ADVICE, "no tree of Kaldi"):
         width, centre, event = _read_tree(Stream(Path(path).read_bytes()))
@@ -474,6 +486,7 @@ def read_tree(path: Path, topology: Topology, phone_ids: Mapping[int, int]) -> T
 
 
 def _read_tree(stream: Stream) -> tuple[int, int, _Event]:
+    """Read a tree; return its context width, the position of the centre phone and the tree."""
     stream.expect("ContextDependency")
     width, centre = stream.integer(), stream.integer()
     stream.expect("ToPdf")
@@ -483,6 +496,7 @@ def _read_tree(stream: Stream) -> tuple[int, int, _Event]:
 
 
 def _event(stream: Stream) -> _Event:
+    """Read a node: CE is a leaf, TE a table by answer, SE a set of answers, NULL nothing."""
     kind = stream.expect("CE", "TE", "SE", "NULL")
     if kind == "NULL":
         return None
@@ -508,13 +522,13 @@ def _resolved(
     places: Mapping[int, str],
     phone_ids: Mapping[int, int],
 ) -> Node:
-    """Return the tree of one state of one phone, with questions about its neighbours only."""
+    """Return the tree of one state of one phone, with only questions about its neighbours."""
     # Follow questions about the HMM state and the centre phone, whose answers are known.
     while isinstance(event, _Question) and event.key in answers:
         event = event.branches.get(answers[event.key], event.branches[None])
     if event is None:
         (phone,) = (value for key, value in answers.items() if key != _CLASS)
-        raise ValueError(f"no pdf for state {answers[_CLASS]} of the phone {phone}")
+        raise ValueError(f"it has no pdf for state {answers[_CLASS]} of phone {phone}")
     if not isinstance(event, _Question):
         return Leaf(event, _UNTRAINED)
     # Phones with a branch in common are asked about together; the last branch needs no question.
@@ -534,7 +548,7 @@ def _resolved(
 
 
 def _roots(trees: Mapping[tuple[int, int], Node]) -> list[Root]:
-    """Return the roots of the phones' states; states that have a pdf in common share a root."""
+    """Return the roots of the phones' states; states with a pdf in common share a root."""
     groups: list[tuple[int, set[int], dict[int, Node]]] = []
     for (phone, state), node in sorted(trees.items()):
         pdfs, phones = {leaf.pdf for leaf in leaves(node)}, {phone: node}
@@ -558,22 +572,22 @@ def _roots(trees: Mapping[tuple[int, int], Node]) -> list[Root]:
 
 
 def _with_unused(roots: Sequence[Root], pdfs: Collection[int]) -> Sequence[Root]:
-    """Add pdfs that no phone has, so that all keep their numbers.
+    """Add pdfs that no phone has, so that all others keep their numbers.
 
-    They are the answer of a root to whether the phone is one that has another root.
+    They are put below questions of a root that no phone of this root answers with yes.
     """
-    everyone = {phone for root in roots for phone in root.phones}
-    place = next((i for i, root in enumerate(roots) if everyone - {*root.phones}), None)
+    all_phones = {phone for root in roots for phone in root.phones}
+    place = next((i for i, root in enumerate(roots) if all_phones - {*root.phones}), None)
     if place is None:
         return roots
-    node, strangers = roots[place].node, frozenset(everyone - {*roots[place].phones})
+    node, other_phones = roots[place].node, frozenset(all_phones - {*roots[place].phones})
     for pdf in pdfs:
-        node = Split("centre", strangers, 0.0, _UNTRAINED, Leaf(pdf, _UNTRAINED), node)
+        node = Split("centre", other_phones, 0.0, _UNTRAINED, Leaf(pdf, _UNTRAINED), node)
     return [replace(root, node=node) if i == place else root for i, root in enumerate(roots)]
 
 
 def _joined(nodes: Mapping[int, Node]) -> Node:
-    """Join the phones' trees into one that asks for the phone where they differ."""
+    """Join the phones' trees into one that asks for the phone if they differ."""
     phones_by_tree: dict[Node, set[int]] = {}
     for phone, node in sorted(nodes.items()):
         phones_by_tree.setdefault(node, set()).add(phone)
@@ -591,15 +605,15 @@ def read_senones(tree: Path, model: Path, phones: Path) -> Senones:
       model: its transition model (final.mdl, 0.trans_mdl), for the numbers of HMM states.
       phones: phones.txt, whose silence phones are SIL and SPN, with or without positions.
 
-    Chain models, whose phones have a state with a pdf for entering and one for its loop, become
-    phones of onset and rest.
+    Phones of chain models have one state, with one pdf for entering it and one for its loop. They
+    become phones with an onset and a rest.
 
     Returns:
       Senones over the phones of the model, in the order of their ids. Transitions within a phone
       are those of this toolkit.
 
     Raises:
-      KaldiModelError: files that cannot be read, or states that this toolkit's HMMs do not have.
+      KaldiModelError: a file cannot be read, or this toolkit's HMMs cannot represent the states.
     """
     transitions = KaldiTransitions.read(model)
     sizes = transitions.num_states
@@ -607,19 +621,21 @@ def read_senones(tree: Path, model: Path, phones: Path) -> Senones:
     symbols = {table[phone]: phone for phone in table}
     lacking = sorted(sizes.keys() - symbols.keys())
     if lacking:
-        raise KaldiModelError(f"{phones}: has no phone {lacking[0]}, which {model} has")
+        raise KaldiModelError(
+            f"{phones}: has no phone {lacking[0]} of {model}: give the phones.txt of the model"
+        )
     names = tuple(symbols[number] for number in sorted(sizes))
     silence = tuple(p for p in names if p.split("_")[0] in ("SIL", "SPN"))
     if "SIL" not in silence:
         raise KaldiModelError(f"{phones}: has no phone SIL: rename the silence phone")
     silence = ("SIL", *(phone for phone in silence if phone != "SIL"))
-    of_silence = {sizes[table[phone]] for phone in silence}
-    of_speech = {sizes[table[phone]] for phone in names if phone not in silence}
-    if len(of_silence) != 1 or len(of_speech) != 1:
+    silence_sizes = {sizes[table[phone]] for phone in silence}
+    speech_sizes = {sizes[table[phone]] for phone in names if phone not in silence}
+    if len(silence_sizes) != 1 or len(speech_sizes) != 1:
         raise KaldiModelError(
-            f"{model}: phones of {sorted(of_silence | of_speech)} states: all silence phones must "
-            "have as many states as each other, and all other phones too"
+            f"{model}: phones have {sorted(silence_sizes | speech_sizes)} states: all silence"
+            " phones must have the same number of states, and all other phones, too"
         )
-    topology = Topology(names, silence, of_speech.pop(), of_silence.pop(), transitions.chain)
+    topology = Topology(names, silence, speech_sizes.pop(), silence_sizes.pop(), transitions.chain)
     ids = {number: place for place, number in enumerate(sorted(sizes), 1)}
     return Senones(topology, read_tree(tree, topology, ids))

@@ -1,4 +1,4 @@
-"""Validation of Kaldi data directories, with the verdict of Kaldi's validate_data_dir.sh."""
+"""Validates Kaldi data directories like Kaldi's validate_data_dir.sh."""
 
 import re
 import unicodedata
@@ -25,19 +25,22 @@ _NUMBER = re.compile(rb"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _CONTROLS = "\t\n\v\f\r"
 _TEXT_SPACES = "\v\f\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
 _TEXT_SPACES += "".join(map(chr, range(0x2000, 0x200B)))
-"""White space that the text may not have: Unicode's, but for tab, newline and space."""
+"""White space that `text` must not have: all of Unicode's except tab, newline and space."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A file of a data directory, as awk reads it: fields are separated by spaces and tabs."""
+    """A file of a data directory."""
 
     raw: bytes
+    """Its content."""
     lines: list[bytes]
     rows: list[list[bytes]]
+    """Fields of each line, separated by spaces and tabs as in awk."""
 
     @classmethod
     def read(cls, path: Path) -> "_Table":
+        """Read a file."""
         raw = regular(path).read_bytes()
         lines = raw.removesuffix(b"\n").split(b"\n") if raw else []
         rows = [[field for field in re.split(rb"[ \t]+", line) if field] for line in lines]
@@ -50,10 +53,10 @@ class _Table:
 
 
 def data_dir_faults(folder: Path) -> list[str]:
-    """List why Kaldi's validate_data_dir.sh (with --no-feats) refuses a folder, if it does.
+    """List why Kaldi's validate_data_dir.sh (with --no-feats) refuses a folder; empty: it does not.
 
-    The script stops at the first fault; here all are listed, each with file and line.
-    `data_dir_remarks` lists what it accepts and later programs do not.
+    The script stops at the first fault; this function lists all, each with file and line.
+    `data_dir_remarks` lists faults that only later programs report.
     """
     folder = Path(folder)
     missing = [name for name in _REQUIRED if not (folder / name).is_file()]
@@ -63,10 +66,10 @@ def data_dir_faults(folder: Path) -> list[str]:
 
 
 def data_dir_remarks(folder: Path) -> list[str]:
-    """List what Kaldi's validate_data_dir.sh accepts and other programs of Kaldi may not.
+    """List faults that Kaldi's validate_data_dir.sh accepts and other programs may not.
 
-    These are utterances without a word, recordings without a file, speakers without utterances,
-    times that are no numbers, and a text that is not UTF-8.
+    They are utterances without words, recordings without a file, speakers without utterances, times
+    that are no numbers, and a text that is not UTF-8.
     """
     folder = Path(folder)
     if any(not (folder / name).is_file() for name in _REQUIRED):
@@ -75,11 +78,13 @@ def data_dir_remarks(folder: Path) -> list[str]:
 
 
 def _tables(folder: Path) -> dict[str, _Table]:
+    """Read the files of a folder."""
     names = (*_REQUIRED, "segments", *_PER_UTTERANCE, *_PER_SPEAKER, *_PER_RECORDING)
     return {name: _Table.read(folder / name) for name in names if (folder / name).is_file()}
 
 
 def _faults(tables: dict[str, _Table]) -> Iterator[str]:
+    """Yield all faults, as `file:line: fault`."""
     for name, table in tables.items():
         yield from _order_faults(name, table)
     yield from _speaker_faults(tables["utt2spk"], tables["spk2utt"])
@@ -95,7 +100,7 @@ def _faults(tables: dict[str, _Table]) -> Iterator[str]:
 
 
 def _order_faults(name: str, table: _Table) -> Iterator[str]:
-    """Find an unterminated line, and the first that is out of order or repeated."""
+    """Find a last line without newline, and the first line that is out of order or repeated."""
     if not table.raw:
         yield f"{name}: is empty"
     elif not table.raw.endswith(b"\n"):
@@ -112,6 +117,7 @@ def _order_faults(name: str, table: _Table) -> Iterator[str]:
 
 
 def _speaker_faults(utt2spk: _Table, spk2utt: _Table) -> Iterator[str]:
+    """Find an order that is not that of the speakers, and contradictions of the two files."""
     for number, row in enumerate(utt2spk.rows, 1):
         if len(row) != 2:
             yield f"utt2spk:{number}: not `utterance speaker`: {_printable(b' '.join(row))}"
@@ -127,7 +133,8 @@ def _speaker_faults(utt2spk: _Table, spk2utt: _Table) -> Iterator[str]:
     listed: list[list[bytes]] = []
     for line in spk2utt.lines:
         speaker, *ids = line.split() or [b""]
-        if not ids:  # where the script's reader ends, unnoticed on the last lines
+        # The script stops reading at such a line, which shows unless it is among the last.
+        if not ids:
             break
         listed += [[id, speaker] for id in ids]
     if listed != utt2spk.rows:
@@ -135,11 +142,12 @@ def _speaker_faults(utt2spk: _Table, spk2utt: _Table) -> Iterator[str]:
 
 
 def _from_second_field(line: bytes) -> bytes:
-    """Return what `sort -k2` compares: a line from the blanks after its first field on."""
+    """Return the sort key of `sort -k2`: a line from the blanks after its first field on."""
     return re.sub(rb"^[ \t]*[^ \t]*", b"", line)
 
 
 def _text_faults(text: _Table) -> Iterator[str]:
+    """Find characters and words that Kaldi refuses in transcripts."""
     decoded = _decoded(text.raw)
     if decoded is not None:
         for number, line in enumerate(decoded.removesuffix("\n").split("\n"), 1):
@@ -158,6 +166,7 @@ def _text_faults(text: _Table) -> Iterator[str]:
 
 
 def _decoded(raw: bytes) -> str | None:
+    """Decode UTF-8; None: it is something else."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -189,12 +198,12 @@ def _keys_faults(tables: dict[str, _Table]) -> Iterator[str]:
 
 
 def _value(field: bytes) -> float | bytes:
-    """Return a field as awk compares it: as a number if it looks like one, else as text."""
+    """Return a field's value in comparisons of awk: a number if it looks like one, else text."""
     return float(field) if _NUMBER.fullmatch(field) else field
 
 
 def _above(field: bytes, threshold: bytes) -> bool:
-    """Compare two fields as awk does: as numbers if both are, else as text."""
+    """Compare two fields like awk: as numbers if both are numbers, else as text."""
     a, b = _value(field), _value(threshold)
     return a > b if isinstance(a, float) and isinstance(b, float) else field > threshold
 
@@ -222,7 +231,7 @@ _ROWS: dict[str, Callable[[list[bytes]], bool]] = {
     "reco2dur": _is_positive,
     "utt2num_frames": _is_count,
 }
-"""What a line of a table must be."""
+"""Condition for the lines of a table."""
 _EXPECTED_ROWS = {
     "segments": "not `utterance recording start end`",
     "reco2file_and_channel": "not `recording file A` or B",
@@ -236,6 +245,7 @@ _EXPECTED_ROWS = {
 
 
 def _remarks(tables: dict[str, _Table]) -> Iterator[str]:
+    """Yield the remarks, as `file:line: remark`."""
     if _decoded(tables["text"].raw) is None:
         yield "text: is not UTF-8"
     lacking = {"text": "word", "wav.scp": "file or command", "spk2utt": "utterance"}

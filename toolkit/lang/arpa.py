@@ -14,9 +14,8 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.ngram import LOG_ZERO, BackoffModel, Level, check_levels
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.lines import read_lines
+from toolkit.storage.lines import WHITE_SPACE, read_lines, split_words
 from toolkit.storage.reading import quoted, read_tensors, reading, validated
-from toolkit.storage.words import WHITE_SPACE, split_words
 
 
 class ArpaError(ToolkitError):
@@ -28,7 +27,7 @@ _SECTION = re.compile(r"\\(\d{1,3})-grams:")
 
 
 def write_arpa(model: BackoffModel, path: Path) -> None:
-    """Write `model`, n-grams sorted by its vocabulary's order, 7 decimals; gzipped for `.gz`."""
+    """Write an ARPA file, gzipped for `.gz`; n-grams are sorted by word ids, with 7 decimals."""
     with open_atomically(path, "wb") as file:
         if str(path).endswith(".gz"):
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
@@ -38,6 +37,7 @@ def write_arpa(model: BackoffModel, path: Path) -> None:
 
 
 def _arpa_lines(model: BackoffModel) -> Iterator[bytes]:
+    """Yield the lines of an ARPA file."""
     yield b"\\data\\\n"
     for n, level in enumerate(model.levels, 1):
         yield f"ngram {n}={len(level.word)}\n".encode()
@@ -67,8 +67,8 @@ def read_arpa(path: Path) -> BackoffModel:
     -inf are accepted; KenLM's <unk> is read as <UNK>.
 
     Raises:
-      ArpaError: a malformed line, a wrong count, a repeated n-gram, one whose context or word is
-        not listed, no <s> or </s>, or a file cut short; with file and line.
+      ArpaError: a malformed line, a wrong count, a repeated n-gram, an n-gram whose context or
+        word is not listed, no <s> or </s>, or a truncated file; the message names file and line.
     """
     return _Reader(path).read()
 
@@ -85,6 +85,7 @@ class _Reader:
         self.levels: list[Level] = []
 
     def _lines(self) -> Iterator[str]:
+        """Yield the lines, and keep the number of the last one for messages."""
         for self.number, line in read_lines(self.path, ArpaError):  # noqa: B020
             yield line.strip(WHITE_SPACE)
 
@@ -92,11 +93,14 @@ class _Reader:
         return ArpaError(f"{self.path}:{number or self.number or 1}: {message}")
 
     def read(self) -> BackoffModel:
+        """Read the whole file."""
+        # 1. Comments, up to `\\data\\`.
         for line in self.lines:
             if line == "\\data\\":
                 break
         else:
             raise self._fault("no line `\\data\\`: not an ARPA file")
+        # 2. The number of n-grams of each order, up to the first section.
         counts: list[int] = []
         section = ""
         for line in self.lines:
@@ -110,6 +114,7 @@ class _Reader:
                 raise self._fault(f"expected `ngram {len(counts) + 1}=COUNT`, found {quoted(line)}")
         if not counts:
             raise self._fault("no `ngram 1=COUNT` after `\\data\\`")
+        # 3. The sections in ascending order; each ends with the title of the next.
         for n, count in enumerate(counts, 1):
             match = _SECTION.fullmatch(section)
             if not match or int(match.group(1)) != n:
@@ -155,8 +160,8 @@ class _Reader:
                 raise self._fault(f"the word {quoted(error.args[0])} is not a 1-gram") from None
         if len(logprobs) != count:
             raise self._fault(
-                f"the header says `ngram {n}={count}`, but {len(logprobs)} are "
-                "there; is the file cut short?"
+                f"the header says `ngram {n}={count}`, but there are {len(logprobs)}; is the file "
+                "truncated?"
             )
         if n == 1:
             self._set_vocabulary(words)
@@ -166,15 +171,20 @@ class _Reader:
         return end
 
     def _set_vocabulary(self, words: list[str]) -> None:
+        """Number the words of the 1-grams, sorted, after checking them."""
         for symbol in (START, END):
             if symbol not in words:
                 spelt = next((word for word in words if word.lower() == symbol), None)
-                remedy = f"write it so in place of {spelt}" if spelt else "estimate it of sentences"
+                remedy = (
+                    f"write {symbol} instead of {spelt}"
+                    if spelt
+                    else "estimate the model from sentences"
+                )
                 raise self._fault(f"the 1-grams lack {symbol}: {remedy}")
         if words.count(UNKNOWN) > 1:
             raise self._fault(
-                f"the 1-grams have {UNKNOWN} twice, or <unk> too, which is the same word here:"
-                " rename one of them in the model's text, or leave it out"
+                f"the 1-grams have {UNKNOWN} twice, or {UNKNOWN} and <unk>, which are the same word"
+                " here: rename one of them in the model's text, or remove it"
             )
         self.vocabulary = sorted(set(words))
         self.ids = {word: index for index, word in enumerate(self.vocabulary)}
@@ -189,6 +199,7 @@ class _Reader:
         logprob: np.ndarray,
         backoff: np.ndarray,
     ) -> None:
+        """Add the n-grams of order `n`: word ids [N, n], line numbers, log10 values [N]."""
         model = BackoffModel(self.vocabulary, self.levels)
         context = np.zeros(len(ids), dtype=np.int64)
         for k in range(n - 1):
@@ -220,8 +231,8 @@ def write_binary(model: BackoffModel, path: Path) -> None:
         for order, level in enumerate(model.levels, 1)
         for field in _LEVEL_FIELDS
     }
-    words = {"vocabulary": json.dumps(model.vocabulary)}
-    write_atomically(path, save(tensors, metadata=words))
+    metadata = {"vocabulary": json.dumps(model.vocabulary)}
+    write_atomically(path, save(tensors, metadata=metadata))
 
 
 def read_binary(path: Path) -> BackoffModel:
@@ -232,8 +243,8 @@ def read_binary(path: Path) -> BackoffModel:
     """
     damage = "not a language model that write_binary made"
     with reading(path, ArpaError, "make it again from the ARPA file", damage):
-        tensors, about = read_tensors(path, {}, "np")
-        vocabulary = validated(json.loads(about["vocabulary"]), [str])
+        tensors, metadata = read_tensors(path, {}, "np")
+        vocabulary = validated(json.loads(metadata["vocabulary"]), [str])
         orders = range(1, len(tensors) // len(_LEVEL_FIELDS) + 1)
         levels = [
             Level(**{field: tensors[f"{order}.{field}"] for field in _LEVEL_FIELDS})

@@ -1,9 +1,9 @@
-"""Pronunciation dictionaries of users: files of any form.
+"""Reads pronunciation dictionaries of users, with and without probabilities.
 
 A line of a file is a word, up to four numbers, and phones: Kaldi's lexicon.txt, lexiconp.txt and
 lexiconp_silprob.txt, and the dictionaries of the Montreal Forced Aligner, whose lines may differ in
 their number of columns. A number with a decimal point is a probability. An integer, such as 1, may
-be a phone (X-SAMPA has digits); what it is, the whole file decides.
+also be a phone (X-SAMPA has digits), which is decided from the whole file.
 """
 
 import logging
@@ -27,18 +27,17 @@ from toolkit.lang.probabilities import (
     LexiconProbabilities,
     read_ends,
 )
-from toolkit.storage.lines import TextLines
+from toolkit.storage.lines import TextLines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import split_words
 
 logger = logging.getLogger(__name__)
 
 LEAST = 0.01
-"""Replaces probabilities and factors of 0, as the Montreal Forced Aligner does."""
+"""Smallest probability and factor, in place of smaller ones, as in the Montreal Forced Aligner."""
 EXTRA_QUESTIONS = "extra_questions.txt"
-"""Of a dict or lang folder; the language stage copies it to lang/."""
+"""File of questions in a dict or lang folder; the language stage copies it to lang/."""
 EVEN = 0.5
-"""Probability of silence where a dictionary does not give it, as in Kaldi."""
+"""Probability of silence for dictionaries without one, as in Kaldi."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,11 @@ class Dictionary:
     lexicon: Lexicon
     """Words as a text policy spells them."""
     probabilities: LexiconProbabilities | None = None
-    """Of the pronunciations and of silence around them; None: the dictionary has none."""
+    """Probabilities of pronunciations and of silence around them; None: the dictionary has none."""
     notes: tuple[str, ...] = ()
-    """What was changed, and which probabilities are used."""
+    """Notes on changes, and on the probabilities in use."""
     extra_questions: Path | None = None
-    """Kaldi's sets of phones for trees to ask for."""
+    """Kaldi's file of phone sets, the questions of trees."""
 
 
 def read_dictionary(
@@ -78,7 +77,8 @@ def read_dictionary(
         with_numbers += bool(numbers)
         probabilities = _probabilities(f"{path}:{number}", numbers)
         earlier = entries.get((word, phones))
-        if earlier is not None:  # spellings or phones that are written alike here
+        # Entries that become the same by case or stress: their probabilities are added.
+        if earlier is not None:
             share = min(1.0, earlier.pronunciation + probabilities.pronunciation)
             probabilities = EntryProbabilities(share, earlier.silence_after, *_factors(earlier))
         entries[word, phones] = probabilities
@@ -93,11 +93,13 @@ def read_dictionary(
 
 
 def _factors(entry: EntryProbabilities) -> tuple[float, float]:
+    """Return the factors of silence, and of no silence, before an entry."""
     return entry.silence_before, entry.no_silence_before
 
 
 def _probabilities(where: str, numbers: tuple[float, ...]) -> EntryProbabilities:
     """Return the probabilities of a line with up to four columns of them."""
+    # Missing columns get the values that do not change a score, and even silence.
     share, silence, *factors = [*numbers, *(1.0, EVEN, 1.0, 1.0)[len(numbers) :]]
     if max(share, silence) > 1:
         raise LexiconError(f"{where}: {max(share, silence):g} is not a probability (0 to 1)")
@@ -107,11 +109,11 @@ def _probabilities(where: str, numbers: tuple[float, ...]) -> EntryProbabilities
 
 
 _DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
-MOST_COLUMNS = 4
-"""Of a pronunciation: its probability, that of silence after it, and the factors of silence before
-it and of none."""
+MAX_COLUMNS = 4
+"""Largest number of columns of a pronunciation: its probability, the probability of silence after
+it, and the factors of silence and of no silence before it."""
 NEARLY_ALL = 0.9
-"""Share of lines with a number in a column from which an integer there is a number too."""
+"""If at least this share of lines has a number in a column, an integer there is a number, too."""
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _INTEGER = re.compile(r"[0-9]+")
 
@@ -122,22 +124,23 @@ def read_entries(
     """Yield (line number, word, probabilities, phones) of a dictionary, gzipped or not.
 
     Its lines are `WORD P1 P2 ...` (Kaldi), `WORD(2) P1 ...` (CMU), or have up to four columns of
-    probabilities behind the word, see `toolkit.lang.dictionary`. Lines that start with `;;;`
-    or `#` and what follows a ` #` are comments. Blank lines are skipped; a few lines that are not
-    UTF-8 too, with a warning. As given, a line that starts with `#` is an entry if its phones are
-    those of other entries, and `WORD(2)` a variant if there is the entry WORD.
+    probabilities after the word, see `toolkit.lang.dictionary`. Lines that start with `;;;` or `#`
+    are comments, and so is text after ` #`. Blank lines are skipped; so are a few lines that are
+    not UTF-8, with a warning. With the policy as-given, a line that starts with `#` is an entry if
+    its phones occur in other entries, and `WORD(2)` is a variant if there is an entry WORD.
 
     Args:
       path: the file.
       strip_stress: remove the stress digits 0 to 2 where the phones are ARPAbet; digits of other
         phones, such as tones, stay.
-      policy: how words are spelled; by default in upper case, composed (NFC), with the apostrophe
-        of ASCII, as the normalisers write them.
+      policy: how words are spelled; by default as the normalisers write them: in upper case,
+        composed (NFC), with ASCII's apostrophe.
 
     Raises:
-      LexiconError: a word without phones, or an integer that may be a probability or a phone, with
-        file and line; no entry.
+      LexiconError: a word without phones, an integer that may be a probability or a phone, or a
+        file without entries; the message names file and line.
     """
+    # 1. Separate the entries from comments, which may be entries in their turn.
     text = TextLines(LexiconError)
     policy = policy or TextPolicy()
     lines, comments = [], []
@@ -153,6 +156,7 @@ def read_entries(
         raise LexiconError(str(error)) from error
     if not entries:
         raise LexiconError(f"{path}: the lexicon has no entry")
+    # 2. Check and spell the entries.
     words = {entry.word for entry in entries}
     strips = strip_stress and _has_arpabet_stress(path, {p for e in entries for p in e.phones})
     for entry in entries:
@@ -166,6 +170,7 @@ def read_entries(
         if not policy.folds and word not in words:
             word = entry.word
         yield entry.number, policy.lexicon_key(word), entry.numbers, phones
+    # 3. Comments whose phones all occur in entries are entries of words that begin with `#`.
     inventory = {phone for entry in entries for phone in entry.phones}
     for number, line in comments:
         word, *spoken = split_words(line)
@@ -180,7 +185,7 @@ def _has_arpabet_stress(path: Path, phones: Iterable[str]) -> bool:
     ]
     if other_digits:
         logger.warning(
-            "%s: the digit of %s is no stress of ARPAbet: no digit is removed",
+            "%s: the digit of %s is not a stress of ARPAbet, so that no digits are removed",
             path,
             other_digits[0],
         )
@@ -207,15 +212,17 @@ class DictionaryLine:
 
 @dataclass
 class _Fields:
+    """A line while its columns are being decided."""
+
     number: int
     word: str
     fields: list[str]
     leading: int
-    """Numbers at the beginning of `fields`."""
+    """How many fields at the beginning are numbers."""
     columns: int
-    """How many of them are certain to be probabilities."""
+    """How many of these are certainly probabilities."""
     closed: bool = False
-    """Whether tabs show that no further field is a probability."""
+    """Whether tabs show that no other field is a probability."""
 
 
 def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[DictionaryLine]:
@@ -223,11 +230,12 @@ def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[Dictio
 
     Args:
       lines: line numbers and lines without comments; blank lines are skipped.
-      name: of the file, for messages.
+      name: name of the file, for messages.
 
     Raises:
       AmbiguousColumnError: an integer may be a probability or a phone.
     """
+    # 1. Split the lines. Tabs separate columns, unless there are some between phones.
     split = [(number, line) for number, line in lines if line.strip()]
     tabbed = [[part.strip() for part in line.split("\t") if part.strip()] for _, line in split]
     phones_have_tabs = any(not _NUMBER.fullmatch(p) for parts in tabbed for p in parts[1:-1])
@@ -235,13 +243,15 @@ def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[Dictio
         _fields(number, line, [] if phones_have_tabs else parts)
         for (number, line), parts in zip(split, tabbed, strict=True)
     ]
+    # 2. Integers that are certainly phones, as they come after the numbers of a line.
     phones = {
         field
         for entry in entries
         for field in entry.fields[entry.columns if entry.closed else entry.leading :]
         if _INTEGER.fullmatch(field)
     }
-    for column in range(MOST_COLUMNS):
+    # 3. Decide about the other integers, column by column.
+    for column in range(MAX_COLUMNS):
         _decide(entries, column, phones, name)
     return [
         DictionaryLine(
@@ -255,21 +265,27 @@ def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[Dictio
 
 
 def _fields(number: int, line: str, tabbed: Sequence[str]) -> _Fields:
-    """Split a line; `tabbed` are its parts between tabs where these separate columns."""
-    if len(tabbed) > 2 and len(tabbed) - 2 <= MOST_COLUMNS:
+    """Split a line; `tabbed` are its parts between tabs, if tabs separate columns."""
+    if len(tabbed) > 2 and len(tabbed) - 2 <= MAX_COLUMNS:
         fields = [*tabbed[1:-1], *split_words(tabbed[-1])]
         columns = len(tabbed) - 2
         return _Fields(number, tabbed[0], fields, columns, columns, closed=True)
     word, *fields = split_words(line)
     leading = 0
-    while leading < min(MOST_COLUMNS, len(fields) - 1) and _NUMBER.fullmatch(fields[leading]):
+    while leading < min(MAX_COLUMNS, len(fields) - 1) and _NUMBER.fullmatch(fields[leading]):
         leading += 1
+    # All numbers up to the last one with a decimal point are probabilities.
     decimals = [i + 1 for i in range(leading) if not _INTEGER.fullmatch(fields[i])]
     return _Fields(number, word, fields, leading, max(decimals, default=0))
 
 
 def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) -> None:
-    """Decide whether integers in a column are probabilities or phones."""
+    """Decide whether the undecided integers in a column are probabilities or phones.
+
+    They are probabilities if nearly all lines have a number there, and none of them is a phone
+    elsewhere. They are phones if all of them are phones elsewhere, no line has a certain
+    probability there, and they are not just 0 and 1 in most lines.
+    """
     candidates = [
         entry
         for entry in entries
@@ -286,12 +302,15 @@ def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) ->
         for entry in candidates:
             entry.columns = column + 1
         logger.info(
-            "%s %d: taken for probabilities, as %d of %d lines have a number there and none has it"
-            " among its phones",
-            *(where, column + 2, numeric, len(entries)),
+            "%s %d: read as probabilities, as %d of %d lines have a number there, and no line has"
+            " these integers among its phones",
+            where,
+            column + 2,
+            numeric,
+            len(entries),
         )
     elif tokens <= phones and not certain and (tokens - {"0", "1"} or numeric < len(entries) / 2):
-        logger.info("%s %d: taken for phones, as it is a phone elsewhere", where, column + 2)
+        logger.info("%s %d: read as phones, as they are phones elsewhere", where, column + 2)
         for entry in candidates:
             entry.leading = column
     else:

@@ -1,8 +1,8 @@
 """Pronunciations for unseen words: a joint n-gram model of letters and phones.
 
-The model of Bisani and Ney (2008) in Phonetisaurus's two steps: align spellings and phones into
-graphones by expectation-maximisation, then estimate an n-gram model of graphones
-(`toolkit.lang.ngram.estimate_ids`), one from the beginnings of words to their ends, one backwards.
+The model of Bisani and Ney (2008) is trained in the two steps of Phonetisaurus: align spellings and
+phones into graphones by expectation-maximisation, then estimate n-gram models of graphones
+(`toolkit.lang.ngram.estimate_ids`), one of words forwards and one of words backwards.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.lexicon import Lexicon, Pronunciation, spell
+from toolkit.lang.lexicon import Lexicon, Pronunciation, grapheme_pronunciation
 from toolkit.lang.ngram import BackoffModel, Level, check_levels, estimate_ids
 from toolkit.lang.tables import END, START
 from toolkit.storage.files import open_atomically
@@ -23,24 +23,24 @@ Pair = tuple[str, tuple[str, ...]]
 """A spelling and its phones."""
 
 Graphone = tuple[str, tuple[str, ...]]
-"""One or two letters and the phones they stand for: 1 letter and 0 to 2, or 2 letters and 1."""
+"""Letters and their phones: 1 letter with 0 to 2 phones, or 2 letters with 1 phone."""
 
 _SHAPES = ((1, 0), (1, 1), (1, 2), (2, 1))  # letters, phones
 _SHARES = (1.0, 1.0, 0.1, 0.1)
-"""What every pass leaves of the weights of each shape: the larger ones, of which a word needs
-fewer, would otherwise win where a silent letter says the same."""
+"""Factors by which every pass multiplies the weights of each shape. Without them the larger shapes,
+of which a word needs fewer, would win over a silent letter."""
 _FLAT = 1e-3  # equal start weight of every graphone; small, so that fewer graphones do not win
 
-_MARKS = 2**24  # graphones that are marked in a table, of a byte each
+_MARKS = 2**24  # largest number of possible graphones for a table with a byte for each
 
 
 class Aligner:
     """A unigram model of the graphones that pairs can consist of.
 
-    A graphone has a number: the four shapes' blocks follow each other, each counted by its letters
-    and phones as digits. Those that occur have a weight each; of an alphabet of thousands of
-    letters there are billions of others. A recursion runs over the letters and treats all words of
-    one length at once.
+    A graphone has a number: a block of numbers for each of the four shapes, in which letters and
+    phones are the digits. Only graphones that occur have an id and a weight, as an alphabet of
+    thousands of letters has billions of others. The recursions run over the letters, for all words
+    of one length at once.
     """
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
@@ -51,12 +51,13 @@ class Aligner:
         a, p = len(self.letters), len(self.phones)
         # Blocks of a^letters * p^phones numbers, one for each shape.
         self._offsets = np.cumsum([0, *(a**n * p**m for n, m in _SHAPES)])
+        # The numbers of the graphones that occur, ascending; an id is an index of this array.
         self._known = self._used(pairs)
         self._shares = np.array(_SHARES)[self._shape(self._known)]
         self.weights = _FLAT * self._shares
 
     def train(self, pairs: Sequence[Pair], iterations: int) -> None:
-        """Fit the weights to some of the pairs; those that cannot be aligned are ignored."""
+        """Fit the weights to some of the pairs; pairs that cannot be aligned are ignored."""
         batches = [(self._ids(numbers), lengths) for _, numbers, lengths in self._batches(pairs)]
         for _ in range(iterations):
             counts = np.zeros_like(self.weights)
@@ -66,7 +67,7 @@ class Aligner:
             self.weights = self._shares * counts / max(counts.sum(), 1e-300)
 
     def align(self, pairs: Sequence[Pair]) -> list[list[int]]:
-        """Return the best graphone ids of some of the pairs in order, an empty list without any."""
+        """Return the best graphone ids of each pair, an empty list if it cannot be aligned."""
         result: list[list[int]] = [[] for _ in pairs]
         for rows, numbers, lengths in self._batches(pairs):
             for row, path in zip(rows, self._best(self._ids(numbers), lengths), strict=True):
@@ -95,8 +96,8 @@ class Aligner:
     ) -> Iterator[tuple[list[int], list[np.ndarray], np.ndarray]]:
         """Yield (rows, graphones, phone counts) for words of equal length, at most 4096 each.
 
-        The graphones are, for each letter position i, an array [N, J + 1, 4]: the number of that of
-        each shape that ends at letter i and phone j, -1 where the shape does not fit.
+        The graphones are an array [N, J + 1, 4] for each letter position i: the number of the
+        graphone of each shape that ends at letter i and phone j; -1: the shape does not fit.
         """
         by_length: dict[int, list[int]] = {}
         for row, (spelling, sounds) in enumerate(pairs):
@@ -126,14 +127,20 @@ class Aligner:
         return np.flatnonzero(marks)
 
     def _shape(self, numbers: np.ndarray | int) -> np.ndarray:
-        """Return which of `_SHAPES` graphones have."""
+        """Return the index in `_SHAPES` of the shape of graphones."""
         return np.searchsorted(self._offsets, numbers, side="right") - 1
 
     def _ids(self, numbers: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the places of graphones in `weights`, -1 where there is none."""
+        """Return the ids of graphones by their numbers; -1 stays."""
         return [np.where(at >= 0, np.searchsorted(self._known, at), -1) for at in numbers]
 
     def _numbers(self, letters: np.ndarray, phones: np.ndarray) -> list[np.ndarray]:
+        """Return the numbers of the graphones of words, see `_batches`.
+
+        Args:
+          letters: [N, I] letters of words of one length.
+          phones: [N, J] phones, -1 after the end.
+        """
         a, p = len(self.letters), len(self.phones)
         none = np.full((len(letters), 1), -1)
         last_phone = np.concatenate([none, phones], axis=1)  # [N, J + 1], the phone that ends at j
@@ -160,6 +167,7 @@ class Aligner:
         return result
 
     def _arcs(self, ids: np.ndarray) -> np.ndarray:
+        """Return the weights of graphones, 0 where there is none."""
         return np.where(ids >= 0, self.weights[ids], 0.0)
 
     def _add_counts(self, ids: list[np.ndarray], lengths: np.ndarray, counts: np.ndarray) -> None:
@@ -174,6 +182,7 @@ class Aligner:
         for i, arc in enumerate(arcs):
             forward.append((_sources(forward, i) * arc).sum(axis=-1))
         total = forward[-1][rows, lengths]
+        # backward[i][n, j]: total weight from there to the end; one more for shapes of two letters
         backward = [np.zeros((num, width)) for _ in range(len(arcs) + 2)]
         # Scaled by the total weight, so that forward * arc * backward is a posterior.
         with np.errstate(divide="ignore"):
@@ -217,7 +226,7 @@ class Aligner:
 
 
 def _sources(scores: list[np.ndarray], i: int) -> np.ndarray:
-    """Gather the score where a graphone of each shape that ends at letter `i` began, [N, J, 4]."""
+    """Return the scores where the graphones that end at letter `i` begin, by shape: [N, J, 4]."""
     last = scores[i]
     result = np.zeros((*last.shape, 4))
     result[..., 0] = last
@@ -233,20 +242,20 @@ ORDER = 8
 ITERATIONS = 10
 """Passes of expectation-maximisation."""
 ALIGNED_PAIRS = 40000
-"""Most lexicon entries that expectation-maximisation sees; the n-gram sees all."""
+"""Largest number of lexicon entries for expectation-maximisation; the n-gram model uses all."""
 BEAM = 24
 """Hypotheses kept per word and letter."""
 CANDIDATES = 24
-"""Most frequent graphones tried for one spelling of one or two letters."""
+"""Number of graphones, the most frequent ones, to try for one or two letters."""
 CONSIDERED = 10
-"""Likeliest pronunciations among which the one is chosen that is nearest to all."""
+"""Number of likeliest pronunciations from which the one nearest to all of them is chosen."""
 _BACKWARD = "backward_"
 BATCH = 128
 """Words decoded at once."""
 
 
 class G2pError(ToolkitError):
-    """A lexicon that nothing can be learnt from, or a damaged model file."""
+    """A lexicon without usable entries, or a damaged model file."""
 
 
 @dataclass(frozen=True)
@@ -258,8 +267,8 @@ class Guess:
 
 
 def spellable(word: str) -> bool:
-    """Tell whether `word` is letters, their marks and apostrophes alone, a letter among them."""
-    return word.replace("'", "").isalpha() or bool(spell(word))
+    """Return whether a word has only letters, marks and apostrophes, and at least one letter."""
+    return word.replace("'", "").isalpha() or bool(grapheme_pronunciation(word))
 
 
 class G2p:
@@ -274,17 +283,17 @@ class G2p:
         """Wrap an n-gram model over graphones: its words are their indices "0", "1", ...
 
         Args:
-          graphones: by falling frequency.
-          model: of their sequences.
-          backward: a model of words and pronunciations from their ends to their beginnings, for a
-            second opinion in `guess`.
+          graphones: in descending order of frequency.
+          model: n-gram model of their sequences.
+          backward: a model of reversed words and pronunciations, whose scores `guess` averages with
+            those of this one.
         """
         self.backward = backward
         self.graphones = tuple(graphones)
         self.model = model
         self.letters = frozenset(letter for spelling, _ in graphones for letter in spelling)
         by_spelling: dict[str, list[int]] = {}
-        for index, (spelling, _) in enumerate(graphones):  # by falling frequency
+        for index, (spelling, _) in enumerate(graphones):
             by_spelling.setdefault(spelling, []).append(index)
         self._candidates = {
             s: np.array(graphone_ids[:CANDIDATES]) for s, graphone_ids in by_spelling.items()
@@ -296,38 +305,39 @@ class G2p:
         """Train on the spellable words of `lexicon` except `exclude`.
 
         Raises:
-          G2pError: not one entry can be aligned.
+          G2pError: no entry can be aligned.
         """
         pairs: list[Pair] = [
             (word, phones)
             for word, phones in lexicon.pairs()
             if spellable(word) and word not in exclude
         ]
-        turned = [(word[::-1], phones[::-1]) for word, phones in pairs]
-        return cls(*_trained(pairs), cls(*_trained(turned)))
+        reversed_pairs = [(word[::-1], phones[::-1]) for word, phones in pairs]
+        return cls(*_trained(pairs), cls(*_trained(reversed_pairs)))
 
     def guess(self, words: Iterable[str]) -> dict[str, Guess]:
-        """Return a pronunciation of each word; words it cannot spell are left out.
+        """Return a pronunciation of each word; words with unknown letters are left out.
 
-        Of the `CONSIDERED` likeliest of each direction it is the one with the fewest phones
-        expected to be wrong; scores are the means of both.
+        It is the one with the smallest expected number of wrong phones among the `CONSIDERED`
+        likeliest of each direction, with the means of both directions' scores.
         """
         guesses_by_word = self.n_best(words, CONSIDERED)
         if self.backward is not None:
-            turned = self.backward.n_best((word[::-1] for word in guesses_by_word), CONSIDERED)
+            reversed_words = (word[::-1] for word in guesses_by_word)
+            by_reversed_word = self.backward.n_best(reversed_words, CONSIDERED)
             for word, guesses in guesses_by_word.items():
-                reversed_guesses = turned.get(word[::-1], [])
-                reversed_guesses = [
-                    Guess(guess.phones[::-1], guess.score) for guess in reversed_guesses
+                backward_guesses = [
+                    Guess(guess.phones[::-1], guess.score)
+                    for guess in by_reversed_word.get(word[::-1], [])
                 ]
-                guesses_by_word[word] = _averaged(guesses, reversed_guesses)
+                guesses_by_word[word] = _averaged(guesses, backward_guesses)
         return {word: _safest(guesses) for word, guesses in guesses_by_word.items()}
 
     def n_best(self, words: Iterable[str], count: int) -> dict[str, list[Guess]]:
         """Return up to `count` pronunciations of each word, the likeliest first.
 
-        The probabilities of one pronunciation's different graphone sequences are added. A word
-        with an unknown letter, or of letters that no graphone joins, is left out.
+        The probability of a pronunciation is the sum over its graphone sequences. A word with an
+        unknown letter, or without any graphone sequence, is left out.
         """
         spelled = [w for w in dict.fromkeys(words) if w and self.letters.issuperset(w)]
         result: dict[str, list[Guess]] = {}
@@ -344,6 +354,7 @@ class G2p:
 
         All words advance together by letter position; a graphone of two letters skips one.
         """
+        # waiting[i]: hypotheses that have read i letters
         longest = max(map(len, words))
         waiting: list[list[_Hypotheses]] = [[] for _ in range(longest + 2)]
         waiting[0].append(
@@ -360,6 +371,7 @@ class G2p:
         for position in range(longest + 1):
             if not waiting[position]:
                 continue
+            # Prune each word's hypotheses, complete those of words that end here, expand the rest.
             active = _Hypotheses.join(waiting[position]).prune()
             entries = backpointers.add(active)
             ended = np.array([len(words[w]) == position for w in active.word.tolist()])
@@ -374,7 +386,7 @@ class G2p:
     def _expand(
         self, active: "_Hypotheses", entries: np.ndarray, spellings: list[str], span: int
     ) -> "_Hypotheses | None":
-        """Append every candidate graphone for `spellings` to the hypotheses, None if none fits."""
+        """Extend the hypotheses by the graphones of `spellings`; return None if none fits."""
         none = np.zeros(0, dtype=np.int64)
         options = [self._candidates.get(s, none) if len(s) == span else none for s in spellings]
         # Row of the hypothesis that each new one extends, [H'].
@@ -399,7 +411,7 @@ class G2p:
         backpointers: "_Backpointers",
         result: list[list[tuple[Pronunciation, float]]],
     ) -> None:
-        """Complete the hypotheses `ended` and append them to their words' results."""
+        """Complete the hypotheses in rows `ended`, and add them to their words' results."""
         end = np.full(len(ended), self.model.ids[END])
         logprob, _ = self.model.step(active.state[ended], end)
         total = active.score[ended] + logprob
@@ -418,6 +430,7 @@ class G2p:
             np.savez_compressed(file, **arrays)
 
     def _arrays(self, prefix: str) -> dict[str, np.ndarray]:
+        """Return the arrays of a file, with a prefix before their names."""
         letters, phones = zip(*self.graphones, strict=True)
         arrays = {
             "letters": np.array(letters, dtype=np.str_),
@@ -434,7 +447,7 @@ class G2p:
 
     @classmethod
     def load(cls, path: Path) -> "G2p":
-        """Read what `save` wrote (weights come back rounded to single precision).
+        """Read what `save` wrote; weights are rounded to single precision.
 
         Raises:
           G2pError: the file is missing or damaged.
@@ -470,7 +483,8 @@ def _parts(arrays: dict[str, np.ndarray]) -> tuple[list[Graphone], BackoffModel]
 
 
 def _trained(pairs: Sequence[Pair]) -> tuple[list[Graphone], BackoffModel]:
-    """Return the graphones of pairs, by falling frequency, and the model of their sequences."""
+    """Return the graphones of pairs, the most frequent first, and the model of their sequences."""
+    # 1. Align: the weights are fitted to every step-th pair, all pairs are aligned.
     aligner = Aligner(pairs)
     step = max(1, -(-len(pairs) // ALIGNED_PAIRS))
     aligner.train(pairs[::step], ITERATIONS)
@@ -479,6 +493,7 @@ def _trained(pairs: Sequence[Pair]) -> tuple[list[Graphone], BackoffModel]:
         raise G2pError(
             f"no pronunciation can be learnt from the lexicon ({len(pairs)} spellable entries)"
         )
+    # 2. The n-gram model over graphones as words "0", "1", ... by frequency.
     counts = Counter(index for path in sequences for index in path)
     ranked = sorted(counts, key=lambda index: (-counts[index], index))
     number = {index: i for i, index in enumerate(ranked)}
@@ -491,17 +506,22 @@ def _trained(pairs: Sequence[Pair]) -> tuple[list[Graphone], BackoffModel]:
 
 @dataclass(frozen=True)
 class _Hypotheses:
-    """Partial pronunciations, [H]: their word, n-gram state, log10 score, last graphone and the
-    entry of the hypothesis that they extend (see `_Backpointers`)."""
+    """H partial pronunciations."""
 
     word: np.ndarray
+    """[H] index of the word."""
     state: np.ndarray
+    """[H, order - 1] n-gram state."""
     score: np.ndarray
+    """[H] log10 probability."""
     parent: np.ndarray
+    """[H] entry, in `_Backpointers`, of the hypothesis that each extends; -1: none."""
     graphone: np.ndarray
+    """[H] last graphone; -1: none."""
 
     @staticmethod
     def join(parts: list["_Hypotheses"]) -> "_Hypotheses":
+        """Concatenate hypotheses."""
         return _Hypotheses(
             word=np.concatenate([p.word for p in parts]),
             state=np.concatenate([p.state for p in parts]),
@@ -511,7 +531,7 @@ class _Hypotheses:
         )
 
     def prune(self) -> "_Hypotheses":
-        """Keep the BEAM best of each word, ordered by word and falling score."""
+        """Keep the `BEAM` best of each word, ordered by word and descending score."""
         order = np.lexsort((-self.score, self.word))
         # Rank of each hypothesis among those of its word, whose first one searchsorted finds.
         word = self.word[order]
@@ -545,13 +565,14 @@ class _Backpointers:
         return list(self._backwards(entry))[::-1]
 
     def _backwards(self, entry: int) -> Iterator[int]:
+        """Yield the graphones of a path, the last one first."""
         while self._graphones[entry] >= 0:
             yield self._graphones[entry]
             entry = self._parents[entry]
 
 
 def _averaged(guesses: Sequence[Guess], backward_guesses: Sequence[Guess]) -> list[Guess]:
-    """Return all guesses, the likeliest first, with the means of two models' scores."""
+    """Return the guesses of two models, the likeliest first, with the means of their scores."""
     if not backward_guesses:
         return list(guesses)
     shares: dict[Pronunciation, float] = {}
@@ -572,6 +593,8 @@ def _safest(guesses: Sequence[Guess]) -> Guess:
 
 def _distance(a: Pronunciation, b: Pronunciation) -> int:
     """Return the number of phones to substitute, delete and insert."""
+    # row[j]: distance between the first i phones of a and the first j of b; `above` is that of
+    # i - 1 and j - 1.
     row = list(range(len(b) + 1))
     for i, phone in enumerate(a, 1):
         above, row[0] = row[0], i
@@ -581,9 +604,10 @@ def _distance(a: Pronunciation, b: Pronunciation) -> int:
 
 
 def merge_hypotheses(hypotheses: list[tuple[Pronunciation, float]]) -> list[Guess]:
-    """Add up the hypotheses of one pronunciation; sort by falling share, then by phones."""
+    """Add up the hypotheses of each pronunciation; sort by descending share, then by phones."""
     if not hypotheses:
         return []
+    # Relative to the best score, as 10 to the power of a score may underflow.
     best = max(score for _, score in hypotheses)
     shares: dict[Pronunciation, float] = {}
     for phones, score in hypotheses:

@@ -27,7 +27,7 @@ from toolkit.storage.reading import read_json, reading
 
 
 class LangError(ToolkitError):
-    """Words or transcripts that no recogniser can be built with."""
+    """Words or transcripts from which no recogniser can be built."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Lang:
     normaliser: str = EnglishRules.id
     """Id of the text policy that turned written text into the words."""
     probabilities: LexiconProbabilities | None = None
-    """Of pronunciations and of silence around them; None: all are equally likely."""
+    """Probabilities of pronunciations and of silence around them; None: all are equally likely."""
     tags: Tags | None = None
     """What the text policy does with tags."""
     split_clitics: bool = False
@@ -68,12 +68,13 @@ class Lang:
         if not lexicon:
             raise LangError("the vocabulary is empty")
         lexicon.add(UNKNOWN, (SPOKEN_NOISE,))
+        # #0 is for back-off arcs, #1 to #highest for the lexicon, one more for optional silence.
         highest = add_disambiguation(lexicon.pairs())[1]
         return cls(lexicon, phone_table(lexicon.phones(), highest + 2), word_table(lexicon.keys()))
 
     @property
     def disambig_symbols(self) -> list[str]:
-        """#0 (back-off arcs of G), #1, #2, ... (the lexicon), and last the one after silence."""
+        """Symbols #0 (back-off arcs of G), #1, #2, ... (lexicon), and the last after silence."""
         return [phone for phone in self.phones if phone.startswith("#")]
 
     @property
@@ -92,11 +93,11 @@ class Lang:
         return sorted(self.lexicon.keys() - {UNKNOWN})
 
     def word_id(self, word: str) -> int:
-        """Return the id of `word`, <UNK>'s for one outside the vocabulary."""
+        """Return the id of a word, or of <UNK> if it is outside the vocabulary."""
         return self.words[word if word in self.lexicon else UNKNOWN]
 
     def pronunciation_ids(self, word: str) -> list[list[int]]:
-        """Return the phone ids of every pronunciation of `word`, <UNK>'s where it is unknown."""
+        """Return the phone ids of every pronunciation of a word, or of <UNK> if it is unknown."""
         pronunciations = self.lexicon.get(word) or self.lexicon[UNKNOWN]
         return [[self.phones[phone] for phone in phones] for phones in pronunciations]
 
@@ -109,16 +110,21 @@ class Lang:
         return [self.probabilities.of((entry, phones)) for phones in self.lexicon[entry]]
 
     def disambiguated_entries(self) -> tuple[list[tuple[int, list[int]]], int]:
-        """Return the lexicon for L: (word id, phone ids ending in #1, #2, ... where needed), and
-        the id of the symbol that follows optional silence, the last one, as in Kaldi."""
+        """Return the entries of L, and the id of the symbol after optional silence.
+
+        An entry is a word id and phone ids, which end in #1, #2, ... where needed. The symbol after
+        silence is the last disambiguation symbol, as in Kaldi.
+        """
         entries, _ = add_disambiguation(self.lexicon.pairs())
         ids = [(self.words[word], [self.phones[p] for p in phones]) for word, phones in entries]
         return ids, self.phones[self.disambig_symbols[-1]]
 
     def save(self, folder: Path) -> None:
-        """Write lexicon.txt, lexicon_disambig.txt, phones.txt, words.txt, disambig.txt, vocab.txt
-        (Kaldi's forms) and lang.json; lexiconp_silprob.txt and silprob.txt if there are
-        probabilities."""
+        """Write the files of a lang folder.
+
+        They are lexicon.txt, lexicon_disambig.txt, phones.txt, words.txt, disambig.txt, vocab.txt
+        (in Kaldi's formats) and lang.json; with probabilities lexiconp_silprob.txt and silprob.txt.
+        """
         folder = Path(folder)
         self.lexicon.write(folder / "lexicon.txt")
         entries, _ = add_disambiguation(self.lexicon.pairs())
@@ -157,6 +163,7 @@ class Lang:
             tags,
             splits,
         )
+        # Every phone and word of the lexicon needs an id.
         absent = [phone for phone in lang.lexicon.phones() if phone not in lang.phones]
         absent += [word for word in sorted(lang.lexicon) if word not in lang.words]
         if absent or UNKNOWN not in lang.lexicon or len(lang.disambig_symbols) < 2:

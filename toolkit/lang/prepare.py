@@ -1,12 +1,15 @@
-"""The language stage: vocabulary, pronunciations, G2P and out-of-vocabulary report."""
+"""The language stage: texts, vocabulary, pronunciations, G2P and out-of-vocabulary report."""
 
 import dataclasses
+import glob
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
+from toolkit.errors import ToolkitError
 from toolkit.lang.config import LangConfig
 from toolkit.lang.dictionary import EXTRA_QUESTIONS, Dictionary, read_dictionary
 from toolkit.lang.g2p import G2p, G2pError, Guess, spellable
@@ -15,15 +18,13 @@ from toolkit.lang.lexicon import Lexicon, grapheme_lexicon, with_positions, with
 from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.probabilities import Entry
 from toolkit.lang.tables import UNKNOWN
-from toolkit.lang.text import TextError, WordRules
 from toolkit.storage.files import open_atomically, write_atomically
-from toolkit.storage.lines import TextLines, read_lines
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import TextLines, read_lines, split_words
 
 logger = logging.getLogger(__name__)
 
 LARGE_TABLE = 1e9
-"""Bytes of a tree's table above which stage 4 warns."""
+"""Largest size of a tree's table, in bytes, without a warning."""
 Transcripts = Mapping[str, str]
 """Text by utterance id."""
 
@@ -38,28 +39,30 @@ def prepare_lang(
 ) -> dict[str, float]:
     """Write the folder of a `Lang`, `g2p.tsv`, `oov.tsv`, `report.json`, and `g2p.npz` if trained.
 
-    The vocabulary is the words of the training transcripts, those of `config.words` and the most
-    frequent words of `lm_words`. Pronunciations that the lexicon lacks are guessed and listed in
-    `g2p.tsv`; words that cannot be guessed (SPN, score 0 there) are left out and become <UNK>.
-    `oov.tsv` lists each split's words outside the vocabulary with the utterances that have them;
-    numbers in digits, which the rules remove, are among these.
+    The vocabulary consists of the words of the training transcripts, those of `config.words` and
+    the most frequent words of `lm_words`. Pronunciations that the lexicon lacks are guessed and
+    listed in `g2p.tsv`; words that cannot be guessed (SPN with score 0 there) become <UNK>.
+    `oov.tsv` lists each split's out-of-vocabulary words with their utterances, including numbers in
+    digits.
 
     Args:
       config: see `LangConfig`.
       texts_by_split: transcripts, normalised or not, by split.
-      lm_words: normalised words of the language model with a weight to rank them (see
-        `lm.word_weights`), None for none.
-      out: the folder.
+      lm_words: normalised words of the language model with weights to rank them (see
+        `toolkit.lang.lm.lm_word_counts`); None: no words.
+      out: output folder.
       train: name of the training split.
-      dictionary: where words are looked up, see `source_dictionary`; by default it is read.
+      dictionary: words with pronunciations, see `source_dictionary`; by default it is read.
 
     Returns:
-      Sizes, the number of words of `lm_words` that are left out of the vocabulary and their share
-      of its weight, and the out-of-vocabulary rate of each split (share of tokens, 0 to 1).
+      Sizes, the number of words of `lm_words` outside the vocabulary and their share of the
+      weights, and the out-of-vocabulary rate of each split in percent of its tokens.
 
     Raises:
-      LangError: no training transcript, or more than `config.max_unknown` of its words unknown.
+      LangError: there is no training transcript, or more than `config.max_unknown` of its words are
+        unknown.
     """
+    # 1. The words: those that transcripts need, listed ones, and those of the language model.
     if config.lexicon != "graphemes" and dictionary is None:
         dictionary = source_dictionary(config)
     policy = text_policy(config, dictionary.lexicon if dictionary else ())
@@ -71,7 +74,7 @@ def prepare_lang(
     needed = {word for words in words_by_split.get(train, {}).values() for word in words}
     needed -= {UNKNOWN}
     if not needed:
-        raise LangError(f"the split {train!r} has no transcript with a word in it")
+        raise LangError(f"the split {train!r} has no transcript with words")
     lm_words = lm_words or {}
     listed = read_words(config.words, policy) if config.words_file else set()
     if dictionary is None:
@@ -80,8 +83,9 @@ def prepare_lang(
         logger.info("%s: %s", config.lexicon_file, note)
     source = dictionary.lexicon
     if config.words == "lexicon":
-        listed = set(possible_words(source, policy))
+        listed = set(words_stable_under(source, policy))
     vocabulary = needed | listed | set(_ranked(config, lm_words, source))
+    # 2. Their pronunciations, from the dictionary or guessed.
     lexicon = source.restrict(vocabulary)
     guesses = _guess(source, sorted(vocabulary - source.keys()), out)
     for word, guess in guesses.items():
@@ -89,9 +93,10 @@ def prepare_lang(
             lexicon.add(word, guess.phones)
     if not lexicon:
         raise LangError(
-            "not one word of the training transcripts has a pronunciation; do lexicon and "
-            "transcripts belong to the same language?"
+            "no word of the training transcripts has a pronunciation: use a lexicon of their "
+            "language"
         )
+    # 3. The folder.
     lang = Lang.of(lexicon.with_positions() if config.position_dependent else lexicon)
     probabilities = dictionary.probabilities
     if probabilities is not None:
@@ -114,6 +119,7 @@ def prepare_lang(
         for word, guess in guesses.items():
             columns = f"{' '.join(guess.phones)}\t{guess.score:.3f}" if guess else "SPN\t0"
             file.write(f"{word}\t{columns}\n")
+    # 4. The report of words outside the vocabulary.
     counted = {
         split: {
             utterance: policy.tokens(text) + _without_letters(text, policy)
@@ -145,8 +151,8 @@ def prepare_lang(
         raise LangError(
             f"{unknown:.1%} of the training words have no pronunciation (limit "
             f"{config.max_unknown:.0%}), and none could be guessed from the {len(source)} words of "
-            f"the lexicon: {first}; see {out / 'oov.tsv'}, add them to the lexicon, write numbers "
-            f"out, take letters for phones (lang.lexicon=graphemes), or raise lang.max_unknown"
+            f"the lexicon: {first}; see {out / 'oov.tsv'}. Add them to the lexicon, write numbers "
+            f"out, use letters as phones (lang.lexicon=graphemes), or raise lang.max_unknown"
         )
     _warn_of_large_tables(len(lang.real_phones))
     headline = {key: report[key] for key in ("words", "pronunciations", "phones", "guessed")}
@@ -160,21 +166,22 @@ def prepare_lang(
 
 
 def _warn_of_large_tables(phones: int) -> None:
-    """Warn where trees (`toolkit.hmm.tree`), with an entry of 4 bytes per state and context, fill
-    the memory: three states of each phone, with each phone or none on either side."""
+    """Warn if a triphone tree's table (`toolkit.hmm.tree`) takes much memory."""
+    # 4 bytes for each of 3 states of each phone, with each phone or none on either side
     size = 4 * 3 * phones * (phones + 1) ** 2
     if size > LARGE_TABLE:
         logger.warning(
-            "%d phones: the table of a triphone tree takes %.1f GB in every process. Phones that do"
-            " not depend on their position (lang.position_dependent=false) are a quarter as many",
-            *(phones, size / 1e9),
+            "%d phones: the table of a triphone tree takes %.1f GB in every process. Set"
+            " lang.position_dependent=false for a quarter of the phones",
+            phones,
+            size / 1e9,
         )
 
 
 def _vocabulary_entry(
     entry: Entry, vocabulary: Collection[str], position_dependent: bool
 ) -> Entry | None:
-    """Return an entry of the dictionary as the vocabulary has it; None where it does not."""
+    """Return an entry of the dictionary as it is in the vocabulary; None: the word is not in it."""
     word, phones = entry
     if word not in vocabulary:
         return None
@@ -186,11 +193,11 @@ def source_dictionary(
     words: Collection[str] = (),
     read: Callable[[Path, bool, TextPolicy], Dictionary] = read_dictionary,
 ) -> Dictionary:
-    """Read the dictionary that words are looked up in.
+    """Read the configured dictionary.
 
     Args:
-      config: which one.
-      words: the words of a lexicon of graphemes; other lexicons do not need them.
+      config: see `LangConfig`.
+      words: the words, for a lexicon of graphemes; other lexicons do not need them.
       read: reads `config.lexicon_file`; `toolkit.kaldi.dict_lang.read_lexicon` reads Kaldi's
         folders too.
     """
@@ -202,12 +209,12 @@ def source_dictionary(
 
 
 def text_policy(config: LangConfig, lexicon: Collection[str] = ()) -> TextPolicy:
-    """Return the text policy of a recipe, given the words that have pronunciations."""
+    """Return the text policy of a recipe, given the words with pronunciations."""
     return TextPolicy(config.normaliser, config.tags, lexicon, config.split_clitics)
 
 
 def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) -> list[str]:
-    """Return the words of highest weight that have, or may get, a pronunciation."""
+    """Return the words with the highest weights that have, or may get, a pronunciation."""
     usable = [
         word for word in lm_words if word in source or (config.g2p_for_lm_words and spellable(word))
     ]
@@ -215,7 +222,7 @@ def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) 
 
 
 def _guess(source: Lexicon, words: list[str], out: Path) -> dict[str, Guess | None]:
-    """Guess pronunciations of `words`; train and keep a model only when there are any."""
+    """Guess pronunciations of words; a model is trained and stored only if needed."""
     if not any(spellable(word) for word in words) or not any(map(spellable, source)):
         return dict.fromkeys(words)
     try:
@@ -229,7 +236,7 @@ def _guess(source: Lexicon, words: list[str], out: Path) -> dict[str, Guess | No
 
 
 def _without_letters(text: str, policy: TextPolicy) -> list[str]:
-    """Return the words of a transcript of which the policy leaves nothing, such as symbols."""
+    """Return the words of a transcript that the policy removes completely, such as symbols."""
     bare = [word for word in split_words(text) if not any(map(str.isalnum, word))]
     if not bare:
         return []
@@ -261,15 +268,83 @@ def _report_oov(
     return summary
 
 
+class TextError(ToolkitError):
+    """Text that is missing or cannot be read."""
+
+
+def text_files(source: Path) -> list[Path]:
+    """List the files that `source` names, in sorted order.
+
+    Args:
+      source: a file, a folder (its *.txt and *.txt.gz, at any depth) or a glob pattern.
+
+    Raises:
+      TextError: there is no file.
+    """
+    source = Path(source)
+    if source.is_file():
+        return [source]
+    if source.is_dir():
+        paths = [p for p in source.rglob("*") if p.name.endswith((".txt", ".txt.gz"))]
+        problem = "no .txt or .txt.gz file in the folder"
+    else:
+        paths = [Path(p) for p in glob.glob(str(source), recursive=True)]
+        problem = "no file, folder or pattern matches"
+    files = sorted(p for p in paths if p.is_file())
+    if not files:
+        raise TextError(f"language model text: {problem} {source}")
+    return files
+
+
+class WordRules(Protocol):
+    """Rules that turn a text into words."""
+
+    def words(self, text: str, /) -> list[str]:
+        """Return the words of a text."""
+
+
+def read_sentences(source: Path, rules: WordRules) -> Iterator[list[str]]:
+    """Yield the words of every line of `source` that has words (see `text_files`).
+
+    Raises:
+      TextError: a file cannot be read, or too many lines are not UTF-8; a few are skipped with a
+        warning.
+    """
+    lines = TextLines(TextError)
+    for path in text_files(source):
+        for _, line in lines.read(path):
+            words = rules.words(line)
+            if words:
+                yield words
+    lines.finish()
+
+
+def check_sentences(source: Path) -> None:
+    """Check that a text can be read, without normalising it: see `read_sentences`."""
+    lines = TextLines(TextError)
+    for path in text_files(source):
+        for _ in lines.read(path):
+            pass
+    lines.finish()
+
+
+def count_words(sentences: Iterable[Iterable[str]]) -> Counter[str]:
+    """Count the words of `sentences`."""
+    counts: Counter[str] = Counter()
+    for words in sentences:
+        counts.update(words)
+    return counts
+
+
 def read_words(path: Path, rules: WordRules) -> set[str]:
     """Read the words of a file, gzipped or not, normalised.
 
-    A line is a word, a word with what a lexicon or a table of counts has behind it, or a count and
-    a word (the form of `uniq -c`). Blank lines and those that start with `#` or `;;;` are skipped.
-    What the rules divide (TWENTY-ONE) joins as its parts.
+    A line is a word, which the phones of a lexicon or a count may follow, or a count and a word (as
+    from `uniq -c`). Blank lines and those that start with `#` or `;;;` are skipped. A word that the
+    rules split (TWENTY-ONE) adds its parts.
 
     Raises:
-      LangError: the file has no word.
+      LangError: the file has no words.
     """
     words: set[str] = set()
     lines = TextLines(LangError)
@@ -282,10 +357,10 @@ def read_words(path: Path, rules: WordRules) -> set[str]:
         words.update(rules.words(without_variant_number(word)))
     lines.finish()
     if not words:
-        raise LangError(f"{path} has no word in it; it needs one per line")
+        raise LangError(f"{path} has no words: write one per line")
     return words
 
 
-def possible_words(lexicon: Lexicon, rules: WordRules) -> Collection[str]:
-    """Return the words of a lexicon that texts can have once they are normalised."""
+def words_stable_under(lexicon: Lexicon, rules: WordRules) -> Collection[str]:
+    """Return the words of a lexicon that normalised text can contain."""
     return [word for word in lexicon if rules.words(word) == [word]]

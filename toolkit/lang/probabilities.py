@@ -1,4 +1,4 @@
-"""Probabilities of pronunciations and of the silence around them: estimation, Kaldi's files."""
+"""Estimates probabilities of pronunciations and of the silence around them; Kaldi's files."""
 
 import re
 from collections import Counter, defaultdict
@@ -22,26 +22,26 @@ _NUMBER = re.compile(r"[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?")
 
 @dataclass(frozen=True)
 class EntryProbabilities:
-    """What is known of one pronunciation of a word."""
+    """Probabilities of one pronunciation of a word."""
 
     pronunciation: float
-    """Its probability, as a share of that of the word's most probable one: above 0, up to 1."""
+    """Its probability relative to the word's most probable pronunciation: above 0, at most 1."""
     silence_after: float
     """Probability that silence follows it, between 0 and 1."""
     silence_before: float = 1.0
-    """Factor, above 0, where silence precedes it: how much oftener than the words before lead one
-    to expect."""
+    """Factor, above 0, for silence before it: observed over expected count, given the words before.
+    """
     no_silence_before: float = 1.0
-    """The same where none does."""
+    """The same factor for no silence before it."""
 
 
 @dataclass(frozen=True)
 class LexiconProbabilities:
-    """Those of a lexicon, and of silence at the edges of an utterance.
+    """Probabilities of a lexicon, and of silence at the edges of an utterance.
 
-    The score of a sentence is the sum of the logarithms of `start` or 1 - `start`; for each word
-    of its pronunciation's probability, the factor of what precedes it, and `silence_after` or
-    1 - `silence_after`; and of the factor of the end.
+    The score of a sentence is a sum of logarithms. They are of `start` or 1 - `start`; for each
+    word, of its pronunciation's probability, its factor for silence or no silence before it, and
+    `silence_after` or 1 - `silence_after`; and of the factor at the end.
     """
 
     entries: Mapping[Entry, EntryProbabilities]
@@ -49,22 +49,22 @@ class LexiconProbabilities:
     start: float
     """Probability that an utterance begins with silence, between 0 and 1."""
     silence_at_end: float
-    """Factor, above 0, where silence precedes the end."""
+    """Factor, above 0, for silence before the end."""
     no_silence_at_end: float
-    """The same where none does."""
+    """The same factor for no silence before the end."""
     overall: float
-    """Share of words, and ends, that silence precedes: that of pronunciations without an entry."""
+    """Share of words and ends with silence before them, for pronunciations without an entry."""
 
     def of(self, entry: Entry) -> EntryProbabilities:
-        """Return those of a pronunciation of a word."""
+        """Return the probabilities of a pronunciation of a word."""
         return self.entries.get(entry) or EntryProbabilities(1.0, self.overall)
 
     def renamed(self, rename: Callable[[Entry], Entry | None]) -> "LexiconProbabilities":
-        """Return the same for entries under other names.
+        """Return the probabilities with renamed entries.
 
         Args:
-          rename: gives an entry's new name, None to leave it out; of entries that come to have the
-            same name the first one stays.
+          rename: returns an entry's new name, or None to drop it; the first of several entries with
+            the same new name stays.
         """
         entries: dict[Entry, EntryProbabilities] = {}
         for entry, probabilities in self.entries.items():
@@ -100,8 +100,10 @@ class LexiconProbabilities:
         if len(missing) == len(paths):
             return None
         if missing:
-            raise LexiconError(f"{missing[0]} is missing: {LEXICON_FILE} and {SILENCE_FILE} belong"
-                               " together; restore it, or remove the other")  # fmt: skip
+            raise LexiconError(
+                f"{missing[0]} is missing: {LEXICON_FILE} and {SILENCE_FILE} belong together;"
+                " restore it, or remove the other"
+            )
         return cls(dict(_entries(paths[0])), *read_ends(paths[1]))
 
 
@@ -114,12 +116,13 @@ def read_ends(path: Path) -> tuple[float, float, float, float]:
     ends = dict(_ends(path))
     absent = [name for name in _ENDS if name not in ends]
     if absent:
-        raise LexiconError(f"{path}: it has no line {absent[0]!r}")
+        raise LexiconError(f"{path}: there is no line {absent[0]!r}")
     start, silence, no_silence, overall = (ends[name] for name in _ENDS)
     return start, silence, no_silence, overall
 
 
 def _entries(path: Path) -> Iterator[tuple[Entry, EntryProbabilities]]:
+    """Yield the entries of lexiconp_silprob.txt."""
     for where, fields in _lines(path):
         if len(fields) < 6:
             raise LexiconError(f"{where}: not `word probability silence factor factor phone ...`")
@@ -133,6 +136,7 @@ def _entries(path: Path) -> Iterator[tuple[Entry, EntryProbabilities]]:
 
 
 def _ends(path: Path) -> Iterator[tuple[str, float]]:
+    """Yield the lines of silprob.txt."""
     for where, fields in _lines(path):
         if len(fields) != 2 or fields[0] not in _ENDS:
             raise LexiconError(f"{where}: not one of {', '.join(_ENDS)} with a number")
@@ -141,27 +145,29 @@ def _ends(path: Path) -> Iterator[tuple[str, float]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield (file and line number, fields) of each line that is not blank."""
     for number, line in read_lines(path, LexiconError):
         if line.strip():
             yield f"{path}:{number}", line.split()
 
 
 def at_most_one(value: float) -> str:
-    """Return what is wrong with a probability, an empty string if nothing is."""
+    """Return what a number should be if it is no probability; empty: it is one."""
     return "" if 0 < value <= 1 else "a probability (above 0, up to 1)"
 
 
 def below_one(value: float) -> str:
-    """The same for a probability whose complement must be possible too."""
+    """Return the same for a probability whose complement must not be 0."""
     return "" if 0 < value < 1 else "a probability between 0 and 1"
 
 
 def positive(value: float) -> str:
-    """The same for a factor."""
+    """Return the same for a factor."""
     return "" if 0 < value < float("inf") else "a factor above 0"
 
 
 def _number(where: str, text: str, fault: Callable[[float], str]) -> float:
+    """Return a number after checking it by `fault`."""
     value = float(text) if _NUMBER.fullmatch(text) else 0.0
     if fault(value):
         raise LexiconError(f"{where}: {quoted(text)} is not {fault(value)}")
@@ -169,7 +175,7 @@ def _number(where: str, text: str, fault: Callable[[float], str]) -> float:
 
 
 def remove_probabilities(folder: Path) -> None:
-    """Remove what `LexiconProbabilities.save` wrote for a lexicon that was in `folder` before."""
+    """Remove the files of `LexiconProbabilities.save`, which are of an earlier lexicon."""
     for name in _FILES:
         (Path(folder) / name).unlink(missing_ok=True)
 
@@ -177,7 +183,7 @@ def remove_probabilities(folder: Path) -> None:
 START_ENTRY: Entry = ("<s>", ())
 END_ENTRY: Entry = ("</s>", ())
 SMOOTHING = 2.0
-"""Occurrences that are added to those of silence, with its average share (Kaldi: 2)."""
+"""Pseudo-counts by which estimates are smoothed towards the average share of silence (Kaldi: 2)."""
 
 
 class NothingCountedError(ToolkitError):
@@ -186,18 +192,18 @@ class NothingCountedError(ToolkitError):
 
 @dataclass
 class PronunciationCounts:
-    """How often one pronunciation followed another, with silence between them and without."""
+    """Counts of consecutive pronunciations, with and without silence between them."""
 
     pairs: Counter[tuple[Entry, bool, Entry]] = field(default_factory=Counter)
-    """By what precedes, whether silence is between, what follows; `START` and `END` are the edges
-    of utterances."""
+    """By (entry before, whether there is silence between, entry after); `START_ENTRY` and
+    `END_ENTRY` are the edges of utterances."""
 
     def add(self, spoken: Sequence[Entry], silences: Sequence[bool]) -> None:
         """Add an utterance.
 
         Args:
-          spoken: its N words in the pronunciations that were spoken.
-          silences: N + 1, whether there is silence before each and at the end.
+          spoken: its N words, with the pronunciations that were spoken.
+          silences: N + 1 values, whether there is silence before each word and at the end.
         """
         chain = [START_ENTRY, *spoken, END_ENTRY]
         self.pairs.update(zip(chain[:-1], silences, chain[1:], strict=True))
@@ -208,16 +214,16 @@ def estimate_probabilities(counts: PronunciationCounts, lexicon: Lexicon) -> Lex
 
     The estimates of Chen et al. 2015 (Pronunciation and silence probability modeling for ASR) with
     the smoothing of Kaldi's dict_dir_add_pronprobs.sh: every pronunciation counts once more than
-    it occurs; those of silence are rounded to two decimals and are at least 0.01, so that graphs
-    have few different scores.
+    it occurs. Probabilities of silence are rounded to two decimals and are at least 0.01, so that
+    graphs have few different scores.
 
     Raises:
       NothingCountedError: there are no counts.
     """
     if not counts.pairs:
         raise NothingCountedError(
-            "no utterance is aligned, so that no pronunciation can be counted: see the alignments'"
-            " table.tsv"
+            "no utterance is aligned, so that no pronunciation can be counted: see the reasons in"
+            " table.tsv of the alignments"
         )
     spoken: Counter[Entry] = Counter()
     silences_after: Counter[tuple[Entry, bool]] = Counter()
@@ -234,8 +240,8 @@ def estimate_probabilities(counts: PronunciationCounts, lexicon: Lexicon) -> Lex
 
     def silence_after(entry: Entry) -> float:
         # P(s_r | w) of Chen et al.: silence after w, smoothed towards the overall share.
-        silent, all_of_it = silences_after[entry, True], spoken[entry]
-        return _probability((silent + SMOOTHING * overall) / (all_of_it + SMOOTHING))
+        silent, total = silences_after[entry, True], spoken[entry]
+        return _probability((silent + SMOOTHING * overall) / (total + SMOOTHING))
 
     follows = {entry: silence_after(entry) for entry in (START_ENTRY, *lexicon.pairs())}
     # Expected counts of silence before an entry, given only the words that precede it.
@@ -267,4 +273,5 @@ def estimate_probabilities(counts: PronunciationCounts, lexicon: Lexicon) -> Lex
 
 
 def _probability(share: float) -> float:
+    """Round a probability to two decimals, from 0.01 to 0.99."""
     return min(0.99, max(0.01, round(share, 2)))

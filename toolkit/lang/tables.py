@@ -6,9 +6,8 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
-from toolkit.storage.lines import read_lines
+from toolkit.storage.lines import read_lines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import split_words
 
 EPSILON = "<eps>"
 SILENCE = "SIL"
@@ -34,7 +33,7 @@ class SymbolTable:
 
     @classmethod
     def of(cls, symbols: Iterable[str]) -> "SymbolTable":
-        """Number `symbols` 0, 1, ... in the order given; a repeated one is a TableError."""
+        """Number `symbols` 0, 1, ... in their order; a repeated one is a TableError."""
         ids: dict[str, int] = {}
         for symbol in symbols:
             if symbol in ids:
@@ -47,7 +46,7 @@ class SymbolTable:
         """Read lines of `symbol id`.
 
         Raises:
-          TableError: a line of another form or a repeated symbol or id, with file and line.
+          TableError: a line of another form, or a repeated symbol or id; names file and line.
         """
         ids: dict[str, int] = {}
         used_ids: set[int] = set()
@@ -65,7 +64,7 @@ class SymbolTable:
         return cls(ids)
 
     def write(self, path: Path) -> None:
-        """Write lines of `symbol id`, by rising id."""
+        """Write lines of `symbol id`, sorted by id."""
         with open_atomically(path) as file:
             file.writelines(f"{self._symbols[i]} {i}\n" for i in sorted(self._symbols))
 
@@ -102,7 +101,7 @@ class SymbolTable:
 
 
 def phone_table(phones: Iterable[str], num_disambig: int) -> SymbolTable:
-    """Number <eps> 0, SIL 1, SPN 2, the other phones sorted, then #0 ... #(num_disambig - 1)."""
+    """Number <eps> 0, SIL 1, SPN 2, all other phones sorted, then #0 ... #(num_disambig - 1)."""
     real_phones = sorted(set(phones) - {SILENCE, SPOKEN_NOISE})
     disambig = [f"#{i}" for i in range(num_disambig)]
     return SymbolTable.of([EPSILON, SILENCE, SPOKEN_NOISE, *real_phones, *disambig])
@@ -111,8 +110,8 @@ def phone_table(phones: Iterable[str], num_disambig: int) -> SymbolTable:
 def word_table(words: Iterable[str]) -> SymbolTable:
     """Number <eps> 0, the words sorted, then <UNK>, #0, <s>, </s> (Kaldi's order at the end).
 
-    arpa2fst's `--disambig-symbol=#0` replaces <s> and </s> by epsilon and needs neither here; they
-    are listed, as Kaldi does, for tools that look them up. It skips n-grams of unlisted words.
+    Kaldi's arpa2fst does not need <s> and </s>, which it replaces by epsilon with
+    `--disambig-symbol=#0`. They are in the table for tools that look them up, as in Kaldi.
     """
     special = [UNKNOWN, "#0", START, END]
     return SymbolTable.of([EPSILON, *sorted(set(words) - set(special) - {EPSILON}), *special])

@@ -15,48 +15,49 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.config import UnitsConfig
 from toolkit.lang.policy import AS_GIVEN, TextPolicy, UnknownPolicyError, fold_case
 from toolkit.storage.files import write_atomically
+from toolkit.storage.lines import WHITE_SPACE, split_words
 from toolkit.storage.reading import read_json, reading, validated
-from toolkit.storage.words import WHITE_SPACE, split_words
 
 BLANK = "<blank>"
 UNITS = "units.json"
 
 
 class UnitsError(ToolkitError):
-    """Text that the units cannot encode, or units that cannot be made or read."""
+    """Text that units cannot encode, or units that cannot be made or read."""
 
 
 class Units(Protocol):
     """Output units: the meaning of the columns of a CTC model's output."""
 
     kind: str
-    """As in `UnitsConfig`."""
+    """See `UnitsConfig.kind`."""
     symbols: list[str]
     """The symbol of each column, blank included."""
     size: int
     """C, the number of columns, blank included."""
     blank: int
-    """Index of CTC's blank, the last."""
+    """Index of CTC's blank, the last column."""
     policy: TextPolicy | None
-    """How text becomes words; None: not recorded, letters in upper case."""
+    """How text becomes words; None: not recorded, then letters in upper case."""
 
     def encode(self, text: str) -> list[int]:
-        """Encode words as labels; in upper or lower case, unless the policy is as-given.
+        """Encode words as labels; case does not matter unless the policy is as-given.
 
         Raises:
           UnitsError: a character is not among the units.
         """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode labels, collapsed as in CTC, to words separated by single spaces, in upper
-        case unless the policy is as-given.
+        """Decode labels, collapsed as in CTC, to words separated by single spaces.
+
+        They are in upper case unless the policy is as-given.
 
         Raises:
           UnitsError: an id is not a label.
         """
 
     def save(self, folder: Path) -> None:
-        """Write what `load_units` reads."""
+        """Write the files that `load_units` reads."""
 
 
 def write_symbols(units: Units, folder: Path) -> None:
@@ -70,40 +71,39 @@ def write_symbols(units: Units, folder: Path) -> None:
 
 
 def check_labels(ids: Sequence[int], blank: int) -> list[int]:
-    """Return ids as plain integers.
+    """Return ids as Python integers.
 
     Raises:
-      UnitsError: one is not from 0 to blank - 1.
+      UnitsError: an id is not from 0 to blank - 1.
     """
     labels = [int(i) for i in ids]
     for label in labels:
         if not 0 <= label < blank:
-            raise UnitsError(f"{label} is not a label; those are 0 to {blank - 1} (blank: {blank})")
+            raise UnitsError(f"{label} is not a label: labels are 0 to {blank - 1}, blank {blank}")
     return labels
 
 
 SPACE = " "
 SEPARATOR = "_"
 MORE_SEPARATORS = tuple(map(chr, range(0x2400, 0x2427)))
-"""Pictures of control characters, which stand in for the separator where texts have that."""
+"""Pictures of control characters, in place of `SEPARATOR` where texts contain it."""
 ENGLISH = (*ascii_lowercase, "'")
 
 
 class Characters:
-    """Space, letters, separator, blank, in this order; by default a to z and the apostrophe (A16).
+    """Characters as units: space, letters, separator and blank, in this order.
 
-    The separator stands between two equal letters ("co_ol"), so that no label ever follows itself
-    and a network need not learn to put a blank there.
+    By default the letters are a to z and the apostrophe (A16). The separator stands between two
+    equal letters ("co_ol"), so that no label ever follows itself and a network need not learn to
+    put a blank there.
 
     Args:
-      letters: in upper or lower case; another language's are a list that its transcripts give
-        (`of_texts`), which the paper, of English, has no need of.
-      policy: how text becomes words; as-given letters keep their case.
+      letters: letters in upper or lower case; for other languages than English see `of_texts`.
+      policy: how text becomes words; with as-given the letters keep their case.
       separator: the separator.
 
     Raises:
-      UnitsError: something among the letters is not one character, is there twice, or is white
-        space or the separator.
+      UnitsError: a letter is not one character, occurs twice, or is white space or the separator.
     """
 
     kind = "characters"
@@ -130,16 +130,16 @@ class Characters:
         for letter in self._capitals[1 : self.separator]:
             is_space = letter in WHITE_SPACE if self._as_given else letter.isspace()
             if len(letter) != 1 or is_space or letter == separator:
-                raise UnitsError(f"{letter!r} is no letter")
+                raise UnitsError(f"{letter!r} cannot be a letter of the units")
         if len(self._ids) < self.separator:
             raise UnitsError("a letter is among the units twice")
 
     @classmethod
     def of_texts(cls, texts: Iterable[str], policy: TextPolicy | None = None) -> "Characters":
-        """Return the 30 symbols of English (A16), or the letters of texts that have others.
+        """Return the 30 symbols of English (A16), or the texts' letters if they have others.
 
-        As given, letters keep their case, and a text may have the separator as a letter: then
-        another character separates.
+        With as-given, letters keep their case, and a text may contain the usual separator: then
+        another character is the separator.
         """
         if policy is not None and policy.id == AS_GIVEN:
             letters = {letter for text in texts for letter in "".join(split_words(text))}
@@ -151,6 +151,7 @@ class Characters:
         return cls(sorted(letters), policy)
 
     def _folded(self, letter: str) -> str:
+        """Return the letter in the case of the units."""
         return letter if self._as_given else _capital(letter)
 
     def encode(self, text: str) -> list[int]:
@@ -183,13 +184,13 @@ class Characters:
 
 @lru_cache(4096)
 def _capital(letter: str) -> str:
-    """The capital, of letters that have one (not of "ß", whose capitals are two)."""
+    """Return the capital of a letter, or the letter if its capital is not one character ("ß")."""
     capital = fold_case(letter)
     return capital if len(capital) == 1 else letter
 
 
 def _small_letter(capital: str) -> str:
-    """The small letter of a capital, if it is one character that has this capital."""
+    """Return the small letter of a capital, if it is one character with this capital."""
     small = capital.lower()
     return small if len(small) == 1 and _capital(small) == capital else capital
 
@@ -201,21 +202,22 @@ UNKNOWN = 0
 FOREIGN = "sentencepiece"
 SHOWN = 10  # characters in an error
 LATIN_LETTERS = f"{ascii_uppercase}'"
-"""Always pieces of a language with Latin letters: words outside the transcripts may need them."""
+"""Letters that are always pieces of a language with Latin letters, for words that are not in the
+transcripts."""
 
 _BRACKETS = re.compile(r"<.+>|\[.+\]")
 
 
 class Pieces:
-    """Word pieces, those at the beginning of a word marked with U+2581, and blank as the last.
+    """Word pieces as units; those at the beginning of a word have U+2581, and blank is the last.
 
-    The model's symbols for unknown text and for the edges of sentences are no units. A model with
-    small letters among its pieces is given text in small letters, any other in capitals; symbols in
-    brackets, such as icefall's <blk> and <sos/eos>, and bytes such as <0x6a> tell nothing of that.
+    The model's symbols for unknown text and for the edges of sentences are no units. A model whose
+    pieces have small letters gets text in lower case, any other in upper case. Symbols in brackets,
+    such as icefall's <blk> and <sos/eos>, and bytes such as <0x6a> do not count for that.
 
     Args:
       kind: `bpe`, `unigram`, or `sentencepiece` for models from elsewhere.
-      model: sentencepiece's, serialised.
+      model: the serialised model of sentencepiece.
     """
 
     def __init__(self, kind: str, model: bytes, policy: TextPolicy | None = None) -> None:
@@ -225,8 +227,8 @@ class Pieces:
         self._model = model
         processor = self._processor
         # Labels number the pieces without the special symbols; blank follows as the last.
-        left_out = (processor.is_unknown, processor.is_control, processor.is_unused)
-        self._ids = [i for i in range(len(processor)) if not any(kind(i) for kind in left_out)]
+        is_special = (processor.is_unknown, processor.is_control, processor.is_unused)
+        self._ids = [i for i in range(len(processor)) if not any(test(i) for test in is_special)]
         self._labels = {number: label for label, number in enumerate(self._ids)}
         self.symbols = [*map(processor.id_to_piece, self._ids), BLANK]
         self._small = any(s.islower() for s in self.symbols[:-1] if not _BRACKETS.fullmatch(s))
@@ -253,6 +255,7 @@ class Pieces:
         return [self._labels[i] for i in ids]
 
     def _lacks(self, character: str) -> bool:
+        """Whether no units encode a character."""
         return not self._labels.keys() >= {*self._processor.encode(character)}
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -277,7 +280,7 @@ def train_pieces(
 
     Args:
       kind: `bpe` or `unigram`.
-      pieces: their number.
+      pieces: number of pieces.
       texts: transcripts, in any case unless the policy is as-given.
       policy: how text becomes words.
 
@@ -290,7 +293,7 @@ def train_pieces(
     letters = set("".join(sentences)) - {" "}
     required = "" if letters.isdisjoint(ascii_uppercase) else LATIN_LETTERS
     letters.update(required)
-    if pieces <= len(letters):  # U+2581 is one more
+    if pieces <= len(letters):  # the mark U+2581 is one more piece
         raise UnitsError(
             f"the transcripts have {len(letters)} different letters, each of which is a piece: set "
             f"`pieces` to more than {pieces}, at least {len(letters) + 1}"
@@ -301,7 +304,7 @@ def train_pieces(
             sentence_iterator=iter(sentences),
             model_writer=model,
             model_type=kind,
-            # The unknown symbol is one more.
+            # The unknown symbol is one more, and no unit.
             vocab_size=pieces + 1,
             character_coverage=1.0,
             required_chars=required,
@@ -333,16 +336,17 @@ def read_pieces(path: Path, kind: str, policy: TextPolicy | None = None) -> Piec
 
 
 def _unit_text(text: str, policy: TextPolicy | None) -> str:
+    """Return a transcript in the spelling of the units."""
     return (policy or TextPolicy()).unit_text(text)
 
 
 def make_units(
     config: UnitsConfig, texts: Iterable[str], policy: TextPolicy | None = None
 ) -> Units:
-    """Make units from the training transcripts, written by a policy.
+    """Make units from training transcripts, which a policy has written.
 
     Raises:
-      UnitsError: the transcripts are too few for so many pieces; a model that cannot be read.
+      UnitsError: there are too few transcripts for so many pieces, or the model cannot be read.
     """
     if config.model is not None:
         return read_pieces(config.model, config.kind, policy)
@@ -364,6 +368,7 @@ def load_units(folder: Path) -> Units:
         policy = _read_policy(description.get("policy"))
     if kind == Characters.kind:
         try:
+            # The separator of units without a policy, of earlier versions, is the default.
             named = policy is not None and len(symbols) > 2 and len(symbols[-2]) == 1
             separator = symbols[-2] if named else SEPARATOR
             units: Units = Characters(symbols[1:-2], policy, separator)
@@ -373,7 +378,7 @@ def load_units(folder: Path) -> Units:
         units = read_pieces(Path(folder) / MODEL, kind, policy)
     # The model file may come from another run.
     if units.symbols != symbols:
-        raise UnitsError(f"{path}: lists other symbols than its units have; make the units again")
+        raise UnitsError(f"{path}: its symbols are not those of the units; make the units again")
     return units
 
 

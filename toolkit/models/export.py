@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from toolkit.errors import ToolkitError
 from toolkit.features.config import DEFAULT_MEL_BINS
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.models.ctc import CtcModel
 from toolkit.models.lstm import BlstmModel, LstmModel
 from toolkit.models.scorer import PRIORS, load_log_priors
@@ -293,7 +293,7 @@ def _with_features(run: Path) -> list[Path]:
 
 
 def _dimension(features: Path) -> int:
-    return len(Normaliser.load(features / _NORMALISER).prior_mean)
+    return len(Cmvn.load(features / _NORMALISER).prior_mean)
 
 
 def _frontend(features: Path) -> dict[str, Any] | None:

@@ -19,9 +19,8 @@ from toolkit.config.fields import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, TdnnfConfig, WordLstmConfig
 from toolkit.models.ctc import CtcModel
-from toolkit.models.lstm import BlstmModel, LstmModel
+from toolkit.models.lstm import BlstmModel, LstmModel, WordLstm
 from toolkit.models.tdnnf import TdnnfModel
-from toolkit.models.word_lstm import WordLstm
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import quoted, read_json, read_tensors, reading
 

@@ -1,4 +1,4 @@
-"""Makes the recipe of a new corpus, from a table, Kaldi data directories, or to be filled in."""
+"""Makes the recipe of a new corpus from existing data, or a recipe for the user to fill in."""
 
 import keyword
 import os
@@ -36,8 +36,8 @@ from toolkit.lang.policy import (
     TextPolicy,
     split_clitics,
 )
-from toolkit.lang.text import check_sentences, read_sentences
-from toolkit.new_corpus.survey import cautions, choose_parts, describe, survey
+from toolkit.lang.prepare import check_sentences, read_sentences
+from toolkit.new_corpus.survey import choose_parts, summary_lines, survey, warning_lines
 from toolkit.new_corpus.templates import READER, README, Settings, config_py, run_py
 from toolkit.storage.files import write_atomically
 from toolkit.storage.lines import too_many
@@ -55,7 +55,7 @@ class CorpusNameError(ToolkitError):
 
 
 def find_checkout(start: Path) -> Path:
-    """Return the root of the checkout: `start`, a folder above it, or that of this package.
+    """Return the root of the checkout that contains `start` or, if there is none, this package.
 
     Raises:
       CheckoutError: there is none, for instance because the toolkit was installed from a wheel.
@@ -66,9 +66,8 @@ def find_checkout(start: Path) -> Path:
             return folder
     raise CheckoutError(
         f"a new corpus becomes a recipe in a checkout of the project, and {start} is not in one: "
-        "the installed package is the toolkit alone, without recipes/ and local/. Clone the "
-        "project's repository, run `make setup` in it, and run the command there: "
-        ".venv/bin/toolkit new-corpus ..."
+        "the installed package has no recipes/ and local/. Clone the project's repository, run "
+        "`make setup` in it, and run the command there: .venv/bin/toolkit new-corpus ..."
     )
 
 
@@ -76,7 +75,7 @@ def check_name(name: str, root: Path) -> None:
     """Check the name of a new corpus in the checkout `root`.
 
     Raises:
-      CorpusNameError: it is no Python identifier, or taken.
+      CorpusNameError: the name is no Python identifier, or already used.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         # Suggest a name: letters without accents, other characters as underscores.
@@ -86,15 +85,16 @@ def check_name(name: str, root: Path) -> None:
         hint = f"c_{hint}" if hint[:1].isdigit() or keyword.iskeyword(hint) else hint
         example = f", such as {hint!r}" if hint else ""
         raise CorpusNameError(
-            f"{name!r} cannot be the name of a corpus: it becomes the name of a Python module, so "
+            f"{name!r} cannot be the name of a corpus, as it becomes the name of a Python module: "
             f"use lower-case letters, digits and _{example}"
         )
+    # The name of a reader (local/) and of a recipe (recipes/), each a module or a package
     paths = [root / part / file for part in ("local", "recipes") for file in (f"{name}.py", name)]
     existing = ", ".join(str(path.relative_to(root)) for path in paths if path.exists())
     if existing:
         raise CorpusNameError(
-            f"the name {name!r} is taken ({existing}) and nothing is overwritten: choose another "
-            "name, or delete what is there"
+            f"the name {name!r} is taken ({existing}), and nothing is overwritten: choose another "
+            "name, or delete these files"
         )
 
 
@@ -102,8 +102,8 @@ def write_recipe(root: Path, name: str, settings: Settings, about: str) -> list[
     """Write recipes/`name`, completely or not at all; return its files.
 
     Args:
-      root: of the checkout.
-      name: of the corpus, as accepted by `check_name`.
+      root: root of the checkout.
+      name: name of the corpus, which `check_name` accepts.
       settings: the content of config.py.
       about: a description of the corpus in Markdown, for README.md.
     """
@@ -112,14 +112,15 @@ def write_recipe(root: Path, name: str, settings: Settings, about: str) -> list[
         "run.py": run_py(name),
         "README.md": README.format(name=name, about=about),
     }
+    # Written beside, then renamed: the folder appears with all its files. A killed run may have
+    # left an unfinished one.
     folder = root / "recipes" / name
-    partial = folder.with_name(f".{name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    unfinished = folder.with_name(f".{name}.partial")
+    shutil.rmtree(unfinished, ignore_errors=True)
     for file, text in files.items():
-        write_atomically(partial / file, text)
-    (partial / "run.py").chmod(0o755)
-    # All or nothing: the folder appears with all its files.
-    partial.rename(folder)
+        write_atomically(unfinished / file, text)
+    (unfinished / "run.py").chmod(0o755)
+    unfinished.rename(folder)
     return [folder / file for file in files]
 
 
@@ -131,31 +132,31 @@ def write_reader(root: Path, name: str) -> Path:
 
 
 ALIGN_LEXICON = "phones/align_lexicon.txt"
-"""What makes a lang directory a lexicon."""
+"""File of a lang directory that holds its lexicon."""
 KALDI_TABLES = ("wav.scp", "feats.scp")
-"""A data directory has one of them: audio or features."""
+"""Tables of audio and of features, of which a data directory has at least one."""
 DICTIONARIES = ("local/dict", "dict", "local/dict_nosp")
-"""Where Kaldi's recipes have dictionary directories, in or beside their data directories."""
+"""Dictionary directories of Kaldi's recipes, in or beside their data directories."""
 
 
 @dataclass(frozen=True)
 class NewCorpus:
-    """The files of a new corpus, and what to tell the user about it."""
+    """The files of a new corpus, and remarks for the user."""
 
     written: tuple[Path, ...]
-    """The files, in the order in which to read them."""
+    """The files, in the order in which the user should read them."""
     remarks: tuple[str, ...] = ()
-    """What was found in the data and chosen, one line each."""
+    """Lines about the data and the choices made from them."""
 
 
-def make_empty(
+def create_reader_stub(
     root: Path, name: str, lexicon: str | None = None, lm_text: Path | None = None
 ) -> NewCorpus:
     """Write a recipe, and a reader for the user to fill in, into the checkout `root`.
 
     Args:
-      root: of the checkout.
-      name: of the corpus; see `check_name`.
+      root: root of the checkout.
+      name: name of the corpus; see `check_name`.
       lexicon: "cmudict" (the default), "graphemes" or a file.
       lm_text: text for the language model, instead of the training transcripts.
     """
@@ -165,7 +166,7 @@ def make_empty(
     return NewCorpus((reader, *write_recipe(root, name, settings, f"Read by local/{name}.py.")))
 
 
-def make_from_data(
+def create_recipe(
     root: Path,
     name: str,
     data: Path,
@@ -179,13 +180,13 @@ def make_from_data(
     """Write the recipe of a corpus that an existing reader can read into the checkout.
 
     Args:
-      root: of the checkout.
-      name: of the corpus; see `check_name`.
-      data: the table; the Kaldi data directory, or a folder of them; the file of cuts, or a folder.
-        Of Kaldi data directories without audio the features (feats.scp) are used.
+      root: root of the checkout.
+      name: name of the corpus; see `check_name`.
+      data: a table; a Kaldi data directory, or a folder of them; a file of cuts, or a folder of
+        them. For Kaldi data directories without audio their features (feats.scp) are used.
       reader: "table", "kaldi" or "cuts".
-      lexicon: as in `make_empty`; by default chosen to suit the transcripts.
-      lm_text: as in `make_empty`.
+      lexicon: as in `create_reader_stub`; by default the one that suits the transcripts.
+      lm_text: as in `create_reader_stub`.
       pipes: run the commands of a Kaldi wav.scp, and keep their audio in this folder.
       map_paths: mappings `OLD=NEW` of the paths of audio, see `CorpusConfig`.
       speakers: who speaks where the data name no speaker, see `CorpusConfig`.
@@ -195,6 +196,7 @@ def make_from_data(
       LexiconError: the file is not a lexicon.
       TextError: the language model's text cannot be read.
     """
+    # 1. Read the parts of the corpus that the recipe will use.
     data = data.absolute()
     corpus = CorpusConfig(reader, data, map_paths=map_paths, speakers=speakers)
     about_features = []
@@ -207,11 +209,12 @@ def make_from_data(
     _check_encoding(parts, data)
     if corpus.features == "kaldi":
         about_features = [_features_remark(parts, data)]
+    # 2. Choose lexicon and text rules that suit the transcripts.
     texts = [text_of(cut) for cuts in parts.values() for cut in cuts]
     if lm_text is not None:
         check_sentences(lm_text)
         if next(read_sentences(lm_text, LetterLexiconRules()), None) is None:
-            raise ManifestError(f"{lm_text}: the language model's text has no word in it")
+            raise ManifestError(f"{lm_text}: the text for the language model has no words")
     prepared = _kaldi_dictionary(data) if reader == "kaldi" else None
     if lexicon is None and prepared is not None:
         lexicon = str(prepared)
@@ -223,23 +226,25 @@ def make_from_data(
         notes = dictionary.notes
         policy, coverage, counts = choose_policy(texts, dictionary.lexicon, prepared is not None)
         about_text = _text_remarks(policy, coverage, counts)
+    # 3. Choose the splits, and write the recipe with the settings for all of this.
     summary = survey(parts, corpus, left_out, policy)
     chosen = _choose_lexicon(texts, lexicon, policy, notes)
     settings = Settings(
         summary.corpus,
-        round(summary.hours["train"], 2) or 0.01,
+        round(summary.hours["train"], 2) or 0.01,  # sizes of systems need hours above 0
         chosen.lexicon,
         chosen.normaliser,
         policy is not None and policy.split_clitics,
         chosen.alphabet,
         lm_text,
     )
-    about = [*describe(summary), *about_features, chosen.remark, *about_text]
+    about = [*summary_lines(summary), *about_features, chosen.remark, *about_text]
     written = write_recipe(root, name, settings, "\n".join(f"- {line}" for line in about))
-    return NewCorpus(tuple(written), (*about, *cautions(summary)))
+    return NewCorpus(tuple(written), (*about, *warning_lines(summary)))
 
 
 def _tables(path: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
+    """Read a table, or the tables in a folder; return the names of the unused parts too."""
     if path.is_dir():
         tables = tables_in(path)
         if any(re.match(r"train(?![a-z])", name.lower()) for name in tables):
@@ -253,14 +258,14 @@ def _tables(path: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]],
 
 
 def _cut_files(root: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
-    """Read the files of cuts that a recipe needs; return the names of the other parts too."""
+    """Read the files of cuts that a recipe uses; return the names of the unused parts too."""
     files = cut_files(root)
     used, left_out = _used(sorted(files))
     return {name: read_cut_file(files[name], corpus.map_paths) for name in used}, left_out
 
 
 def _kaldi_parts(folder: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]], list[str]]:
-    """Read the data directories that a recipe needs; return the names of the others too."""
+    """Read the data directories that a recipe uses; return the names of the unused ones too."""
     folders, left_out = _kaldi_folders(folder)
     if corpus.features == "kaldi":
         read = partial(read_feature_dir, path_map=corpus.map_paths)
@@ -271,12 +276,13 @@ def _kaldi_parts(folder: Path, corpus: CorpusConfig) -> tuple[dict[str, list[Mon
 
 
 def _kaldi_folders(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """Return the data directories that a recipe needs by part, and the names of the others."""
+    """Return the data directories that a recipe uses, by part, and the names of the unused ones."""
     if folder.is_file():
         raise ManifestError(
-            f"{folder} is a file: --from-kaldi takes the folder with wav.scp, text and utt2spk; "
-            "a table is given by --from-csv"
+            f"{folder} is a file: give --from-kaldi the folder with wav.scp, text and utt2spk, or "
+            "a table to --from-csv"
         )
+    # A data directory itself, or a folder of data directories
     if any((folder / table).is_file() for table in KALDI_TABLES):
         return {"train": folder}, []
     tables = chain.from_iterable(folder.glob(f"*/{table}") for table in KALDI_TABLES)
@@ -291,10 +297,10 @@ def _kaldi_folders(folder: Path) -> tuple[dict[str, Path], list[str]]:
 
 
 def _lacks_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
-    """Return whether Kaldi data directories have features and one of them has no audio.
+    """Return whether all Kaldi data directories have features, and one of them has no audio.
 
     Raises:
-      ManifestError: one has features alone, another one audio alone.
+      ManifestError: one has only features, and another one only audio.
     """
     folders = _kaldi_folders(folder)[0]
     with_features = [name for name in folders if (folders[name] / "feats.scp").is_file()]
@@ -303,13 +309,13 @@ def _lacks_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
         without_features = ", ".join(name for name in folders if name not in with_features)
         raise ManifestError(
             f"{folder}: {', '.join(no_audio)} has features and no audio, {without_features} has no "
-            "feats.scp: a recipe takes either audio or features. Compute the features of all parts"
+            "feats.scp. A recipe uses either audio or features: compute the features of all parts"
         )
     return bool(no_audio)
 
 
 def _has_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
-    """Return whether a data directory names audio that exists, or commands that may make it."""
+    """Return whether a data directory names audio that exists, or commands that may write it."""
     table = folder / "wav.scp"
     if not table.is_file():
         return False
@@ -321,7 +327,8 @@ def _has_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
 
 
 def _features_remark(parts: dict[str, list[MonoCut]], data: Path) -> str:
-    """Say that features are used, of which size, and what is assumed of them."""
+    """Return the remark that features are used, with their size and assumptions about them."""
+    # The most frequent number of values per frame; the check reports the others.
     cuts = [cut for part in parts.values() for cut in part if not has_audio(cut)]
     sizes = Counter(map(feature_dimension, cuts)).most_common(1)
     values = f"{sizes[0][0]} values per frame" if sizes else "none can be read"
@@ -337,13 +344,13 @@ def _features_remark(parts: dict[str, list[MonoCut]], data: Path) -> str:
 
 
 def _used(names: list[str]) -> tuple[list[str], list[str]]:
-    """Divide the names of parts, sorted, into those that a recipe uses and the others."""
+    """Divide the sorted names of parts into used and unused ones."""
     used = {name for chosen in choose_parts(names).values() for name in chosen}
     return sorted(used), [name for name in names if name not in used]
 
 
 def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:
-    """Refuse a corpus of which too many lines are not UTF-8; a few are findings."""
+    """Raise a ManifestError if too many lines are not UTF-8; a few are findings of the check."""
     cuts = [cut for part in parts.values() for cut in part]
     broken = [cut for cut in cuts if (cut.custom or {}).get("fault") == NOT_UTF8]
     if too_many(len(broken), len(cuts)):
@@ -355,14 +362,20 @@ def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:
 
 @dataclass(frozen=True)
 class _LexiconChoice:
+    """The lexicon of a new corpus, and what follows from it."""
+
     lexicon: str
+    """"cmudict", "graphemes" or a file."""
     normaliser: str
+    """The text policy."""
     alphabet: str
+    """Letters of the words."""
     remark: str
+    """Line for the user."""
 
 
 def _kaldi_dictionary(folder: Path) -> Path | None:
-    """Return Kaldi's dictionary, or lang directory, in or beside data directories; or a lexicon."""
+    """Return Kaldi's dictionary, its lexicon, or a lang directory in or beside data directories."""
     roots = (folder, folder.parent)
     for place in (root / name for root in roots for name in DICTIONARIES):
         if (place / "silence_phones.txt").is_file():
@@ -376,7 +389,7 @@ def _kaldi_dictionary(folder: Path) -> Path | None:
 def _text_remarks(
     policy: TextPolicy, coverage: dict[str, Coverage], counts: TextCounts
 ) -> list[str]:
-    """Say which rules were chosen for text, and the counts that they were chosen by."""
+    """Return remarks on the chosen text rules, with the counts that led to them."""
     as_given, normalised = (f"{c.known} of {c.words}" for c in coverage.values())
     remarks = [
         f"text: {policy.id}; as they stand {as_given} words are in the lexicon, in upper case "
@@ -395,6 +408,7 @@ def _text_remarks(
 
 
 def _rules_for(lexicon: str) -> str:
+    """Return the text rules of a lexicon that is chosen by its name."""
     return EnglishLexiconRules.id if lexicon == "cmudict" else LetterLexiconRules.id
 
 
@@ -402,6 +416,7 @@ def _choose_lexicon(
     texts: list[str], lexicon: str | None, policy: TextPolicy | None, notes: Sequence[str]
 ) -> _LexiconChoice:
     """Choose lexicon, text policy and alphabet; a lexicon file comes with its policy and notes."""
+    # Without a file the transcripts decide: English if enough words are in cmudict, else letters.
     language = survey_language(texts, policy.lexicon if policy else None, policy)
     share = f"{language.known_share:.0%} of {language.words} words"
     if policy is not None:

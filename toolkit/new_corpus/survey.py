@@ -1,4 +1,4 @@
-"""What the cuts of a new corpus hold, the faults that show without decoding, and a summary."""
+"""Surveys the cuts of a new corpus: its size, splits, and faults that show without decoding."""
 
 import dataclasses
 import re
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from lhotse import MonoCut
 
+from toolkit.corpus.check import reader_faults, speaker_faults
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.findings import ERROR, KINDS
+from toolkit.corpus.findings import ERROR, FINDING_KINDS, SURVEY_KINDS
 from toolkit.corpus.manifest import (
     NO_SPEAKER,
-    OTHER_SPEAKER,
     ManifestError,
     audio_of,
     speaker_of,
@@ -22,30 +22,30 @@ from toolkit.corpus.manifest import (
 from toolkit.corpus.split import assemble
 from toolkit.corpus.text import is_garbled, word_of_two_alphabets
 from toolkit.lang.policy import TextPolicy
+from toolkit.storage.lines import split_words
 from toolkit.storage.paths import suggestion
-from toolkit.storage.words import split_words
 
 MIN_SPEAKERS = 5
-"""With fewer speakers, none can be spared from training: utterances are held out instead."""
+"""With fewer speakers, utterances are held out instead of whole speakers."""
 HELD_OUT = 0.1
 """Fraction of the speakers that each held-out split gets."""
 HOURS_HELD_OUT = (0.04, 0.25)
 """Smallest and largest fraction of the hours that a held-out split may have, if possible."""
 MAX_DRAWS = 20
-"""Maximum number of groups of speakers that are tried to find one with hours in that range."""
+"""Largest number of groups of speakers to try until the hours are in that range."""
 LONG_SECONDS = 30.0
-"""Utterances of this length or more are hard to align from a flat start."""
+"""Utterances of at least this length are hard to align from a flat start."""
 PURPOSES = {
     "train": (("train",), ("tr",)),
     "dev": (("dev", "val"), ("cv", "dt")),
     "test": (("test", "eval"), ("et", "tt")),
 }
-"""The purpose of a part by its name: words that the name may start with, and words that must be all
-of its leading letters."""
+"""The purpose of a part by its name: beginnings of the name's leading letters, and words that must
+be all of them."""
 
 
 @dataclass(frozen=True)
-class Survey:
+class CorpusSummary:
     """The size, splits, speakers and faults of a corpus."""
 
     corpus: CorpusConfig
@@ -57,7 +57,7 @@ class Survey:
     utterances: int
     """Number of utterances in all splits."""
     faults: dict[str, str]
-    """See `toolkit.new_corpus.survey.find_faults`."""
+    """Texts by kind, see `find_faults`."""
     long: int
     """Number of utterances of `LONG_SECONDS` or more."""
     held_out: tuple[str, ...]
@@ -73,13 +73,13 @@ def survey(
     corpus: CorpusConfig,
     left_out: Sequence[str] = (),
     policy: TextPolicy | None = None,
-) -> Survey:
+) -> CorpusSummary:
     """Choose which parts of a corpus are for training, tuning and testing, and what is held out.
 
     Args:
       parts: cuts by the name of the part.
       corpus: its reader and root.
-      left_out: names of further parts, which are known not to be used.
+      left_out: names of other parts, which were not read.
       policy: how text becomes words.
 
     Returns:
@@ -88,6 +88,7 @@ def survey(
     Raises:
       ManifestError: no part to train on, or no readable audio.
     """
+    # 1. Sort the parts by purpose, and look for faults.
     parts_by_purpose = choose_parts(parts)
     cuts = [cut for names in parts_by_purpose.values() for name in names for cut in parts[name]]
     held_out_parts = [
@@ -103,13 +104,14 @@ def survey(
             if kinds
             else "there is no utterance"
         )
+    # 2. Choose what is held out, and make the splits as the recipe will.
     patterns = {purpose: ",".join(names) for purpose, names in parts_by_purpose.items() if names}
     corpus = dataclasses.replace(corpus, **patterns)
     held_out = tuple(purpose for purpose in ("dev", "test") if not parts_by_purpose[purpose])
     corpus = choose_held_out(parts, corpus, held_out)
     splits = assemble(dict(parts), corpus, hold_out_test=True)
     used = {name for names in parts_by_purpose.values() for name in names}
-    return Survey(
+    return CorpusSummary(
         corpus,
         {split: _hours(cuts) for split, cuts in splits.items()},
         {split: len({speaker_of(cut) for cut in cuts}) for split, cuts in splits.items()},
@@ -125,8 +127,8 @@ def survey(
 def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
     """Sort parts by their names into those to train, tune (dev) and test on.
 
-    Where a part has exactly the name of the purpose, variants of it (train_sp beside train) are not
-    used. A single part is for training, whatever its name.
+    If a part has exactly the name of a purpose, other parts of this purpose (train_sp beside train)
+    are not used. A single part is for training, whatever its name.
 
     Raises:
       ManifestError: no part is for training.
@@ -145,8 +147,8 @@ def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
         chosen[purpose] = [purpose] if purpose in fitting else fitting
     if not chosen["train"]:
         raise ManifestError(
-            f"none of the parts {', '.join(names) or '(there are none)'} is called train: rename "
-            "the one to train on to train, and those to tune and test on to dev and test"
+            f"none of the parts {', '.join(names) or '(there are none)'} is called train: call the "
+            "part for training train, and those for tuning and testing dev and test"
         )
     return chosen
 
@@ -154,9 +156,9 @@ def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
 def choose_held_out(
     parts: Mapping[str, list[MonoCut]], corpus: CorpusConfig, held_out: tuple[str, ...]
 ) -> CorpusConfig:
-    """Choose which speakers are held out, or that utterances are.
+    """Choose the speakers to hold out, or hold out utterances.
 
-    With `MIN_SPEAKERS` or more that the corpus names, a tenth of the speakers is held out for each
+    If the corpus names at least `MIN_SPEAKERS` speakers, a tenth of them is held out for each
     split: the first group drawn whose hours are in the range `HOURS_HELD_OUT`. If there is none,
     because one speaker has most of the corpus, utterances are held out.
     """
@@ -172,6 +174,7 @@ def choose_held_out(
     # Held-out speakers of each split; draw until the hours of all splits are in range.
     each = max(1, round(HELD_OUT * speakers))
     least, most = (share * _hours(cuts) for share in HOURS_HELD_OUT)
+    # Each rotation draws other speakers, until all have been drawn once.
     for rotation in range(min(MAX_DRAWS, speakers // (each * len(held_out)))):
         drawn = dataclasses.replace(
             corpus, dev_speakers=each, test_speakers=each, rotation=rotation
@@ -183,33 +186,26 @@ def choose_held_out(
 
 
 def _hours(cuts: Iterable[MonoCut]) -> float:
+    """Return the duration of cuts in hours."""
     return sum(cut.duration for cut in cuts) / 3600
 
 
-REMEDIES = {
-    "digits": "write numbers out as they are said: a word with digits that the lexicon lacks has no"
-    " pronunciation",
-    "garbled letters": "they are UTF-8 that some program took for Latin-1 and saved again: export"
-    " them anew, as UTF-8",
-}
-"""Remedies for faults that the check of a corpus does not look for."""
 SAME_TIME = 1e-3
 """Seconds by which two times of a recording may differ, as they are rounded."""
 
 
 def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) -> dict[str, str]:
-    """Return, by kind, a text with how many utterances have the fault, the first, and the remedy.
+    """Return, by kind, a text with the number of faulty utterances, the first, and the remedy.
 
-    The kinds are some of `toolkit.corpus.findings.KINDS`, those of `REMEDIES`,
-    "like-speakers" and "no-end".
+    The kinds are some of `FINDING_KINDS` and all `SURVEY_KINDS` of `toolkit.corpus.findings`.
 
     Args:
-      splits: the cuts of each split; of those with the same id in a split only the first is used.
+      splits: the cuts of each split; a recipe uses only the first of those with the same id.
       policy: how their text becomes words.
     """
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}
-    owners: Counter[str] = Counter()
+    owners: Counter[str] = Counter()  # number of splits that have an id
     cuts = []
     for split in map(list, splits):
         cuts += split
@@ -223,14 +219,15 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
     if shared := [id for id, number in owners.items() if number > 1]:
         counts["shared-id"] = len(shared)
         first["shared-id"] = f"{shared[0]}: in {owners[shared[0]]} splits"
+    # One text per kind; the fix comes from the check's kinds, or from `REMEDIES`.
     missing = (cut for cut in cuts if (cut.custom or {}).get("fault") == "missing-audio")
     texts = {}
     for kind, count in sorted(counts.items()):
-        kind_info = KINDS.get(kind)
+        kind_info = FINDING_KINDS.get(kind) or SURVEY_KINDS[kind]
         transcripts = "transcript" if count == 1 else "transcripts"
-        noun = kind if kind_info is not None else f"{transcripts} with {kind}"
-        left_out = ", left out" if kind_info is not None and kind_info.severity == ERROR else ""
-        fix = kind_info.fix if kind_info is not None else REMEDIES[kind]
+        noun = kind if kind in FINDING_KINDS else f"{transcripts} with {kind}"
+        left_out = ", left out" if kind_info.severity == ERROR else ""
+        fix = kind_info.fix
         if kind == "missing-audio" and (advice := suggestion(map(audio_of, missing))):
             fix = f"{fix}; {advice}"
         texts[kind] = f"{count} {noun}{left_out}, first {first[kind]} (fix: {fix})"
@@ -238,20 +235,14 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
 
 
 def _faults(cut: MonoCut, copy: int, policy: TextPolicy) -> Iterator[tuple[str, str]]:
-    """Yield (kind, detail) of one utterance, the `copy`-th with its id."""
+    """Yield the faults, (kind, detail), of one utterance, the `copy`-th with its id."""
     custom, text = cut.custom or {}, text_of(cut)
-    if copy > 1:
-        yield "duplicate-id", f"copy {copy}"
-    if "fault" in custom:
-        yield custom["fault"], custom["fault_detail"]
-    elif not any(character.isalnum() for character in text):
+    yield from reader_faults(cut, copy)
+    if "fault" not in custom and not any(character.isalnum() for character in text):
         yield "empty-transcript", repr(text)
     if custom.get("mix_channels") and "fault" not in custom:
         yield "many-channels", f"{cut.recording.num_channels} channels"
-    if NO_SPEAKER in custom:
-        yield "no-speaker", custom[NO_SPEAKER]
-    if OTHER_SPEAKER in custom:
-        yield "two-speakers", custom[OTHER_SPEAKER]
+    yield from speaker_faults(cut)
     digits = [
         word
         for word in split_words(text)
@@ -272,7 +263,7 @@ def _is_digit(character: str) -> bool:
 
 
 def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
-    """Find names of speakers that differ in case alone."""
+    """Find names of speakers that differ only in case."""
     spellings: dict[str, set[str]] = {}
     for speaker in {speaker_of(cut) for cut in cuts}:
         spellings.setdefault(speaker.casefold(), set()).add(speaker)
@@ -281,18 +272,19 @@ def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
         return {}
     names = "; ".join(" and ".join(map(repr, spelled)) for spelled in like[:3])
     return {
-        "like-speakers": f"speakers whose names differ in case alone: {names} (fix: write the name "
-        "of a speaker alike everywhere, or splits may share the speaker)"
+        "like-speakers": f"{SURVEY_KINDS['like-speakers'].title}: {names} "
+        f"(fix: {SURVEY_KINDS['like-speakers'].fix})"
     }
 
 
 def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
-    """Find pieces that last to the end of their recording although another one begins later."""
+    """Find segments that last to the end of their recording although another one begins later."""
+    # By recording, its segments that last to its end
     last_pieces: dict[str, list[MonoCut]] = {}
     for cut in cuts:
         if cut.duration > 0 and abs(cut.end - cut.recording.duration) < SAME_TIME:
             last_pieces.setdefault(cut.recording.sources[0].source, []).append(cut)
-    # A piece without an end time extends to the end of its recording, beyond later pieces.
+    # A segment without an end time extends to the end of its recording, beyond later segments.
     overlapping = [
         cut
         for pieces in last_pieces.values()
@@ -308,14 +300,13 @@ def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
     )
     return {
         "no-end": f"{last_to} to the end of the recording although others begin later, first "
-        f"{first_cut.id}: {first_cut.start:g} to {first_cut.end:g} s (fix: give each an end, in "
-        "seconds from the recording's beginning, in `segments` or a column `end`; a column of "
-        "durations is not read)"
+        f"{first_cut.id}: {first_cut.start:g} to {first_cut.end:g} s (fix: "
+        f"{SURVEY_KINDS['no-end'].fix})"
     }
 
 
-def describe(summary: Survey) -> list[str]:
-    """Return lines on size, splits and held-out data."""
+def summary_lines(summary: CorpusSummary) -> list[str]:
+    """Return lines about size, splits and held-out data."""
     splits = ", ".join(
         f"{split} {_time(hours)} ({_count(summary.speakers[split], 'speaker')})"
         for split, hours in summary.hours.items()
@@ -345,7 +336,7 @@ def describe(summary: Survey) -> list[str]:
     return lines
 
 
-def cautions(summary: Survey) -> list[str]:
+def warning_lines(summary: CorpusSummary) -> list[str]:
     """Return warnings about the data, with the remedy."""
     lines = [f"caution: {fault}" for fault in summary.faults.values()]
     if summary.faults:
@@ -365,11 +356,12 @@ def cautions(summary: Survey) -> list[str]:
 
 
 def _time(hours: float) -> str:
-    """Of less than a tenth of an hour minutes or, of less than a minute, seconds."""
+    """Format a time in hours, minutes (below 0.1 h) or seconds (below a minute)."""
     if hours >= 0.1 or hours == 0:
         return f"{hours:.2f} h"
     return f"{60 * hours:.1f} min" if 60 * hours >= 1 else f"{3600 * hours:.0f} s"
 
 
 def _count(number: int, noun: str) -> str:
+    """Format a number with its noun, in the plural if needed."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

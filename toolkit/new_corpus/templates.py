@@ -73,7 +73,7 @@ from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError
-from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.pairing import AudioSegment, pair
 from toolkit.corpus.split import assemble
 
 
@@ -85,9 +85,9 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     beside it. They fill
 
     - `texts`: (utterance id, transcript), as written: later stages normalise case and punctuation.
-    - `audio`: (utterance id, Audio(file)), or Audio(file, start, end) in seconds for a part of a
-      file; WAV, FLAC, MP3, OGG, SPHERE, M4A, of any rate. Channels are averaged, unless
-      Audio(file, channel="A") names one: "A" or "1" is the first.
+    - `audio`: (utterance id, AudioSegment(file)), or AudioSegment(file, start, end) in seconds for
+      a part of a file; WAV, FLAC, MP3, OGG, SPHERE, M4A, of any rate. Channels are averaged, unless
+      AudioSegment(file, channel="A") names one: "A" or "1" is the first.
     - `speakers`: utterance id to speaker.
 
     Ids may be anything without white space, in any order. Leave nothing out: stage 3 finds and
@@ -100,7 +100,7 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     for path in sorted(root.glob("*/*.wav")):
         id = f"{{path.parent.name}}-{{path.stem}}"
         speakers[id] = path.parent.name
-        audio.append((id, Audio(str(path.absolute()))))
+        audio.append((id, AudioSegment(str(path.absolute()))))
         for words in (path.with_suffix(".txt"), path.with_suffix(".lab")):
             if words.is_file():
                 texts.append((id, words.read_text(encoding="utf-8")))
@@ -125,7 +125,7 @@ class Settings:
     normaliser: str = "english-upper-3"
     """The text policy."""
     split_clitics: bool = False
-    """Whether it splits words at clitics."""
+    """Whether the text policy splits words at clitics."""
     alphabet: str = CheckConfig().alphabet
     """The letters of which words consist, unless the lexicon is cmudict."""
     lm_text: Path | None = None
@@ -143,6 +143,7 @@ def run_py(name: str) -> str:
 
 def config_py(name: str, settings: Settings) -> str:
     """Return the text of config.py."""
+    # 1. The sections of the configuration, as Python, and the imports that they need.
     own_reader = f"CorpusConfig({_quoted(name)}, root=None, dev_speakers=1, test_speakers=1)"
     sections = {"corpus": own_reader if settings.corpus is None else _corpus(settings.corpus)}
     modules = {
@@ -151,9 +152,9 @@ def config_py(name: str, settings: Settings) -> str:
         "toolkit.corpus.config": {"CorpusConfig"},
         "toolkit.lang.config": {"LangConfig"},
     }
-    named = settings.lexicon in ("cmudict", "graphemes")
+    is_builtin = settings.lexicon in ("cmudict", "graphemes")
     lang = {
-        "lexicon": _quoted(settings.lexicon) if named else _path(Path(settings.lexicon)),
+        "lexicon": _quoted(settings.lexicon) if is_builtin else _path(Path(settings.lexicon)),
         "normaliser": _quoted(settings.normaliser),
     }
     if settings.split_clitics:
@@ -169,6 +170,7 @@ def config_py(name: str, settings: Settings) -> str:
         sections["lm"] = _call("NgramConfig", {"text": _path(settings.lm_text)})
         sections["neural"] = "True"
         modules["toolkit.lang.config"].add("NgramConfig")
+    # 2. The text: sections with their remarks, imports, and the hours.
     remarks = {"neural": NEURAL, "augment": NO_COPIES}
     if settings.corpus is None:
         remarks["lang"] = LANGUAGE
@@ -195,6 +197,7 @@ def config_py(name: str, settings: Settings) -> str:
 
 
 def _corpus(corpus: CorpusConfig) -> str:
+    """Return the call for a corpus, with the settings that are not the defaults."""
     default = CorpusConfig(corpus.name)
     changed = {
         field: value for field, value in vars(corpus).items() if value != getattr(default, field)
@@ -216,7 +219,8 @@ def _call(name: str, arguments: dict[str, str]) -> str:
 
 
 def _indented(text: str, width: int) -> str:
-    """Indent lines, which end as in Python: U+0085 and U+2028 may be in names of files."""
+    """Indent the lines of a text."""
+    # Not `splitlines`: names of files may contain U+0085 and U+2028, which do not end a line here.
     lines = text.removesuffix("\n").split("\n")
     return "".join(f"{' ' * width}{line}\n" for line in lines)
 
@@ -230,6 +234,7 @@ def _string(text: str) -> str:
 
 
 def _literal(value: object) -> str:
+    """Return the literal of a setting in the style of the formatter."""
     if isinstance(value, tuple):
         items = ", ".join(map(_literal, value))
         return f"({items},)" if len(value) == 1 else f"({items})"
@@ -237,6 +242,7 @@ def _literal(value: object) -> str:
 
 
 def _path(path: Path) -> str:
+    """Return the call for an absolute path."""
     return f"Path({_quoted(str(path.absolute()))})"
 
 

@@ -4,39 +4,49 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from toolkit.config.fields import (
+    ListLength,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    Range,
+    Settings,
+)
 from toolkit.features.config import LOW_RATE_FACTOR, FrontendConfig
 
+ComputeThreads = Annotated[int, Range(1, 100_000)]
+"""Threads or cores, of which there is at least one."""
+LowRateOffset = Annotated[int, Range(0, LOW_RATE_FACTOR - 1)]
+"""Raw frame at which the first low-rate frame begins."""
 SECRETS = ("key", "secret", "token", "password", "credential")
 
 
 @dataclass(frozen=True)
-class StoreConfig:
+class StoreConfig(Settings):
     """Settings of access to objects."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of fsspec's file system, such as `{"endpoint_url": "http://localhost:5000"}`; never
     credentials."""
-    tries: int = 8
-    """Tries of a call before it counts as failed."""
-    first_wait: float = 0.2
+    tries: PositiveInt = 8
+    """Number of tries of a call, the first included, before it counts as failed."""
+    first_wait: NonNegative = 0.2
     """Seconds: the longest wait before the second try, doubled from try to try; the actual wait is
     uniform from 0 to it, so that workers do not come back together."""
-    longest_wait: float = 20.0
+    longest_wait: NonNegative = 20.0
     """Seconds: no wait is longer."""
-    timeout: float = 60.0
+    timeout: NonNegative = 60.0
     """Seconds without an answer after which a call is given up and repeated."""
-    part_bytes: int = 64 << 20
-    """Objects of at least twice this size are sent to S3 in parts of it."""
+    part_bytes: Annotated[int, Range(5 << 20)] = 64 << 20
+    """Objects of at least twice this size are sent to S3 in parts of it; S3's smallest part has
+    5 MiB."""
 
-    def __post_init__(self) -> None:
-        if self.tries < 1:
-            raise ValueError("tries must be at least 1")
-        if min(self.first_wait, self.longest_wait, self.timeout) < 0:
-            raise ValueError("first_wait, longest_wait and timeout must not be negative")
-        if self.part_bytes < 5 << 20:
-            raise ValueError("part_bytes must be at least 5 MiB, S3's smallest part")
+    def check(self) -> None:
+        """Refuse credentials among the options."""
+        # Settings are in files that people share, and stored with runs: no secrets among them.
         for name in self.options:
             if any(secret in name.lower() for secret in SECRETS):
                 raise ValueError(
@@ -46,44 +56,38 @@ class StoreConfig:
 
 
 @dataclass(frozen=True)
-class ExecutorConfig:
+class ExecutorConfig(Settings):
     """Settings of all executors."""
 
     store: StoreConfig = field(default_factory=StoreConfig)
     """How objects are read and written."""
-    tries: int = 3
+    tries: PositiveInt = 3
     """Attempts at a partition before it is set aside."""
-    timeout: float | None = None
+    timeout: Positive | None = None
     """Seconds that one attempt may take before it is given up and tried elsewhere; files are of
     nearly the same length (C22), so a few times the usual time is enough. None: no limit."""
-    threads: int = 1
+    threads: ComputeThreads = 1
     """Threads per worker for computing; results may depend on it in the last bits."""
     scratch: Path | None = None
     """Local folder for scratch; None: the system's temporary folder."""
 
-    def __post_init__(self) -> None:
-        if self.tries < 1 or self.threads < 1:
-            raise ValueError("tries and threads must be at least 1")
-        if self.timeout is not None and self.timeout <= 0:
-            raise ValueError("timeout must be positive")
-
 
 @dataclass(frozen=True)
-class SparkConfig:
+class SparkConfig(Settings):
     """The cluster and the resources of each executor (C23)."""
 
     master: str = "local-cluster[2,1,1024]"
     """URL of the cluster; `local-cluster[workers,cores,MB]` starts real executors on this
     machine."""
-    executor_cores: int | None = None
+    executor_cores: ComputeThreads | None = None
     """Cores per executor; None: all cores of its node."""
     executor_memory: str = "1g"
     """Heap of an executor's JVM, which only passes on lists; Python workers' memory is extra."""
-    task_cpus: int = 1
+    task_cpus: ComputeThreads = 1
     """Cores per task: the number of threads with which a step computes."""
-    gpus_per_executor: int = 0
+    gpus_per_executor: NonNegativeInt = 0
     """GPUs that an executor requests from its node."""
-    gpus_per_task: float = 1.0
+    gpus_per_task: NonNegative = 1.0
     """GPUs of a task, where executors have any (C20); with 0.5 two tasks share one."""
     gpu_discovery: str | None = None
     """Spark's GPU discovery script, which prints a node's GPUs; see Spark's documentation."""
@@ -97,7 +101,7 @@ class SparkConfig:
 
 
 @dataclass(frozen=True)
-class ExecutorSection:
+class ExecutorSection(Settings):
     """The executor of the pipeline's steps; results are the same byte for byte."""
 
     kind: Literal["local", "spark"] = "local"
@@ -107,20 +111,16 @@ class ExecutorSection:
     spark: SparkConfig = field(default_factory=SparkConfig)
     """The cluster, for `spark`."""
 
-    def __post_init__(self) -> None:
-        if self.kind not in ("local", "spark"):
-            raise ValueError(f"kind is {self.kind!r}, needs to be local or spark")
-
 
 @dataclass(frozen=True)
-class SelectConfig:
+class SelectConfig(Settings):
     """How much audio is selected from the lake, and which records are eligible."""
 
-    hours: float = 1_000_000.0
+    hours: Positive = 1_000_000.0
     """Audio to select in hours; 1,000,000 (C16)."""
-    hours_per_file: float = 5.0
+    hours_per_file: Positive = 5.0
     """Audio per file of grouped records in hours; 5 (C16)."""
-    oversampling: float = 1.02
+    oversampling: Annotated[float, Range(1)] = 1.02
     """Factor by which more is sampled at first than an estimate from average lengths (C16)."""
     seed: int = 0
     """Random seed of the choice of records."""
@@ -130,22 +130,22 @@ class SelectConfig:
     """Creation times must be earlier than this; None for no limit."""
     locale: str | None = None
     """Only records of this locale; None for all."""
-    min_duration: float = 0.1
+    min_duration: NonNegative = 0.1
     """Shortest utterance in seconds."""
     max_duration: float = 60.0
     """Longest utterance in seconds."""
 
-    def __post_init__(self) -> None:
-        if self.hours <= 0 or self.hours_per_file <= 0:
-            raise ValueError("hours and hours_per_file must be positive")
-        if self.oversampling < 1:
-            raise ValueError("oversampling must be at least 1")
-        if not 0 <= self.min_duration < self.max_duration:
-            raise ValueError("needs 0 <= min_duration < max_duration")
+    def check(self) -> None:
+        """Refuse an empty range of durations."""
+        if self.min_duration >= self.max_duration:
+            raise ValueError(
+                f"min_duration is {self.min_duration:g}, must be below max_duration:"
+                f" {self.max_duration:g}"
+            )
 
 
 @dataclass(frozen=True)
-class ShuffleConfig:
+class ShuffleConfig(Settings):
     """Settings of `Shuffle`."""
 
     seed: int = 0
@@ -153,15 +153,15 @@ class ShuffleConfig:
 
 
 @dataclass(frozen=True)
-class StatsConfig:
+class StatsConfig(Settings):
     """Settings of `Stats`."""
 
-    prior_frames: int = 200
+    prior_frames: NonNegativeInt = 200
     """Weight of the prior of the causal mean in frames, as in the recipe's normaliser."""
 
 
 @dataclass(frozen=True)
-class PrepareConfig:
+class PrepareConfig(Settings):
     """Settings of the steps from lake to features."""
 
     select: SelectConfig = field(default_factory=SelectConfig)
@@ -175,57 +175,46 @@ class PrepareConfig:
 
 
 @dataclass(frozen=True)
-class TargetsSection:
+class TargetsSection(Settings):
     """The part of a teacher's posteriors that is kept."""
 
-    k: int = 20
+    k: ListLength = 20
     """Number of the highest logits kept per frame (C11: 20)."""
-    offsets: tuple[int, ...] = (0,)
+    offsets: tuple[LowRateOffset, ...] = (0,)
     """Frame offsets of the subsampling, 0, 1 or 2, used in turn by successive passes over the data.
     A single pass (C12) needs one."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse offsets that are used twice, or none."""
         if not self.offsets or len(set(self.offsets)) < len(self.offsets):
             raise ValueError(f"offsets are {self.offsets}, need at least one, without duplicates")
-        if not all(0 <= offset < LOW_RATE_FACTOR for offset in self.offsets):
-            raise ValueError(f"offsets are {self.offsets}, need to be 0 to {LOW_RATE_FACTOR - 1}")
-        if self.k < 1:
-            raise ValueError(f"k is {self.k}, needs to be at least 1")
 
 
 @dataclass(frozen=True)
-class RepartitionConfig:
+class RepartitionConfig(Settings):
     """Settings of `Repartition`."""
 
-    hours: float = 2.0
+    hours: Positive = 2.0
     """Audio per shard in hours; 2 (C21)."""
-
-    def __post_init__(self) -> None:
-        if self.hours <= 0:
-            raise ValueError("hours must be positive")
 
 
 @dataclass(frozen=True)
-class CacheConfig:
+class CacheConfig(Settings):
     """Local copies of objects."""
 
     folder: Path | None = None
     """Where they lie, best on a fast disk; None: in the user's cache."""
-    gigabytes: float = 50.0
+    gigabytes: Positive = 50.0
     """Disk that they may take. Two windows of shards (`chunks.shuffle_frames`) should fit."""
-    threads: int = 12
+    threads: ComputeThreads = 12
     """Objects that are fetched at a time."""
-
-    def __post_init__(self) -> None:
-        if self.gigabytes <= 0 or self.threads < 1:
-            raise ValueError("gigabytes must be above 0, threads at least 1")
 
 
 DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
-class RunPlan:
+class RunPlan(Settings):
     """A run of the far-field pipeline; relative paths are relative to the plan's file."""
 
     lake: str = ""
@@ -235,7 +224,7 @@ class RunPlan:
     steps: tuple[Literal["features", "targets"], ...] = ("features", "targets")
     """`features`: select, extract, shuffle and estimate statistics; `targets`: the teacher's
     targets and shards for training."""
-    jobs: int = 1
+    jobs: PositiveInt = 1
     """Processes of the local executor."""
     device: str = "cpu"
     """Device of the local executor for the targets: `cpu`, `cuda` for every GPU, or one of them,
@@ -253,9 +242,8 @@ class RunPlan:
     repartition: RepartitionConfig = RepartitionConfig()
     """Shards for training."""
 
-    def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise ValueError("jobs must be at least 1")
+    def check(self) -> None:
+        """Refuse unknown devices, and targets without features."""
         if not DEVICE.fullmatch(self.device):
             raise ValueError(f"device is {self.device!r}, needs to be cpu, cuda or such as cuda:1")
         if not self.steps or self.steps[0] != "features" or len(set(self.steps)) < len(self.steps):

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Progress of one run of a step; shows a line on standard error where that is a terminal.
+    """Progress of one run of a step; shown as a line on standard error if that is a terminal.
 
     Args:
       name: name of the step.
@@ -102,6 +102,7 @@ class Progress:
         """Estimated seconds left; None until a partition is done in this run."""
         if self.done == self.kept:
             return None
+        # Only this run's work tells the speed: partitions of earlier runs took no time here.
         # By hours of audio where they are known, else by partitions
         if self.hours > self.hours_kept:
             return 3600 * (self.hours_total - self.hours) / self.rate
@@ -167,7 +168,7 @@ class Executor(ABC):
         """Prefixes of the output of the steps that have begun, in order."""
 
     def run(self, step: Step, partitions: Sequence[Partition], out: str) -> list[StepResult]:
-        """Run a step over its partitions; results of those that are done already are kept.
+        """Run a step over its partitions, but for those that are done already.
 
         Below `out`, besides the step's objects in `_objects/`: `_done/` (a marker per partition,
         which names its objects), `_failures.tsv` (partition, element, reason) and `_summary.json`.
@@ -182,8 +183,9 @@ class Executor(ABC):
 
         Raises:
           FailedPartitionsError: partitions that failed `tries` times; all others are done.
-          LinkError: `_objects/` or `_done/` is a link; what it leads to is not ours to tidy up.
+          LinkError: `_objects/` or `_done/` is a link; tidying up would remove files elsewhere.
         """
+        # 1. Make the places absolute and check that the partitions can be told apart.
         if out not in self.outputs:
             self.outputs.append(out)
         out = _absolute(out.rstrip("/"))
@@ -193,12 +195,14 @@ class Executor(ABC):
         partitions = [_located(partition) for partition in partitions]
         if len({partition.id for partition in partitions}) < len(partitions):
             raise ExecutorError(f"{step.name}: two partitions have the same id")
-        # A partition is done where a marker of the same step, configuration and inputs is there.
+        # 2. A marker of the same step, configuration and inputs says that a partition is done.
         markers, calls = all_finished(step, partitions, out, self.config.store, self.numeric)
         results = {name: marker.result for name, marker in markers.items()}
         runs = {name: marker.run for name, marker in markers.items()}
+        # 3. Run the others. `_finish` adds to `results` and `runs`.
         with Progress(step.name, partitions, results, self.report) as tracker:
             failed_partitions = self._finish(step, partitions, out, results, runs, tracker)
+        # 4. Tidy up: files of killed attempts and, once all is done, objects that no marker names.
         if is_local(out) and local_path(out).is_dir():
             remove_temporaries(local_path(out))
         if len(results) == len(partitions) > tracker.kept:
@@ -206,9 +210,11 @@ class Executor(ABC):
             done = list(results.values())
             try:
                 remove_leftovers(store, step, partitions, out, done, self.numeric)
-            except ObjectError as error:  # they hurt nobody
+            except ObjectError as error:  # not fatal: they only take space
                 logger.warning("%s: leftovers of attempts stay in %s: %s", step.name, out, error)
             calls += store.counts
+        # 5. Write the summary, after failures too. If a damaged input was the reason, remove its
+        # marker, so that the step that made it makes it again in the next run.
         write_summary(
             self.config.store,
             step,
@@ -252,18 +258,22 @@ class Executor(ABC):
         ]:
             progressed = False
             for attempt in self._attempts(step, pending, out, repeated=round_number > 0):
+                # Spark may run a partition twice; the first result counts.
                 if attempt.partition in results:
                     continue
                 if attempt.result is not None:
                     results[attempt.partition] = attempt.result
                     runs[attempt.partition] = attempt.run
                     progressed = True
+                # A partition that failed `tries` times is set aside, so that it cannot hold up the
+                # others.
                 elif attempt.counted:
                     failures[attempt.partition] = failures.get(attempt.partition, 0) + 1
                     progressed = True
                     if failures[attempt.partition] >= self.config.tries:
                         failed_partitions[attempt.partition] = attempt
                 tracker.record(attempt)
+            # No attempt came back that counts: further rounds would never end.
             if not progressed:
                 raise ExecutorError(f"{step.name}: no partition could be attempted")
             round_number += 1
@@ -273,7 +283,7 @@ class Executor(ABC):
     def _attempts(
         self, step: Step, partitions: Sequence[Partition], out: str, repeated: bool
     ) -> Iterator[TaskResult]:
-        """TaskResult every partition once, in any order, and yield each outcome as it arrives."""
+        """Attempt every partition once, in any order, and yield each outcome as it arrives."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the executor's resources."""
@@ -326,6 +336,7 @@ def write_summary(
     """Write `_failures.tsv` and `_summary.json` below `out`."""
     store = ObjectStore(config)
     done = [results[p.id] for p in partitions if p.id in results]
+    # Calls of all partitions, those of earlier runs included, and of planning in this process.
     counts = sum((_counts(runs[p.id]) for p in partitions if p.id in runs), planning)
     summary = {
         **config_plain(step),

@@ -69,7 +69,7 @@ class Record:
         """Parse a line of `to_line`; unknown keys are ignored.
 
         Raises:
-          LakeError: it is no JSON object, or fields are missing or invalid.
+          LakeError: it is not a JSON object, or fields are missing or invalid.
         """
         try:
             values = json.loads(line)
@@ -89,7 +89,7 @@ class Record:
             raise LakeError(f"no metadata record: {reason(error)}") from error
         if not 0 < record.duration < float("inf") or not math.isfinite(record.time):
             raise LakeError(
-                f"{record.id}: a duration of {record.duration:g} s at time {record.time:g}"
+                f"{record.id}: duration {record.duration:g} s or time {record.time:g} is not valid"
             )
         if (record.offset is None) != (record.size is None):
             raise LakeError(f"{record.id}: offset and size must be given together")
@@ -116,7 +116,7 @@ class Lake:
     objects: tuple[ObjectRef, ...]
     """Metadata objects sorted by name; `about` has `hours` and `utterances` if lake.json exists."""
     buckets: int | None = None
-    """Number of speaker buckets; None where neither lake.json nor the objects' names tell."""
+    """Number of speaker buckets; None if neither lake.json nor the names of objects tell it."""
 
     def save(self, store: ObjectStore) -> None:
         """Write lake.json."""
@@ -126,7 +126,7 @@ class Lake:
 
 
 def open_lake(store: ObjectStore, url: str) -> Lake:
-    """Find the metadata objects of a lake through its lake.json, else by listing them.
+    """Find the metadata objects of a lake in its lake.json, else by listing them.
 
     Raises:
       LakeError: there are none.
@@ -135,10 +135,13 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
     try:
         content = store.get(f"{url}/{LAKE}")
     except MissingObjectError:
+        # Listed objects have no digests: their versions tell whether they have changed.
         listed = store.list(f"{url}/{METADATA}", versions=True)
         objects = [ref for ref in listed if ref.path.endswith(".jsonl")]
         if not objects:
-            raise LakeError(f"{url}: no {LAKE} and no {METADATA}/**/*.jsonl there") from None
+            raise LakeError(
+                f"{url} is no lake: it has neither {LAKE} nor {METADATA}/**/*.jsonl"
+            ) from None
         return Lake(url, tuple(objects), _buckets(objects))
     advice = f"write it again, or remove it: then all of {METADATA} is read"
     with reading(f"{url}/{LAKE}", LakeError, advice, "damaged"):
@@ -232,11 +235,13 @@ def copy_lake(store: ObjectStore, source: str, target: str) -> Lake:
       LakeError: audio lies outside the lake, so that a copy would not hold it.
     """
     lake = open_lake(store, source)
+    # 1. Read all metadata, to learn which audio belongs to the lake. Many records share an object.
     contents = [store.get(ref) for ref in lake.objects]
     audio = {record.audio for content in contents for record in readable(BytesIO(content))}
     outside = sorted(name for name in audio if ".." in name.split("/") or name == resolve(name, ""))
     if outside:
         raise LakeError(f"{source}: {outside[0]} lies outside the lake, which cannot be copied")
+    # 2. Copy the audio, then the metadata, and lake.json last: an interrupted copy is no lake yet.
     copy = partial(_copy, store, source, target)
     for _ in map_in_threads(copy, sorted(audio), THREADS, 2 * THREADS):
         pass

@@ -77,6 +77,7 @@ class WorkerProcess:
         finally:
             for name, value in environment.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
+        # Only the worker may hold its end of the pipe: then reading ours fails as soon as it dies.
         child_end.close()
         self._job: Task | None = None
 
@@ -100,12 +101,12 @@ class WorkerProcess:
         """
         try:
             answer = pickle.loads(self.connection.recv_bytes())
-        except (EOFError, OSError):
+        except (EOFError, OSError):  # the pipe closed without an answer
             self._process.join(5)
             code = self._process.exitcode
             cause = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
             answer = f"the worker process died ({cause})"
-        if isinstance(answer, str):
+        if isinstance(answer, str):  # why there is no result
             answer = TaskResult(self._job.partition.id, None, answer)
         if answer.result is None:
             self.close()
@@ -137,6 +138,7 @@ class WorkerProcess:
 
 
 def _serve(connection: Connection, scratch: Path, threads: int) -> None:
+    # A parent that is killed cannot end its workers: they watch it.
     threading.Thread(target=_exit_with_parent, args=(scratch,), daemon=True).start()
     while True:
         try:
@@ -148,6 +150,7 @@ def _serve(connection: Connection, scratch: Path, threads: int) -> None:
         except Exception as error:  # the step's module cannot be imported here
             answer = redact(f"the step cannot be loaded: {error!r}")
         else:
+            # Environment variables set the threads of BLAS; torch may have changed its own since.
             if "torch" in sys.modules:
                 sys.modules["torch"].set_num_threads(threads)
             answer = attempt(job, scratch)
@@ -181,12 +184,16 @@ def attempt(job: Task, scratch: Path) -> TaskResult:
         }
 
     try:
+        # 1. An earlier attempt may have finished although its answer was lost.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        done = (store, job.step, partition, job.out, job.numeric)
-        marker = finished(*done) if job.repeated else None
+        marker = None
+        if job.repeated:
+            marker = finished(store, job.step, partition, job.out, job.numeric)
         if marker is not None:
             return TaskResult(partition.id, marker.result, run=marker.run)
+        # 2. Compute, and commit by creating the marker. If another attempt was first, `commit`
+        # returns its marker, and its objects count.
         resources = Resources(job.device, job.threads, folder)
         result = job.step.run(partition, store, job.out, resources)
         step_digest = work_digest(job.step, partition)
@@ -236,6 +243,7 @@ class LocalExecutor(Executor):
     def _attempts(
         self, step: Step, partitions: Sequence[Partition], out: str, repeated: bool
     ) -> Iterator[TaskResult]:
+        # `free` has the devices without a job; `busy` each worker's device and time limit.
         queue = deque(partitions)
         free = deque(self.slots[: len(partitions)])
         busy: dict[WorkerProcess, tuple[str, float]] = {}
@@ -261,6 +269,7 @@ class LocalExecutor(Executor):
                     busy[worker] = device, limit
                 for worker in self._finished(busy):
                     device, limit = busy[worker]
+                    # Readable: an answer, or the end of a worker that died. Otherwise time is up.
                     if worker.connection.poll():
                         outcome = worker.finish()
                     else:
@@ -277,7 +286,7 @@ class LocalExecutor(Executor):
                 worker.close()
 
     def _worker(self, device: str) -> WorkerProcess:
-        """Return one that waits for work, or a new one."""
+        """Return an idle worker of a device, or start one."""
         while self._idle[device]:
             worker = self._idle[device].pop()
             if worker.alive:

@@ -61,7 +61,7 @@ class AttemptStore(ObjectStore):
 
 
 def plain_name(path: str, out: str) -> str:
-    """Return the name below `out` that the step has given to an object."""
+    """Return the name below `out` that the step has given to an object, without the digest."""
     name = path.removeprefix(f"{out.rstrip('/')}/")
     if not name.startswith(f"{OBJECTS}/"):
         return name
@@ -84,7 +84,7 @@ THREADS = 32
 
 
 class MarkerError(ToolkitError):
-    """A marker is in the way."""
+    """The marker of another attempt cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Marker:
     run: Mapping[str, Any]
     """Statistics: seconds, calls, device, ...; they differ from run to run."""
     numeric: Mapping[str, str] | None = None
-    """What the worker's numbers depend on, see `worker_process.numeric_variables`; None: not
+    """Environment variables on which the results depend, see `numeric_variables`; None: not
     recorded."""
 
     def commit(self, store: ObjectStore, out: str, partition: str) -> "Marker":
@@ -106,6 +106,7 @@ class Marker:
         Raises:
           MarkerError: the other attempt's marker cannot be read.
         """
+        # Stored paths are relative to `out`, so that a run's output can be moved.
         outputs = tuple(_move(ref, f"{out}/", "") for ref in self.result.outputs)
         result = replace(self.result, outputs=outputs).to_dict()
         record = {"work": self.work, "result": result, "run": dict(self.run)}
@@ -118,12 +119,13 @@ class Marker:
             return self
         committed = Marker.read(store, path)
         if committed is None:
-            raise MarkerError(f"{path}: a marker that cannot be read; run the same command again")
+            raise MarkerError(f"{path}: this marker cannot be read; run the same command again")
         return committed
 
     @classmethod
     def read(cls, store: ObjectStore, path: str) -> "Marker | None":
         """Read a marker; None when there is none or it is damaged, however often it is read."""
+        # The digest is in the content: what a faulty transfer has changed is read again.
         for _ in range(READS):
             try:
                 return cls._parse(store.get(path), path.rsplit("/", 2)[0])
@@ -221,6 +223,7 @@ def remove_markers_of(store: ObjectStore, path: str) -> bool:
     Returns:
       Whether there was such a marker.
     """
+    # The output prefix of the step is unknown: try every folder above the object.
     prefix, is_named = path, False
     while (prefix := prefix.rpartition("/")[0]) and not prefix.endswith((":", "/")):
         for ref in store.list(f"{prefix}/{FOLDER}"):
@@ -235,7 +238,7 @@ def remove_markers_of(store: ObjectStore, path: str) -> bool:
 
 @contextmanager
 def rebuild_damaged(store: ObjectStore, hint: str = REBUILD_HINT) -> Iterator[None]:
-    """Have made again, by the next run of its step, an output that is found damaged inside.
+    """Remove the marker of an output that turns out damaged, so that the next run makes it again.
 
     Args:
       store: that holds it.
@@ -293,6 +296,7 @@ def remove_leftovers(
       store, step, partitions, out, numeric: as for `toolkit.pipeline.markers.finished`.
       results: of all partitions.
     """
+    # 1. Markers. `foreign` ones stay, and so do the objects that they name.
     valid = {p.id: marker_path(step, p, out, numeric) for p in partitions}
     listed = [ref.path for ref in store.list(f"{out}/{FOLDER}")]
     existing, foreign = set(listed), []
@@ -312,7 +316,7 @@ def remove_leftovers(
             foreign.append(path)
         else:
             store.remove(path)
-    # Objects that no marker names are left of killed or repeated attempts.
+    # 2. Objects. Those that no marker names were left by killed or repeated attempts.
     referenced = {ref.path for result in results for ref in result.outputs}
     orphans = {ref.path for ref in store.list(f"{out}/{OBJECTS}")} - referenced
     for path in foreign if orphans else ():
@@ -337,9 +341,9 @@ class TaskResult:
     trace: str = ""
     """Traceback of the failure."""
     run: Mapping[str, Any] = field(default_factory=dict)
-    """`hours` of the partition, where it says so; `seconds`, `cpu_seconds`, and of the former
-    `store_seconds` in calls of the store; `peak_bytes` (the process's peak memory),
-    `device`, and the store's calls and bytes."""
+    """`hours` of the partition, if it says so; `seconds`, of which `store_seconds` in calls of the
+    store; `cpu_seconds`; `peak_bytes` (the process's peak memory); `device`; and the store's calls
+    and bytes."""
     counted: bool = True
     """Whether a failure counts towards the partition's number of tries."""
     damaged: str | None = None

@@ -80,16 +80,21 @@ def measure_steps(minutes: float = 6.0, repeats: int = 3) -> MeasuredSteps:
     from toolkit.processes.devices import one_thread
 
     with tempfile.TemporaryDirectory() as folder, one_thread():
+        # 1. Write the lake and run every step once, so that each has its inputs.
         lake = _NoiseLake(Path(folder), minutes)
         cases = lake.cases()
         speeds: dict[str, list[float]] = {name: [] for name in cases}
+        # 2. A round that is not timed: kernels are compiled, files are in the disk cache.
         for run in cases.values():
             run()
+        # 3. Timed rounds. The order alternates, so that slow drifts of the machine hit all steps
+        # alike.
         for turn in range(repeats):
             for name in cases if turn % 2 == 0 else reversed(cases):
                 start = time.process_time()
                 seconds = cases[name]()
                 speeds[name].append(seconds / (time.process_time() - start))
+        # 4. Calls of extraction, which depend on the layout of the lake's audio (C15).
         calls, single = lake.remote_calls("aggregated"), lake.remote_calls("single")
         rates = lake.rates(speeds, calls)
     hours = lake.hours
@@ -173,6 +178,8 @@ class _NoiseLake:
             Shuffle(ShuffleConfig()), plan_shuffle(shards, ShuffleConfig()), seconds
         )
         step_runs["stats"] = _StepRun(Stats(StatsConfig()), plan_shards(shards), seconds)
+        # A teacher of the paper's size is slow: its targets are measured on a twentieth of the
+        # audio.
         sums = [ref for r in self.run(step_runs["stats"]) for ref in r.outputs]
         normaliser = self.folder / "normaliser.json"
         merge_stats(sums, self.store).save(normaliser)

@@ -82,12 +82,15 @@ def _filesystem(protocol: str, options: str, timeout: float) -> Any:
     import fsspec
 
     if protocol not in fsspec.available_protocols():
-        raise FilesystemError(f"{protocol}:// is no kind of store that fsspec knows, as s3:// is")
-    chosen = json.loads(options) if protocol not in ("file", "memory") else {}
+        raise FilesystemError(
+            f"{protocol}:// is no kind of store that fsspec knows; use one such as s3://"
+        )
+    # Options are for the remote store; local folders of the same run need none.
+    store_options = json.loads(options) if protocol not in ("file", "memory") else {}
     try:
         if protocol in ("s3", "s3a"):
-            return _s3(chosen, timeout)
-        return fsspec.filesystem(protocol, **{"use_listings_cache": False, **chosen})
+            return _s3(store_options, timeout)
+        return fsspec.filesystem(protocol, **{"use_listings_cache": False, **store_options})
     except ImportError as error:
         raise FilesystemError(
             f"{protocol}:// needs a library that is not installed ({error}); for s3:// install "
@@ -99,6 +102,7 @@ def _s3(options: dict[str, Any], timeout: float) -> Any:
     """Set up s3fs so that one read is one GET, and no call is repeated without being counted."""
     import fsspec
 
+    # `ObjectStore` repeats calls and counts them: the retries of botocore and s3fs are off.
     config = {
         "retries": {"total_max_attempts": 1},
         "connect_timeout": timeout,
@@ -134,6 +138,7 @@ PERMANENT_NAMES = {
 }
 PERMANENT_ERRNOS = {errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG}
 
+# Users in URLs; fields of signed URLs, headers and settings; ids of AWS access keys.
 SECRET = re.compile(
     r"(?P<user>(?<=://)[^/@\s'\"]+(?=@))"
     r"|(?P<field>\b(?:X-Amz-[A-Za-z-]+|AWSAccessKeyId|Signature|sig|[\w-]*(?:secret|token|password|"
@@ -171,7 +176,7 @@ class MissingObjectError(ObjectError):
 
 
 class DamagedObjectError(ObjectError):
-    """An object is not what its reference says, however often it is read.
+    """An object does not match its reference, however often it is read.
 
     Args:
       message: what is wrong.
@@ -275,7 +280,9 @@ class ObjectStore:
     def create(self, path: str, data: bytes) -> bool:
         """Write an object unless there is one of that name; of several calls at once, one succeeds.
 
-        Returns whether it was. A call that was repeated, as its answer was lost, may deny it.
+        Returns:
+          Whether this call wrote it. After a repeated try it may be False although an earlier try
+          of this call wrote the object and only its answer was lost.
         """
 
         def write() -> bool:
@@ -284,7 +291,7 @@ class ObjectStore:
             try:
                 self._remote(path).pipe_file(path, data, mode="create", **self._parts(path))
             except OSError as error:
-                # EINVAL: s3fs reads the refusal out of the server's words, and Ceph says none.
+                # s3fs knows a refusal by the server's message. Ceph sends none: that gives EINVAL.
                 refused = error.errno == EINVAL and self.size(path) is not None
                 if not refused and not isinstance(error, FileExistsError):
                     raise
@@ -369,11 +376,11 @@ class ObjectStore:
           folder: where a copy is put, under the object's name.
         """
         ref = source if isinstance(source, ObjectRef) else ObjectRef(source, -1)
-        here = is_local(ref.path)
-        path = local_path(ref.path) if here else folder / ref.path.rsplit("/", 1)[-1]
+        in_place = is_local(ref.path)
+        path = local_path(ref.path) if in_place else folder / ref.path.rsplit("/", 1)[-1]
 
         def fetch() -> Path:
-            if not here:
+            if not in_place:
                 folder.mkdir(parents=True, exist_ok=True)
                 self._remote(ref.path).get_file(ref.path, str(path))
             size = path.stat().st_size
@@ -442,6 +449,7 @@ class ObjectStore:
     def _put_calls(self, path: str, size: int) -> int:
         if not path.startswith("s3") or size < 2 * self.config.part_bytes:
             return 1
+        # A call per part, rounded up; one begins the upload and one completes it.
         return -(-size // self.config.part_bytes) + 2
 
     def _call(self, kind: str, path: str, action: Callable[[], Value], calls: int = 1) -> Value:
@@ -463,7 +471,7 @@ class ObjectStore:
                         last = redact(repr(error))
                         failed = f"{kind.upper()} failed {tries} times, at last with {last}"
                         message = f"{redact(path)}: {failed}"
-                        # without the cause, which may contain a signed URL
+                        # `from None`: the cause may contain a signed URL.
                         if isinstance(error, _DamagedError):
                             raise DamagedObjectError(message, path) from None
                         raise ObjectError(message) from None
@@ -472,17 +480,19 @@ class ObjectStore:
         finally:
             self._count(seconds=time.perf_counter() - start)
 
-    def _count(self, **more: float) -> None:
+    def _count(self, **increments: float) -> None:
         with self._lock:
-            for name, value in more.items():
+            for name, value in increments.items():
                 setattr(self.counts, name, getattr(self.counts, name) + value)
 
     def _tries(self, path: str, error: Exception) -> int:
+        # A second read of a local file helps if it was being replaced during the first.
         if isinstance(error, _DamagedError):
             return 2 if is_local(path) else self.config.tries
         return self.config.tries if not is_local(path) and is_transient(error) else 1
 
     def _wait(self, tries: int) -> float:
+        # Exponential backoff with full jitter.
         wait = self.config.first_wait * 2 ** (tries - 1)
         return self._random.uniform(0, min(self.config.longest_wait, wait))
 

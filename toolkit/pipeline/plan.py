@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from toolkit.config.fields import NonNegativeInt, PositiveInt, Settings
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.rates import FEATURES, FUSED, FUSIBLE, Rates, StepRate
 
@@ -18,18 +19,18 @@ SPAN_BYTES = 32e6
 
 
 class PlanError(ToolkitError):
-    """A plan cannot be made."""
+    """A step has no rate, or no cluster is large enough."""
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Settings):
     """A cluster of equal nodes, by default as in the paper (C25)."""
 
-    nodes: int = 50
+    nodes: PositiveInt = 50
     """Number of nodes. The paper does not say how many it used."""
-    cores: int = 16
+    cores: PositiveInt = 16
     """Cores per node (c4.4xlarge, C25: 16)."""
-    devices: int = 0
+    devices: NonNegativeInt = 0
     """GPUs per node (p3.16xlarge: 8)."""
     price: float = 0.0
     """Price per node and hour, in any currency; 0: costs are left out."""
@@ -39,10 +40,6 @@ class Cluster:
     """Seconds per call of the object store (C24)."""
     bandwidth: float = 50e6
     """Bytes per second of one connection to it (C24)."""
-
-    def __post_init__(self) -> None:
-        if self.nodes < 1 or self.cores < 1 or self.devices < 0:
-            raise ValueError("needs at least one node and one core, and no negative devices")
 
 
 @dataclass(frozen=True)
@@ -64,11 +61,11 @@ class StepPlan:
     seconds: float
     """Wall time in seconds."""
     least: float
-    """The same at the upper end of the speed's interval; `seconds` where there is none."""
+    """Wall time at the upper end of the speed's interval; `seconds` if there is none."""
     most: float
-    """At its lower end."""
+    """Wall time at the lower end of that interval."""
     measured_on: str
-    """On what the speed was measured, in words."""
+    """Data on which the speed was measured, in words."""
     bound: str
     """The bottleneck: computing, calls, connection, network or scheduling."""
     cost: float
@@ -90,7 +87,7 @@ class Plan:
     hours_per_file: float
     hours_per_shard: float
     aggregated: bool
-    """As given to `plan`."""
+    """These three are the arguments of `plan`."""
 
     @property
     def seconds(self) -> float:
@@ -136,13 +133,16 @@ def plan(
     Raises:
       PlanError: a step of the pipeline has no rate.
     """
+    # 1. The rates of the steps. The fused step is measured itself, or computed from its parts.
     steps = dict(rates.steps)
     measured_fused = steps.pop(FUSED, None)
     needed = {"select", "targets", "repartition"}
     if not fuse or measured_fused is None:
         needed |= set(FUSIBLE)
     if missing := needed - set(steps):
-        raise PlanError(f"no rates for {', '.join(sorted(missing))}")
+        raise PlanError(
+            f"no rates for {', '.join(sorted(missing))}: `toolkit pipeline measure` measures them"
+        )
     fused: tuple[str, ...] = ()
     saved: float | None = None
     if fuse:
@@ -151,10 +151,11 @@ def plan(
         if measured_fused is None:
             saved = hours * (sum(p.read + p.written for p in parts) - joined.read - joined.written)
         steps = {"select": steps.pop("select"), FUSED: joined, **steps}
+    # 2. Each step: hours per partition, and how many objects a partition reads and writes.
     rows = []
     for name, rate in steps.items():
         per_partition = 1000.0 if name == "select" else hours_per_file
-        gets = 1.0
+        gets = 1.0  # the file of records, or the first field of a shard
         if name.startswith("extract"):
             utterances = 3600 * hours_per_file / rates.seconds_per_utterance
             spans = max(1.0, hours_per_file * rates.audio_bytes / SPAN_BYTES)
@@ -163,8 +164,16 @@ def plan(
             gets += 1 + (name == "repartition")  # cuts and features (and targets)
         outputs = _outputs(name, hours_per_file, hours_per_shard)
         rows.append(_row(name, hours, cluster, rate, per_partition, gets, outputs))
-    sizes = hours_per_file, hours_per_shard, aggregated
-    return Plan(hours, cluster, tuple(rows), fused, saved, *sizes)
+    return Plan(
+        hours,
+        cluster,
+        tuple(rows),
+        fused,
+        saved,
+        hours_per_file=hours_per_file,
+        hours_per_shard=hours_per_shard,
+        aggregated=aggregated,
+    )
 
 
 def _fuse(parts: Sequence[StepRate]) -> StepRate:
@@ -189,11 +198,12 @@ def _fuse(parts: Sequence[StepRate]) -> StepRate:
 
 
 def _outputs(name: str, hours_per_file: float, hours_per_shard: float) -> float:
-    """Number of objects that a partition of a step writes."""
-    if name == "repartition":
+    """Return the number of objects that a partition of a step writes."""
+    if name == "repartition":  # cuts, features and targets of each new shard
         return 3 * hours_per_file / hours_per_shard
     if name == "select":
         return 1000.0 / hours_per_file
+    # Cuts and features; the fused step writes statistics too.
     return {"stats": 1.0, "targets": 1.0}.get(name, 3.0 if "+" in name else 2.0)
 
 
@@ -211,6 +221,7 @@ def _row(
     partitions = max(1, math.ceil(hours / per_partition))
     partition_hours = min(per_partition, hours)
     calls = gets + puts + 1  # and the marker
+    # Seconds that a worker spends on one partition, by cause; the largest is the bottleneck.
     computing = 3600 * partition_hours / rate.speed
     waits = {
         "computing": computing,

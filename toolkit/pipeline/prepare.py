@@ -14,7 +14,7 @@ from pathlib import Path
 from toolkit.config.settings import load_yaml
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.pipeline.config import (
     ExecutorSection,
     PrepareConfig,
@@ -73,7 +73,7 @@ class ShardSet:
 
 def make_features(
     lake: str, config: PrepareConfig, executor: Executor, store: ObjectStore, base: str
-) -> tuple[ShardSet, Normaliser]:
+) -> tuple[ShardSet, Cmvn]:
     """Select records of a lake and write their features, shuffled, with a normaliser (C16-C19).
 
     If fewer hours are eligible than are configured, all but a thousandth are selected.
@@ -134,7 +134,7 @@ def prepare_features(
     store: ObjectStore,
     base: str,
     up_to: bool = False,
-) -> tuple[ShardSet, Normaliser]:
+) -> tuple[ShardSet, Cmvn]:
     """Select records and write their features, shuffled, with a normaliser (C16-C19).
 
     The output prefix is `<base>/extract+shuffle+stats-<digest>/shuffle`; it has the files that
@@ -153,11 +153,12 @@ def extract_features(
     store: ObjectStore,
     base: str,
     lost: Sequence[tuple[str, str]] = (),
-) -> tuple[ShardSet, Normaliser]:
+) -> tuple[ShardSet, Cmvn]:
     """Write the features of selected files: see `prepare_features`.
 
     Those `lost` before, (utterance, reason), are listed and counted with those that fail here.
     """
+    # 1. One pass over the audio: features, in shuffled order, and the sums of each shard.
     step = FusedStep(
         [
             Extract(ExtractConfig(lake, config.frontend)),
@@ -168,7 +169,9 @@ def extract_features(
     )
     partitions = plan_extract(files, file_order(config.shuffle.seed, len(files)))
     out = output_path(step, partitions, base)
+    # A result without outputs stands for the selection, so that its failures are listed too.
     results = [StepResult((), tuple(lost)), *executor.run(step, partitions, out)]
+    # 2. List the shards, then merge the sums into the normaliser.
     url = f"{out}/shuffle"
     shards = write_manifests(store, url, results, config.frontend)
     with rebuild_damaged(store):
@@ -277,10 +280,13 @@ def run_plan(
       FailedPartitionsError: partitions of a step failed at every attempt; all its others are done.
     """
     store = ObjectStore(plan.executor.settings.store)
-    if "targets" in plan.steps:  # hours may pass until they begin
+    # 1. Check the device and the teacher now: `features` may take hours before they are needed.
+    if "targets" in plan.steps:
         _check_device(plan)
+        # Workers on other machines read the teacher from the store.
         url = None if plan.executor.kind == "local" else f"{plan.out}/teacher"
         teacher = Teacher.at(store, plan.teacher, plan.normaliser, url)
+    # 2. Features on the CPU, then targets on the plan's device, each with workers of its own.
     with open_executor(plan.executor, plan.jobs) as executor:
         executor.outputs, executor.report = outputs, report
         features, _ = make_features(
@@ -299,7 +305,7 @@ def run_plan(
                 store,
                 f"{plan.out}/targets",
             )
-            for _ in offsets:  # each is written as it is drawn
+            for _ in offsets:  # a generator: each offset is computed when it is drawn
                 pass
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy import special
 
-from toolkit.config.fields import from_plain
+from toolkit.config.fields import Positive, Settings, from_plain
 from toolkit.environment import machine
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.executor import SUMMARY, SummaryError, read_summary
@@ -30,10 +30,10 @@ class RatesError(ToolkitError):
 
 
 @dataclass(frozen=True)
-class StepRate:
+class StepRate(Settings):
     """Speed of a step, and the bytes that it reads and writes."""
 
-    speed: float
+    speed: Positive
     """Hours of audio per hour on one core, or one device, waiting for the store not included."""
     read: float = 0.0
     """Bytes read per hour of audio."""
@@ -46,34 +46,26 @@ class StepRate:
     high: float | None = None
     """Its upper end; None: unknown, or no bound."""
     measured_on: str = ""
-    """On what the speed was measured, in words."""
-
-    def __post_init__(self) -> None:
-        if not self.speed > 0:
-            raise ValueError(f"speed is {self.speed}, needs to be above 0")
+    """Data on which the speed was measured, in words."""
 
 
 @dataclass(frozen=True)
-class Rates:
+class Rates(Settings):
     """Rates of all steps."""
 
     steps: Mapping[str, StepRate]
     """Rate of each step by name, in the order of the pipeline."""
-    seconds_per_utterance: float = 3.6
+    seconds_per_utterance: Positive = 3.6
     """Mean length of an utterance; 3.6 s are 1e9 utterances in a million hours (C35)."""
     audio_bytes: float = 256e3 / 8 * 3600
     """Bytes of audio per hour: 256 kbps (C35)."""
     measured: Mapping[str, str] = field(default_factory=dict)
     """Where and when the rates were measured: processor, date."""
 
-    def __post_init__(self) -> None:
-        if not self.seconds_per_utterance > 0:
-            raise ValueError("seconds_per_utterance must be above 0")
-
     def with_speed(self, name: str, speed: float, device: bool = False) -> "Rates":
         """Return rates with another speed of one step, on a core or on a device."""
         if name not in self.steps:
-            raise RatesError(f"no step {name!r}: {', '.join(self.steps)}")
+            raise RatesError(f"no rates for the step {name!r}, only for {', '.join(self.steps)}")
         unmeasured = {"low": None, "high": None, "measured_on": "given"}
         rate = replace(self.steps[name], speed=speed, device=device, **unmeasured)
         return replace(self, steps={**self.steps, name: rate})
@@ -125,6 +117,7 @@ class PartitionRun:
         """Read a marker."""
         run: Mapping[str, Any] = marker.run
         device = str(run.get("device", "cpu")) != "cpu"
+        # A GPU works while the processor waits for it, so its time is the wall time.
         seconds = run["seconds"] - run["store_seconds"] if device else run["cpu_seconds"]
         hours = run["hours"]  # None: known only after the step, as of a sample of the lake
         return cls(
@@ -163,6 +156,7 @@ def rates_of_runs(store: ObjectStore, prefixes: Sequence[str]) -> Rates:
     if not runs:
         raise MeasuredRatesError(f"no step has finished below {', '.join(prefixes)}")
     steps = {}
+    # The plan has one row for the selection, which runs as two steps.
     if all(name in runs for name in SELECT):
         steps["select"] = _select_rate(*(runs.pop(name) for name in SELECT))
     single_steps = sorted(
@@ -201,12 +195,15 @@ def _rate(runs: Sequence[PartitionRun]) -> StepRate:
     hours, seconds = sum(run.hours for run in runs), sum(run.seconds for run in runs)
     if not hours or not seconds:
         raise MeasuredRatesError("a step has no hours of audio, or took no time")
+    # Ratio estimator r = sum(s) / sum(h) over n partitions, with the standard error
+    # sqrt(n / (n - 1) * sum((s_i - r * h_i)^2)) / sum(h).
     ratio = seconds / hours
     low = high = None
     if len(runs) > 1:
         squares = math.fsum((run.seconds - ratio * run.hours) ** 2 for run in runs)
-        deviations = float(special.stdtrit(len(runs) - 1, 0.975))  # Student's t
-        margin = deviations * math.sqrt(len(runs) / (len(runs) - 1) * squares) / hours
+        t_quantile = float(special.stdtrit(len(runs) - 1, 0.975))  # Student's t
+        margin = t_quantile * math.sqrt(len(runs) / (len(runs) - 1) * squares) / hours
+        # More seconds per hour of audio are a lower speed: the ends change places.
         low = 3600 / (ratio + margin)
         high = 3600 / (ratio - margin) if margin < ratio else None
     return StepRate(
@@ -221,7 +218,7 @@ def _rate(runs: Sequence[PartitionRun]) -> StepRate:
 
 
 def _select_rate(sampled: Sequence[PartitionRun], grouped: Sequence[PartitionRun]) -> StepRate:
-    """Count the selection by the hours selected, whatever the lake has besides."""
+    """Return the rate of the selection per hour of selected audio, not of the whole lake."""
     hours = sum(run.hours for run in grouped)
     parts = [*sampled, *grouped]
     if not hours:

@@ -82,6 +82,7 @@ def _row(summary: Mapping[str, Any]) -> tuple[str, ...]:
     wall = max(summary["wall_seconds"], 1e-9)
     calls = summary["calls"]
     kept_note = f" ({summary['kept']} kept)" if summary["kept"] else ""
+    # The hours include partitions of earlier runs, the wall time does not: no speed then.
     rate = f"{3600 * summary['hours'] / wall:,.0f}" if not summary["kept"] else ""
     return (
         summary["step"],
@@ -110,7 +111,7 @@ def _set_aside(summary: Mapping[str, Any]) -> list[Markup]:
 
 
 DAYS = (PAPER_PIPELINE_DAYS, 1.0)
-"""Days for which the number of nodes is told: the paper's, and one."""
+"""Days for which the report gives the number of nodes: the paper's, and one."""
 COLUMNS = (
     "step", "partitions", "objects", "calls", "TB in", "TB out", "time", "95 %", "bound by",
     "measured on",
@@ -120,12 +121,12 @@ LEFT = ("step", "bound by", "measured on")
 
 @dataclass(frozen=True)
 class PlanReport:
-    """What is told about a plan, in whatever form."""
+    """A plan with what its text, its JSON and its page show of it."""
 
     plan: Plan
-    other: Plan | None
-    """That of the same run without fusion if `plan` has it, and with it otherwise; None where the
-    steps were not measured for both."""
+    alternative: Plan | None
+    """The same run without fusion if `plan` fuses steps, with it otherwise; None if the rates do
+    not allow both."""
     rates: Rates
     """The rates that both use."""
 
@@ -166,8 +167,8 @@ class PlanReport:
         lines = [f"All steps, one after the other: {duration(plan.seconds)}"]
         interval = _interval(*plan.interval)
         lines[0] += f" ({interval} at the ends of all intervals)." if interval else "."
-        if self.other is not None:
-            lines.append(_fusion(plan, self.other))
+        if self.alternative is not None:
+            lines.append(_fusion(plan, self.alternative))
         if plan.cluster.price:
             lines.append(f"Cost of all steps: {plan.cost:,.2f}.")
         lines += [self._nodes_within(days) for days in DAYS]
@@ -193,7 +194,7 @@ class PlanReport:
 
 
 def print_plan(report: PlanReport) -> None:
-    """Print a plan beside the paper's figures; on a narrow terminal it continues lines below."""
+    """Print a plan and the paper's figures; a narrow terminal wraps the lines."""
     from rich.console import Console
     from rich.table import Table
 
@@ -205,6 +206,7 @@ def print_plan(report: PlanReport) -> None:
         table.add_column(name, justify="left" if name in LEFT else "right")
     for cells in report.rows():
         table.add_row(*cells)
+    # The table decides the width: rich would break cells that do not fit.
     room = console.options.update(width=10_000)  # more than any table needs
     console.width = max(console.width, console.measure(table, options=room).maximum)
     console.print(table)

@@ -88,7 +88,7 @@ class CachedShards:
             self._opened(ref).close()
 
     def _opened(self, ref: ObjectRef) -> BinaryIO:
-        """Open the local copy of an object, which is fetched where there is none.
+        """Open the local copy of an object; fetch it first if there is none.
 
         One thread of all processes fetches an object; others that want it wait.
         """
@@ -97,6 +97,7 @@ class CachedShards:
         path = self._copy(ref)
         with suppress(FileNotFoundError):
             return _open_copy(path)
+        # Fetch under a lock. Another process may have fetched the object while this one waited.
         with open(self._folder / f"{ref.digest}{LOCK}", "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
@@ -104,7 +105,8 @@ class CachedShards:
             folder = tempfile.TemporaryDirectory(dir=self._folder)
             with folder as beside, rebuild_damaged(self._store, FORCE):
                 fetched = self._store.local(ref, Path(beside))
-                opened = _open_copy(fetched)  # in its place, others may remove it to make room
+                # Open before renaming: at `path` another process may remove it to make room.
+                opened = _open_copy(fetched)
                 os.replace(fetched, path)
             Path(lock.name).unlink(missing_ok=True)
         self._make_room(path)
@@ -117,12 +119,13 @@ class CachedShards:
             if COPY.fullmatch(entry.name):
                 with suppress(FileNotFoundError):
                     entries.append((entry.stat().st_mtime_ns, entry.stat().st_size, entry.path))
-        left = sum(size for _, size, _ in entries)
+        # `_open_copy` sets the time of a copy: the oldest was opened longest ago.
+        total_size = sum(size for _, size, _ in entries)
         for _, size, path in sorted(entries):
-            if left <= self._most:
+            if total_size <= self._most:
                 return
             if path != str(new):
-                left -= size
+                total_size -= size
                 with suppress(FileNotFoundError):
                     os.unlink(path)
 

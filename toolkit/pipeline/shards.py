@@ -81,7 +81,7 @@ def shards_of(refs: Iterable[ObjectRef]) -> list[Shard]:
     for ref in refs:
         if "field" in ref.about:
             objects_by_shard.setdefault(ref.about["shard"], {})[ref.about["field"]] = ref
-    # Partitions write their objects in any order; each shard needs its cuts.
+    # The objects may come in any order, but every shard needs its cuts.
     for index, objects in objects_by_shard.items():
         if CUTS not in objects:
             raise StepError(f"shard {index} has no cuts")
@@ -110,6 +110,7 @@ def tar_rows(path: Path) -> list[tuple[int, int]]:
         members = list(read_members(file))
     if len(members) % MEMBERS_PER_ROW:
         raise StepError(f"{path.name}: an array has no manifest")
+    # A row begins at the header of its first member and ends behind the padding of its second.
     starts = [start for _, start, _, _ in members[::MEMBERS_PER_ROW]]
     ends = [content + size + -size % BLOCK for _, _, content, size in members[1::MEMBERS_PER_ROW]]
     return list(zip(starts, ends, strict=True))
@@ -197,6 +198,7 @@ def write_manifests(
     Returns:
       The shards.
     """
+    # Failures, then links, then the lists: a set of shards whose lists exist is complete.
     shards = shards_of(ref for result in results for ref in result.outputs)
     failures = [failure for result in results for failure in result.failures]
     lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
@@ -273,7 +275,7 @@ def write_rows(
     fields: Iterable[str],
     rows: Iterable[tuple[bytes, Mapping[str, bytes]]],
 ) -> dict[str, Path]:
-    """Write a shard of the given rows, byte for byte as if it had been extracted like this.
+    """Write a shard of the given rows, with the same bytes as if extraction had written it.
 
     Returns:
       The files by field, cuts first.

@@ -106,7 +106,8 @@ class SparkExecutor(Executor):
             "spark.ui.showConsoleProgress": "false",
             "spark.scheduler.mode": "FIFO",
             "spark.python.worker.reuse": "true",
-            # Losing an executor fails its tasks; failures of a partition itself are counted here.
+            # Failures of a partition are results, which `_finish` counts. Spark counts lost
+            # executors alone.
             "spark.task.maxFailures": "4",
             "spark.executorEnv.PYTHONHASHSEED": "0",
         }
@@ -127,6 +128,8 @@ class SparkExecutor(Executor):
     ) -> Iterator[TaskResult]:
         from pyspark.accumulators import AddingAccumulatorParam
 
+        # Results come twice: by the accumulator as each task ends, for progress, and by `collect`
+        # when all have ended.
         context = self._context
         arrived = context.accumulator([], AddingAccumulatorParam([]))
         rows = [json.dumps(partition.to_dict()) for partition in partitions]
@@ -151,7 +154,8 @@ class SparkExecutor(Executor):
         if job.error is not None:
             yield from _culprit(job.error, partitions)
             return
-        for row in job.rows:  # results whose accumulator update never arrived
+        # Results whose accumulator update never arrived.
+        for row in job.rows:
             attempt = TaskResult.from_dict(json.loads(row))
             if attempt.partition not in reported:
                 yield attempt
@@ -236,6 +240,7 @@ def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> It
       `TaskResult`s as JSON.
     """
     step, out, config, numeric, repeated = pickle.loads(base64.b64decode(payload))
+    # Runs of several settings may share this Python worker: a worker process for each.
     key = tuple(sorted(numeric.items()))
     scratch = config.scratch or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
     for row in rows:

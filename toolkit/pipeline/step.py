@@ -60,7 +60,7 @@ class Resources:
     threads: int
     """Number of threads for computing."""
     scratch: Path
-    """An empty folder of its own on a local disk, removed afterwards."""
+    """An empty folder on a local disk for this partition alone, removed afterwards."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,7 @@ class FusedStep:
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
         """Run all steps on one partition."""
+        # `partition` has the inputs of the current step: the outputs of the one before.
         outputs: list[ObjectRef] = []
         failures: list[tuple[str, str]] = []
         about: dict[str, Any] = {}
@@ -223,18 +224,13 @@ def _keep(ref: ObjectRef, folder: str, out: str, store: ObjectStore) -> ObjectRe
 
 
 def _content(ref: ObjectRef) -> str:
-    """Return what tells an object from another: its digest, or its path and version."""
+    """Return what identifies an object's content: its digest, else its path and version."""
     return ref.digest or f"{ref.path}{ref.about.get('version', '')}"
 
 
 def output_path(step: Step, partitions: Sequence[Partition], base: str) -> str:
     """Name a step's output by its configuration and the content of its inputs."""
-    inputs = [
-        [
-            p.id,
-            *((ref.size, _content(ref)) for ref in p.inputs),
-        ]
-        for p in partitions
-    ]
+    # Without `about` and the paths of inputs of known digest: a moved lake gives the same name.
+    inputs = [[p.id, *((ref.size, _content(ref)) for ref in p.inputs)] for p in partitions]
     digest = digest_bytes(json.dumps([config_plain(step), inputs], sort_keys=True).encode())
     return f"{base.rstrip('/')}/{step.name}-{digest[:12]}"

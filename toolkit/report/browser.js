@@ -19,7 +19,7 @@ for (const browser of document.querySelectorAll(".browser")) {
     ["errors", (row) => row[ERRORS], 0],
     ["WER %", rate, 1],
   ];
-  let all = [], found = [], left = 0, begin = 0, sorted = 5, down = true, known = columns;
+  let all = [], matches = [], left = 0, begin = 0, sorted = 5, down = true, known = columns;
 
   const make = (name, text, kind) => {
     const element = document.createElement(name);
@@ -54,7 +54,7 @@ for (const browser of document.querySelectorAll(".browser")) {
     const within = (row) => ranges.every(([field, low, high]) =>
       row[field] === null ? low === -Infinity && high === Infinity
         : low <= row[field] && row[field] <= high);
-    found = all.filter((row) => (!chosen || row[SPEAKER] === speaker.value)
+    matches = all.filter((row) => (!chosen || row[SPEAKER] === speaker.value)
       && (!words || row.said.includes(words)) && within(row));
     order();
   };
@@ -66,7 +66,7 @@ for (const browser of document.querySelectorAll(".browser")) {
       if (x !== y) return x < y ? -sign : sign;
       return a[ID] < b[ID] ? -1 : Number(a[ID] > b[ID]);
     };
-    found.sort(compare);
+    matches.sort(compare);
     begin = 0;
     show();
   };
@@ -126,19 +126,19 @@ for (const browser of document.querySelectorAll(".browser")) {
     const head = make("thead"), top = make("tr"), body = make("tbody");
     top.append(...known.map(heading));
     head.append(top);
-    body.append(...found.slice(begin, begin + PAGE).flatMap(lines));
+    body.append(...matches.slice(begin, begin + PAGE).flatMap(lines));
     table.replaceChildren(head, body);
-    const end = Math.min(begin + PAGE, found.length), count = (n) => n.toLocaleString("en");
+    const end = Math.min(begin + PAGE, matches.length), count = (n) => n.toLocaleString("en");
     const more = left ? `; ${count(left)} with fewer errors left out` : "";
-    status.textContent = found.length
-      ? `${count(begin + 1)} to ${count(end)} of ${count(found.length)}${more}`
+    status.textContent = matches.length
+      ? `${count(begin + 1)} to ${count(end)} of ${count(matches.length)}${more}`
       : `no utterance fits${more}`;
     for (const [name, stop] of [["first", begin === 0], ["previous", begin === 0],
-      ["next", end >= found.length], ["last", end >= found.length]])
+      ["next", end >= matches.length], ["last", end >= matches.length]])
       buttons.querySelector(`[name=${name}]`).setAttribute("aria-disabled", stop);
   };
   buttons.addEventListener("click", ({ target }) => {
-    const last = Math.max(0, Math.floor((found.length - 1) / PAGE) * PAGE);
+    const last = Math.max(0, Math.floor((matches.length - 1) / PAGE) * PAGE);
     const next = { first: 0, previous: begin - PAGE, next: begin + PAGE, last }[target.name];
     if (next === undefined) return;
     begin = Math.min(last, Math.max(0, next));

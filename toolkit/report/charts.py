@@ -277,6 +277,7 @@ def interval_svg(intervals: Sequence[Interval], width: float, label: str) -> Mar
       width: of the drawing in pixels.
       label: description for screen readers.
     """
+    # Names to the left of `axis_begin`, values to the right of `axis_end`.
     axis_begin = min(
         0.45 * width, 4 * MARKER_SIZE + LETTER_WIDTH * max(len(i.name) for i in intervals)
     )
@@ -357,7 +358,7 @@ def thin(
 
     x must not decrease. The drawn line looks the same, dips included.
     """
-    # [P] points.
+    # xs, ys: [P], a value per point.
     xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if len(xs) <= 2 * columns:
         return x, y
@@ -411,6 +412,7 @@ def _range(values: Sequence[Sequence[float]], zero: bool) -> tuple[float, float]
         return 0.0, 1.0
     low, high = min(finite), max(finite)
     low = min(0.0, low) if zero else low
+    # 6 % of room above the highest point.
     return low, high + 0.06 * (high - low) or low + 1.0
 
 

@@ -115,6 +115,7 @@ def worst_utterances(
     times = read_word_times(run, best)
     cards: list[Markup] = []
     for utterance in worst(best, number):
+        # Alignments before players: they are small and say most.
         alignments = budget.take(_system_alignments(errors, utterance))
         if not alignments:
             continue
@@ -195,11 +196,11 @@ MIN_OCCURRENCES = 10
 
 
 def phone_overview(run: RunFolder, errors: SplitErrors) -> Markup:
-    """Return the phone errors on a split of the GMMs with the fewest word errors.
+    """Return the phone errors of the best GMM system on a split.
 
     The phones of a word are its first pronunciation in the lexicon, in reference and hypothesis
-    alike: they show what word errors sound like, not what was said. Nothing where no GMMs were
-    decoded, or the run has no lexicon.
+    alike: they show what word errors sound like, not what was said. Empty if no GMM system was
+    decoded, or if the run has no lexicon.
     """
     # Neural systems have senones, whose confusions need no lexicon.
     systems = [d for d in errors.decodes if (_system_folder(run, d) / "gmm.safetensors").exists()]
@@ -270,7 +271,7 @@ def _phone_rates(pairs: Sequence[Sequence[Pair]]) -> Markup:
         for rate, phone in rated[:MAX_PHONES]
     ]
     columns = [Column("phone"), Column("wrong %"), Column("said")]
-    note = f"Of phones that were said {MIN_OCCURRENCES} times or more."
+    note = f"Only phones that occur at least {MIN_OCCURRENCES} times in the references."
     return Table("Phones", columns, rows, note).html() if rows else Markup("")
 
 
@@ -333,6 +334,7 @@ def factor_figures(errors: SplitErrors) -> Markup:
 
     Factors of which too few utterances are known, or that do not vary, are left out.
     """
+    # 1. The utterances, and a value of each factor for every one of them; None: unknown.
     rows = [(u, errors.split.utterances[u.id]) for u in errors.shown.score.utterances]
     rows = [(u, entry) for u, entry in rows if u.ref_units and entry.seconds > 0]
     factors: dict[tuple[str, str], list[Any]] = {
@@ -340,6 +342,7 @@ def factor_figures(errors: SplitErrors) -> Markup:
         ("speaking rate", "words per second"): [u.ref_units / entry.seconds for u, entry in rows],
         ("signal-to-noise ratio", "dB"): [entry.snr for _, entry in rows],
     }
+    # 2. WER of groups of utterances with similar values, without the utterances of unknown value.
     charts = [
         _factor_figure(errors.split.name, *names, bins)
         for names, values in factors.items()
@@ -503,6 +506,7 @@ def worst_alignments(
       budget: limits the size of the page.
       clip: returns the audio of an utterance, None where it cannot be read.
     """
+    # 1. The likelihoods, and the topology with which the alignments can be read.
     rows = run.table(f"{ALIGNMENT_DIR}/table.tsv")
     aligner = next((name for name in ALIGNERS if (run.root / name / "topology.json").exists()), "")
     if not rows or not aligner:
@@ -514,7 +518,8 @@ def worst_alignments(
     aligned = sorted((value, id) for id, value in likelihoods.items() if not math.isnan(value))
     # An id may be in other splits too; the first is that of training, which is aligned.
     of_split = {id: split for split in reversed(splits) for id in split.utterances}
-    # No more are tried: without audio or room on the page that would be the whole training data.
+    # 2. The lowest. Those without audio are not replaced by the next ones: if no recording can be
+    # read, that would try the whole training data.
     lowest = [(value, id) for value, id in aligned if id in of_split][:number]
     cards: list[Markup] = []
     for likelihood, id in lowest:
@@ -539,11 +544,12 @@ def worst_alignments(
 def word_times_from_phones(
     phones: Sequence[TimedToken], words: Sequence[str], topology: Topology
 ) -> list[TimedToken]:
-    """Join the phones of each word; empty where there are not as many as words were said."""
+    """Join the phones of each word; empty if that gives another number of words."""
     times_by_word: list[TimedToken] = []
     for phone in phones:
         if phone.token == _silence(topology):
             continue
+        # A phone with a begin mark, or a lone phone without marks, begins a word; others extend it.
         if (
             phone.token.endswith(WORD_BEGIN_SUFFIXES)
             or phone.token == without_positions((phone.token,))[0]

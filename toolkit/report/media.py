@@ -87,6 +87,7 @@ def spectrogram(samples: np.ndarray) -> str:
     starts = np.linspace(0, len(samples), count).astype(int)
     # [T, 400] frames with a Hann window.
     frames = padded[starts[:, None] + np.arange(WINDOW_SAMPLES)] * np.hanning(WINDOW_SAMPLES)
+    # [T, 96] levels in dB: the FFT has two bins per band, whose powers are averaged.
     power = (
         np.abs(np.fft.rfft(frames, 2 * FREQUENCY_BANDS * 2, axis=1)[:, 1 : 2 * FREQUENCY_BANDS + 1])
         ** 2
@@ -102,7 +103,7 @@ def spectrogram(samples: np.ndarray) -> str:
 
 
 def palette() -> np.ndarray:
-    """Return the colours [LEVELS, 3] from silence to the loudest level."""
+    """Return the colours [NUM_COLOURS, 3] from silence to the loudest level."""
     # [6, 3] colours between which the channels are interpolated.
     anchors = np.array(PALETTE)
     places = np.linspace(0, len(anchors) - 1, NUM_COLOURS)
@@ -138,9 +139,9 @@ def _uri(kind: str, content: bytes) -> str:
 
 
 TIME_TICKS = 6
-"""About as many times are labelled."""
+"""Approximate number of labels on the time axis."""
 FREQUENCY_LABELS_KHZ = (0, 2, 4, 6, 8)
-"""Frequencies that are labelled, up to that of the picture's top."""
+"""Labels of the frequency axis in kHz; the image ends at 8 kHz."""
 
 
 def read_word_times(run: RunFolder, decode: Decode) -> dict[str, list[TimedToken]]:

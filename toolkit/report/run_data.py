@@ -1,4 +1,4 @@
-"""What a run has made: stages, data, findings of the check, decodes and error rates."""
+"""The contents of a run for its page: stages, data, findings, decodes and error rates."""
 
 import json
 import math
@@ -81,6 +81,7 @@ def read_stages(run: RunFolder) -> list[StageView]:
             except UnreadableMarkerError as error:
                 markers[int(path.stem)] = None
                 run.note(path, error)
+    # Stages that were started but have no marker are known by what their attempts left.
     failed = _stage_numbers(run, "stages/[0-9]*.failed.txt")
     partial = _stage_numbers(run, ".partial/[0-9]*.json")
     numbers = sorted({*markers, *failed, *partial})
@@ -147,6 +148,7 @@ def _stale_reason(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:
     for name in marker.outputs:
         if not (run.root / name).exists():
             return f"output {name} was deleted"
+    # The reader's marker has the digest of what it read, the producer's that of its last output.
     for name, content in marker.provenance.inputs.items():
         for producer in markers:
             for output, output_content in producer.outputs.items():
@@ -216,7 +218,7 @@ class Utterance(NamedTuple):
     line: int
     """Offset of its line in the file, in bytes."""
     snr: float | None = None
-    """Signal-to-noise ratio in dB, where the manifest says it (`custom.snr_db`)."""
+    """Signal-to-noise ratio in dB, if the manifest has it (`custom.snr_db`)."""
     has_audio: bool = True
     """Whether its recording is audio, not an archive of Kaldi's features."""
 
@@ -238,6 +240,7 @@ class Split:
 
 def read_splits(run: RunFolder) -> list[Split]:
     """Return the splits: training, tuning and test splits in this order, then any others."""
+    # A recipe writes which split is for what; without that file the order is by name.
     purposes = run.json("data/splits.json")
     purposes = purposes if isinstance(purposes, dict) else {}
     named = [purposes.get("train", ""), *purposes.get("tune", []), *purposes.get("test", [])]
@@ -254,6 +257,7 @@ def _read_split(run: RunFolder, name: str, path: Path) -> Split:
         out = read_exclusions(exclusions, name) if exclusions.exists() else out
     except DAMAGE as error:
         run.note(exclusions, error)
+    # Exclusions name an id and which of its copies: a duplicate id excludes one of several lines.
     copies: Counter[str] = Counter()
     utterances, excluded = {}, 0
     for id, utterance in _manifest_utterances(run, path):
@@ -457,6 +461,7 @@ def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
     Utterances that no system has a line for do not count, as in the recipe's results: in runs of
     earlier versions those without features.
     """
+    # 1. Read the hypotheses of each system and split. Those of finished stages come first.
     splits_by_name = {split.name: split for split in splits}
     texts_by_decode: dict[tuple[str, str], tuple[Path, Mapping[str, str]]] = {}
     for path in (path for pattern in DECODE_PATTERNS for path in run.find(pattern)):
@@ -466,6 +471,7 @@ def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
                 texts_by_decode[key] = path, read_transcripts(path, "text").texts
             except ToolkitError as error:
                 run.note(path, error)
+    # 2. Score them on the utterances that any system has decoded.
     decoded: dict[str, set[str]] = {name: set() for name in splits_by_name}
     for (_, split), (_, texts) in texts_by_decode.items():
         decoded[split] |= texts.keys()
@@ -535,10 +541,10 @@ def read_result_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result
     for path in [*paths, run.root / "results.json"]:
         try:
             for row in read_results(path):
-                first = rows.setdefault(row.key, row)
+                listed = rows.setdefault(row.key, row)
                 # The same result with one more error rate replaces it; another result of an older
                 # run does not.
-                if replace(row, wer_unknown_speaker=None) == first:
+                if replace(row, wer_unknown_speaker=None) == listed:
                     rows[row.key] = row
         except ResultsError as error:
             run.note(path, error)
@@ -590,8 +596,8 @@ def error_table(rows: Sequence[Result]) -> Table:
             if row is None:
                 cells += [Cell("-")] * (2 + (split in alone))
                 continue
-            first = row.wer == best[split].wer
-            cells.append(Cell(f"{row.wer:.2f}", row.interval, best=first))
+            is_best = row.wer == best[split].wer
+            cells.append(Cell(f"{row.wer:.2f}", row.interval, best=is_best))
             if split in alone:
                 cells.append(Cell(row.unknown_speaker or "-"))
             cells.append(Cell(f"{row.cer:.2f}"))

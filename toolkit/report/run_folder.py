@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ReportError(ToolkitError):
-    """A folder that holds no run."""
+    """A folder is not a run directory."""
 
 
 @dataclass
@@ -119,7 +119,7 @@ LINE_WIDTH = 100
 
 
 class RunsError(ToolkitError):
-    """A folder of runs that is not there."""
+    """The folder of runs does not exist."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,7 @@ def find_runs(folder: Path) -> list[Run]:
     """
     if not folder.is_dir():
         raise RunsError(f"{folder} is not a folder: name one with run directories below it")
+    # 1. Walk the folder. Below a run there are no other runs; links are only collected.
     roots, linked = [], []
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -160,8 +161,9 @@ def find_runs(folder: Path) -> list[Run]:
         for path in (Path(parent, name) for name in folders):
             if path.is_symlink():
                 linked += [path] if _is_run(path) else filter(_is_run, _folders_in(path))
+    # 2. Add linked runs that are not below the folder. Of several links to a run the one nearest to
+    # the folder counts.
     real_paths = {os.path.realpath(path) for path in roots}
-    # Of several links to a run the one nearest to the folder counts.
     for path in sorted(linked, key=lambda path: (len(path.parts), path)):
         if (real := os.path.realpath(path)) not in real_paths:
             real_paths.add(real)
@@ -203,8 +205,8 @@ def _file_size(path: str) -> int:
 def _read_run(root: Path, paths: Sequence[Path]) -> Run:
     run = RunFolder.open(root)
     markers = [marker for path in paths if isinstance(marker := run.json(path.absolute()), dict)]
-    last = run.json("stages/last_command.json")
-    last = last if isinstance(last, dict) else {}
+    last_command = run.json("stages/last_command.json")
+    last_command = last_command if isinstance(last_command, dict) else {}
     size = sum(
         _file_size(os.path.join(parent, name))
         for parent, _, names in os.walk(root)
@@ -212,8 +214,8 @@ def _read_run(root: Path, paths: Sequence[Path]) -> Run:
     )
     return Run(
         str(root),
-        _string(last.get("recipe")),
-        _string(last.get("profile")),
+        _string(last_command.get("recipe")),
+        _string(last_command.get("profile")),
         len(markers),
         max((_string(marker.get("ended")) for marker in markers), default=""),
         size,
@@ -226,9 +228,10 @@ def _string(value: Any) -> str:
 
 
 def _best_results(root: Path) -> dict[str, tuple[float, str]]:
-    """The results of the run, or, before its last stage, of what it has decoded.
+    """Return the lowest WER of each split, with its system.
 
-    What was decoded again since the last stage replaces the row in the results.
+    From results.json, or before the last stage from what is decoded. What was decoded again since
+    then replaces its row in results.json.
     """
     results = root / "results.json"
     decoded = [

@@ -1,8 +1,9 @@
-"""The report of a run, and of what differs between two: one HTML page each."""
+"""The report of a run, and the comparison of two runs: one HTML page each."""
 
 import html
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from toolkit.report.config import ReportConfig
+from toolkit.config.fields import NonNegativeInt, Positive, Settings
 from toolkit.report.error_analysis import (
     MAX_WORDS,
     SplitErrors,
@@ -75,6 +76,18 @@ from toolkit.score.wer import ScoreError
 from toolkit.stages.log import duration
 from toolkit.stages.marker import CodeVersion
 from toolkit.storage.files import write_atomically
+
+
+@dataclass(frozen=True)
+class ReportConfig(Settings):
+    """How much the page shows."""
+
+    utterances: NonNegativeInt = 6
+    """Number of worst utterances shown for each split, with spectrogram and audio."""
+    max_mb: Positive = 8.0
+    """Largest size of the page in megabytes (10^6 bytes); audio players are left out first, then
+    alignments."""
+
 
 CHOSEN_WEIGHT_FILES = ("tuned.json", "weights.json")
 """Files that hold the chosen weights."""
@@ -166,6 +179,7 @@ def utterance_browser(splits: Sequence[SplitErrors], budget: Budget) -> Markup:
     The rows are JSON in hidden elements, as text; they take at most half of the budget. Of a split
     that does not fit the utterances with the most errors are kept.
     """
+    # Each split may use an equal share of the bytes that the splits before it have left.
     max_bytes, rows = max(0, budget.remaining // 2), Markup("")
     for number, split in enumerate(splits):
         rows += _browser_rows(split, (max_bytes - _num_bytes(rows)) // (len(splits) - number))
@@ -187,6 +201,7 @@ def _browser_rows(errors: SplitErrors, max_bytes: int) -> Markup:
         )
         if (size := _num_bytes(rows)) <= max_bytes:
             return rows
+        # Try again with fewer utterances, in proportion to the bytes; those with most errors stay.
         if len(chosen) == len(utterances):
             chosen = sorted(utterances, key=lambda utterance: -utterance.errors)
         chosen = chosen[: min(len(chosen) - 1, len(chosen) * max_bytes // size)]
@@ -261,6 +276,7 @@ def _commit_text(code: CodeVersion) -> str:
 
 def _number_ranges(numbers: Sequence[int]) -> str:
     """Format numbers as ranges, such as `1-3, 5`."""
+    # Consecutive numbers have the same difference from their positions.
     runs = [
         [number for _, number in run]
         for _, run in groupby(enumerate(numbers), key=lambda item: item[1] - item[0])
@@ -359,8 +375,10 @@ class _RunPage:
         return page
 
     def _title(self) -> str:
-        last = self._run.json("stages/last_command.json")
-        names = [last.get("recipe"), last.get("profile")] if isinstance(last, dict) else []
+        last_command = self._run.json("stages/last_command.json")
+        names: list[Any] = []
+        if isinstance(last_command, dict):
+            names = [last_command.get("recipe"), last_command.get("profile")]
         return " ".join(str(name) for name in names if name) or self._run.root.name
 
     def _lead(self) -> str:
@@ -446,7 +464,8 @@ class _RunPage:
         return Section(
             "tuning",
             "Tuning",
-            "WER in % on the development splits for all weights tried; the chosen ones are framed.",
+            "WER in % on the development splits for all weights tried; a frame marks the chosen "
+            "ones.",
             self._parts(lambda: weight_grids(self._run), lambda: beam_figures(self._run)),
         )
 
@@ -633,6 +652,7 @@ def _error_cells(first: Decode | None, second: Decode | None) -> list[Cell]:
         comparison = compare(first.score, second.score)
     except ScoreError:
         return [*rates, Cell("other references"), Cell("-"), Cell("-")]
+    # Two tests: the interval is by bootstrap, the p-value by matched pairs.
     test = compare_decodes(first, second)
     interval = (
         f"{comparison.interval.low:+.2f} to {comparison.interval.high:+.2f}"
@@ -689,10 +709,11 @@ def _flatten(value: Any, name: str = "") -> dict[str, str]:
 
 def _shorten_values(*sides: str) -> list[str]:
     """Cut the texts of a setting that differs; long ones begin shortly before they differ."""
+    # Skip the common beginning but for a quarter of the room, which shows where the change is.
     skipped = 0
     if max(map(len, sides)) > MAX_VALUE_CHARACTERS:
         letters = enumerate(zip(*sides, strict=False))
-        differing = (place for place, each in letters if len(set(each)) > 1)
+        differing = (place for place, pair in letters if len(set(pair)) > 1)
         skipped = max(0, next(differing, min(map(len, sides))) - MAX_VALUE_CHARACTERS // 4)
     texts = [f"{'…' if skipped else ''}{side[skipped:]}" for side in sides]
     return [

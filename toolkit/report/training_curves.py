@@ -69,6 +69,7 @@ def read_histories(run: RunFolder) -> list[History]:
         rows = run.json(path)
         rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         name = run.name(path.parent)
+        # A finished history comes before one of the same name in `.partial`, see `RunFolder.find`.
         if rows and name not in histories_by_name:
             unfinished = path.relative_to(run.root).parts[0] == ".partial"
             logged = path.with_name(RUN_LOG).exists()
@@ -131,13 +132,13 @@ def _metric_figure(history: History, metric: str) -> Markup:
     if not series or max(len(s.x) for s in series) < 2:
         return Markup("")
     values = [value for line in series for value in line.y]
-    last = float(history.rows[-1]["epoch"])
+    last_epoch = float(history.rows[-1]["epoch"])
     chart = Chart(
         f"{METRICS[metric]} of {history.name}",
         "epoch",
         METRICS[metric],
         series,
-        x_range=(0.0, last),
+        x_range=(0.0, last_epoch),
         y_range=axis_range(values),
         whole_x=True,
     )

@@ -8,15 +8,16 @@ from math import inf, isfinite, isnan
 from pathlib import Path
 from statistics import median
 from time import process_time
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 
 from toolkit.align.store import AlignmentStore, LowRateAlignments
+from toolkit.config.fields import Range, Settings
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import centre, stack
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -108,7 +109,7 @@ def frames_of(run: Path, seed: int = 0) -> tuple[Frames, Frames]:
         Topology.load(run / "sat" / "topology.json"),
         Senones.load(run / "senones"),
     )
-    normaliser = Normaliser.load(run / "fbank" / "normaliser.json")
+    normaliser = Cmvn.load(run / "fbank" / "normaliser.json")
     aligned = set(alignments.ids)
     used, aside = split_held_out((n for n in store.ids if n in aligned), VALID_UTTERANCES)
     order = np.random.default_rng(seed).permutation(len(used))
@@ -120,13 +121,13 @@ def frames_of(run: Path, seed: int = 0) -> tuple[Frames, Frames]:
 def _frames(
     store: FeatureStore,
     alignments: LowRateAlignments,
-    normaliser: Normaliser,
+    normaliser: Cmvn,
     names: Iterable[str],
 ) -> Frames:
     """Stack the frames of utterances (C5) until there are enough."""
     inputs, targets, total = [], [], 0
     for name in names:
-        features = normaliser.apply(store.load(name), store.state(name))
+        features = normaliser.apply(store.load(name), store.cmn_state(name))
         inputs.append(stack(features))
         targets.append(alignments.load(name)[centre(len(features))])
         total += len(inputs[-1])
@@ -415,12 +416,12 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class Frontier:
+class Frontier(Settings):
     """Settings of the study of large batches (B2)."""
 
     smallest: int = 64
     """Batch size of the baseline, which is one worker."""
-    first: int = 512
+    first: Annotated[int, Range(FRONTIER_LEARNERS)] = 512
     """Smallest batch size tried; the next are 1.5, 2, 3, 4, 6, 8, 12, ... times as large."""
     largest: int = 24_576
     """Largest batch size tried."""
@@ -438,11 +439,8 @@ class Frontier:
     """Number of trainings of each kind, with different initial weights and data orders."""
     methods: tuple[str, ...] = ("ssgd", "scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed")
 
-    def __post_init__(self) -> None:
-        if self.first < FRONTIER_LEARNERS:
-            raise ValueError(
-                f"first is {self.first}, needs a sample for each of {FRONTIER_LEARNERS} learners"
-            )
+    def check(self) -> None:
+        """Refuse a range of batch sizes that is empty."""
         if self.largest < self.first:
             raise ValueError(f"largest is {self.largest}, needs to be at least first: {self.first}")
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from toolkit.kernels import njit
-from toolkit.storage.words import single_spaced
+from toolkit.storage.lines import single_spaced
 
 Side = Literal["ref", "hyp"]
 """The reference or the hypothesis."""

@@ -10,9 +10,8 @@ from typing import Literal, get_args
 from toolkit.errors import ToolkitError
 from toolkit.lang.policy import QUOTES, TextCounts, TextPolicy
 from toolkit.lang.tables import UNKNOWN
-from toolkit.storage.lines import read_lines
+from toolkit.storage.lines import WHITE_SPACE, read_lines, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import WHITE_SPACE, split_words
 
 Rules = Literal["none", "case", "basic", "english"]
 RULES: tuple[Rules, ...] = get_args(Rules)

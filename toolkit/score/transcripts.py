@@ -20,16 +20,19 @@ from toolkit.align.times import CtmError
 from toolkit.errors import ToolkitError
 from toolkit.score.alignment import Side
 from toolkit.storage.lines import (
+    WHITE_SPACE,
     LineCounts,
     decoded_lines,
     is_faulty,
+    key_and_rest,
     read_content,
     read_lines,
     shown,
+    single_spaced,
+    split_words,
     too_many,
 )
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import WHITE_SPACE, key_and_rest, single_spaced, split_words
 
 
 class TranscriptError(ToolkitError):

@@ -15,7 +15,7 @@ from toolkit.score import significance
 from toolkit.score.alignment import Aligner, Unit, UtteranceScore, Weights, align_texts
 from toolkit.score.normalise import basic
 from toolkit.score.significance import Interval
-from toolkit.storage.words import has_other_space
+from toolkit.storage.lines import has_other_space
 
 _NOTABLE = 0.3
 """Share of substitutions above which case and punctuation are remarked upon."""

@@ -13,8 +13,7 @@ import torch
 from toolkit.decode.stream import RecogniserStream, StreamResult
 from toolkit.features.frontend import FrontendError
 from toolkit.serve import protocol
-from toolkit.serve.config import Limits
-from toolkit.serve.protocol import AudioFormat, RefusedError
+from toolkit.serve.protocol import AudioFormat, Limits, RefusedError
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
@@ -45,11 +44,13 @@ class ClientStream:
         The partial one is missing where nothing was recognised after the last final one.
         """
         content = self._rest + content
-        whole = len(content) // self._size * self._size
-        self._rest = content[whole:]
+        # Recognise whole pieces; the bytes of a part of one wait for the next message.
+        end = len(content) // self._size * self._size
+        self._rest = content[end:]
         results: list[StreamResult] = []
-        for begin in range(0, whole, self._size):
+        for begin in range(0, end, self._size):
             result = self._stream.push(_samples(content[begin : begin + self._size]))
+            # A newer result replaces a partial one, which the client has not seen yet.
             if results and results[-1].final is None:
                 results.pop()
             results.append(result)
@@ -121,8 +122,10 @@ class Client:
             rule limits length or time.
           ConnectionClosed: the client is gone.
         """
+        # 1. Each side says its format; they must agree.
         await self._send(protocol.hello(self._audio, system))
         self._audio.check(await self._receive())
+        # 2. Audio until a message of text, which asks for the end.
         try:
             while isinstance(message := await self._receive(), bytes):
                 self._count(message)
@@ -132,6 +135,7 @@ class Client:
             with suppress(FrontendError):
                 await self._finish()
             raise
+        # 3. The last words.
         try:
             await self._finish()
         except FrontendError as error:
@@ -143,13 +147,14 @@ class Client:
 
     def _count(self, message: bytes) -> None:
         self._samples += protocol.samples_of(message)
-        passed = monotonic() - self._since
-        if self.seconds > passed + self._limits.ahead:
+        elapsed = monotonic() - self._since
+        # A client that sends a file at full speed would keep the threads from the others.
+        if self.seconds > elapsed + self._limits.ahead:
             raise RefusedError(
                 f"audio came more than {self._limits.ahead:g} s ahead of real time: send it at the"
                 " pace at which it is spoken"
             )
-        if max(self.seconds, passed) > self._limits.longest:
+        if max(self.seconds, elapsed) > self._limits.longest:
             raise _LimitError(f"a stream may last {self._limits.longest:g} s: begin another")
 
     async def _receive(self) -> str | bytes:

@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from toolkit.config.fields import Positive, PositiveInt, Settings
 from toolkit.decode.formats import plain_word
 from toolkit.decode.stream import StreamResult
 from toolkit.errors import ToolkitError
@@ -31,6 +32,23 @@ class RefusedError(ToolkitError):
     def __init__(self, message: str, code: int = POLICY) -> None:
         super().__init__(message)
         self.code = code
+
+
+@dataclass(frozen=True)
+class Limits(Settings):
+    """What a client may do before it is refused; times in seconds."""
+
+    clients: PositiveInt = 10
+    """Number of clients at the same time."""
+    longest: Positive = 3600.0
+    """Length of a stream, of its audio and of its time on the clock."""
+    frame_bytes: PositiveInt = 65536
+    """Size of a message; 2 s of audio at 16 kHz."""
+    ahead: Positive = 5.0
+    """How far the audio may be ahead of real time, counted from the connection on. A client that is
+    late, such as after a pause of the network, may catch up at any speed."""
+    idle: Positive = 30.0
+    """Time without a message, and longest time in which a client may leave results unread."""
 
 
 @dataclass(frozen=True)

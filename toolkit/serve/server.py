@@ -13,20 +13,36 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
+from toolkit.config.fields import Range, Settings
 from toolkit.decode.config import EndpointConfig
 from toolkit.decode.stream import Recogniser
 from toolkit.errors import ToolkitError
 from toolkit.serve import protocol
 from toolkit.serve.client import Client
-from toolkit.serve.config import ServeConfig
-from toolkit.serve.protocol import AudioFormat, RefusedError
+from toolkit.serve.protocol import AudioFormat, Limits, RefusedError
 
 LOCAL = "localhost"
+
+
+@dataclass(frozen=True)
+class ServeConfig(Settings):
+    """Settings of the server."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. There is no authentication: whoever can reach it can use the server."""
+    port: Annotated[int, Range(0, 65535)] = 8000
+    """TCP port; 0: any that is free."""
+    threads: Annotated[int, Range(1, 100_000)] = 2
+    """Threads that recognise; streams wait in line for them."""
+    limits: Limits = field(default_factory=Limits)
+    """What a client may do."""
 
 
 def is_loopback(host: str) -> bool:
@@ -50,6 +66,7 @@ def refusal(hosts: Sequence[str], origins: Sequence[str], served: str) -> str | 
     name = _hostname(hosts[0]) if len(hosts) == 1 else None
     if name is None:
         return "the request needs one valid header Host"
+    # Another name may be one that DNS rebinding has pointed at this machine.
     if name not in (LOCAL, served.lower()) and _address(name) is None:
         return "the header Host names another server: open the page by address or as localhost"
     if any(origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}") for origin in origins):
@@ -135,7 +152,7 @@ class Server:
       endpoint: when utterances end.
       system: the recogniser's name, as the page shows it.
       config: the settings.
-      report: is told about clients.
+      report: gets a line for each client that leaves or is refused.
     """
 
     def __init__(
@@ -182,9 +199,14 @@ class Server:
             )
         except OSError as error:
             place = f"{config.host}, port {config.port}"
-            raise ToolkitError(f"{place}: {error.strerror or error}; see --port") from error
+            raise ToolkitError(
+                f"{place}: {error.strerror or error}; give another --port"
+            ) from error
         except ValueError as error:  # UnicodeError of a name such as a..b
-            raise ToolkitError(f"{config.host!r} is no address: {error}; see --host") from error
+            raise ToolkitError(
+                f"{config.host!r} is no address: {error}; give another --host"
+            ) from error
+        # IPv6 addresses stand in brackets in a URL.
         host = f"[{config.host}]" if ":" in config.host else config.host
         try:
             yield f"http://{host}:{serving.sockets[0].getsockname()[1]}/"
@@ -209,7 +231,7 @@ class Server:
         return _response(HTTPStatus.OK, *content_and_type)
 
     async def _converse(self, connection: websockets.ServerConnection) -> None:
-        """Serve one client; its faults are its own."""
+        """Serve one client; an error ends its stream and no other."""
         number, most = next(self._numbers), self._config.limits.clients
         if self._clients >= most:
             self._report(f"client {number}, {_name(connection)}: refused, {most} are here")
@@ -274,7 +296,7 @@ def run(server: Server, report: Report) -> None:
 
     Args:
       server: not serving yet.
-      report: is told the page's address once it can be opened.
+      report: gets the page's address once it can be opened.
     """
 
     async def serve() -> None:

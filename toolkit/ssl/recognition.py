@@ -133,8 +133,8 @@ def recognise_and_align(
     """
     scorer = NeuralScorer(model, normaliser, features, device=device)
     shards = len(scorer.store.shards)
-    total = (1 + LOW_RATE_FACTOR) * shards
-    weights = Weights(**json.loads(tuned.read_text(encoding="utf-8")))
+    total = (1 + LOW_RATE_FACTOR) * shards  # recognised once, aligned at each offset
+    weights = Weights.load(tuned)
     decoder = decoder.at(weights.acoustic_scale)
     recogniser = _WordRecogniser(decoder, weights, config.samples, calibration, out / "recognised")
     recognised: list[Recognised] = []
@@ -142,17 +142,21 @@ def recognise_and_align(
     def report(done: int, _: int, shards_done: int = 0) -> None:
         progress(shards_done + done, total)
 
+    # 1. Recognise all utterances, shard by shard.
     for path in map_scored_shards(recogniser, scorer, jobs, "recognise", report):
         lines = path.read_text(encoding="utf-8").splitlines()
         recognised += [Recognised(**json.loads(line)) for line in lines]
+    # 2. Select the most confident ones.
     selected = most_confident(recognised, config)
     write_selection(recognised, selected, out)
+    # 3. Align their recognised words, at each offset of the low frame rate.
     scorers = [
         RecognisedScorer(model, normaliser, features, offset, device=device, texts=out / TEXT)
         for offset in range(LOW_RATE_FACTOR)
     ]
-    further = partial(report, shards_done=shards)
-    counts = align_at_offsets(scorers, senones, lang, config.align, out, jobs, further)
+    report_aligned = partial(report, shards_done=shards)
+    counts = align_at_offsets(scorers, senones, lang, config.align, out, jobs, report_aligned)
+    # `Recognised.frames` are raw frames; an hour has so many of them.
     hour = 3600e3 / scorer.store.manifest["frontend"]["frame_shift_ms"]
     frames = sum(u.frames for u in selected)
     return {
@@ -188,8 +192,9 @@ def most_confident(
 ) -> list[Recognised]:
     """Select the most confident utterances that have words, until they make up the share of frames.
 
-    The result has the order given. A confidence of 1, if all sampled paths agree, is common: a good
-    recogniser has it for half of the utterances. Ties are broken by the checksum of the id.
+    The result keeps the order of `recognised`. An utterance has a confidence of 1 if all sampled
+    paths agree, which a good recogniser's do for half of the utterances; so ties are broken by a
+    checksum of the ids.
 
     Raises:
       TrainingDataError: no utterance is confident enough.
@@ -200,7 +205,7 @@ def most_confident(
             f"none of {len(recognised)} utterances was recognised with a confidence of "
             f"{config.threshold:g}: lower the threshold"
         )
-    # In falling confidence, until the frames before an utterance reach the limit
+    # In falling confidence: the first whose predecessors have fewer than share * frames in all
     limit = config.share * sum(u.frames for u in recognised)
     ranked = sorted(eligible, key=lambda u: (-u.confidence, zlib.crc32(u.utterance.encode())))
     frames_before = accumulate((u.frames for u in ranked), initial=0)
@@ -221,7 +226,11 @@ class _WordRecogniser:
     out: Path
 
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
-        """Write a line per utterance; a file of an earlier run is kept."""
+        """Write a file of a `Recognised` in JSON per line, unless an earlier run has written it.
+
+        Returns:
+          Its path.
+        """
         number, ids = shard
         path = self.out / f"recognised.{number:06d}.jsonl"
         if path.exists():
@@ -247,7 +256,7 @@ class _WordRecogniser:
     def _words(
         self, decoder: Decoder, scored: ScoredUtterance
     ) -> tuple[Sequence[int], list[float]]:
-        """Return the best words and their posteriors; empty if the search finds no path."""
+        """Return the best words' ids and their posteriors; empty if the search finds no path."""
         lattice = decoder.search(scored.log_likelihoods).last_lattice
         if lattice is None:
             return (), []
@@ -273,8 +282,9 @@ def write_selection(
 
 
 def read_texts(path: Path) -> dict[str, str]:
-    """Read the `text` of `write_selection`: words by utterance."""
-    lines = path.read_text(encoding="utf-8").split("\n")  # alone: words may have other line ends
+    """Read the file `text` of `write_selection`: words by utterance."""
+    # Only a newline ends a line: words may contain the other line ends of `str.splitlines`.
+    lines = path.read_text(encoding="utf-8").split("\n")
     return {name: text for name, _, text in (line.partition(" ") for line in lines if line)}
 
 
@@ -283,11 +293,15 @@ class DamagedPhonesError(ToolkitError):
 
 
 class RecognisedPhones:
-    """A folder of `phones.NNNNNN.tar`, in which `recognise_phones` has written.
+    """The phones that `recognise_phones` has written in a folder, as `phones.NNNNNN.tar`.
 
-    Each holds an int32 matrix [K, 3] by utterance: the phones of its alternatives, one after the
-    other, each with how often the alternative was drawn, its id, and the 10 ms frame in which it
-    begins; the first of an alternative begins in frame 0.
+    Each file holds an int32 matrix [K, 3] by utterance. A row is a phone of an alternative:
+
+    - how often the alternative was drawn, the same in all of its rows;
+    - the phone's id;
+    - the 10 ms frame in which it begins.
+
+    The alternatives follow each other; each begins in frame 0.
 
     Args:
       folder: the folder.
@@ -319,9 +333,10 @@ class RecognisedPhones:
 
 
 def _to_rows(array: np.ndarray) -> np.ndarray:
-    """Return the rows (times drawn, phone, first frame) of alternatives as they are stored."""
+    """Check the stored rows (times drawn, phone, first frame) of an utterance's alternatives."""
     if array.dtype != np.int32 or array.ndim != 2 or array.shape[1] != 3:
         raise ValueError(f"{array.dtype} {list(array.shape)}, not int32 [K, 3]")
+    # The first row begins an alternative; each was drawn at least once; phones count from 1.
     starts = (array[:, 2] == 0).nonzero()[0]
     least = array.min(axis=0, initial=2**31 - 1)
     if not len(starts) or starts[0] or (least < (1, 1, 0)).any():
@@ -343,7 +358,7 @@ def recognise_phones(
     progress: Callable[[int, int], None] = lambda done, total: None,
     device: str = "cpu",
 ) -> dict[str, float]:
-    """Recognise unlabelled speech, and write what phones may have been said, and when.
+    """Recognise unlabelled speech; write the phones of the likeliest word sequences, with times.
 
     Word sequences are drawn from the lattice of each utterance in proportion to their posteriors;
     the phones of each are those of its forced alignment by the same network. No transcript is read.
@@ -381,8 +396,8 @@ def recognise_phones(
     phones = RecognisedPhones(out, store, config.samples)
     if not phones.ids:
         raise TrainingDataError(
-            f"none of the {len(store.ids)} utterances in {features} was recognised: is the network"
-            f" {model} fit for them?"
+            f"none of the {len(store.ids)} utterances in {features} was recognised: check that the"
+            f" network {model} is of their language and kind of speech"
         )
     alternatives = [phones.load(name) for name in phones.ids]
     return {
@@ -431,17 +446,19 @@ class _PhoneRecogniser:
         lattice = decoder.search(scored.log_likelihoods).last_lattice
         if lattice is None:
             return
-        # Word sequences drawn by their posteriors; the most frequent ones are aligned.
+        # 1. Draw word sequences by their posteriors, and keep the most frequent ones.
         drawn = Counter(sampled_words(lattice, self.weights, self.config.samples))
         alternatives = drawn.most_common(self.config.alternatives)
+        # 2. Align each with the utterance.
         symbol = compiler.lang.words.symbol
         graphs = [compiler.compile([symbol(word) for word in words]) for words, _ in alternatives]
-        # [T, P] scores of the pdfs of each graph alone
+        # [T, P] by graph: the scores of its own pdfs alone
         columns: list[Tensor] = [scored.log_likelihoods[:, graph.pdfs] for graph in graphs]
         decoding = self.decoder.config
         config = AlignConfig(decoding.acoustic_scale, decoding.beam.search)
         aligned = force_align(columns, graphs, self.senones, config)
-        alike: Counter[tuple[tuple[int, int], ...]] = Counter()  # words may sound alike
+        # 3. Join those with the same phones at the same times: different words may sound alike.
+        alike: Counter[tuple[tuple[int, int], ...]] = Counter()
         for (_, count), alignment in zip(alternatives, aligned, strict=True):
             if alignment is not None:
                 begins = [LOW_RATE_FACTOR * frame for frame in alignment.phone_frames]

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.config import LOW_RATE_FACTOR
+from toolkit.features.normalise import Cmvn
+from toolkit.features.shards import FeatureStore
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model, save_model
 from toolkit.parallel.strategy import BatchSource, make_strategy
@@ -36,7 +38,7 @@ from toolkit.train.batches import (
 )
 from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
 from toolkit.train.config import TrainerConfig
-from toolkit.train.corpus import Alignments, FeatureNormaliser, Features, as_list, open_corpora
+from toolkit.train.corpus import Alignments, as_list, open_corpora
 from toolkit.train.cross_entropy import KBestBatch, cross_entropy, distillation
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.monitor import Progress, phase_progress
@@ -49,26 +51,28 @@ logger = logging.getLogger(__name__)
 
 def train_student(
     unlabelled: Path | Sequence[Path | ShardFiles],
-    features: Features | Sequence[Features],
+    features: FeatureStore | Sequence[FeatureStore],
     alignments: Alignments | Sequence[Alignments],
-    normaliser: FeatureNormaliser,
+    normaliser: Cmvn,
     config: ScheduledConfig,
     num_targets: int,
     out: Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    valid: tuple[Features, Alignments] | None = None,
+    valid: tuple[FeatureStore, Alignments] | None = None,
     start: Path | None = None,
 ) -> dict[str, float]:
     """Train a student by scheduled learning (C10-C12), or continue what a killed run left in `out`.
 
     The unlabelled data are read shard by shard. Every sub-epoch learns from the teacher's targets
     of its shards, at the offset they were computed at; then from the labelled data, at an offset
-    that rotates from sub-epoch to sub-epoch. What is left in `out` is what `train_cross_entropy`
-    leaves: a model with priors (of the labelled data), which decoding and training on lattices
-    take; `history.json` has a record per pass, unlabelled and labelled in turn: `agreement` and
-    `divergence` from the teacher, or frame `accuracy`; and the held-out data after each. The kept
-    weights are those of the pass after which held-out accuracy was highest.
+    that rotates from sub-epoch to sub-epoch.
+
+    Like `train_cross_entropy`, this leaves in `out` a model with priors (of the labelled data),
+    which decoding and training on lattices take. The kept weights are those of the pass after
+    which held-out accuracy was highest. `history.json` has a record per pass, unlabelled and
+    labelled in turn: `agreement` with the teacher and `divergence` from it, or frame `accuracy`;
+    and the same of the held-out data after each pass.
 
     Args:
       unlabelled: a folder of features with targets as the data pipeline's repartition writes it;
@@ -97,11 +101,13 @@ def train_student(
       TrainingError: the loss is not finite, or `out` holds a training with other settings.
     """
     out = Path(out)
+    # 1. A finished training is not repeated; an unfinished one needs the same settings and start.
     digest = None if start is None else hashlib.sha256((start / WEIGHTS).read_bytes()).hexdigest()
     identity = training_identity(config, num_targets=num_targets, **{"initial weights": digest})
     headline = finished_headline(out, identity)
     if headline is not None:
         return headline
+    # 2. Open the data and make the student.
     sources = list(zip(as_list(features), as_list(alignments), strict=True))
     corpora = open_corpora(sources, normaliser, num_targets, config, out, valid)
     strategy = make_strategy(config.parallel, device)
@@ -109,11 +115,13 @@ def train_student(
     model = _student(config, LOW_RATE_FACTOR * data.dimension, num_targets, start)
     logger.info(
         "%d labelled utterances, %d held out; %.4g unlabelled hours in %d sub-epochs",
-        *(len(corpora.train.utterances), len(corpora.valid.utterances)),
-        *(data.hours, data.count),
+        len(corpora.train.utterances),
+        len(corpora.valid.utterances),
+        data.hours,
+        data.count,
     )
 
-    # Sub-epochs on chunks, then on whole utterances where there are some (C12).
+    # 3. Plan the phases: sub-epochs on chunks, then on whole utterances if configured (C12).
     lookahead, seed, whole = config.model.lookahead, config.seed, config.whole_utterances
     groups = ShardGroups(corpora.train, config.chunks.shuffle_frames, seed)
     chunks = ChunkSampler(config.chunks, lookahead)
@@ -132,9 +140,11 @@ def train_student(
         sum(source.num_steps(epoch, strategy.world_size) for epoch in range(2 * settings.epochs))
         for source, (_, settings, _, _) in zip(sources_of_phases, phases, strict=True)
     ]
+    # 4. Train; a phase continues with the model that the one before leaves.
     results = []
     for number, (folder, settings, _, _) in enumerate(phases):
-        # A sub-epoch is two passes, and averages begin with a labelled one.
+        # A sub-epoch is two of `fit`'s epochs; the average over A sub-epochs begins with the
+        # labelled pass of the first, so it has 2A - 1 passes.
         passes = replace(
             settings, epochs=2 * settings.epochs, average_epochs=2 * settings.average_epochs - 1
         )
@@ -159,7 +169,7 @@ def train_student(
     save_model(out, model)
     save_priors(out, corpora.train.counts)
 
-    # Even epochs are passes over unlabelled data, see `AlternatingBatches`.
+    # 5. Sum up; even epochs are passes over unlabelled data, see `AlternatingBatches`.
     unlabelled_passes = history[::2]
     headline = {
         **({"frame_accuracy": results[-1].score} if corpora.valid.utterances else {}),
@@ -196,7 +206,7 @@ class AlternatingBatches:
 
 
 def alternating_schedule(config: TrainerConfig, labelled_factor: float) -> Schedule:
-    """Return the configured rate over the steps on unlabelled data alone (C12).
+    """Return the schedule of alternating passes, which counts steps on unlabelled data only (C12).
 
     A pass over labelled data has a constant rate: `labelled_factor` times that of the last
     unlabelled step.
@@ -229,20 +239,21 @@ def student_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tens
 
 def _unlabelled(
     folders: Path | Sequence[Path | ShardFiles],
-    normaliser: FeatureNormaliser,
+    normaliser: Cmvn,
     config: ScheduledConfig,
     num_targets: int,
     out: Path,
 ) -> SubEpochs:
-    """Open the unlabelled data and select from them."""
+    """Open the unlabelled data, one source per offset, and select their utterances."""
     sources = []
     for number, folder in enumerate(as_list(folders)):
         shards = TeacherShards(folder)
         if shards.num_senones != num_targets:
             raise TrainingDataError(
-                f"the targets in {shards.name} are of {shards.num_senones} senones, the alignments "
-                f"of {num_targets}: the teacher was trained with another tree"
+                f"the targets in {shards.name} have {shards.num_senones} senones, the alignments "
+                f"{num_targets}: the teacher was trained with another tree; align with its tree"
             )
+        # One rank reads all of the data to select; the others read its result.
         path = out / f"selection.{number}.json"
         if config.select.share < 1:
             on_rank_zero(
@@ -259,7 +270,7 @@ def _unlabelled(
 
 
 def _save_selection(shards: TeacherShards, config: SelectionConfig, path: Path) -> None:
-    """Select, unless a killed run has done it with these settings, features and targets."""
+    """Select and save, unless `path` has the selection of these settings and data already."""
     if path.exists():
         stored = Selection.load(path)
         if stored.config == config and stored.data == shards.digest:
@@ -275,7 +286,9 @@ def _student(
     if start is not None:
         model = load_model(start)
         if _sizes(model.config) != _sizes(model_config):
-            raise ModelError(f"{start} holds {model.config}, the student is to be {model_config}")
+            raise ModelError(
+                f"{start} holds {model.config}, but the student is {model_config}: make them equal"
+            )
     torch.manual_seed(config.seed)
     student = make_model(model_config)
     if start is not None:

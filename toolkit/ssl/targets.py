@@ -19,11 +19,12 @@ from toolkit.storage.reading import NATURAL
 
 MISSING = -1e4
 """Logit of a senone that was not stored: "large negative" (C11), zero after a softmax."""
-MOST_SENONES = 1 << 16
+MAX_SENONES = 1 << 16
+"""Largest number of senones that 16-bit ids can tell apart."""
 MANIFEST = "targets.json"
 ADVICE = "make the targets again"
 FIELDS = {"senones": NATURAL, "offset": NATURAL}
-"""Of the manifest; it may have others."""
+"""Schema of the fields that the manifest must have; it may have others."""
 
 
 class TargetError(ToolkitError):
@@ -55,7 +56,7 @@ class KBest:
         return np.exp(self.log_tail.astype(np.float32))
 
     def split(self, frames: Sequence[int]) -> list["KBest"]:
-        """Divide the targets of utterances that lie one after the other, of so many frames each."""
+        """Divide concatenated targets into those of utterances with these numbers of frames."""
         parts = (
             np.split(x, np.cumsum(frames)[:-1]) for x in (self.ids, self.logits, self.log_tail)
         )
@@ -83,8 +84,8 @@ class KBest:
         """
         ids = torch.from_numpy(self.ids.astype(np.int64))
         if ids.numel() and int(ids.max()) >= num_senones:
-            raise TargetError(f"targets name senone {int(ids.max())} of {num_senones}")
-        # softmax(fill): a missing logit far below the others has no mass (C11).
+            raise TargetError(f"targets have senone {int(ids.max())}, but there are {num_senones}")
+        # fill(z)_c = z_c if stored, else `missing`; its softmax gives the latter no mass (C11).
         full = torch.full((len(ids), num_senones), missing, dtype=torch.float32)
         return full.scatter_(1, ids, torch.from_numpy(self.logits.astype(np.float32)))
 
@@ -98,6 +99,7 @@ class KBest:
         """Restore what `pack` returned, without loss."""
         if packed.dtype != np.uint16 or packed.ndim != 2 or packed.shape[1] % 2 == 0:
             raise TargetError(f"an array of {packed.dtype} {packed.shape} holds no targets")
+        # Columns: k ids, k logits, the log tail
         k = packed.shape[1] // 2
         logits, tail = packed[:, k : 2 * k], packed[:, 2 * k]
         return cls(
@@ -118,17 +120,18 @@ def k_best(logits: Tensor, k: int) -> KBest:
       TargetError: there are more senones than 16-bit ids, or logits are not finite.
     """
     num_senones = logits.shape[1]
-    if num_senones > MOST_SENONES:
-        raise TargetError(f"{num_senones} senones, but 16-bit ids allow only {MOST_SENONES}")
+    if num_senones > MAX_SENONES:
+        raise TargetError(f"{num_senones} senones, but 16-bit ids allow only {MAX_SENONES}")
     if k < 1:
-        raise TargetError(f"k is {k}, needs to be 1 or more")
+        raise TargetError(f"k is {k}: it must be 1 or more")
     logits = logits.detach().float()
-    log_sum = logits.logsumexp(dim=-1, keepdim=True)  # [T, 1] log of the softmax's denominator
+    # log p_c = z_c - log sum_j exp z_j
+    log_sum = logits.logsumexp(dim=-1, keepdim=True)  # [T, 1]
     if not torch.isfinite(log_sum).all():
         raise TargetError("the teacher's logits are not finite numbers")
     values, ids = logits.topk(min(k, num_senones), dim=-1)
-    # log of the mass 1 - sum_k p that is not stored, from the other logits: a difference of
-    # numbers near 1 would have no digits left.
+    # log of the mass that is not stored, summed over the other senones: in 1 - sum_k p_k, a
+    # difference of numbers near 1, no digits would be left.
     log_tail = logits.scatter(1, ids, -torch.inf).logsumexp(dim=-1) - log_sum[:, 0]
     return KBest(
         ids=ids.cpu().numpy().astype(np.uint16),

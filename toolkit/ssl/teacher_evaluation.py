@@ -1,4 +1,4 @@
-"""Whether a teacher is fit to teach: calibration of its posteriors, and how many logits suffice.
+"""Evaluation of a teacher: calibration of its posteriors, and how many logits per frame suffice.
 
 The student learns from posteriors instead of transcripts with confidences, which is sound if the
 posteriors are calibrated (C10): of the frames whose best senone has probability p, a share p must
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.features.low_frame_rate import centre, low_rate_length, stack
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore, TarWriter
 from toolkit.models.scorer import batch_logits
 from toolkit.models.store import load_model
@@ -38,7 +38,7 @@ from toolkit.train.optimizer import exponential_rate
 
 BLUE, ORANGE, GREY = "#2a6fbb", "#d9722b", "#888888"
 FRAMES_PER_BATCH = 4096
-"""Low-rate frames including padding."""
+"""Low-rate frames that are computed at once, including padding."""
 BINS = 15
 """Number of bins of equal width (Guo et al. 2017: 15)."""
 TEMPERATURES = tuple(2 ** (step / 12) for step in range(-24, 25))
@@ -48,11 +48,13 @@ TOLERANCE = 0.01
 HELD_OUT_EVERY = 3
 """Every third utterance is held out: the student's loss is measured on it."""
 STEPS, FRAMES_PER_STEP = 300, 1024
+"""Length of the training of an output layer, and frames drawn for each of its steps."""
 RATES = 2e-2, 2e-4
-"""Initial and final learning rate of Adam. A layer of 256 x 242 takes two seconds. With
-twice the steps its loss was 0.6 % lower, and with k = 20 it was 1.1 % instead of 1.0 % above that
-with all senones."""
+"""Initial and final learning rate of Adam. Training a layer of 256 x 242 takes two seconds.
+Twice the steps made its loss 0.6 % lower; the loss with k = 20 was then 1.1 % above that with all
+senones, instead of 1.0 %."""
 STEPS_BETWEEN_MEASUREMENTS = 20
+"""Steps after which the held-out loss is measured; the lowest counts."""
 
 
 def choice_of_k_figure(rows: Sequence[Mapping[str, float]]) -> bytes:
@@ -61,6 +63,7 @@ def choice_of_k_figure(rows: Sequence[Mapping[str, float]]) -> bytes:
     ks = [row["k"] for row in rows]
 
     def panel(number: int, title: str, down_to: float, **lines: Sequence[float]) -> None:
+        # Logarithmic axes; with `down_to`, linear from 0 to there
         axes = figure.add_subplot(1, 3, number)
         for colour, (label, values) in zip((BLUE, ORANGE), lines.items(), strict=False):
             axes.plot(ks, values, "o-", color=colour, label=label.replace("_", " "))
@@ -104,7 +107,7 @@ def reliability_figure(
     figure = Figure(figsize=(4.6 * len(bins), 4.4), layout="constrained")
     for number, (title, rows) in enumerate(bins.items(), 1):
         axes = figure.add_subplot(1, len(bins), number)
-        frames, confidence, accuracy = np.array(rows, dtype=float).T
+        frames, confidence, accuracy = np.array(rows, dtype=float).T  # [bins] each
         width = 1 / len(rows)
         left = np.arange(len(rows)) * width
         has_frames = frames > 0
@@ -118,6 +121,7 @@ def reliability_figure(
             color=GREY,
             label="share of frames",
         )
+        # The diagonal: perfect calibration
         axes.plot([0, 1], [0, 1], "--", color="black", linewidth=1)
         axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="highest posterior", ylabel="accuracy")
         axes.set_title(f"{title}: ECE {100 * errors[title]:.2f} %", fontsize=10)
@@ -142,13 +146,13 @@ class TrainedModel:
     device: str = "cpu"
     """Where the model computes."""
 
-    def load(self) -> tuple[nn.Module, Normaliser]:
+    def load(self) -> tuple[nn.Module, Cmvn]:
         """Load model and normaliser."""
-        return load_model(self.model).to(self.device), Normaliser.load(self.normaliser)
+        return load_model(self.model).to(self.device), Cmvn.load(self.normaliser)
 
 
 def compute_logits(
-    models: Sequence[tuple[nn.Module, Normaliser]], store: FeatureStore, names: Iterable[str]
+    models: Sequence[tuple[nn.Module, Cmvn]], store: FeatureStore, names: Iterable[str]
 ) -> Iterator[tuple[str, list[Tensor]]]:
     """Compute the logits of several models on the same utterances, at offset 0.
 
@@ -165,13 +169,13 @@ def compute_logits(
     lengths = [low_rate_length(store.num_frames(name)) for name in ordered]
     for rows in slices_within(lengths, FRAMES_PER_BATCH):
         batch = ordered[rows]
-        raw = [(store.load(name), store.state(name)) for name in batch]
-        of_models = [
+        raw = [(store.load(name), store.cmn_state(name)) for name in batch]
+        logits_by_model = [
             batch_logits(model, [stack(normaliser.apply(x, state)) for x, state in raw])
             for model, normaliser in models
         ]
         for number, name in enumerate(batch):
-            yield name, [logits[number].float().cpu() for logits in of_models]
+            yield name, [logits[number].float().cpu() for logits in logits_by_model]
 
 
 def sample_utterances(names: Iterable[str], number: int) -> list[str]:
@@ -276,6 +280,7 @@ def measure_calibration(
     Raises:
       TargetError: no utterance is aligned, or the alignment does not fit the teacher.
     """
+    # 1. Sum over the frames of a sample of the aligned utterances.
     store, aligned = FeatureStore(features), set(alignments.ids)
     usable = [name for name in store.ids if name in aligned and store.num_frames(name)]
     names = sample_utterances(usable, config.utterances)
@@ -285,8 +290,9 @@ def measure_calibration(
         sums.add(logits, _targets(name, alignments, store.num_frames(name), logits.shape[1]))
     if not sums.frames:
         raise TargetError(
-            f"no utterance of {features} is aligned: there is nothing to compare with"
+            f"no utterance of {features} is aligned: align some, as references to compare with"
         )
+    # 2. Write the results, at temperature 1 and at the best one.
     summary = sums.summary()
     unchanged = sums.reliability[TEMPERATURES.index(1.0)]
     best = sums.reliability[TEMPERATURES.index(summary["temperature"])]
@@ -302,10 +308,10 @@ def measure_calibration(
 
 
 def _targets(name: str, alignments: Alignments, frames: int, senones: int) -> Tensor:
-    """Return the reference senones of the low-rate frames at offset 0."""
+    """Return the reference senones [T'] of the low-rate frames at offset 0."""
     targets = torch.as_tensor(alignments.load(name)).long()
     if len(targets) != frames:
-        raise TargetError(f"{name}: alignment of {len(targets)} frames, features of {frames}")
+        raise TargetError(f"{name}: its alignment has {len(targets)} frames, its features {frames}")
     if int(targets.max()) >= senones:
         raise TargetError(
             f"{name}: its alignment has senone {int(targets.max())} of a teacher with {senones}"
@@ -369,9 +375,10 @@ def choose_k(
     )
     if len(names) < 2:
         raise TargetError(
-            f"{features} has {len(names)} utterances with frames, at least 2 are needed"
+            f"{features} has {len(names)} utterances with frames: at least 2 are needed"
         )
-    # A student's output layer is trained on most of the utterances, and measured on the others.
+    # 1. Divide the utterances: a student's output layer is trained on most of them, and measured on
+    # the others.
     hours = sum(store.cut(name).duration for name in names) / 3600
     utterances = _compute_utterances(teacher, student, store, names)
     held_out_names = set(names[::HELD_OUT_EVERY])
@@ -379,10 +386,11 @@ def choose_k(
     held_out = [u for u in utterances if u.name in held_out_names]
     senones = utterances[0].logits.shape[1]
     ks = sorted({min(k, senones) for k in (*config.ks, senones)})
-    # All logits, exact, are what every k is compared with: `loss_change` is relative to them.
+    # 2. Train on all logits, unrounded: `loss_change` is relative to this.
     all_senones = torch.arange(senones)
     all_logits = [(all_senones.expand_as(u.logits), u.logits) for u in training]
     reference = _student_loss(training, all_logits, held_out)
+    # 3. For each k: size of the targets, error of the posteriors, loss of the student.
     rows = []
     for k in Bar(ks, "k"):
         stored, size = _store(utterances, k)
@@ -397,7 +405,7 @@ def choose_k(
 def smallest_sufficient(rows: Sequence[Row]) -> int:
     """Return the smallest k from which on the student's loss changes by less than `TOLERANCE`."""
     ks = [row.k for row in rows]
-    # From the largest k down, while the next smaller one is good enough
+    # From the largest k down, while the next smaller one changes the loss negligibly
     while len(ks) > 1 and abs(rows[len(ks) - 2].loss_change) < TOLERANCE:
         ks.pop()
     return ks[-1]
@@ -433,6 +441,7 @@ def train_output_layer(
     Returns:
       The lowest cross entropy with the full posteriors on the held-out frames, mean per frame.
     """
+    # Zeros instead of random weights: the same start for every k
     layer = nn.Linear(hidden.shape[1], held_out_logits.shape[1])
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -440,8 +449,8 @@ def train_output_layer(
     rng = torch.Generator().manual_seed(0)
     posteriors, lowest = held_out_logits.softmax(dim=-1), math.inf
     for step in range(STEPS):
-        # Frames are drawn by a generator of their own: the same ones for every k.
         optimizer.param_groups[0]["lr"] = exponential_rate(step, STEPS, *RATES)
+        # Frames are drawn by a generator of their own: the same ones for every k.
         rows = torch.randint(len(hidden), (FRAMES_PER_STEP,), generator=rng)
         optimizer.zero_grad()
         losses, _ = distillation_losses(layer(hidden[rows]), senones[rows], logits[rows])
@@ -457,8 +466,9 @@ def train_output_layer(
 def _compute_utterances(
     teacher: TrainedModel, student: TrainedModel, store: FeatureStore, names: Sequence[str]
 ) -> list[Utterance]:
+    """Compute the outputs of both models: the teacher's logits, the student's last hidden layer."""
     model, normaliser = student.load()
-    model.output = nn.Identity()
+    model.output = nn.Identity()  # leaves the input of the output layer
     computed = compute_logits([teacher.load(), (model, normaliser)], store, names)
     # Clones, since tensors of inference mode cannot be used in training
     return [
@@ -491,6 +501,7 @@ def _approximation_error(
         best, full = stored[utterance.name], utterance.logits.double().softmax(dim=-1)
         rebuilt = best.rebuild(full.shape[1]).double().softmax(dim=-1)
         frames += len(full)
+        # Total variation: 1/2 sum_c |q_c - p_c|
         tail += float(best.tail.sum(dtype="float64"))
         error += float((rebuilt - full).abs().sum()) / 2
     return tail / frames, error / frames
@@ -513,6 +524,7 @@ def _student_loss(
 
 
 def _tensors(best: KBest) -> tuple[Tensor, Tensor]:
+    """Return the stored senones, int64, and their logits, float32; both [T, k]."""
     return torch.from_numpy(best.ids.astype("int64")), torch.from_numpy(best.logits).float()
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length, stack
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import (
     MANIFEST,
     SHARDS,
@@ -38,12 +39,11 @@ from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import DAMAGE_ERRORS, reading, regular, validated
 from toolkit.train.batches import Batch, ChunkSampler, ShardGroup, UtteranceSampler, prefetched
-from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.cross_entropy import KBestBatch
 from toolkit.train.errors import TrainingDataError
 
 AHEAD = 8
-"""Shards that are fetched ahead of their use."""
+"""Number of shards that are fetched ahead of their use when all are read in turn."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ShardFiles(Protocol):
         """Open a file of a shard, of `cuts`, `features` or `targets`."""
 
     def prefetch(self, shards: Sequence[int]) -> None:
-        """These shards will be opened soon."""
+        """Begin to fetch shards that will be opened soon, if they are not on this machine."""
 
 
 class FolderFiles:
@@ -101,11 +101,11 @@ class FolderFiles:
         return open(self._folder / SHARDS / field_file(field, shard), "rb")
 
     def prefetch(self, shards: Sequence[int]) -> None:
-        """See `ShardFiles`: they are here."""
+        """Do nothing: the shards are on this machine."""
 
 
 class TeacherShards:
-    """A set of shards.
+    """A set of shards of features with a teacher's targets.
 
     Args:
       files: the folder of the set, or its files where they lie elsewhere.
@@ -119,18 +119,18 @@ class TeacherShards:
         self.name = self._files.name
         """The folder or address, for messages."""
         with reading(self.name, TargetError, ADVICE, "not a folder of targets"):
-            of_targets = self._files.manifest(TARGETS_MANIFEST)
-            targets = validated(json.loads(of_targets), FIELDS)
+            targets_content = self._files.manifest(TARGETS_MANIFEST)
+            targets = validated(json.loads(targets_content), FIELDS)
         self.num_senones: int = targets["senones"]
         """C, number of senones."""
         self.offset: int = targets["offset"]
         """Offset at which the teacher's targets were computed: the raw frame at which the first
         low-rate frame begins. They are valid for a student's frames at this offset only."""
         try:
-            of_features = self._files.manifest(MANIFEST)
-            manifest = json.loads(of_features)
-            self.digest = digest_bytes(of_features + of_targets)
-            """Digest of both manifests: of the front end, the shards' sizes, the teacher."""
+            features_content = self._files.manifest(MANIFEST)
+            manifest = json.loads(features_content)
+            self.digest = digest_bytes(features_content + targets_content)
+            """Digest of both manifests: these tell front end, sizes of shards, and teacher."""
             counts = manifest["shards"]
             self.dimension = int(manifest["dimension"])
             """F, dimension of a raw frame."""
@@ -150,7 +150,7 @@ class TeacherShards:
         self._files.prefetch(shards)
 
     def read(self, shard: int, rank: int = 0, world_size: int = 1) -> Iterator[Example]:
-        """Read the utterances of a shard that are a rank's: number rank, rank + world_size, ...
+        """Read a rank's utterances of a shard: those numbered rank, rank + world_size, ...
 
         Raises:
           TargetError: a file is missing or damaged, or features and targets do not fit.
@@ -164,16 +164,21 @@ class TeacherShards:
             ):
                 rows = zip(lines, index_arrays(features), index_arrays(targets), strict=True)
                 # A row has an utterance's cut, and the byte ranges of its two arrays.
-                for line, (name, *where), (target_name, *place) in list(rows)[rank::world_size]:
+                for line, (name, *feature_range), (target_name, *target_range) in list(rows)[
+                    rank::world_size
+                ]:
                     cut = json.loads(line)
                     if not cut["id"] == name == target_name:
-                        raise ValueError(f"{name} and {target_name} where {cut['id']} is expected")
+                        raise ValueError(
+                            f"features of {name} and targets of {target_name}, not {cut['id']}"
+                        )
                     state = CmnState(
                         cut["custom"]["cmn_frames"],
                         torch.tensor(cut["custom"]["cmn_sum"], dtype=torch.float64),
                     )
-                    array = to_features(read_array(features, *where))
-                    example = Example(name, array, state, KBest.unpack(read_array(targets, *place)))
+                    array = to_features(read_array(features, *feature_range))
+                    best = KBest.unpack(read_array(targets, *target_range))
+                    example = Example(name, array, state, best)
                     self._check(example)
                     yield example
         except (*DAMAGE_ERRORS, TargetError) as error:
@@ -182,15 +187,18 @@ class TeacherShards:
             ) from error
 
     def _check(self, example: Example) -> None:
+        """Check that an utterance's targets fit its features and the teacher."""
         frames, num_targets = len(example.features), len(example.targets)
         if num_targets != low_rate_length(frames, self.offset):
             raise ValueError(
-                f"{example.name}: targets of {num_targets} frames for {frames} raw frames at offset"
-                f" {self.offset}"
+                f"{example.name}: targets of {num_targets} frames do not fit {frames} raw frames at"
+                f" offset {self.offset}"
             )
         highest = int(example.targets.ids.max(initial=0))
         if highest >= self.num_senones:
-            raise ValueError(f"{example.name}: senone {highest} of {self.num_senones}")
+            raise ValueError(
+                f"{example.name}: targets have senone {highest}, but there are {self.num_senones}"
+            )
 
 
 def selection_score(config: SelectionConfig, example: Example) -> float:
@@ -208,9 +216,9 @@ class Selection:
     threshold: float
     """Lowest score that is selected."""
     frames: np.ndarray
-    """[S] number of raw frames selected of every shard."""
+    """[S] number of selected raw frames of every shard."""
     utterances: np.ndarray
-    """[S] number of utterances selected of every shard."""
+    """[S] number of selected utterances of every shard."""
     data: str = ""
     """The digest of the shards; empty in files of earlier versions, and where all is selected."""
 
@@ -233,9 +241,9 @@ class Selection:
         """Read what `save` wrote.
 
         Raises:
-          TargetError: it is damaged; names it.
+          TargetError: it is damaged; the message names it.
         """
-        with reading(path, TargetError, "remove it, and it is made again", "damaged"):
+        with reading(path, TargetError, "remove it; it will be made again", "damaged"):
             content = json.loads(path.read_text(encoding="utf-8"))
             counts = (np.array(content[name], dtype=np.int64) for name in ("frames", "utterances"))
             config = SelectionConfig(**content["config"])
@@ -247,17 +255,18 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
 
     Utterances are selected from the highest score on until they make up the share of the frames.
     """
-    # All are selected without reading a shard.
+    # No shard needs to be read to select all.
     if config.share == 1 or not shards.utterances.any():
         return Selection(config, -np.inf, shards.frames, shards.utterances)
     rows = []
     for shard in range(len(shards.frames)):
         shards.prefetch(range(shard, min(shard + AHEAD, len(shards.frames))))
         rows += [(shard, selection_score(config, e), len(e.features)) for e in shards.read(shard)]
+    # [U] by utterance: its shard, its score, its raw frames
     shard, scores, frames = (np.array(column) for column in zip(*rows, strict=True))
     threshold = score_threshold(scores, frames, config.share * frames.sum())
     is_selected = scores >= threshold
-    # [S] selected frames and utterances of every shard
+    # [S] numbers of selected frames and of selected utterances of every shard
     counts = (
         np.bincount(shard[is_selected], weights, len(shards.frames)).astype(np.int64)
         for weights in (frames[is_selected], None)
@@ -290,7 +299,7 @@ class Source:
 
 @dataclass(frozen=True)
 class ShardSet:
-    """Shards of a sub-epoch that are shuffled together."""
+    """Shards of a sub-epoch that are in memory together; their utterances are shuffled."""
 
     source: Source
     shards: tuple[int, ...]
@@ -317,7 +326,7 @@ class TeacherShardGroup(ShardGroup):
     """[sum of T', k] float16: their log posteriors."""
 
     def make_batch(self, frame_rows: torch.Tensor, **fields: Any) -> KBestBatch:
-        """Make a batch with the targets in rows [N, T], and with other fields as they are."""
+        """Make a batch with the targets of frames [N, T] of the group; `fields` are its others."""
         rows = frame_rows.numpy()
         return KBestBatch(
             targets=self.targets[frame_rows].long(),
@@ -337,7 +346,7 @@ class SubEpochs:
     Args:
       sources: the data, with targets at one or several offsets.
       normaliser: the student's normaliser of the raw features.
-      hours: audio per sub-epoch, before selection; None: one pass makes `count` sub-epochs.
+      hours: hours of audio per sub-epoch, before selection; None: `count` sub-epochs are one pass.
       count: number of sub-epochs.
       max_frames: raw frames that are in memory together; a shard with more is alone.
       seed: of the order.
@@ -349,7 +358,7 @@ class SubEpochs:
     def __init__(
         self,
         sources: Sequence[Source],
-        normaliser: FeatureNormaliser,
+        normaliser: Cmvn,
         hours: float | None,
         count: int,
         max_frames: int,
@@ -358,6 +367,7 @@ class SubEpochs:
         self._sources = sources
         self._normaliser = normaliser
         self._seed = seed
+        # Sources differ in offset only: one shard has the same utterances in all of them.
         first = sources[0].shards
         for source in sources[1:]:
             if not np.array_equal(source.shards.frames, first.frames):
@@ -381,7 +391,7 @@ class SubEpochs:
             longest = self.length / first.frames_per_hour
             raise TrainingDataError(
                 f"{first.name} has {len(first.frames)} shards, too few for sub-epochs of "
-                f"{longest:.3g} hours each (of {short} there is nothing): write shards of "
+                f"{longest:.3g} hours each (sub-epochs {short} would be empty): write shards of "
                 f"less than {longest / 2:.3g} hours, or make the sub-epochs longer"
             )
 
@@ -392,13 +402,13 @@ class SubEpochs:
         return frames * LOW_RATE_FACTOR / self._sources[0].shards.frames_per_hour
 
     def shard_sets(self, number: int) -> list[ShardSet]:
-        """Return the sets of shards of a sub-epoch (counted from 0) that are in memory together."""
+        """Return the sets into which the shards of a sub-epoch (counted from 0) are divided."""
         return self._shard_sets[number]
 
     def shards(self, number: int) -> Iterator[tuple[int, int]]:
         """Yield (pass, shard) of a sub-epoch, in order."""
-        # Frames [begin, end) of the endless sequence of passes; pass p has the frames from
-        # p * total on.
+        # The sub-epoch has the frames [begin, end) of the endless sequence of passes, in which
+        # pass p begins with frame p * total.
         begin, end = number * self.length, (number + 1) * self.length
         frames = self._sources[0].shards.frames
         for pass_number in range(int(begin // self._total), int(end // self._total) + 1):
@@ -416,7 +426,8 @@ class SubEpochs:
           TrainingDataError: no utterance with frames is left.
         """
         shards, is_selected = shard_set.source.shards, shard_set.source.selection.takes
-        utterances = [  # without the raw features, which are twice as large as the inputs
+        # Raw features, twice as large as the inputs, are not kept.
+        utterances = [
             (example.name, example.targets, self._inputs(example, shards.offset))
             for shard in shard_set.shards
             for example in shards.read(shard, rank, world_size)
@@ -456,7 +467,7 @@ class SubEpochs:
             frames = int(source.selection.frames[shard])
             if not source.selection.utterances[shard]:
                 continue
-            # A set has shards of one pass, since passes differ in offset.
+            # A set has shards of one pass, since the sources of passes differ in offset.
             if current_pass != pass_number or frames > free_frames:
                 shard_sets.append(ShardSet(source, ()))
                 free_frames, current_pass = max_frames, pass_number
@@ -468,8 +479,8 @@ class SubEpochs:
 class TeacherBatches:
     """The batches of sub-epochs, in an order that is a function of (seed, sub-epoch, world_size).
 
-    See `BatchSource`, with one difference: ranks do not take turns in a common order, for which
-    every rank would have to read all data. A rank reads and shuffles its share of the utterances.
+    A `BatchSource`, with one difference: ranks do not take turns in a common order, for which every
+    rank would have to read all data. A rank reads and shuffles its share of the utterances.
 
     Args:
       data: the sub-epochs.
@@ -504,6 +515,7 @@ class TeacherBatches:
         for i, group in zip(remaining, prefetched(loaded, depth=0), strict=True):
             rng = np.random.default_rng([self._seed, number, i, rank])
             batches = self._sampler.split(group.length, counts[i], rng)
+            # The set's first batch is step ends[i] - counts[i] of the epoch.
             for rows in batches[max(0, start - ends[i] + counts[i]) :]:
                 yield self._sampler.collate(group, rows)
 

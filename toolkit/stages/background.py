@@ -18,7 +18,7 @@ from toolkit.stages.log import StageLog, Verbosity
 from toolkit.stages.signals import TERMINATED, exit_on_signals
 
 StagesFunction = Callable[["BufferedLog", Callable[[], bool]], None]
-"""Runs stages and writes to a log; the function says whether the main process waits for them."""
+"""Runs stages and writes to a log; its second argument says if the main process waits for them."""
 
 
 class BackgroundError(ToolkitError):
@@ -47,7 +47,7 @@ class BackgroundStages:
         self.numbers, self.outputs, self.jobs = numbers, outputs, jobs
         self._log = log
         self._which = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
-        # What `wait` reports unless the process sends its own outcome.
+        # `wait` raises this unless the process sends its own outcome, which replaces it.
         self._failure: str | None = (
             f"the process of {self._which} was killed, perhaps because memory ran out: the same"
             " command continues, with --jobs 1 one stage after the other"
@@ -133,6 +133,7 @@ def _run_stages(
 ) -> None:
     from toolkit.processes.bars import hide_progress_bars
 
+    # The server of workers forked this process: it has the server's environment, not the caller's.
     exit_with_parent(environment)
     log, failure = BufferedLog(sender, verbosity), None
     try:

@@ -38,14 +38,17 @@ def use_project_environment(root: Path) -> None:
     """
     environment = Path(root).resolve() / ".venv"
     python = environment / "bin" / "python"
+    # 1. Only the project's own programs restart themselves.
     main = getattr(sys.modules["__main__"], "__file__", None)
     if main is None or Path(root).resolve() not in Path(main).resolve().parents:
         return
     sys.excepthook = _end_quietly
+    # 2. Set what libraries read when they are loaded.
     # Threads of OpenMP that spin while they wait make training 14 times slower where another
     # process uses one of the cores. The variable is read when torch is loaded, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     default_to_one_thread()
+    # 3. Restart, once: the guard stops a loop if the new interpreter reports another prefix.
     reference = environment.with_name(".venv-reference")
     inside = Path(sys.prefix).resolve() in (environment.resolve(), reference.resolve())
     if not inside and python.exists() and os.environ.get(GUARD_VARIABLE) != str(os.getpid()):
@@ -53,6 +56,7 @@ def use_project_environment(root: Path) -> None:
         sys.stdout.flush()
         arguments = getattr(sys, "orig_argv", [sys.executable, *sys.argv])[1:]
         os.execv(str(python), [str(python), *arguments])
+    # 4. This is the interpreter that runs the recipe. It must have the packages.
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         state = "is incomplete" if python.exists() else "is not set up yet"

@@ -4,6 +4,7 @@ import difflib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +27,6 @@ from toolkit.environment import usable_cpus
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 from toolkit.processes.devices import check_device
-from toolkit.processes.profiler import py_spy
 from toolkit.processes.watchdog import WorkerLostError
 from toolkit.processes.workers import freeze_imports, import_modules
 from toolkit.stages.declaration import Declaration, RunOptions
@@ -70,13 +70,14 @@ class _RunFolder(click.Path):
 
 
 def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
-    """Parse the command line of a recipe, run what it asks for and exit.
+    """Run the command line of a recipe, and exit.
 
     Exit status: 0 when all is done, 1 after an error (one message on standard error), 2 when an
     option is not known, 130 after Ctrl-C, 143 after SIGTERM.
     """
     freeze_imports()
     with exit_on_signals(), _exit_on_errors():
+        # 1. What the command line asks for; contradictions end here.
         program = Path(sys.argv[0]).name
         typed = _click_command(recipe).make_context(program, list(arguments)).params
         profile = chosen_profile(recipe, typed["profile"])
@@ -88,19 +89,21 @@ def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
             "set": list(typed["overrides"]),
             "config": str(typed["config"].absolute()) if typed["config"] else None,
         }
-        # Options that only look: no lock, nothing is written.
+        # 2. Options that only look: no lock, nothing is written.
         if typed["listing"] or typed["dry_run"] or typed["stale_code"]:
             if ranks.rank() == 0:
                 with report_broken_output(), _storage_errors(directory.root):
                     _compare_with_last(directory, last_command, to_stderr=typed["as_json"])
                     _show(recipe, directory, options, typed)
-        # Under torchrun rank 0 owns the run directory; the others join it in training stages.
+        # 3. Under torchrun rank 0 owns the run directory; the others join it in training stages.
         elif ranks.rank() > 0:
             import_modules(recipe.modules)
             follow_rank_zero(recipe.stages, directory, options)
+        # 4. A profile: the same command line again, under py-spy.
         elif typed["profile_stage"] is not None:
             with _storage_errors(directory.root):
                 _profile(recipe, directory, options)
+        # 5. A run: lock the directory, note the command for the next one, and run the stages.
         else:
             stage_log = StageLog(directory.log, options.verbosity)
             with survive_broken_output(stage_log.write_to_file), _storage_errors(directory.root):
@@ -179,12 +182,12 @@ def _click_command(recipe: Declaration) -> click.Command:
         click.Option(
             ["--stale-code"],
             is_flag=True,
-            help="Show the stages that other code or packages made.",
+            help="Show the stages whose outputs were made by other code or packages.",
         ),
         click.Option(
             ["--accept-code-change"],
             is_flag=True,
-            help="Continue a stage that other code or packages have begun.",
+            help="Continue a stage that was begun by other code or packages.",
         ),
         click.Option(
             ["--force"], multiple=True, metavar="N", help="Run stage N even if it is done."
@@ -192,7 +195,7 @@ def _click_command(recipe: Declaration) -> click.Command:
         click.Option(
             ["--profile-stage"],
             metavar="N",
-            help="Run stage N alone, again if it is done, under py-spy, which draws a flame graph: "
+            help="Run stage N alone, even if it is done, and draw a flame graph with py-spy: "
             "profiles/N.svg in the run directory.",
         ),
         click.Option(
@@ -217,17 +220,19 @@ def _click_command(recipe: Declaration) -> click.Command:
             help=f"The run directory; default: exp/{recipe.exp_prefix}PROFILE beside the recipe.",
         ),
         click.Option(
-            ["--device"], metavar="NAME", help="cpu, cuda, ...; default: a GPU if there is one."
+            ["--device"],
+            metavar="NAME",
+            help="Device to compute on: cpu, cuda, ...; default: a GPU if there is one.",
         ),
         click.Option(
             ["--jobs"],
             type=click.IntRange(min=1),
-            help="Worker processes, or threads beside a GPU; default: one per core.",
+            help="Worker processes, or threads while a GPU computes; default: one per core.",
         ),
         click.Option(
             ["--quiet", "verbosity"],
             flag_value="quiet",
-            help="Print warnings, errors and the results alone.",
+            help="Print only warnings, errors and results.",
         ),
         click.Option(
             ["--verbose", "verbosity"],
@@ -272,8 +277,9 @@ def _run_options(
       words: of the command line.
 
     Raises:
-      ToolkitError: they contradict each other, or name what there is not.
+      ToolkitError: options contradict each other, or name something that does not exist.
     """
+    # 1. The range of stages, and those to run again.
     first, last = recipe.stages[0].number, recipe.stages[-1].number
     if typed["stage"] is not None:
         first = _stage(recipe, "--stage", typed["stage"])
@@ -282,12 +288,17 @@ def _run_options(
     forced = frozenset(_stage(recipe, "--force", number) for number in typed["force"])
     if typed["profile_stage"] is not None:
         if typed["stage"] or typed["stop_stage"] or forced:
-            raise SelectionError("--profile-stage chooses the stage to run by itself")
+            raise SelectionError(
+                "--profile-stage runs one stage alone: leave out --stage, --stop-stage and --force"
+            )
         first = last = _stage(recipe, "--profile-stage", typed["profile_stage"])
         if Provenance.read(directory.provenance(first)) is None:
             forced = frozenset((first,))  # an interrupted attempt is resumed instead
+    # 2. Contradictions.
     if typed["listing"] and typed["dry_run"]:
-        raise SelectionError("--list shows what is done, --dry-run what would be: give one of them")
+        raise SelectionError(
+            "--list shows what is done, --dry-run what a run would do: give one of them"
+        )
     if typed["as_json"] and not typed["listing"]:
         raise SelectionError("--json prints the stages together with --list")
     if last < first:
@@ -295,6 +306,7 @@ def _run_options(
     for number in sorted(forced):
         if not first <= number <= last:
             raise SelectionError(f"--force {number} is outside of stages {first} to {last}")
+    # 3. The configuration. Markers and logs are UTF-8, so all texts in them must be, too.
     check_device(typed["device"])
     config = load_config(
         recipe.profiles[profile], recipe.folder, typed["config"], typed["overrides"]
@@ -341,12 +353,12 @@ def _profile(recipe: Declaration, directory: RunDirectory, options: RunOptions) 
     selection = ["--stage", str(number), "--stop-stage", str(number)]
     selection += ["--force", str(number)] if options.forced else []
     program = [sys.executable, script, *_without_profile_stage(arguments), *selection]
-    profiler = py_spy(output)
+    profiler = _py_spy(output)
     directory.refuse_links(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     interrupts: list[int] = []
     process = subprocess.Popen([*profiler, *program])
-    # Ctrl-C reaches py-spy too, which draws what it has sampled.
+    # Ctrl-C reaches py-spy too, which then draws what it has sampled: wait for it.
     signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     status = process.wait()
     if interrupts:
@@ -354,9 +366,31 @@ def _profile(recipe: Declaration, directory: RunDirectory, options: RunOptions) 
     if status:
         raise ProfileError(f"py-spy failed with exit status {status}")
     stage = next(stage for stage in recipe.stages if stage.number == number)
+    # py-spy does not pass on the exit status of the program: the marker tells whether it worked.
     state = Planner(directory, recipe.stages, options.config).state(stage)
     if not state.done:
         raise ProfileError(f"stage {number} is {state}")
+
+
+def _py_spy(output: Path) -> list[str]:
+    """Return the command under which a Python program, appended to it, has its flame graph drawn.
+
+    py-spy exits with 0 whatever the program's exit status is.
+
+    Args:
+      output: the SVG file; its folder must exist.
+
+    Raises:
+      ProfileError: there is no py-spy in this environment or on the PATH.
+    """
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    program = shutil.which("py-spy", path=folders)
+    if program is None:
+        raise ProfileError(
+            "profiles are drawn by py-spy, which is not installed: "
+            f"{sys.executable} -m pip install py-spy"
+        )
+    return [program, "record", "--subprocesses", "--output", str(output), "--"]
 
 
 def _without_profile_stage(arguments: Sequence[str]) -> list[str]:
@@ -407,7 +441,7 @@ def _compare_with_last(directory: RunDirectory, present: dict, to_stderr: bool) 
 
 
 def _note_missing(config: Any) -> None:
-    """Note settings that name nothing: the stage that reads them may be hours away, or done."""
+    """Note settings whose file does not exist: the stage that reads it may be hours away."""
     for key, value in flatten(result_parameters(config)).items():
         if key in OUTPUT_SETTINGS or not is_path(value) or has_magic(value):
             continue

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,19 @@ def _is_set(key: str, config: Any) -> bool:
     name, has_value, value = key.partition("=")
     setting = attrgetter(name)(config)
     return str(setting) == value if has_value else bool(setting)
+
+
+@dataclass(frozen=True)
+class SharedStage:
+    """A stage of several recipes; `Declaration.add` gives it its number in one of them."""
+
+    title: str
+    function: StageFunction
+
+
+def shared_stage(title: str) -> Callable[[StageFunction], SharedStage]:
+    """Declare the decorated function as a stage without a number."""
+    return partial(SharedStage, title)
 
 
 @dataclass(frozen=True)
@@ -138,6 +152,15 @@ class Declaration:
             return function
 
         return declare
+
+    def add(self, number: int, shared: SharedStage, **arguments: Any) -> None:
+        """Declare a shared stage as stage `number`; its function gets the arguments after the run.
+
+        The next line declares the third stage of a recipe, on the cepstra of another split.
+
+            recipe.add(3, stages.train_tri, split="clean")
+        """
+        self.stage(number, shared.title)(partial(shared.function, **arguments))
 
     def directory(self, profile: str) -> Path:
         """Return the default run directory of a profile."""

@@ -8,13 +8,13 @@ import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from toolkit.errors import ToolkitError
+from toolkit.stages.log import timestamp
 from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
 from toolkit.stages.signals import cleanups
 from toolkit.storage.digests import Digests
@@ -93,7 +93,7 @@ class RunDirectory:
             holder = {
                 "pid": os.getpid(),
                 "host": socket.gethostname(),
-                "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+                "since": timestamp(),
                 "command": command,
             }
             try:
@@ -214,6 +214,7 @@ class RunDirectory:
           LinkError: it is a link or reached through one; nothing was moved.
         """
         self.refuse_links(path, self._trash)
+        # Deleting a folder takes time and can be interrupted halfway; a rename cannot.
         if os.path.lexists(path):
             self._trash.mkdir(parents=True, exist_ok=True)
             os.rename(path, self._trash / uuid.uuid4().hex)
@@ -266,14 +267,18 @@ class RunDirectory:
         remove_temporaries(self.partials)
 
     def _put_in_place(self, marker: Marker, digests: Digests) -> None:
+        # Each step may have been done by a killed run: all of them can be repeated.
+        # 1. Refuse links before anything moves.
         stage, old = marker.stage, outputs_of(self.marker(marker.stage), marker.title)
         self.refuse_links(*(self.root / name for name in (*old, *marker.outputs)))
         self.refuse_links(*(self.partial(stage, name) for name in marker.outputs))
+        # 2. Discard the earlier outputs, also those that the stage no longer makes.
         for name in old:
             # A path that overlaps a new output may already hold the new output.
             if not any(overlap(name, output) for output in marker.outputs):
                 self.discard(self.root / name)
-        touched = {self.stages}
+        # 3. Rename the new ones. One that is not in `.partial` any more is in place already.
+        changed_folders = {self.stages}
         for name in marker.outputs:
             source, target = self.partial(stage, name), self.root / name
             if os.path.lexists(source):
@@ -281,11 +286,13 @@ class RunDirectory:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(source, target)
                 digests.moved(source, target)
-            touched.add(target.parent)
-        # First the provenance: beside the marker it would mean that the stage was started again.
+            changed_folders.add(target.parent)
+        # 4. Remove the provenance before the marker is written: beside a marker it means that the
+        # stage was started again.
         self.discard_partial(stage)
         self.failure(stage).unlink(missing_ok=True)
-        for folder in sorted(touched):
+        # 5. Write the marker last, when the outputs are on disk.
+        for folder in sorted(changed_folders):
             if folder.is_dir():
                 _sync_folder(folder)
         os.replace(self.publishing(stage), self.marker(stage))
@@ -315,6 +322,7 @@ def storage_error(error: BaseException, root: Path) -> StorageError | None:
     Libraries that write files wrap the operating system's error (safetensors quotes it, torch
     drops it), so causes, messages and the space left are examined too.
     """
+    # 1. The error and its causes; with a full disk also an error that says so.
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
@@ -325,6 +333,7 @@ def storage_error(error: BaseException, root: Path) -> StorageError | None:
             chain.append(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root)))
     except OSError:  # the directory is not there
         pass
+    # 2. The first of them that a user can do something about.
     for link in chain:
         number = link.errno if isinstance(link, OSError) else None
         path = getattr(link, "filename", None) or root

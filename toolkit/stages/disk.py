@@ -12,7 +12,7 @@ PROTECTED_OUTPUTS = (
     *("results.json", "results.md", "report.html", "werr.json", "werr.md"),
     *("breakdown.json", "breakdown.html", "sweep.json", "tta"),
 )
-"""Outputs that are never removed: the bundle, results, what they were made from and checked by."""
+"""Outputs that are never removed: bundle and results, the corpus, its manifests and its check."""
 
 
 class CleanError(ToolkitError):
@@ -30,7 +30,7 @@ class Output:
     size: int
     """Bytes."""
     seconds: float
-    """Wall time of its stage, which may have made others too."""
+    """Wall time of its stage, which may have made other outputs too."""
 
 
 def removable(directory: RunDirectory) -> list[Output]:
@@ -70,7 +70,7 @@ def choose(directory: RunDirectory, names: Sequence[str]) -> list[Output]:
     chosen = []
     for name in dict.fromkeys(name.rstrip("/") for name in names):
         if name.split("/")[0] in PROTECTED_OUTPUTS:
-            raise CleanError(f"{name} is never removed: it is a result, or what results need")
+            raise CleanError(f"{name} is never removed: it is a result, or results depend on it")
         if name not in outputs:
             raise CleanError(
                 f"{directory.root} has no output {name} of a finished stage that could be removed;"

@@ -100,7 +100,7 @@ def _number(value: Any) -> Any:
 
 
 def show_stale_code(planner: Planner, source: Path) -> None:
-    """Print the stages that other code or other packages have made, with both."""
+    """Print the stages whose code or packages differ from the present ones, with both versions."""
     is_empty = True
     for stage in planner.stages:
         state = planner.state(stage)

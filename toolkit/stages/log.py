@@ -53,7 +53,7 @@ class StageLog:
           LinkError: a link or no regular file is in the place of the log file.
         """
         if always or self.verbosity != "quiet":
-            self._print(f"{_now()} {line}" if self._timed else line)
+            self._print(f"{timestamp()} {line}" if self._timed else line)
         self.write_to_file(line)
 
     def write_to_file(self, line: str) -> None:
@@ -61,7 +61,7 @@ class StageLog:
         try:
             descriptor = open_regular(self._path, os.O_WRONLY | os.O_APPEND)
             with open(descriptor, "a", encoding="utf-8") as file:
-                file.write(f"{_now()} {printable(line)}\n")
+                file.write(f"{timestamp()} {printable(line)}\n")
         except OSError:
             return
 
@@ -80,7 +80,8 @@ class StageLog:
             sys.stdout.flush()
 
 
-def _now() -> str:
+def timestamp() -> str:
+    """Return the present local time as ISO 8601, to the second, with the offset from UTC."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 

@@ -1,4 +1,4 @@
-"""What a stage's outputs are made from, and the marker of a finished stage."""
+"""The provenance of a stage's outputs, and the marker of a finished stage."""
 
 import dataclasses
 import json
@@ -245,7 +245,7 @@ class Marker:
             raise UnreadableMarkerError("the marker is damaged") from error
         if not provenance.attempts:
             raise UnreadableMarkerError("the marker is damaged")
-        # A marker vouches for results: one edited by hand must not.
+        # A marker proves which parameters made a result: one edited by hand proves nothing.
         if not intact:
             raise UnreadableMarkerError("the marker's parameters were edited")
         if not all(map(_is_inside, outputs)):

@@ -140,8 +140,8 @@ class Planner:
             marker = None
         why = join_reasons(reasons)
         if directory.failure(stage).exists():
-            first = _first_line(directory.failure(stage))
-            return State("failed", first, marker, percent)
+            message = _first_line(directory.failure(stage))
+            return State("failed", message, marker, percent)
         # An interrupted attempt resumes only with the parameters and inputs that it had.
         if provenance:
             changes = join_reasons(self.changes(provenance))
@@ -157,16 +157,17 @@ class Planner:
             return None
 
     def outputs(self, stage: int) -> list[str]:
-        """Return the names of what a stage made when it last finished."""
+        """Return the names of a stage's outputs when it last finished."""
         marker = self.marker(stage)
         return sorted(marker.outputs) if marker and self._number(marker) == stage else []
 
     def _number(self, marker: Marker) -> int:
-        """Return the number that the stage of a marker has now."""
+        """Return the present number of the stage of a marker; recipes renumber stages."""
         return self._numbers.get(marker.title, marker.stage)
 
     def _marker_changes(self, marker: Marker) -> list[str]:
         """Return why the stage of `marker` is no longer done; empty if it still is."""
+        # 1. Parameters and inputs. 2. The stage's number. 3. Outputs that were deleted or edited.
         reasons = self.changes(marker.provenance)
         if (number := self._number(marker)) != marker.stage:
             reasons.insert(0, f"its marker is of stage {number}, which had this number before")
@@ -247,6 +248,7 @@ class Planner:
 
     def _parameter_changes(self, provenance: Provenance) -> Iterator[str]:
         recorded = provenance.parameters
+        # Compare what the stage read then with the same settings of the present configuration.
         values = {}  # of the sections, and of the settings inside sections, that still exist
         for name in recorded:
             with contextlib.suppress(AttributeError):
@@ -259,7 +261,7 @@ class Planner:
             elif key not in old:
                 yield f"`{key}` {_show(new[key])} is a new parameter"
             elif same_setting(key, old[key], new[key], provenance.inputs):
-                continue
+                continue  # another path: `changes` compares the contents
             # In Python True == 1: a change between bool and number counts too.
             elif old[key] != new[key] or isinstance(old[key], bool) != isinstance(new[key], bool):
                 old_text, new_text = _show(old[key]), _show(new[key])
@@ -309,6 +311,7 @@ def _why(state: State) -> str:
 def _makers(reader: Marker | None, stages: Sequence[tuple[Stage, State]]) -> set[int]:
     """Return the stages that make an input of `reader`; where unknown, those without a marker."""
     markers = {stage.number: state.marker for stage, state in stages}
+    # A stage without a marker may make any input that no other stage makes.
     unknown = {number for number, marker in markers.items() if marker is None}
     makers: set[int] = set()
     for name in reader.provenance.inputs if reader else ():
@@ -406,7 +409,7 @@ def fixed_folder(pattern: Path) -> Path:
 
 
 def audio_input(manifest: str) -> str:
-    """Return how a marker names the audio files of a manifest, beside the manifest itself."""
+    """Return the name in markers of the audio files that a manifest lists."""
     return f"{AUDIO}:{manifest}"
 
 

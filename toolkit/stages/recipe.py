@@ -15,11 +15,13 @@ A recipe for another corpus reuses the stages: `recipe.for_corpus(Path(__file__)
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from toolkit.config.settings import ConfigError, apply_overrides, list_settings, resolve_paths
 from toolkit.errors import ToolkitError
-from toolkit.stages.command_line import run_command
+from toolkit.stages.command_line import chosen_profile, run_command
 from toolkit.stages.declaration import Declaration
 
 
@@ -77,3 +79,53 @@ def load_recipe(path: Path) -> Recipe:
     if declared_here or not isinstance(profiles, Mapping):
         return (declared_here or recipes)[0]
     return recipes[0].for_corpus(file, profiles, module.__doc__ or "")  # as its last line does
+
+
+@dataclass(frozen=True)
+class RecipeSetting:
+    """A setting of a recipe, with the source of its value."""
+
+    key: str
+    """Dotted, as `--set` takes it."""
+    value: Any
+    """The value as plain data, like `default`."""
+    source: str
+    """"default", "profile NAME" or "--set"."""
+    default: Any
+    """The value without profile and `--set`."""
+    expects: str
+    """Its type in words."""
+    text: str
+    """Description of the setting."""
+
+
+def recipe_settings(
+    recipe: Declaration, profile: str | None, overrides: Sequence[str], key: str | None
+) -> list[RecipeSetting]:
+    """Return the settings of a profile, changed by `overrides`.
+
+    Args:
+      profile: None takes the recipe's first.
+      overrides: texts `key=value`, as of `--set`.
+      key: only this setting, or those below it; None: all.
+
+    Raises:
+      SelectionError: there is no such profile.
+      ConfigError: there is no such key, or a value does not fit.
+    """
+    name = chosen_profile(recipe, profile)
+    profile_config = resolve_paths(recipe.profiles[name](), recipe.folder)
+    config = apply_overrides(profile_config, overrides, Path.cwd())
+    profile_values = {setting.key: setting.value for setting in list_settings(profile_config)}
+    rows = []
+    for setting in list_settings(config):
+        if key is not None and setting.key != key and not setting.key.startswith(f"{key}."):
+            continue
+        source = "default" if setting.value == setting.default else f"profile {name}"
+        if profile_values.get(setting.key, MISSING) != setting.value:
+            source = "--set"
+        rows.append(RecipeSetting(source=source, **vars(setting)))
+    if not rows:
+        apply_overrides(profile_config, [f"{key}=none"], Path.cwd())  # says which key is near
+        raise ConfigError(f"unknown key `{key}`")
+    return rows

@@ -157,6 +157,7 @@ class Run:
             if not (self._directory.root / name).exists() and kind != PATTERN:
                 raise MissingInputError(f"`{name}` is missing on worker {ranks.rank()}'s host")
             return Content(0, "")
+        # An input in the run directory is another stage's output, perhaps of one that still runs.
         if not is_outside(name):
             self._check_declared(name)
             waits_since = time.monotonic()
@@ -235,6 +236,7 @@ class Run:
         present = self._planner.present(name, "content")
         if present is None or present.digest != marker.outputs[name].digest:
             return None
+        # The marker of the new output names these attempts as well: they made parts of it.
         attempts[:0] = [attempt for attempt in made_by if attempt not in attempts]
         self._write_provenance()
         return self._directory.root / name

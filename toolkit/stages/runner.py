@@ -4,7 +4,6 @@ import itertools
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from toolkit.stages.background import BackgroundError, BackgroundStages, Buffere
 from toolkit.stages.declaration import RunOptions, Stage
 from toolkit.stages.directory import TRASHES, RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import broadcast_stage
-from toolkit.stages.log import StageLog, duration, headline, toolkit_logs
+from toolkit.stages.log import StageLog, duration, headline, timestamp, toolkit_logs
 from toolkit.stages.marker import Attempt, Marker, Progress, Provenance, code_version
 from toolkit.stages.plan import Planner, is_outside, join_reasons
 from toolkit.stages.run import DeclarationError, Run, StageOutputs, plain_headline
@@ -34,7 +33,7 @@ class StageFailedError(ToolkitError):
 
 
 class OtherCodeError(ToolkitError):
-    """Partial outputs were made by other code or packages than those that would continue them."""
+    """The code or packages that made partial outputs differ from the present ones."""
 
 
 class Runner:
@@ -71,8 +70,9 @@ class Runner:
         Raises:
           ToolkitError: a stage failed; those before it are finished.
         """
-        # First put in place what an interrupted run has finished but not renamed.
+        # 1. Put in place what an interrupted run has finished but not renamed.
         self.directory.recover(self.digests)
+        # 2. Fail now rather than after hours of earlier stages.
         self._check_engines()
         self._check_stages()
         first = self.options.first
@@ -82,6 +82,7 @@ class Runner:
                     f"warning: stage {stage.number} ({stage.title}) is {state}; "
                     f"not run because of --stage {first}"
                 )
+        # 3. Run the stages. A stage's state depends on the outputs of those in the background.
         try:
             for stage in self.chosen:
                 if self._background is not None and stage.number in self._background.numbers:
@@ -99,7 +100,7 @@ class Runner:
         self.digests.save()
 
     def skips(self, stage: Stage) -> bool:
-        """Whether a stage is done and not forced, which the log then says."""
+        """Whether a stage is done and not forced; if so, log it."""
         if not self.planner.state(stage).done or stage.number in self.options.forced:
             return False
         skip_reason = stage.skip_reason(self.options.config)
@@ -113,6 +114,7 @@ class Runner:
         Raises:
           ToolkitError: it failed.
         """
+        # 1. Log why it runs, and take over or discard the partial outputs.
         number, options = stage.number, self.options
         self.stage_log.write(f"== {number} {stage.title} (--stage {number})")
         state = self.planner.state(stage)
@@ -121,7 +123,7 @@ class Runner:
             self.stage_log.write(f"   {earlier}{state}")
         provenance, seconds_before = self._resume(number)
         self.directory.failure(number).unlink(missing_ok=True)
-        started = _now()
+        started = timestamp()
         provenance.attempts.append(Attempt(started, self.code, numeric_environment()))
         run = Run(
             number,
@@ -134,6 +136,7 @@ class Runner:
             seconds_before,
             self._wait_for_output,
         )
+        # 2. Call the function. 3. Digest the outputs, put them in place and write the marker.
         try:
             with in_stage(number), broadcast_stage(stage, options.config), MemoryWatch() as memory:
                 # The recorded configuration is asked, so that what enables a stage is a parameter.
@@ -147,7 +150,7 @@ class Runner:
                 outputs=self._outputs(run),
                 command=options.command,
                 started=started,
-                ended=_now(),
+                ended=timestamp(),
                 seconds=round(run.seconds, 3),
                 headline=numbers,
                 peak_bytes=memory.peak_bytes,
@@ -174,6 +177,7 @@ class Runner:
         provenance = Provenance.read(self.directory.provenance(number))
         changes = self.planner.changes(provenance) if provenance else []
         code_changes = provenance.code_changes(self.code) if provenance else []
+        # --force starts over, but continues an attempt that it has begun itself.
         if provenance and forced and (not provenance.forced or (code_changes and not accepted)):
             changes = [f"--force {number}"]
         if provenance and not changes:
@@ -215,7 +219,7 @@ class Runner:
         message = printable(str(user_error) if user_error else f"{type(error).__name__}: {error}")
         text = printable("".join(traceback.format_exception(error)))
         try:
-            self.directory.write(path, f"{' '.join(message.split())}\n\n{_now()}\n{text}")
+            self.directory.write(path, f"{' '.join(message.split())}\n\n{timestamp()}\n{text}")
             where = f" (traceback in {path})"
         except (OSError, LinkError):
             where = ""
@@ -263,7 +267,7 @@ class Runner:
             self._background = None
 
     def _wait_for_inputs(self, stage: Stage) -> None:
-        """Wait for what a stage read the last time, if it is made anew: its state depends on it."""
+        """Wait for recorded inputs of a stage that are being made again: they decide its state."""
         if self._background is None or not self._background.running:
             self._wait_for_background()
             return
@@ -285,7 +289,7 @@ class Runner:
             self._wait_for_background()
 
     def _check_engines(self) -> None:
-        """Refuse to run stages beside others that stay and were run with another engine.
+        """Refuse to mix stages of different engines in one run directory.
 
         Raises:
           OtherCodeError: there is such a stage.
@@ -356,7 +360,3 @@ def refusal(number: int, changes: Sequence[str]) -> str:
         "continue it with the present ones, which its marker will then list beside the earlier "
         f"ones, add --accept-code-change; to start the stage over, --force {number}"
     )
-
-
-def _now() -> str:
-    return datetime.now().astimezone().isoformat(timespec="seconds")

@@ -29,22 +29,23 @@ AUDIO = "audio"
 
 @dataclass(frozen=True)
 class Content:
-    """Size and digest of a file or folder.
-
-    `files` maps the relative paths in a folder to their digests. It is empty for a file, and for
-    `kind` "listing", whose `digest` covers only names, sizes and modification times. That of `kind`
-    "audio" covers the contents of the audio files that a manifest names.
-    """
+    """Size and digest of a file or folder."""
 
     size: int
+    """Bytes in all."""
     digest: str
+    """Digest of what `kind` says."""
     count: int = 1
+    """Number of files."""
     kind: str = "content"
+    """What the digest covers: "content", of all files; "listing", their names, sizes and
+    modification times only; "audio", the contents of the audio files that a manifest names."""
     files: dict[str, str] = field(default_factory=dict)
+    """Digests by relative path, of a folder's "content"; else empty."""
 
 
 def combined(digests: Mapping[str, str]) -> str:
-    """Return a digest of names with their digests, in the order given."""
+    """Return a digest of names and their digests; it depends on their order."""
     return digest_bytes(_encode("".join(f"{name}\0{digest}\n" for name, digest in digests.items())))
 
 
@@ -59,11 +60,14 @@ class Digests:
     Args:
       root: the folder that cached paths are relative to.
       file: the JSON file of the cache.
-      folders: of places outside `root`, by name: files in them stay known after a move.
+      folders: folders outside `root` that may move, by the names of their places, see
+        `toolkit.storage.paths`: files in them stay known after a move.
     """
 
     def __init__(self, root: Path, file: Path, folders: Mapping[str, str] | None = None) -> None:
         self._root, self._file, self._places = root, file, PathAliases(folders or {})
+        # By path: size, modification and change time (ns), inode, digest, and the time in ns since
+        # when the file has this content
         self._cache: dict[str, list] = _read_cache(file)
         self._changed = False
 
@@ -72,7 +76,7 @@ class Digests:
 
         Args:
           path: a file or a folder; links are followed.
-          sync: also make sure that every file is on disk (fsync).
+          sync: also make sure that every file is on disk (fsync); all of them are read.
         """
         if path.is_dir():
             statuses = list(_walk(path))
@@ -90,22 +94,24 @@ class Digests:
             cached = self._cache.pop(self._key(old / name), None)
             status = (new / name).stat()
             now = stamp(status)
+            # All but the change time, which the rename has set, must be as before.
             if cached and [*cached[:2], cached[3]] == [*now[:2], now[3]]:
                 self._cache[self._key(new / name)] = [*now, *cached[4:]]
 
     def add(self, path: Path, digest: "FileDigest") -> None:
         """Keep the digest of a file that another process has read."""
         key, stamp = self._key(path), digest.stamp
+        # No file has the inode -1, so a file that changed just now is read again the next time.
         recent = abs(time.time_ns() - stamp[2]) <= RACY_AGE
-        entry = [*stamp[:3], -1 if recent else stamp[3]]  # no file has that inode: it is read again
+        entry = [*stamp[:3], -1 if recent else stamp[3]]
         self._cache[key] = [*entry, digest.digest, _since(digest, self._cache.get(key))]
         self._changed = True
 
     def since(self, path: Path, status: os.stat_result) -> int:
         """Return the modification time, in ns, that a file had when it first had its content.
 
-        That is the present one where the content is not known from before: the file is not read
-        for this alone. A file that was touched thus stays the same in a `listing`.
+        So a file that was touched stays the same in a `listing`. For a file that is not in the
+        cache, or whose size has changed, it is the present modification time, without reading.
         """
         cached = self._cache.get(self._key(path))
         if cached is None or cached[0] != status.st_size:
@@ -116,7 +122,8 @@ class Digests:
     def save(self) -> None:
         """Write the cache if that is possible; if not, files are merely hashed again."""
         if self._changed:
-            self._cache = _read_cache(self._file) | self._cache  # a background stage's
+            # Entries that a stage in the background has saved meanwhile are kept.
+            self._cache = _read_cache(self._file) | self._cache
             lines = [
                 f"{json.dumps(key)}: {json.dumps(entry)}"
                 for key, entry in sorted(self._cache.items())
@@ -128,6 +135,7 @@ class Digests:
             self._changed = False
 
     def _digest(self, path: Path, status: os.stat_result, sync: bool) -> str:
+        """Return a file's digest: from the cache, unless it changed or is to be synced."""
         key = self._key(path)
         cached = self._cache.get(key)
         if cached and cached[:4] == stamp(status) and not sync:
@@ -137,6 +145,7 @@ class Digests:
         return digest.digest
 
     def _key(self, path: Path) -> str:
+        """Return the name of a file in the cache: relative to the root, or by its place."""
         root = f"{self._root}{os.sep}"
         text = str(path)
         return text.removeprefix(root) if text.startswith(root) else self._places.name(text)
@@ -161,6 +170,7 @@ def file_digest(path: Path) -> FileDigest:
 
 
 def _hash(path: Path, sync: bool = False) -> str:
+    """Return the digest of a file's content, as `digest_bytes` does; with `sync`, fsync it."""
     hasher = hashlib.blake2b(digest_size=16)
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
@@ -173,13 +183,14 @@ def _hash(path: Path, sync: bool = False) -> str:
 def listing(
     path: Path, since: Callable[[Path, os.stat_result], int] | None = None
 ) -> Content | None:
-    """Return a digest of the names, sizes and modification times in a folder, unlike `content`.
+    """Return a digest of the names, sizes and modification times of the files in a folder.
 
-    The files are not read. None when there is no such folder.
+    Unlike for `Digests.content`, the files are not read. None when there is no such folder.
 
     Args:
       path: of the folder.
-      since: the modification time in ns that counts for a file, `Digests.since`; None: its own.
+      since: returns the modification time, in ns, that counts for a file, such as `Digests.since`;
+        None: its present one.
     """
     if not path.is_dir():
         return None
@@ -219,19 +230,24 @@ def difference(name: str, old: Content, new: Content | None) -> str | None:
 
 
 def _verb(old: str | None, new: str | None) -> str:
+    """Say what happened to a file with these digests; None: it was, or is, not there."""
     if old is None:
         return "is new"
     return "changed" if new else "is missing"
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (relative path, status) of the regular files below `folder`, sorted by path."""
+    """Yield (relative path, status) of the regular files below `folder`, sorted by path.
+
+    Links are followed, except to a folder that they are in, which would not end.
+    """
     files = []
 
     def visit(path: str, prefix: str, ancestors: tuple) -> None:
+        # `ancestors` are the devices and inodes of the folder and of those that it is in.
         with os.scandir(path) as entries:
             for entry in entries:
-                # A file may vanish and a link may dangle: both count as not there.
+                # Files that vanish meanwhile, and links to nothing, count as not there.
                 with contextlib.suppress(FileNotFoundError):
                     status = entry.stat()
                     identity = (status.st_dev, status.st_ino)
@@ -246,7 +262,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def stamp(status: os.stat_result) -> list[int]:
-    """Return what tells a changed file from an unchanged one."""
+    """Return size, modification and change time in ns, and inode: an edit changes one of them."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
@@ -254,11 +270,14 @@ def _since(digest: FileDigest, cached: list | None) -> int:
     """Return the time in ns since when a file has its content, which the cache may know."""
     if cached is not None and cached[4] == digest.digest:
         return cached[5]
-    set_back = cached is not None and cached[5] == digest.stamp[1]  # by an edit
+    # Usually the modification time. Where an edit has set it back to that of the former content,
+    # the change time, which no program can set, tells the two apart.
+    set_back = cached is not None and cached[5] == digest.stamp[1]
     return digest.stamp[2] if set_back else digest.stamp[1]
 
 
 def _encode(text: str) -> bytes:
+    """Return text as UTF-8; bytes of file names that are not UTF-8 as they are on disk."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -279,8 +298,8 @@ def audio_names(manifest: Path) -> list[str]:
       manifest: a cut in JSON per line, as `toolkit.corpus.manifest.write_cuts` writes them.
 
     Returns:
-      Names as they stand there, see `toolkit.storage.paths`. What is no local file is left out,
-      and so are lines that are no cuts, of which the reader of the manifest tells.
+      Names as they stand there, see `toolkit.storage.paths`. Sources that are not local files are
+      left out, and so are lines that are not cuts: the manifest's reader reports them.
     """
     names: set[str] = set()
     with open(manifest, "rb") as file:
@@ -293,8 +312,9 @@ def audio_names(manifest: Path) -> list[str]:
 
 
 def _audio_of_cut(cut: Any) -> Iterator[str]:
+    """Yield the names of a cut's audio files; raises one of `DAMAGE_ERRORS` if it is no cut."""
     for source in cut["recording"]["sources"]:
         if source["type"] == "file":
             yield str(source["source"])
-    # The speech and the echo alone, of simulated array recordings.
+    # Simulated array recordings: the speech alone, and the echo alone
     yield from map(str, ((cut.get("custom") or {}).get("components") or {}).values())

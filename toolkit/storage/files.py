@@ -1,7 +1,7 @@
 """Atomic writing, refusal of symbolic links, and walks of folders.
 
-A file exists complete or not at all. What is written, moved and deleted below a run directory goes
-nowhere else through links.
+A file exists complete or not at all. Nothing outside a run directory is written, moved or deleted
+through a link inside it.
 """
 
 import errno
@@ -18,8 +18,10 @@ from typing import IO
 from toolkit.errors import ToolkitError
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+"""Names of temporary files: that of the file, and a random number."""
 LONGEST_NAME = 240
-"""Bytes of a file's name that are part of its temporary file's; file systems allow 255 in all."""
+"""Bytes of a file's name that its temporary file's name takes over; 14 are added, and file systems
+allow 255."""
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """Errors of a file system without hard links."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -28,7 +30,7 @@ _writes = True
 
 
 def disable_writes() -> None:
-    """Write nothing from now on, on ranks other than 0, which computes and writes the same."""
+    """Write nothing from now on: for ranks other than 0, as rank 0 writes the same results."""
     global _writes
     _writes = False
 
@@ -37,13 +39,13 @@ def disable_writes() -> None:
 def open_atomically(path: Path, mode: str = "w", every_rank: bool = False) -> Iterator[IO]:
     """Open a temporary file beside `path` that is renamed to it once it is complete and on disk.
 
-    The file is flushed and fsynced before the rename, so that a reader (or a run after a crash)
-    sees the old content or the new, never a part. After an exception `path` is unchanged.
+    Since the file is fsynced before the rename, a reader (or a run after a crash) sees the old
+    content or the new, never a part. After an exception `path` is unchanged.
 
     Args:
-      path: the file to write; its folder is made when missing.
-      mode: "w" for UTF-8 text, "wb" for bytes. A link at `path` is replaced, not followed.
-      every_rank: the file is of this rank alone, and is written even after `disable_writes`.
+      path: the file to write; its folder is made when missing. A link is replaced, not followed.
+      mode: "w" for UTF-8 text, "wb" for bytes.
+      every_rank: whether to write even after `disable_writes`, as the file is this rank's own.
     """
     encoding = None if "b" in mode else "utf-8"
     if not (_writes or every_rank):
@@ -55,6 +57,7 @@ def open_atomically(path: Path, mode: str = "w", every_rank: bool = False) -> It
     temporary = _temporary(path)
     try:
         with _named(path, temporary):
+            # "x": what has the temporary name already, such as a link, is not written through.
             with open(temporary, mode.replace("w", "x"), encoding=encoding) as file:
                 yield file
                 file.flush()
@@ -86,6 +89,7 @@ def create_atomically(path: Path, content: bytes) -> bool:
     try:
         with _named(path, temporary):
             _write_new(temporary, content)
+            # Unlike a rename, a link fails if `path` exists.
             try:
                 os.link(temporary, path)
             except OSError as error:
@@ -115,7 +119,8 @@ def link_atomically(old: Path, new: Path) -> None:
 def link_or_copy(old: Path, new: Path) -> None:
     """Make `new` a hard link to `old`, or a copy if the file system has no hard links.
 
-    Neither may be changed in place afterwards, which `open_atomically` does not do.
+    Neither may be changed in place afterwards, or both would change; `open_atomically` replaces
+    files instead.
     """
     try:
         os.link(old, new)
@@ -136,16 +141,14 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
+    """Return a new name for a temporary file beside `path`, see `TEMPORARY`."""
     name = os.fsdecode(os.fsencode(path.name)[:LONGEST_NAME])
     return path.with_name(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
 @contextmanager
 def _named(path: Path, temporary: Path) -> Iterator[None]:
-    """Put the file's name into an `OSError` that names the temporary file, or no file.
-
-    An error of a full disk names no file.
-    """
+    """Put the file's name into an `OSError` that names the temporary file, or `NO_ROOM`'s none."""
     try:
         yield
     except OSError as error:
@@ -156,6 +159,7 @@ def _named(path: Path, temporary: Path) -> Iterator[None]:
 
 
 def _write_new(path: Path, content: bytes) -> None:
+    """Write a file that must not exist yet, and wait until it is on disk."""
     with open(path, "xb") as file:
         file.write(content)
         file.flush()
@@ -212,12 +216,14 @@ def open_regular(path: Path, flags: int) -> int:
       LinkError: a link, a pipe or a device has its name.
       OSError: it cannot be opened for another reason.
     """
-    if path.is_symlink():  # O_NOFOLLOW alone refuses as well, with an error that says less
+    # 1. Refuse with a clear message what is there already.
+    if path.is_symlink():
         raise LinkError(_link_message(path))
-    # O_NONBLOCK: to open a pipe would wait for its other end
-    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     if path.exists() and not path.is_file():
         raise LinkError(_special_message(path))
+    # 2. Another program may have put a link or a pipe there meanwhile: O_NOFOLLOW refuses the one,
+    # O_NONBLOCK does not wait for the other end of the other.
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -248,6 +254,7 @@ def visible_files(folder: Path) -> list[Path]:
     Links to folders are followed, except those to a folder that they are in, which would not end.
     """
     files: list[Path] = []
+    # By folder that is still to be visited: the folders that it is in
     above: dict[str, frozenset[_Identity]] = {os.fspath(folder): frozenset()}
     for parent, folders, names in os.walk(folder, followlinks=True):
         ancestors = above.pop(parent) | {_identity(parent)}
@@ -262,6 +269,7 @@ def visible_files(folder: Path) -> list[Path]:
 
 
 def _identity(folder: str) -> _Identity:
+    """Return what two names of the same folder have in common; (-1, -1) if it is not there."""
     try:
         status = os.stat(folder)
     except OSError:

@@ -1,4 +1,4 @@
-"""The one reader of text files: lines in UTF-8, and what happens to lines that are not.
+"""Reading of all text files: lines in UTF-8, what happens to lines that are not, and words.
 
 A faulty line has bytes that are not UTF-8, or a zero byte. There are three ways to read a file:
 
@@ -9,6 +9,10 @@ A faulty line has bytes that are not UTF-8, or a zero byte. There are three ways
 
 A file of UTF-16 or UTF-32 that begins with its byte order mark is decoded. Only a newline ends a
 line, as in Kaldi; Unicode's other line separators do not.
+
+Lines and transcripts are split into words at ASCII white space (`split_words`). Kaldi, sclite and
+awk split at the same six characters. Unicode's other spaces (no-break space, ideographic space,
+line separators) are part of a word, as they are for those programs.
 """
 
 import codecs
@@ -26,11 +30,11 @@ from toolkit.storage.reading import DAMAGE_ERRORS, reason, regular
 
 logger = logging.getLogger(__name__)
 MAX_FAULTY = 0.2
-"""Largest share of a text's lines that may be faulty ..."""
+"""Share of a text's lines up to which faulty ones are left out; a text with more is refused."""
 MIN_FAULTY = 20
-"""... unless no more than this many are."""
+"""Number of faulty lines up to which a text is read, even if the share is larger."""
 LISTED = 10
-"""Faulty lines that messages list at most."""
+"""Largest number of faulty lines that a message lists."""
 LONGEST_LINE = 120  # characters of a faulty line in a message
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16's, with which it begins
@@ -44,7 +48,7 @@ ICONV = "`iconv -f cp1252 -t utf-8` (cp1251 for Cyrillic letters)"
 
 
 def is_faulty(text: str) -> bool:
-    """Whether a text has a zero byte or bytes that are not UTF-8 (decoded by surrogateescape)."""
+    """Whether a text, decoded by surrogateescape, has a zero byte or a byte that is not UTF-8."""
     return "\0" in text if text.isascii() else _UNDECODED.search(text) is not None
 
 
@@ -55,8 +59,9 @@ def is_utf8(text: str) -> bool:
 
 def shown(text: str) -> str:
     r"""Return a faulty text in quotation marks, its bytes as `\xff`; of a long one, a part."""
-    place = _UNDECODED.search(text)
-    start = max(0, place.start() - LONGEST_LINE // 2) if place else 0
+    # The part around the first fault
+    fault = _UNDECODED.search(text)
+    start = max(0, fault.start() - LONGEST_LINE // 2) if fault else 0
     part = printable(text[start : start + LONGEST_LINE]).replace("\0", "\\x00")
     prefix, suffix = "..." if start else "", "..." if len(text) > start + LONGEST_LINE else ""
     return f"`{prefix}{part}{suffix}`"
@@ -97,9 +102,9 @@ def decoded_lines(
     A byte that is not UTF-8 becomes a surrogate, see `is_faulty`.
 
     Args:
-      path: the file; its byte order mark is no part of the first line.
+      path: the file; a byte order mark is not part of its first line.
       error: the class of the error to raise.
-      counts: counts the lines.
+      counts: is increased by the lines read.
 
     Raises:
       error: the file cannot be read, or its UTF-16 or UTF-32 is damaged; the message names it.
@@ -139,9 +144,11 @@ def read_lines(path: Path, error: type[ToolkitError]) -> Iterator[tuple[int, str
 
 
 def _fault(path: Path, line: str, error: type[ToolkitError]) -> str:
+    """Describe what is wrong with a faulty line."""
     if is_utf8(line):
         return "a zero byte: this is not a text file"
-    counts = LineCounts()  # the advice depends on all lines of the file
+    # The advice depends on all lines of the file.
+    counts = LineCounts()
     for _ in decoded_lines(path, error, counts):
         pass
     return f"not UTF-8: {counts.describe(line)}"
@@ -161,9 +168,11 @@ def read_content(path: Path, error: type[ToolkitError]) -> bytes:
 
 
 def _lines(file: BufferedIOBase) -> Iterator[str]:
+    """Yield the lines of a file without their ends, in the encoding that its beginning tells."""
     first = file.readline()
     for mark, encoding in _MARKS:
         if first.startswith(mark):
+            # Newlines of UTF-16 and UTF-32 are found only after decoding.
             text = (first + file.read()).decode(encoding)
             for line in text.removesuffix("\n").split("\n"):
                 yield line.rstrip("\r")
@@ -175,6 +184,8 @@ def _lines(file: BufferedIOBase) -> Iterator[str]:
 
 
 def _count(line: str, counts: LineCounts) -> None:
+    """Count a line."""
+    # Most lines are ASCII, and decided fast.
     if line.isascii() and "\0" not in line:
         counts.lines += bool(line) and not line.isspace()
         return
@@ -184,19 +195,20 @@ def _count(line: str, counts: LineCounts) -> None:
         return
     counts.faulty += 1
     counts.zero_bytes += "\0" in line
+    # Without the bytes that are not UTF-8, are there letters that are?
     counts.utf8_letters |= not _UNDECODED.sub("", line).isascii()
 
 
 def too_many(faulty: int, total: int) -> bool:
-    """Whether a text with this number of faulty lines is refused."""
+    """Whether a text with so many faulty lines of a total is refused, see `MAX_FAULTY`."""
     return faulty > 0 and (faulty == total or (faulty > MIN_FAULTY and faulty > MAX_FAULTY * total))
 
 
 @dataclass
 class TextLines:
-    """Reads text files, leaves their faulty lines out, and lists them.
+    """Reads the files of a text, leaves faulty lines out, and lists them.
 
-    Call `finish` after the last line: it warns, or refuses the text.
+    Call `finish` after the last line: it warns of faulty lines, or refuses the text.
     """
 
     error: type[ToolkitError]
@@ -225,7 +237,7 @@ class TextLines:
         return sum(counts.faulty for counts in self.counts.values())
 
     def message(self) -> str:
-        """Return how many lines are faulty, the first ones, and advice; empty where none is."""
+        """Return a message: how many lines are faulty, the first ones, advice; empty if none is."""
         if not self.faulty:
             return ""
         total = sum(counts.lines for counts in self.counts.values())
@@ -246,3 +258,43 @@ class TextLines:
             raise self.error(self.message())
         if self.faulty:
             logger.warning("%s (left out)", self.message())
+
+
+WHITE_SPACE = " \t\n\v\f\r"
+"""The characters between words."""
+# White space of Unicode's (\s) that is none of `WHITE_SPACE`; ASCII has it too: \x1c to \x1f
+_OTHER = re.compile(r"[^\S \t\n\v\f\r]")
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text at ASCII white space; there are no empty words."""
+    # The fast way, where `str.split` splits at the same characters
+    if text.isascii() and _OTHER.search(text) is None:
+        return text.split()
+    return [word.decode("utf-8", "surrogatepass") for word in _encoded(text)]
+
+
+def single_spaced(text: str) -> str:
+    """Return the words of a text, separated by single spaces."""
+    if text.isascii() and _OTHER.search(text) is None:
+        return " ".join(text.split())
+    return b" ".join(_encoded(text)).decode("utf-8", "surrogatepass")
+
+
+def key_and_rest(line: str) -> tuple[str, str]:
+    """Split a line into its first word and the remainder, without white space around the two.
+
+    Both are empty for a blank line.
+    """
+    key, *remainder = re.split(r"[ \t\n\v\f\r]+", line.strip(WHITE_SPACE), maxsplit=1)
+    return key, remainder[0] if remainder else ""
+
+
+def has_other_space(text: str) -> bool:
+    """Whether a text has white space other than `WHITE_SPACE`, which does not separate words."""
+    return _OTHER.search(text) is not None
+
+
+def _encoded(text: str) -> list[bytes]:
+    """Return the words of a text in UTF-8: `bytes.split` splits at `WHITE_SPACE` alone."""
+    return text.encode("utf-8", "surrogatepass").split()

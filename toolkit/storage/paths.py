@@ -1,16 +1,16 @@
-"""Paths made of names from data, aliases of folders that may move, paths of other machines, UTF-8.
+"""Paths from names in data, aliases of folders that may move, paths of other machines, UTF-8.
 
 An alias is `{place}` or `{place}/relative/path`. The place `run` is the run directory; the others
 are called after settings, such as `{corpus.root}`: the folder that the setting has now.
 `stages/places.json` says where they are, so that manifests can be read without the settings.
 Absolute paths stand for themselves.
 
-A mapping `OLD=NEW` is for paths of another machine: a path that begins with the folders OLD begins
-with NEW instead. Of several mappings that fit, that with the longest OLD counts. Paths of Windows
-(C:\\speech, \\\\server\\speech) may be written with \\ or /.
+A mapping `OLD=NEW` is for paths of another machine: NEW replaces OLD at the beginning of a path,
+where OLD must be whole folders. Of several mappings that fit, that with the longest OLD counts.
+Paths of Windows (C:\\speech, \\\\server\\speech) may be written with \\ or /.
 
-Python reads names that are not UTF-8 with a substitute for each byte. Most of what is done with a
-file works, but neither terminals nor files of text take the substitutes.
+In names that are not UTF-8, Python substitutes a surrogate character for each wrong byte. Such
+files can be opened and renamed, but neither terminals nor text files take surrogates.
 """
 
 import hashlib
@@ -34,18 +34,20 @@ DEEPEST = 200
 
 
 class UnsafePathError(ToolkitError):
-    """A path that leads out of its folder."""
+    """The path of a file leads out of the folder it should be in."""
 
 
 def safe_name(name: str) -> str:
     """Turn any text into a relative path that stays in its folder; `/` separates folders.
 
-    Roots, `.`, `..` and empty components are left out, control characters become `_`, components
-    that are too long for a file system end in a digest of themselves. All other names stay as they
-    are, so different names may become the same: see `first_clash`.
+    - Roots, `.`, `..` and empty components are left out.
+    - Control characters become `_`.
+    - Components that are too long for a file system are cut, and end in a digest of themselves.
+
+    Different names may become the same path: see `first_clash`.
 
     Returns:
-      A path of one component at least, without suffix; at most 240 bytes are its last component.
+      A path of at least one component, the last of at most 240 bytes: a suffix can be added.
     """
     parts = [_without_controls(part) for part in name.split("/") if part not in ("", ".", "..")]
     parts = parts or ["_"]
@@ -53,14 +55,14 @@ def safe_name(name: str) -> str:
     path = "/".join([*(_short(f, LONGEST_FOLDER) for f in folders), _short(last, LONGEST_NAME)])
     if _size(path) <= LONGEST_PATH and len(parts) <= DEEPEST:
         return path
+    # Too long or too deep in all: a single component
     return _short("_".join(parts), LONGEST_NAME)
 
 
 def first_clash(names: Iterable[str]) -> tuple[int, int] | None:
     """Return the positions of the first two names that cannot both be files; None: all can.
 
-    On disk a name is bytes, so two texts may be the same name. A file cannot be the folder of
-    another one.
+    Two names clash if their bytes on disk are the same, or if one is a folder of the other.
 
     Args:
       names: results of `safe_name`, with the suffixes of the files.
@@ -71,6 +73,7 @@ def first_clash(names: Iterable[str]) -> tuple[int, int] | None:
         first = files.setdefault(name, position)
         if first != position:
             return first, position
+    # The folders of each name, from the innermost on, must not be files.
     for position, name in enumerate(encoded):
         while name := name.rpartition(b"/")[0]:
             if name in files:
@@ -89,17 +92,15 @@ def path_below(folder: Path, name: str) -> Path:
       UnsafePathError: the file would lie outside the folder.
     """
     path = Path(folder) / name
+    # For links in a circle, `resolve` raises RuntimeError or leaves them unresolved; for a zero
+    # byte, it raises ValueError.
     try:
         root, parent = Path(folder).resolve(), path.parent.resolve()
-        if any(place.is_symlink() for place in (parent, *parent.parents)):  # not resolved
+        if any(place.is_symlink() for place in (parent, *parent.parents)):
             raise OSError("links in a circle")
         # A file that is a link itself is replaced, not followed.
         inside = parent.is_relative_to(root) and path.name not in ("", "..") and path != folder
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # links in a circle; NUL
+    except (OSError, RuntimeError, ValueError) as error:
         raise UnsafePathError(f"{path}: cannot be written ({error})") from error
     if not inside:
         raise UnsafePathError(
@@ -114,17 +115,20 @@ def overlap(first: str, second: str) -> bool:
 
 
 def _without_controls(part: str) -> str:
+    """Replace control characters by `_`."""
     return "".join("_" if _is_control(character) else character for character in part)
 
 
 def _is_control(character: str) -> bool:
     """Whether a character is a control character or cannot be part of a file's name at all."""
-    if "\udc80" <= character <= "\udcff":  # a byte of a file's name that is no UTF-8
+    # A byte of a file's name that is not UTF-8, decoded by surrogateescape
+    if "\udc80" <= character <= "\udcff":
         return False
     return unicodedata.category(character) in ("Cc", "Cs")
 
 
 def _short(part: str, longest: int) -> str:
+    """Cut a component to `longest` bytes; a digest of all of it keeps it distinct."""
     if _size(part) <= longest:
         return part
     content = part.encode("utf-8", "surrogateescape")
@@ -133,6 +137,7 @@ def _short(part: str, longest: int) -> str:
 
 
 def _size(part: str) -> int:
+    """Return the number of bytes of a name on disk."""
     return len(part.encode("utf-8", "surrogateescape"))
 
 
@@ -140,21 +145,23 @@ PLACES = Path("stages", "places.json")
 """File of a run directory that stores its path aliases."""
 RUN = "run"
 _ALIAS = re.compile(r"\{([\w.]+)\}(?:/|$)")
-_BEGINS = r"(?<![^\s`'\"(=:])"  # a path in a message begins after a space or a quotation mark
+# A path in a message begins after a space, a quotation mark, (, = or :, or at the beginning.
+_BEGINS = r"(?<![^\s`'\"(=:])"
 
 
 class PathAliasesError(ToolkitError):
-    """A file of places that cannot be read."""
+    """The file of a run's path aliases cannot be read."""
 
 
 @dataclass(frozen=True)
 class PathAliases:
-    """Absolute folders by the names of their places."""
+    """Names of folders that may move, instead of their absolute paths."""
 
     folders: Mapping[str, str]
+    """Absolute folders by the names of their places."""
 
     def name(self, path: str) -> str:
-        """Return the alias of an absolute path by the deepest place it lies in, or the path."""
+        """Return an absolute path's alias by the deepest place it lies in; the path if in none."""
         places = [place for place, folder in self.folders.items() if _inside(path, folder)]
         if not places:
             return path
@@ -168,15 +175,16 @@ class PathAliases:
             return name
         return self.folders[match[1]] + name[len(match[1]) + 2 :]
 
-    def names_in(self, text: str) -> str:
-        """Replace the paths in a message by names, as far as they lie in places."""
+    def relativize_in(self, text: str) -> str:
+        """Replace the paths in a message by their aliases, as far as they lie in places."""
+        # The longest folders first, as others may contain them
         for place, folder in sorted(self.folders.items(), key=lambda item: -len(item[1])):
             named = f"{{{place}}}/".replace("\\", r"\\")
             text = re.sub(f"{_BEGINS}{re.escape(folder)}/", named, text)
         return text
 
-    def paths_in(self, text: str) -> str:
-        """Replace the names in a message by paths."""
+    def resolve_in(self, text: str) -> str:
+        """Replace the aliases in a message by paths."""
         for place, folder in self.folders.items():
             text = text.replace(f"{{{place}}}/", f"{folder}/")
         return text
@@ -188,7 +196,7 @@ def folder_of(path: str) -> str:
 
 
 def places_text(folders: Mapping[str, str]) -> str:
-    """Return the content of `stages/places.json`; the run directory itself is not in it."""
+    """Return the content of `stages/places.json`; the run directory is not in it, it may move."""
     return json.dumps(dict(sorted(folders.items())), indent=1) + "\n"
 
 
@@ -214,11 +222,12 @@ def places_of(path: Path) -> PathAliases | None:
 
 
 def _inside(path: str, folder: str) -> bool:
+    """Whether a path is a folder or lies in it, both normalised."""
     return path == folder or path.startswith(f"{folder}/")
 
 
 PathMap = Sequence[str]
-"""Mappings, each `OLD=NEW`; none: paths stay."""
+"""Mappings of paths of other machines, each `OLD=NEW`; without any, paths stay as they are."""
 
 
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\|[A-Za-z]:$")
@@ -230,6 +239,7 @@ def is_of_windows(path: str) -> bool:
 
 
 def _with_slashes(path: str) -> str:
+    """Return a path of Windows with slashes instead of backslashes; others may have backslashes."""
     return path.replace("\\", "/") if is_of_windows(path) else path
 
 
@@ -248,7 +258,7 @@ def parse_mapping(mapping: str) -> tuple[str, str]:
 
 
 def map_path(path: str, path_map: PathMap) -> str:
-    """Return the path on this machine."""
+    """Return the path on this machine of a path that may be of another machine."""
     there = _with_slashes(path)
     fitting = [pair for pair in map(parse_mapping, path_map) if _is_below(there, pair[0])]
     if not fitting:
@@ -261,7 +271,8 @@ def suggestion(missing: Iterable[str]) -> str:
     """Return advice on mapping the common folder of missing files; empty if they have none."""
     paths = [_with_slashes(path) for path in missing if path.startswith("/") or is_of_windows(path)]
     folders = {os.path.dirname(path) for path in paths}
-    if len({path.startswith("/") for path in folders}) != 1:  # commonpath takes no mixture
+    # Paths of Unix and of Windows have nothing in common, and `commonpath` takes no mixture.
+    if len({path.startswith("/") for path in folders}) != 1:
         return ""
     common = os.path.commonpath(folders)
     if common in ("", "/", "//"):
@@ -271,6 +282,7 @@ def suggestion(missing: Iterable[str]) -> str:
 
 
 def _is_below(path: str, folder: str) -> bool:
+    """Like `_inside`, for a folder that may be the root."""
     return path == folder or path.startswith(folder if folder == "/" else f"{folder}/")
 
 
@@ -280,7 +292,7 @@ LONGEST_QUOTED = 200  # characters
 
 
 class EncodingError(ToolkitError):
-    """A name, or another text, that cannot be written as UTF-8."""
+    """A name, or another text, cannot be written as UTF-8."""
 
 
 def printable(text: str) -> str:
@@ -302,10 +314,13 @@ def check_utf8(text: str) -> None:
 
 def encoding_error(error: BaseException | None) -> EncodingError | None:
     """Return an error with advice if `error` comes from text that is not UTF-8, else None."""
+    # The error itself, or one that it was raised from; a chain of causes may be a circle.
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
         if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+            # The name around the faulty place, in a text that may be longer: up to the nearest
+            # quotation marks or line ends
             text, place = error.object, error.start
             begin = max(text.rfind(end, 0, place) for end in "\n\t\"'`") + 1
             name = printable(text[max(begin, place - LONGEST_QUOTED) : place])
@@ -320,4 +335,6 @@ def encoding_error(error: BaseException | None) -> EncodingError | None:
 
 
 def _escaped(code: int) -> str:
+    """Return how a surrogate is shown: the byte that it stands for, if any, or its own code."""
+    # surrogateescape decodes the byte xx as U+DCxx
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"

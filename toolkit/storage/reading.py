@@ -1,10 +1,11 @@
 """Safe reading of files that may be damaged or foreign, with errors that name file and reason.
 
 Readers check parsed data with `validated`, inside a `with reading(...)` block, which adds the name
-of the file to errors. Nothing here can run code, and no memory is allocated for a size that a file
-only claims to have. So arrays in NumPy's format are not read by `numpy.load`, which allocates an
-array as large as its header claims and supports pickles: the header must match the bytes that
-follow it.
+of the file to errors.
+
+No content can run code, and no memory is allocated for a size that a file only claims to have.
+Therefore arrays in NumPy's format are not read by `numpy.load`, which unpickles objects, and
+allocates an array as large as its header claims. Here the header must match the bytes after it.
 """
 
 import errno
@@ -64,7 +65,7 @@ def reading(
         `regular`.
       error: the class to raise, usually that of the package.
       advice: what the user can do about it.
-      problem: the message's verb, where it can say more than "cannot be read".
+      problem: what the message says of the file.
     """
     try:
         regular(path)
@@ -74,12 +75,12 @@ def reading(
 
 
 def regular(path: Path | str) -> Path:
-    """Return `path` unless a pipe, a socket or a device has that name: to read it might never end.
+    """Return `path`; refuse a pipe, a socket or a device, of which reading might never end.
 
-    A missing file, a folder and what the shell has opened (`SHELLS`) are left to the reader.
+    A missing file, a folder, and what the shell has opened (`SHELLS`) are left to the reader.
 
     Raises:
-      OSError: it is none of these and no regular file.
+      OSError: it is a pipe, a socket or a device.
     """
     path = Path(path)
     if str(path).startswith(SHELLS):
@@ -123,7 +124,7 @@ def validated(value: Any, schema: Any, name: str = "the content") -> Any:
     """Return plain data unchanged if it fits a schema.
 
     Args:
-      value: plain data, as JSON and YAML give.
+      value: plain data, as from JSON or YAML.
       schema: one of
         - a type: `float` takes integers too but no inf or NaN, `int` no booleans, `str` no text
           that cannot be encoded in UTF-8;
@@ -143,6 +144,7 @@ def validated(value: Any, schema: Any, name: str = "the content") -> Any:
         for key in value if str in schema else schema:
             if key not in value:
                 raise ValueError(f"{name} has no {key!r}")
+            # `{str: schema}` has one schema for all keys of the value.
             inner = schema[str if str in schema else key]
             validated(value[key], inner, repr(key)[:LONGEST_REASON])
     elif isinstance(schema, list):
@@ -157,8 +159,10 @@ def validated(value: Any, schema: Any, name: str = "the content") -> Any:
 
 
 def _fits(value: Any, schema: Any) -> bool:
+    """Whether a value fits a schema that is no list and no mapping, see `validated`."""
     if schema is Any:
         return True
+    # Python's booleans are integers; here they are not.
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if schema is float:
         return number and abs(value) <= sys.float_info.max  # false for NaN
@@ -197,10 +201,10 @@ def read_tensors(
 
     Args:
       path: the file.
-      shapes: by name, the dtype as the format calls it ("F32", "I64") and the number of dimensions
-        of the tensors that must be there. The entry "*" holds for all other tensors; without it
+      shapes: the tensors that must be there, by name: the dtype as the format calls it ("F32",
+        "I64"), and the number of dimensions. The entry "*" holds for all other tensors; without it
         they may be anything.
-      framework: "pt" or "np".
+      framework: "pt" for tensors of torch, "np" for arrays of numpy.
       optional: the same of tensors that may be there.
 
     Returns:
@@ -210,11 +214,13 @@ def read_tensors(
       OSError, ValueError, SafetensorError, ...: to be caught by `reading`.
     """
     with safe_open(regular(path), framework=framework) as file:
+        # 1. Check names and shapes, which are in the header, before any tensor is read.
         names = set(file.keys())
         for name in sorted({*shapes, *names} - {"*"}):
             if name not in names:
                 raise ValueError(f"no tensor {name!r}")
             check_tensor(file, name, {**shapes, **optional}.get(name, shapes.get("*")))
+        # 2. Read the tensors, and check their values.
         tensors = {name: file.get_tensor(name) for name in sorted(names)}
         for name, tensor in tensors.items():
             if file.get_slice(name).get_dtype() in FLOATS and not _is_finite(tensor):
@@ -225,8 +231,8 @@ def read_tensors(
 def _is_finite(tensor: Any) -> bool:
     """Whether all values of a tensor of numpy or torch are finite.
 
-    The minimum and the maximum of values with a NaN are NaN. 100 MB of float32 take 16 ms;
-    `torch.isfinite`, which allocates masks, takes 200 ms.
+    Minimum and maximum suffice, as both are NaN if any value is. For 100 MB of float32 this takes
+    16 ms; `torch.isfinite`, which allocates masks, takes 200 ms.
     """
     return 0 in tensor.shape or all(map(math.isfinite, (tensor.min(), tensor.max())))
 
@@ -257,12 +263,35 @@ _NPY_HEADER = re.compile(
 )
 
 
+LONGEST_NPY_HEADER = 256
+"""Maximum size of the header of an array, in bytes; that of a matrix takes 128."""
+
+
 def parse_array(content: bytes | bytearray) -> "np.ndarray":
-    """Return the array of numbers in the bytes of a `.npy` file in C order; shares their memory.
+    """Return the array of numbers in the bytes of a `.npy` file, without a copy; C order only.
 
     Raises:
       ValueError: the content is no such array, or its size differs from that in the header.
     """
+    import numpy as np
+
+    kind, shape, begin = _parse_npy_header(content, len(content))
+    return np.frombuffer(content, kind, offset=begin).reshape(shape)
+
+
+def parse_shape(header: bytes, size: int) -> tuple[int, ...]:
+    """Return the shape of an array from the first bytes of its `.npy` file of `size` bytes.
+
+    Raises:
+      ValueError: see `parse_array`.
+    """
+    return _parse_npy_header(header, size)[1]
+
+
+def _parse_npy_header(
+    content: bytes | bytearray, size: int
+) -> tuple["np.dtype", tuple[int, ...], int]:
+    """Return the type and shape of an array, and where its values begin."""
     import numpy as np
 
     header = _NPY_HEADER.match(content)
@@ -270,9 +299,9 @@ def parse_array(content: bytes | bytearray) -> "np.ndarray":
         raise ValueError("no array of numbers in NumPy's format")
     kind = np.dtype(header[1].decode())
     shape = tuple(int(length) for length in header[2].split(b",") if length.strip())
-    if math.prod(shape) * kind.itemsize != len(content) - header.end():
-        raise ValueError(f"an array of shape {shape} with {len(content) - header.end()} bytes")
-    return np.frombuffer(content, kind, offset=header.end()).reshape(shape)
+    if math.prod(shape) * kind.itemsize != size - header.end():
+        raise ValueError(f"an array of shape {shape} with {size - header.end()} bytes")
+    return kind, shape, header.end()
 
 
 def read_archive(path: Path) -> dict[str, "np.ndarray"]:
@@ -284,6 +313,7 @@ def read_archive(path: Path) -> dict[str, "np.ndarray"]:
     arrays = {}
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
+            # One byte more than allowed: a longer array then does not match its header.
             with archive.open(info) as file:
                 content = file.read(LARGEST_ARRAY + 1)
             arrays[info.filename.removesuffix(".npy")] = _parse_any_array(content)

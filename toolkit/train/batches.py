@@ -21,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre, stack
+from toolkit.fsa.arrays import ragged_rows
 from toolkit.parallel.strategy import BatchSource
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import ChunkConfig, WholeUtteranceConfig
@@ -143,6 +144,7 @@ class AccumulatedBatches:
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
         """See `BatchSource`."""
+        # Rounded up: the batches left over at the end of an epoch are a step of their own.
         return -(-self._data.num_steps(epoch, world_size) // self._accumulate)
 
     def batches(
@@ -150,8 +152,8 @@ class AccumulatedBatches:
     ) -> Iterator[MicroBatches]:
         """See `BatchSource`."""
         batches = self._data.batches(epoch, start * self._accumulate, rank, world_size)
-        while of_step := tuple(islice(batches, self._accumulate)):
-            yield MicroBatches(of_step)
+        while step_batches := tuple(islice(batches, self._accumulate)):
+            yield MicroBatches(step_batches)
 
 
 @dataclass(frozen=True)
@@ -202,10 +204,11 @@ def collate(
     length = torch.from_numpy(group.length)[utterance]
     # [T + lookahead]: frames relative to the first scored one, from -left_context on
     position = torch.arange(-left_context, end + lookahead)
+    # Clamping repeats the first and the last frame of an utterance beyond its ends.
     within = (start[:, None] + position).clamp(min=0).minimum(length[:, None] - 1)
     frame_rows = first[:, None] + within  # [N, T + lookahead] rows of group.inputs
     inputs = group.inputs.index_select(0, frame_rows.view(-1)).view(*frame_rows.shape, -1)
-    position = position[: left_context + end]
+    position = position[: left_context + end]  # [T]: targets have no look-ahead
     is_scored = (position >= 0) & (position < scored[:, None])
     return group.make_batch(
         frame_rows[:, : left_context + end],
@@ -257,7 +260,7 @@ class ShardGroups:
     Args:
       corpus: the training corpus.
       max_frames: raw frames (10 ms) per group; a shard with more is a group of its own.
-      seed: of the order.
+      seed: seed of the order.
     """
 
     def __init__(self, corpus: Corpus, max_frames: int, seed: int) -> None:
@@ -278,6 +281,7 @@ class ShardGroups:
         """Read the utterances of one group of an epoch, stacked at an offset."""
         if not self._fits:
             return stack_utterances(utterances, map(self._corpus.load, utterances), offset)
+        # Only the offset differs between epochs: the raw frames stay in memory.
         if self._resident is None:
             self._resident = [self._corpus.load(u) for u in utterances]
         return stack_utterances(utterances, self._resident, offset)
@@ -286,6 +290,7 @@ class ShardGroups:
         """Return the indices of the shards of each group."""
         if self._fits:
             return [list(range(len(self._frames)))]
+        # Fill one group after another with shards in random order.
         groups: list[list[int]] = [[]]
         remaining = self._max_frames
         for shard in np.random.default_rng([self._seed, epoch]).permutation(len(self._frames)):
@@ -332,6 +337,7 @@ class ChunkSampler:
 
     def batches(self, lengths: np.ndarray, rng: np.random.Generator) -> Sequence[np.ndarray]:
         """See `BatchSampler`."""
+        # [chunks, 3]: chunks of all utterances of the group in random order
         chunks = rng.permutation(cut_chunks(lengths, self._config.frames))
         size = self._config.chunks_per_batch
         return [chunks[first : first + size] for first in range(0, len(chunks), size)]
@@ -339,8 +345,14 @@ class ChunkSampler:
     def collate(self, group: ShardGroup, rows: np.ndarray) -> Batch:
         """See `BatchSampler`; all batches have the same width."""
         config = self._config
-        contexts = config.left_context, config.right_context
-        return collate(group, rows, *contexts, self._lookahead, config.frames)
+        return collate(
+            group,
+            rows,
+            left_context=config.left_context,
+            right_context=config.right_context,
+            lookahead=self._lookahead,
+            width=config.frames,
+        )
 
     def estimate(self, frames: int, utterances: int, world_size: int) -> int:
         """Estimate the batches of each rank, at least 1, from the totals of a group.
@@ -379,7 +391,8 @@ class UtteranceSampler:
     def batches(self, lengths: np.ndarray, rng: np.random.Generator) -> Sequence[np.ndarray]:
         """See `BatchSampler`."""
         max_frames = self._config.batch_frames
-        rows = rng.permutation(cut_long_utterances(lengths, self._config.max_frames))
+        rows = rng.permutation(cut_long_utterances(lengths, self._config.max_frames))  # [R, 3]
+        # A bucket is a run of the shuffled rows with the frames of `BUCKET_BATCHES` batches.
         frames_before = np.cumsum(rows[:, 2]) - rows[:, 2]
         bucket = frames_before // (BUCKET_BATCHES * max_frames)
         rows = rows[np.lexsort((-rows[:, 2], bucket))]  # by bucket, then from long to short
@@ -400,14 +413,17 @@ class UtteranceSampler:
         """See `ChunkSampler.split`; batches have about as many frames as each other."""
         rows = rng.permutation(cut_long_utterances(lengths, self._config.max_frames))
         rows = _at_least(rows, count)
+        # 1. Cut the shuffled rows into `count` runs, and these into buckets of consecutive runs.
         batch_of_row = equal_parts(rows[:, 2], count)
         batches = []
         for bucket in np.array_split(np.arange(count), -(-count // BUCKET_BATCHES)):
+            # 2. Sort the rows of a bucket by length, and cut it into as many batches as before.
             in_bucket = (batch_of_row >= bucket[0]) & (batch_of_row <= bucket[-1])
             bucket_rows = rows[in_bucket]
             bucket_rows = bucket_rows[np.argsort(-bucket_rows[:, 2], kind="stable")]
             part = equal_parts(bucket_rows[:, 2], len(bucket))
             batches += [bucket_rows[part == number] for number in range(len(bucket))]
+        # 3. Shuffle the batches.
         return [batches[number] for number in rng.permutation(count)]
 
 
@@ -430,7 +446,8 @@ class CorpusBatches:
         self._sampler = sampler
         self._seed = seed
         self._first_epoch = first_epoch
-        self._counts: dict[int, list[int]] = {}  # of an epoch's groups; costly for utterances
+        # Batches of each group by epoch; counting them is slow for `UtteranceSampler`.
+        self._counts: dict[int, list[int]] = {}
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
         """See `BatchSource`."""
@@ -443,9 +460,12 @@ class CorpusBatches:
         epoch += self._first_epoch
         utterances = self._groups.utterances(epoch)
         counts = self._num_batches(epoch)
+        # Batches are numbered through all groups: group i has those up to ends[i]. Step s of this
+        # rank is batch s * world_size + rank.
         ends = np.cumsum(counts).tolist()
         usable = ends[-1] // world_size * world_size  # the same number of batches for every rank
         numbers_of_rank = range(start * world_size + rank, usable, world_size)
+        # Numbers of this rank's batches within each group
         by_group = [
             [b - end + count for b in range(end - count, end) if b in numbers_of_rank]
             for end, count in zip(ends, counts, strict=True)
@@ -479,7 +499,7 @@ class ValidationBatches:
         self._corpus = corpus
         self._lookahead = lookahead
         ordered = by_length(u for u in corpus.utterances if u.frames)
-        max_frames = VALIDATION_FRAMES * LOW_RATE_FACTOR
+        max_frames = VALIDATION_FRAMES * LOW_RATE_FACTOR  # raw, as `Utterance.frames` are
         self._batches = [
             ordered[rows] for rows in slices_within([u.frames for u in ordered], max_frames)
         ]
@@ -507,9 +527,7 @@ def cut_chunks(lengths: np.ndarray, frames: int | np.ndarray) -> np.ndarray:
       [chunks, 3] int64: index of the utterance, first frame in it, number of frames.
     """
     counts = -(-lengths // frames)
-    utterance = np.repeat(np.arange(len(counts)), counts)
-    # The number of a chunk within its utterance: its index less that of the utterance's first.
-    number = np.arange(len(utterance)) - np.repeat(np.cumsum(counts) - counts, counts)
+    utterance, number = ragged_rows(counts)
     size = np.broadcast_to(frames, len(counts))[utterance]
     start = number * size
     return np.stack([utterance, start, np.minimum(size, lengths[utterance] - start)], axis=1)
@@ -525,8 +543,8 @@ def cut_long_utterances(lengths: np.ndarray, max_frames: int) -> np.ndarray:
     Returns:
       [rows, 3] int64, see `cut_chunks`.
     """
-    parts = -(-lengths // max_frames)
-    size = -(-lengths // np.maximum(parts, 1))
+    parts = -(-lengths // max_frames)  # [U] pieces of each utterance, rounded up
+    size = -(-lengths // np.maximum(parts, 1))  # [U] frames of a piece, the last may be shorter
     return cut_chunks(lengths, np.maximum(size, 1))
 
 
@@ -553,6 +571,7 @@ def slices_within(lengths: Iterable[int], max_frames: int) -> list[slice]:
     longest = free_rows = 0
     for row, length in enumerate(lengths):
         if free_rows == 0 or length > longest:
+            # This row begins a batch; its length is the width of all rows of the batch.
             batches.append(slice(row, row))
             longest, free_rows = length, max(1, max_frames // length)
         batches[-1] = slice(batches[-1].start, row + 1)
@@ -571,6 +590,7 @@ def equal_parts(sizes: np.ndarray, count: int) -> np.ndarray:
       [R] the run of each item: the one in which its middle lies, unless a run were empty then.
     """
     rows = np.arange(len(sizes))
+    # Item r is in run floor(middle_r / total * count), with middle_r = sum_(q<r) s_q + s_r / 2.
     middles = np.cumsum(sizes) - sizes / 2
     part = np.minimum((middles * count / sizes.sum()).astype(np.int64), count - 1)
     part[0] = 0
@@ -606,12 +626,13 @@ def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
     def compute() -> None:
         source = iter(items)
         try:
+            # A place is free once the caller has taken an item; `stopped` comes with a free place.
             while free_places.acquire() and not stopped.is_set():
                 item = next(source, _END)
                 ready.put((item, None))
                 if item is _END:
                     break
-                del item  # the caller may be done with it before the next one is there
+                del item  # so that the caller can free it while the next one is computed
         except BaseException as error:
             ready.put((_END, error))
         finally:
@@ -632,6 +653,7 @@ def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
             yield item
             del item
     finally:
+        # The caller is done, or has closed the generator: wake the thread, which then ends.
         stopped.set()
         free_places.release()
         thread.join()

@@ -28,9 +28,9 @@ from toolkit.train.errors import TrainingError
 logger = logging.getLogger(__name__)
 HEADLINE = "headline.json"
 NUM_CHECKPOINTS = 2
-"""Checkpoints that are left of a training: the newest, and one more in case it is damaged."""
+"""Checkpoints that are kept: the newest, and the one before it in case the newest is damaged."""
 MAX_BATCHES = 200
-"""Batches from which statistics of batch normalisation are estimated, at most."""
+"""Largest number of batches from which statistics of batch normalisation are estimated."""
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.safetensors")
 _RANK_NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.rank-\d+\.safetensors")
 
@@ -43,6 +43,7 @@ def write_state(path: Path, state: dict[str, Any], every_rank: bool = False) -> 
     than 0 write too.
     """
     tensors: dict[str, Tensor] = {}
+    # safetensors stores named tensors and strings: the nesting becomes one JSON string.
     tree = _split(state, "", tensors)
     write_atomically(
         path, save(storable(tensors), metadata={"plain": json.dumps(tree)}), every_rank
@@ -56,8 +57,8 @@ def read_state(path: Path) -> dict[str, Any]:
       TrainingError: the file is damaged.
     """
     with reading(path, TrainingError, "remove it to go on", "no checkpoint"):
-        tensors, about = read_tensors(path, {})
-        return validated(_join(json.loads(about["plain"]), tensors), dict)
+        tensors, metadata = read_tensors(path, {})
+        return validated(_join(json.loads(metadata["plain"]), tensors), dict)
 
 
 class Checkpoints:
@@ -73,7 +74,8 @@ class Checkpoints:
     def save(self, epoch: int, step: int, state: dict[str, Any]) -> None:
         """Write the state after `step` steps of `epoch`, then remove old checkpoints.
 
-        Those of later steps are old, too: with more workers a training goes on from a lower step.
+        Checkpoints of later steps are removed, too: with more workers a training resumes from a
+        lower step number.
         """
         write_state(self._folder / f"{_stem(epoch, step)}.safetensors", state)
         stored = self._stored(_NAME)
@@ -182,22 +184,25 @@ class EpochWeights:
           A description of the selected weights, and their held-out metrics.
         """
         metrics = [held_out_metrics(record) for record in history]
-        scores = [selection_score(of_epoch) for of_epoch in metrics]
+        scores = [selection_score(epoch_metrics) for epoch_metrics in metrics]
         best = _best(scores)
         number = min(self._average_epochs, len(scores))
         if number > 1:
-            # The average counts only if it scores at least what it is compared with below.
+            # The average is kept only if it scores at least what it is compared with below.
             average = _average([self._load(e) for e in range(len(scores) - number, len(scores))])
             model.load_state_dict(average)
-            of_average = evaluate()
-            score = selection_score(of_average)
-            if any(scores):
+            average_metrics = evaluate()
+            score = selection_score(average_metrics)
+            if any(scores):  # all are 0 without held-out data
                 logger.info(
                     "average of the last %d epochs: %.4f, epoch %d: %.4f",
-                    *(number, score, best + 1, scores[best]),
+                    number,
+                    score,
+                    best + 1,
+                    scores[best],
                 )
             if score >= (min(scores[-number:]) if self._prefer_average else scores[best]):
-                return f"average of the last {number} epochs", of_average
+                return f"average of the last {number} epochs", average_metrics
         model.load_state_dict(self._load(best))
         return f"epoch {best + 1}", metrics[best]
 
@@ -214,18 +219,18 @@ def update_batch_norm(
     device: torch.device,
     compute_loss: Callable[[Any], object],
 ) -> None:
-    """Estimate the running means and variances of a model's batch normalisations anew.
+    """Estimate the running means and variances of a model's batch normalisations again.
 
-    Those in an average of weights are averages of other networks' statistics. As in Kaldi's
-    nnet3-combine they are of training data, without dropout; there over given examples, here over
-    the first `MAX_BATCHES` batches, each of which counts alike. Every rank uses the same ones, so
-    that all have the same statistics. A model without batch normalisation is left alone.
+    An average of weights comes with an average of other networks' statistics, which are not its
+    own. As in Kaldi's nnet3-combine its own are estimated on training data without dropout, here
+    over the first `MAX_BATCHES` batches with equal weights. Every rank uses the same batches, so
+    that all ranks have the same statistics. A model without batch normalisation is not changed.
 
     Args:
       model: in evaluation mode afterwards.
-      batches: of training data, of which no more than needed are taken; not of the first epoch,
-        where that begins with the shortest utterances.
-      device: of the model.
+      batches: training batches, of which no more than needed are read. Do not pass those of a
+        first epoch that begins with the shortest utterances.
+      device: device of the model.
       compute_loss: runs the model on a batch.
     """
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | MaskedBatchNorm)]
@@ -234,6 +239,7 @@ def update_batch_norm(
         return
     momenta = [norm.momentum for norm in norms]
     try:
+        # Only the normalisations are in training mode: they update statistics, dropout is off.
         for norm in norms:
             norm.train()
         with torch.no_grad():
@@ -249,7 +255,7 @@ def update_batch_norm(
 
 
 def training_identity(config: TrainerConfig, **more: Any) -> dict[str, Any]:
-    """Return what a training depends on, its settings and `more`, after a JSON round trip."""
+    """Return what a training depends on, its settings and `more`, as JSON would read it back."""
     return json.loads(json.dumps({**result_parameters(config), **more}))
 
 
@@ -262,7 +268,7 @@ def changed_settings(stored: dict[str, Any], present: dict[str, Any]) -> list[st
 def finished_headline(out: Path, identity: dict[str, Any]) -> dict[str, float] | None:
     """Return the headline of a training that finished in `out` with this identity, else None.
 
-    Removes checkpoints that are there if it was killed while removing them.
+    Also removes checkpoints that a kill during their removal left behind.
     """
     path = out / HEADLINE
     if not os.path.lexists(path):
@@ -280,7 +286,7 @@ def finish_training(
 ) -> dict[str, float]:
     """Mark a training as finished, after its results are stored; return the headline.
 
-    Then the checkpoints of all its phases are removed.
+    Removes the checkpoints of all its phases.
     """
     stored = {"settings": identity, "headline": headline}
     write_atomically(out / HEADLINE, json.dumps(stored, indent=1) + "\n")
@@ -304,6 +310,7 @@ def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value
         return ["tensor", name]
     if isinstance(value, dict):
+        # [key, value] pairs: the keys of a JSON object would all become strings.
         items = [[key, _split(item, f"{name}/{key}", tensors)] for key, item in value.items()]
         return ["dict", items]
     if isinstance(value, (list, tuple)):
@@ -313,6 +320,7 @@ def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _join(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    """Restore what `_split` took apart; tuples come back as lists."""
     kind, value = tree
     if kind == "tensor":
         return tensors[value]
@@ -329,6 +337,7 @@ def _best(scores: list[float]) -> int:
 
 
 def _average(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Average the weights of some epochs."""
     # In float64: [epochs, ...] to the mean, rounded once
     return {
         name: torch.stack([state[name].double() for state in states]).mean(dim=0).to(value.dtype)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from toolkit.features.augment import original_id
+from toolkit.features.normalise import Cmvn
+from toolkit.features.shards import FeatureStore
 from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
 from toolkit.train.errors import TrainingDataError
@@ -20,31 +22,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 MIN_SPEAKERS = 8
-"""Speakers from which on whole speakers are held out. With fewer, each is too much of the data."""
+"""Fewest speakers with which whole speakers are held out. With fewer, one is too much of the data.
+"""
 MAX_SHARE = 1 / 8
 """Largest share of the utterances that is held out with their speakers; of 8 speakers, the one with
 the fewest utterances always fits."""
 ENOUGH_SPEAKERS = 10
-"""Speakers to hold out where they fit, also if fewer have utterances enough."""
-
-
-class Features(Protocol):
-    """Stored raw features, such as `toolkit.features.shards.FeatureStore`."""
-
-    shards: list[list[str]]
-    """Utterance ids in stored order; a shard is best read as a whole."""
-
-    def num_frames(self, name: str) -> int:
-        """Count the raw frames T of an utterance."""
-
-    def load(self, name: str) -> Tensor:
-        """Read an utterance: [T, F] raw."""
-
-    def state(self, name: str) -> Any:
-        """Return the state of the running mean before the utterance."""
-
-    def speaker(self, name: str) -> str:
-        """Return the speaker of an utterance."""
+"""Speakers to hold out if `MAX_SHARE` allows, even if fewer have the utterances asked for."""
 
 
 class Alignments(Protocol):
@@ -56,13 +40,6 @@ class Alignments(Protocol):
 
     def load(self, name: str) -> Tensor:
         """Read an utterance's targets: [T] integers."""
-
-
-class FeatureNormaliser(Protocol):
-    """Normalisation of raw features, such as `toolkit.features.normalise.Normaliser`."""
-
-    def apply(self, features: Tensor, state: Any) -> Tensor:
-        """Normalise [T, F] raw features of an utterance, given the speaker's state before it."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +63,8 @@ class Corpus:
 
     def __init__(
         self,
-        sources: Sequence[tuple[Features, Any]],
-        normaliser: FeatureNormaliser,
+        sources: Sequence[tuple[FeatureStore, Any]],
+        normaliser: Cmvn,
         num_targets: int | None,
         names: Iterable[str] | None = None,
         excluded: Mapping[str, str] | None = None,
@@ -101,8 +78,8 @@ class Corpus:
           num_targets: C; alignments hold 0 ... C - 1. None: there are no frame targets; what the
             second stores load are `supervisions` with a number of `frames`.
           names: use only these utterances; None for all.
-          excluded: reasons of utterances that cannot be used for other causes.
-          count_targets: count the targets. If not, alignments are only asked for `num_frames`, and
+          excluded: reasons of utterances that are unusable for other causes.
+          count_targets: count the targets. If not, only `num_frames` of the alignments is read, and
             their targets are checked when they are loaded.
 
         Raises:
@@ -124,6 +101,7 @@ class Corpus:
             aligned = set(alignments.ids)
             for shard in features.shards:
                 usable = []
+                # An utterance is outside the selection, excluded by the caller, unfit, or usable.
                 for name in shard:
                     if selected is not None and name not in selected:
                         continue
@@ -135,13 +113,14 @@ class Corpus:
                     self.shards.append(usable)
 
     def _check(self, name: str, source: int, aligned: set[str]) -> Utterance | None:
+        """Return the utterance, or None after noting in `excluded` why it is unusable."""
         features, alignments = self._sources[source]
         if name not in aligned:
             self.excluded[name] = "no alignment"
             return None
         frames = features.num_frames(name)
         targets = None
-        # The length comes from the supervision, the targets, or the store's index.
+        # The alignment's length comes from the supervision, the targets, or the store's index.
         if not self._has_targets:
             self.supervisions[name] = alignments.load(name)
             length = self.supervisions[name].frames
@@ -178,7 +157,7 @@ class Corpus:
         """
         features, alignments = self._sources[utterance.source]
         name = utterance.name
-        normalised = self._normaliser.apply(features.load(name), features.state(name))
+        normalised = self._normaliser.apply(features.load(name), features.cmn_state(name))
         if not self._has_targets:
             return normalised.half(), torch.zeros(utterance.frames, dtype=torch.int32)
         targets = alignments.load(name)
@@ -202,18 +181,20 @@ class Corpus:
         )
 
     def require_held_out(self) -> None:
-        """Check that held-out stores which were given hold something to validate on.
+        """Check that the given held-out stores have a usable utterance.
 
         Raises:
           TrainingDataError: no utterance is left.
         """
         if not self.utterances:
             raise TrainingDataError(
-                f"none of the {len(self.excluded)} held-out utterances given can be validated on"
-                f"{self._example()}. Check that they are of the same split as what belongs to them"
+                f"none of the {len(self.excluded)} given held-out utterances can be used for"
+                f" validation{self._example()}. Check that their features and alignments are of"
+                " the same split"
             )
 
     def _example(self) -> str:
+        """Return the first excluded utterance and its reason, for a message."""
         example = next(iter(sorted(self.excluded.items())), None)
         return f", such as {example[0]} ({example[1]})" if example else ""
 
@@ -259,12 +240,12 @@ class Corpora:
 
 
 def open_corpora(
-    sources: Sequence[tuple[Features, Any]],
-    normaliser: FeatureNormaliser,
+    sources: Sequence[tuple[FeatureStore, Any]],
+    normaliser: Cmvn,
     num_targets: int | None,
     config: "CorpusTrainerConfig",
     out: Path,
-    valid: tuple[Features, Any] | None = None,
+    valid: tuple[FeatureStore, Any] | None = None,
     split: DataSplit | None = None,
     excluded: Mapping[str, str] | None = None,
     valid_excluded: Mapping[str, str] | None = None,
@@ -280,7 +261,7 @@ def open_corpora(
       out: folder of the training.
       valid: held-out stores; without them `config.valid_utterances` are held out.
       split: what is held out; by default `split_by_speaker` decides.
-      excluded: reasons of utterances of `sources` that cannot be used for other causes.
+      excluded: reasons of utterances of `sources` that are unusable for other causes.
       valid_excluded: the same of `valid`.
       count_targets: see `Corpus`.
 
@@ -298,6 +279,7 @@ def open_corpora(
             speakers, 0 if valid else config.valid_utterances, config.valid_seed
         )
     train = Corpus(sources, normaliser, num_targets, split.train, excluded, count_targets)
+    # Held-out utterances come from stores of their own, or from those of the training data.
     if valid:
         held_out = Corpus([valid], normaliser, num_targets, None, valid_excluded, count_targets)
     else:
@@ -335,13 +317,15 @@ def split_by_speaker(speakers: Mapping[str, str], number: int, seed: int = 0) ->
     """
     by_speaker: dict[str, list[str]] = {}
     for original, members in _families(speakers).items():
-        suffix = members[0][len(original) :]  # the speaker of a copy has it too
+        # The first member is the original, or a copy, whose speaker has the same suffix.
+        suffix = members[0][len(original) :]
         by_speaker.setdefault(speakers[members[0]].removesuffix(suffix), []).extend(members)
     held_out: dict[str, set[str]] = {}
     if number and len(by_speaker) >= MIN_SPEAKERS:
         held_out = _choose_speakers(by_speaker, number, seed)
     if not held_out:
-        return DataSplit(*split_held_out(speakers, number, seed), (), len(by_speaker))
+        train, valid_names = split_held_out(speakers, number, seed)
+        return DataSplit(train, valid_names, (), len(by_speaker))
     valid_names = {name for names in held_out.values() for name in names}
     train = {n for speaker, names in by_speaker.items() if speaker not in held_out for n in names}
     return DataSplit(train, valid_names, tuple(sorted(held_out)), len(by_speaker))
@@ -357,7 +341,7 @@ def _choose_speakers(
     }
     max_utterances = MAX_SHARE * sum(map(len, originals.values()))
     held_out: dict[str, set[str]] = {}
-    utterances = 0
+    utterances = 0  # held out so far, without copies
     for speaker in _ranked(originals, seed):
         if utterances >= number and len(held_out) >= ENOUGH_SPEAKERS:
             break
@@ -370,7 +354,7 @@ def _choose_speakers(
 def select_held_out(names: Iterable[str], number: int, seed: int = 0) -> set[str]:
     """Select utterances for validation by a checksum of their ids, at most a tenth of all.
 
-    The choice of an utterance hardly depends on the other utterances, and not on their order.
+    More data change few of the chosen utterances, and their order changes none.
     """
     ranked = _ranked(names, seed)
     return set(ranked[: min(number, len(ranked) // 10)])
@@ -401,8 +385,11 @@ def _families(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _ranked(names: Iterable[str], seed: int) -> list[str]:
+    """Sort names by a checksum, which depends on the seed."""
+
     def sort_key(name: str) -> tuple[int, str]:
-        # CRC-32 is linear: with another start or prefix, names of a length that were together stay.
+        # A digest first: CRC-32 is linear, so that a prefix or another start value alone would
+        # keep names of the same length together.
         shuffled = digest_bytes(f"{seed} {name}".encode()) if seed else name
         return zlib.crc32(shuffled.encode()), name
 

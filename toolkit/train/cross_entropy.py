@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.features.config import LOW_RATE_FACTOR
+from toolkit.features.normalise import Cmvn
+from toolkit.features.shards import FeatureStore
 from toolkit.models.scorer import save_priors
 from toolkit.models.store import make_model, save_model
 from toolkit.parallel.strategy import make_strategy
@@ -28,7 +30,7 @@ from toolkit.train.config import (
     CrossEntropyConfig,
     TrainerConfig,
 )
-from toolkit.train.corpus import Alignments, FeatureNormaliser, Features, as_list, open_corpora
+from toolkit.train.corpus import Alignments, as_list, open_corpora
 from toolkit.train.monitor import Progress, phase_progress
 from toolkit.train.specaugment import masked
 from toolkit.train.trainer import fit, joined_history, write_history
@@ -44,7 +46,8 @@ def cross_entropy(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Ten
     """
     logits, _ = model(batch.inputs, lengths=batch.lengths)
     logits = logits.flatten(0, 1).float()  # [N T, C]
-    targets, weights = batch.targets.flatten(), batch.weights.flatten()
+    targets, weights = batch.targets.flatten(), batch.weights.flatten()  # [N T] each
+    # -log softmax(y_t)[target_t] of each frame; frames of weight 0 have undefined targets.
     losses = functional.cross_entropy(logits, targets, reduction="none")
     is_correct = _is_highest(logits.detach(), targets)
     return (losses * weights).sum(), {
@@ -81,7 +84,7 @@ def distillation_losses(outputs: Tensor, senones: Tensor, logits: Tensor) -> tup
     posteriors q: -sum_i p_i log q_i = log sum_j exp(y_j) - sum_i p_i y_i, i over the k senones.
 
     Args:
-      outputs: [B, C] float32, y: the student's logits.
+      outputs: [B, C] float32, the student's logits y.
       senones: [B, k] int64, the senones of the teacher's logits; without repetitions.
       logits: [B, k] float32, the teacher's.
 
@@ -89,8 +92,9 @@ def distillation_losses(outputs: Tensor, senones: Tensor, logits: Tensor) -> tup
       The cross entropy of each frame, [B], with a gradient, and its minimum, the entropy of the
       teacher's posteriors, [B], which a student with the same posteriors reaches.
     """
-    log_posteriors = logits.log_softmax(dim=-1)
+    log_posteriors = logits.log_softmax(dim=-1)  # [B, k], log p_i
     posteriors = log_posteriors.exp()
+    # log sum_j exp(y_j) - sum_i p_i y_i, the second sum over the k senones alone
     losses = outputs.logsumexp(dim=-1) - (posteriors * outputs.gather(-1, senones)).sum(dim=-1)
     return losses, -(posteriors * log_posteriors).sum(dim=-1)
 
@@ -117,15 +121,15 @@ def distillation(model: nn.Module, batch: KBestBatch) -> tuple[Tensor, dict[str,
 
 
 def train_cross_entropy(
-    features: Features | Sequence[Features],
+    features: FeatureStore | Sequence[FeatureStore],
     alignments: Alignments | Sequence[Alignments],
-    normaliser: FeatureNormaliser,
+    normaliser: Cmvn,
     config: CrossEntropyConfig,
     num_targets: int,
     out: Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    valid: tuple[Features, Alignments] | None = None,
+    valid: tuple[FeatureStore, Alignments] | None = None,
 ) -> dict[str, float]:
     """Train an LSTM on aligned utterances (C7), or continue what a killed run left in `out`.
 
@@ -161,22 +165,26 @@ def train_cross_entropy(
     headline = finished_headline(out, identity)
     if headline is not None:
         return headline
+    # 1. The data: utterances with an alignment, some of them held out.
     sources = list(zip(as_list(features), as_list(alignments), strict=True))
     corpora = open_corpora(sources, normaliser, num_targets, config, out, valid)
     train, held_out = corpora.train, corpora.valid
     strategy = make_strategy(config.parallel, device)
 
+    # 2. The network, whose inputs are three stacked frames.
     input_dim = LOW_RATE_FACTOR * train.load(train.utterances[0])[0].shape[1]
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, input_dim=input_dim, output_dim=num_targets))
     logger.info(
         "%d utterances, %d held out, %d targets, %.1f M parameters",
-        *(len(train.utterances), len(held_out.utterances), num_targets),
+        len(train.utterances),
+        len(held_out.utterances),
+        num_targets,
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
     )
 
-    # Chunks, then whole utterances where there are epochs for them (C7); both read the same groups,
-    # so that a corpus that fits is in memory once.
+    # 3. The phases: chunks, then whole utterances where there are epochs for them (C7). Both read
+    # the same groups, so that a corpus that fits is in memory once.
     lookahead, seed, whole = config.model.lookahead, config.seed, config.whole_utterances
     groups = ShardGroups(train, config.chunks.shuffle_frames, seed)
     chunks = CorpusBatches(groups, ChunkSampler(config.chunks, lookahead), seed)
@@ -189,7 +197,8 @@ def train_cross_entropy(
         sum(data.num_steps(epoch, strategy.world_size) for epoch in range(settings.epochs))
         for _, settings, data in phases
     ]
-    # The weights that a phase selects are the next one's first, and stay if it makes none better.
+    # 4. Each phase begins with the weights that the phase before selected, and keeps them if none
+    # of its own epochs scores better.
     results = []
     for number, (folder, settings, data) in enumerate(phases):
         results.append(
@@ -212,7 +221,8 @@ def train_cross_entropy(
     save_model(out, model)
     save_priors(out, train.counts)
 
-    # A phase's score is the held-out accuracy; without held-out data the last epoch's in training.
+    # 5. A phase's score is the held-out accuracy, or without held-out data the training accuracy
+    # of its last epoch.
     accuracies = [
         result.score if held_out.utterances else result.history[-1]["accuracy"]
         for result in results

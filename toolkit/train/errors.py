@@ -8,7 +8,7 @@ class TrainingDataError(ToolkitError):
 
 
 def no_step(processes: int) -> str:
-    """Tell of an epoch in which not every process has a batch."""
+    """Return the message for an epoch in which not every process has a batch."""
     if processes == 1:
         return "an epoch has no batch: the utterances to train on are too few, or too short"
     return (

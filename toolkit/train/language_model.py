@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from toolkit.lang.shortlist import SPECIAL, Shortlist
 from toolkit.lang.tables import END, START
-from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstm
+from toolkit.models.lstm import WordLstm
+from toolkit.models.neural_lm import SPECIAL, NeuralLm, Shortlist
 from toolkit.train.batches import Batch
 from toolkit.train.checkpoints import finish_training, finished_headline, training_identity
 from toolkit.train.config import NeuralLmConfig
@@ -28,8 +27,8 @@ from toolkit.train.trainer import fit
 logger = logging.getLogger(__name__)
 FIRST, LAST = SPECIAL.index(START), SPECIAL.index(END)
 SMOOTHING = 0.75
-"""Exponent of the counts with which words are drawn: rare words are drawn more often than they
-occur."""
+"""Exponent of the counts with which words are drawn. Below 1, rare words are drawn more often than
+they occur."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,10 @@ class Sentences:
 
 
 class Joined:
-    """Collects sentences in 8 bytes each and 4 per word, where lists of arrays have 250 more."""
+    """Collects sentences in 8 bytes each and 4 per word.
+
+    A list of arrays would take 250 bytes more per sentence.
+    """
 
     def __init__(self) -> None:
         self._words, self._ends = array("i"), array("q")
@@ -114,11 +116,13 @@ def prepare_text(
     Raises:
       TrainingDataError: there is too little text to train or to validate on.
     """
+    # 1. Count the words of the training sentences alone.
     counts: Counter[str] = Counter()
     for words in sentences():
         if crc32(" ".join(words).encode()) % held_out:
             counts.update(words)
     shortlist = Shortlist.of(counts, vocabulary, size)
+    # 2. Number the words of all sentences; `parts` are the training and the held-out ones.
     parts = Joined(), Joined()
     for words in sentences():
         is_held_out = not crc32(" ".join(words).encode()) % held_out
@@ -129,7 +133,7 @@ def prepare_text(
             f"{len(train)} sentences to train a language model on and {len(valid)} held out: "
             "set lm.text to more text, or lstm_lm.held_out to a smaller number"
         )
-    # Every word is predicted as often as it occurs, the end once per sentence.
+    # 3. Every word is predicted as often as it occurs, the end once per sentence.
     predicted = np.bincount(train.words, minlength=len(shortlist.words))
     predicted[shortlist.ids(["</s>"])] = len(train)
     return LmText(shortlist, train, valid, predicted)
@@ -151,7 +155,7 @@ class SentenceBatches:
         self._sentences = sentences
         self._seed = seed
         self._lengths = sentences.lengths
-        self._cuts = _cuts(np.sort(self._lengths) + 1, words)
+        self._cuts = _cuts(np.sort(self._lengths) + 1, words)  # with the sentence end
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
         """See `BatchSource`; all epochs have as many."""
@@ -162,7 +166,8 @@ class SentenceBatches:
     ) -> Iterator[Batch]:
         """See `BatchSource`."""
         random = np.random.default_rng([self._seed, epoch])
-        # By length; sentences of one length in a random order
+        # By length, the last key; sentences of one length in a random order. Thus the lengths in a
+        # batch are those for which `_cuts` was computed.
         order = np.lexsort((random.random(len(self._lengths)), self._lengths))
         turns = random.permutation(len(self._cuts) - 1)
         for step in range(start, self.num_steps(epoch, world_size)):
@@ -208,9 +213,9 @@ class SampledSoftmaxLoss:
     """Minus the log-probability of the words, summed; `stats` holds `weight`, their number.
 
     With more than `samples` words in the vocabulary the softmax is estimated in training: its
-    denominator is the word's own exponential plus an unbiased estimate of all others', by words
-    drawn once for the batch. The drawn words' exponentials are divided by how often the word is
-    expected among them. Held-out text is always scored exactly.
+    denominator is the word's own exponential plus an unbiased estimate of the sum over all others,
+    from words that are drawn once for the batch. The exponential of a drawn word is divided by how
+    often that word is expected among those drawn. Held-out text is always scored exactly.
 
     Args:
       counts: [V] of the words in the text.
@@ -305,7 +310,9 @@ def train_neural_lm(
     model = WordLstm(replace(config.model, vocabulary=len(text.shortlist.words)))
     logger.info(
         "%d sentences, %d held out, %d words, %.1f M parameters",
-        *(len(text.train), len(text.valid), len(text.shortlist.words)),
+        len(text.train),
+        len(text.valid),
+        len(text.shortlist.words),
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
     )
     result = fit(
@@ -321,7 +328,7 @@ def train_neural_lm(
     )
     NeuralLm(model, text.shortlist).save(out)
     headline = {
-        "perplexity": math.exp(-result.score),
+        "perplexity": math.exp(-result.score),  # the score is minus the loss per word
         "words": len(text.train.words),
         "words_per_second": result.history[-1]["frames_per_second"],
     }

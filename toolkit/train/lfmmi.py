@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.features.config import LOW_RATE_FACTOR
+from toolkit.features.normalise import Cmvn
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lfmmi import lfmmi
-from toolkit.fsa.numerator import NumeratorMaker, PhoneSupervision, PhoneTimes, Piece
+from toolkit.fsa.numerator import Chunk, NumeratorMaker, PhoneSupervision, PhoneTimes
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.scorer import save_priors
@@ -39,8 +41,6 @@ from toolkit.train.config import (
 from toolkit.train.corpus import (
     Alignments,
     DataSplit,
-    FeatureNormaliser,
-    Features,
     open_corpora,
     split_by_speaker,
 )
@@ -51,7 +51,7 @@ from toolkit.train.trainer import fit
 
 logger = logging.getLogger(__name__)
 MAX_WITHOUT_NUMERATOR = 200
-"""Chunks without a numerator, and none with one, after which training ends."""
+"""Training fails after this many chunks without a numerator if none has one so far."""
 
 
 class Phones(Protocol):
@@ -93,11 +93,12 @@ class AlignedPhones:
 
 
 def split_transcribed(
-    features: Sequence[Features], phones: Sequence[Phones], number: int, seed: int = 0
+    features: Sequence[FeatureStore], phones: Sequence[Phones], number: int, seed: int = 0
 ) -> DataSplit:
     """Hold out transcribed utterances; of recognised ones, leave out those of the same speakers.
 
-    How well a network does on recognised speech tells how much it agrees with the recogniser.
+    Recognised utterances are never held out: on them a network's score would only show how far it
+    agrees with the recogniser.
 
     Args:
       features: stores of raw features.
@@ -111,23 +112,24 @@ def split_transcribed(
     times = Counter(name for store in features for shard in store.shards for name in shard)
     if twice := sorted(name for name, count in times.items() if count > 1):
         raise TrainingDataError(
-            f"{len(twice)} utterances, such as {twice[0]}, have ids that are in two stores of"
-            " features: utterances that are trained on together need ids of their own"
+            f"{len(twice)} utterance ids, such as {twice[0]}, are in two feature stores: give"
+            " utterances that are trained on together different ids"
         )
     pairs = list(zip(features, phones, strict=True))
+    # Speakers are held out by their transcribed utterances alone.
     speakers = {
         name: store.speaker(name)
-        for store, of_store in pairs
-        if of_store.transcribed
+        for store, store_phones in pairs
+        if store_phones.transcribed
         for shard in store.shards
         for name in shard
     }
     split = split_by_speaker(speakers, number, seed)
     recognised = {
         name
-        for store, of_store in pairs
-        if not of_store.transcribed
-        for name in of_store.ids
+        for store, store_phones in pairs
+        if not store_phones.transcribed
+        for name in store_phones.ids
         if store.speaker(name) not in split.speakers
     }
     return replace(split, train=split.train | recognised)
@@ -138,16 +140,17 @@ class LfmmiBatch(Batch):
     """Chunks with their numerators; rows have context that is not scored on either side."""
 
     numerators: tuple[Lattice, ...] = ()
-    """Of each row, in memory wherever the batch is; empty where no chunk has one, in which case no
-    frame counts."""
+    """The numerator of each row, on the CPU even if the batch is not. Empty if no chunk has one;
+    then no frame is scored."""
     left_context: int = 0
-    """The row's frame with which the chunk begins."""
+    """Index of the row's frame with which the chunk begins."""
     chunk_lengths: torch.Tensor = torch.empty(0)
     """[N] int64 on the CPU, scored frames of each row."""
     ids_without_numerator: tuple[str, ...] = ()
     """The utterances of chunks that were left out."""
     views: int = 1
-    """How often each chunk is in the batch, and its frames count: in rows n, n + N, ... of N."""
+    """How often each chunk, and so its frames, are in the batch: N chunks with two views are rows n
+    and n + N."""
 
     @staticmethod
     def of_views(views: "Sequence[LfmmiBatch]") -> "LfmmiBatch":
@@ -188,7 +191,8 @@ class LfmmiChunkSampler(UtteranceSampler):
     ) -> None:
         cut = WholeUtteranceConfig(batch_frames=config.batch_frames, max_frames=config.max_frames)
         super().__init__(cut, lookahead)
-        self._contexts = config.left_context, config.right_context, lookahead
+        self._left_context = config.left_context
+        self._right_context = config.right_context
         self._supervisions = supervisions
         self._maker = maker
 
@@ -200,12 +204,18 @@ class LfmmiChunkSampler(UtteranceSampler):
         # rows [N, 3]: utterance, first frame and number of frames of each chunk
         ids = [group.names[u] for u in rows[:, 0]]
         numerators = [
-            self._maker.lattice(self._supervisions[name], Piece(group.offset, start, length))
+            self._maker.lattice(self._supervisions[name], Chunk(group.offset, start, length))
             for name, (_, start, length) in zip(ids, rows.tolist(), strict=True)
         ]
         # None: the chunk's phones have no path through the denominator.
         usable = [n for n, numerator in enumerate(numerators) if numerator is not None]
-        batch = collate(group, rows[usable] if usable else rows, *self._contexts)
+        batch = collate(
+            group,
+            rows[usable] if usable else rows,
+            left_context=self._left_context,
+            right_context=self._right_context,
+            lookahead=self._lookahead,
+        )
         return LfmmiBatch(
             **{
                 **vars(batch),
@@ -213,7 +223,7 @@ class LfmmiChunkSampler(UtteranceSampler):
                 "frames": batch.frames if usable else 0,
             },
             numerators=tuple(numerators[n] for n in usable),
-            left_context=self._contexts[0],
+            left_context=self._left_context,
             chunk_lengths=torch.from_numpy((rows[usable] if usable else rows)[:, 2].copy()),
             ids_without_numerator=tuple(
                 name for name, numerator in zip(ids, numerators, strict=True) if numerator is None
@@ -247,6 +257,7 @@ class LfmmiBatches(CorpusBatches):
             self._without += len(batch.ids_without_numerator)
             self._with += len(batch.numerators)
             self._warn(batch.ids_without_numerator)
+            # A denominator of other alignments shows at once, not after an epoch without learning.
             if self._without >= MAX_WITHOUT_NUMERATOR:
                 self._require_some()
             yield batch
@@ -268,7 +279,9 @@ class LfmmiBatches(CorpusBatches):
             logger.warning(
                 "%d of %d chunks so far are left out: their phones have no path through the"
                 " denominator, or too few frames; now of %s",
-                *(self._without, self._without + self._with, ", ".join(names)),
+                self._without,
+                self._without + self._with,
+                ", ".join(names),
             )
 
 
@@ -278,9 +291,10 @@ class LfmmiLoss:
     The network has 2 P outputs: the first P are the criterion's scores, the softmax of the others
     learns the numerator's posteriors from the same trunk (Povey et al. 2016, section 2.7).
 
-    Batches of two views have the consistency regularisation of CR-CTC (Yao et al. 2024) besides:
+    Batches of two views also have the consistency regularisation of CR-CTC (Yao et al. 2024):
     `consistency` times the divergence of the second head's outputs for each view from those for the
-    other, which count as given. Where CTC has one distribution per frame, here the second head has.
+    other view, which are constants in the gradient. The second head takes the place of CTC's
+    outputs, as it has a distribution over the pdfs for each frame.
 
     `stats`: `weight`, the scored frames; `objective`, the criterion, boosted in training;
     `cross_entropy`; `divergence`, of batches of two views.
@@ -361,11 +375,11 @@ def _zero_loss(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def train_lfmmi(
-    features: Sequence[Features],
+    features: Sequence[FeatureStore],
     phones: Sequence[Phones],
     senones: Senones,
     denominator: Denominator,
-    normaliser: FeatureNormaliser,
+    normaliser: Cmvn,
     config: LfmmiConfig,
     out: Path,
     device: torch.device | str = "cpu",
@@ -403,6 +417,7 @@ def train_lfmmi(
     headline = finished_headline(out, identity)
     if headline is not None:
         return headline
+    # 1. The data: chunks with the numerators of their phones.
     split = split_transcribed(features, phones, config.valid_utterances, config.valid_seed)
     sources = list(zip(features, phones, strict=True))
     corpora = open_corpora(sources, normaliser, None, config, out, split=split)
@@ -419,16 +434,21 @@ def train_lfmmi(
         )
         for corpus in (train, held_out)
     )
+    # 2. The network. The seed is set just before, so that the initial weights do not depend on
+    # what was drawn earlier.
     input_dim = LOW_RATE_FACTOR * train.load(train.utterances[0])[0].shape[1]
     outputs = 2 * senones.num_pdfs  # two heads, see `LfmmiLoss`
-    # Right before, so that initial weights do not depend on what was drawn earlier
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, input_dim=input_dim, output_dim=outputs))
     logger.info(
         "%d utterances, %d held out, %d targets, a denominator of %d states and %d transitions",
-        *(len(train.utterances), len(held_out.utterances), senones.num_pdfs),
-        *(denominator.num_states, len(denominator.source)),
+        len(train.utterances),
+        len(held_out.utterances),
+        senones.num_pdfs,
+        denominator.num_states,
+        len(denominator.source),
     )
+    # 3. Training; the second head is dropped afterwards.
     result = fit(
         model,
         LfmmiLoss(

@@ -1,8 +1,8 @@
 """Progress reports of a training: progress bar, log lines, TensorBoard, tracker, callback.
 
-The environment variable `TOOLKIT_TRACKER` asks for MLflow or Weights & Biases. Where runs go, and
-under which account, the tracker's own variables say (`MLFLOW_TRACKING_URI`, `WANDB_MODE`, ...). It
-is no setting of recipes, since results do not depend on it.
+The environment variable `TOOLKIT_TRACKER` selects MLflow or Weights & Biases. The tracker's own
+variables (`MLFLOW_TRACKING_URI`, `WANDB_MODE`, ...) say where runs go and under which account.
+The tracker is no setting of recipes, since results do not depend on it.
 """
 
 import logging
@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
-# Not when training starts: it takes seconds, which the first worker alone would lose.
+# Not imported when a training starts: it takes seconds, for which other ranks would wait.
 from torch.utils.tensorboard import SummaryWriter
 
 from toolkit.processes.bars import Bar
@@ -29,8 +29,8 @@ VARIABLE = "TOOLKIT_TRACKER"
 PROJECT = "asr-recipe-toolkit"
 """MLflow's experiment and W&B's project, unless their own variables name another."""
 SECONDS_BETWEEN_REPORTS = 1.0
-MAX_DATA_WAIT = 0.2  # share of an epoch's time, above which there is a warning
-NOTICEABLE = 2.0  # seconds; of short epochs the start of the readers takes most
+MAX_DATA_WAIT = 0.2  # largest share of an epoch's time without a warning
+NOTICEABLE = 2.0  # seconds of waiting below which there is no warning: readers take time to start
 STEPS_BETWEEN_EVENTS = 50
 
 
@@ -73,10 +73,10 @@ class Monitor:
         """Flush and close the event file.
 
         Raises:
-          OSError: events are lost: the thread that writes them was ended by a full disk, say.
+          OSError: events are lost, for example because the disk is full.
         """
         if self._writer is not None:
-            self._writer.flush()  # closing it does not say what has ended its thread
+            self._writer.flush()  # raises what ended the writer's thread; close() does not
             self._writer.close()
             self._writer = None
         if self._tracker is not None:
@@ -126,6 +126,7 @@ class EpochMonitor:
         """Yield `batches`, measuring the time spent waiting for them."""
         iterator = iter(batches)
         while True:
+            # Only the time in `next` counts, not the time of the step between two items.
             started = perf_counter()
             item = next(iterator, None)
             self._waited += perf_counter() - started
@@ -171,8 +172,8 @@ class EpochMonitor:
 
 def log_epoch(epochs: int, record: dict[str, float]) -> None:
     """Log an epoch's record in one line, without the utterances per unit of the loss."""
-    left_out = ("epoch", "utterances")
-    texts = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k not in left_out]
+    omitted = ("epoch", "utterances")
+    texts = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k not in omitted]
     logger.info("epoch %d/%d: %s", record["epoch"], epochs, ", ".join(texts))
     waited = record["data_wait"]
     if waited > MAX_DATA_WAIT and waited * record["seconds"] >= NOTICEABLE:
@@ -185,17 +186,17 @@ def log_epoch(epochs: int, record: dict[str, float]) -> None:
 
 
 class Tracker(Protocol):
-    """What takes the numbers of one training."""
+    """Records the metrics of one training elsewhere, such as on a server."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Take numbers by name, after so many steps."""
+        """Record metrics by name after `step` steps."""
 
     def close(self) -> None:
-        """Take nothing more."""
+        """End the run."""
 
 
 def open_tracker(out: Path) -> Tracker | None:
-    """Return the tracker that the environment asks for, None without.
+    """Return the tracker that the environment selects, or None.
 
     Args:
       out: the folder of the training, which names the run.
@@ -207,7 +208,9 @@ def open_tracker(out: Path) -> Tracker | None:
     if not name:
         return None
     if name not in _TRACKERS:
-        raise TrainingError(f"{VARIABLE}={name}: known are {' and '.join(_TRACKERS)}")
+        raise TrainingError(
+            f"{VARIABLE}={name} is no known tracker: set it to {' or '.join(_TRACKERS)}"
+        )
     try:
         library = import_module(name)
     except ImportError as error:
@@ -226,21 +229,22 @@ def open_tracker(out: Path) -> Tracker | None:
 def run_name(out: Path) -> str:
     """Return the name of a training's run: run directory and network, as `demo/lstm_ce`."""
     parts = out.absolute().parts
+    # A stage writes into <run>/.partial/<stage>/, which is renamed at the end: leave that out.
     final = [part for parent, part in pairwise(parts) if ".partial" not in (parent, part)]
     return "/".join(final[-2:])
 
 
 class _Mlflow:
-    """A run of MLflow, by its client: the state of the module is left alone."""
+    """A run of MLflow. It uses a client, as the module's functions share one active run."""
 
     def __init__(self, library: Any, run: str) -> None:
         self._client = library.MlflowClient()
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         existing = self._client.get_experiment_by_name(experiment)
-        identity = (
+        experiment_id = (
             existing.experiment_id if existing else self._client.create_experiment(experiment)
         )
-        self._run = self._client.create_run(identity, run_name=run).info.run_id
+        self._run = self._client.create_run(experiment_id, run_name=run).info.run_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -268,25 +272,26 @@ _TRACKERS = {"mlflow": _Mlflow, "wandb": _Wandb}
 
 
 class _TolerantTracker:
-    """A tracker whose faults, such as a server that is gone, do not end the training."""
+    """A tracker whose errors, such as a lost connection, do not end the training."""
 
     def __init__(self, name: str, tracker: Tracker) -> None:
         self._name, self._tracker = name, tracker
-        self._lost = False
+        self._has_failed = False
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        if not self._lost:
+        if not self._has_failed:
             try:
                 self._tracker.log(step, values)
             except Exception as error:
-                self._lose(error)
+                self._fail(error)
 
     def close(self) -> None:
         try:
             self._tracker.close()
         except Exception as error:
-            self._lose(error)
+            self._fail(error)
 
-    def _lose(self, error: Exception) -> None:
-        self._lost = True
-        logger.warning("%s takes no more numbers of this training: %s", self._name, error)
+    def _fail(self, error: Exception) -> None:
+        """Warn, and pass no more metrics on."""
+        self._has_failed = True
+        logger.warning("%s records no further metrics of this training: %s", self._name, error)

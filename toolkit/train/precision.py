@@ -1,4 +1,4 @@
-"""Precision of a training: autocast, loss scaling for float16 (A20), and steps that went wrong."""
+"""Precision of a training: autocast, loss scaling for float16 (A20), and non-finite losses."""
 
 import logging
 import math
@@ -18,18 +18,18 @@ from toolkit.train.errors import TrainingError
 logger = logging.getLogger(__name__)
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SCALED = ("ssgd",)
-"""Methods of several processes whose gradients may be scaled: they sum them, and no more. So all
-processes skip the same steps; after one that only some skip, the others wait for ever."""
+"""Data-parallel methods that work with scaled gradients: they only sum them, so that an overflow
+makes all processes skip the same step. If only some did, the others would wait for ever."""
 INITIAL_SCALE, MIN_SCALE = 2.0**16, 1.0
-"""The first factor of the loss, and the smallest; with that, an overflow is an error."""
+"""The first factor of the loss, and the smallest; an overflow with the smallest is an error."""
 STEPS_BETWEEN_RISES = 2000
 """Steps without an overflow after which the factor is doubled."""
 STEPS_BEHIND = 8
-"""Steps that may be under way on a GPU before their losses are waited for."""
+"""Steps that may be queued on a GPU before the CPU waits for the loss of the oldest."""
 
 
 class Precision:
-    """What a training computes in.
+    """The number format of a training, and its loss scaling.
 
     With float16 the loss is multiplied by a factor, so that small gradients do not become 0. A step
     whose gradients overflow is skipped and the factor halved; after 2,000 steps without overflow it
@@ -42,12 +42,13 @@ class Precision:
       world_size: number of processes.
 
     Raises:
-      TrainingError: float16 was asked for where it does not work.
+      TrainingError: float16 is configured where it does not work.
     """
 
     def __init__(self, config: TrainerConfig, device: torch.device, world_size: int) -> None:
         self._device, self._tf32 = device, config.tf32
         self.name, reason = config.amp, ""
+        # `auto` falls back to float32 where a configured fp16 is an error.
         if config.amp == "auto":
             self.name, reason = fast_precision(device.type)
         method = config.parallel.method
@@ -62,7 +63,7 @@ class Precision:
             raise TrainingError("amp=fp16 on a CPU needs torch 2.3 or newer: use amp=fp32")
         self._reason = reason
         self._scaling = self.name == "fp16"
-        self._factor, self._since = INITIAL_SCALE, 0
+        self._factor, self._since = INITIAL_SCALE, 0  # `_since`: steps since the factor changed
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -135,8 +136,8 @@ class Precision:
 class NonFiniteDetector:
     """Finds the first step whose loss or gradient was not finite, without stopping a GPU.
 
-    Reading a number from a GPU waits for all work that it was given, so that it idles until it is
-    given more. Here each number is copied behind its own step, and read when the copy is done.
+    Reading a number from a GPU waits until its queue is empty; the GPU then idles until it gets
+    more work. Here each number is copied in the queue after its step, and read once that is done.
 
     Args:
       device: of the numbers.
@@ -147,7 +148,7 @@ class NonFiniteDetector:
         self._steps: deque[tuple[Tensor, torch.cuda.Event | None, Any]] = deque()
 
     def add(self, value: Tensor, batch: Any) -> None:
-        """Add the scalar of a step that was begun, not finite if the step went wrong."""
+        """Add a scalar of the step that was queued last; it is not finite if the step failed."""
         copied = None
         if self._is_gpu:
             host = torch.empty((), dtype=value.dtype, pin_memory=True)
@@ -157,11 +158,11 @@ class NonFiniteDetector:
         self._steps.append((value, copied, batch))
 
     def first_bad_batch(self, wait: bool = False) -> Any | None:
-        """Return the first bad batch among the steps, None without.
+        """Return the batch of the first step that was not finite, or None.
 
         Args:
-          wait: for all steps; else only where more than `STEPS_BEHIND` are under way, so that steps
-            which are not known to be done are left for later.
+          wait: wait for all steps. Otherwise wait only while more than `STEPS_BEHIND` are queued;
+            later steps are checked by a later call.
         """
         while self._steps:
             # The oldest step; its number is read once its copy to the host is done.
@@ -180,17 +181,16 @@ class NonFiniteDetector:
 def non_finite_message(ids: Sequence[str], path: Path, epoch: int, world_size: int) -> str:
     """Describe a bad batch that was saved as `path`; `epoch` is counted from 1.
 
-    Several workers share gradients or weights, so that a bad batch of one spoils those of all, and
-    each reports its own.
+    Workers share gradients or weights, so that a bad batch of one makes the losses of all infinite
+    or NaN. Each worker then reports its own batch.
     """
     names = sorted(set(ids))
     listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
-    hint = (
-        " or in what the other workers computed with then (bad_batch*.safetensors beside it), since"
-        " what is not finite spreads to all,"
-    )
+    places = "there"
+    if world_size > 1:
+        places = "there and in the other workers' batches (bad_batch*.safetensors beside it)"
     return (
         f"the loss or its gradient is not finite in epoch {epoch}, in the batch of {listed}; it was"
-        f" saved as {path}. Look for broken features or alignments there,"
-        f"{hint if world_size > 1 else ''} or lower initial_rate or max_gradient_norm"
+        f" saved as {path}. Look for broken features or alignments {places}, or lower"
+        " initial_rate or max_gradient_norm"
     )

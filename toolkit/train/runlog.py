@@ -221,7 +221,7 @@ def read_run_log(path: Path) -> RunLog:
     if not os.path.lexists(path):
         raise TrainingError(f"{path} does not exist: no training has begun there")
     with reading(path, TrainingError, ADVICE):
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = path.read_bytes().split(b"\n")[:-1]  # without the rest after the last line end
     events = []
     for number, line in enumerate(lines, 1):
         with reading(f"{path}, line {number}", TrainingError, ADVICE, "not an event of a training"):
@@ -232,6 +232,7 @@ def read_run_log(path: Path) -> RunLog:
 
 
 def _event(values: dict[str, Any]) -> list[Event]:
+    """Return the event of a line, or nothing for an unknown kind."""
     kind = KINDS.get(values["event"])
     if kind is None:
         return []
@@ -278,20 +279,22 @@ class RunLogWriter:
                 f"{self._path} is shorter than when the checkpoint beside it was written: restore "
                 "it, or remove the folder to train from scratch"
             )
+        # Find the last event before the kill, up to which the work is lost. The lines after the
+        # checkpoint are cut off below, so that a damaged one does no harm.
         last = seconds
-        # All behind the checkpoint is cut off, so that it may be damaged.
         with suppress(TrainingError), reading(self._path, TrainingError, ADVICE):
             for number, line in enumerate(content[end:].split(b"\n")[:-1]):
                 event = validated(json.loads(line), {"event": str, "seconds": float})
                 last = event["seconds"]
                 starts = max(starts, validated(event.get("start", 0), NATURAL))
                 if number == 0 and event["event"] == "saved" and event["step"] == step:
-                    end, seconds = end + len(line) + 1, last  # that checkpoint itself
+                    # `saved` of that checkpoint itself, written after its position was stored
+                    end, seconds = end + len(line) + 1, last
         with open(self._path, "r+b") as file:
             file.truncate(end)
         self._starts = starts + 1
         started = Started(seconds, self._starts, step, lost=round(last - seconds, 4))
-        self._zero -= seconds
+        self._zero -= seconds  # the clock goes on from that of the checkpoint
         self._append(started)
 
     def write(self, event: Event) -> None:

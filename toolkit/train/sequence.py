@@ -7,16 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_high
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from toolkit.align.store import PdfAlignments
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length
+from toolkit.features.normalise import Cmvn
+from toolkit.features.shards import FeatureStore
 from toolkit.fsa.config import Criterion
 from toolkit.fsa.discriminative import PdfClasses, sequence_objective
 from toolkit.fsa.fst import Lattice
+from toolkit.fsa.lattice_store import LatticeStore
 from toolkit.models.scorer import PRIORS, load_log_priors
 from toolkit.models.store import WEIGHTS, load_model, save_model
 from toolkit.storage.files import write_atomically
@@ -30,10 +33,7 @@ from toolkit.train.checkpoints import (
 )
 from toolkit.train.config import LatticeBatchConfig, SequenceConfig
 from toolkit.train.corpus import (
-    Alignments,
     Corpus,
-    FeatureNormaliser,
-    Features,
     Utterance,
     as_list,
     open_corpora,
@@ -46,26 +46,6 @@ SHARDS_TOGETHER = 16
 """Number of shards shuffled together; a lattice store caches about as many."""
 BUCKET_BATCHES = 50
 """Number of batches whose utterances are sorted by length together, after shuffling."""
-
-
-class Lattices(Protocol):
-    """Stored lattices, such as `toolkit.fsa.lattice_store.LatticeStore`."""
-
-    ids: list[str]
-    """The utterances with a lattice."""
-
-    def num_frames(self, name: str) -> int:
-        """Count the frames of an utterance's lattice; quick, without reading it."""
-
-    def load(self, name: str) -> Lattice:
-        """Read the lattice of an utterance, see `toolkit.fsa.discriminative.sequence_objective`."""
-
-
-class References(Alignments, Protocol):
-    """Stored references, such as `toolkit.align.store.PdfAlignments`."""
-
-    def num_frames(self, name: str) -> int:
-        """Count the frames of an utterance's reference; quick, without reading it."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +75,7 @@ class LatticeBatches:
     def __init__(
         self,
         corpus: Corpus,
-        lattices: Sequence[Lattices],
+        lattices: Sequence[LatticeStore],
         config: LatticeBatchConfig,
         lookahead: int,
         seed: int,
@@ -135,6 +115,7 @@ class LatticeBatches:
         for first in range(0, len(shards), SHARDS_TOGETHER):
             group = shards[first : first + SHARDS_TOGETHER]
             utterances += shuffled([u for shard in group for u in shard])
+        # A bucket is a run of shuffled utterances, which `by_length` sorts from long to short.
         bucket = BUCKET_BATCHES * self._config.utterances_per_batch
         batches: list[list[Utterance]] = []
         for first in range(0, len(utterances), bucket):
@@ -159,7 +140,7 @@ class UpsampledReferences:
       references: the reference pdf of every raw frame, or of every low-rate frame at offset 0.
     """
 
-    def __init__(self, features: Features, references: References) -> None:
+    def __init__(self, features: FeatureStore, references: PdfAlignments) -> None:
         self._features = features
         self._references = references
 
@@ -182,7 +163,9 @@ class UpsampledReferences:
         return reference
 
 
-def unusable_lattices(features: Features, lattices: Lattices, max_frames: int) -> dict[str, str]:
+def unusable_lattices(
+    features: FeatureStore, lattices: LatticeStore, max_frames: int
+) -> dict[str, str]:
     """Return utterance id -> reason, for unusable lengths and lattices; no lattice is read.
 
     Args:
@@ -260,16 +243,16 @@ class SequenceLoss:
 
 def train_sequence(
     model: Path,
-    features: Features | Sequence[Features],
-    lattices: Lattices | Sequence[Lattices],
-    references: References | Sequence[References],
+    features: FeatureStore | Sequence[FeatureStore],
+    lattices: LatticeStore | Sequence[LatticeStore],
+    references: PdfAlignments | Sequence[PdfAlignments],
     classes: PdfClasses,
-    normaliser: FeatureNormaliser,
+    normaliser: Cmvn,
     config: SequenceConfig,
     out: Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    valid: tuple[Features, Lattices, References] | None = None,
+    valid: tuple[FeatureStore, LatticeStore, PdfAlignments] | None = None,
 ) -> dict[str, float]:
     """Train a network on lattices, or continue what a killed run left in `out`.
 
@@ -281,7 +264,7 @@ def train_sequence(
       model: the folder of the network and its priors.
       features: one store or several.
       lattices: as many, of the same utterances at offset 0.
-      references: as many, with the right pdf of every raw frame or of every low-rate frame.
+      references: as many, with the reference pdf of every raw frame or of every low-rate frame.
       classes: silence and phones of the pdfs.
       normaliser: of the raw features.
       config: criterion, rates, seed.
@@ -307,8 +290,8 @@ def train_sequence(
     if headline is not None:
         return headline
     network = load_model(model)
-    # Utterances without a lattice, or with one of other frames, are left out before any are held
-    # out.
+    # 1. The data. Utterances without a lattice, or with one of another length, are excluded before
+    # any are held out.
     stores, lattice_stores = as_list(features), as_list(lattices)
     max_frames = config.batches.max_frames
     excluded: dict[str, str] = {}
@@ -325,28 +308,33 @@ def train_sequence(
         valid_excluded=unusable_lattices(*valid[:2], max_frames) if valid else None,
         count_targets=False,
     )
-    # The acoustic score of a pdf is log p(pdf | x) - log p(pdf), up to log p(x): the priors stay
-    # those of the given network.
-    common = config.batches, network.config.lookahead, config.seed
+    lookahead = network.config.lookahead
+    data = LatticeBatches(corpora.train, lattice_stores, config.batches, lookahead, config.seed)
+    valid_stores = [valid[1]] if valid else lattice_stores
+    held_out = LatticeBatches(corpora.valid, valid_stores, config.batches, lookahead, config.seed)
     num_utterances = len(corpora.train.utterances)
     logger.info(
         "%d utterances, %d held out, %s",
-        *(num_utterances, len(corpora.valid.utterances), config.criterion),
+        num_utterances,
+        len(corpora.valid.utterances),
+        config.criterion,
     )
+    # 2. Training. The acoustic score of a pdf is log p(pdf | x) - log p(pdf), up to log p(x): the
+    # priors stay those of the given network.
     log_priors = load_log_priors(model).to(device)
     result = fit(
         network,
         SequenceLoss(config.criterion, classes.to(device), log_priors, config.smoothing),
-        LatticeBatches(corpora.train, lattice_stores, *common),
+        data,
         config,
         out,
         device=device,
-        valid=LatticeBatches(corpora.valid, [valid[1]] if valid else lattice_stores, *common),
+        valid=held_out,
         identity=identity,
         keep_initial=True,
         progress=progress,
     )
-    # What the given weights reach is epoch 0: the later ones have to do better.
+    # 3. The results. The given weights are epoch 0 of the history.
     initial = {f"valid_{name}": value for name, value in result.initial.items()}
     history = [{"epoch": 0, **initial}, *result.history]
     write_history(out, history)

@@ -1,4 +1,4 @@
-"""Masks on training batches (SpecAugment), other vocal tracts, and the agreement of two views."""
+"""SpecAugment masks, vocal tract length perturbation, and the agreement of two masked views."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -75,11 +75,12 @@ class SpecAugmented:
 def mask_batch(batch: Batch, config: SpecAugmentConfig, rng: np.random.Generator) -> Batch:
     """Mask a batch on the CPU."""
     _, frames, dimension = batch.inputs.shape
-    bins = dimension // LOW_RATE_FACTOR
-    lengths = batch.lengths.numpy() + frames - batch.targets.shape[1]
+    bins = dimension // LOW_RATE_FACTOR  # three raw frames of F bins are stacked
+    lengths = batch.lengths.numpy() + frames - batch.targets.shape[1]  # [N] with the look-ahead
     masked_bins, masked_frames = draw_masks(
         lengths, lengths * LOW_RATE_FACTOR / 100, frames, bins, config, rng
     )
+    # [N, 1, 3 F] or [N, T, 1]: the mask of every value
     mask = masked_bins.repeat(1, LOW_RATE_FACTOR)[:, None, :] | masked_frames[:, :, None]
     return replace(batch, inputs=batch.inputs.masked_fill(mask, 0.0))
 
@@ -109,6 +110,7 @@ def draw_masks(
     masked_bins = _bands(
         np.full((rows, config.frequency_masks), bins), config.frequency_width, bins, rng
     )
+    # Random rounding: floor(x + u) with u uniform in [0, 1) has the mean x.
     counts = np.floor(config.time_masks * seconds + rng.random(rows)).astype(int)
     number = np.arange(counts.max(initial=0))
     # [N, M] a row with fewer masks than others has some of width 0.
@@ -118,9 +120,11 @@ def draw_masks(
 
 def _bands(limits: np.ndarray, max_width: int, size: int, rng: np.random.Generator) -> torch.Tensor:
     """Draw bands within [0, limit): [N, M] -> their union, [N, size] bool."""
+    # As in Park et al. 2019: a width from 0 to `max_width`, then a start from 0 to limit - width.
     width = np.minimum(rng.integers(0, max_width + 1, limits.shape), limits)
     start = np.floor(rng.random(limits.shape) * (limits - width + 1))
     position = np.arange(size)
+    # [N, M, size]: whether a position is inside a band of a row
     inside = (position >= start[..., None]) & (position < (start + width)[..., None])
     return torch.from_numpy(inside.any(axis=1))
 
@@ -128,9 +132,9 @@ def _bands(limits: np.ndarray, max_width: int, size: int, rng: np.random.Generat
 def warp_mel(inputs: Tensor, factors: Tensor, bins: int, edges: tuple[float, float]) -> Tensor:
     """Move the spectrum of each row along the frequency axis, as another vocal tract would.
 
-    Filters are not computed again, as they are in the paper: a bin gets the value that lies at its
-    centre's new place, on a straight line between the centres of two others, or that of the first
-    or last beyond them.
+    The paper computes the filters again; here the log energies are interpolated. A bin gets the
+    value at the new place of its centre, linearly between the two nearest centres; beyond the first
+    or last centre, that bin's value.
 
     Args:
       inputs: [N, T, D], of which the first `bins` columns are log energies of mel filters in order,
@@ -152,6 +156,7 @@ def warp_mel(inputs: Tensor, factors: Tensor, bins: int, edges: tuple[float, flo
     # [N, F] the new places in bins, since centres are equally far apart in mel
     place = (hertz_to_mel(moved) - points[1]) / (points[2] - points[1])
     place = place.clamp(0, bins - 1)
+    # Linear interpolation between the bins `lower` and `lower` + 1
     lower = place.long().clamp(max=bins - 2)
     fraction = (place - lower).to(inputs.dtype)[:, None]
     lower = lower[:, None].expand(-1, inputs.shape[1], -1)
@@ -186,12 +191,13 @@ class MaskedUtterances(SpecAugmented):
         masked_bins, masked_frames = draw_masks(
             lengths, lengths * FRAME_SHIFT, frames, bins, config, rng
         )
-        inputs, cepstra = batch.inputs, np.zeros(len(lengths), dtype=bool)
+        inputs, cepstra = batch.inputs, np.zeros(len(lengths), dtype=bool)  # [N]: are masked
         if config.cepstra:
             cepstra = rng.random(len(lengths)) < config.cepstra
         if config.warp:
             factors = 1 + config.warp * rng.uniform(-1, 1, len(lengths))
             inputs = warp_mel(inputs, torch.from_numpy(factors), bins, self._edges)
+        # [N, D]: masked columns, all cepstra of a row or none
         masked_cepstra = torch.from_numpy(cepstra)[:, None].expand(-1, inputs.shape[2] - bins)
         columns = torch.cat([masked_bins, masked_cepstra], dim=1)
         mask = columns[:, None, :] | masked_frames[:, :, None]

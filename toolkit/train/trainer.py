@@ -54,7 +54,7 @@ reported divided by that of `weight`."""
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a training leaves beside the weights in the model."""
+    """Result of a training, besides the weights in the model."""
 
     history: list[dict[str, float]]
     """A record per epoch."""
@@ -188,6 +188,7 @@ def fit(
     if keep_initial:
         initial_weights = {name: x.detach().clone() for name, x in model.state_dict().items()}
     with trainer.running():
+        # Epochs continue where a checkpoint ended, and the first one possibly within an epoch.
         trainer.load_checkpoint_if_available()
         trainer.start()
         if keep_initial and not trainer.initial:
@@ -197,11 +198,14 @@ def fit(
             trainer.finish_epoch(monitor)
         description, selected = trainer.select_weights()
     trainer.monitor.report_progress(sum(trainer.num_steps))
+    # A fine-tuned network is kept only if it scores no less than the one it began with.
     score = selection_score(selected)
     if keep_initial and selection_score(trainer.initial) > score:
         logger.warning(
             "no epoch did better than the initial weights (%.5f, %s: %.5f), which are kept",
-            *(selection_score(trainer.initial), description, score),
+            selection_score(trainer.initial),
+            description,
+            score,
         )
         model.load_state_dict(initial_weights)
         selected, score = trainer.initial, selection_score(trainer.initial)
@@ -305,7 +309,7 @@ class Trainer:
         return sum(self.num_steps[: self.epoch]) + self.step
 
     def train_epoch(self) -> EpochMonitor:
-        """Take the remaining steps of the current epoch; return what measured them."""
+        """Take the remaining steps of the current epoch; return their monitor."""
         title = f"epoch {self.epoch + 1}/{self.config.epochs}"
         steps, steps_before = self.num_steps[self.epoch], sum(self.num_steps[: self.epoch])
         monitor = self.monitor.epoch(title, steps, self.step, steps_before)
@@ -329,7 +333,7 @@ class Trainer:
         finally:
             batches.close()
             monitor.close()
-        # No epoch ends, and no checkpoint is written, on a loss that has not been looked at.
+        # Check all losses before the epoch ends and a checkpoint is written.
         self._require_finite(wait=True)
         self.step = self.strategy.position(self.step)
         return monitor
@@ -364,8 +368,8 @@ class Trainer:
             if not self.strategy.applies_constraints:
                 constrain(self.model, self.steps_done())
         self._require_finite()
-        # A NaN or infinity is looked for without waiting for the device. The norm is that of all
-        # batches together: one that is not finite counts as the last batch's.
+        # Queue the check for NaN and infinity, without waiting for the device. The gradient norm is
+        # that of all batches together: a non-finite one is attributed to the last batch.
         *earlier, (last_batch, last_loss) = zip(micro_batches(batch), losses, strict=True)
         for micro_batch, loss in earlier:
             self._detector.add(loss, micro_batch)
@@ -389,6 +393,7 @@ class Trainer:
             losses.append(loss.detach())
             for name, value in stats.items():
                 sums[name] = sums[name] + value if name in sums else value
+            # Gradients add up; `backward` of the strategy divides them by the weight of all ranks.
             loss = self._precision.scale_loss(loss)
             if len(losses) < len(batches):
                 loss.backward()  # no rank waits for another before the last batch
@@ -431,16 +436,19 @@ class Trainer:
         """Validate, then store the epoch's record, weights and checkpoint."""
         self.strategy.end_epoch()
         self.callback.on_epoch_end(self)
+        # 1. The record: means of the training sums, the rate, times and throughput.
         sums = means(self.strategy.sum_over_ranks(self._sums))
         record = {"epoch": self.epoch + 1, **sums, "rate": self._rate(self.step - 1)}
         record |= {"seconds": monitor.seconds(), **monitor.rates(), **self.strategy.report()}
         speed = torch.tensor(record["frames_per_second"], dtype=torch.float64)
         record["frames_per_second"] = self.strategy.sum_over_ranks({"": speed})[""].item()
+        # 2. Validation, of the ranks' common weights where these differ.
         with self.strategy.consensus():
             metrics = self.callback.validate(self)
             self.history.append(record | {f"valid_{n}": value for n, value in metrics.items()})
             if self.strategy.rank == 0:
                 self._epoch_weights.save(self.model, self.history)
+        # 3. Reports, and a checkpoint at the start of the next epoch.
         record = self.history[-1]
         log_epoch(self.config.epochs, record)
         self.epoch, self.step, self._sums = self.epoch + 1, 0, {}
@@ -474,7 +482,7 @@ class Trainer:
         self._saved = monotonic()
         strategy = self.strategy
         rank_state = strategy.rank_state_dict()
-        # Ranks with a file of their own: the sum's names are those ranks.
+        # Which ranks have a state of their own: the names in the sum are those ranks.
         with_state = {str(strategy.rank): torch.ones(())} if rank_state else {}
         ranks_with_state = sorted(map(int, strategy.sum_over_ranks(with_state)))
         position = self.epoch, strategy.position(self.step)
@@ -493,6 +501,7 @@ class Trainer:
             "precision": self._precision.state_dict(),
             "callback": self.callback.state_dict(),
         }
+        # All ranks' files first: the common file, written last, makes the checkpoint valid.
         if rank_state:
             self._checkpoints.save_rank(*position, strategy.rank, rank_state)
         if ranks_with_state:
@@ -532,7 +541,7 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self._precision.load_state_dict(state["precision"])
-        # This rank's state alone for equal sizes; with fewer ranks that of several old ones.
+        # As many ranks as before: this rank's own state; fewer: those of several old ranks.
         old_ranks = range(strategy.rank, old_size, strategy.world_size)
         rank_states = [
             self._checkpoints.load_rank(*position, rank)
@@ -551,7 +560,8 @@ class Trainer:
 
     def _evaluate_average(self) -> dict[str, float]:
         """Evaluate averaged weights, with statistics of batch normalisation of their own."""
-        last = self.config.epochs - 1  # CTC's first epoch may begin with the shortest utterances
+        # Of the last epoch: the first may begin with the shortest utterances (`shortest_first`).
+        last = self.config.epochs - 1
         with closing(self._load_ahead(self._data.batches(last))) as batches:
             update_batch_norm(self.model, batches, self.device, self._compute_loss)
         return self.callback.evaluate(self)

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
-from toolkit.config.fields import PositiveInt, Range, Settings
+from toolkit.config.fields import Positive, Range, Settings
 from toolkit.config.settings import read_yaml
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import reading, validated
@@ -31,7 +31,7 @@ class TtaConfig(Settings):
     """Character error rates in percent (A26)."""
     wer: tuple[ErrorRate, ...] = (22.0, 20.2, 19.2)
     """Word error rates in percent (A26); those of the equal-batch study are `EQUAL_BATCH_WER`."""
-    epochs: PositiveInt = 3
+    epochs: Annotated[int, Range(1, 1_000_000)] = 3
     """e: number of epochs whose median must reach the accuracy, so that it is stable (A26: 3)."""
 
     @property
@@ -101,15 +101,15 @@ def typical(times: Sequence[float | None]) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
-UTTERANCES = ("isolated", "connected", "continuous", "spontaneous")
-SPEAKERS = ("dependent", "adaptive", "independent")
-VOCABULARY = ("single word", "small", "medium", "large", "very large", "out of vocabulary")
-NOISE = ("none", "low", "moderate", "high")
+Utterances = Literal["isolated", "connected", "continuous", "spontaneous"]
+Speakers = Literal["dependent", "adaptive", "independent"]
+Vocabulary = Literal["single word", "small", "medium", "large", "very large", "out of vocabulary"]
+Noise = Literal["none", "low", "moderate", "high"]
 AXES = {
-    "utterances": ("Utterances", UTTERANCES),
-    "speakers": ("Speaker model", SPEAKERS),
-    "vocabulary": ("Vocabulary", VOCABULARY),
-    "noise": ("Noise", NOISE),
+    "utterances": ("Utterances", get_args(Utterances)),
+    "speakers": ("Speaker model", get_args(Speakers)),
+    "vocabulary": ("Vocabulary", get_args(Vocabulary)),
+    "noise": ("Noise", get_args(Noise)),
 }
 """Axes: field -> title, and values from the easiest to the hardest."""
 
@@ -119,28 +119,23 @@ class DatasetError(ToolkitError):
 
 
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(Settings):
     """A data set on the axes. LibriSpeech: continuous, independent, very large, low."""
 
     name: str
     """Name of the corpus."""
-    utterances: str
-    """One of `UTTERANCES`: pauses between words, and how planned the speech is."""
-    speakers: str
-    """One of `SPEAKERS`: whether speakers and environments of the test data are in training."""
-    vocabulary: str
-    """One of `VOCABULARY`: number of words, up to words that are not in training."""
-    noise: str = "none"
-    """One of `NOISE`: sounds that are not the speaker's voice."""
-    hours: float | None = None
+    utterances: Utterances
+    """Pauses between words, and how planned the speech is."""
+    speakers: Speakers
+    """Whether speakers and environments of the test data are in training."""
+    vocabulary: Vocabulary
+    """Number of words, up to words that are not in training."""
+    noise: Noise = "none"
+    """Sounds that are not the speaker's voice."""
+    hours: Positive | None = None
     """Hours of training speech (A5: 960)."""
     kept: str = ""
     """Share of the utterances that are short enough, such as `99 % of training` (A6)."""
-
-    def __post_init__(self) -> None:
-        for axis, (_, values) in AXES.items():
-            if getattr(self, axis) not in values:
-                raise ValueError(f"{axis} is {getattr(self, axis)!r}, not one of {values}")
 
 
 def read_dataset(path: Path) -> Dataset:

@@ -160,10 +160,12 @@ def utilisation_figure(platform: Platform, colour: int) -> Markup:
     """Utilisation of a platform's first run in 25 seconds, with the phases of a step (A36)."""
     run = platform.first
     paused = _pauses(run)
+    # 1. Choose the window, preferably one without pauses.
     samples = window(run.utilisation, SECONDS_SHOWN, [(b.begin, b.end) for b in paused])
     if samples is None:
         return ""
-    several = samples.gpus.shape[1]
+    # 2. Lines: shares in percent of the processors and of each device.
+    num_devices = samples.gpus.shape[1]
     series = [Series("processors, training", samples.seconds, 100 * samples.cpu, colour)]
     # The log has both the training's and the machine's use of the processors.
     if not np.array_equal(samples.cpu, samples.machine):
@@ -172,9 +174,9 @@ def utilisation_figure(platform: Platform, colour: int) -> Markup:
         series.append(Series("processors, everything", samples.seconds, everything, contrast))
     series += [
         Series(f"device {n}", samples.seconds, 100 * samples.gpus[:, n], 4 + n, True)
-        for n in range(several)
+        for n in range(num_devices)
     ]
-    # In the window's clock; pauses outside the window are left out.
+    # 3. Bands: the phases of the steps, cut where training pauses. Pauses in the window's clock.
     pauses = [band for band in _shifted(paused, samples.began) if band.end > 0]
     pauses = [band for band in pauses if band.begin < samples.seconds[-1]]
     spans = phases(samples)
@@ -186,6 +188,7 @@ def utilisation_figure(platform: Platform, colour: int) -> Markup:
     if pauses:
         names = list(dict.fromkeys(band.title for band in pauses))
         kinds.append(("pause", ", ".join(names)))
+    # 4. Key, axes and caption.
     key = legend((s.name, s.colour, s.dashed) for s in series) + _key(kinds)
     end = float(samples.seconds[-1])
     title = f"Utilisation of {platform.name} over {end:.0f} seconds"
@@ -199,12 +202,12 @@ def utilisation_figure(platform: Platform, colour: int) -> Markup:
         y_range=(0.0, 100.0),
     )
     caption = f"From {duration(samples.began)} after the model's creation. "
-    if several and not spans:
+    if num_devices and not spans:
         caption += "The utilisation of the devices is too even to detect phases. "
     waits = [f"device {n} {100 * w:.0f} %" for n, w in enumerate(waiting(samples)) if w >= 0.02]
     if waits:
         caption += f"Waiting for another device: {', '.join(waits)} of the time. "
-    if not several:
+    if not num_devices:
         caption += _without_devices(run)
     return figure(chart, title, caption.strip(), wide=True, key=key)
 
@@ -225,7 +228,8 @@ def _pauses(run: TrainingRun) -> list[Band]:
     for event in run.log.events:
         end = event.seconds
         if isinstance(event, Evaluated) and isinstance(previous, Swapped):
-            end = previous.seconds - previous.duration  # logged after the models were swapped back
+            # Logged after the models were swapped back: the evaluation ended before that swap.
+            end = previous.seconds - previous.duration
         pause_seconds = (
             event.waited if isinstance(event, Evaluated) else getattr(event, "duration", 0.0)
         )

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.config.fields import NonNegative, Settings, from_plain
 from toolkit.config.settings import read_yaml
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
@@ -113,13 +114,14 @@ VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 class AmdDevices:
-    """AMD's GPUs of this machine that ROCm would use; none where there is no such driver.
+    """The AMD GPUs of this machine that ROCm would use; none without the driver amdgpu.
 
     Args:
       cards: the folder in which the driver has a link per card.
     """
 
     def __init__(self, cards: Path = CARDS) -> None:
+        # card0 is a card, card0-DP-1 one of its connectors; only AMD's driver has the VRAM file.
         folders = [path / "device" for path in cards.glob("card*") if path.name[4:].isdigit()]
         folders = [path for path in folders if _read(path / "vendor") == VENDOR]
         folders = [path for path in folders if _read(path / "mem_info_vram_total").isdigit()]
@@ -137,7 +139,7 @@ class AmdDevices:
         ]
 
     def utilisation(self) -> tuple[float, ...]:
-        """Return the share (0 to 1) that each device is busy; those that do not tell are left out.
+        """Return the share (0 to 1) of time that each device is busy, if its driver reports it.
 
         It is the driver's `gpu_busy_percent`, which `rocm-smi` prints as well.
         """
@@ -193,7 +195,7 @@ class Accelerators:
         files, torch_devices = self._amd.describe() if self._amd else [], _known_to_torch()
         if len(files) != len(torch_devices):
             return torch_devices or files
-        # torch knows AMD's names, the driver's files the links.
+        # torch knows the names of AMD's devices, the driver's files their links.
         return [
             replace(d, link=f.link or d.link) for d, f in zip(torch_devices, files, strict=True)
         ]
@@ -265,18 +267,18 @@ class PlatformError(ToolkitError):
 
 
 @dataclass(frozen=True)
-class Price:
+class Price(Settings):
     """The price of a platform, as the user has entered it in a file."""
 
     name: str
     """The platform's name on the page."""
-    total: float | None = None
+    total: NonNegative | None = None
     """Price of the machine without storage (A29)."""
-    devices: float | None = None
+    devices: NonNegative | None = None
     """Price of its accelerators alone."""
-    processors: float | None = None
+    processors: NonNegative | None = None
     """Price of its processors alone."""
-    per_hour: float | None = None
+    per_hour: NonNegative | None = None
     """Rent of the machine per hour, for the cost of training by DAWNBench's rule."""
     currency: str = "USD"
     """Currency of all prices."""
@@ -285,14 +287,10 @@ class Price:
     note: str = ""
     """Further details, such as the main board or the connections of devices."""
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
+    def check(self) -> None:
+        """Refuse a platform without a name."""
+        if not self.name:
             raise ValueError("a platform needs a name")
-        for key in ("total", "devices", "processors", "per_hour"):
-            value = getattr(self, key)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (number and value >= 0):
-                raise ValueError(f"{key} is {value!r}, not a price")
 
 
 def read_prices(path: Path) -> list[Price]:
@@ -315,8 +313,9 @@ def read_prices(path: Path) -> list[Price]:
                 )
                 raise PlatformError(f"{path}: unknown key `{key}`; {hint}")
         try:
-            prices.append(Price(**{**entry, "as_of": str(entry.get("as_of", ""))}))
-        except (TypeError, ValueError) as error:
+            # YAML reads a date as such.
+            prices.append(from_plain(Price, {**entry, "as_of": str(entry.get("as_of", ""))}))
+        except ValueError as error:
             raise PlatformError(f"{path}: {error}") from error
     return prices
 
@@ -385,8 +384,9 @@ def _storage(folder: Path) -> str | None:
     kind = max(mounts, key=lambda partition: len(partition.mountpoint)).fstype
     if kind.startswith(SHARED):
         return f"{kind}, shared"
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    device = os.stat(there).st_dev
+    # The kernel's description of the disk, by the device number of the folder or of its parent.
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    device = os.stat(existing).st_dev
     block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
     if block.name.startswith(("vd", "xvd")):  # reports itself as rotating, whatever the real disk
         return f"{kind} on a virtual disk"

@@ -171,7 +171,7 @@ Rows = Iterator[dict[str, Any]]
 
 
 def files(studies: Studies) -> dict[str, str]:
-    """Return the text of each file by name; it is empty where there is no data."""
+    """Return the text of each file by name; empty without data."""
     of_runs = {
         "runs": _run,
         "evaluations": _evaluations,
@@ -330,6 +330,7 @@ def write_page(
     Returns:
       Headline numbers: minutes of the first platform to each accuracy that it reached.
     """
+    # The CSVs have the figures of both studies; the page shows what `extras` has.
     config, extras = config or TtaConfig(), extras or Extras()
     equal_batch = extras.equal_batch, extras.equal_batch_targets or config
     for name, text in files({"default": (platforms, config), "equal batch": equal_batch}).items():
@@ -404,6 +405,7 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
     page.add(Section("platforms", "Platforms", parts=[machine_cards(platforms), *diagrams]))
     dataset = dataset_box(extras.dataset) if extras.dataset else Markup("")
     page.add(Section("data", "Data and features", parts=[dataset, extras.features or Markup("")]))
+    # Every published table is on the page once: beside ours, or in the last section.
     shown_elsewhere = SHOWN + ("A34",) * bool(extras.equal_batch)
     page.add(
         Section(
@@ -425,6 +427,7 @@ def _lead(platforms: Sequence[Platform], config: TtaConfig) -> str:
         reached = {name: time for name, time in times.items() if time is not None}
         if len(reached) < len(platforms):
             continue
+        # All platforms reached it, and it is the hardest such target: say who was fastest.
         first, *slower_names = sorted(reached, key=lambda name: reached[name])
         fastest = (
             f"A {NAMES[metric]} of {target:g} % takes {first} {minutes(reached[first])} minutes"

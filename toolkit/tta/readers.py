@@ -61,7 +61,8 @@ def _record(frames: int, generator: np.random.Generator) -> Record:
     return Record(features, labels.astype(np.int32), 0, np.zeros(DIMENSION))
 
 
-BATCHES_AHEAD = 4  # as in the training loop
+BATCHES_AHEAD = 4
+"""Batches that a thread prepares ahead, as in the training loop."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Measurement:
 
 
 def measure(setting: Setting) -> Measurement | None:
-    """Train with a setting in a process of its own; None where it does not fit into memory."""
+    """Train with a setting in a new process; None if it does not fit into memory."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         try:
             return process.submit(measure_here, setting).result()
@@ -158,6 +159,7 @@ def _train(
         ):
             step(next(ahead).to(device))
             warm += 1
+        # Measure. `waited` is the time in `next`: a batch that is ready costs none.
         trained, waited, started = 0, 0.0, perf_counter()
         while perf_counter() - started < setting.seconds:
             begin = perf_counter()
@@ -186,12 +188,12 @@ def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable
         network = CtcModel(config)
     else:
         network = load_model(Path(setting.model))
-    loss = CtcLoss(len(source.records.symbols) - 1)
+    loss = CtcLoss(len(source.records.symbols) - 1)  # the blank is the last symbol
     out = setting.records / "unused"  # nothing is written
     trainer = Trainer(network.train(), loss, source, setting.training, out, device=device)
 
     def step(batch: CtcBatch) -> None:
-        trainer.train_step(batch)["loss"].item()
+        trainer.train_step(batch)["loss"].item()  # waits for the GPU
 
     return step
 
@@ -200,6 +202,7 @@ def _peak_with_children() -> int:
     import psutil
 
     process = psutil.Process()
+    # Readers are forked from a server, which is not a reader itself.
     servers = {child.pid for child in process.children() if is_fork_server(child)}
     readers = {child.pid for child in process.children(recursive=True)} - servers
     return peak_bytes() + sum(map(peak_bytes, readers))

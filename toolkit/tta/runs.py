@@ -109,13 +109,13 @@ class TrainingRun:
         ends, rates = self.throughput
         swaps = [swap.seconds for swap in self.log.of(Swapped) if swap.to == "training"]
         # The first step that ends after a swap holds its time.
-        hit = np.unique(np.searchsorted(ends, swaps))
-        hit = hit[hit < len(rates)]
-        between = np.delete(rates, hit)
+        with_swap = np.unique(np.searchsorted(ends, swaps))
+        with_swap = with_swap[with_swap < len(rates)]
+        between = np.delete(rates, with_swap)
         between = between[1:]  # the first includes loading and compiling
-        if not len(hit) or not len(between):
+        if not len(with_swap) or not len(between):
             return None
-        return float(1 - np.median(rates[hit]) / np.median(between))
+        return float(1 - np.median(rates[with_swap]) / np.median(between))
 
     @cached_property
     def states(self) -> dict[str, float]:
@@ -197,6 +197,7 @@ def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Pl
         grouped.setdefault(name or _own_name(run), []).append(run)
     if not grouped:
         raise BenchRunError("no run given: pass at least one folder with a log.jsonl")
+    # A single price belongs to a single platform, whatever their names; it then gives the name.
     by_name = {price.name: price for price in prices}
     if len(grouped) == len(by_name) == 1 and not grouped.keys() & by_name.keys():
         grouped = {next(iter(by_name)): next(iter(grouped.values()))}
@@ -218,7 +219,7 @@ def name_and_folder(argument: str) -> tuple[str, Path]:
 
 
 def log_folder(folder: Path) -> Path:
-    """Return the folder with a training's log: the given one, or the only one in it that has one.
+    """Return the folder with a training's log: this one, or its only subfolder that has one.
 
     Raises:
       BenchRunError: there is none, or there are several.

@@ -62,13 +62,15 @@ def sweep(
     """
     utterances = list(log_probs.values())
     frames = sum(map(len, utterances))
-    decoder.decode(utterances[0][:1])  # compiles the search
+    # A frame compiles the search, which the first width would otherwise be charged with.
+    decoder.decode(utterances[0][:1])
     for width in widths:
-        wide = decoder.widened(width)
+        wider_decoder = decoder.widened(width)
         begin = perf_counter()
-        texts = [nbest[0].text for nbest in wide.decode_many(utterances, jobs)]
+        texts = [nbest[0].text for nbest in wider_decoder.decode_many(utterances, jobs)]
         seconds = perf_counter() - begin
         rates = error_rates(references, dict(zip(log_probs, texts, strict=True)))
+        # Seconds of all threads over frames and prefixes: constant if the search is linear in both.
         cost = 1e6 * seconds * min(jobs, len(utterances)) / max(1, frames * width)
         yield Row(width, seconds, rates.wer, rates.cer, rates.cer_usual, cost)
 
@@ -144,6 +146,7 @@ class Task:
                 f" {', '.join(splits) or 'nothing'}; run the recipe's decoding stage first"
             )
         split = split or splits[0]
+        # The weights of the language model are those of the run, so that only the width varies.
         tuned = sorted(run.glob("decode/ctc/words+*/tuned.json"))
         if tuned:
             tuned_weights = json.loads(tuned[0].read_text(encoding="utf-8"))

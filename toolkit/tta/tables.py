@@ -199,13 +199,13 @@ def cost_table(platforms: Sequence[Platform]) -> Table | None:
     priced = [(n, p, p.price) for n, p in enumerate(platforms) if p.price and p.price.total]
     if not priced:
         return None
-    first = priced[0][2].total
+    base_price = priced[0][2].total
     rows = [
         TableRow(
             [
                 Cell(platform.name),
                 Cell(_money(price.total)),
-                Cell(f"{price.total / first:.2f}"),
+                Cell(f"{price.total / base_price:.2f}"),
                 Cell(_money(price.devices)),
                 Cell(_money(price.processors)),
                 Cell(price.as_of or NA),
@@ -238,10 +238,10 @@ def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | Non
 
     def relative(platform: Platform, metric: str, target: float) -> float | None:
         # (TTA price) / (TTA price of the base platform).
-        tta, first = (p.tta(metric, target, config.epochs) for p in (platform, base))
-        if tta is None or not first or not platform.price or not platform.price.total:
+        tta, base_tta = (p.tta(metric, target, config.epochs) for p in (platform, base))
+        if tta is None or not base_tta or not platform.price or not platform.price.total:
             return None
-        return tta * platform.price.total / (first * base.price.total)
+        return tta * platform.price.total / (base_tta * base.price.total)
 
     values = [[relative(p, *target) for target in config.targets] for p in platforms]
     rows = [
@@ -279,13 +279,14 @@ def rent_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None
 def published_price_table() -> Table:
     """TTA times price of the paper's platforms, computed from its tables 1 and 4 (A29, A32)."""
     costs, times = published("A29"), published("A32")
-    first = times.rows[0]
+    base_times = times.rows[0]
     rows = []
     for row in times.rows:
+        # TTA and price are both relative to the first platform's, as in `price_table`.
         relative = costs.row(row[0])["total"] / costs.rows[0][1]
         cells = [
             Cell(NA if value is None else f"{relative * value / start:.2f}")
-            for value, start in zip(row[1:], first[1:], strict=True)
+            for value, start in zip(row[1:], base_times[1:], strict=True)
         ]
         total = f"{costs.row(row[0])['total']:,.2f} USD"
         rows.append(TableRow([Cell(str(row[0])), Cell(total, f"x {relative:.2f}"), *cells]))
@@ -375,12 +376,14 @@ def _format_value(value: Value, digits: int) -> str:
 
 
 def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> Table | None:
-    """Final WERs from the results.json of the recipes' runs (A33); None where there are none.
+    """Final WERs from the results.json of the recipes' runs (A33); None if there are none.
 
     Args:
       platforms: the platforms and their runs.
       first: results of the first platform, if its run has not yet written results.json.
     """
+    # Rows of (colour, platform, result). A recipe calls this before its results.json is written:
+    # then the first platform's results are `first`.
     results = [(0, platforms[0].name, row) for row in first]
     for colour, platform in list(enumerate(platforms))[bool(first) :]:
         folder = recipe_folder(platform.first.folder) or platform.first.folder
@@ -389,13 +392,18 @@ def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> 
     cells: dict[tuple[int, str, str, str], dict[str, float]] = {}
     for colour, name, row in results:
         cells.setdefault((colour, name, row.system, row.lm), {})[row.split] = row.wer
-    rows, stage_numbers = [], set()
-    for (colour, name, system, lm), by in cells.items():
-        rates = [Cell(f"{by[split]:.2f}" if split in by else NA) for split in splits]
-        again = colour in stage_numbers
-        stage_numbers.add(colour)
-        first = Cell("" if again else name)
-        rows.append(TableRow([first, Cell(system), Cell(lm), *rates], None if again else colour))
+    rows, named_platforms = [], set()
+    for (colour, name, system, lm), wer_by_split in cells.items():
+        rates = [
+            Cell(f"{wer_by_split[split]:.2f}" if split in wer_by_split else NA) for split in splits
+        ]
+        # Only the first row of a platform has its name and its swatch.
+        is_named = colour in named_platforms
+        named_platforms.add(colour)
+        heading = Cell("" if is_named else name)
+        rows.append(
+            TableRow([heading, Cell(system), Cell(lm), *rates], None if is_named else colour)
+        )
     columns = [Column("platform"), Column("system", text=True), Column("LM", text=True)]
     columns += [Column(split, "WER in percent") for split in splits]
     return Table("Final word error rates", columns, rows) if rows else None

@@ -13,7 +13,7 @@ import torch
 from toolkit.config.fields import from_plain
 from toolkit.config.settings import to_plain
 from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.lang.units import load_units
 from toolkit.models.config import CtcConfig
 from toolkit.models.store import load_model
@@ -66,8 +66,8 @@ class TrainingPlan:
         path = training / PLAN
         if not os.path.lexists(path):
             raise BenchRunError(
-                f"{training} has no {PLAN}, by which it could be repeated: train it again with"
-                " this version (--force 7), or give several finished runs and no --runs"
+                f"{training} has no {PLAN} and cannot be repeated: train it again with this"
+                " version (--force 7), or give several finished runs and leave out --runs"
             )
         with reading(path, BenchRunError, "train again", "cannot be read"):
             plan = from_plain(cls, validated(read_json(path), {str: Any}))
@@ -95,12 +95,15 @@ def train_by_plan(
       command: the command line, for the log.
       progress: see `train_ctc`.
     """
+    # 1. What evaluates the epochs: output units, search, dictionary and language model.
     evaluation = plan.evaluation
     units, search = load_units(root / evaluation.units), evaluation.evaluation
     files = SearchFiles(root / evaluation.words, root / evaluation.arpa)
     recognition = make_recognition(units, evaluation.width, jobs, search, files)
     if plan.train.states.evaluator == "elsewhere":
         evaluation.write(out)
+    # 2. What the log says about the machine and the system. The description has torch's threads,
+    # so it is made with those of the training.
     with torch_threads(plan.train.threads):
         machine = describe(out.parent)
     precision = Precision(plan.train, torch.device(device), ranks.world_size()).name
@@ -108,10 +111,11 @@ def train_by_plan(
     about = {"machine": machine, "settings": settings, "command": command}
     records = Records(root / plan.records)
     about["system"] = _described(plan, records.dimension, units.size)
-    normaliser = Normaliser.load(root / evaluation.normaliser)
-    with ExitStack() as opened:
+    # 3. Train, with readers for the training and the validation records.
+    normaliser = Cmvn.load(root / evaluation.normaliser)
+    with ExitStack() as stack:
         data, valid = (
-            opened.enter_context(
+            stack.enter_context(
                 RecordSource(root / name, plan.readers, plan.train.seed, normaliser)
             )
             for name in (plan.records, evaluation.records)
@@ -193,12 +197,13 @@ def repeated(
     root = recipe_folder(first)
     if root is None:
         raise BenchRunError(
-            f"{run_folder} is not in the run directory of a recipe, whose records are"
+            f"{run_folder} is not in the run directory of a recipe, which has the records for"
+            " another training: give a folder in one, or leave out --runs"
         )
     plan, folders = TrainingPlan.read(first), [first]
     if plan.train.states.evaluator == "elsewhere":
         raise BenchRunError(
-            f"{run_folder} was evaluated by another command, which would not find its repeats: "
+            f"{run_folder} was evaluated by another process, which would not evaluate its repeats: "
             "train with another train.states.evaluator"
         )
     for number in range(2, runs + 1):

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import psutil
 
+from toolkit.config.fields import NonNegative, Positive, Settings
 from toolkit.environment import usable_cpus
 from toolkit.processes import ranks
 from toolkit.train.runlog import Utilisation
@@ -28,23 +29,24 @@ CHILDREN_INTERVAL = 5.0
 
 
 @dataclass(frozen=True)
-class UtilisationConfig:
+class UtilisationConfig(Settings):
     """Settings of sampling. By default a day makes about 8 MB of log."""
 
-    fine: float = 0.1
+    fine: Positive = 0.1
     """Seconds between samples of a burst: a batch of the paper takes some seconds (A36)."""
-    coarse: float = 5.0
+    coarse: Positive = 5.0
     """Seconds between samples otherwise."""
-    burst: float = 30.0
+    burst: NonNegative = 30.0
     """Seconds of a burst; the figure shows 25 of them (A36)."""
-    period: float = 300.0
+    period: Positive = 300.0
     """Seconds from the start of a burst to the start of the next."""
 
-    def __post_init__(self) -> None:
-        if not 0 < self.fine <= self.coarse:
-            raise ValueError("needs 0 < fine <= coarse")
-        if not 0 <= self.burst <= self.period or self.period <= 0:
-            raise ValueError("needs 0 <= burst <= period and a period above 0")
+    def check(self) -> None:
+        """Refuse intervals and periods that do not go together."""
+        if self.fine > self.coarse:
+            raise ValueError(f"fine is {self.fine:g}, must be at most coarse: {self.coarse:g}")
+        if self.burst > self.period:
+            raise ValueError(f"burst is {self.burst:g}, must be at most period: {self.period:g}")
 
     def interval(self, seconds: float) -> float:
         """Return the seconds until the next sample, `seconds` after the first."""
@@ -282,7 +284,8 @@ def phases(samples: Window) -> list[Span]:
         cpu = samples.cpu[first:position]
         # First sample above the middle of the CPUs' range: reading of the next batch begins.
         spike = int(np.argmax(cpu >= (cpu.min() + cpu.max()) / 2))
-        if spike == 0 and position == len(computes):  # the next transfer is after the window
+        # At the end of the window the next transfer is not seen: all that is left is the update.
+        if spike == 0 and position == len(computes):
             spike = len(cpu)
         cut = first + spike
         add("update", first, cut)

@@ -41,27 +41,29 @@ def test_the_best_of_all_paths(labels, frames, seed):
         with pytest.raises(CtcDecodeError, match="frames are too few"):
             align_labels(log_probs, labels, BLANK)
         return
-    found = align_labels(log_probs, labels, BLANK)
-    assert found.score == pytest.approx(max(scores.values()), abs=1e-9)
+    alignment = align_labels(log_probs, labels, BLANK)
+    assert alignment.score == pytest.approx(max(scores.values()), abs=1e-9)
     path = np.full(frames, BLANK)
-    for label, start, end in zip(labels, found.starts, found.ends, strict=True):
+    for label, start, end in zip(labels, alignment.starts, alignment.ends, strict=True):
         assert end > start
         path[start:end] = label
-    assert scores[tuple(path.tolist())] == pytest.approx(found.score, abs=1e-9)
-    inside = [rows[s:e, y].sum() for y, s, e in zip(labels, found.starts, found.ends, strict=True)]
-    assert found.log_posteriors == pytest.approx(inside)
+    assert scores[tuple(path.tolist())] == pytest.approx(alignment.score, abs=1e-9)
+    inside = [
+        rows[s:e, y].sum() for y, s, e in zip(labels, alignment.starts, alignment.ends, strict=True)
+    ]
+    assert alignment.log_posteriors == pytest.approx(inside)
 
 
 @pytest.mark.parametrize("frames", [99, 100, 1000])
 def test_blocks_change_nothing(frames, monkeypatch):
     log_probs = draw(frames, 1)
     labels = np.random.default_rng(2).integers(0, 3, 40).tolist()
-    found = align_labels(log_probs, labels, BLANK)
+    alignment = align_labels(log_probs, labels, BLANK)
     monkeypatch.setattr(math, "isqrt", lambda n: n)  # a single block
     whole = align_labels(log_probs, labels, BLANK)
-    assert np.array_equal(found.starts, whole.starts)
-    assert np.array_equal(found.ends, whole.ends)
-    assert found.score == whole.score
+    assert np.array_equal(alignment.starts, whole.starts)
+    assert np.array_equal(alignment.ends, whole.ends)
+    assert alignment.score == whole.score
 
 
 def test_an_impossible_label_has_no_path():

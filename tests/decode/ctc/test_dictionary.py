@@ -7,11 +7,11 @@ from toolkit.decode.ctc.dictionary import CtcDecodeError, Dictionary
 from toolkit.lang.units import Characters
 
 
-def test_dictionary_keeps_one_of_words_written_alike_and_says_what_it_cannot_write():
+def test_dictionary_merges_equal_spellings_and_lists_unwritable_words():
     units = Characters()
-    made = Dictionary.of(["IT", "it", "3D", "AS"], units)
-    assert made.words == ("AS", "IT")
-    assert made.unwritable == ("3D",)
+    dictionary = Dictionary.of(["IT", "it", "3D", "AS"], units)
+    assert dictionary.words == ("AS", "IT")
+    assert dictionary.unwritable == ("3D",)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,6 @@ def test_dictionary_keeps_one_of_words_written_alike_and_says_what_it_cannot_wri
         (Toy("AB"), ["AB", "B"], "word boundaries are ambiguous"),
     ],
 )
-def test_dictionaries_that_cannot_be(units, words, message):
+def test_invalid_dictionaries_are_refused(units, words, message):
     with pytest.raises(CtcDecodeError, match=message):
         Dictionary.of(words, units)

@@ -41,12 +41,14 @@ def spell(text):
 @pytest.mark.parametrize(
     ("search", "expected"), [("prefixes", "A CRT"), ("words", "A CAT"), ("words+lm", "A CAT")]
 )
-def test_the_search_that_was_asked_for(files, search, expected):
-    made = make_recognition(UNITS, 32, 1, EvaluationConfig(search), files)
-    heard = spell("a crt")
-    assert made.search.decode(heard)[0].text == expected
-    found = made.greedy_search.decode(heard)[0].text  # with one prefix
-    assert set(found.split()) <= ({"A", "CRT"} if search == "prefixes" else {"A", "CAT", "SAT"})
+def test_the_configured_search_is_used(files, search, expected):
+    recognition = make_recognition(UNITS, 32, 1, EvaluationConfig(search), files)
+    posteriors = spell("a crt")
+    assert recognition.search.decode(posteriors)[0].text == expected
+    greedy_text = recognition.greedy_search.decode(posteriors)[0].text  # with one prefix
+    assert set(greedy_text.split()) <= (
+        {"A", "CRT"} if search == "prefixes" else {"A", "CAT", "SAT"}
+    )
 
 
 def test_a_dictionary_is_needed_for_words():
@@ -55,7 +57,7 @@ def test_a_dictionary_is_needed_for_words():
 
 
 @pytest.mark.parametrize("wrong", [{"search": "x"}, {"utterances": 0}, {"lm_weight": -1.0}])
-def test_settings_that_cannot_be(wrong):
+def test_invalid_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EvaluationConfig(**wrong)
     name = EvaluationConfig("words+lm", utterances=25).name(256)
@@ -78,19 +80,19 @@ def batches(sizes):
         number += size
 
 
-def test_some_utterances_are_recognised_whatever_their_batches(files):
+def test_recognised_utterances_do_not_depend_on_batches(files):
     config = EvaluationConfig("words", utterances=5)
     torch.manual_seed(0)
     model = CtcModel(CtcConfig(3, UNITS.size, (4,), (3,), (2,), lstm_layers=1, hidden=4))
-    seen = []
+    scored_texts = []
 
     def rates(references, hypotheses):
-        seen.append((tuple(references), tuple(hypotheses.values())))
+        scored_texts.append((tuple(references), tuple(hypotheses.values())))
         return error_rates(references, hypotheses)
 
     for sizes in ((12,), (5, 7), (1, 4, 7)):
-        made = make_recognition(UNITS, 8, 1, config, files)
-        made = type(made)(**{**vars(made), "score": rates})
+        recognition = make_recognition(UNITS, 8, 1, config, files)
+        recognition = type(recognition)(**{**vars(recognition), "score": rates})
         data = list(batches((12,)))
         whole = data[0]
         cut, begin = [], 0
@@ -107,9 +109,9 @@ def test_some_utterances_are_recognised_whatever_their_batches(files):
                 )
             )
             begin += size
-        HeldOutEvaluation(cut, made, CtcLoss(UNITS.blank))(model)
-    assert len(seen[0][0]) == 5
-    assert seen[0] == seen[1] == seen[2]
-    made = make_recognition(UNITS, 8, 1, EvaluationConfig("words"), files)
-    references, found = sentences(model, whole, made)
-    assert len(references) == len(found) == 12
+        HeldOutEvaluation(cut, recognition, CtcLoss(UNITS.blank))(model)
+    assert len(scored_texts[0][0]) == 5
+    assert scored_texts[0] == scored_texts[1] == scored_texts[2]
+    recognition = make_recognition(UNITS, 8, 1, EvaluationConfig("words"), files)
+    references, hypotheses = sentences(model, whole, recognition)
+    assert len(references) == len(hypotheses) == 12

@@ -54,7 +54,7 @@ def expected(log_probs, units, words, model, weight, bonus):
     for path in itertools.product(columns, repeat=len(rows)):
         labels = collapse(list(path), units.blank)
         text = units.decode(labels)
-        if set(text.split()) <= set(words) and spelt(text, labels, units):
+        if set(text.split()) <= set(words) and is_spelled_by(text, labels, units):
             score = sum(rows[t, s] for t, s in enumerate(path))
             best[text] = max(best.get(text, -math.inf), score)
     return {
@@ -69,17 +69,17 @@ def graph_logprob(model, words):
     """As a graph scores a sentence: it may back off from a bigram that is listed."""
     unigrams, total = model.levels[0], 0.0
     ids = model.word_ids(["<s>", *words, "</s>"])
-    for before, word in itertools.pairwise(ids):
-        backed = unigrams.backoff[before] + unigrams.logprob[word]
-        place = model.find(1, np.array([before]), np.array([word]))[0]
+    for previous, word in itertools.pairwise(ids):
+        backed = unigrams.backoff[previous] + unigrams.logprob[word]
+        place = model.find(1, np.array([previous]), np.array([word]))[0]
         total += backed if place < 0 else max(backed, model.levels[1].logprob[place])
     return total
 
 
-def spelt(text, labels, units):
+def is_spelled_by(text, labels, units):
     """Whether each word is written as the units write it."""
-    apart = [symbol for symbol in labels if units.symbols[symbol] != " "]
-    return apart == [label for word in text.split() for label in units.encode(word)]
+    letters = [symbol for symbol in labels if units.symbols[symbol] != " "]
+    return letters == [label for word in text.split() for label in units.encode(word)]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -103,18 +103,18 @@ def test_the_best_texts_and_their_scores(lm, tmp_path, units, words, seed):
     logits = 2 * np.random.default_rng(seed).standard_normal((5, 4))
     log_probs[:, columns] = torch.from_numpy(logits).log_softmax(dim=1).float()
     weight, bonus = 0.7, 0.4
-    wanted = expected(log_probs, units, words, model, weight, bonus)
-    best = sorted(wanted.items(), key=lambda item: -item[1])
+    expected_scores = expected(log_probs, units, words, model, weight, bonus)
+    best = sorted(expected_scores.items(), key=lambda item: -item[1])
     config = GraphConfig(WIDE, lm_weight=weight, word_bonus=bonus, nbest=5)
-    found = GraphDecoder(tmp_path / "graph", units, config).decode(log_probs)
-    assert [h.text for h in found] == [text for text, _ in best[:5]]
-    assert [h.score for h in found] == pytest.approx([s for _, s in best[:5]], abs=1e-3)
+    hypotheses = GraphDecoder(tmp_path / "graph", units, config).decode(log_probs)
+    assert [h.text for h in hypotheses] == [text for text, _ in best[:5]]
+    assert [h.score for h in hypotheses] == pytest.approx([s for _, s in best[:5]], abs=1e-3)
 
     single = GraphDecoder(
         tmp_path / "graph", units, GraphConfig(WIDE, lm_weight=weight, word_bonus=bonus)
     ).decode(log_probs)
     assert [(h.text, h.score) for h in single] == [
-        (found[0].text, pytest.approx(found[0].score, abs=1e-3))
+        (hypotheses[0].text, pytest.approx(hypotheses[0].score, abs=1e-3))
     ]
 
 
@@ -125,12 +125,12 @@ def test_double_letters_and_jobs(lm, tmp_path):
     log_probs = torch.full((6, units.size), -100.0).scatter(1, torch.tensor(rows), 0.0)
     decoder = GraphDecoder(tmp_path, units)
     assert [h.text for h in decoder.decode(log_probs)] == ["ALL A"]
-    many = list(decoder.decode_many([log_probs, log_probs[:4]], jobs=2))
-    assert [found[0].text for found in many] == ["ALL A", "ALL"]
+    nbest_lists = list(decoder.decode_many([log_probs, log_probs[:4]], jobs=2))
+    assert [hypotheses[0].text for hypotheses in nbest_lists] == ["ALL A", "ALL"]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_texts_of_several_weights_are_those_of_a_search_for_each(lm, tmp_path, jobs):
+def test_texts_of_several_weights_equal_separate_searches(lm, tmp_path, jobs):
     units = Characters()
     make_ctc_graph(WORDS, units, lm[1], tmp_path)
     logits = 3 * np.random.default_rng(0).standard_normal((4, 12, units.size))
@@ -140,11 +140,11 @@ def test_texts_of_several_weights_are_those_of_a_search_for_each(lm, tmp_path, j
     utterances.append(torch.full((1, units.size), -1e30))
     decoder = GraphDecoder(tmp_path, units, GraphConfig(WIDE))
     pairs = [(0.5, 0.0), (0.5, 3.0), (2.0, -4.0), (2.0, 3.0)]
-    found = list(decoder.texts(utterances, pairs, jobs))
-    for pair, texts in zip(pairs, found, strict=True):
+    texts_by_pair = list(decoder.texts(utterances, pairs, jobs))
+    for pair, texts in zip(pairs, texts_by_pair, strict=True):
         tuned = decoder.tuned(*pair)
         assert texts == [tuned.decode(log_probs)[0].text for log_probs in utterances]
-    assert len(set(map(tuple, found))) > 2
+    assert len(set(map(tuple, texts_by_pair))) > 2
 
 
 def test_no_path_gives_an_empty_text(lm, tmp_path):
@@ -152,11 +152,11 @@ def test_no_path_gives_an_empty_text(lm, tmp_path):
     make_ctc_graph(["ALL", "AB"], units, lm[1], tmp_path)
     log_probs = torch.full((1, units.size), -1e30)
     log_probs[:, 1] = 0.0  # a single A, and nothing that may follow
-    found = GraphDecoder(tmp_path, units).decode(log_probs)
-    assert [(h.text, h.score) for h in found] == [("", -math.inf)]
+    hypotheses = GraphDecoder(tmp_path, units).decode(log_probs)
+    assert [(h.text, h.score) for h in hypotheses] == [("", -math.inf)]
 
 
 @pytest.mark.parametrize("wrong", [{"lm_weight": 0.0}, {"nbest": 0}])
-def test_configurations_that_cannot_be(wrong):
+def test_invalid_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         GraphConfig(**wrong)

@@ -24,10 +24,10 @@ def run(log_probs, width, symbols=99, table=0):
     marks["between"][0] = UNITS.space
     trie = kernels.empty_trie(1 + frames * width, UNITS.space, 0)
     beams = kernels.empty_beam(width), kernels.empty_beam(width)
-    found = np.zeros(table, np.int32) if table else kernels.empty_table(len(trie))
+    hash_table = np.zeros(table, np.int32) if table else kernels.empty_table(len(trie))
     room = kernels.empty_candidates(width)
     lm = Ngrams.none().arrays
-    search(log_probs, tree.nodes, lm, beams, trie, found, room, marks, settings)
+    search(log_probs, tree.nodes, lm, beams, trie, hash_table, room, marks, settings)
     return tree, trie[: settings["nodes"][0]], beams[frames % 2][: settings["size"][0]]
 
 
@@ -36,7 +36,7 @@ def children(tree, place):
     return {int(tree.nodes["symbol"][c]): c for c in range(node["first"], node["last"])}
 
 
-def test_every_prefix_is_one_node_and_stands_where_its_symbols_lead():
+def test_every_prefix_is_one_node_at_the_place_of_its_symbols():
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((150, UNITS.size)).astype(np.float32)
     tree, nodes, _ = run(logits, width=40)
@@ -44,22 +44,22 @@ def test_every_prefix_is_one_node_and_stands_where_its_symbols_lead():
     pairs = set(zip(nodes["parent"].tolist(), nodes["symbol"].tolist(), strict=True))
     assert len(pairs) == len(nodes)
     for parent, symbol, place in nodes[["parent", "symbol", "place"]][1:].tolist():
-        before = int(nodes["place"][parent])
+        parent_place = int(nodes["place"][parent])
         assert parent < len(nodes)
         if symbol == UNITS.space:
-            assert tree.nodes["word"][before] >= 0
+            assert tree.nodes["word"][parent_place] >= 0
             assert place == ROOT
         else:
-            assert children(tree, before)[symbol] == place
+            assert children(tree, parent_place)[symbol] == place
 
 
 def test_collisions_in_the_hash_table_change_nothing():
     logits = np.random.default_rng(0).standard_normal((150, UNITS.size)).astype(np.float32)
-    _, sparse, wanted = run(logits, width=40)
-    _, full, found = run(logits, width=40, table=2048)  # almost full
+    _, sparse, sparse_beam = run(logits, width=40)
+    _, full, full_beam = run(logits, width=40, table=2048)  # almost full
     assert len(full) == len(sparse)
-    assert np.array_equal(found["node"], wanted["node"])
-    assert np.array_equal(found["total"], wanted["total"])
+    assert np.array_equal(full_beam["node"], sparse_beam["node"])
+    assert np.array_equal(full_beam["total"], sparse_beam["total"])
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 30])
@@ -73,7 +73,7 @@ def test_ties_do_not_widen_the_beam(width):
 
 def test_the_tree_holds_exactly_the_words():
     tree = Dictionary.of(WORDS, UNITS).tree
-    found = []
+    spellings = []
 
     def walk(place, labels):
         node = tree.nodes[place]
@@ -81,7 +81,7 @@ def test_the_tree_holds_exactly_the_words():
         below = [word for word in range(node["low"], node["high"])]
         assert all(spelling(word)[: len(labels)] == labels for word in below)
         if node["word"] >= 0:
-            found.append((int(node["word"]), labels))
+            spellings.append((int(node["word"]), labels))
         for symbol, child in children(tree, place).items():
             walk(child, [*labels, symbol])
 
@@ -89,4 +89,4 @@ def test_the_tree_holds_exactly_the_words():
         return tree.letters[tree.begin[word] : tree.begin[word + 1]].tolist()
 
     walk(ROOT, [])
-    assert found == [(word, UNITS.encode(text)) for word, text in enumerate(sorted(WORDS))]
+    assert spellings == [(word, UNITS.encode(text)) for word, text in enumerate(sorted(WORDS))]

@@ -27,19 +27,19 @@ def sparse(model):
         for level in model.levels
     ]
     top = levels.pop()
-    kept = slice(None, None, 3 if levels else 1)
-    levels.append(Level(*(x[kept] for x in (top.context, top.word, top.logprob, top.backoff))))
+    sample = slice(None, None, 3 if levels else 1)
+    levels.append(Level(*(x[sample] for x in (top.context, top.word, top.logprob, top.backoff))))
     return BackoffModel(model.vocabulary, levels)
 
 
 def states(ngrams, length):
     """Every state within `length` words of the start, with the words read."""
-    found = [((), ngrams.start)]
-    for history, state in found:
+    reachable = [((), ngrams.start)]
+    for history, state in reachable:
         if len(history) < length:
             for word in range(len(WORDS)):
-                found.append(((*history, word), step(ngrams.arrays, state, word)[1]))
-    return found
+                reachable.append(((*history, word), step(ngrams.arrays, state, word)[1]))
+    return reachable
 
 
 @pytest.mark.parametrize("change", [lambda model: model, sparse], ids=["whole", "sparse"])
@@ -61,11 +61,11 @@ def test_mass_is_the_sum_over_words(model, change):
     model = change(model)
     ngrams = Ngrams.of(model, [*WORDS, "F"])  # two words share <UNK>
     for _, state in states(ngrams, 3):
-        alone = [math.exp(step(ngrams.arrays, state, word)[0]) for word in range(6)]
+        word_probabilities = [math.exp(step(ngrams.arrays, state, word)[0]) for word in range(6)]
         for first in range(7):
             for last in range(first, 7):
-                wanted = sum(alone[first:last])
-                assert mass(ngrams.arrays, state, first, last) == pytest.approx(wanted, abs=1e-12)
+                expected = sum(word_probabilities[first:last])
+                assert mass(ngrams.arrays, state, first, last) == pytest.approx(expected, abs=1e-12)
         if change is not sparse:
             assert mass(ngrams.arrays, state, 0, 6) + math.exp(
                 ngrams.contexts["end"][state]
@@ -73,17 +73,17 @@ def test_mass_is_the_sum_over_words(model, change):
 
 
 def test_unknown_words_are_impossible_without_an_unknown_word(model):
-    known = model.restrict(WORDS)
-    keep = [i for i, word in enumerate(known.vocabulary) if word != "<UNK>"]
+    restricted = model.restrict(WORDS)
+    keep = [i for i, word in enumerate(restricted.vocabulary) if word != "<UNK>"]
     renumber = {old: new for new, old in enumerate(keep)}
-    unigrams = known.levels[0]
+    unigrams = restricted.levels[0]
     level = Level(
         np.zeros(len(keep), np.int64),
         np.array([renumber[i] for i in keep]),
         unigrams.logprob[keep],
         unigrams.backoff[keep],
     )
-    bare = BackoffModel([known.vocabulary[i] for i in keep], [level])
+    bare = BackoffModel([restricted.vocabulary[i] for i in keep], [level])
     ngrams = Ngrams.of(bare, WORDS)
     assert step(ngrams.arrays, ngrams.start, WORDS.index("E"))[0] <= IMPOSSIBLE
     assert mass(ngrams.arrays, ngrams.start, 4, 5) < 1e-90

@@ -3,7 +3,7 @@ import torch
 
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.system import Posteriors, write_posteriors
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import FeatureStore
 from toolkit.models.config import CtcConfig
 from toolkit.models.ctc import CtcModel
@@ -42,16 +42,16 @@ def write(system):
 
 
 def test_equal_to_the_network_on_each_utterance(system):
-    found = write(system)
-    store, normaliser = FeatureStore(system / "features"), Normaliser.load(system / "norm.json")
+    posteriors = write(system)
+    store, normaliser = FeatureStore(system / "features"), Cmvn.load(system / "norm.json")
     model = load_model(system / "model").eval()
-    assert list(found) == ["u0", "u1", "u2"]
+    assert list(posteriors) == ["u0", "u1", "u2"]
     for name in ("u0", "u1"):
-        x = normaliser.apply(store.load(name), store.state(name))
+        x = normaliser.apply(store.load(name), store.cmn_state(name))
         with torch.inference_mode():
             expected, _ = model(x[None])
-        torch.testing.assert_close(found[name], expected[0], rtol=1e-5, atol=1e-5)
-    assert found["u2"].shape == (0, 5)
+        torch.testing.assert_close(posteriors[name], expected[0], rtol=1e-5, atol=1e-5)
+    assert posteriors["u2"].shape == (0, 5)
 
 
 def test_a_killed_run_keeps_what_is_there(system):
@@ -60,6 +60,6 @@ def test_a_killed_run_keeps_what_is_there(system):
     with pytest.raises(CtcDecodeError, match="decode again"):
         Posteriors(system / "posteriors")
     file = system / "posteriors" / "posteriors.000000.tar"
-    before = file.stat().st_mtime_ns
+    modified_ns = file.stat().st_mtime_ns
     assert len(write(system)) == 3
-    assert file.stat().st_mtime_ns == before
+    assert file.stat().st_mtime_ns == modified_ns

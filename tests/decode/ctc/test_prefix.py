@@ -34,20 +34,20 @@ def paths(log_probs, columns):
 @given(seed=st.integers(0, 10**6), frames=st.integers(1, 6))
 def test_every_text_has_the_score_of_all_its_alignments(seed, frames):
     log_probs, columns = posteriors([" ", "a", "b", "<blank>"], frames, seed)
-    wanted = {}
+    expected = {}
     for path, score in paths(log_probs, columns):
         text = UNITS.decode(collapse(list(path), UNITS.blank))
-        wanted[text] = np.logaddexp(wanted.get(text, -math.inf), score)
+        expected[text] = np.logaddexp(expected.get(text, -math.inf), score)
     config = PrefixConfig(width=2000, margin=math.inf, nbest=2000)
-    found = PrefixDecoder(UNITS, config).decode(log_probs)
-    assert {h.text: pytest.approx(h.score, abs=1e-4) for h in found} == wanted
-    assert len(found) == len(wanted)
+    hypotheses = PrefixDecoder(UNITS, config).decode(log_probs)
+    assert {h.text: pytest.approx(h.score, abs=1e-4) for h in hypotheses} == expected
+    assert len(hypotheses) == len(expected)
 
 
-def test_of_labels_that_read_alike_the_best_counts():
+def test_each_text_is_listed_once():
     log_probs, _ = posteriors(["o", "_", "<blank>"], 5, seed=1)
-    found = PrefixDecoder(UNITS, PrefixConfig(width=999, margin=math.inf, nbest=99))
-    texts = [h.text for h in found.decode(log_probs)]
+    decoder = PrefixDecoder(UNITS, PrefixConfig(width=999, margin=math.inf, nbest=99))
+    texts = [h.text for h in decoder.decode(log_probs)]
     assert len(texts) == len(set(texts)) > 2
 
 
@@ -56,9 +56,9 @@ def test_of_labels_that_read_alike_the_best_counts():
 def test_greedy_is_the_best_path(seed):
     log_probs, columns = posteriors(["a", "b", "_", "<blank>"], 5, seed)
     best, score = max(paths(log_probs, columns), key=lambda item: item[1])
-    found = GreedyDecoder(UNITS).decode(log_probs)
-    assert [h.text for h in found] == [UNITS.decode(collapse(list(best), UNITS.blank))]
-    assert found[0].score == pytest.approx(score, abs=1e-4)
+    hypotheses = GreedyDecoder(UNITS).decode(log_probs)
+    assert [h.text for h in hypotheses] == [UNITS.decode(collapse(list(best), UNITS.blank))]
+    assert hypotheses[0].score == pytest.approx(score, abs=1e-4)
 
 
 def test_collapse_merges_repeats_before_it_drops_blanks():

@@ -57,8 +57,19 @@ class Task:
         }
 
     def decode(self, out, progress=lambda done, total: None, more=()):
-        given = self.splits, ["dev"], self.units, [*self.words, *more], self.arpa, "2gram", CONFIG
-        return decode_ctc(*given, out, 1, "./run_ctc.py", progress)
+        return decode_ctc(
+            self.splits,
+            ["dev"],
+            self.units,
+            [*self.words, *more],
+            self.arpa,
+            "2gram",
+            CONFIG,
+            out,
+            1,
+            "./run_ctc.py",
+            progress,
+        )
 
 
 @pytest.fixture
@@ -71,7 +82,7 @@ def rows(out):
 
 
 def stamps(folder):
-    """What changes of each file where it is written again."""
+    """Inode and time of each file: they change when it is rewritten."""
     files = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
     return {
         str(path.relative_to(folder)): (status.st_ino, status.st_mtime_ns)
@@ -81,7 +92,7 @@ def stamps(folder):
 
 def test_a_killed_decode_repeats_no_search(task, tmp_path):
     headline = task.decode(tmp_path / "whole")
-    out, before = tmp_path / "killed", {}
+    out, old_stamps = tmp_path / "killed", {}
 
     def kill(done, total):
         assert total == 10
@@ -92,11 +103,11 @@ def test_a_killed_decode_repeats_no_search(task, tmp_path):
     for _ in range(10):
         with pytest.raises(KilledError):
             task.decode(out, kill)
-        assert stamps(out) | before == stamps(out)  # the graph, and what was tuned or decoded
-        before = stamps(out)
+        assert stamps(out) | old_stamps == stamps(out)  # the graph, and what was tuned or decoded
+        old_stamps = stamps(out)
     assert task.decode(out, kill) == headline
-    assert stamps(out) | before == stamps(out)
-    assert len(stamps(out)) == len(before) + 1
+    assert stamps(out) | old_stamps == stamps(out)
+    assert len(stamps(out)) == len(old_stamps) + 1
     assert rows(out) == rows(tmp_path / "whole")
     stored = out / "greedy" / "dev" / "row.json"
     assert json.loads((out / "rows.json").read_text())[0] == json.loads(stored.read_text())[0]
@@ -109,27 +120,27 @@ def kill_at_once(done, total):
     raise KilledError
 
 
-def test_words_that_the_units_cannot_write_are_told(task, tmp_path, caplog):
+def test_unwritable_words_are_reported(task, tmp_path, caplog):
     with pytest.raises(KilledError):
         task.decode(tmp_path / "none", kill_at_once)
     assert not (tmp_path / "none" / "unwritable.txt").exists()
     assert caplog.messages == []
     with pytest.raises(KilledError):
         task.decode(tmp_path / "two", kill_at_once, more=["3D", "R2D2"])
-    (told,) = caplog.messages
-    assert told.startswith("2 of 8 words of the dictionary")
-    assert "such as 3D, R2D2" in told
+    (message,) = caplog.messages
+    assert message.startswith("2 of 8 words of the dictionary")
+    assert "such as 3D, R2D2" in message
     assert (tmp_path / "two" / "unwritable.txt").read_text() == "3D\nR2D2\n"
 
 
 def test_a_split_without_transcripts_is_decoded_and_not_scored(task, tmp_path, caplog):
-    expected, heard = task.decode(tmp_path / "known"), []
+    expected, progress = task.decode(tmp_path / "known"), []
     test = task.splits["test"]
     task.splits["test"] = replace(test, references=dict.fromkeys(test.references, ""))
     out = tmp_path / "unknown"
-    found = task.decode(out, lambda done, total: heard.append((done, total)))
-    assert found == {name: value for name, value in expected.items() if name.endswith("dev")}
-    assert heard == [(number + 1, 10) for number in range(10)]
+    headline = task.decode(out, lambda done, total: progress.append((done, total)))
+    assert headline == {name: value for name, value in expected.items() if name.endswith("dev")}
+    assert progress == [(number + 1, 10) for number in range(10)]
     assert {row["split"] for row in rows(out)} == {"dev"}
     assert caplog.messages == ["test has no error rate: none of its transcripts has a word"]
     for search in ("greedy", "words+2gram"):
@@ -141,17 +152,17 @@ def test_utterances_without_posteriors_are_deletions(task, tmp_path):
     expected = task.decode(tmp_path / "with")
     test = task.splits["test"]
     lost = next(iter(test.references))
-    left = {u: x for u, x in test.posteriors.items() if u != lost}
-    task.splits["test"] = replace(test, posteriors=left)
+    remaining = {u: x for u, x in test.posteriors.items() if u != lost}
+    task.splits["test"] = replace(test, posteriors=remaining)
     out = tmp_path / "without"
-    found = task.decode(out)
-    assert found["wer dev"] == expected["wer dev"]
-    before, after = (
+    headline = task.decode(out)
+    assert headline["wer dev"] == expected["wer dev"]
+    complete, incomplete = (
         {row["lm"]: row for row in rows(folder) if row["split"] == "test"}
         for folder in (tmp_path / "with", out)
     )
-    for search, row in after.items():
-        assert row["ref_words"] == before[search]["ref_words"]
+    for search, row in incomplete.items():
+        assert row["ref_words"] == complete[search]["ref_words"]
         assert row["del"] >= len(test.references[lost].split())
         lines = (out / search / "test/text").read_text().splitlines()
         assert lines[-1] == lost
@@ -168,7 +179,9 @@ def test_the_sweep_is_on_the_first_development_split_with_transcripts(monkeypatc
     monkeypatch.setattr(steps, "tuned_search", lambda run, width: (None, None))
     data = SimpleNamespace(posteriors={}, references={})
     monkeypatch.setattr(steps, "split_data", lambda run, split, posteriors: data)
-    monkeypatch.setattr(steps, "stored_sweep", lambda *given: swept.append(given[5]) or [row])
+    monkeypatch.setattr(
+        steps, "stored_sweep", lambda *arguments: swept.append(arguments[5]) or [row]
+    )
     decode = SimpleNamespace(words=WordsConfig(width=8))
     config = SimpleNamespace(decode=decode, sweep=(1,))
     run = SimpleNamespace(config=config, jobs=1, need=str, make=str)

@@ -1,4 +1,4 @@
-"""Tuning of weight and bonus: the fewest errors, the mildest choice among equals."""
+"""Tuning of weight and bonus: fewest errors; among equals the smallest values."""
 
 import json
 import math
@@ -12,8 +12,8 @@ from toolkit.decode.ctc.system import TunedWeights, tune_words
 REFERENCES = {"u1": "A B", "u2": "C"}
 
 
-class Told:
-    """Gives the texts that a table has for a weight and a bonus."""
+class TableDecoder:
+    """A fake decoder that looks up the texts of a weight and a bonus in a table."""
 
     config = WordsConfig()
 
@@ -33,7 +33,7 @@ def test_the_fewest_errors_win_and_the_grid_is_written(tmp_path):
     }
     table |= {(w, b): ["", ""] for w in (0.5, 1.0, 2.0) for b in (0.0, 2.0, 3.0)} | table
     config = TuneConfig(lm_weights=(1.0, 2.0), word_bonuses=(0.0, 2.0))
-    best = tune_words(Told(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
+    best = tune_words(TableDecoder(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
     assert (best.lm_weight, best.word_bonus, best.errors, best.words) == (1.0, 2.0, 0, 3)
     rows = [line.split("\t") for line in (tmp_path / "grid.tsv").read_text().splitlines()]
     assert rows[0] == ["lm_weight", "word_bonus", "errors", "words", "wer"]
@@ -45,7 +45,7 @@ def test_the_fewest_errors_win_and_the_grid_is_written(tmp_path):
 
 def test_the_grid_grows_where_the_best_lies_at_its_end(tmp_path):
     class Formula:
-        """Fewest errors at a weight of 0.05 and a bonus of 3: a word lacks per step away."""
+        """Fewest errors at a weight of 0.05 and a bonus of 3: each step away loses a word."""
 
         config = WordsConfig()
 
@@ -58,43 +58,45 @@ def test_the_grid_grows_where_the_best_lies_at_its_end(tmp_path):
     references = {"u1": " ".join("A" * 20)}
     best = tune_words(Formula(), {"u1": None}, references, config, tmp_path / "far")
     assert (best.lm_weight, best.word_bonus, best.errors) == (0.05, 3.0, 0)
-    own = TuneConfig(lm_weights=(0.4,), word_bonuses=(1.0,))
-    best = tune_words(Formula(), {"u1": None}, references, own, tmp_path / "own")
+    single = TuneConfig(lm_weights=(0.4,), word_bonuses=(1.0,))
+    best = tune_words(Formula(), {"u1": None}, references, single, tmp_path / "single")
     assert (best.lm_weight, best.word_bonus) == (0.4, 1.0)
 
 
-def test_what_was_tuned_before_is_taken(tmp_path):
+def test_stored_weights_are_reused(tmp_path):
     stored = '{"lm_weight": 3.0, "word_bonus": -1.0, "errors": 5, "words": 9}'
     (tmp_path / "tuned.json").write_text(stored)
-    found = tune_words(Told({}), {"u1": None, "u2": None}, REFERENCES, TuneConfig(), tmp_path)
-    assert found == TunedWeights(3.0, -1.0, 5, 9)
+    tuned = tune_words(
+        TableDecoder({}), {"u1": None, "u2": None}, REFERENCES, TuneConfig(), tmp_path
+    )
+    assert tuned == TunedWeights(3.0, -1.0, 5, 9)
     (tmp_path / "tuned.json").write_text(stored[:20])
     with pytest.raises(CtcDecodeError, match="remove it to tune again"):
-        tune_words(Told({}), {}, REFERENCES, TuneConfig(), tmp_path)
+        tune_words(TableDecoder({}), {}, REFERENCES, TuneConfig(), tmp_path)
 
 
-def test_among_equals_the_mildest_wins(tmp_path):
+def test_among_equals_the_smallest_weights_win(tmp_path):
     table = {(w, b): ["A B", "C"] for w in (0.5, 1.0) for b in (-1.0, 0.0, 1.0)}
     table |= {(0.25, b): ["", ""] for b in (-1.0, 0.0, 1.0)}
     config = TuneConfig(lm_weights=(1.0, 0.5), word_bonuses=(-1.0, 1.0, 0.0))
-    best = tune_words(Told(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
+    best = tune_words(TableDecoder(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
     assert (best.lm_weight, best.word_bonus) == (0.5, 0.0)
 
 
 @pytest.mark.parametrize("text", ["A B", ""])
 def test_too_few_words_tune_nothing(text, tmp_path, caplog):
-    class Own:
+    class FakeDecoder:
         config = WordsConfig(lm_weight=0.8, word_bonus=-0.5)
 
         def texts(self, utterances, pairs, jobs=1):
             assert pairs == [(0.8, -0.5)]
             yield ["A"]
 
-    best = tune_words(Own(), {"u1": None}, {"u1": text}, TuneConfig(), tmp_path)
+    best = tune_words(FakeDecoder(), {"u1": None}, {"u1": text}, TuneConfig(), tmp_path)
     words = len(text.split())
     assert best == TunedWeights(0.8, -0.5, min(words, 1), words)
     assert f"NOT TUNED: the development splits have {words} words" in caplog.text
-    assert tune_words(Own(), {}, {}, TuneConfig(), tmp_path) == best
+    assert tune_words(FakeDecoder(), {}, {}, TuneConfig(), tmp_path) == best
 
 
 def test_an_empty_grid_is_refused():
@@ -103,13 +105,13 @@ def test_an_empty_grid_is_refused():
 
 
 @pytest.mark.parametrize(("wrong", "chosen"), [(2, (0.5, 1.0)), (9, (2.0, 0.0))])
-def test_the_own_weights_are_left_where_others_make_significantly_fewer_errors(
+def test_the_decoders_weights_are_replaced_only_when_others_are_significantly_better(
     tmp_path, wrong, chosen
 ):
     """Of ten utterances the decoder's own weights, which the grid lacks, have some wrong."""
     names = [f"u{n}" for n in range(10)]
 
-    class Own:
+    class FakeDecoder:
         config = WordsConfig(lm_weight=0.5, word_bonus=1.0)
 
         def texts(self, utterances, pairs, jobs=1):
@@ -118,7 +120,9 @@ def test_the_own_weights_are_left_where_others_make_significantly_fewer_errors(
                 yield ["A" if n >= errors else "B" for n in range(10)]
 
     config = TuneConfig(lm_weights=(1.0, 2.0, 3.0), word_bonuses=(0.0, 2.0), untuned_within=2.0)
-    best = tune_words(Own(), dict.fromkeys(names), dict.fromkeys(names, "A"), config, tmp_path)
+    best = tune_words(
+        FakeDecoder(), dict.fromkeys(names), dict.fromkeys(names, "A"), config, tmp_path
+    )
     assert (best.lm_weight, best.word_bonus) == chosen
     assert best.errors == (wrong if chosen == (0.5, 1.0) else 0)
 
@@ -129,12 +133,12 @@ def test_standard_errors_are_not_negative():
 
 
 def test_a_single_weight_is_the_users_choice(tmp_path):
-    class Own:
+    class FakeDecoder:
         config = WordsConfig(lm_weight=0.5, word_bonus=1.0)
 
         def texts(self, utterances, pairs, jobs=1):
             return (["A"] for _ in pairs)
 
     config = TuneConfig(lm_weights=(0.7,), word_bonuses=(0.0, 2.0), untuned_within=2.0)
-    best = tune_words(Own(), {"u1": None}, {"u1": "A A A"}, config, tmp_path)
+    best = tune_words(FakeDecoder(), {"u1": None}, {"u1": "A A A"}, config, tmp_path)
     assert (best.lm_weight, best.word_bonus) == (0.7, 1.0)

@@ -36,12 +36,12 @@ def decoder():
 
 
 def errors(decoder, log_probs, width, margin):
-    found = decoder.with_beam(width, margin).decode_many(list(log_probs.values()))
-    texts = dict(zip(log_probs, [best.text for best, *_ in found], strict=True))
+    nbest_lists = decoder.with_beam(width, margin).decode_many(list(log_probs.values()))
+    texts = dict(zip(log_probs, [best.text for best, *_ in nbest_lists], strict=True))
     return score(TEXTS, texts).errors
 
 
-def test_the_narrowest_beam_that_loses_nothing(decoder, log_probs, tmp_path):
+def test_the_narrowest_beam_without_loss_is_chosen(decoder, log_probs, tmp_path):
     config = BeamTuneConfig((1, 2, 4, 64), (1.0, 4.0, 30.0))
     best = tune_beam(decoder, log_probs, TEXTS, config, tmp_path)
     most = errors(decoder, log_probs, 256, 30.0)
@@ -58,17 +58,17 @@ def test_the_narrowest_beam_that_loses_nothing(decoder, log_probs, tmp_path):
     assert isinstance(best, TunedBeam)
 
 
-def test_a_beam_is_widened_until_that_hardly_helps(decoder, log_probs):
+def test_a_beam_is_widened_until_the_gain_is_small(decoder, log_probs):
     utterances = list(log_probs.values())
     tried = widen(decoder, utterances)
-    assert [one.width for one in tried] == [2**n for n in range(len(tried))]
-    assert [one.converged for one in tried] == [False] * (len(tried) - 1) + [True]
+    assert [beam.width for beam in tried] == [2**n for n in range(len(tried))]
+    assert [beam.converged for beam in tried] == [False] * (len(tried) - 1) + [True]
     assert len(tried) > 1
     assert widen(decoder, utterances, most=2)[-1].width == 2
     assert widen(decoder.widened(8), utterances, most=1)[-1].width == 8
 
 
 @pytest.mark.parametrize("wrong", [{"widths": ()}, {"widths": (8, 4)}, {"margins": (0.0,)}])
-def test_beams_that_cannot_be(wrong):
+def test_invalid_beams_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         BeamTuneConfig(**wrong)

@@ -57,12 +57,12 @@ def legal(text, words, between, complete):
     """The words of a text, or None if it may not be written."""
     for character in between:
         text = text.replace(character, " ")
-    found = text.split()
-    if found and complete and not text.endswith(" ") and found[-1] not in words:
-        continued = [w for w in words if w.startswith(found[-1])]
+    text_words = text.split()
+    if text_words and complete and not text.endswith(" ") and text_words[-1] not in words:
+        continued = [w for w in words if w.startswith(text_words[-1])]
         if len(continued) == 1:
-            found[-1] = continued[0]
-    return found if all(word in words for word in found) else None
+            text_words[-1] = continued[0]
+    return text_words if all(word in words for word in text_words) else None
 
 
 def expected(log_probs, units, words, lm, config):
@@ -70,23 +70,23 @@ def expected(log_probs, units, words, lm, config):
     sums = {}
     for labels, score in all_texts(log_probs, units).items():
         text = "".join(units.symbols[i] for i in labels)
-        found = legal(text, words, config.between, config.complete)
-        if found is None:
+        text_words = legal(text, words, config.between, config.complete)
+        if text_words is None:
             continue
-        score += config.word_bonus * len(found)
+        score += config.word_bonus * len(text_words)
         if config.mode != "words":
-            score += config.lm_weight * LN10 * lm.logprob(found)
-        key = " ".join(found)
+            score += config.lm_weight * LN10 * lm.logprob(text_words)
+        key = " ".join(text_words)
         sums[key] = np.logaddexp(sums.get(key, -math.inf), score)
     return sums
 
 
-def assert_equal_scores(found, wanted):
-    assert {h.text for h in found} == set(wanted)
-    scores = [h.score for h in found]
+def assert_equal_scores(hypotheses, expected_scores):
+    assert {h.text for h in hypotheses} == set(expected_scores)
+    scores = [h.score for h in hypotheses]
     assert scores == sorted(scores, reverse=True)
-    for hypothesis in found:
-        assert hypothesis.score == pytest.approx(wanted[hypothesis.text], abs=1e-4)
+    for hypothesis in hypotheses:
+        assert hypothesis.score == pytest.approx(expected_scores[hypothesis.text], abs=1e-4)
 
 
 @settings(max_examples=12, deadline=None)
@@ -106,15 +106,15 @@ def test_all_texts_have_the_score_of_all_their_alignments(
     lm = random_lm(words, order, seed)
     config = WordsConfig(mode=mode, lm_weight=weight, word_bonus=bonus, complete=complete, **EXACT)
     log_probs = posteriors(5, units.size, seed)
-    found = WordsDecoder(units, words, lm, config).decode(log_probs)
-    assert_equal_scores(found, expected(log_probs, units, words, lm, config))
+    hypotheses = WordsDecoder(units, words, lm, config).decode(log_probs)
+    assert_equal_scores(hypotheses, expected(log_probs, units, words, lm, config))
 
 
 @settings(max_examples=int(os.environ.get("CTC_COMPARISONS", "25")), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     words=st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=4, unique=True),
-    others=st.lists(st.text("cd", min_size=1, max_size=2), max_size=3, unique=True),
+    lm_only_words=st.lists(st.text("cd", min_size=1, max_size=2), max_size=3, unique=True),
     unlisted=st.integers(0, 3),
     order=st.integers(1, 4),
     mode=st.sampled_from(["words", "ngrams", "forecast"]),
@@ -122,23 +122,23 @@ def test_all_texts_have_the_score_of_all_their_alignments(
     complete=st.booleans(),
 )
 def test_scores_are_exact_for_a_model_of_more_and_of_fewer_words_than_the_dictionary(
-    seed, words, others, unlisted, order, mode, weight, complete
+    seed, words, lm_only_words, unlisted, order, mode, weight, complete
 ):
     """To 1e-12, also where no n-gram of the highest order has dictionary words alone."""
     units = Toy(" ab")
-    lm = random_lm([*words[unlisted:], *others], order, seed)
+    lm = random_lm([*words[unlisted:], *lm_only_words], order, seed)
     unknown = sum(word not in lm.ids for word in words)
     config = WordsConfig(mode=mode, lm_weight=weight, complete=complete, **EXACT)
     log_probs = posteriors(5, units.size, seed)
-    found = WordsDecoder(units, words, lm, config).decode(log_probs)
-    wanted = expected(log_probs, units, words, lm, config)
-    assert {h.text for h in found} == set(wanted)
-    for hypothesis in found:
+    hypotheses = WordsDecoder(units, words, lm, config).decode(log_probs)
+    expected_scores = expected(log_probs, units, words, lm, config)
+    assert {h.text for h in hypotheses} == set(expected_scores)
+    for hypothesis in hypotheses:
         share = 0.0
         if mode != "words":  # words that the model lacks share the probability of <UNK>
             lost = sum(word not in lm.ids for word in hypothesis.text.split())
             share = -weight * lost * math.log(max(1, unknown))
-        score = wanted[hypothesis.text] + share
+        score = expected_scores[hypothesis.text] + share
         assert hypothesis.score == pytest.approx(score, rel=0, abs=1e-12)
 
 
@@ -146,15 +146,15 @@ def test_any_of_several_characters_between_words():
     units = Toy(" ,ab")
     words, config = ["a", "ba"], WordsConfig(mode="words", between=" ,", complete=False, **EXACT)
     log_probs = posteriors(5, units.size, 1)
-    found = WordsDecoder(units, words, config=config).decode(log_probs)
-    wanted = {}
+    hypotheses = WordsDecoder(units, words, config=config).decode(log_probs)
+    expected_scores = {}
     for labels, score in all_texts(log_probs, units).items():
         text = "".join(units.symbols[i] for i in labels)
         if legal(text, words, " ,", complete=False) is not None:
             key = " ".join(text.split())
-            wanted[key] = np.logaddexp(wanted.get(key, -math.inf), score)
-    assert any("," in text for text in wanted)
-    assert_equal_scores(found, wanted)
+            expected_scores[key] = np.logaddexp(expected_scores.get(key, -math.inf), score)
+    assert any("," in text for text in expected_scores)
+    assert_equal_scores(hypotheses, expected_scores)
 
 
 @pytest.mark.parametrize("mode", ["words", "ngrams", "forecast"])
@@ -164,14 +164,14 @@ def test_pieces_need_nothing_between_words(mode):
     lm = random_lm(words, 2, seed=3)
     config = WordsConfig(mode=mode, complete=False, word_bonus=0.3, lm_weight=0.8, **EXACT)
     log_probs = posteriors(5, units.size, 4)
-    wanted = {}
+    expected_scores = {}
     for labels, score in all_texts(log_probs, units).items():
-        found = units.decode(labels).split()
-        if all(word in words for word in found):
-            score += 0.3 * len(found)
-            score += 0.8 * LN10 * lm.logprob(found) if mode != "words" else 0.0
-            wanted[" ".join(found)] = score
-    assert_equal_scores(WordsDecoder(units, words, lm, config).decode(log_probs), wanted)
+        text_words = units.decode(labels).split()
+        if all(word in words for word in text_words):
+            score += 0.3 * len(text_words)
+            score += 0.8 * LN10 * lm.logprob(text_words) if mode != "words" else 0.0
+            expected_scores[" ".join(text_words)] = score
+    assert_equal_scores(WordsDecoder(units, words, lm, config).decode(log_probs), expected_scores)
 
 
 def test_a_frame_with_few_possible_symbols_among_many():
@@ -184,41 +184,43 @@ def test_a_frame_with_few_possible_symbols_among_many():
         possible = [*rng.choice(units.blank, 3, replace=False), units.blank]
         row[possible] = np.log(rng.dirichlet(np.ones(4)))
     config = WordsConfig(mode="words", **EXACT)
-    found = WordsDecoder(units, words, config=config).decode(log_probs)
-    assert_equal_scores(found, expected(log_probs, units, words, None, config))
+    hypotheses = WordsDecoder(units, words, config=config).decode(log_probs)
+    assert_equal_scores(hypotheses, expected(log_probs, units, words, None, config))
 
 
 def test_prefixes_grow_by_the_likeliest_symbols_alone():
     units = Toy(" abcd")
     log_probs = np.log([[0.02, 0.1, 0.4, 0.3, 0.08, 0.1]])
     config = WordsConfig(mode="words", symbols=2, nbest=9)
-    found = WordsDecoder(units, ["a", "b", "c", "d"], config=config).decode(log_probs)
-    assert [h.text for h in found] == ["b", "c", ""]
+    hypotheses = WordsDecoder(units, ["a", "b", "c", "d"], config=config).decode(log_probs)
+    assert [h.text for h in hypotheses] == ["b", "c", ""]
 
 
-def test_what_is_far_below_the_best_is_dropped():
+def test_prefixes_far_below_the_best_are_dropped():
     units = Toy(" abc")
     log_probs = np.log([[0.01, 0.91, 0.05, 0.001, 0.029]])
     config = WordsConfig(mode="words", margin=math.log(20), nbest=9)
-    found = WordsDecoder(units, ["a", "b", "c"], config=config).decode(log_probs)
-    assert [h.text for h in found] == ["a", "b"]
+    hypotheses = WordsDecoder(units, ["a", "b", "c"], config=config).decode(log_probs)
+    assert [h.text for h in hypotheses] == ["a", "b"]
 
 
 def test_an_unknown_word_has_its_share_of_the_unknown():
     units, words = Toy(" ab"), ["a", "b", "ab"]
     lm = random_lm(["a"], 2, seed=5)  # b and ab share what <UNK> has
     log_probs = posteriors(4, units.size, 6)
-    wanted = {}
+    expected_scores = {}
     for labels, score in all_texts(log_probs, units).items():
         text = "".join(units.symbols[i] for i in labels)
-        found = legal(text, words, " ", complete=False)
-        if found is not None:
-            score += LN10 * lm.logprob(found) - math.log(2) * sum(w != "a" for w in found)
-            key = " ".join(found)
-            wanted[key] = np.logaddexp(wanted.get(key, -math.inf), score)
+        text_words = legal(text, words, " ", complete=False)
+        if text_words is not None:
+            score += LN10 * lm.logprob(text_words) - math.log(2) * sum(w != "a" for w in text_words)
+            key = " ".join(text_words)
+            expected_scores[key] = np.logaddexp(expected_scores.get(key, -math.inf), score)
     for mode in ("ngrams", "forecast"):
         config = WordsConfig(mode=mode, complete=False, **EXACT)
-        assert_equal_scores(WordsDecoder(units, words, lm, config).decode(log_probs), wanted)
+        assert_equal_scores(
+            WordsDecoder(units, words, lm, config).decode(log_probs), expected_scores
+        )
 
 
 def one_hot_like(rows):
@@ -264,8 +266,8 @@ def test_a_narrow_beam_finds_no_more_than_there_is():
         exact = WordsDecoder(units, words, lm, WordsConfig(**EXACT)).decode(log_probs)
         scores = {h.text: h.score for h in exact}
         for width in (1, 3, 10):
-            found = WordsDecoder(units, words, lm, WordsConfig(width=width, symbols=3))
-            best = found.decode(log_probs)[0]
+            decoder = WordsDecoder(units, words, lm, WordsConfig(width=width, symbols=3))
+            best = decoder.decode(log_probs)[0]
             if best.text in scores:
                 assert best.score <= scores[best.text] + 1e-4
             missed += best.text != exact[0].text
@@ -300,18 +302,18 @@ def test_jobs_change_nothing():
     units, words = Toy(" abc"), ["a", "ab", "cab", "cb", "bca"]
     decoder = WordsDecoder(units, words, config=WordsConfig(mode="words", nbest=3))
     utterances = [posteriors(20, units.size, seed) for seed in range(6)]
-    alone = [decoder.decode(x) for x in utterances]
-    assert list(decoder.decode_many(utterances, jobs=3)) == alone
-    assert list(decoder.decode_many(utterances)) == alone
+    serial = [decoder.decode(x) for x in utterances]
+    assert list(decoder.decode_many(utterances, jobs=3)) == serial
+    assert list(decoder.decode_many(utterances)) == serial
 
 
-def test_configured_anew_like_made_anew():
+def test_a_reconfigured_decoder_equals_a_new_one():
     units, words = Toy(" ab"), ["a", "ba", "bb"]
     lm = random_lm(words, 2, seed=2)
-    other = WordsConfig(lm_weight=2.0, word_bonus=1.0, nbest=5)
+    config = WordsConfig(lm_weight=2.0, word_bonus=1.0, nbest=5)
     log_probs = posteriors(6, units.size, 3)
-    made = WordsDecoder(units, words, lm, other).decode(log_probs)
-    assert WordsDecoder(units, words, lm).configured(other).decode(log_probs) == made
+    hypotheses = WordsDecoder(units, words, lm, config).decode(log_probs)
+    assert WordsDecoder(units, words, lm).configured(config).decode(log_probs) == hypotheses
 
 
 @pytest.mark.parametrize(
@@ -321,13 +323,13 @@ def test_configured_anew_like_made_anew():
         (np.array([[0.0] * 4, [math.nan] * 4]), "NaN at frame 1"),
     ],
 )
-def test_posteriors_that_cannot_be(log_probs, message):
+def test_invalid_posteriors_are_refused(log_probs, message):
     decoder = WordsDecoder(Toy(" ab"), ["a"], config=WordsConfig(mode="words"))
     with pytest.raises(CtcDecodeError, match=message):
         decoder.decode(log_probs)
 
 
-def test_a_language_model_is_asked_for():
+def test_ngram_modes_need_a_language_model():
     with pytest.raises(CtcDecodeError, match="mode='words'"):
         WordsDecoder(Toy(" ab"), ["a"])
 
@@ -335,7 +337,7 @@ def test_a_language_model_is_asked_for():
 @pytest.mark.parametrize(
     "wrong", [{"width": 0}, {"margin": 0.0}, {"mode": "best"}, {"lm_weight": -1.0}, {"nbest": 0}]
 )
-def test_configurations_that_cannot_be(wrong):
+def test_invalid_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         WordsConfig(**wrong)
 

@@ -34,7 +34,7 @@ RATE, LENGTH, MICROPHONES = 16000, 32000, 4
 
 
 def delayed(samples, delays):
-    """Fractional delays by a linear phase: [M, S]."""
+    """Delay samples by fractions of a sample with a linear phase: [M, S]."""
     spectrum = torch.fft.rfft(torch.from_numpy(samples))
     frequency = torch.arange(len(spectrum)) / len(samples)
     phases = [torch.exp(-2j * math.pi * frequency * delay) for delay in delays]
@@ -42,7 +42,7 @@ def delayed(samples, delays):
 
 
 def plane_wave(samples, angle, radius=0.035):
-    """What a circle of microphones hears from far away, relative to the first one."""
+    """A plane wave at a circle of microphones, relative to the first one."""
     around = np.arange(MICROPHONES) * 2 * np.pi / MICROPHONES
     arrival = -radius * np.cos(around - angle) / 343 * RATE
     return delayed(samples, arrival - arrival[0])
@@ -67,8 +67,10 @@ def gain(scene, config):
     def ratio(s, n):
         return 10 * math.log10(float(s.square().sum() / n.square().sum()))
 
-    after = ratio(apply_weights(speech, weights, config), apply_weights(noise, weights, config))
-    return after - ratio(speech[0], noise[0])
+    output_snr_db = ratio(
+        apply_weights(speech, weights, config), apply_weights(noise, weights, config)
+    )
+    return output_snr_db - ratio(speech[0], noise[0])
 
 
 def test_delay_and_sum_undoes_the_delays_of_the_speech(scene):
@@ -81,7 +83,7 @@ def test_delay_and_sum_undoes_the_delays_of_the_speech(scene):
     torch.testing.assert_close(weights.abs(), torch.full_like(weights.abs(), 1 / MICROPHONES))
 
 
-def test_mvdr_takes_noise_away_and_leaves_the_speech(scene):
+def test_mvdr_removes_noise_and_keeps_the_speech(scene):
     config = BeamformingConfig()
     assert gain(scene, config) > gain(scene, BeamformingConfig("delay-and-sum")) + 3
     weights = beamform_weights(scene[0] + scene[1], config)
@@ -98,7 +100,7 @@ def test_the_beam_does_not_depend_on_the_loudness(scene):
 
 
 @pytest.mark.parametrize("case", ["none", "one microphone"])
-def test_without_a_beam_the_first_microphone_comes_out(scene, case):
+def test_without_a_beam_the_output_is_the_first_microphone(scene, case):
     config = BeamformingConfig("none" if case == "none" else "mvdr")
     microphones = scene[0] if case == "none" else scene[0][:1]
     beam = apply_weights(microphones, beamform_weights(microphones, config), config)
@@ -110,9 +112,9 @@ def test_masks_find_the_pauses(scene):
     config = BeamformingConfig(oversubtraction=2.0)
     share, quiet = masks(stft(speech + noise, config), config)
     frames = quiet[0].nonzero()[:, 0] * config.shift
-    heard = speech[0].unfold(0, 512, 1).square().mean(dim=1)
+    speech_energy = speech[0].unfold(0, 512, 1).square().mean(dim=1)
     assert len(frames) == int(config.quiet_share * quiet.shape[1])
-    assert all(heard[max(0, int(at) - 256)] < 0.3 for at in frames if at < LENGTH - 512)
+    assert all(speech_energy[max(0, int(at) - 256)] < 0.3 for at in frames if at < LENGTH - 512)
     assert share[:, 10:40].mean() < 0.1 < share.mean()
 
 
@@ -124,8 +126,8 @@ def test_mvdr_equals_torchaudio(scene):
     transfer = functional.rtf_evd(functional.psd(spectra, speech))
     covariance = functional.psd(spectra, noise)
     expected = functional.mvdr_weights_rtf(transfer, covariance, 0, diag_eps=config.loading)
-    got = mvdr_weights(spectra, speech, noise, config.loading)
-    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-8)
+    weights = mvdr_weights(spectra, speech, noise, config.loading)
+    torch.testing.assert_close(weights, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_mvdr_of_one_direction_has_the_weights_of_the_formula():
@@ -135,11 +137,11 @@ def test_mvdr_of_one_direction_has_the_weights_of_the_formula():
     frames = torch.eye(3, dtype=torch.complex128) * math.sqrt(4)
     spectra = torch.stack([*frames, noise * 2, speech], dim=1)[:, None]  # [M, 1, T]
     is_noise = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
-    got = mvdr_weights(spectra, 1 - is_noise, is_noise, 0.0)[0]
+    weights = mvdr_weights(spectra, 1 - is_noise, is_noise, 0.0)[0]
     inverse = torch.eye(3) - torch.outer(noise, noise.conj()) / (1 + noise.abs().square().sum())
     whitened = inverse @ speech
     expected = whitened / (speech.conj() @ whitened) * speech[0].conj()
-    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(weights, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_silence_has_finite_weights():
@@ -147,7 +149,7 @@ def test_silence_has_finite_weights():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "options",
     [
         {"method": "gev"},
         {"shift": 300},
@@ -156,9 +158,9 @@ def test_silence_has_finite_weights():
         {"loading": -1.0},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong):
+def test_invalid_settings_are_refused(options):
     with pytest.raises(ValueError, match=r" be | is "):
-        BeamformingConfig(**wrong)
+        BeamformingConfig(**options)
 
 
 ENHANCE_RATE, SCENE_LENGTH = 16000, 24000
@@ -183,10 +185,10 @@ def echo_scene(seed, microphones=3, plays=True):
 
 @pytest.fixture
 def array_cut(tmp_path):
-    def make(name, seed, plays=True, known=True):
+    def make(name, seed, plays=True, with_components=True):
         speech, echo, mixture, played = echo_scene(seed, plays=plays)
         files = {"array": np.concatenate([mixture, played[None]])}
-        files |= {"speech": speech} | ({"echo": echo} if plays else {}) if known else {}
+        files |= {"speech": speech} | ({"echo": echo} if plays else {}) if with_components else {}
         paths = {}
         for part, channels in files.items():
             paths[part] = str(tmp_path / f"{seed}.{part}.flac")
@@ -203,43 +205,43 @@ def array_cut(tmp_path):
         )
         return MultiCut(
             name, 0.0, SCENE_SECONDS, [0, 1, 2, 3], [supervision], recording=recording,
-            custom={"placement": "DP1"} | ({"components": paths} if known else {}),
+            custom={"placement": "DP1"} | ({"components": paths} if with_components else {}),
         )  # fmt: skip
 
     return make
 
 
-def test_measures_are_those_of_the_parts():
+def test_measures_equal_those_of_the_components():
     speech, echo, mixture, played = echo_scene(1)
     nothing = EnhanceConfig(cancel_echo=False, beamforming=BeamformingConfig("none"))
-    found = enhance_utterance(mixture, played, nothing, Components(speech, echo))
-    assert found.erle_db == pytest.approx(0)
-    assert found.snr_gain_db == pytest.approx(0, abs=1e-3)
-    np.testing.assert_allclose(found.samples, mixture[0], atol=1e-5)
-    found = enhance_utterance(mixture, played, QUICK, Components(speech, echo))
-    assert found.erle_db > 12
+    bypassed = enhance_utterance(mixture, played, nothing, Components(speech, echo))
+    assert bypassed.erle_db == pytest.approx(0)
+    assert bypassed.snr_gain_db == pytest.approx(0, abs=1e-3)
+    np.testing.assert_allclose(bypassed.samples, mixture[0], atol=1e-5)
+    enhanced = enhance_utterance(mixture, played, QUICK, Components(speech, echo))
+    assert enhanced.erle_db > 12
     # Three microphones in one place: noise falls by 4.8 dB besides the echo's part.
-    alone = enhance_utterance(
+    without_echo = enhance_utterance(
         speech + mixture - speech - echo, 0 * played, QUICK, Components(speech, 0 * echo)
     )
-    assert alone.erle_db is None
-    assert alone.snr_gain_db == pytest.approx(10 * np.log10(3), abs=0.3)
-    assert found.snr_gain_db > alone.snr_gain_db + 3
+    assert without_echo.erle_db is None
+    assert without_echo.snr_gain_db == pytest.approx(10 * np.log10(3), abs=0.3)
+    assert enhanced.snr_gain_db > without_echo.snr_gain_db + 3
 
 
-def test_measures_stay_unknown_with_the_parts():
+def test_without_components_there_are_no_measures():
     _, _, mixture, played = echo_scene(1)
-    found = enhance_utterance(mixture, played, QUICK)
-    assert (found.erle_db, found.snr_gain_db) == (None, None)
+    enhanced = enhance_utterance(mixture, played, QUICK)
+    assert (enhanced.erle_db, enhanced.snr_gain_db) == (None, None)
 
 
 def test_sets_are_written_measured_and_read_back(array_cut, tmp_path):
     sets = {"near": [array_cut("a/1", 1), array_cut("b", 2, plays=False)], "far": []}
-    seen = []
-    headline = enhance(sets, QUICK, tmp_path / "one", 1, lambda *done: seen.append(done))
+    progress = []
+    headline = enhance(sets, QUICK, tmp_path / "one", 1, lambda *counts: progress.append(counts))
     assert set(headline) == {"near ERLE dB", "near SNR gain dB"}
     assert headline["near ERLE dB"] > 12
-    assert seen == [(1, 2), (2, 2)]
+    assert progress == [(1, 2), (2, 2)]
     cuts = enhanced_cuts(sets, tmp_path / "one")
     assert [cut.id for cut in cuts["near"]] == ["a/1", "b"]
     assert cuts["far"] == []
@@ -256,11 +258,11 @@ def test_sets_are_written_measured_and_read_back(array_cut, tmp_path):
     two = enhance(sets, QUICK, tmp_path / "two", 2)
     assert two == headline
     for path in sorted((tmp_path / "one").rglob("*.*")):
-        other = tmp_path / "two" / path.relative_to(tmp_path / "one")
-        assert path.read_bytes() == other.read_bytes()
+        two_jobs_path = tmp_path / "two" / path.relative_to(tmp_path / "one")
+        assert path.read_bytes() == two_jobs_path.read_bytes()
 
 
-def test_what_is_there_is_kept(array_cut, tmp_path):
+def test_existing_outputs_are_kept(array_cut, tmp_path):
     sets = {"near": [array_cut("a", 1)]}
     enhance(sets, QUICK, tmp_path / "out")
     report = tmp_path / "out" / "near" / "a.json"
@@ -268,8 +270,9 @@ def test_what_is_there_is_kept(array_cut, tmp_path):
     assert enhance(sets, QUICK, tmp_path / "out") == {"near SNR gain dB": 5.0}
 
 
-def test_unknown_parts_are_not_in_the_headline(array_cut, tmp_path):
-    assert enhance({"near": [array_cut("a", 1, known=False)]}, QUICK, tmp_path / "out") == {}
+def test_sets_without_components_are_not_in_the_headline(array_cut, tmp_path):
+    cut = array_cut("a", 1, with_components=False)
+    assert enhance({"near": [cut]}, QUICK, tmp_path / "out") == {}
 
 
 def test_faults_name_the_utterance(array_cut, tmp_path):
@@ -289,10 +292,10 @@ def test_faults_name_the_utterance(array_cut, tmp_path):
 
 
 def test_ids_and_links_do_not_lead_out_of_the_folder(array_cut, tmp_path):
-    out, other = tmp_path / "out", tmp_path / "other"
+    out, outside = tmp_path / "out", tmp_path / "other"
     enhance({"near": [array_cut("../../up", 1)]}, QUICK, out)
     assert sorted(path.name for path in out.rglob("*.flac")) == ["..%2F..%2Fup.flac"]
-    (out / "away").symlink_to(other)
+    (out / "away").symlink_to(outside)
     with pytest.raises(UnsafePathError, match="away"):
         enhance({"away": [array_cut("b", 2)]}, QUICK, out)
-    assert not other.exists()
+    assert not outside.exists()

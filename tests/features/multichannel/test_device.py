@@ -1,4 +1,4 @@
-"""The front end of a device: fixed beams, the choice of one, blocks."""
+"""The front end of a device: fixed beams, the choice of a beam, processing in blocks."""
 
 from itertools import pairwise
 
@@ -34,7 +34,7 @@ def wave(sound, towards):
 
 
 def burst(rng):
-    """Bursts of low sound in the second half, as the middle of the array hears them: [S]."""
+    """Bursts of low-frequency sound in the second half, at the centre of the array: [S]."""
     bursts = np.repeat(rng.random(30) < 0.6, LENGTH // 30) * (np.arange(LENGTH) > LENGTH // 2)
     return 0.05 * bursts * np.convolve(rng.standard_normal(LENGTH), np.hanning(6), "same")
 
@@ -51,11 +51,11 @@ def scene(seed=1, plays=True):
     return tuple(part.astype(np.float32) for part in parts)
 
 
-def heard(mixture, played, positions=POSITIONS):
+def process_whole(mixture, played, positions=POSITIONS):
     return process_utterance(mixture, played, positions, RATE, CONFIG)
 
 
-def test_pieces_of_any_number_of_blocks_give_what_the_whole_gives():
+def test_pieces_of_any_number_of_blocks_give_the_output_of_the_whole():
     _, _, mixture, played = scene()
     mixture, played = mixture[:, : 60 * 256], played[: 60 * 256]
     whole = DeviceFrontend(POSITIONS, 4, RATE, CONFIG).process(mixture, played)
@@ -66,56 +66,59 @@ def test_pieces_of_any_number_of_blocks_give_what_the_whole_gives():
         for a, b in pairwise(cuts)
     ]
     for name in ("samples", "echo", "shares"):
-        found = np.concatenate([getattr(piece, name) for piece in pieces], axis=-1)
-        np.testing.assert_allclose(found, getattr(whole, name), atol=1e-6)
+        joined = np.concatenate([getattr(piece, name) for piece in pieces], axis=-1)
+        np.testing.assert_allclose(joined, getattr(whole, name), atol=1e-6)
 
 
-def test_the_future_changes_nothing():
+def test_later_samples_change_no_earlier_output():
     _, _, mixture, played = scene()
     later = mixture.copy()
     later[:, 30000:] = 0.3
-    one, other = heard(mixture, played), heard(later, 2 * played * (np.arange(LENGTH) > 30000))
-    still = heard(later, played)
+    output = process_whole(mixture, played)
+    output_without_playback = process_whole(later, 2 * played * (np.arange(LENGTH) > 30000))
+    output_changed_later = process_whole(later, played)
     # A block and the filters' half length: 24 ms.
-    np.testing.assert_array_equal(one.samples[: 30000 - 384], still.samples[: 30000 - 384])
-    assert not np.array_equal(one.samples[:30000], other.samples[:30000])
+    np.testing.assert_array_equal(
+        output.samples[: 30000 - 384], output_changed_later.samples[: 30000 - 384]
+    )
+    assert not np.array_equal(output.samples[:30000], output_without_playback.samples[:30000])
 
 
-def test_the_talker_is_heard_in_time_and_as_it_is():
+def test_the_talker_passes_without_delay_or_distortion():
     speech, _, _, _ = scene(plays=False)
     quiet = speech + 1e-4 * np.random.default_rng(3).standard_normal(speech.shape)
-    found = heard(quiet.astype(np.float32), np.zeros(LENGTH, np.float32))
-    assert set(found.shares[:, 26000:].argmax(axis=0)) == {2}
+    output = process_whole(quiet.astype(np.float32), np.zeros(LENGTH, np.float32))
+    assert set(output.shares[:, 26000:].argmax(axis=0)) == {2}
     expected = burst(np.random.default_rng(1))
     part = slice(26000, LENGTH - 500)
-    lags = np.correlate(found.samples[part], expected[part], "full")
+    lags = np.correlate(output.samples[part], expected[part], "full")
     assert np.abs(lags).argmax() == part.stop - part.start - 1
-    assert ratio_db(expected[part], found.samples[part] - expected[part]) > 15
+    assert ratio_db(expected[part], output.samples[part] - expected[part]) > 15
 
 
-def test_the_echo_is_cancelled_and_parts_add_up():
+def test_the_echo_is_cancelled_and_the_outputs_sum_up():
     _, echo, mixture, played = scene()
-    found = heard(mixture, played)
+    output = process_whole(mixture, played)
     beams = fixed_beams(mixture, POSITIONS, RATE, CONFIG)
     np.testing.assert_allclose(
-        found.samples, np.sum(found.shares * (beams - found.echo), axis=0), atol=1e-5
+        output.samples, np.sum(output.shares * (beams - output.echo), axis=0), atol=1e-5
     )
-    np.testing.assert_allclose(found.shares.sum(axis=0), 1.0, atol=1e-6)
+    np.testing.assert_allclose(output.shares.sum(axis=0), 1.0, atol=1e-6)
     echoes = fixed_beams(echo, POSITIONS, RATE, CONFIG)
     later = slice(LENGTH // 2, None)
-    assert ratio_db(echoes[:, later], (echoes - found.echo)[:, later]) > 12
-    assert not np.any(found.echo[:, : round(CONFIG.first_seconds * RATE) - 512])
+    assert ratio_db(echoes[:, later], (echoes - output.echo)[:, later]) > 12
+    assert not np.any(output.echo[:, : round(CONFIG.first_seconds * RATE) - 512])
 
 
-def test_nothing_played_is_nothing_subtracted():
+def test_without_playback_nothing_is_subtracted():
     _, _, mixture, played = scene(plays=False)
-    assert not heard(mixture, played).echo.any()
+    assert not process_whole(mixture, played).echo.any()
 
 
-def test_microphones_of_unknown_positions_are_beams_themselves():
+def test_without_positions_each_microphone_is_a_beam():
     _, _, mixture, played = scene()
-    found = heard(mixture, played, None)
-    assert found.echo.shape == mixture.shape
+    output = process_whole(mixture, played, None)
+    assert output.echo.shape == mixture.shape
     np.testing.assert_allclose(fixed_beams(mixture, None, RATE, CONFIG), mixture, atol=1e-6)
 
 
@@ -131,7 +134,7 @@ def test_refuses_impossible_settings():
 BLOCK, SELECTION_RATE = 256, 16000
 
 
-def chosen(loudness, seed=1):
+def choose_beams(loudness, seed=1):
     """Feed blocks of noise with the given loudness [blocks][beams]; return the choices."""
     rng = np.random.default_rng(seed)
     selector = BeamSelector(len(loudness[0]), BLOCK, SELECTION_RATE, SelectionConfig())
@@ -145,35 +148,39 @@ QUIET = [0.01, 0.01, 0.01]
 
 def test_the_beam_with_the_talker_is_chosen_and_kept_in_pauses():
     speech = [0.1, 0.1, 0.3]
-    found = chosen([QUIET] * 60 + [speech] * 30 + [QUIET] * 60)
-    assert found[:60] == [0] * 60
-    assert set(found[65:]) == {2}
+    chosen_beams = choose_beams([QUIET] * 60 + [speech] * 30 + [QUIET] * 60)
+    assert chosen_beams[:60] == [0] * 60
+    assert set(chosen_beams[65:]) == {2}
 
 
-def test_it_follows_a_talker_who_moves():
-    found = chosen([QUIET] * 60 + [[0.1, 0.3, 0.1]] * 40 + [QUIET] * 40 + [[0.3, 0.1, 0.1]] * 40)
-    assert found[90] == 1
-    assert found[-1] == 0
+def test_the_choice_follows_a_moving_talker():
+    chosen_beams = choose_beams(
+        [QUIET] * 60 + [[0.1, 0.3, 0.1]] * 40 + [QUIET] * 40 + [[0.3, 0.1, 0.1]] * 40
+    )
+    assert chosen_beams[90] == 1
+    assert chosen_beams[-1] == 0
 
 
 def test_a_beam_that_is_always_loud_is_not_a_talker():
     noisy = [[0.01, 0.5, 0.01]] * 200 + [[0.2, 0.52, 0.1]] * 40
-    assert chosen(noisy)[-1] == 0
+    assert choose_beams(noisy)[-1] == 0
 
 
 def test_beams_that_are_hardly_better_do_not_take_over():
-    found = chosen([QUIET] * 60 + [[0.30, 0.10, 0.10]] * 20 + [[0.30, 0.31, 0.10]] * 40)
-    assert set(found) == {0}
+    chosen_beams = choose_beams(
+        [QUIET] * 60 + [[0.30, 0.10, 0.10]] * 20 + [[0.30, 0.31, 0.10]] * 40
+    )
+    assert set(chosen_beams) == {0}
 
 
 def test_silence_changes_nothing():
-    assert set(chosen([[0.0, 0.0]] * 50)) == {0}
+    assert set(choose_beams([[0.0, 0.0]] * 50)) == {0}
 
 
-@pytest.mark.parametrize("wrong", [{"smoothing": 0.0}, {"band_hertz": (500.0, 500.0)}])
-def test_refuses_impossible_settings_of_the_choice(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        SelectionConfig(**wrong)
+@pytest.mark.parametrize("options", [{"smoothing": 0.0}, {"band_hertz": (500.0, 500.0)}])
+def test_refuses_invalid_settings_of_the_choice(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        SelectionConfig(**options)
 
 
 FREQUENCIES = np.array([200.0, 500.0, 1000.0, 2500.0, 5000.0, 7500.0])
@@ -196,7 +203,8 @@ def sphere(count=4000):
 
 def test_the_coherence_is_that_of_waves_from_all_sides():
     positions = circle("circle-7", 0.04)
-    waves = np.stack([steering(positions, one, FREQUENCIES) for one in sphere()])  # [D, F, M]
+    # [D, F, M]
+    waves = np.stack([steering(positions, direction, FREQUENCIES) for direction in sphere()])
     expected = np.einsum("dfm,dfn->fmn", waves, waves.conj()) / len(waves)
     np.testing.assert_allclose(isotropic_coherence(positions, FREQUENCIES), expected, atol=2e-3)
 
@@ -211,16 +219,16 @@ def power_from_all_sides(weights, positions):
 def test_a_beam_keeps_its_direction_and_hears_less_from_elsewhere(geometry):
     positions, towards = circle(geometry, 0.035), directions(BeamsConfig())
     weights = superdirective_weights(positions, towards, FREQUENCIES, -100.0)  # [B, M, F]
-    for own, one in zip(weights, towards, strict=True):
-        wave = steering(positions, one, FREQUENCIES)
-        np.testing.assert_allclose(np.sum(own.T.conj() * wave, axis=1), 1.0, atol=1e-6)
+    for beam_weights, direction in zip(weights, towards, strict=True):
+        wave = steering(positions, direction, FREQUENCIES)
+        np.testing.assert_allclose(np.sum(beam_weights.T.conj() * wave, axis=1), 1.0, atol=1e-6)
         delayed = power_from_all_sides(wave.T / len(positions), positions)
-        power = power_from_all_sides(own, positions)
+        power = power_from_all_sides(beam_weights, positions)
         assert np.all(power <= delayed * 1.001)
         assert np.all(-10 * np.log10(power[1:4]) > 4.0)  # delay and sum: 0.2 to 3 dB
 
 
-def own_noise_gain(weights):
+def white_noise_gain(weights):
     return -10 * np.log10(np.sum(np.abs(weights) ** 2, axis=1))
 
 
@@ -228,33 +236,33 @@ def own_noise_gain(weights):
 def test_the_microphones_own_noise_is_limited(gain_db):
     positions, towards = circle("circle-4", 0.035), directions(BeamsConfig())
     free = superdirective_weights(positions, towards, FREQUENCIES, -100.0)
-    assert own_noise_gain(free).min() < -20
+    assert white_noise_gain(free).min() < -20
     limited = superdirective_weights(positions, towards, FREQUENCIES, gain_db)
-    assert own_noise_gain(limited).min() >= gain_db - 1e-6
+    assert white_noise_gain(limited).min() >= gain_db - 1e-6
 
 
-def test_where_the_limit_cannot_be_kept_the_beam_is_delay_and_sum():
+def test_an_unreachable_noise_limit_gives_delay_and_sum():
     positions, towards = circle("circle-4", 0.035), directions(BeamsConfig(beams=1))
     weights = superdirective_weights(positions, towards, FREQUENCIES, 60.0)[0]
     expected = steering(positions, towards[0], FREQUENCIES).T / 4
     np.testing.assert_allclose(weights, expected, atol=2e-3)
 
 
-def test_filters_are_the_weights_late_by_half_their_length():
+def test_filters_are_the_weights_delayed_by_half_their_length():
     positions, config = circle("circle-7", 0.04) + 1.5, BeamsConfig()
     filters = beam_filters(positions, config, BEAMS_RATE)
     assert filters.shape == (6, 7, 257)
     frequencies = np.arange(200, 7500, 50.0)
     spectra = np.exp(-2j * np.pi * frequencies[:, None] / BEAMS_RATE * np.arange(257))
     responses = np.einsum("bmt,ft->bmf", filters, spectra)
-    for own, one in zip(responses, directions(config), strict=True):
-        through = np.sum(own.T * steering(positions - 1.5, one, frequencies), axis=1)
-        late = np.exp(-2j * np.pi * frequencies / BEAMS_RATE * config.delay)
-        assert np.abs(20 * np.log10(np.abs(through))).max() < 0.5
-        assert np.abs(np.angle(through / late)).max() < 0.1
+    for beam_responses, direction in zip(responses, directions(config), strict=True):
+        gain = np.sum(beam_responses.T * steering(positions - 1.5, direction, frequencies), axis=1)
+        delay_response = np.exp(-2j * np.pi * frequencies / BEAMS_RATE * config.delay)
+        assert np.abs(20 * np.log10(np.abs(gain))).max() < 0.5
+        assert np.abs(np.angle(gain / delay_response)).max() < 0.1
 
 
-@pytest.mark.parametrize("wrong", [{"beams": 0}, {"taps": 256}, {"elevation_degrees": 91.0}])
-def test_refuses_impossible_beams(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        BeamsConfig(**wrong)
+@pytest.mark.parametrize("options", [{"beams": 0}, {"taps": 256}, {"elevation_degrees": 91.0}])
+def test_refuses_impossible_beams(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        BeamsConfig(**options)

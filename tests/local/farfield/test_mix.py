@@ -36,76 +36,82 @@ def scene():
     }
 
 
-def mixed(scene, **levels):
-    asked = {"snr_db": 7.0, "echo_db": 3.0, "self_noise_db": 20.0, "level_db": -30.0} | levels
-    return mix_in_room(**scene, levels=Levels(**asked), rng=np.random.default_rng(2))
+def mix_scene(scene, **levels):
+    level_settings = {
+        "snr_db": 7.0,
+        "echo_db": 3.0,
+        "self_noise_db": 20.0,
+        "level_db": -30.0,
+    } | levels
+    return mix_in_room(**scene, levels=Levels(**level_settings), rng=np.random.default_rng(2))
 
 
-def db(one, other=1.0):
-    return 10 * np.log10(np.mean(np.square(one, dtype=float)) / np.mean(np.square(other)))
+def db(signal, reference=1.0):
+    return 10 * np.log10(np.mean(np.square(signal, dtype=float)) / np.mean(np.square(reference)))
 
 
-def test_levels_are_as_asked_while_the_utterance_lasts(scene):
-    heard = mixed(scene).after(BEFORE)
-    assert heard.microphones.shape == (MICROPHONES, LENGTH)
-    assert db(heard.microphones[0]) == pytest.approx(-30.0, abs=0.01)
-    assert db(heard.speech[0], heard.echo[0]) == pytest.approx(3.0, abs=0.01)
-    rest = heard.microphones - heard.speech - heard.echo
-    both = 10 ** (-7.0 / 10) + 10 ** (-20.0 / 10)
-    assert db(heard.speech[0], rest[0]) == pytest.approx(-10 * np.log10(both), abs=0.1)
-    assert np.abs(heard.playback).max() <= PLAYED_PEAK
+def test_mixture_has_the_requested_levels_during_the_utterance(scene):
+    mixture = mix_scene(scene).after(BEFORE)
+    assert mixture.microphones.shape == (MICROPHONES, LENGTH)
+    assert db(mixture.microphones[0]) == pytest.approx(-30.0, abs=0.01)
+    assert db(mixture.speech[0], mixture.echo[0]) == pytest.approx(3.0, abs=0.01)
+    noise = mixture.microphones - mixture.speech - mixture.echo
+    noise_power = 10 ** (-7.0 / 10) + 10 ** (-20.0 / 10)
+    assert db(mixture.speech[0], noise[0]) == pytest.approx(-10 * np.log10(noise_power), abs=0.1)
+    assert np.abs(mixture.playback).max() <= PLAYED_PEAK
 
 
-def test_before_the_utterance_there_are_noise_and_echo(scene):
-    heard = mixed(scene)
-    assert not heard.speech[:, :BEFORE].any()
-    assert db(heard.echo[0, LEAD:BEFORE], heard.echo[0, BEFORE:]) == pytest.approx(0, abs=1)
+def test_mixture_has_noise_and_echo_before_the_utterance(scene):
+    mixture = mix_scene(scene)
+    assert not mixture.speech[:, :BEFORE].any()
+    assert db(mixture.echo[0, LEAD:BEFORE], mixture.echo[0, BEFORE:]) == pytest.approx(0, abs=1)
 
 
 def test_speech_keeps_its_time(scene):
-    heard = mixed(scene, snr_db=60.0, echo_db=60.0, self_noise_db=60.0).after(BEFORE)
-    lags = np.correlate(heard.microphones[0], scene["dry"], "full")
+    mixture = mix_scene(scene, snr_db=60.0, echo_db=60.0, self_noise_db=60.0).after(BEFORE)
+    lags = np.correlate(mixture.microphones[0], scene["dry"], "full")
     assert np.abs(lags).argmax() == LENGTH - 1
     expected = np.convolve(scene["dry"], scene["talker"][1])[LEAD : LEAD + LENGTH]
-    ratio = heard.speech[1] @ expected / (expected @ expected)
-    np.testing.assert_allclose(heard.speech[1], ratio * expected, atol=1e-5)
+    ratio = mixture.speech[1] @ expected / (expected @ expected)
+    np.testing.assert_allclose(mixture.speech[1], ratio * expected, atol=1e-5)
 
 
-def echo_by(scene, heard, response):
-    played = heard.playback / PLAYED_PEAK
+def expected_echo(scene, mixture, response):
+    played = mixture.playback / PLAYED_PEAK
     expected = np.convolve(played - DISTORTION * played**3, response)
     return expected[LEAD : LEAD + len(played)]
 
 
 def test_echo_is_the_distorted_playback_through_its_response(scene):
-    heard = mixed(scene)
-    expected = echo_by(scene, heard, scene["playback"].response[0])
-    ratio = heard.echo[0] @ expected / (expected @ expected)
-    np.testing.assert_allclose(heard.echo[0], ratio * expected, atol=1e-4)
+    mixture = mix_scene(scene)
+    expected = expected_echo(scene, mixture, scene["playback"].response[0])
+    ratio = mixture.echo[0] @ expected / (expected @ expected)
+    np.testing.assert_allclose(mixture.echo[0], ratio * expected, atol=1e-4)
 
 
 def test_the_path_of_the_echo_changes_once(scene):
-    before = scene["playback"].response
-    after = reflection(before, np.random.default_rng(3))
-    late = np.flatnonzero(np.abs(after - before)[0] > 1e-6)[0] - (LEAD + 4)
+    response = scene["playback"].response
+    new_response = reflection(response, np.random.default_rng(3))
+    late = np.flatnonzero(np.abs(new_response - response)[0] > 1e-6)[0] - (LEAD + 4)
     assert 48 <= late <= 144  # 3 to 9 ms
-    scene["playback"] = Playback(scene["playback"].samples, before, (5000, after))
-    heard = mixed(scene)
-    one, other = (echo_by(scene, heard, response[0]) for response in (before, after))
-    ratio = heard.echo[0, :5000] @ one[:5000] / (one[:5000] @ one[:5000])
-    np.testing.assert_allclose(heard.echo[0, :5000], ratio * one[:5000], atol=1e-4)
-    np.testing.assert_allclose(heard.echo[0, 5800:], ratio * other[5800:], atol=1e-4)
+    scene["playback"] = Playback(scene["playback"].samples, response, (5000, new_response))
+    mixture = mix_scene(scene)
+    first_echo = expected_echo(scene, mixture, response[0])[:5000]
+    second_echo = expected_echo(scene, mixture, new_response[0])[5800:]
+    ratio = mixture.echo[0, :5000] @ first_echo / (first_echo @ first_echo)
+    np.testing.assert_allclose(mixture.echo[0, :5000], ratio * first_echo, atol=1e-4)
+    np.testing.assert_allclose(mixture.echo[0, 5800:], ratio * second_echo, atol=1e-4)
 
 
-def test_nothing_played(scene):
-    heard = mixed(scene | {"playback": None})
-    assert heard.echo is None
-    assert heard.after(BEFORE).echo is None
-    assert not heard.playback.any()
+def test_mixture_without_playback_has_no_echo(scene):
+    mixture = mix_scene(scene | {"playback": None})
+    assert mixture.echo is None
+    assert mixture.after(BEFORE).echo is None
+    assert not mixture.playback.any()
 
 
 def test_loud_mixtures_do_not_clip(scene):
-    assert np.abs(mixed(scene, level_db=0.0).microphones).max() <= HIGHEST + 1e-6
+    assert np.abs(mix_scene(scene, level_db=0.0).microphones).max() <= HIGHEST + 1e-6
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "babble", "running_speech", "music"])
@@ -115,9 +121,9 @@ def test_noises_are_steady_draws_of_unit_power(kind):
         name: lambda rng, length, make=make: make(rng, length, speech)
         for name, make in {"babble": babble, "running_speech": running_speech}.items()
     } | KINDS  # fmt: skip
-    one, again, other = (make[kind](np.random.default_rng(n), 48000) for n in (1, 1, 2))
-    assert one.shape == (48000,)
-    assert np.mean(one**2) == pytest.approx(1.0)
-    np.testing.assert_array_equal(one, again)
-    assert np.abs(np.corrcoef(one, other)[0, 1]) < 0.9
-    assert np.mean(one[24000:] ** 2) > 0.1
+    noise, repeated, other_seed = (make[kind](np.random.default_rng(n), 48000) for n in (1, 1, 2))
+    assert noise.shape == (48000,)
+    assert np.mean(noise**2) == pytest.approx(1.0)
+    np.testing.assert_array_equal(noise, repeated)
+    assert np.abs(np.corrcoef(noise, other_seed)[0, 1]) < 0.9
+    assert np.mean(noise[24000:] ** 2) > 0.1

@@ -28,41 +28,49 @@ def write(path, seconds, decay, channels=1, delay=50):
     soundfile.write(path, response, RATE)
 
 
-def test_the_clearest_responses_are_the_first_placement_s(tmp_path, caplog):
+def test_the_first_placement_has_the_clearest_responses(tmp_path, caplog):
     for number in range(20):
         write(tmp_path / f"{(7 * number) % 20:02d}.wav", 0.6, 0.01 * (1 + (7 * number) % 20))
     assigned = response_files_by_pool(FarfieldConfig(responses=tmp_path))
     names = {key: [int(path.stem) for path in paths] for key, paths in assigned.items()}
     for number in range(5):
-        own = [names[pool, f"DP{number + 1}"] for pool in ("train", "val", "test")]
-        assert sorted(itertools.chain(*own)) == list(range(4 * number, 4 * number + 4))
-        assert [len(files) for files in own] == [2, 1, 1]
+        numbers = [names[pool, f"DP{number + 1}"] for pool in ("train", "val", "test")]
+        assert sorted(itertools.chain(*numbers)) == list(range(4 * number, 4 * number + 4))
+        assert [len(files) for files in numbers] == [2, 1, 1]
     assert "may share rooms" in caplog.text
 
 
-def test_rooms_are_in_one_pool_where_each_has_a_folder(tmp_path, caplog):
+def test_a_room_with_a_folder_is_in_one_pool(tmp_path, caplog):
     for number in range(40):
         write(tmp_path / f"room{number % 20}" / f"{number:02d}.wav", 0.3, 0.01 * (1 + number))
     assigned = response_files_by_pool(FarfieldConfig(responses=tmp_path))
     rooms = {pool: set() for pool in ("train", "val", "test")}
     for (pool, _), paths in assigned.items():
         rooms[pool] |= {path.parent.name for path in paths}
-    assert {pool: len(own) for pool, own in rooms.items()} == {"train": 10, "val": 5, "test": 5}
+    assert {pool: len(folders) for pool, folders in rooms.items()} == {
+        "train": 10,
+        "val": 5,
+        "test": 5,
+    }
     assert len(set.union(*rooms.values())) == 20
     for pool in rooms:
-        own = [sorted(int(path.stem) for path in assigned[pool, f"DP{n}"]) for n in range(1, 6)]
-        assert list(itertools.chain(*own)) == sorted(itertools.chain(*own))
-        assert all(own)
+        numbers = [sorted(int(path.stem) for path in assigned[pool, f"DP{n}"]) for n in range(1, 6)]
+        assert list(itertools.chain(*numbers)) == sorted(itertools.chain(*numbers))
+        assert all(numbers)
     assert not caplog.text
 
 
-def test_every_pool_hears_all_of_a_few_rooms(tmp_path, caplog):
+def test_a_few_rooms_are_shared_by_all_pools(tmp_path, caplog):
     for number in range(40):
         write(tmp_path / f"room{number % 7}" / f"{number:02d}.wav", 0.3, 0.01 * (1 + number))
     rooms = {"train": set(), "val": set(), "test": set()}
     for (pool, _), paths in response_files_by_pool(FarfieldConfig(responses=tmp_path)).items():
         rooms[pool] |= {path.parent.name for path in paths}
-    assert {pool: len(own) for pool, own in rooms.items()} == {"train": 7, "val": 7, "test": 7}
+    assert {pool: len(folders) for pool, folders in rooms.items()} == {
+        "train": 7,
+        "val": 7,
+        "test": 7,
+    }
     assert "may share rooms" in caplog.text
 
 
@@ -72,16 +80,16 @@ def test_clarity_compares_the_first_50_ms_with_the_rest():
     assert clarity(response) == pytest.approx(20.0)
 
 
-def test_noises_are_dealt_without_any_in_two_pools(tmp_path):
+def test_every_noise_is_in_one_pool(tmp_path):
     for number in range(9):
         write(tmp_path / f"{number}.flac", 0.1, 0.1)
     files = noise_files_by_pool(tmp_path)
-    assert {name: len(own) for name, own in files.items()} == {
+    assert {pool: len(paths) for pool, paths in files.items()} == {
         "train": 5,
         "test": 2,
         "val": 2,
     }
-    assert len({path for own in files.values() for path in own}) == 9
+    assert len({path for paths in files.values() for path in paths}) == 9
 
 
 @pytest.mark.parametrize("delay", [5, 50, 500])
@@ -107,7 +115,7 @@ def test_too_few_files_are_an_error(tmp_path):
         noise_files_by_pool(tmp_path)
 
 
-def test_what_is_no_response_is_named(tmp_path):
+def test_a_file_that_is_not_an_impulse_response_is_an_error(tmp_path):
     for number in range(20):
         write(tmp_path / f"{number:02d}.wav", 0.1, 0.01)
     (tmp_path / "._00.wav").write_bytes(b"\0\5\x16\7Mac OS X")  # what a copy from a Mac leaves

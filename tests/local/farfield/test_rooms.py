@@ -19,14 +19,14 @@ def room():
     return compute_room(CONFIG.dp1, CONFIG, "circle-4", rng())
 
 
-def test_the_first_microphone_hears_the_talker_at_once(room):
+def test_speech_arrives_at_the_first_microphone_without_delay(room):
     for responses in room.talkers:
         direct = np.abs(responses[0]).argmax()
         assert LEAD <= direct <= LEAD + 1
-        others = np.abs(responses[:, : LEAD + 12]).argmax(axis=1)
+        peaks = np.abs(responses[:, : LEAD + 12]).argmax(axis=1)
         # 7 cm are at most 3.8 samples; two opposite pairs of a circle's microphones.
-        assert np.abs(others - direct).max() <= 4
-        assert len(set(others)) > 1
+        assert np.abs(peaks - direct).max() <= 4
+        assert len(set(peaks)) > 1
 
 
 def test_the_loudspeaker_is_close_to_all_microphones(room):
@@ -35,7 +35,7 @@ def test_the_loudspeaker_is_close_to_all_microphones(room):
     assert np.ptp(np.abs(room.echo).max(axis=1)) < 0.15
 
 
-def test_the_reverberation_falls_at_about_the_rate_wanted(room):
+def test_the_reverberation_decays_at_about_the_requested_rate(room):
     energy = np.cumsum(np.square(room.talkers[0, 0], dtype=np.float64)[::-1])[::-1] + 1e-12
     decay = 10 * np.log10(energy / energy[0])
     early, late = (np.flatnonzero(decay < level)[0] for level in (-5, -20))
@@ -44,17 +44,19 @@ def test_the_reverberation_falls_at_about_the_rate_wanted(room):
     assert CONFIG.dp1.t60_seconds[0] <= room.t60 <= CONFIG.dp1.t60_seconds[1]
 
 
-def test_the_same_draw_gives_the_same_room_and_files_keep_it(room, tmp_path):
-    again = compute_room(CONFIG.dp1, CONFIG, "circle-4", rng())
+def test_rooms_are_reproducible_and_survive_saving(room, tmp_path):
+    repeated = compute_room(CONFIG.dp1, CONFIG, "circle-4", rng())
     room.save(tmp_path / "room.npz")
-    again.save(tmp_path / "again.npz")
+    repeated.save(tmp_path / "again.npz")
     assert (tmp_path / "room.npz").read_bytes() == (tmp_path / "again.npz").read_bytes()
-    found = Room.load(tmp_path / "room.npz")
+    loaded = Room.load(tmp_path / "room.npz")
     for name in ("talkers", "noise", "echo", "metres", "positions"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(room, name))
-    assert found.t60 == room.t60
-    other = compute_room(CONFIG.dp1, CONFIG, "circle-4", rng(2))
-    assert other.talkers.shape != room.talkers.shape or np.any(other.talkers != room.talkers)
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(room, name))
+    assert loaded.t60 == room.t60
+    other_seed = compute_room(CONFIG.dp1, CONFIG, "circle-4", rng(2))
+    assert other_seed.talkers.shape != room.talkers.shape or np.any(
+        other_seed.talkers != room.talkers
+    )
 
 
 def test_harder_placements_are_less_clear():

@@ -51,7 +51,7 @@ def speakers_of(utterances):
     return {speaker_of(u.source) for u in utterances}
 
 
-def test_speakers_are_apart_and_hours_as_wanted(parts):
+def test_sets_have_different_speakers_and_the_requested_hours(parts):
     sets = by_split(select_utterances(parts, CONFIG))
     assert set(sets) == {"train", "unlabelled", "val", "DP1", "DP2", "DP3", "DP4", "DP5"}
     assert not speakers_of(sets["train"]) & speakers_of(sets["unlabelled"])
@@ -61,7 +61,10 @@ def test_speakers_are_apart_and_hours_as_wanted(parts):
         assert speakers_of(sets[f"DP{number}"]) <= {"e0", "e1"}
         assert len(sets[f"DP{number}"]) == 4
         assert sum(u.array for u in sets[f"DP{number}"]) == 1
-    hours = {name: sum(u.source.duration for u in own) / SECONDS for name, own in sets.items()}
+    hours = {
+        name: sum(u.source.duration for u in utterances) / SECONDS
+        for name, utterances in sets.items()
+    }
     assert hours["train"] == pytest.approx(0.2)
     assert hours["unlabelled"] == pytest.approx(0.5)
     assert hours["val"] == pytest.approx(0.1)
@@ -72,23 +75,23 @@ def test_speakers_are_apart_and_hours_as_wanted(parts):
 
 
 def test_the_order_of_the_corpus_does_not_matter(parts):
-    shuffled = {name: own[::-1] for name, own in reversed(parts.items())}
+    shuffled = {name: cuts[::-1] for name, cuts in reversed(parts.items())}
     assert (
         select_utterances(shuffled, CONFIG).utterances
         == select_utterances(parts, CONFIG).utterances
     )
 
 
-def test_test_utterances_are_at_one_placement_or_at_as_many_as_wanted(parts):
+def test_test_utterances_are_at_the_requested_number_of_placements(parts):
     utterances = [u for u in select_utterances(parts, CONFIG).utterances if u.pool == "test"]
     assert (
         len({u.source.id for u in utterances}) == len({u.id for u in utterances}) == len(utterances)
     )
     config = FarfieldConfig(test_hours=0.04, test_placements=5)
     sets = by_split(select_utterances(parts, config))
-    said = [{u.source.id for u in sets[name]} for name in config.placements]
-    assert all(own == said[0] for own in said)
-    assert len(said[0]) == 4
+    source_ids = [{u.source.id for u in sets[name]} for name in config.placements]
+    assert all(ids == source_ids[0] for ids in source_ids)
+    assert len(source_ids[0]) == 4
     assert all(u.id == f"{u.source.id}-{u.split}" for u in sets["DP3"])
 
 
@@ -116,11 +119,11 @@ def test_missing_parts_are_held_out_by_speaker():
     assert sum(map(len, groups)) == len(set.union(*groups)) == 10
 
 
-def test_parts_for_nothing_are_left_out_and_not_trained_on(parts):
+def test_unused_parts_are_left_out_and_not_trained_on(parts):
     config = FarfieldConfig(labelled_hours=9, unlabelled_hours=9, val="val*", test="dev*")
     selection = select_utterances(parts | {"train_dev": speakers("x", 1)}, config)
     assert speakers_of(selection.utterances) == {f"t{s}" for s in range(10)} | {"d0", "d1"}
-    assert {speaker_of(cut) for own in selection.background.values() for cut in own} <= {
+    assert {speaker_of(cut) for cuts in selection.background.values() for cut in cuts} <= {
         f"t{s}" for s in range(10)
     }
     reason = "the part {} matches neither rooms.val nor rooms.test"
@@ -129,14 +132,14 @@ def test_parts_for_nothing_are_left_out_and_not_trained_on(parts):
     assert selection.left_out == expected
 
 
-def test_babble_is_of_other_speakers_than_those_heard(parts):
+def test_babble_has_other_speakers_than_the_utterances(parts):
     selection = select_utterances(parts, CONFIG)
     for pool in ("val", "test"):
-        heard = speakers_of(u for u in selection.utterances if u.pool == pool)
-        assert not heard & {speaker_of(cut) for cut in selection.background[pool]}
+        speakers = speakers_of(u for u in selection.utterances if u.pool == pool)
+        assert not speakers & {speaker_of(cut) for cut in selection.background[pool]}
 
 
-def test_what_cannot_be_used_is_listed(parts):
+def test_unusable_utterances_are_listed(parts):
     parts["train"][3].duration = 0.0
     parts["train"].append(cut("t0-99", "t0", fault=("bad-audio", "no such file")))
     parts["test-clean"].append(cut("t1-00", "e0"))
@@ -147,19 +150,21 @@ def test_what_cannot_be_used_is_listed(parts):
         "t0-99": "no such file",
         "t1-00": "another utterance has this id",
     }
-    kept = [speaker_of(u.source) for u in selection.utterances if u.source.id in listed]
-    assert kept == ["e0"]  # parts are read in the order of their names
+    remaining_speakers = [
+        speaker_of(u.source) for u in selection.utterances if u.source.id in listed
+    ]
+    assert remaining_speakers == ["e0"]  # parts are read in the order of their names
 
 
-def test_times_rise_with_each_speakers_ids():
+def test_creation_times_rise_with_each_speakers_ids():
     cuts = speakers("t", 3)
     times = creation_times(cuts[::-1], days=10, seed=1)
     for speaker in ("t0", "t1", "t2"):
-        own = [times[c.id] for c in cuts if speaker_of(c) == speaker]
-        assert own == sorted(own)
-        assert len(set(own)) == 10
-        assert own[0] >= FIRST_DAY
-        assert own[-1] < FIRST_DAY + 10 * DAY
+        speaker_times = [times[c.id] for c in cuts if speaker_of(c) == speaker]
+        assert speaker_times == sorted(speaker_times)
+        assert len(set(speaker_times)) == 10
+        assert speaker_times[0] >= FIRST_DAY
+        assert speaker_times[-1] < FIRST_DAY + 10 * DAY
     assert times != creation_times(cuts, days=10, seed=2)
 
 
@@ -183,7 +188,7 @@ def test_too_few_speakers_to_hold_out_are_an_error(more, message):
     select_utterances({"train": speakers("t", few + 2)} | more, FarfieldConfig())
 
 
-def test_one_training_speaker_is_enough_where_speakers_are_shared():
+def test_one_training_speaker_is_enough_if_speakers_are_shared():
     parts = {"train": speakers("t", 1, 60), "dev": speakers("d", 1), "test": speakers("e", 1)}
     hours = {"labelled_hours": 0.1, "unlabelled_hours": 0.3}
     sets = by_split(select_utterances(parts, FarfieldConfig(shared_speakers=True, **hours)))
@@ -211,17 +216,17 @@ GOOD = SimpleNamespace(
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "changes",
     [{"spot": "roof"}, {"snr_db": (9.0, 3.0)}, {"playback_share": 1.5}, {"t60_seconds": (0, 1)}],
 )
-def test_placements_that_make_no_sense_are_refused(wrong):
+def test_invalid_placements_are_refused(changes):
     Placement(**vars(GOOD))
-    with pytest.raises(ValueError, match=next(iter(wrong)).split("_")[0] + "|reverberation"):
-        Placement(**vars(GOOD) | wrong)
+    with pytest.raises(ValueError, match=next(iter(changes)).split("_")[0] + "|reverberation"):
+        Placement(**vars(GOOD) | changes)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "changes",
     [
         {"val_hours": 0.0},
         {"array_hours": -1.0},
@@ -232,6 +237,6 @@ def test_placements_that_make_no_sense_are_refused(wrong):
         {"room_metres": ((5.0, 5.0, 3.0), (4.0, 6.0, 3.0))},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FarfieldConfig(**wrong)
+def test_invalid_settings_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        FarfieldConfig(**changes)

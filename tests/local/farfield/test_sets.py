@@ -8,7 +8,7 @@ import soundfile
 from local.farfield.config import FarfieldConfig
 from local.farfield.rooms import FarfieldError
 from local.farfield.sets import make_farfield, manifests
-from toolkit.corpus.manifest import audio_of, make_cut, recording_or_fault, speaker_of, text_of
+from toolkit.corpus.manifest import audio_of, make_cut, probe_recording, speaker_of, text_of
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.multichannel.beamforming import load_array, load_components
 from toolkit.pipeline.lake import Record, open_lake, resolve
@@ -30,7 +30,7 @@ def source(tmp_path_factory):
             length = int(rng.integers(6400, 9600))
             bursts = np.repeat(rng.random(20) < 0.7, -(-length // 20))[:length]
             soundfile.write(root / f"{id}.wav", 0.1 * bursts * rng.standard_normal(length), RATE)
-            recording, _ = recording_or_fault(root / f"{id}.wav", id)
+            recording, _ = probe_recording(root / f"{id}.wav", id)
             parts[part].append(make_cut(id, recording, f"SECRET {id}", speaker))
     again = dataclasses.replace(parts["dev"][1])  # an id twice, as in a list that has a line twice
     again.supervisions = [dataclasses.replace(again.supervisions[0], text="ANOTHER")]
@@ -61,17 +61,19 @@ def source(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def made(source, tmp_path_factory):
+def farfield(source, tmp_path_factory):
     parts, config = source
     out = tmp_path_factory.mktemp("made") / "out"
-    seen = []
-    hours = make_farfield(parts, config, out, 1, lambda *done: seen.append(done))
-    assert seen[-1][0] == seen[-1][1] == sum(map(len, manifests(out).values())) - _extra(out)
+    progress = []
+    hours = make_farfield(parts, config, out, 1, lambda *done: progress.append(done))
+    assert (
+        progress[-1][0] == progress[-1][1] == sum(map(len, manifests(out).values())) - _extra(out)
+    )
     return out, hours
 
 
 def _extra(out):
-    """Cuts that are another version of a cut in another set."""
+    """Count the cuts that are another version of a cut in another set."""
     sets = manifests(out)
     versions = ("clean", "raw", "array")
     return sum(len(cuts) for name, cuts in sets.items() if name.split("-")[-1] in versions)
@@ -85,8 +87,8 @@ def contents(folder):
     }
 
 
-def test_sets_have_cuts_that_can_be_read(source, made):
-    sets, (out, hours) = manifests(made[0]), made
+def test_sets_have_cuts_that_can_be_read(source, farfield):
+    sets, (out, hours) = manifests(farfield[0]), farfield
     tests = [f"DP{number}" for number in range(1, 6)]
     assert list(sets) == ["train", "clean", "unlabelled", "val", "val-clean", *tests] + [
         f"{name}-{kind}" for name in tests for kind in ("raw", "array")
@@ -103,8 +105,8 @@ def test_sets_have_cuts_that_can_be_read(source, made):
     assert not (out / ".pools").exists()
 
 
-def test_far_field_speech_has_the_text_and_time_of_the_clean_one(made):
-    sets = manifests(made[0])
+def test_far_field_speech_has_the_text_and_time_of_the_clean_one(farfield):
+    sets = manifests(farfield[0])
     pairs = [
         *zip(sets["train"], sets["clean"], strict=True),
         *zip(sets["val"], sets["val-clean"], strict=True),
@@ -115,27 +117,29 @@ def test_far_field_speech_has_the_text_and_time_of_the_clean_one(made):
         assert text_of(far) == text_of(clean) == f"SECRET {far.id}"
         assert speaker_of(far) == speaker_of(clean)
         assert far.duration == clean.duration
-        heard, dry = load_cut_audio(far).numpy(), load_cut_audio(clean).numpy()
+        far_audio, clean_audio = load_cut_audio(far).numpy(), load_cut_audio(clean).numpy()
         if far.custom["placement"] in ("DP1", "DP2") and "echo_db" not in far.custom:
-            lag = int(np.abs(np.correlate(heard, dry, "full")).argmax()) - (len(dry) - 1)
+            lag = int(np.abs(np.correlate(far_audio, clean_audio, "full")).argmax()) - (
+                len(clean_audio) - 1
+            )
             assert lag == 0
 
 
-def test_transcripts_of_unlabelled_speech_are_nowhere(source, made):
+def test_transcripts_of_unlabelled_speech_are_in_no_file(source, farfield):
     parts, _ = source
-    sets = manifests(made[0])
+    sets = manifests(farfield[0])
     cuts = sets["unlabelled"]
     assert all(text_of(cut) == "" for cut in cuts)
     assert not {cut.id for cut in cuts} & {cut.id for cut in sets["train"]}
     texts = {cut.id: text_of(cut) for cut in parts["train"]}
-    everything = b"\n".join(contents(made[0]).values())
+    everything = b"\n".join(contents(farfield[0]).values())
     for cut in cuts:
         assert texts[cut.id].encode() not in everything
     assert text_of(sets["train"][0]).encode() in everything
 
 
-def test_unlabelled_speech_is_a_lake(made):
-    out, _ = made
+def test_unlabelled_speech_is_a_lake(farfield):
+    out, _ = farfield
     cuts = {cut.id: cut for cut in manifests(out)["unlabelled"]}
     store = ObjectStore()
     lake = open_lake(store, str(out / "lake"))
@@ -154,24 +158,24 @@ def test_unlabelled_speech_is_a_lake(made):
         assert times == sorted(times)
 
 
-def test_arrays_hold_the_first_microphone_and_its_parts(made):
-    sets = manifests(made[0])
+def test_arrays_hold_the_first_microphone_and_its_parts(farfield):
+    sets = manifests(farfield[0])
     plays = 0
     for number in range(1, 6):
         mono = {cut.id: cut for cut in sets[f"DP{number}-raw"]}
-        heard = {cut.id: cut for cut in sets[f"DP{number}"]}
+        device_cuts = {cut.id: cut for cut in sets[f"DP{number}"]}
         for cut in sets[f"DP{number}-array"]:
             audio, parts = load_array(cut), load_components(cut)
             assert audio.microphones.shape == (2, round(cut.duration * RATE))
             np.testing.assert_array_equal(audio.microphones[0], load_cut_audio(mono[cut.id]))
-            assert text_of(cut) == text_of(mono[cut.id]) == text_of(heard[cut.id])
+            assert text_of(cut) == text_of(mono[cut.id]) == text_of(device_cuts[cut.id])
             assert "device_snr_gain_db" in cut.custom
             assert ("device_erle_db" in cut.custom) == ("echo_db" in cut.custom)
-            raw, device = (load_cut_audio(own[cut.id]) for own in (mono, heard))
+            raw, device = (load_cut_audio(cuts[cut.id]) for cuts in (mono, device_cuts))
             # Of unknown positions a microphone is heard; where nothing is played, as it is.
             assert not ("echo_db" in cut.custom and np.array_equal(raw, device))
-            rest = audio.microphones[0] - parts.speech[0] - parts.echo[0]
-            snr = 10 * np.log10(np.mean(parts.speech[0] ** 2) / np.mean(rest**2))
+            noise = audio.microphones[0] - parts.speech[0] - parts.echo[0]
+            snr = 10 * np.log10(np.mean(parts.speech[0] ** 2) / np.mean(noise**2))
             assert snr == pytest.approx(cut.custom["snr_db"], abs=0.3)
             if "echo_db" in cut.custom:
                 plays += 1
@@ -184,9 +188,9 @@ def test_arrays_hold_the_first_microphone_and_its_parts(made):
     assert plays > 0
 
 
-def test_bytes_do_not_depend_on_jobs_or_on_interruptions(source, made, tmp_path):
+def test_bytes_do_not_depend_on_jobs_or_on_interruptions(source, farfield, tmp_path):
     parts, config = source
-    out, hours = made
+    out, hours = farfield
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
     shutil.rmtree(copy / "cuts")
@@ -197,23 +201,23 @@ def test_bytes_do_not_depend_on_jobs_or_on_interruptions(source, made, tmp_path)
     assert contents(copy) == contents(out)
 
 
-def test_without_the_front_end_the_sets_hear_the_first_microphone(source, tmp_path):
+def test_without_the_front_end_sets_are_the_first_microphone(source, tmp_path):
     parts, config = source
     make_farfield(parts, dataclasses.replace(config, frontend="microphone"), tmp_path / "out")
     sets = manifests(tmp_path / "out")
-    heard = {cut.id: cut for cut in sets["DP1"]}
+    cuts = {cut.id: cut for cut in sets["DP1"]}
     for cut in sets["DP1-raw"]:
-        np.testing.assert_array_equal(load_cut_audio(cut), load_cut_audio(heard[cut.id]))
+        np.testing.assert_array_equal(load_cut_audio(cut), load_cut_audio(cuts[cut.id]))
         assert "device_snr_gain_db" not in cut.custom
 
 
-def test_other_settings_are_not_mixed_in(source, made):
+def test_other_settings_are_not_mixed_in(source, farfield):
     parts, config = source
     with pytest.raises(FarfieldError, match="of other settings"):
-        make_farfield(parts, dataclasses.replace(config, seed=2), made[0])
+        make_farfield(parts, dataclasses.replace(config, seed=2), farfield[0])
 
 
-def test_unreadable_audio_is_listed_and_missing_hours_are_said(source, tmp_path, caplog):
+def test_unreadable_audio_is_listed_and_missing_hours_are_a_warning(source, tmp_path, caplog):
     parts, config = source
     broken = tmp_path / "broken.wav"
     broken.write_bytes(b"RIFF" + bytes(60))
@@ -233,7 +237,7 @@ def test_unreadable_audio_is_listed_and_missing_hours_are_said(source, tmp_path,
 
 
 @pytest.mark.long
-def test_rooms_are_computed_where_none_are_given(source, tmp_path):
+def test_rooms_are_computed_without_recorded_responses(source, tmp_path):
     pytest.importorskip("pyroomacoustics")
     parts, config = source
     config = dataclasses.replace(

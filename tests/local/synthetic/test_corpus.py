@@ -40,8 +40,8 @@ def test_manifests_have_the_splits_speakers_and_hours(corpus):
     for split, cuts in splits.items():
         seconds = sum(cut.duration for cut in cuts)
         assert seconds == pytest.approx(3600 * hours[f"{split}_hours"])
-        wanted = 3600 * getattr(TINY, f"{split}_hours")
-        assert wanted <= seconds < wanted + 8.0 * len({speaker_of(cut) for cut in cuts})
+        requested = 3600 * getattr(TINY, f"{split}_hours")
+        assert requested <= seconds < requested + 8.0 * len({speaker_of(cut) for cut in cuts})
         assert all(cut.recording.sampling_rate == 16000 for cut in cuts)
         assert all(set(cut.custom) == {"snr_db"} for cut in cuts)
         assert len({cut.custom["snr_db"] for cut in cuts}) == len(cuts)
@@ -66,8 +66,8 @@ def test_sentences_of_dev_and_test_are_in_no_other_text(corpus):
     texts = {split: {text_of(cut) for cut in cuts} for split, cuts in splits.items()}
     texts["lm"] = set((root / "lm.txt").read_text().splitlines())
     assert len(texts["lm"]) == 50
-    for held in ("dev", "test"):
-        assert all(not texts[held] & texts[name] for name in texts if name != held)
+    for split in ("dev", "test"):
+        assert all(not texts[split] & texts[name] for name in texts if name != split)
 
 
 def test_word_times_cover_the_transcripts_in_order(corpus):
@@ -83,13 +83,13 @@ def test_word_times_cover_the_transcripts_in_order(corpus):
             for line in path.read_text().splitlines():
                 id, _, texts[id] = line.partition(" ")
                 durations[id] = soundfile.info(path.parent / f"{id}.flac").duration
-        assert {id: " ".join(found) for id, found in words.items()} == texts
+        assert {id: " ".join(tokens) for id, tokens in words.items()} == texts
         assert list(words) == sorted(words)
         for id, time in end.items():
             assert 0.1 < durations[id] - time < 0.45
 
 
-def test_words_are_where_they_are_heard_in_the_final_audio(tmp_path):
+def test_word_times_match_the_final_audio(tmp_path):
     quiet = dataclasses.replace(
         TINY, snr_db=(60.0, 60.0), t60_seconds=(0.05, 0.05), direct_to_reverberant_db=(50.0, 50.0)
     )
@@ -103,10 +103,10 @@ def test_words_are_where_they_are_heard_in_the_final_audio(tmp_path):
         (path,) = tmp_path.rglob(f"{id}.flac")
         samples, rate = soundfile.read(path)
         level = np.convolve(samples**2, np.ones(32) / 32, "same")  # 2 ms
-        heard = np.flatnonzero(level > 1e-4 * level.max())
-        assert heard[0] / rate == pytest.approx(words[0].start, abs=0.005)
+        loud = np.flatnonzero(level > 1e-4 * level.max())
+        assert loud[0] / rate == pytest.approx(words[0].start, abs=0.005)
         if not id.startswith(echoing):
-            assert heard[-1] / rate == pytest.approx(words[-1].end, abs=0.01)
+            assert loud[-1] / rate == pytest.approx(words[-1].end, abs=0.01)
 
 
 def test_bytes_do_not_depend_on_jobs_or_on_interruptions(corpus, tmp_path):
@@ -115,11 +115,11 @@ def test_bytes_do_not_depend_on_jobs_or_on_interruptions(corpus, tmp_path):
     shutil.copytree(root, copy)
     shutil.rmtree(copy / "train" / "101")
     (copy / "test" / "301").rename(copy / "test" / ".301.partial")
-    seen = []
+    progress = []
     (copy / "dev" / "202" / WORD_TIMES).unlink()
-    generate(TINY, copy, jobs=2, progress=lambda *args: seen.append(args))
+    generate(TINY, copy, jobs=2, progress=lambda *args: progress.append(args))
     assert contents(copy) == contents(root)
-    assert seen == [(10, 12), (11, 12), (12, 12)]
+    assert progress == [(10, 12), (11, 12), (12, 12)]
 
 
 def test_a_corpus_of_other_settings_is_not_mixed_in(corpus):
@@ -134,8 +134,8 @@ def test_voices_differ():
     assert len({speaker.id for speaker in speakers}) == len(speakers)
     assert len({(speaker.voice, speaker.tract) for speaker in speakers}) == len(speakers)
     assert len(SPEAKERS["train"]) >= 16
-    heard = {speaker.voice.name for speaker in SPEAKERS["train"]}
-    assert not heard & {s.voice.name for name in ("dev", "test") for s in SPEAKERS[name]}
+    training_voices = {speaker.voice.name for speaker in SPEAKERS["train"]}
+    assert not training_voices & {s.voice.name for name in ("dev", "test") for s in SPEAKERS[name]}
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,6 @@ def test_voices_differ():
         ("t60_seconds", (0.0, 0.3)),
     ],
 )
-def test_settings_that_cannot_be_are_refused(field, value):
+def test_invalid_settings_are_refused(field, value):
     with pytest.raises(ValueError, match=field):
         dataclasses.replace(TINY, **{field: value})

@@ -21,8 +21,8 @@ def test_samples_and_words():
     assert 1.0 < len(speech.samples) / espeak.SAMPLING_RATE < 4.0
     assert np.abs(speech.samples).max() > 3000
     assert " ".join(word.text for word in speech.words) == TEXT
-    for word, after in zip(speech.words, speech.words[1:], strict=False):
-        assert word.start < word.end <= after.start
+    for word, next_word in zip(speech.words, speech.words[1:], strict=False):
+        assert word.start < word.end <= next_word.start
     assert speech.words[-1].end <= len(speech.samples)
 
 
@@ -30,19 +30,19 @@ def test_samples_and_words():
 @pytest.mark.parametrize("text", ["two cats, and some eggs.", "plums, peaches, and better butter."])
 def test_sound_is_where_the_words_are_and_pauses_are_silent(text, variant):
     speech = speak(text, Voice(f"en-us+{variant}"))
-    heard = loud(speech.samples)
+    is_loud = loud(speech.samples)
     first, last = speech.words[0], speech.words[-1]
-    assert abs(np.argmax(heard) - first.start) < 0.004 * espeak.SAMPLING_RATE
-    assert abs(len(heard) - np.argmax(heard[::-1]) - last.end) < 0.015 * espeak.SAMPLING_RATE
+    assert abs(np.argmax(is_loud) - first.start) < 0.004 * espeak.SAMPLING_RATE
+    assert abs(len(is_loud) - np.argmax(is_loud[::-1]) - last.end) < 0.015 * espeak.SAMPLING_RATE
     pauses = [
-        (word.end, after.start)
-        for word, after in zip(speech.words, speech.words[1:], strict=False)
+        (word.end, next_word.start)
+        for word, next_word in zip(speech.words, speech.words[1:], strict=False)
         if word.text.endswith(",")
     ]
     for start, end in pauses:
         assert end - start > 0.05 * espeak.SAMPLING_RATE
-        assert not np.any(heard[start + 220 : end - 110])
-        assert np.all(heard[[start - 330, end + 110]])
+        assert not np.any(is_loud[start + 220 : end - 110])
+        assert np.all(is_loud[[start - 330, end + 110]])
 
 
 def test_hissing_starts_and_ends_with_its_word():
@@ -55,8 +55,8 @@ def test_hissing_starts_and_ends_with_its_word():
     see, glass = times["see"][0], times["glass"][1]
     assert treble[see + 30] > 100 * treble[see - 20]
     assert treble[glass - 30] > 100 * treble[glass + 20]
-    half = np.sqrt(treble[see + 30] * treble[see - 20])
-    assert abs(see - 20 + np.argmax(treble[see - 20 :] > half) + middle - see) < 20
+    threshold = np.sqrt(treble[see + 30] * treble[see - 20])
+    assert abs(see - 20 + np.argmax(treble[see - 20 :] > threshold) + middle - see) < 20
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_hissing_starts_and_ends_with_its_word():
         ("there was an apple.", "was"),
     ],
 )
-def test_words_spoken_as_one_are_told_apart(text, word):
+def test_words_spoken_as_one_have_their_own_times(text, word):
     speech = speak(text, Voice("en-us"))
     assert [spoken.text for spoken in speech.words] == text.split()
     lengths = [spoken.end - spoken.start for spoken in speech.words]
@@ -119,7 +119,7 @@ def test_data_under_a_very_long_path(monkeypatch, tmp_path):
     np.testing.assert_array_equal(speak(TEXT, Voice("en-us+f3")).samples, expected)
 
 
-def test_missing_data_is_an_error_and_no_exit(monkeypatch, tmp_path):
+def test_missing_data_is_an_error_instead_of_an_exit(monkeypatch, tmp_path):
     import espeakng_loader
 
     monkeypatch.setattr(espeakng_loader, "get_data_path", lambda: tmp_path)

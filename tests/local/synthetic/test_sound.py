@@ -19,7 +19,7 @@ def test_resampling_moves_a_tone_by_the_tract_length(tract):
     assert np.argmax(spectrum) / 4 == pytest.approx(1000 / tract, rel=0.01)
 
 
-def test_room_response_has_the_decay_and_the_direct_sound_asked_for():
+def test_room_response_has_the_requested_decay_and_direct_sound():
     t60, ratio = 0.3, 6.0
     energies = [sound.room_response(np.random.default_rng(s), t60, ratio) ** 2
                 for s in range(50)]  # fmt: skip
@@ -32,13 +32,15 @@ def test_room_response_has_the_decay_and_the_direct_sound_asked_for():
 
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
-def test_noise_has_the_slope_asked_for(exponent):
+def test_noise_has_the_requested_slope(exponent):
     noise = sound.coloured_noise(rng(), 1 << 17, exponent)
     assert np.mean(noise**2) == pytest.approx(1.0)
     power = np.abs(np.fft.rfft(noise)) ** 2
     hertz = np.arange(len(power)) * SAMPLING_RATE / (1 << 17)
-    one, four = (np.mean(power[(hertz > f) & (hertz < 1.2 * f)]) for f in (1000, 4000))
-    assert one / four == pytest.approx(4.0**exponent, rel=0.2)
+    power_at_1_khz, power_at_4_khz = (
+        np.mean(power[(hertz > f) & (hertz < 1.2 * f)]) for f in (1000, 4000)
+    )
+    assert power_at_1_khz / power_at_4_khz == pytest.approx(4.0**exponent, rel=0.2)
 
 
 def mixed(snr_db, level_db=-26.0):
@@ -49,7 +51,7 @@ def mixed(snr_db, level_db=-26.0):
 
 
 @pytest.mark.parametrize("snr_db", [0.0, 10.0])
-def test_mixture_has_the_ratio_and_level_asked_for(snr_db):
+def test_mixture_has_the_requested_ratio_and_level(snr_db):
     samples = mixed(snr_db)
     assert len(samples) == 20000
     assert 10 * np.log10(np.mean(samples**2)) == pytest.approx(-26.0, abs=0.1)

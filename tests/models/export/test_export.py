@@ -1,11 +1,11 @@
-"""Exported models against ours."""
+"""Exported models against the models that they were exported from."""
 
 import json
 
 import pytest
 import torch
 
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.models import export
 from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, TdnnfConfig
 from toolkit.models.export import (
@@ -37,15 +37,15 @@ CONFIGS = {
 @pytest.fixture(params=CONFIGS)
 def model(request, tmp_path):
     torch.manual_seed(0)
-    made = make_model(CONFIGS[request.param])
-    for norm in [m for m in made.modules() if hasattr(m, "running_mean")]:
+    model = make_model(CONFIGS[request.param])
+    for norm in [m for m in model.modules() if hasattr(m, "running_mean")]:
         norm.running_mean.uniform_(-1, 1)
         norm.running_var.uniform_(0.5, 2)
         norm.weight.data.uniform_(0.5, 2)
         norm.bias.data.uniform_(-1, 1)
-    if not made.output.weight.any():
-        torch.nn.init.xavier_uniform_(made.output.weight)
-    save_model(tmp_path / "model", made)
+    if not model.output.weight.any():
+        torch.nn.init.xavier_uniform_(model.output.weight)
+    save_model(tmp_path / "model", model)
     return tmp_path / "model"
 
 
@@ -57,7 +57,7 @@ def needed(form):
 
 
 def load_torchscript(path):
-    """What runs an exported model: a function from its inputs to its outputs."""
+    """Return a function from the inputs of an exported model to its outputs."""
     script = torch.jit.load(str(path))
 
     def run(inputs):
@@ -83,7 +83,7 @@ def load_onnx(path):
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated")
 @pytest.mark.parametrize("form", ["torchscript", "onnx"])
-def test_gives_what_ours_gives_whole_and_in_pieces(model, tmp_path, form):
+def test_an_exported_model_gives_the_outputs_of_the_model(model, tmp_path, form):
     out = tmp_path / "out"
     checked = export_model(find_export_source(model), needed(form), out)
     assert 0 <= checked.largest_difference < 1e-5
@@ -95,47 +95,47 @@ def test_gives_what_ours_gives_whole_and_in_pieces(model, tmp_path, form):
     # Once more with numbers that the export has not seen.
     load = load_onnx if form == "onnx" else load_torchscript
     run = load(out / metadata["file"])
-    ours, interface = wrap_for_export(load_model(model))
+    module, interface = wrap_for_export(load_model(model))
     inputs = torch.randn(4, 61, 6), *interface.initial_state(4)
     if interface.state is not None:
         inputs = inputs[0], *(torch.randn_like(state) for state in inputs[1:])
     with torch.no_grad():
-        expected = ours(*inputs)
+        expected = module(*inputs)
     expected = [expected] if isinstance(expected, torch.Tensor) else expected
-    for found, wanted in zip(run(inputs), expected, strict=True):
-        assert torch.allclose(found, wanted, atol=1e-5)
+    for output, expected_output in zip(run(inputs), expected, strict=True):
+        assert torch.allclose(output, expected_output, atol=1e-5)
 
 
-def test_a_model_that_gives_something_else_is_not_kept(tmp_path, monkeypatch):
+def test_an_export_with_other_outputs_is_not_kept(tmp_path, monkeypatch):
     save_model(tmp_path / "model", make_model(CONFIGS["lstm"]))
     load = torch.jit.load
 
-    def wrong(path):
+    def load_other_model(path):
         script = load(path)
         return lambda *inputs: [script(*inputs)[0] + 0.01, *script(*inputs)[1:]]
 
-    monkeypatch.setattr(torch.jit, "load", wrong)
+    monkeypatch.setattr(torch.jit, "load", load_other_model)
     with pytest.raises(ExportError, match=r"differ by 0\.01"):
         export_model(find_export_source(tmp_path / "model"), "torchscript", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_an_export_that_fails_leaves_an_earlier_one(tmp_path, monkeypatch):
+def test_a_failed_export_leaves_an_earlier_one(tmp_path, monkeypatch):
     save_model(tmp_path / "model", make_model(CONFIGS["lstm"]))
     source, out = find_export_source(tmp_path / "model"), tmp_path / "out"
     export_model(source, "torchscript", out)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    contents = {path.name: path.read_bytes() for path in out.iterdir()}
     monkeypatch.setattr(export, "compare", lambda *_: float("nan"))
     with pytest.raises(ExportError, match="differ by nan"):
         export_model(source, "torchscript", out)
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == contents
 
 
-def test_nothing_of_another_models_export_stays(tmp_path):
+def test_an_export_replaces_that_of_another_model(tmp_path):
     save_model(tmp_path / "model", make_model(CONFIGS["lstm"]))
     (tmp_path / "features").mkdir()
     normaliser = tmp_path / "features/normaliser.json"
-    Normaliser(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6))).save(normaliser)
+    Cmvn(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6))).save(normaliser)
     out = tmp_path / "out"
     export_model(ExportSource(tmp_path / "model", normaliser), "torchscript", out)
     assert (out / "normaliser.json").is_file()
@@ -143,19 +143,19 @@ def test_nothing_of_another_models_export_stays(tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["metadata.json", "model.pt"]
 
 
-def test_does_not_write_into_what_it_exports(tmp_path):
+def test_export_refuses_to_write_into_its_source(tmp_path):
     save_model(tmp_path / "final/model", make_model(CONFIGS["lstm"]))
     normaliser = tmp_path / "final/normaliser.json"
-    Normaliser(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6))).save(normaliser)
+    Cmvn(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6))).save(normaliser)
     source = ExportSource(tmp_path / "final/model", normaliser)
     for out in (tmp_path / "final", tmp_path / "final/../final/model"):
-        before = sorted(out.iterdir())
+        paths = sorted(out.iterdir())
         with pytest.raises(ExportError, match="name another folder"):
             export_model(source, "torchscript", out)
-        assert sorted(out.iterdir()) == before
+        assert sorted(out.iterdir()) == paths
 
 
-def test_comparison_does_not_pass_over_what_is_no_number(tmp_path):
+def test_comparison_notices_nan(tmp_path):
     model = make_model(CONFIGS["lstm"]).eval()
     module, interface = wrap_for_export(model)
 
@@ -168,7 +168,7 @@ def test_comparison_does_not_pass_over_what_is_no_number(tmp_path):
     assert not export.compare(model, broken, interface) <= export.TOLERANCE
 
 
-def test_comparison_notices_a_state_that_is_lost(tmp_path):
+def test_comparison_notices_a_lost_state(tmp_path):
     model = make_model(CONFIGS["lstm"]).eval()
     module, interface = wrap_for_export(model)
 
@@ -180,14 +180,14 @@ def test_comparison_notices_a_state_that_is_lost(tmp_path):
     assert export.compare(model, forgetful, interface) > 1e-3
 
 
-def test_what_belongs_to_a_model_in_its_run(tmp_path):
+def test_an_export_has_the_front_end_and_units_of_its_run(tmp_path):
     run = tmp_path / "exp"
     save_model(run / "ctc", make_model(CONFIGS["ctc"]))
     save_priors(run / "ctc", torch.tensor([1, 2, 3, 4, 5]))
     (run / "features/train").mkdir(parents=True)
     manifest = {"frontend": {"kind": "fbank"}, "dimension": 6}
     (run / "features/train/features.json").write_text(json.dumps(manifest))
-    normaliser = Normaliser(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6)))
+    normaliser = Cmvn(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6)))
     normaliser.save(run / "features/normaliser.json")
     (run / "units").mkdir()
     (run / "units/units.json").write_text('{"kind": "characters", "symbols": ["a", "<blank>"]}')
@@ -204,11 +204,11 @@ def test_what_belongs_to_a_model_in_its_run(tmp_path):
     expected = log_priors(torch.tensor([1, 2, 3, 4, 5]))
     assert torch.allclose(torch.tensor(metadata["log_priors"]), expected)
     assert (metadata["raw_frames_per_output"], metadata["overlap"]) == (2, 3)
-    found = Normaliser.load(tmp_path / "out" / metadata["normaliser"])
-    assert torch.equal(found.prior_mean, normaliser.prior_mean)
+    exported = Cmvn.load(tmp_path / "out" / metadata["normaliser"])
+    assert torch.equal(exported.prior_mean, normaliser.prior_mean)
 
 
-def test_what_is_no_model_is_said(tmp_path):
+def test_a_folder_without_a_model_is_an_error(tmp_path):
     with pytest.raises(ModelError, match="neither a bundle"):
         find_export_source(tmp_path)
     (tmp_path / "recogniser.json").write_text('{"frontend": 1}')

@@ -1,11 +1,11 @@
-"""What belongs to a model: the features that its stage's marker names."""
+"""The features of a model are those that the marker of its stage names."""
 
 import json
 
 import pytest
 import torch
 
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, TdnnfConfig
 from toolkit.models.export import find_export_source
 from toolkit.models.store import make_model, save_model
@@ -56,7 +56,7 @@ def run(tmp_path):
         manifest.parent.mkdir(parents=True)
         manifest.write_text(json.dumps({"frontend": {"kind": kind}, "dimension": dimension}))
         stats = GlobalStats.of(torch.randn(9, dimension))
-        Normaliser(torch.zeros(dimension).double(), stats).save(run / name / "normaliser.json")
+        Cmvn(torch.zeros(dimension).double(), stats).save(run / name / "normaliser.json")
     (run / "stages").mkdir()
     for number, (name, (config, inputs, outputs, _)) in enumerate(STAGES.items()):
         save_model(run / name, make_model(config))
@@ -68,35 +68,35 @@ def run(tmp_path):
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_network_has_the_normaliser_of_the_features_of_its_stage(run, name):
-    found, features = find_export_source(run / name), STAGES[name][-1]
+    source, features = find_export_source(run / name), STAGES[name][-1]
     kind = FOLDERS[features][0]
-    assert found.normaliser == run / features / "normaliser.json"
+    assert source.normaliser == run / features / "normaliser.json"
     if kind in ("fmllr", "lda_mllt"):
-        assert found.frontend is None
-        assert found.note == f"the features in {run / features} ({kind}) have no front end"
+        assert source.frontend is None
+        assert source.note == f"the features in {run / features} ({kind}) have no front end"
     else:
-        assert (found.frontend, found.note) == ({"kind": kind}, "")
+        assert (source.frontend, source.note) == ({"kind": kind}, "")
 
 
-def test_markers_of_finished_stages_alone_count(run):
+def test_only_markers_of_finished_stages_count(run):
     marker = {"inputs": {"unlabelled/normaliser.json": {}}, "outputs": {"lstm_ce": {}}}
     (run / "stages/00.publishing.json").write_text(json.dumps(marker))
     (run / "stages/00 (copy).json").write_text("")
-    found = find_export_source(run / "lstm_ce")
-    assert (found.normaliser, found.note) == (run / "fbank/normaliser.json", "")
+    source = find_export_source(run / "lstm_ce")
+    assert (source.normaliser, source.note) == (run / "fbank/normaliser.json", "")
 
 
 @pytest.mark.parametrize(("name", "alone"), [("ctc", True), ("lstm_ce", False), ("blstm", False)])
-def test_without_markers_only_the_one_folder_that_fits_is_taken(run, name, alone):
+def test_without_markers_features_are_used_if_only_one_folder_fits(run, name, alone):
     for marker in run.glob("stages/*.json"):
         marker.unlink()
-    found = find_export_source(run / name)
-    assert (found.normaliser is not None, found.frontend is not None) == (alone, alone)
-    assert ("several folders of features" in found.note) == (not alone)
+    source = find_export_source(run / name)
+    assert (source.normaliser is not None, source.frontend is not None) == (alone, alone)
+    assert ("several folders of features" in source.note) == (not alone)
 
 
-def test_features_of_another_dimension_are_not_taken(run):
+def test_features_of_another_dimension_are_not_used(run):
     save_model(run / "lstm_ce", make_model(LstmConfig(3 * MEL + 3, **OF_LSTM)))
-    found = find_export_source(run / "lstm_ce")
-    assert (found.normaliser, found.frontend) == (None, None)
-    assert f"no folder of features is those of lstm_ce in {run}" in found.note
+    source = find_export_source(run / "lstm_ce")
+    assert (source.normaliser, source.frontend) == (None, None)
+    assert f"no folder of features is those of lstm_ce in {run}" in source.note

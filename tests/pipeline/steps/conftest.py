@@ -57,7 +57,7 @@ def here(store, tmp_path):
 def cuts(tmp_path_factory):
     """Noise of 6 speakers, 5 utterances each, 0.3 to 0.8 s."""
     folder = tmp_path_factory.mktemp("audio")
-    made = []
+    cuts = []
     for number in range(30):
         speaker = f"s{number % 6}"
         name, seconds = f"u{number:02d}", 0.3 + number % 11 * 0.05
@@ -66,29 +66,29 @@ def cuts(tmp_path_factory):
         soundfile.write(path, noise * (0.1 + number % 6), RATE)
         recording = Recording.from_file(path, recording_id=name)
         supervision = SupervisionSegment(name, name, 0.0, recording.duration, speaker=speaker)
-        made.append(
+        cuts.append(
             MonoCut(
                 name, 0.0, recording.duration, 0,
                 supervisions=[supervision], recording=recording,
             )
         )  # fmt: skip
-    return made
+    return cuts
 
 
 @pytest.fixture
 def noises(tmp_path):
     """Six minutes of noise, to be repeated."""
     (tmp_path / "audio").mkdir()
-    made = []
+    cuts = []
     for number in range(NOISES):
         name = f"u{number:03d}"
         path = tmp_path / "audio" / f"{name}.wav"
         size = RATE * (2 + number % 4)
         samples = np.random.default_rng(number).standard_normal(size) * 3000
         soundfile.write(path, samples.astype(np.int16), RATE)
-        recording, _ = manifest.recording_or_fault(path, name)
-        made.append(manifest.make_cut(name, recording, "", f"s{number % 40}"))
-    return made
+        recording, _ = manifest.probe_recording(path, name)
+        cuts.append(manifest.make_cut(name, recording, "", f"s{number % 40}"))
+    return cuts
 
 
 @pytest.fixture
@@ -103,8 +103,8 @@ def lake(cuts, store, tmp_path):
 def records(lake, store):
     """All records of the lake by (speaker, time)."""
     lines = [line for ref in lake.objects for line in store.get(ref).splitlines()]
-    found = [Record.from_line(line) for line in lines]
-    return sorted(found, key=lambda record: (record.speaker, record.time, record.id))
+    records = [Record.from_line(line) for line in lines]
+    return sorted(records, key=lambda record: (record.speaker, record.time, record.id))
 
 
 @pytest.fixture
@@ -150,15 +150,15 @@ def contents_fixture():
 def everything(path):
     """Features and mean state of every utterance of a store."""
     store = FeatureStore(path)
-    return {name: (store.load(name), store.state(name).sum) for name in store.ids}
+    return {name: (store.load(name), store.cmn_state(name).sum) for name in store.ids}
 
 
 @pytest.fixture
 def same_rows():
     """Compare two stores by their utterances, whatever the order."""
 
-    def same(one, other):
-        first, second = everything(one), everything(other)
+    def same(first_path, second_path):
+        first, second = everything(first_path), everything(second_path)
         assert first.keys() == second.keys()
         for name, (features, state) in first.items():
             assert torch.equal(features, second[name][0])

@@ -1,4 +1,4 @@
-"""Target generation on pretended GPUs: Spark gives each a task at a time (C20).
+"""Target generation on simulated GPUs: Spark gives each one task at a time (C20).
 
 By hand: `PIPELINE_PROOFS=1 pytest tests/pipeline/steps/test_devices.py`.
 """
@@ -41,7 +41,7 @@ class Watched:
         return self.executor.run(LoggedStep(step, self.ledger, SECONDS), partitions, out)
 
 
-def test_targets_one_task_per_device(shards, here, store, tmp_path):
+def test_spark_runs_one_targets_task_per_device(shards, here, store, tmp_path):
     counted = here.run(Stats(StatsConfig()), plan_shards(shards), str(tmp_path / "stats"))
     normaliser = merge_stats((ref for r in counted for ref in r.outputs), store)
     config = TargetsConfig(make_teacher(store, normaliser, str(tmp_path / "teacher"), FRONTEND), 3)
@@ -61,10 +61,11 @@ def test_targets_one_task_per_device(shards, here, store, tmp_path):
     )
     with SparkExecutor(spark=cluster) as executor:
         watched = Watched(executor, ledger)
-        made = prepare_targets(features, config, watched, store, str(tmp_path / "out"))
-    one, two = TargetStore(expected.url), TargetStore(made.url)
-    assert one.ids == two.ids
-    assert all((one.load(n).pack() == two.load(n).pack()).all() for n in one.ids)
+        actual = prepare_targets(features, config, watched, store, str(tmp_path / "out"))
+    local_targets, spark_targets = TargetStore(expected.url), TargetStore(actual.url)
+    assert local_targets.ids == spark_targets.ids
+    for name in local_targets.ids:
+        assert (local_targets.load(name).pack() == spark_targets.load(name).pack()).all()
     tasks = {}
     for path in ledger.iterdir():
         _, device, start, end = path.name.split()

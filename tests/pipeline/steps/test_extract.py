@@ -42,16 +42,18 @@ def opened(store, out, result):
 def test_features_and_causal_means_are_those_of_the_audio(
     lake, cuts, records, here, store, tmp_path
 ):
-    found = opened(store, tmp_path / "f", run(here, store, lake, records, tmp_path / "f"))
+    extracted = opened(store, tmp_path / "f", run(here, store, lake, records, tmp_path / "f"))
     frontend, audio = Frontend(FRONTEND), {cut.id: cut.recording.sources[0].source for cut in cuts}
-    assert found.ids == [record.id for record in records]
+    assert extracted.ids == [record.id for record in records]
     states = {}
     for record in records:
         state = states.get(record.speaker, CmnState.empty(8))
         expected = frontend(load_audio(audio[record.id[:3]])).half()
-        assert torch.equal(found.load(record.id), expected.float())
-        assert found.state(record.id).frames == state.frames
-        torch.testing.assert_close(found.state(record.id).sum, state.sum, rtol=1e-12, atol=0)
+        assert torch.equal(extracted.load(record.id), expected.float())
+        assert extracted.cmn_state(record.id).frames == state.frames
+        torch.testing.assert_close(
+            extracted.cmn_state(record.id).sum, state.sum, rtol=1e-12, atol=0
+        )
         states[record.speaker] = state.after(expected, counted_frames(expected, "fbank"))
 
 
@@ -61,17 +63,17 @@ def test_the_recipes_extraction_gives_the_same_store(cuts, here, store, tmp_path
     )
     records = [Record.from_line(x) for r in lake.objects for x in store.get(r).splitlines()]
     records.sort(key=lambda record: (record.speaker, record.time))
-    ours = opened(store, tmp_path / "f", run(here, store, lake, records, tmp_path / "f"))
+    extracted = opened(store, tmp_path / "f", run(here, store, lake, records, tmp_path / "f"))
     times = {record.id[:3]: record.time for record in records}
     for cut in cuts:
         cut.custom = {"time": times[cut.id]}
     extract(cuts, RecipeConfig(FRONTEND, hours_per_shard=5), tmp_path / "recipe")
-    recipes = FeatureStore(tmp_path / "recipe")
-    assert len(ours) == len(recipes)
+    recipe_features = FeatureStore(tmp_path / "recipe")
+    assert len(extracted) == len(recipe_features)
     for record in records:
         name = record.id[:3]
-        assert torch.equal(ours.load(record.id), recipes.load(name))
-        assert torch.equal(ours.state(record.id).sum, recipes.state(name).sum)
+        assert torch.equal(extracted.load(record.id), recipe_features.load(name))
+        assert torch.equal(extracted.cmn_state(record.id).sum, recipe_features.cmn_state(name).sum)
 
 
 @pytest.mark.parametrize("layout", ["single", "in-place"])
@@ -81,17 +83,19 @@ def test_features_do_not_depend_on_how_audio_is_stored(
 ):
     hours = sum(record.duration for record in records) / 3600 - 1e-6
     config = SyntheticLakeConfig(hours=hours, days=60, buckets=2, layout=layout, encoding=encoding)
-    other = make_lake(cuts, store, str(tmp_path / "other"), config)
-    stored = [Record.from_line(x) for r in other.objects for x in store.get(r).splitlines()]
-    stored.sort(key=lambda record: (record.speaker, record.time, record.id))
-    assert [r.id for r in stored] == [r.id for r in records]
+    other_lake = make_lake(cuts, store, str(tmp_path / "other"), config)
+    other_records = [
+        Record.from_line(x) for r in other_lake.objects for x in store.get(r).splitlines()
+    ]
+    other_records.sort(key=lambda record: (record.speaker, record.time, record.id))
+    assert [r.id for r in other_records] == [r.id for r in records]
     run(here, store, lake, records, tmp_path / "a")
-    run(here, store, other, stored, tmp_path / "b")
+    run(here, store, other_lake, other_records, tmp_path / "b")
     tar = "shards/features.000000.tar"
     assert (tmp_path / "a" / tar).read_bytes() == (tmp_path / "b" / tar).read_bytes()
 
 
-def test_broken_audio_costs_its_utterance_alone(lake, records, here, store, tmp_path):
+def test_broken_audio_fails_only_its_utterance(lake, records, here, store, tmp_path):
     first = [record for record in records if record.speaker == records[0].speaker]
     store.put(f"{lake.url}/nonsense.wav", b"RIFF of nonsense")
     broken = [
@@ -109,14 +113,14 @@ def test_broken_audio_costs_its_utterance_alone(lake, records, here, store, tmp_
     assert "nonsense.wav" in reasons[broken[2].id]
     assert "where the record has" in reasons[broken[4].id]
     assert str(tmp_path) not in str(reasons)  # the same wherever the lake lies
-    found = opened(store, tmp_path / "f", result)
-    assert found.ids == [first[0].id, first[5].id]
-    assert found.state(first[5].id).frames == found.num_frames(first[0].id)
+    extracted = opened(store, tmp_path / "f", result)
+    assert extracted.ids == [first[0].id, first[5].id]
+    assert extracted.cmn_state(first[5].id).frames == extracted.num_frames(first[0].id)
     listed = (tmp_path / "f" / "failed.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in listed] == [record.id for record in broken[1:5]]
 
 
-def test_one_shard_tells_what_it_holds(lake, records, here, store, tmp_path):
+def test_the_about_of_a_shard_describes_its_contents(lake, records, here, store, tmp_path):
     result = run(here, store, lake, records, tmp_path / "f")
     (shard,) = shards_of(result.outputs)
     assert shard.utterances == len(records)
@@ -125,21 +129,21 @@ def test_one_shard_tells_what_it_holds(lake, records, here, store, tmp_path):
         assert store.get(ref)  # size and digest are checked
 
 
-def test_the_cut_is_what_lhotse_writes(lake, records, store):
+def test_make_cut_writes_what_lhotse_writes(lake, records, store):
     record = records[0]
     content = store.get_range(f"{lake.url}/{record.audio}", record.offset, record.size)
-    plain = make_cut(record, decode_audio(content, "a"))
-    cut = deserialize_item(json.loads(json.dumps(plain)))
-    assert list(cut.to_dict().items()) == list(plain.items())
+    manifest = make_cut(record, decode_audio(content, "a"))
+    cut = deserialize_item(json.loads(json.dumps(manifest)))
+    assert list(cut.to_dict().items()) == list(manifest.items())
     assert speaker_of(cut) == record.speaker
     assert cut.recording.num_samples == round(record.duration * 16000)
 
 
 def test_records_out_of_order_are_refused(records):
     check_order(records)
-    same = [record for record in records if record.speaker == records[0].speaker]
-    other = records[-1]
+    same_speaker = [record for record in records if record.speaker == records[0].speaker]
+    other_speaker = records[-1]
     with pytest.raises(StepError, match="not later"):
-        check_order([same[1], same[0]])
+        check_order([same_speaker[1], same_speaker[0]])
     with pytest.raises(StepError, match="second time"):
-        check_order([same[0], other, same[1]])
+        check_order([same_speaker[0], other_speaker, same_speaker[1]])

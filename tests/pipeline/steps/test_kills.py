@@ -30,8 +30,8 @@ def expected(lake, here, store, tmp_path):
     (tmp_path / "calm-ledger").mkdir()
     calm = KillingExecutor(here, tmp_path / "calm-ledger", "")
     run_all(lake.url, calm, store, str(tmp_path / "calm"))
-    assert tuple(calm.made) == STEPS
-    return digests(calm.made), {name: count for name, (_, count, _) in calm.made.items()}
+    assert tuple(calm.runs) == STEPS
+    return digests(calm.runs), {name: count for name, (_, count, _) in calm.runs.items()}
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def ledger(tmp_path):
     return tmp_path / "ledger"
 
 
-def test_a_worker_killed_in_every_step(lake, expected, ledger, store, tmp_path):
+def test_a_worker_killed_in_every_step_changes_no_output(lake, expected, ledger, store, tmp_path):
     with LocalExecutor(slots=("cpu",) * WORKERS) as executor:
         storm = KillingExecutor(executor, ledger, "kill")
         run_all(lake.url, storm, store, str(tmp_path / "storm"))
-    assert digests(storm.made) == expected[0]
+    assert digests(storm.runs) == expected[0]
     assert storm.repeated == dict.fromkeys(STEPS, 1)  # the partition that was in flight
     assert not list((tmp_path / "storm").rglob("*.tmp"))
 
@@ -61,13 +61,13 @@ if __name__ == "__main__":
     with LocalExecutor(slots=("cpu",) * {workers}) as executor:
         killer = KillingExecutor(executor, {ledger!r}, "kill-driver")
         run_all({lake!r}, killer, ObjectStore(), {base!r})
-    for name, digest in digests(killer.made).items():
+    for name, digest in digests(killer.runs).items():
         print(name, digest)
 """
 
 
 @PROOFS
-def test_a_driver_killed_in_every_step(lake, expected, ledger, tmp_path):
+def test_a_driver_killed_in_every_step_changes_no_output(lake, expected, ledger, tmp_path):
     script, base = tmp_path / "driver.py", str(tmp_path / "storm")
     settings = {"here": str(HERE), "workers": WORKERS, "ledger": str(ledger), "lake": lake.url}
     script.write_text(DRIVER.format(**settings, base=base))
@@ -76,11 +76,11 @@ def test_a_driver_killed_in_every_step(lake, expected, ledger, tmp_path):
         driver = subprocess.Popen(
             [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True
         )
-        said, _ = driver.communicate(timeout=600)
+        stdout, _ = driver.communicate(timeout=600)
         assert driver.returncode == (-9 if number < len(STEPS) else 0), number
-        left = [p for p in psutil.process_iter(["cmdline"]) if _is_orphan(p, driver.pid)]
-        assert not psutil.wait_procs(left, timeout=20)[1]  # workers do not outlive their driver
-    assert dict(line.split() for line in said.splitlines()) == expected[0]
+        orphans = [p for p in psutil.process_iter(["cmdline"]) if _is_orphan(p, driver.pid)]
+        assert not psutil.wait_procs(orphans, timeout=20)[1]  # workers do not outlive their driver
+    assert dict(line.split() for line in stdout.splitlines()) == expected[0]
     for name, count in expected[1].items():
         assert count < attempts(ledger, name) <= count + WORKERS, name  # those in flight
     assert not list((tmp_path / "storm").rglob("*.tmp"))
@@ -92,7 +92,9 @@ def _is_orphan(process, driver):
 
 
 @PROOFS
-def test_a_spark_executor_killed_in_every_step(lake, expected, ledger, store, tmp_path):
+def test_a_spark_executor_killed_in_every_step_changes_no_output(
+    lake, expected, ledger, store, tmp_path
+):
     pytest.importorskip("pyspark")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java")
@@ -104,6 +106,6 @@ def test_a_spark_executor_killed_in_every_step(lake, expected, ledger, store, tm
     with SparkExecutor(spark=config) as executor:
         storm = KillingExecutor(executor, ledger, "kill-executor")
         run_all(lake.url, storm, store, str(tmp_path / "storm"))
-    assert digests(storm.made) == expected[0]
+    assert digests(storm.runs) == expected[0]
     # An executor has one task in flight.
     assert storm.repeated == dict.fromkeys(STEPS, 1)

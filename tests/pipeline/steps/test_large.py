@@ -23,8 +23,8 @@ LIMIT = 1e9  # bytes per worker
 FRONTEND = FrontendConfig()
 
 
-class Told:
-    """An executor that says how each step went, perhaps with its partitions backwards."""
+class SummarisingExecutor:
+    """An executor that prints a summary of each step; it may run partitions in reverse order."""
 
     def __init__(self, executor, store, backwards):
         self.executor, self.store, self.step = executor, store, -1 if backwards else 1
@@ -44,32 +44,34 @@ class Told:
         return results
 
 
-def through(lake, hours, store, base, workers, backwards=False):
-    """Every step; digests and memory by step."""
+def run_steps(lake, hours, store, base, workers, backwards=False):
+    """Run every step; return digests and peak memory by step."""
     print(f"\n{hours:g} h, {workers} workers{', backwards' if backwards else ''}")
     per_file = 2.5
     with LocalExecutor(slots=cpu_slots(workers)) as executor:
-        told = Told(executor, store, backwards)
+        summarising = SummarisingExecutor(executor, store, backwards)
         config = PrepareConfig(SelectConfig(0.98 * hours, per_file), FRONTEND)
-        features, normaliser = prepare_features(lake, config, told, store, base)
+        features, normaliser = prepare_features(lake, config, summarising, store, base)
         teacher = make_teacher(store, normaliser, f"{base}/teacher", FRONTEND)
-        targets = prepare_targets(features, TargetsConfig(teacher), told, store, base)
+        targets = prepare_targets(features, TargetsConfig(teacher), summarising, store, base)
         parts = RepartitionConfig(per_file / 2)
-        repartition(targets.shards, parts, FRONTEND, told, store, base, targets.url)
+        repartition(targets.shards, parts, FRONTEND, summarising, store, base, targets.url)
     shutil.rmtree(base)
-    return told.digests, told.peaks
+    return summarising.digests, summarising.peaks
 
 
 @pytest.mark.timeout(0)
 @pytest.mark.skipif("PIPELINE_PROOFS" not in os.environ, reason="takes minutes")
-def test_many_hours_like_one(noises, store, tmp_path):
+def test_many_hours_need_the_memory_of_one(noises, store, tmp_path):
     lakes = {}
     for hours in (1.0, HOURS):
         config = SyntheticLakeConfig(hours=hours, layout="in-place", buckets=2)
         lakes[hours] = make_lake(noises, store, str(tmp_path / f"lake-{hours:g}"), config)
     base = str(tmp_path / "out")
-    _, small = through(lakes[1.0], 1.0, store, base, workers=1)
-    one, peaks = through(lakes[HOURS], HOURS, store, base, workers=1)
-    two, more = through(lakes[HOURS], HOURS, store, base, workers=2, backwards=True)
-    assert one == two
-    assert max(*small.values(), *peaks.values(), *more.values()) < LIMIT
+    _, peaks_of_one_hour = run_steps(lakes[1.0], 1.0, store, base, workers=1)
+    digests, peaks = run_steps(lakes[HOURS], HOURS, store, base, workers=1)
+    digests_of_two_workers, peaks_of_two_workers = run_steps(
+        lakes[HOURS], HOURS, store, base, workers=2, backwards=True
+    )
+    assert digests == digests_of_two_workers
+    assert max(*peaks_of_one_hour.values(), *peaks.values(), *peaks_of_two_workers.values()) < LIMIT

@@ -38,7 +38,7 @@ def records_of(refs, store):
 
 
 def chosen_by_hand(lake, store, config):
-    """Sort by random number and take what fits: the choice in one process and by definition."""
+    """The selection by its definition, in one process: the smallest random numbers that fit."""
     draw = module.random_numbers(config.seed)
     records = [r for r in records_of(lake.objects, store) if module.is_eligible(r, config)]
     records.sort(key=lambda record: draw(record.id))
@@ -51,15 +51,15 @@ def chosen_by_hand(lake, store, config):
     return chosen
 
 
-def test_takes_the_records_of_the_smallest_numbers(big, here, store, tmp_path):
+def test_select_takes_the_records_of_the_smallest_numbers(big, here, store, tmp_path):
     files = select_records(big, CONFIG, here, store, str(tmp_path / "out")).files
-    found = records_of(files, store)
+    selected = records_of(files, store)
     expected = chosen_by_hand(big, store, CONFIG)
-    ids = [record.id for record in found]
+    ids = [record.id for record in selected]
     assert len(set(ids)) == len(ids)
     # the threshold is interpolated within one of 1,024 bins, a handful of utterances here
     assert len(set(ids) ^ set(expected)) <= 5
-    assert sum(record.duration for record in found) / 3600 == pytest.approx(2.0, rel=0.005)
+    assert sum(record.duration for record in selected) / 3600 == pytest.approx(2.0, rel=0.005)
 
 
 def test_files_hold_whole_speakers_in_time_order_and_are_near_equal(big, here, store, tmp_path):
@@ -90,10 +90,10 @@ def test_the_choice_depends_neither_on_partitions_nor_buckets(
     again = select_records(big, CONFIG, here, store, str(tmp_path / "two")).files
     assert [store.get(ref) for ref in again] == [store.get(ref) for ref in files]
     unknown = replace(big, buckets=None)
-    other = select_records(
+    selected = select_records(
         unknown, replace(CONFIG, hours_per_file=0.05), here, store, str(tmp_path / "3")
     ).files
-    assert sorted(record.id for record in records_of(other, store)) == ids
+    assert sorted(record.id for record in records_of(selected, store)) == ids
 
 
 def test_a_smaller_selection_is_part_of_a_larger_one_and_seeds_differ(big, here, store, tmp_path):
@@ -108,13 +108,15 @@ def test_a_smaller_selection_is_part_of_a_larger_one_and_seeds_differ(big, here,
     assert shared == pytest.approx(2.0 / sum(r.about["hours"] for r in big.objects), abs=0.05)
 
 
-def test_limits_hold_and_do_not_cost_hours(big, here, store, tmp_path):
+def test_limits_of_time_and_duration_keep_the_requested_hours(big, here, store, tmp_path):
     times = sorted(record.time for record in records_of(big.objects, store))
     middle = times[len(times) // 2]
     config = replace(CONFIG, hours=1.5, until=middle, min_duration=1.0, max_duration=10.0)
-    found = records_of(select_records(big, config, here, store, str(tmp_path / "out")).files, store)
-    assert all(r.time < middle and 1.0 <= r.duration <= 10.0 for r in found)
-    assert sum(record.duration for record in found) / 3600 == pytest.approx(1.5, rel=0.01)
+    selected = records_of(
+        select_records(big, config, here, store, str(tmp_path / "out")).files, store
+    )
+    assert all(r.time < middle and 1.0 <= r.duration <= 10.0 for r in selected)
+    assert sum(record.duration for record in selected) / 3600 == pytest.approx(1.5, rel=0.01)
     with pytest.raises(LakeError, match="fewer than"):
         select_records(big, replace(config, hours=4.0), here, store, str(tmp_path / "out"))
     with pytest.raises(LakeError, match=r"0\.00 h"):
@@ -122,12 +124,14 @@ def test_limits_hold_and_do_not_cost_hours(big, here, store, tmp_path):
 
 
 def test_selection_is_uniform_over_time(big, here, store, tmp_path):
-    found = records_of(select_records(big, CONFIG, here, store, str(tmp_path / "out")).files, store)
+    selected = records_of(
+        select_records(big, CONFIG, here, store, str(tmp_path / "out")).files, store
+    )
     every = sorted(record.time for record in records_of(big.objects, store))
-    share = len(found) / len(every)
+    share = len(selected) / len(every)
     for quarter in range(4):
         low, high = every[quarter * 1250], every[min((quarter + 1) * 1250, len(every) - 1)]
-        inside = sum(low <= record.time < high for record in found)
+        inside = sum(low <= record.time < high for record in selected)
         assert abs(inside - 1250 * share) < 4 * math.sqrt(1250 * share * (1 - share))
 
 
@@ -156,10 +160,10 @@ def test_bad_lines_and_second_ids_are_listed(store, here, tmp_path):
     assert "another record" in reasons["u0"]
 
 
-def test_the_last_line_of_an_object_needs_no_end(store, here, tmp_path):
+def test_the_last_line_of_an_object_needs_no_newline(store, here, tmp_path):
     for part in range(3):
-        own = [Record(f"u{part}{n}", "s", 3.6, n + part, "", f"{n}.wav") for n in range(2)]
-        content = b"".join(record.to_line() for record in own)[:-1]
+        records = [Record(f"u{part}{n}", "s", 3.6, n + part, "", f"{n}.wav") for n in range(2)]
+        content = b"".join(record.to_line() for record in records)[:-1]
         store.put(str(tmp_path / f"lake/metadata/{part}/speakers.0000.jsonl"), content)
     lake = open_lake(store, str(tmp_path / "lake"))
     files = select_records(
@@ -182,7 +186,7 @@ def test_an_empty_first_object_does_not_matter(store, here, tmp_path):
         estimate_hours(lake.objects[:2], store)
 
 
-def test_a_listed_object_that_is_written_again_is_another(store, here, tmp_path):
+def test_a_rewritten_object_of_the_list_is_read_again(store, here, tmp_path):
     path = tmp_path / "lake/metadata/2026/speakers.0000.jsonl"
     for second, seconds in enumerate((1.5, 2.5)):
         records = [Record(f"u{n:02d}", "s", seconds, n, "", "u.wav") for n in range(50)]
@@ -214,11 +218,11 @@ def test_number_of_buckets(lake, hours, expected):
     assert choose_buckets(hours, 5.0, lake) == expected
 
 
-def test_pieces_are_few_where_no_list_tells_the_buckets(big, here, store, tmp_path, monkeypatch):
+def test_pieces_are_few_without_a_list_of_buckets(big, here, store, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PARTITION_BYTES", 50_000)
     Path(big.url, "lake.json").unlink()
-    found = open_lake(store, big.url)
-    assert found.buckets == big.buckets == 4
+    listed_lake = open_lake(store, big.url)
+    assert listed_lake.buckets == big.buckets == 4
     outputs = []
 
     class Listing:
@@ -228,10 +232,10 @@ def test_pieces_are_few_where_no_list_tells_the_buckets(big, here, store, tmp_pa
             return results
 
     many = replace(CONFIG, hours=1e6, hours_per_file=0.01)
-    select_records(found, many, Listing(), store, str(tmp_path / "out"), up_to=True)
+    select_records(listed_lake, many, Listing(), store, str(tmp_path / "out"), up_to=True)
     pieces, _ = outputs
     # Hours of the lake, not those that were asked for, decide: each of its buckets in three parts.
-    assert len(pieces) <= 3 * (len(plan_sample(found)) + 4)
+    assert len(pieces) <= 3 * (len(plan_sample(listed_lake)) + 4)
 
 
 def test_partitions_of_sampling_keep_buckets_together(big):

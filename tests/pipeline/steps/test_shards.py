@@ -22,7 +22,7 @@ from toolkit.pipeline.steps.shuffle import Repartition, Shuffle, plan_repartitio
 from toolkit.pipeline.steps.stats import plan_shards
 
 
-def test_manifests_come_back(shards, store, tmp_path):
+def test_manifests_round_trip(shards, store, tmp_path):
     listed = read_shards(store, str(tmp_path / "in"))
     assert listed == shards
     lines = (tmp_path / "in" / "shards.jsonl").read_text().splitlines()
@@ -30,7 +30,7 @@ def test_manifests_come_back(shards, store, tmp_path):
     assert json.loads(lines[3])["index"] == 3
 
 
-def test_manifests_name_the_objects_that_count(shards, store, tmp_path):
+def test_manifests_name_the_objects_of_the_results(shards, store, tmp_path):
     """In a store, also for steps that were fused; on a disk, links have the layout's names."""
     for place in (f"memory://{tmp_path.name}", str(tmp_path)):
         attempt = AttemptStore(StoreConfig(), f"{place}/out", tmp_path / "scratch")
@@ -38,28 +38,28 @@ def test_manifests_name_the_objects_that_count(shards, store, tmp_path):
             replace(attempt.put(f"{place}/out/fused/shards/x{n}", b"%d" % n), about=ref.about)
             for n, ref in enumerate(ref for shard in shards for ref in shard.inputs)
         ]
-        made = write_manifests(store, f"{place}/out/fused", [StepResult(tuple(refs))], None)
+        written = write_manifests(store, f"{place}/out/fused", [StepResult(tuple(refs))], None)
         listed = read_shards(store, f"{place}/out/fused")
         contents = [store.get(ref) for shard in listed for ref in shard.inputs]
         assert contents == [b"%d" % number for number in range(len(refs))]
-        same = [shard.objects["cuts"].path for shard in listed]
+        cut_paths = [shard.objects["cuts"].path for shard in listed]
         if place.startswith("memory"):
-            assert same == [shard.objects["cuts"].path for shard in made]
+            assert cut_paths == [shard.objects["cuts"].path for shard in written]
         else:
-            assert same[1] == f"{place}/out/fused/shards/cuts.000001.jsonl"
+            assert cut_paths[1] == f"{place}/out/fused/shards/cuts.000001.jsonl"
 
 
-def test_lhotse_reads_the_result_without_us(shards, here, store, tmp_path):
+def test_lhotse_reads_repartitioned_shards(shards, here, store, tmp_path):
     from lhotse import CutSet
 
     config = RepartitionConfig(shards[0].hours * 1.7)
     results = here.run(Repartition(config), plan_repartition(shards, config), str(tmp_path / "o"))
     assert results
     cuts = list(CutSet.from_shar(in_dir=tmp_path / "o" / "shards"))
-    found = FeatureStore(tmp_path / "in")
-    assert [cut.id for cut in cuts] == found.ids
+    input_store = FeatureStore(tmp_path / "in")
+    assert [cut.id for cut in cuts] == input_store.ids
     for cut in cuts[::37]:
-        assert np.array_equal(cut.load_features(), found.load(cut.id).numpy())
+        assert np.array_equal(cut.load_features(), input_store.load(cut.id).numpy())
 
 
 def test_rows_are_copied_bit_for_bit(shards, tmp_path, store):
@@ -81,7 +81,7 @@ def test_shards_without_cuts_are_refused(shards):
         shards_of([shards[0].objects["features"]])
 
 
-def test_places_follow_configuration_and_content(shards):
+def test_output_prefixes_depend_on_configuration_and_content(shards):
     step, plan = Shuffle(ShuffleConfig()), plan_shards(shards)
     assert output_path(step, plan, "/x") == output_path(step, plan, "/x/")
     assert output_path(Shuffle(ShuffleConfig(seed=1)), plan, "/x") != output_path(step, plan, "/x")

@@ -20,24 +20,24 @@ FAULTS = {"error": 0.05, "reset": 0.03, "lost": 0.03, "truncate": 0.05}
 UTTERANCES, SIZE = 160, 115_200  # of 3.6 s in 256 kbit/s
 
 
-def test_every_step_in_a_storm_gives_the_bytes_of_a_local_disk(s3, cuts, here, tmp_path):
+def test_every_step_on_a_faulty_s3_gives_the_bytes_of_a_local_disk(s3, cuts, here, tmp_path):
     from all_steps import STEPS, digests, run_all
     from killed_steps import KillingExecutor
 
     hours = 3 * sum(cut.duration for cut in cuts) / 3600 - 1e-6
     config = SyntheticLakeConfig(hours=hours, days=60, buckets=2)
-    store, made = ObjectStore(), {}
+    digests_by_place = {}
     (tmp_path / "ledger").mkdir()
-    for place, own in ((str(tmp_path / "local"), store), (s3.base, s3.store)):
-        lake = make_lake(cuts, own, f"{place}/lake", config)
-        here.store = own
-        noted = KillingExecutor(here, tmp_path / "ledger", "")
-        if own is s3.store:
+    for place, store in ((str(tmp_path / "local"), ObjectStore()), (s3.base, s3.store)):
+        lake = make_lake(cuts, store, f"{place}/lake", config)
+        here.store = store
+        recording = KillingExecutor(here, tmp_path / "ledger", "")
+        if store is s3.store:
             for name, value in FAULTS.items():
                 setattr(s3.faults, name, value)
-        run_all(lake.url, noted, own, f"{place}/out")
-        made[place] = digests(noted.made)
-    local, remote = made.values()
+        run_all(lake.url, recording, store, f"{place}/out")
+        digests_by_place[place] = digests(recording.runs)
+    local, remote = digests_by_place.values()
     assert tuple(local) == STEPS
     assert local == remote
     assert s3.store.counts.repeated > 0
@@ -48,20 +48,20 @@ def test_every_step_in_a_storm_gives_the_bytes_of_a_local_disk(s3, cuts, here, t
 def test_aggregated_objects_are_read_fifty_times_as_fast(s3, tmp_path):
     content = np.random.default_rng(0).bytes(UTTERANCES * SIZE)
     s3.store.put(f"{s3.base}/all.tar", content)
-    together, apart = [], []
+    aggregated, separate = [], []
     for number in range(UTTERANCES):
         start = number * SIZE
         s3.store.put(f"{s3.base}/{number:04d}", content[start : start + SIZE])
         about = (f"u{number:04d}", "s", 3.6, float(number), "")
-        together.append(Record(*about, "all.tar", start, SIZE))
-        apart.append(Record(*about, f"{number:04d}"))
+        aggregated.append(Record(*about, "all.tar", start, SIZE))
+        separate.append(Record(*about, f"{number:04d}"))
     s3.faults.latency = LATENCY
 
     def one_by_one(store):
-        return [store.get(resolve(record.audio, s3.base)) for record in apart]
+        return [store.get(resolve(record.audio, s3.base)) for record in separate]
 
     def by_spans(store):
-        spans = plan_spans(together)
+        spans = plan_spans(aggregated)
         return [store.get_range(resolve(s.path, s3.base), s.start, s.end - s.start) for s in spans]
 
     def fetched(records):
@@ -70,7 +70,7 @@ def test_aggregated_objects_are_read_fifty_times_as_fast(s3, tmp_path):
         ]
 
     def measured(name, way, rounds=1):
-        """Seconds of the fastest round: a busy machine's are not the server's."""
+        """Return the seconds of the fastest round: a busy machine makes the others slower."""
         seconds = []
         for _ in range(rounds):
             store = ObjectStore(StoreConfig({"endpoint_url": s3.url}))
@@ -80,8 +80,8 @@ def test_aggregated_objects_are_read_fifty_times_as_fast(s3, tmp_path):
         print(f"{name}: {store.counts.get} GET, {min(seconds):.2f} s")
         return min(seconds)
 
-    together_at_once, apart_at_once = fetched(together), fetched(apart)
+    fetch_aggregated, fetch_separate = fetched(aggregated), fetched(separate)
     alone = measured("an object per utterance, one connection", one_by_one)
     assert alone > 50 * measured("aggregated, one connection", by_spans, rounds=5)
-    measured("an object per utterance, as extraction does", apart_at_once)
-    measured("aggregated, as extraction does", together_at_once)
+    measured("an object per utterance, as extraction does", fetch_separate)
+    measured("aggregated, as extraction does", fetch_aggregated)

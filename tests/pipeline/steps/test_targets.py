@@ -48,17 +48,17 @@ def features(shards, tmp_path):
 
 def full(teacher, features, name, offset=0):
     model, normaliser, _ = teacher
-    stacked = stack(normaliser.apply(features.load(name), features.state(name)), offset)
+    stacked = stack(normaliser.apply(features.load(name), features.cmn_state(name)), offset)
     return log_posteriors(model, [stacked])[0]
 
 
 @pytest.mark.parametrize("offset", [0, 2])
-def test_targets_with_all_senones_are_the_teachers_posteriors(
+def test_targets_with_all_senones_equal_the_teachers_posteriors(
     teacher, features, here, store, tmp_path, offset
 ):
     config = TargetsConfig(teacher[2], k=SENONES, offset=offset, batch_frames=300)
-    made = prepare_targets(features, config, here, store, str(tmp_path / "out"))
-    targets, utterances = TargetStore(made.url), FeatureStore(features.url)
+    shard_set = prepare_targets(features, config, here, store, str(tmp_path / "out"))
+    targets, utterances = TargetStore(shard_set.url), FeatureStore(features.url)
     assert targets.ids == utterances.ids
     for name in utterances.ids[::17]:
         best = targets.load(name)
@@ -69,50 +69,48 @@ def test_targets_with_all_senones_are_the_teachers_posteriors(
     assert targets.manifest["tail_mass"] == 0
 
 
-def test_the_manifest_tells_the_tail_and_the_bytes(teacher, features, here, store, tmp_path):
+def test_the_manifest_has_the_tail_mass_and_the_bytes(teacher, features, here, store, tmp_path):
     config = TargetsConfig(teacher[2], k=4)
-    made = prepare_targets(features, config, here, store, str(tmp_path / "out"))
-    targets, utterances = TargetStore(made.url), FeatureStore(features.url)
+    shard_set = prepare_targets(features, config, here, store, str(tmp_path / "out"))
+    targets, utterances = TargetStore(shard_set.url), FeatureStore(features.url)
     assert targets.manifest["frames"] == sum(
         low_rate_length(utterances.num_frames(name)) for name in utterances.ids
     )
     total = frames = 0.0
     for name in utterances.ids:
-        kept = full(teacher, utterances, name).exp().topk(4, dim=-1).values.sum(dim=-1)
-        total, frames = total + float((1 - kept).sum()), frames + len(kept)
+        top_mass = full(teacher, utterances, name).exp().topk(4, dim=-1).values.sum(dim=-1)
+        total, frames = total + float((1 - top_mass).sum()), frames + len(top_mass)
     assert targets.manifest["tail_mass"] == pytest.approx(total / frames, rel=1e-3)
     sizes = [
-        ref.size for shard in made.shards for f, ref in shard.objects.items() if f == "targets"
+        ref.size for shard in shard_set.shards for f, ref in shard.objects.items() if f == "targets"
     ]
     assert targets.manifest["bytes"] == sum(sizes)
     assert targets.manifest["senones"] == SENONES
 
 
-def test_features_and_targets_stay_together_through_repartition(
-    teacher, features, here, store, tmp_path
-):
+def test_repartition_keeps_features_and_targets_together(teacher, features, here, store, tmp_path):
     from lhotse import CutSet
 
     config = TargetsConfig(teacher[2], k=4)
-    made = prepare_targets(features, config, here, store, str(tmp_path / "out"))
-    hours = sum(shard.hours for shard in made.shards) / 5
+    labelled = prepare_targets(features, config, here, store, str(tmp_path / "out"))
+    hours = sum(shard.hours for shard in labelled.shards) / 5
     frontend = FrontendConfig(num_mel_bins=4)
     final = repartition(
-        made.shards, RepartitionConfig(hours), frontend, here, store, str(tmp_path / "out"),
-        targets=made.url,
+        labelled.shards, RepartitionConfig(hours), frontend, here, store, str(tmp_path / "out"),
+        targets=labelled.url,
     )  # fmt: skip
-    before, after = TargetStore(made.url), TargetStore(final.url)
-    assert after.ids == before.ids == FeatureStore(final.url).ids
+    targets, final_targets = TargetStore(labelled.url), TargetStore(final.url)
+    assert final_targets.ids == targets.ids == FeatureStore(final.url).ids
     assert len(final.shards) == 5
-    for name in before.ids[::13]:
-        assert after.load(name).pack().tobytes() == before.load(name).pack().tobytes()
+    for name in targets.ids[::13]:
+        assert final_targets.load(name).pack().tobytes() == targets.load(name).pack().tobytes()
     cuts = list(CutSet.from_shar(in_dir=f"{final.url}/shards"))
-    assert [cut.id for cut in cuts] == before.ids
+    assert [cut.id for cut in cuts] == targets.ids
     for cut in cuts[::37]:
-        assert np.array_equal(cut.load_targets(), before.load(cut.id).pack())
+        assert np.array_equal(cut.load_targets(), targets.load(cut.id).pack())
 
 
-def test_the_same_bytes_every_time(teacher, features, here, store, tmp_path, contents):
+def test_targets_are_reproducible(teacher, features, here, store, tmp_path, contents):
     config = TargetsConfig(teacher[2], k=4, batch_frames=100)
     step, plan = Targets(config), plan_shards(features.shards[:3])
     here.run(step, plan, str(tmp_path / "one"))
@@ -120,21 +118,21 @@ def test_the_same_bytes_every_time(teacher, features, here, store, tmp_path, con
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_another_teacher_is_another_configuration(teacher, store, tmp_path):
+def test_another_teacher_has_another_digest(teacher, store, tmp_path):
     model = teacher[0]
     model.output.bias.data += 1
     save_model(tmp_path / "other", model)
-    other = Teacher.at(store, tmp_path / "other", tmp_path / "normaliser.json")
-    assert other.weights.digest != teacher[2].weights.digest
-    assert other.config.digest == teacher[2].config.digest
-    assert json.loads(store.get(other.config))["kind"] in ("lstm", "blstm")
+    other_teacher = Teacher.at(store, tmp_path / "other", tmp_path / "normaliser.json")
+    assert other_teacher.weights.digest != teacher[2].weights.digest
+    assert other_teacher.config.digest == teacher[2].config.digest
+    assert json.loads(store.get(other_teacher.config))["kind"] in ("lstm", "blstm")
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 120))
-def test_batches(lengths, frames):
-    made = batches(lengths, frames)
-    rows = [row for batch in made for row in batch]
+def test_batches_have_every_row_once_within_the_frame_limit(lengths, frames):
+    planned = batches(lengths, frames)
+    rows = [row for batch in planned for row in batch]
     assert sorted(rows) == [row for row, length in enumerate(lengths) if length]
-    for batch in made:
+    for batch in planned:
         longest = max(lengths[row] for row in batch)
         assert len(batch) == 1 or longest * len(batch) <= frames

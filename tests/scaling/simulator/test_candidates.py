@@ -1,4 +1,4 @@
-"""Later methods in the simulator, against what they are at their limits."""
+"""Later methods in the simulator, compared with their limiting cases."""
 
 from dataclasses import replace
 
@@ -18,10 +18,10 @@ def run(task, scenario=PLAIN, workers=4):  # noqa: F811
 
 
 def test_exact_rounding_is_plain_ssgd_with_fewer_bytes(task):  # noqa: F811
-    found = methods.ssgd_rounded(run(task), lambda x: x.clone(), 0.25)
-    plain = simulate("ssgd", 4, PLAIN, task)
-    assert found.loss == pytest.approx(plain.loss, abs=1e-6)
-    assert found.sent == pytest.approx(plain.sent / 4)
+    rounded = methods.ssgd_rounded(run(task), lambda x: x.clone(), 0.25)
+    exact = simulate("ssgd", 4, PLAIN, task)
+    assert rounded.loss == pytest.approx(exact.loss, abs=1e-6)
+    assert rounded.sent == pytest.approx(exact.sent / 4)
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ def test_rounding_is_as_fine_as_its_bits(rounding, within):
     assert 0 < error.max() <= within
 
 
-def test_what_rounding_leaves_is_sent_later(task):  # noqa: F811
-    """With a coarse rounding and nothing kept the small gradients would be lost."""
+def test_the_remainder_of_rounding_is_sent_later(task):  # noqa: F811
+    """Coarse rounding without a remainder would lose the small gradients."""
     coarse = lambda x: torch.where(x.abs() > 0.05, x.sign() * 0.05, torch.zeros_like(x))  # noqa: E731
-    found = methods.ssgd_rounded(run(task), coarse, 1.0)
-    plain = simulate("ssgd", 4, PLAIN, task)
+    rounded = methods.ssgd_rounded(run(task), coarse, 1.0)
+    exact = simulate("ssgd", 4, PLAIN, task)
     untrained = task.evaluate(task.initial())[0]
-    assert found.loss < untrained - 0.5 * (untrained - plain.loss)
+    assert rounded.loss < untrained - 0.5 * (untrained - exact.loss)
 
 
 def test_post_local_is_ssgd_or_bmuf_at_its_limits(task):  # noqa: F811
@@ -56,7 +56,7 @@ def test_slow_momentum_adds_the_last_move_to_the_mean():
     assert state.global_weights.item() == pytest.approx(1.0 + 0.5 + 1.0)
 
 
-def test_corrected_momentum_sends_what_momentum_would_and_forgets_where_it_sent(task):  # noqa: F811
+def test_corrected_momentum_sends_the_momentum_and_resets_it_where_sent(task):  # noqa: F811
     free = replace(PLAIN, gtc=GtcConfig(threshold=0.0, grad_scale="mean"), minibatches=120)
     state = methods.CorrectedState(2, GtcConfig(threshold=1.0))
     sent = []
@@ -66,5 +66,5 @@ def test_corrected_momentum_sends_what_momentum_would_and_forgets_where_it_sent(
     assert sent == [False, True, True]
     # 0.6, 0.6 + 1.14 - 1 = 0.74 and no momentum then, 0.74 + 0.6 - 1; with it 0.74 + 1.626 - 1
     assert state.residual.tolist() == pytest.approx([0.34, 0.1 + 0.19 + 0.271])
-    one = methods.compressed(run(task, free, 1), methods.CorrectedState, "sgd")
-    assert one.accuracy > task.evaluate(task.initial())[1]
+    outcome = methods.compressed(run(task, free, 1), methods.CorrectedState, "sgd")
+    assert outcome.accuracy > task.evaluate(task.initial())[1]

@@ -1,4 +1,4 @@
-"""The small LSTM task: gradients as autograd's, frames of which the context says more."""
+"""The small LSTM task: gradients against autograd, and the use of context."""
 
 import pytest
 import torch
@@ -23,10 +23,10 @@ def task():
 
 def test_gradients_are_those_of_the_joint_minibatch_at_each_ones_weights(task):
     weights = task.initial() + 0.1 * torch.randn(3, task.size)
-    found = task.gradients(weights, [0, 1, 2], 2 * CHUNK)
-    assert found.shape == (3, task.size)
+    gradients = task.gradients(weights, [0, 1, 2], 2 * CHUNK)
+    assert gradients.shape == (3, task.size)
     alone = [task.gradients(w[None], [n], 2 * CHUNK)[0] for n, w in enumerate(weights)]
-    assert torch.equal(found, torch.stack(alone))
+    assert torch.equal(gradients, torch.stack(alone))
     same = task.gradients(task.initial()[None], [0, 1, 2], 2 * CHUNK).mean(dim=0)
     joint = task.gradients(task.initial()[None], [0], 6 * CHUNK)[0]
     assert torch.allclose(same, joint, atol=1e-6)
@@ -46,7 +46,7 @@ def test_a_gradient_is_the_slope_of_the_loss(task):
     assert (ahead - behind) / 2e-2 == pytest.approx(float(slope), rel=0.02)
 
 
-def test_an_epoch_has_every_chunk_once_in_an_order_of_its_own(task):
+def test_an_epoch_has_every_chunk_once_in_a_new_order(task):
     assert task.frames == 64 * CHUNK  # of 1030 frames
     orders = [[int(n) for n in task.sample_indices(first, 64)] for first in (0, 64)]
     assert all(sorted(order) == list(range(64)) for order in orders)

@@ -1,4 +1,4 @@
-"""The simulator: closed forms of time, and mathematics equal to plain loops of the same classes."""
+"""The simulator: times against closed forms, weights against plain loops of the same classes."""
 
 from dataclasses import replace
 
@@ -75,7 +75,7 @@ def test_without_costs_the_speedup_is_the_number_of_workers(task, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_time_alone_is_that_of_training(task, method):
+def test_times_without_a_task_equal_those_with_one(task, method):
     scenario = replace(PLAIN, times=StepTimes(0.1, (0.8, 1.2)), network=Network(per_host=4))
     scenario = replace(scenario, gtc=GtcConfig(threshold=0.5, dense_fallback=False))
     trained = simulate(method, 8, scenario, task)
@@ -97,7 +97,7 @@ ADAM = replace(PLAIN, optimizer="adam", rate=0.01, final_rate=0.002)
 
 
 def adam(task, scenario, learners=1):
-    """Models of learners that average them after every step, each with an Adam of its own."""
+    """Return models of learners with separate Adam states, averaged after every step."""
     models = [torch.nn.Parameter(task.initial()) for _ in range(learners)]
     optimizers = [torch.optim.Adam([model]) for model in models]
     for first in range(0, scenario.minibatches, learners):
@@ -137,7 +137,7 @@ def test_where_models_are_averaged_every_adam_has_its_own_state(task):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_many_workers_learn_with_adam_also_when_the_data_end_within_a_step(task, method):
+def test_many_workers_learn_with_adam_even_if_the_data_end_within_a_step(task, method):
     outcome = simulate(method, 8, replace(ADAM, minibatches=241, rate=0.002), task)
     assert outcome.loss < task.evaluate(task.initial())[0]
     if method.startswith("adpsgd"):
@@ -157,7 +157,7 @@ def test_threshold_zero_is_synchronous_training(task):
     )
 
 
-def test_messages_of_gtc_have_one_header_word_however_large_the_model(task):
+def test_messages_of_gtc_have_one_header_word_for_any_model(task):
     scenario = replace(PLAIN, gtc=GtcConfig(threshold=1e6))  # nothing is sent
     for size in (4e3, 4e9):
         outcome = simulate("gtc", 8, replace(scenario, model_bytes=size), task)
@@ -245,19 +245,20 @@ def test_a_node_averages_gradients_in_the_backward_pass_and_passes_the_model_on(
     assert alone.seconds == pytest.approx(20 * (0.3 + INSIDE / 4) + INSIDE)
 
 
-def test_workers_of_asgd_go_on_from_the_weights_that_were_sent_to_them(task):
+def test_workers_of_asgd_continue_from_the_weights_sent_to_them(task):
     """Worker 1's messages take 1.2 s each way; worker 0 makes an update in the meantime."""
     network = Network(per_host=1, between=1e9, latency=1.2)
     scenario = replace(PLAIN, minibatches=6, final_rate=PLAIN.rate, network=network)
 
-    def moved(weights, *parts):
+    def apply_gradients(weights, *parts):
         gradients = [task.gradients(w[None], [number], 4)[0] for w, number in parts]
         return weights - 2 * PLAIN.rate * sum(gradients) / 2
 
     first = task.initial()
-    second = moved(first, (first, 0), (first, 2))  # at 2 s, both of worker 0
-    third = moved(second, (first, 1), (second, 4))  # at 3 s; worker 1's reply left at 2.2 s
-    last = moved(third, (third, 5), (second, 3))  # worker 0 has taken 5 over
+    second = apply_gradients(first, (first, 0), (first, 2))  # at 2 s, both of worker 0
+    # At 3 s; the reply to worker 1 left at 2.2 s.
+    third = apply_gradients(second, (first, 1), (second, 4))
+    last = apply_gradients(third, (third, 5), (second, 3))  # worker 0 has taken 5 over
     outcome = simulate("asgd", 2, scenario, task)
     assert outcome.loss == pytest.approx(task.evaluate(last)[0], abs=1e-6)
 
@@ -268,8 +269,8 @@ def test_nodes_need_the_same_number_of_workers():
 
 
 @pytest.mark.parametrize("method", ["adpsgd", "asgd", "hadpsgd"])
-def test_a_fast_worker_takes_over_what_a_slow_one_has_not_begun(method):
-    """All come to the end within one step of the slowest, as the sharing of real steps has it."""
+def test_a_fast_worker_takes_over_minibatches_of_a_slow_one(method):
+    """All end within one step of the slowest, as when real steps are shared."""
     network = replace(FREE, per_host=2)
     scenario = replace(PLAIN, minibatches=400, times=StepTimes(1.0, slow={3: 5.0}), network=network)
     outcome = simulate(method, 4, scenario, None)
@@ -283,20 +284,20 @@ def test_fewer_minibatches_than_workers_are_refused():
         simulate("bmuf", 4, replace(PLAIN, minibatches=3), None)
 
 
-def test_a_slow_worker_stops_those_that_keep_step_and_no_others():
-    kept = {}
+def test_a_slow_worker_slows_synchronous_methods_most():
+    speed_ratios = {}
     for method in METHODS:
         times = StepTimes(1.0, slow={7: 10.0})
         scenario = replace(PLAIN, minibatches=1600, times=times)
-        kept[method] = simulate(method, 8, scenario, None).speedup / 8
+        speed_ratios[method] = simulate(method, 8, scenario, None).speedup / 8
     for method in ("ssgd", "gtc", "bmuf", "adpsgd delayed"):
-        assert kept[method] == pytest.approx(0.1, rel=1e-3)
+        assert speed_ratios[method] == pytest.approx(0.1, rel=1e-3)
     for method in ("adpsgd", "adpsgd random", "asgd"):
-        assert kept[method] == pytest.approx((7 + 0.1) / 8, abs=0.05)
-    assert kept["hadpsgd"] == pytest.approx((4 + 0.4) / 8, abs=0.05)
+        assert speed_ratios[method] == pytest.approx((7 + 0.1) / 8, abs=0.05)
+    assert speed_ratios["hadpsgd"] == pytest.approx((4 + 0.4) / 8, abs=0.05)
 
 
-def test_an_all_reduce_takes_what_its_rings_do():
+def test_an_all_reduce_takes_the_time_of_its_rings():
     network = Network(per_host=4, between=10, inside=100, latency=1e-3, latency_inside=1e-4)
     size = 1e6
     inside = 6 * (size / 4 / (100 * GIGABIT) + 1e-4)
@@ -336,7 +337,7 @@ def test_messages_queue_at_a_card_but_not_inside_a_host():
     assert cards.carried == 3e9
 
 
-def test_workers_are_spread_as_far_as_so_many_draws_are():
+def test_the_spread_of_workers_is_that_of_normal_draws():
     rng = np.random.default_rng(0)
     for workers, slowest in ((8, 1.4236), (64, 2.3506), (128, 2.6)):  # of a normal distribution
         means = StepTimes(2.0, spread=0.1).means(rng, workers)

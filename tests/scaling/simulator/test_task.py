@@ -31,16 +31,18 @@ def by_autograd(task, frames, weights, chosen):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_gradients_are_autograds(task, shared):
+def test_gradients_equal_autograds(task, shared):
     config = SyntheticConfig(frames=1000, valid_frames=400, classes=7, dimension=5)
     frames, _ = synthetic_frames(config)
     weights = torch.stack([task.initial() + 0.1 * torch.randn(task.size) for _ in range(3)])
     weights = weights[:1] if shared else weights
-    got = task.gradients(weights, [4, 0, 31], frames=8)
+    gradients = task.gradients(weights, [4, 0, 31], frames=8)
     for row, number in enumerate([4, 0, 31]):
         chosen = task.sample_indices(number * 8, 8)
-        own = weights[0 if shared else row]
-        assert torch.allclose(got[row], by_autograd(task, frames, own, chosen), atol=1e-6)
+        worker_weights = weights[0 if shared else row]
+        assert torch.allclose(
+            gradients[row], by_autograd(task, frames, worker_weights, chosen), atol=1e-6
+        )
 
 
 def test_every_epoch_sees_every_frame_once_in_another_order(task):
@@ -56,23 +58,23 @@ def test_every_epoch_sees_every_frame_once_in_another_order(task):
 
 
 def test_another_seed_draws_other_weights_and_another_order(task):
-    other = task.reseeded(4)
-    assert other.size == task.size
-    assert not torch.equal(other.initial(), task.initial())
-    assert not torch.equal(other.sample_indices(0, 50), task.sample_indices(0, 50))
-    again = other.reseeded(3)
+    reseeded = task.reseeded(4)
+    assert reseeded.size == task.size
+    assert not torch.equal(reseeded.initial(), task.initial())
+    assert not torch.equal(reseeded.sample_indices(0, 50), task.sample_indices(0, 50))
+    again = reseeded.reseeded(3)
     assert torch.equal(again.initial(), task.initial())
     assert torch.equal(again.sample_indices(0, 50), task.sample_indices(0, 50))
 
 
-def test_it_can_be_learned_but_not_perfectly(task):
+def test_the_task_can_be_learned_but_not_perfectly(task):
     weights = task.initial()
-    before = task.evaluate(weights)
+    initial = task.evaluate(weights)
     for number in range(600):
         weights -= 0.2 * task.gradients(weights[None], [number], 16)[0]
     loss, accuracy = task.evaluate(weights)
-    assert loss < before[0]
-    assert before[1] + 0.2 < accuracy < 0.99
+    assert loss < initial[0]
+    assert initial[1] + 0.2 < accuracy < 0.99
 
 
 def test_loss_and_accuracy_are_those_of_the_logits():

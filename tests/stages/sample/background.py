@@ -1,4 +1,4 @@
-"""A recipe with stages that may run beside others; each tells when it begins and ends."""
+"""A recipe whose stages may run in parallel; each records its begin and end."""
 
 import os
 import signal
@@ -20,18 +20,18 @@ recipe = Recipe("beside", Path(__file__), {"demo": Config}, "Decodes beside trai
 EVENTS = Path(__file__).parent / "events"
 
 
-def told(run, what):
+def record_event(run, event):
     EVENTS.mkdir(exist_ok=True)
-    (EVENTS / f"{time.time_ns()} {run.stage} {what} {os.getpid()} {run.jobs}").touch()
+    (EVENTS / f"{time.time_ns()} {run.stage} {event} {os.getpid()} {run.jobs}").touch()
 
 
-def work(run, name, *needed, value=0):
+def work(run, name, *input_names, value=0):
     """Begin, do what a test asks for (WAIT_3="4 begins", FAULT_3=value), read and write."""
-    told(run, "begins")
+    record_event(run, "begins")
     deadline = time.monotonic() + 60
-    wanted = os.environ.get(f"WAIT_{run.stage}", "")
-    while wanted and not any(wanted in path.name for path in EVENTS.iterdir()):
-        assert time.monotonic() < deadline, wanted
+    awaited_event = os.environ.get(f"WAIT_{run.stage}", "")
+    while awaited_event and not any(awaited_event in path.name for path in EVENTS.iterdir()):
+        assert time.monotonic() < deadline, awaited_event
         time.sleep(0.01)
     fault = os.environ.get(f"FAULT_{run.stage}")
     if fault == "value":
@@ -40,10 +40,10 @@ def work(run, name, *needed, value=0):
         os.kill(os.getpid(), getattr(signal, fault))
     if fault in ("sleep", "pause"):
         time.sleep({"sleep": 60, "pause": 2}[fault])
-    texts = [run.need(one).read_text() for one in needed]
-    told(run, "has read")
+    texts = [run.need(input_name).read_text() for input_name in input_names]
+    record_event(run, "has read")
     run.make(name).write_text(f"{name} {value} ({', '.join(texts)})")
-    told(run, "ends")
+    record_event(run, "ends")
     return {"length": len(texts)}
 
 

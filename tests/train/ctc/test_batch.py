@@ -15,7 +15,7 @@ BATCH = CtcBatch(
 )
 
 
-def test_a_saved_batch_can_be_looked_into(tmp_path):
+def test_a_saved_batch_can_be_loaded(tmp_path):
     BATCH.save(tmp_path / "batch.safetensors")
     with safe_open(tmp_path / "batch.safetensors", framework="pt") as file:
         assert json.loads(file.metadata()["ids"]) == ["a", "b"]
@@ -27,7 +27,7 @@ def test_labels_come_without_padding():
     assert BATCH.label_sequences() == [[4, 5], [6]]
 
 
-def test_only_what_computing_needs_moves():
+def test_only_tensors_of_the_computation_move():
     moved = BATCH.to(torch.device("meta"))
     assert moved.inputs.device.type == moved.labels.device.type == "meta"
     assert moved.input_lengths.device.type == moved.label_lengths.device.type == "cpu"

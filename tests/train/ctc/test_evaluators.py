@@ -20,7 +20,7 @@ def model(ctc_toy):
 
 
 def elsewhere(ctc_toy, out):
-    """Evaluate in another process what a training leaves in a folder."""
+    """Start a process that evaluates the models in a training's folder."""
     process = get_context("spawn").Process(
         target=evaluate_elsewhere, args=(out, ctc_toy.evaluation), daemon=True
     )
@@ -46,8 +46,10 @@ def test_all_evaluators_give_the_same(ctc_toy, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("evaluated", [True, False])
-def test_a_background_evaluation_is_found_again(ctc_toy, tmp_path, evaluated, monkeypatch):
-    """Stopped while an epoch waits for its evaluation elsewhere, with and without the result."""
+def test_a_background_evaluation_is_picked_up_after_a_restart(
+    ctc_toy, tmp_path, evaluated, monkeypatch
+):
+    """The training stops while it waits for an evaluation, with and without the result."""
     ctc_toy.train(tmp_path / "whole")
     out = tmp_path / "stopped"
 
@@ -70,7 +72,7 @@ def test_a_background_evaluation_is_found_again(ctc_toy, tmp_path, evaluated, mo
 
 
 class Broken:
-    """Cannot be made in another process."""
+    """An evaluation that cannot be unpickled in another process."""
 
     def __reduce__(self):
         return (int, ("no number",))
@@ -83,7 +85,7 @@ def test_an_evaluator_that_fails_is_named(ctc_toy, tmp_path):
         train_ctc(ctc_toy.data, ctc_toy.valid, recognition, config, tmp_path)
 
 
-def test_a_model_that_was_removed_is_not_waited_for(ctc_toy, tmp_path, model):
+def test_evaluation_does_not_wait_for_a_removed_model(ctc_toy, tmp_path, model):
     evaluator = BackgroundEvaluator("elsewhere", tmp_path, ctc_toy.evaluation, "cpu")
     evaluator.begin(None)
     evaluator.submit(1, model)
@@ -92,7 +94,7 @@ def test_a_model_that_was_removed_is_not_waited_for(ctc_toy, tmp_path, model):
         evaluator.result(1)
 
 
-def test_what_an_earlier_start_asked_for_is_dropped_unless_wanted(ctc_toy, tmp_path, model):
+def test_requests_of_an_earlier_start_are_dropped_unless_needed(ctc_toy, tmp_path, model):
     folder = EvaluationFolder(tmp_path)
     for epoch in (1, 2):
         folder.submit(epoch, model)
@@ -101,28 +103,28 @@ def test_what_an_earlier_start_asked_for_is_dropped_unless_wanted(ctc_toy, tmp_p
 
 
 @pytest.mark.parametrize("becomes", ["renamed", "another"])
-def test_evaluation_ends_with_the_plan_that_it_was_made_of(ctc_toy, tmp_path, model, becomes):
-    """The end of a training is not always seen: its folder is renamed soon afterwards."""
+def test_evaluation_ends_when_its_plan_is_replaced(ctc_toy, tmp_path, model, becomes):
+    """The folder of a finished training is renamed or reused, so its end may be missed."""
     out = tmp_path / "partial"
     folder = EvaluationFolder(out)
     folder.write_plan("one")
     folder.submit(1, model)
-    told = threading.Event()
+    evaluated_once = threading.Event()
 
     def evaluate():
-        options = {"plan": "one", "on_result": lambda *_: told.set()}
+        options = {"plan": "one", "on_result": lambda *_: evaluated_once.set()}
         evaluate_elsewhere(out, ctc_toy.evaluation, **options)
 
-    work = threading.Thread(target=evaluate, daemon=True)
-    work.start()
-    assert told.wait(60)
+    thread = threading.Thread(target=evaluate, daemon=True)
+    thread.start()
+    assert evaluated_once.wait(60)
     if becomes == "renamed":
         out.rename(tmp_path / "finished")
     else:
         folder.write_plan("two")
         folder.submit(2, model)
-    work.join(60)
-    assert not work.is_alive()
+    thread.join(60)
+    assert not thread.is_alive()
     assert folder.result(2) is None
 
 

@@ -11,7 +11,7 @@ LENGTHS = torch.tensor([200, 400, 90])
 
 
 class Ones:
-    """Batches of ones: what is masked is what is 0."""
+    """Batches of ones, so masked values are the zeros."""
 
     def num_steps(self, epoch, world_size=1):
         return 5 // world_size
@@ -28,12 +28,12 @@ def masks(config, **place):
 
 
 def test_frequency_masks_leave_the_cepstra():
-    found = masks(UtteranceMaskConfig(frequency_masks=2, frequency_width=4, mel_bins=8))
-    for mask in found:
+    drawn_masks = masks(UtteranceMaskConfig(frequency_masks=2, frequency_width=4, mel_bins=8))
+    for mask in drawn_masks:
         assert (mask == mask[:, :1]).all()
         assert not mask[:, :, 8:].any()
         assert mask[:, 0].sum(1).max() <= 8
-    assert sum(int(mask[:, 0].sum()) for mask in found) > 0
+    assert sum(int(mask[:, 0].sum()) for mask in drawn_masks) > 0
 
 
 def test_time_masks_come_by_the_second_and_stay_inside():
@@ -59,22 +59,24 @@ def test_masks_follow_from_the_place():
 
 def test_views_are_masked_differently():
     config = UtteranceMaskConfig(time_masks=2.0)
-    found = list(MaskedUtterances(Ones(), config, 3, views=2).batches(0))
-    for one, two in zip(MaskedUtterances(Ones(), config, 3).batches(0), found, strict=True):
-        assert (two.views, two.utterances, two.frames) == (2, 3, 1380)
-        assert two.ids == ["a", "b", "c"] * 2
-        assert torch.equal(two.inputs[:3], one.inputs)
-        assert not torch.equal(two.inputs[3:], one.inputs)
-        assert torch.equal(two.input_lengths, LENGTHS.repeat(2))
-        assert len(two.labels) == len(two.label_lengths) == 6
+    two_views = list(MaskedUtterances(Ones(), config, 3, views=2).batches(0))
+    for single, double in zip(
+        MaskedUtterances(Ones(), config, 3).batches(0), two_views, strict=True
+    ):
+        assert (double.views, double.utterances, double.frames) == (2, 3, 1380)
+        assert double.ids == ["a", "b", "c"] * 2
+        assert torch.equal(double.inputs[:3], single.inputs)
+        assert not torch.equal(double.inputs[3:], single.inputs)
+        assert torch.equal(double.input_lengths, LENGTHS.repeat(2))
+        assert len(double.labels) == len(double.label_lengths) == 6
 
 
 def test_cepstra_are_masked_in_some_utterances():
-    found = masks(UtteranceMaskConfig(cepstra=0.5, mel_bins=8))
-    for mask in found:
+    drawn_masks = masks(UtteranceMaskConfig(cepstra=0.5, mel_bins=8))
+    for mask in drawn_masks:
         assert not mask[:, :, :8].any()
         assert (mask[:, :, 8:] == mask[:, :1, 8:9]).all()
-    assert 0 < sum(int(mask[:, 0, 8].sum()) for mask in found) < 15
+    assert 0 < sum(int(mask[:, 0, 8].sum()) for mask in drawn_masks) < 15
     assert all(mask[:, :, 8:].all() for mask in masks(UtteranceMaskConfig(cepstra=1, mel_bins=8)))
 
 
@@ -97,9 +99,9 @@ def test_an_utterance_is_warped_as_a_whole_and_differently_in_each_view():
 
 
 def test_masks_are_the_same_with_and_without_a_warp():
-    plain = UtteranceMaskConfig(time_masks=2.0, frequency_masks=1, mel_bins=8)
-    warped = replace(plain, warp=0.1, cepstra=0.5)
-    for a, b in zip(masks(plain), masks(warped), strict=True):
+    unwarped = UtteranceMaskConfig(time_masks=2.0, frequency_masks=1, mel_bins=8)
+    warped = replace(unwarped, warp=0.1, cepstra=0.5)
+    for a, b in zip(masks(unwarped), masks(warped), strict=True):
         assert torch.equal(a[:, :, :8], b[:, :, :8])
 
 
@@ -111,7 +113,7 @@ def test_impossible_configurations_are_refused():
         UtteranceMaskConfig(warp=0.1, mel_bins=1)
 
 
-def test_any_change_makes_it_active():
+def test_any_nonzero_setting_makes_it_active():
     assert not UtteranceMaskConfig().active
     for change in ({"cepstra": 0.1}, {"warp": 0.1}, {"time_masks": 1.0}, {"frequency_masks": 1}):
         assert UtteranceMaskConfig(**change).active

@@ -15,7 +15,7 @@ def collapse(path, blank):
 
 
 def brute_force(log_probs, labels, blank):
-    """Minus the log of the sum over all C ** T paths that are written as the labels."""
+    """Minus the log of the summed probability of all C ** T paths that collapse to the labels."""
     frames, size = log_probs.shape
     total = 0.0
     for path in itertools.product(range(size), repeat=frames):
@@ -41,9 +41,9 @@ def padded(sequences):
     st.integers(0, 2),
     st.integers(0, 10_000),
 )
-def test_equals_the_sum_over_all_paths(sequences, blank, seed):
-    others = [s for s in range(3) if s != blank]
-    sequences = [[others[i] for i in s] for s in sequences]
+def test_the_loss_equals_the_sum_over_all_paths(sequences, blank, seed):
+    symbols = [s for s in range(3) if s != blank]
+    sequences = [[symbols[i] for i in s] for s in sequences]
     lengths = torch.tensor([4, 5, 2][: len(sequences)])
     log_probs = distributions(len(sequences), 5, 3, seed)
     sizes = torch.tensor(list(map(len, sequences)))
@@ -102,7 +102,7 @@ def test_a_batch_without_any_alignment_has_loss_0():
     assert (model.logits.grad == 0).all()
 
 
-def test_a_batch_without_any_label_has_the_blanks_alone():
+def test_a_batch_without_labels_has_the_loss_of_blanks():
     log_probs, lengths = distributions(2, 4, 3), torch.tensor([4, 2])
     none = torch.zeros(2, 0, dtype=torch.int64)
     losses, possible = ctc_losses(log_probs, lengths, none, torch.tensor([0, 0]), 2)
@@ -111,7 +111,7 @@ def test_a_batch_without_any_label_has_the_blanks_alone():
     assert torch.allclose(losses, torch.stack(expected))
 
 
-def test_weights():
+def test_loss_and_statistics_are_weighted_by_utterances():
     sequences = [[0, 1], [2], [0, 1, 2, 0, 1, 2]]
     model = Given(distributions(3, 5, 4), torch.tensor([5, 5, 5]))
     utterances = CtcLoss(3, "utterances")(model, batch(sequences))
@@ -142,16 +142,16 @@ def test_views_have_the_loss_of_the_paper():
     loss, stats = CtcLoss(blank=3, consistency=0.2)(Given(logits, lengths), two_views(sequences))
     expected = 0.0
     for row in range(4):
-        mine, other = logits[row, : lengths[row]], logits[(row + 2) % 4, : lengths[row]]
-        divergence = (other.exp() * (other - mine)).sum().item()
-        expected += brute_force(mine, sequences[row % 2], 3) + 0.2 * divergence
+        log_probs, other_view = logits[row, : lengths[row]], logits[(row + 2) % 4, : lengths[row]]
+        divergence = (other_view.exp() * (other_view - log_probs)).sum().item()
+        expected += brute_force(log_probs, sequences[row % 2], 3) + 0.2 * divergence
     assert loss.item() == pytest.approx(expected)
     assert stats["weight"] == stats["utterances"] == 4
 
 
 def test_one_view_has_no_divergence():
-    given = Given(distributions(1, 5, 4), torch.tensor([5]))
-    plain, stats = CtcLoss(blank=3)(given, batch([[0]]))
-    regularised, _ = CtcLoss(blank=3, consistency=0.2)(given, batch([[0]]))
-    assert torch.equal(plain, regularised)
+    model = Given(distributions(1, 5, 4), torch.tensor([5]))
+    without_consistency, stats = CtcLoss(blank=3)(model, batch([[0]]))
+    regularised, _ = CtcLoss(blank=3, consistency=0.2)(model, batch([[0]]))
+    assert torch.equal(without_consistency, regularised)
     assert "divergence" not in stats

@@ -22,10 +22,10 @@ LENGTHS = [40, 95, 52, 63, 88, 45, 71, 59, 40, 66, 90]
 
 @pytest.fixture
 def records(write_store, tmp_path):
-    return written(write_store(LENGTHS), len(LENGTHS), tmp_path / "records")
+    return write_texts(write_store(LENGTHS), len(LENGTHS), tmp_path / "records")
 
 
-def written(features, number, out):
+def write_texts(features, number, out):
     texts = {f"u{i}": "AB" * (i % 4 + 1) for i in range(number)}
     write_records(features, texts, Characters(), RecordConfig(per_file=4), out)
     return out
@@ -36,7 +36,7 @@ def source(records, seed=1, normaliser=None, **settings):
     return RecordSource(records, config, seed, normaliser)
 
 
-def same(a, b):
+def is_same_batch(a, b):
     return a.ids == b.ids and all(
         torch.equal(getattr(a, name), getattr(b, name))
         for name in ("inputs", "input_lengths", "labels", "label_lengths")
@@ -44,14 +44,14 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("order", ["shuffled", "buckets"])
-def test_every_utterance_once_an_epoch_in_an_order_of_its_own(records, order):
+def test_every_utterance_comes_once_an_epoch_in_a_new_order(records, order):
     data = source(records, order=order)
     epochs = [[u for batch in data.batches(e) for u in batch.ids] for e in range(2)]
     for ids in epochs:
         assert sorted(ids) == sorted(data.records.names)
     assert epochs[0] != epochs[1] != data.records.names
-    other = source(records, seed=2, order=order)
-    assert [u for batch in other.batches(0) for u in batch.ids] != epochs[0]
+    reseeded = source(records, seed=2, order=order)
+    assert [u for batch in reseeded.batches(0) for u in batch.ids] != epochs[0]
 
 
 def test_rows_are_the_stored_features_and_labels_padded_with_zeros(records, tmp_path):
@@ -75,7 +75,7 @@ def test_features_are_normalised_with_the_speakers_past(records, tmp_path):
     normaliser = estimate_normaliser(store)
     for batch in source(records, normaliser=normaliser).batches(0):
         for row, length, name in zip(batch.inputs, batch.input_lengths, batch.ids, strict=True):
-            expected = normaliser.apply(store.load(name), store.state(name))
+            expected = normaliser.apply(store.load(name), store.cmn_state(name))
             assert torch.equal(row[:length], expected.half().float())
 
 
@@ -84,13 +84,15 @@ def test_resumed_and_divided_epochs_are_parts_of_the_whole(records, order):
     data = source(records, utterances_per_batch=2, order=order)
     whole = list(data.batches(5))
     assert data.num_steps(5) == len(whole) == 6
-    assert all(same(a, b) for a, b in zip(data.batches(5, start=4), whole[4:], strict=True))
+    assert all(
+        is_same_batch(a, b) for a, b in zip(data.batches(5, start=4), whole[4:], strict=True)
+    )
     assert data.num_steps(5, world_size=4) == 1
     for rank in range(4):
         [batch] = data.batches(5, rank=rank, world_size=4)
-        assert same(batch, whole[rank])
+        assert is_same_batch(batch, whole[rank])
     [batch] = data.batches(5, start=1, rank=1, world_size=3)
-    assert same(batch, whole[4])
+    assert is_same_batch(batch, whole[4])
 
 
 def test_the_number_of_readers_does_not_matter(records, tmp_path):
@@ -98,23 +100,23 @@ def test_the_number_of_readers_does_not_matter(records, tmp_path):
     alone = list(source(records, normaliser=normaliser).batches(0))
     with source(records, normaliser=normaliser, readers=2, buffer=2) as data:
         for _ in range(2):
-            assert all(same(a, b) for a, b in zip(data.batches(0), alone, strict=True))
+            assert all(is_same_batch(a, b) for a, b in zip(data.batches(0), alone, strict=True))
         batches = data.batches(0)
-        assert same(next(batches), alone[0])
+        assert is_same_batch(next(batches), alone[0])
         batches.close()  # the readers stay, the next batches are not mixed up with these
-        assert same(next(data.batches(0, start=1)), alone[1])
+        assert is_same_batch(next(data.batches(0, start=1)), alone[1])
 
 
-def test_fixed_padding(records):
+def test_fixed_padding_gives_equal_shapes(records):
     data = source(records, pad_to=120)
     assert {batch.inputs.shape[1] for batch in data.batches(0)} == {120}
     with pytest.raises(TrainingDataError, match=r"u1 has 95 frames, more than pad_to = 94"):
         source(records, pad_to=94)
 
 
-def test_buckets_spare_padding(write_store, tmp_path):
+def test_buckets_need_less_padding(write_store, tmp_path):
     lengths = np.random.default_rng(0).integers(40, 400, 120).tolist()
-    records = written(write_store(lengths), 120, tmp_path / "r")
+    records = write_texts(write_store(lengths), 120, tmp_path / "r")
 
     def padding(order):
         batches = list(source(records, utterances_per_batch=6, order=order).batches(0))
@@ -126,7 +128,7 @@ def test_buckets_spare_padding(write_store, tmp_path):
     assert longest != sorted(longest) != longest[::-1]
 
 
-def test_the_shortest_first(records):
+def test_the_shortest_are_read_first(records):
     data = source(records, shortest_first=1)
     lengths = [n for batch in data.batches(0) for n in batch.input_lengths.tolist()]
     assert lengths == sorted(LENGTHS)
@@ -134,7 +136,7 @@ def test_the_shortest_first(records):
     assert lengths != sorted(LENGTHS)
 
 
-def test_the_longest_first_again_and_again(records):
+def test_the_longest_are_read_first_repeatedly(records):
     batches = source(records).longest_first()
     for _ in range(2):
         assert [n for b in batches for n in b.input_lengths.tolist()] == sorted(LENGTHS)[::-1]
@@ -142,7 +144,7 @@ def test_the_longest_first_again_and_again(records):
 
 
 def read(batches, lengths):
-    """The work of another process."""
+    """Read batches in another process."""
     assert [n for b in batches for n in b.input_lengths.tolist()] == lengths
 
 
@@ -160,10 +162,10 @@ def test_another_process_reads_the_longest_first_and_ends(records):
 
 
 class Pool:
-    """Works at once, and counts how much was worked ahead of what was taken."""
+    """A pool that computes at once and counts tasks submitted and results held."""
 
     started = None
-    """The last one."""
+    """The pool that was started last."""
 
     def __init__(self, *args, initargs, **kwargs):
         _, records, pad_to, _ = initargs
@@ -186,19 +188,19 @@ class Pool:
 def test_the_buffer_is_bounded(records, monkeypatch):
     monkeypatch.setattr(module, "ProcessPoolExecutor", Pool)
     data = source(records, utterances_per_batch=1, readers=3, buffer=4)
-    for taken, _ in enumerate(data.batches(0), start=1):
+    for num_read, _ in enumerate(data.batches(0), start=1):
         pool = Pool.started
-        assert pool.submitted == taken + 3  # with those of the next epoch
-    assert taken == 11
+        assert pool.submitted == num_read + 3  # with those of the next epoch
+    assert num_read == 11
     expected = source(records, utterances_per_batch=1).batches(1)
-    assert all(same(a, b) for a, b in zip(data.batches(1), expected, strict=True))
+    assert all(is_same_batch(a, b) for a, b in zip(data.batches(1), expected, strict=True))
     assert pool.submitted == 22 + 3
     next(data.batches(0))  # the three of epoch 2 are of no use now
     assert pool.submitted == 25 + 4
     assert len(pool.held) == 3
 
 
-def test_a_killed_reader_is_an_error_with_a_way_out(records, monkeypatch):
+def test_a_killed_reader_is_an_error_with_a_remedy(records, monkeypatch):
     class Broken(Pool):
         def submit(self, function, group):
             future = Future()
@@ -230,6 +232,6 @@ def test_a_damaged_record_is_named(records):
         {"order": "sorted"},
     ],
 )
-def test_refuses_impossible_settings(wrong):
+def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         ReaderConfig(**wrong)

@@ -23,11 +23,16 @@ def contents(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_holds_features_labels_and_states(write_store, tmp_path):
+def test_records_hold_features_labels_and_states(write_store, tmp_path):
     features, texts = write_store([40, 41, 52, 63, 40, 45, 60]), texts_of(7)
-    shown = []
+    progress = []
     headline = write_records(
-        features, texts, Characters(), CONFIG, tmp_path / "r", progress=lambda *x: shown.append(x)
+        features,
+        texts,
+        Characters(),
+        CONFIG,
+        tmp_path / "r",
+        progress=lambda *x: progress.append(x),
     )
     store, records = FeatureStore(features), Records(tmp_path / "r")
     assert records.names == store.ids
@@ -37,18 +42,18 @@ def test_holds_features_labels_and_states(write_store, tmp_path):
         record = records.read(i)
         assert torch.equal(torch.from_numpy(record.features).float(), store.load(name))
         assert Characters().decode(record.labels) == texts[name]
-        assert record.cmn_frames == store.state(name).frames
-        assert np.array_equal(record.cmn_sum, store.state(name).sum.numpy())
+        assert record.cmn_frames == store.cmn_state(name).frames
+        assert np.array_equal(record.cmn_sum, store.cmn_state(name).sum.numpy())
         assert records.frames[i] == store.num_frames(name)
         assert records.label_lengths[i] == len(record.labels)
     size = sum(p.stat().st_size for p in (tmp_path / "r" / "files").iterdir())
     hours = 341 / 360_000
     expected = {"hours": hours, "utterances": 7, "kept_percent": 100, "too_long": 0, "excluded": 0}
     assert headline == pytest.approx({**expected, "MB_per_hour": size / 1e6 / hours})
-    assert shown == [(3, 7), (6, 7), (7, 7)]
+    assert progress == [(3, 7), (6, 7), (7, 7)]
 
 
-def test_long_utterances_are_dropped_listed_and_the_kept_share_told(write_store, tmp_path):
+def test_long_utterances_are_dropped_and_listed_and_the_rest_counted(write_store, tmp_path):
     features = write_store([1670, 1671, 90, 3000])
     limits = RecordConfig(max_excluded=0.0)  # dropping long ones is no fault
     headline = write_records(features, texts_of(4), Characters(), limits, tmp_path)
@@ -106,21 +111,23 @@ def test_bytes_do_not_depend_on_the_number_of_processes(write_store, tmp_path):
 
 
 def stamps(folder):
-    """By the number of each record file, what changes where it is written again."""
+    """Return {number of record file: (inode, mtime)}; both change when it is rewritten."""
     files = {int(path.name.split(".")[1]): path.stat() for path in folder.glob("files/*")}
     return {number: (file.st_ino, file.st_mtime_ns) for number, file in files.items()}
 
 
-def test_resumes_with_the_files_that_are_missing_or_differ(write_store, tmp_path):
+def test_writing_resumes_with_missing_or_different_files(write_store, tmp_path):
     features, texts, out = write_store([40] * 9), texts_of(9), tmp_path / "r"
 
     def write(texts):
-        """Return the numbers of the files that are written."""
-        before, calls = stamps(out), []
+        """Write the records; return the numbers of the written files."""
+        stamps_before, calls = stamps(out), []
         write_records(
             features, texts, Characters(), CONFIG, out, progress=lambda *x: calls.append(x)
         )
-        written = [number for number, stamp in stamps(out).items() if stamp != before.get(number)]
+        written = [
+            number for number, stamp in stamps(out).items() if stamp != stamps_before.get(number)
+        ]
         assert len(calls) == len(written)
         return written
 
@@ -145,7 +152,7 @@ def test_resumes_with_the_files_that_are_missing_or_differ(write_store, tmp_path
     assert write({**texts, Records(out).names[-1]: "CHANGED"}) == [2]
 
 
-def test_refuses_a_folder_whose_files_are_of_several_writings(write_store, tmp_path):
+def test_a_folder_whose_manifest_does_not_fit_its_files_is_refused(write_store, tmp_path):
     write_records(write_store([40] * 5), texts_of(5), Characters(), CONFIG, tmp_path)
     path = tmp_path / "records.json"
     path.write_text(path.read_text().replace('"utterances": 5', '"utterances": 6'))
@@ -157,6 +164,6 @@ def test_refuses_a_folder_whose_files_are_of_several_writings(write_store, tmp_p
     "wrong",
     [{"per_file": 0}, {"max_seconds": 0}, {"window": 0}, {"stride": 0}, {"max_excluded": 1.1}],
 )
-def test_refuses_impossible_settings(wrong):
+def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         RecordConfig(**wrong)

@@ -9,10 +9,10 @@ from toolkit.train.ctc.states import EDGES, Machine, State, Transition
 
 
 def drive(machine, epochs, begin=(0, 0), stop=None):
-    """Run a training of so many iterations per epoch; `stop(state, step)` may end it."""
+    """Run a training with these iterations per epoch; `stop(state, step)` may end it."""
     visited = []
 
-    def go(states):
+    def visit(states):
         for state in states:
             assert machine.current is state
             visited.append((machine.step, state))
@@ -25,14 +25,14 @@ def drive(machine, epochs, begin=(0, 0), stop=None):
     first_epoch, first_step = begin
     for epoch in range(first_epoch, len(epochs)):
         for _ in range(first_step if epoch == first_epoch else 0, epochs[epoch]):
-            if go(machine.after_iteration()):
+            if visit(machine.after_iteration()):
                 return visited
-        if go(machine.after_epoch()) or go(machine.evaluation()):
+        if visit(machine.after_epoch()) or visit(machine.evaluation()):
             return visited
     return visited
 
 
-def test_the_papers_intervals():
+def test_states_follow_the_papers_intervals():
     visited = drive(Machine(StatesConfig()), [270, 270])
     assert [step for step, state in visited if state is State.SENTENCES] == [*range(50, 541, 50)]
     assert [step for step, state in visited if state is State.SAVING] == [250, 270, 500, 540]
@@ -40,7 +40,7 @@ def test_the_papers_intervals():
     assert [step for step, state in visited if state is State.SWAPPING] == [270, 270, 540, 540]
 
 
-def test_the_figures_transitions():
+def test_transitions_are_those_of_the_papers_figure():
     machine = Machine(StatesConfig(sentences_every=2, checkpoint_every=4))
     drive(machine, [4])
     train, sentences, saving, swap, evaluate = State
@@ -68,12 +68,12 @@ def test_the_figures_transitions():
         ("elsewhere", [State.SAVING]),
     ],
 )
-def test_what_evaluators_do_at_the_end_of_an_epoch(evaluator, expected):
+def test_evaluators_choose_the_states_at_the_end_of_an_epoch(evaluator, expected):
     machine = Machine(StatesConfig(evaluator=evaluator))
     assert [state for _, state in drive(machine, [3])] == expected
 
 
-def test_an_overdue_checkpoint_is_made_at_once():
+def test_an_overdue_checkpoint_is_written_at_once():
     machine = Machine(StatesConfig())
     assert list(machine.after_iteration(overdue=True)) == [State.SAVING]
     assert list(machine.after_iteration()) == []
@@ -87,7 +87,9 @@ def test_an_overdue_checkpoint_is_made_at_once():
     st.sampled_from(["swap", "in_place", "resident"]),
     st.integers(0, 60),
 )
-def test_a_start_from_any_checkpoint_goes_through_the_rest(sentences, saves, epochs, kind, number):
+def test_a_start_from_any_checkpoint_visits_the_remaining_states(
+    sentences, saves, epochs, kind, number
+):
     config = StatesConfig(sentences, saves, kind)
     whole = Machine(config)
     visited = drive(whole, epochs)
@@ -98,15 +100,15 @@ def test_a_start_from_any_checkpoint_goes_through_the_rest(sentences, saves, epo
     place = checkpoints[number % len(checkpoints)]
     step = visited[place][0]
     killed = Machine(config)
-    seen = itertools.count()
-    drive(killed, epochs, stop=lambda *_: next(seen) == place)
+    num_states = itertools.count()
+    drive(killed, epochs, stop=lambda *_: next(num_states) == place)
     resumed = Machine(config)
     resumed.load_state_dict(killed.state_dict())
     assert resumed.step == step
     epoch = next(i for i in range(len(epochs)) if step <= sum(epochs[: i + 1]))
-    rest = drive(resumed, epochs, (epoch, step - sum(epochs[:epoch])))
-    assert rest == visited[place + 1 :]
-    assert whole.transitions[-len(resumed.transitions) :] == resumed.transitions or not rest
+    states_after = drive(resumed, epochs, (epoch, step - sum(epochs[:epoch])))
+    assert states_after == visited[place + 1 :]
+    assert whole.transitions[-len(resumed.transitions) :] == resumed.transitions or not states_after
 
 
 def test_impossible_transitions_are_refused():

@@ -21,21 +21,21 @@ from toolkit.train.runlog import Evaluated, Sentences, Started, Step, read_run_l
 
 def transitions(ctc_toy, out):
     """Train; return all transitions."""
-    seen = []
+    visited = []
 
     class Counted(Machine):
         def go_to(self, target):
             super().go_to(target)
-            seen.append(self.transitions[-1])
+            visited.append(self.transitions[-1])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(states, "Machine", Counted)
         ctc_toy.train(out, evaluator="swap")
-    return seen
+    return visited
 
 
 def kill_at(ctc_toy, out, place):
-    """Train in a process of its own that kills itself right after its transition `place`."""
+    """Train in a forked process that kills itself right after transition `place`."""
 
     class Deadly(Machine):
         def go_to(self, target):
@@ -43,11 +43,11 @@ def kill_at(ctc_toy, out, place):
             if len(self.transitions) > place:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    killed(Deadly, lambda: ctc_toy.train(out, evaluator="swap"))
+    train_in_a_killed_process(Deadly, lambda: ctc_toy.train(out, evaluator="swap"))
 
 
-def killed(machine, train):
-    """Train with a machine that kills the process, which is one of its own."""
+def train_in_a_killed_process(machine, train):
+    """Train in a forked process with a machine that kills it."""
     child = os.fork()
     if child == 0:
         try:
@@ -68,10 +68,10 @@ def test_killed_in_any_state_it_ends_with_the_same_losses(ctc_toy, tmp_path):
 @pytest.mark.parametrize(
     "precision", [{"amp": "bf16"}, {"amp": "fp16"}, {"amp": "fp32", "tf32": True}]
 )
-def test_so_in_every_precision_with_the_search_of_dictionary_and_ngrams(
+def test_killed_in_any_state_in_every_precision_with_word_search(
     ctc_toy, tmp_path, precision, monkeypatch
 ):
-    """The first factor of float16 overflows, and the next ones change soon."""
+    """The first loss scale of float16 overflows, and later ones change soon."""
     if precision["amp"] == "fp16" and torch.__version__ < "2.3":
         pytest.skip("float16 on a CPU needs torch 2.3")
     monkeypatch.setattr("toolkit.train.precision.INITIAL_SCALE", 2.0**30)
@@ -85,12 +85,12 @@ def test_so_in_every_precision_with_the_search_of_dictionary_and_ngrams(
     )
     ctc_toy.config = replace(ctc_toy.config, **precision)
     killed_in_every_state(ctc_toy, tmp_path)
-    found = read_run_log(tmp_path / "whole").of(Sentences)[-1].hypotheses
-    assert set(" ".join(found).split()) <= set(dictionary)
+    hypotheses = read_run_log(tmp_path / "whole").of(Sentences)[-1].hypotheses
+    assert set(" ".join(hypotheses).split()) <= set(dictionary)
 
 
 def killed_in_every_state(ctc_toy, folder):
-    """Train without and with a kill in each state, and compare all that is left."""
+    """Train without and with a kill in each state, and compare all outputs."""
     every = transitions(ctc_toy, folder / "whole")
     expected = ctc_toy.events(folder / "whole")
     for state in State:
@@ -106,8 +106,8 @@ def killed_in_every_state(ctc_toy, folder):
         assert started.step in (every[place].step, 5, 6, 10, 12)
 
 
-def test_killed_again_and_again(ctc_toy, tmp_path):
-    """Each start comes a few transitions further, whatever they are."""
+def test_a_training_killed_repeatedly_ends_with_the_same_losses(ctc_toy, tmp_path):
+    """Each start gets a few transitions further."""
     every = transitions(ctc_toy, tmp_path / "whole")
     for _ in range(3):
         kill_at(ctc_toy, tmp_path / "killed", len(every) // 3)
@@ -118,7 +118,7 @@ def test_killed_again_and_again(ctc_toy, tmp_path):
 
 
 class Patient(Spelling):
-    """From the second batch of an epoch on, batches come when the epoch before is evaluated."""
+    """From its second batch on, an epoch waits for the evaluation of the previous one."""
 
     def __init__(self, out):
         super().__init__()
@@ -134,16 +134,16 @@ class Patient(Spelling):
 
 
 def train_patiently(ctc_toy, out):
-    """Train; somebody else evaluates meanwhile."""
+    """Train while another thread evaluates."""
 
     @contextmanager
     def evaluating(write):
-        work = threading.Thread(
+        thread = threading.Thread(
             target=evaluate_elsewhere, args=(out, ctc_toy.evaluation), daemon=True
         )
-        work.start()
+        thread.start()
         yield
-        work.join()
+        thread.join()
 
     ctc_toy.data = Patient(out)
     config = replace(ctc_toy.config, log_every=1)
@@ -162,10 +162,10 @@ def test_an_evaluation_in_the_background_is_logged_when_its_result_is_there(ctc_
 
 
 @pytest.mark.parametrize("last", [9, 11])
-def test_it_is_logged_once_when_killed_before_and_after_the_next_checkpoint(
+def test_a_background_evaluation_is_logged_once_when_killed_around_a_checkpoint(
     ctc_toy, tmp_path, last
 ):
-    """The first epoch's is logged after iteration 7 or 8; there is a checkpoint after 10."""
+    """The first evaluation is logged after iteration 7 or 8; a checkpoint follows at 10."""
 
     class Deadly(Machine):
         def after_iteration(self, *arguments):
@@ -173,7 +173,7 @@ def test_it_is_logged_once_when_killed_before_and_after_the_next_checkpoint(
             if self.step == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    killed(Deadly, lambda: train_patiently(ctc_toy, tmp_path))
+    train_in_a_killed_process(Deadly, lambda: train_patiently(ctc_toy, tmp_path))
     assert [event.step for event in read_run_log(tmp_path).of(Evaluated)] == [6]
     train_patiently(ctc_toy, tmp_path)
     log = read_run_log(tmp_path)

@@ -43,8 +43,8 @@ def test_it_learns_to_spell(ctc_toy, tmp_path):
     assert (log.created.batch, log.created.devices) == (4, 1)
     assert [e.epoch for e in log.of(Evaluated)] == [*range(1, 13)]
     for name in ("cer", "cer_usual"):
-        told = [getattr(event, name) for event in log.of(Evaluated)]
-        assert told == [record[f"valid_{name}"] for record in records]
+        error_rates = [getattr(event, name) for event in log.of(Evaluated)]
+        assert error_rates == [record[f"valid_{name}"] for record in records]
     assert all(e.cer <= e.cer_usual for e in log.of(Evaluated))
     assert measured["cer_usual"] == pytest.approx(best["valid_cer_usual"])
     assert not list(tmp_path.glob("checkpoints/*.safetensors"))
@@ -72,9 +72,9 @@ def test_the_log_has_every_state(ctc_toy, tmp_path):
     losses = [(a.loss + b.loss) / 2 for a, b in zip(*[iter(log.of(Step))] * 2, strict=True)]
     assert losses == pytest.approx([record["loss"] for record in ctc_toy.history(tmp_path)])
     # and the states together the time
-    known = sum(e.seconds_in_step for e in log.of(Step))
-    known += sum(getattr(event, "duration", 0.0) for event in log.events)
-    assert 0.3 * log.seconds < known <= log.seconds + 0.01
+    seconds_in_states = sum(e.seconds_in_step for e in log.of(Step))
+    seconds_in_states += sum(getattr(event, "duration", 0.0) for event in log.events)
+    assert 0.3 * log.seconds < seconds_in_states <= log.seconds + 0.01
 
 
 def test_the_log_has_the_last_iterations_of_an_epoch(ctc_toy, tmp_path):
@@ -112,7 +112,7 @@ def test_the_average_of_epochs_is_measured_as_epochs_are(ctc_toy, tmp_path):
     assert ctc_toy.evaluation(load_model(tmp_path))["wer"] == pytest.approx(headline["wer"])
 
 
-def test_something_may_go_on_beside(ctc_toy, tmp_path):
+def test_background_logging_runs_during_training(ctc_toy, tmp_path):
     ended = []
 
     class BackgroundLogging:
@@ -131,16 +131,16 @@ def test_something_may_go_on_beside(ctc_toy, tmp_path):
     assert ended == [True]
 
 
-def test_without_held_out_data_it_does_not_begin(ctc_toy, tmp_path):
+def test_training_needs_held_out_data(ctc_toy, tmp_path):
     with pytest.raises(TrainingDataError, match="held-out"):
         train_ctc(ctc_toy.data, [], ctc_toy.recognition, ctc_toy.config, tmp_path)
 
 
 def test_a_warp_knows_the_edges_of_the_filters(ctc_toy, tmp_path, monkeypatch):
-    seen = []
+    edges_of_calls = []
 
     def warp(inputs, factors, bins, edges):
-        seen.append(edges)
+        edges_of_calls.append(edges)
         return inputs
 
     monkeypatch.setattr(specaugment, "warp_mel", warp)
@@ -148,8 +148,8 @@ def test_a_warp_knows_the_edges_of_the_filters(ctc_toy, tmp_path, monkeypatch):
         ctc_toy.config, epochs=1, specaugment=UtteranceMaskConfig(warp=0.1, mel_bins=2)
     )
     ctc_toy.train(tmp_path, config, edges=(20.0, 4000.0))
-    assert len(seen) == 6
-    assert set(seen) == {(20.0, 4000.0)}
+    assert len(edges_of_calls) == 6
+    assert set(edges_of_calls) == {(20.0, 4000.0)}
 
 
 @pytest.mark.parametrize(

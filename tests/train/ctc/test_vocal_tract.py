@@ -15,7 +15,7 @@ def mel(hertz):
     return 1127 * np.log1p(hertz / 700)
 
 
-def moved(hertz, factor, high):
+def warp_frequency(hertz, factor, high):
     """Kaldi's piecewise linear warp without a lower cutoff."""
     knee = 0.8 * high
     above = factor * knee + (hertz - knee) * (high - factor * knee) / (high - knee)
@@ -31,15 +31,15 @@ def test_each_frame_is_interpolated(bins, factors, edges):
     low, high = edges
     rng = np.random.default_rng(bins)
     inputs = rng.normal(size=(len(factors), 4, bins + 2)).astype(np.float32)
-    found = warp_mel(torch.from_numpy(inputs), torch.tensor(factors), bins, edges)
+    warped = warp_mel(torch.from_numpy(inputs), torch.tensor(factors), bins, edges)
     centres = np.linspace(mel(low), mel(high), bins + 2)
     hertz = 700 * np.expm1(centres[1:-1] / 1127)
     for row, factor in enumerate(factors):
-        at = mel(moved(hertz, factor, high))
+        at = mel(warp_frequency(hertz, factor, high))
         for frame in range(4):
             expected = np.interp(at, centres[1:-1], inputs[row, frame, :bins])
-            np.testing.assert_allclose(found[row, frame, :bins], expected, atol=2e-3)
-    np.testing.assert_array_equal(found[..., bins:], inputs[..., bins:])
+            np.testing.assert_allclose(warped[row, frame, :bins], expected, atol=2e-3)
+    np.testing.assert_array_equal(warped[..., bins:], inputs[..., bins:])
 
 
 def test_a_factor_of_one_changes_nothing():

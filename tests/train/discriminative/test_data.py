@@ -20,7 +20,7 @@ CONFIG = LatticeBatchConfig(utterances_per_batch=3, max_frames=25)
 
 
 def open_data(sources, normaliser, config, seed, names=None):
-    """The corpus and the batches of stores (features, references, lattices)."""
+    """Return the corpus and the batches of stores (features, references, lattices)."""
     excluded = {}
     for features, _, lattices in sources:
         excluded |= unusable_lattices(features, lattices, config.max_frames)
@@ -50,7 +50,7 @@ def make_data(make_stores, make_trellises):
 def test_batches_hold_whole_utterances_with_their_lattices(make_data, low_rate):
     raw, _ = make_data()
     stores, data = make_data(low_rate=low_rate)
-    seen = []
+    utterances = []
     for batch in data.batches(0):
         for n, (name, length) in enumerate(zip(batch.ids, batch.lengths.tolist(), strict=True)):
             features = raw.features.features[name]
@@ -65,8 +65,8 @@ def test_batches_hold_whole_utterances_with_their_lattices(make_data, low_rate):
                 batch.weights.shape[1] - length
             )
         assert batch.frames == int(batch.weights.sum())
-        seen += batch.ids
-    assert sorted(seen) == sorted(n for n in raw.features.features if n != "utt006")
+        utterances += batch.ids
+    assert sorted(utterances) == sorted(n for n in raw.features.features if n != "utt006")
     assert stores.corpus.excluded == {"utt006": "30 frames of 30 ms, allowed are 25"}
 
 
@@ -110,13 +110,13 @@ def test_batches_are_of_similar_length_and_resuming_reads_no_earlier_ones(make_d
     assert list(map(len, lengths)) == [3, 3, 3, 1]
     ordered = sorted(map(tuple, lengths))  # one bucket here: every epoch has the same batches
     assert sorted(tuple(b.lengths.tolist()) for b in data.batches(4)) == ordered
-    before = dict(stores.features.loads)
+    loads = dict(stores.features.loads)
     assert len(list(data.batches(0, start=3))) == 1
-    read = [n for n, times in stores.features.loads.items() if times > before[n]]
+    read = [n for n, times in stores.features.loads.items() if times > loads[n]]
     assert len(read) <= 3
 
 
-def test_what_cannot_be_used_is_told(make_data):
+def test_unusable_utterances_are_listed(make_data):
     def change(stores, lattices):
         lattices.lengths["utt000"] = 9
         del lattices.lengths["utt001"]
@@ -152,7 +152,7 @@ def test_nothing_is_read_before_the_first_batch(make_data):
     assert data.num_steps(0) == 4
 
 
-def test_targets_that_the_network_lacks_are_told_when_they_are_read(make_data):
+def test_targets_outside_the_network_are_an_error_when_read(make_data):
     def change(stores, lattices):
         stores.alignments.targets["utt004"][:] = 5
 

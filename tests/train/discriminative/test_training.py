@@ -33,7 +33,7 @@ CONFIG = SequenceConfig(
 
 @pytest.fixture
 def toy(make_stores, make_trellises):
-    """40 utterances and lattices, readable by a network."""
+    """40 utterances with lattices that a network can learn."""
 
     def make(**options):
         stores = make_stores([60 + 3 * i for i in range(40)], dimension=6, delay=0, **options)
@@ -50,7 +50,7 @@ def start(tmp_path_factory):
 
 @pytest.fixture
 def trained(start, toy):
-    """A network that cross entropy trained badly."""
+    """A network after a short training with cross entropy."""
     if not (start / "headline.json").exists():
         stores = toy()
         config = CrossEntropyConfig(
@@ -93,20 +93,20 @@ def weights(folder):
 
 
 def expected_accuracy(folder, stores, names):
-    """By the decoding path and in closed form, see CLASSES; and the cross entropy."""
+    """Return the expected accuracy in closed form (see CLASSES) and the cross entropy."""
     model, log_priors = load_model(folder), load_log_priors(folder)
-    right, losses = [], []
+    target_posteriors, losses = [], []
     for name in names:
         raw = stores.features.features[name].half().float()
         log_posterior = log_posteriors(model, [stack(raw)])[0]
         targets = stores.alignments.load(name)[centre(len(raw))].long()
         at_target = torch.arange(len(targets)), targets
-        right.append((0.5 * (log_posterior - log_priors)).softmax(1)[at_target])
+        target_posteriors.append((0.5 * (log_posterior - log_priors)).softmax(1)[at_target])
         losses.append(-log_posterior[at_target])
-    return torch.cat(right).mean().item(), torch.cat(losses).mean().item()
+    return torch.cat(target_posteriors).mean().item(), torch.cat(losses).mean().item()
 
 
-def held(stores):
+def held_out_names(stores):
     return select_held_out(stores.features.features, 4)
 
 
@@ -128,7 +128,7 @@ def test_training_raises_the_held_out_criterion(toy, train, trained, tmp_path):
     assert load_model(tmp_path).config == load_model(trained).config
     # the figures of the log are those of the stored models
     for folder, figure in ((trained, headline["before"]), (tmp_path, headline["after"])):
-        accuracy, loss = expected_accuracy(folder, stores, held(stores))
+        accuracy, loss = expected_accuracy(folder, stores, held_out_names(stores))
         assert accuracy == pytest.approx(figure, abs=1e-5)
         assert any(loss == pytest.approx(r["valid_cross_entropy"], abs=1e-5) for r in records)
 
@@ -136,7 +136,7 @@ def test_training_raises_the_held_out_criterion(toy, train, trained, tmp_path):
 @pytest.mark.parametrize(
     ("criterion", "score"), [("mpfe", "valid_accuracy"), ("mmi", "valid_loss")]
 )
-def test_other_criteria(toy, train, tmp_path, criterion, score):
+def test_each_criterion_is_raised(toy, train, tmp_path, criterion, score):
     config = replace(CONFIG, criterion=Criterion(criterion, 0.5, boost=0.1))
     headline = train(toy(), tmp_path, config)
     assert headline["after"] > headline["before"] + 0.01
@@ -145,16 +145,16 @@ def test_other_criteria(toy, train, tmp_path, criterion, score):
     assert ("valid_accuracy" in history(tmp_path)[0]) == (criterion != "mmi")
 
 
-def test_the_criterion_of_mmi_is_told_without_its_smoothing(toy, train, tmp_path):
+def test_the_criterion_of_mmi_is_reported_without_smoothing(toy, train, tmp_path):
     config = replace(CONFIG, criterion=Criterion("mmi", 0.5), smoothing=0.3)
     headline = train(toy(), tmp_path, config)
     records = history(tmp_path)
-    found = [(0.3 * r["valid_cross_entropy"] - r["valid_loss"]) / 0.7 for r in records]
-    assert headline["before"] == pytest.approx(found[0])
-    assert headline["after"] == pytest.approx(max(found))
+    criteria = [(0.3 * r["valid_cross_entropy"] - r["valid_loss"]) / 0.7 for r in records]
+    assert headline["before"] == pytest.approx(criteria[0])
+    assert headline["after"] == pytest.approx(max(criteria))
 
 
-def test_an_epoch_that_hurts_is_told_and_the_network_given_kept(
+def test_a_harmful_epoch_is_reported_and_the_initial_network_kept(
     toy, train, trained, tmp_path, caplog
 ):
     caplog.set_level("INFO")
@@ -173,8 +173,8 @@ def test_the_best_epoch_is_kept(toy, train, tmp_path, caplog):
     scores = [record["valid_accuracy"] for record in history(tmp_path)]
     assert 0 < scores.index(max(scores)) < 3
     assert headline["after"] == max(scores)
-    kept, _ = expected_accuracy(tmp_path, stores, held(stores))
-    assert kept == pytest.approx(max(scores), abs=1e-5)
+    accuracy, _ = expected_accuracy(tmp_path, stores, held_out_names(stores))
+    assert accuracy == pytest.approx(max(scores), abs=1e-5)
     assert "epoch 3 lowered the held-out criterion" in caplog.text
     assert "no epoch did better" not in caplog.text
 
@@ -195,8 +195,8 @@ class KilledError(Exception):
     pass
 
 
-def killed_at(stores, call):
-    """Stores whose lattices cannot be read from the given call on."""
+def stores_that_fail_at(stores, call):
+    """Return stores whose lattices raise from the given call on."""
     load, calls = stores.lattices.load, []
 
     def until(name):
@@ -220,7 +220,7 @@ def test_a_killed_run_ends_with_the_same_bits(toy, train, tmp_path):
     # Epoch 0, two epochs and the average read 4, 2 x 40 and 4 lattices.
     for call in (26, 60, 87):
         with pytest.raises(KilledError):
-            train(killed_at(toy(), call), tmp_path / f"{call}", config)
+            train(stores_that_fail_at(toy(), call), tmp_path / f"{call}", config)
         assert list((tmp_path / f"{call}/checkpoints").iterdir())
         continued = train(toy(), tmp_path / f"{call}", config)
         assert without_times([continued]) == without_times([headline])
@@ -248,15 +248,17 @@ def test_exclusions_are_listed_and_too_many_refused(toy, train, tmp_path):
 def test_other_settings_do_not_continue_a_partial_run(toy, train, tmp_path):
     config = replace(CONFIG, checkpoint_seconds=0)
     with pytest.raises(KilledError):
-        train(killed_at(toy(), 80), tmp_path, config)
+        train(stores_that_fail_at(toy(), 80), tmp_path, config)
     with pytest.raises(TrainingError, match="criterion"):
         train(toy(), tmp_path, replace(config, criterion=Criterion(acoustic_scale=0.4)))
 
 
 def test_another_network_does_not_continue_a_partial_run(toy, train, trained, tmp_path):
     with pytest.raises(KilledError):
-        train(killed_at(toy(), 80), tmp_path / "out", replace(CONFIG, checkpoint_seconds=0))
-    given = (trained / "model.safetensors").read_bytes()
+        train(
+            stores_that_fail_at(toy(), 80), tmp_path / "out", replace(CONFIG, checkpoint_seconds=0)
+        )
+    weights_before = (trained / "model.safetensors").read_bytes()
     network = load_model(trained)
     torch.nn.init.zeros_(network.output.bias)
     save_model(trained, network)
@@ -264,19 +266,19 @@ def test_another_network_does_not_continue_a_partial_run(toy, train, trained, tm
         with pytest.raises(TrainingError, match="initial weights"):
             train(toy(), tmp_path / "out", replace(CONFIG, checkpoint_seconds=0))
     finally:
-        (trained / "model.safetensors").write_bytes(given)
+        (trained / "model.safetensors").write_bytes(weights_before)
 
 
-def test_held_out_data_of_which_nothing_fits_are_refused(toy, train, tmp_path):
+def test_held_out_data_without_a_usable_utterance_are_refused(toy, train, tmp_path):
     valid = toy(seed=1)
     valid.lattices.lengths = {}
     aside = (valid.features, valid.lattices, valid.alignments)
-    message = "none of the 40 held-out utterances .* as utt000 .no lattice"
+    message = "none of the 40 given held-out utterances .* as utt000 .no lattice"
     with pytest.raises(TrainingDataError, match=message):
         train(toy(), tmp_path, replace(CONFIG, epochs=1), valid=aside)
 
 
-def test_separate_held_out_data_and_none(toy, train, tmp_path):
+def test_held_out_data_can_be_separate_or_absent(toy, train, tmp_path):
     valid = toy(seed=1)
     aside = (valid.features, valid.lattices, valid.alignments)
     headline = train(toy(), tmp_path / "given", replace(CONFIG, epochs=1), valid=aside)

@@ -9,8 +9,8 @@ ROWS = [[3 + n, *[3] * (n % 7)] for n in range(60)]
 
 
 def rows_of(batch):
-    """The sentences of a batch, checked for form."""
-    found = []
+    """Return the sentences of a batch after checking its layout."""
+    sentences = []
     for row in range(len(batch.inputs)):
         inputs, targets = batch.inputs[row].tolist(), batch.targets[row].tolist()
         length = int(batch.lengths[row])
@@ -18,9 +18,9 @@ def rows_of(batch):
         assert inputs[0] == 0
         assert targets[: length - 1] == inputs[1:length]
         assert targets[length - 1] == 1
-        found.append(inputs[1:length])
+        sentences.append(inputs[1:length])
     assert batch.frames == batch.weights.sum()
-    return found
+    return sentences
 
 
 @given(

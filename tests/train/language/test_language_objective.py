@@ -6,10 +6,9 @@ import math
 import pytest
 import torch
 
-from toolkit.lang.shortlist import Shortlist
 from toolkit.models.config import WordLstmConfig
-from toolkit.models.neural_lm import NeuralLm
-from toolkit.models.word_lstm import WordLstm
+from toolkit.models.lstm import WordLstm
+from toolkit.models.neural_lm import NeuralLm, Shortlist
 from toolkit.train.language_model import (
     SampledSoftmaxLoss,
     SentenceBatches,
@@ -53,7 +52,7 @@ def test_the_loss_is_that_of_the_sentences_one_by_one(lm, batch, training):
     assert scored == pytest.approx(brute, rel=1e-5)
 
 
-def test_what_stands_in_the_padding_does_not_count(lm, batch):
+def test_padding_does_not_count(lm, batch):
     objective = SampledSoftmaxLoss(torch.ones(6), samples=6)
     loss, _ = objective(lm.model, batch)
     padded = batch.weights == 0
@@ -62,17 +61,17 @@ def test_what_stands_in_the_padding_does_not_count(lm, batch):
     assert objective(lm.model, batch)[0].item() == pytest.approx(loss.item(), rel=1e-6)
 
 
-def test_the_denominator_of_a_sample_is_right_in_the_mean(lm):
-    """Over all samples of two words, weighted by their probability."""
+def test_the_denominator_of_a_sample_is_unbiased(lm):
+    """Averaged over all samples of two words, weighted by their probability."""
     hidden, targets = torch.randn(3, 4).double(), torch.tensor([1, 3, 5])
     model = lm.model.double()
     noise = torch.tensor([0.1, 0.2, 0.3, 0.1, 0.1, 0.2]).double()
     logits = model.output(hidden)
-    own = logits[range(3), targets]
+    target_logits = logits[range(3), targets]
     mean = torch.zeros(3, dtype=torch.float64)
     for drawn in itertools.product(range(6), repeat=2):
         losses = sampled_losses(model, hidden, targets, torch.tensor(drawn), noise)
-        mean += noise[list(drawn)].prod() * (losses + own).exp()
+        mean += noise[list(drawn)].prod() * (losses + target_logits).exp()
     torch.testing.assert_close(mean, logits.exp().sum(dim=1), rtol=1e-5, atol=1e-5)
 
 

@@ -12,7 +12,7 @@ def held_out(text):
     return [tuple(text.valid[n]) for n in range(len(text.valid))]
 
 
-def test_sentences_are_kept_one_after_another():
+def test_sentences_are_stored_one_after_another():
     sentences = Sentences.of([[5, 3], [], [4]])
     assert [sentences[n].tolist() for n in range(3)] == [[5, 3], [], [4]]
     assert sentences.lengths.tolist() == [2, 0, 1]
@@ -20,7 +20,7 @@ def test_sentences_are_kept_one_after_another():
     assert len(Sentences.of([])) == 0
 
 
-def test_copies_are_held_out_together_whatever_the_order():
+def test_copies_are_held_out_together_in_any_order():
     text = prepare_text(lambda: TEXT, [*"ABCDEFGHXYZ"], None, 3)
     assert 0 < len(text.valid) < len(TEXT) / 2
     assert len(text.train) + len(text.valid) == len(TEXT)
@@ -30,14 +30,14 @@ def test_copies_are_held_out_together_whatever_the_order():
     assert sorted(held_out(again)) == sorted(held_out(text))
 
 
-def test_memory_is_that_of_the_words():
+def test_memory_grows_only_with_the_words():
     sentences = 3000
     text = [["A", "B", "A"]] * sentences + [[letter] for letter in "CDEFGH"] * 5
     tracemalloc.start()
-    kept = prepare_text(lambda: text, [*"ABCDEFGH"], None, 4)
+    prepared = prepare_text(lambda: text, [*"ABCDEFGH"], None, 4)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(kept.train) + len(kept.valid) == len(text)
+    assert len(prepared.train) + len(prepared.valid) == len(text)
     assert most < 70 * sentences  # 20 bytes are kept of each
 
 

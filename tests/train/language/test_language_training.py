@@ -21,7 +21,7 @@ VOCABULARY = [*FILLERS, *ENDS, *ENDS.values()]
 
 
 def planted(count, seed):
-    """The last word depends on the first, with three others between them."""
+    """Sentences whose last word depends on the first, with three words between."""
     draw = random.Random(seed)
     for _ in range(count):
         first = draw.choice(list(ENDS))
@@ -43,7 +43,7 @@ def train(out, config=CONFIG, count=90, **options):
     return train_neural_lm(lambda: planted(count, 1), VOCABULARY, config, out, **options)
 
 
-def test_it_learns_what_a_trigram_cannot(tmp_path):
+def test_it_learns_dependencies_beyond_a_trigram(tmp_path):
     config = replace(
         CONFIG,
         epochs=6,
@@ -82,8 +82,8 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path, interrupt_after, st
 
 
 def test_the_best_epoch_is_kept(tmp_path, monkeypatch):
-    """The second epoch spoils the model; what is written is that of the first."""
-    one = train(tmp_path / "one", replace(CONFIG, epochs=1, final_rate=None))
+    """The second epoch spoils the model, so the model of the first is written."""
+    one_epoch = train(tmp_path / "one", replace(CONFIG, epochs=1, final_rate=None))
     fit = language_model.fit
 
     def spoiling(*arguments, **options):
@@ -91,7 +91,7 @@ def test_the_best_epoch_is_kept(tmp_path, monkeypatch):
 
     monkeypatch.setattr(language_model, "fit", spoiling)
     two = train(tmp_path / "two")
-    assert two["perplexity"] == one["perplexity"]
+    assert two["perplexity"] == one_epoch["perplexity"]
     lm, expected = (NeuralLm.load(tmp_path / name) for name in ("two", "one"))
     for name, value in expected.model.state_dict().items():
         assert torch.equal(lm.model.state_dict()[name], value)

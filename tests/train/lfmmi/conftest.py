@@ -1,4 +1,4 @@
-"""A planted problem: phones that the features show, in an order that the phone n-gram knows."""
+"""Synthetic phones that the features show, in an order that the phone n-gram knows."""
 
 from dataclasses import dataclass
 
@@ -42,7 +42,7 @@ class Planted:
     denominator: Denominator
 
     def batch(self):
-        """The first batch of their pieces."""
+        """Return the first batch of pieces."""
         aligned = LowRateAlignments(self.states, self.topology, self.senones)
         corpus = Corpus([(self.features, aligned)], self.normaliser, self.senones.num_pdfs)
         times = {n: PhoneTimes.of(x, self.topology) for n, x in self.states.targets.items()}
@@ -59,7 +59,7 @@ class Planted:
 
 @pytest.fixture
 def planted(make_stores):
-    """Make utterances of about 20 phones of 2 to 5 low-rate frames; the noise's size is given."""
+    """Make utterances of about 20 phones of 2 to 5 low-rate frames, with noise of this size."""
 
     def make(utterances=24, seed=0, noise=0.3):
         g = torch.Generator().manual_seed(seed)
@@ -72,8 +72,8 @@ def planted(make_stores):
                 phones.append(FOLLOWERS[phones[-1]][int(torch.randint(2, (), generator=g))])
             spans = torch.randint(6, 16, (20,), generator=g)
             aligned = torch.tensor(phones).repeat_interleave(spans) - 1
-            shown = torch.nn.functional.one_hot(aligned, 4).float()
-            features[name] = shown + noise * torch.randn(shown.shape, generator=g)
+            one_hot = torch.nn.functional.one_hot(aligned, 4).float()
+            features[name] = one_hot + noise * torch.randn(one_hot.shape, generator=g)
             states[name] = aligned
         sentences = [PhoneTimes.of(x, topology).phones.tolist() for x in states.values()]
         senones = Senones.monophone(topology.at_low_rate())

@@ -22,7 +22,7 @@ FILE, TABLE, PROFILE = re.findall(
 
 @pytest.fixture
 def conformer(monkeypatch):
-    """The module of the page, in the table of kinds for the time of a test."""
+    """The page's module, registered in the table of networks during a test."""
     module = types.ModuleType("toolkit.models.conformer")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(FILE, vars(module))

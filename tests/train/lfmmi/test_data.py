@@ -19,26 +19,26 @@ from toolkit.train.specaugment import SpecAugmented
 @pytest.fixture
 def make(planted):
     def batches(seed=0, lookahead=2, times=None, **sizes):
-        found = planted(6)
-        aligned = LowRateAlignments(found.states, found.topology, found.senones)
-        corpus = Corpus([(found.features, aligned)], found.normaliser, found.senones.num_pdfs)
+        speech = planted(6)
+        aligned = LowRateAlignments(speech.states, speech.topology, speech.senones)
+        corpus = Corpus([(speech.features, aligned)], speech.normaliser, speech.senones.num_pdfs)
         times = times or {
-            name: PhoneTimes.of(x, found.topology) for name, x in found.states.targets.items()
+            name: PhoneTimes.of(x, speech.topology) for name, x in speech.states.targets.items()
         }
         config = LfmmiChunkConfig(
             **{"max_frames": 12, "left_context": 3, "batch_frames": 64, **sizes}
         )
-        maker = NumeratorMaker(found.senones, found.denominator, 2)
+        maker = NumeratorMaker(speech.senones, speech.denominator, 2)
         groups = ShardGroups(corpus, 10_000, seed)
         sampler = LfmmiChunkSampler(config, lookahead, times, maker)
-        return found, LfmmiBatches(groups, sampler, seed)
+        return speech, LfmmiBatches(groups, sampler, seed)
 
     return batches
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 def test_pieces_cover_every_frame_once_and_have_their_numerators(make, epoch):
-    found, data = make(right_context=1)
+    speech, data = make(right_context=1)
     frames = 0
     for batch in data.batches(epoch):
         frames += batch.frames
@@ -47,7 +47,7 @@ def test_pieces_cover_every_frame_once_and_have_their_numerators(make, epoch):
         assert batch.weights.sum(1).tolist() == lengths.tolist()
         for n, lattice in enumerate(batch.numerators):
             assert int(lattice.frame[lattice.labels == FINAL].max()) == lengths[n]
-            whole = stack(found.features.features[batch.ids[n]].half(), epoch % 3).float()
+            whole = stack(speech.features.features[batch.ids[n]].half(), epoch % 3).float()
             scored = batch.inputs[n, 3 : 3 + int(lengths[n])]
             starts = [
                 s
@@ -63,32 +63,32 @@ def test_pieces_cover_every_frame_once_and_have_their_numerators(make, epoch):
             aligned = batch.targets[n, 3 : 3 + int(lengths[n])]
             for t, pdf in list(enumerate(aligned.tolist()))[int(start == 0) :]:
                 assert pdf + 1 in lattice.labels[lattice.frame == t]
-    expected = [len(stack(x, epoch % 3)) for x in found.features.features.values()]
+    expected = [len(stack(x, epoch % 3)) for x in speech.features.features.values()]
     assert frames == sum(expected)
 
 
-def test_the_order_is_that_of_seed_and_epoch_and_can_be_entered_anywhere(make):
-    def seen(data, *position):
+def test_the_order_follows_from_seed_and_epoch_and_can_start_anywhere(make):
+    def batch_contents(data, *position):
         return [(b.ids, b.chunk_lengths.tolist()) for b in data.batches(*position)]
 
-    whole = seen(make()[1], 1)
-    assert seen(make()[1], 1) == whole
-    assert seen(make()[1], 1, 2) == whole[2:]
-    assert seen(make(seed=1)[1], 1) != whole
-    assert seen(make()[1], 2) != whole
+    whole = batch_contents(make()[1], 1)
+    assert batch_contents(make()[1], 1) == whole
+    assert batch_contents(make()[1], 1, 2) == whole[2:]
+    assert batch_contents(make(seed=1)[1], 1) != whole
+    assert batch_contents(make()[1], 2) != whole
 
 
 def test_pieces_without_a_numerator_are_left_out(make, caplog):
     # No phone follows itself in the denominator.
     lost = PhoneTimes(np.full(3000, 4, np.int32), 3 * np.arange(3000, dtype=np.int32), 9000)
-    found, _ = make()
-    times = {n: PhoneTimes.of(x, found.topology) for n, x in found.states.targets.items()}
-    _, some = make(times={**times, "utt001": lost})
-    seen = {name for batch in some.batches(0) for name in batch.ids}
-    assert seen == set(times) - {"utt001"}
+    speech, _ = make()
+    times = {n: PhoneTimes.of(x, speech.topology) for n, x in speech.states.targets.items()}
+    _, data = make(times={**times, "utt001": lost})
+    utterances = {name for batch in data.batches(0) for name in batch.ids}
+    assert utterances == set(times) - {"utt001"}
     assert caplog.messages.count(caplog.messages[0]) == 1
     assert caplog.messages[0].endswith("of utt001")
-    list(some.batches(1))
+    list(data.batches(1))
     assert len(caplog.messages) == 1  # each utterance is named once
     _, none = make(times=dict.fromkeys(times, lost))
     with pytest.raises(TrainingDataError, match=r"all .* chunks, .*utt00"):
@@ -98,10 +98,10 @@ def test_pieces_without_a_numerator_are_left_out(make, caplog):
 
 def test_a_batch_without_numerators_counts_nothing(make, caplog):
     lost = PhoneTimes(np.full(3000, 4, np.int32), 3 * np.arange(3000, dtype=np.int32), 9000)
-    found, whole = make(batch_frames=1)
-    times = {n: PhoneTimes.of(x, found.topology) for n, x in found.states.targets.items()}
-    _, some = make(times={**times, "utt001": lost}, batch_frames=1)
-    batches = list(some.batches(0))
+    speech, whole = make(batch_frames=1)
+    times = {n: PhoneTimes.of(x, speech.topology) for n, x in speech.states.targets.items()}
+    _, data = make(times={**times, "utt001": lost}, batch_frames=1)
+    batches = list(data.batches(0))
     assert len(batches) == whole.num_steps(0) == len(list(whole.batches(0)))
     empty = [batch for batch in batches if not batch.numerators]
     assert empty
@@ -110,12 +110,12 @@ def test_a_batch_without_numerators_counts_nothing(make, caplog):
     torch.manual_seed(0)
     config = LstmConfig(
         input_dim=empty[0].inputs.shape[2],
-        output_dim=2 * found.senones.num_pdfs,
+        output_dim=2 * speech.senones.num_pdfs,
         hidden=4,
         layers=1,
         lookahead=2,
     )
-    model, objective = make_model(config), LfmmiLoss(found.denominator, 0.1, 0.1, 1e-4)
+    model, objective = make_model(config), LfmmiLoss(speech.denominator, 0.1, 0.1, 1e-4)
     loss, stats = objective(model, empty[0])
     loss.backward()
     assert loss == 0
@@ -132,25 +132,25 @@ def test_impossible_configurations_are_refused(wrong):
         LfmmiChunkConfig(**wrong)
 
 
-def test_two_views_of_a_piece_differ_in_their_masks_alone(make):
+def test_two_views_of_a_piece_differ_only_in_their_masks(make):
     _, data = make()
     config = SpecAugmentConfig(time_masks=3.0, time_width=3)
     source = SpecAugmented(data, config, seed=0, views=2)
     hidden = 0
-    for plain, both in zip(data.batches(1), source.batches(1), strict=True):
-        assert both.views == 2
-        assert both.ids == plain.ids * 2
-        assert both.frames == 2 * plain.frames
+    for single, two_views in zip(data.batches(1), source.batches(1), strict=True):
+        assert two_views.views == 2
+        assert two_views.ids == single.ids * 2
+        assert two_views.frames == 2 * single.frames
         for name in ("targets", "weights", "lengths", "chunk_lengths"):
-            one = getattr(plain, name)
-            assert torch.equal(getattr(both, name), torch.cat([one, one])), name
-        pairs = zip(both.numerators, (*plain.numerators, *plain.numerators), strict=True)
-        assert all(np.array_equal(one.scores, other.scores) for one, other in pairs)
-        first, second = both.inputs.chunk(2)
+            tensor = getattr(single, name)
+            assert torch.equal(getattr(two_views, name), torch.cat([tensor, tensor])), name
+        pairs = zip(two_views.numerators, (*single.numerators, *single.numerators), strict=True)
+        assert all(np.array_equal(expected.scores, actual.scores) for expected, actual in pairs)
+        first, second = two_views.inputs.chunk(2)
         for view in (first, second):
             masked = (view == 0).all(dim=2)
             hidden += int(masked.sum())
-            assert torch.equal(view[~masked], plain.inputs[~masked])
+            assert torch.equal(view[~masked], single.inputs[~masked])
         assert not torch.equal(first, second)
     assert hidden
     again = next(SpecAugmented(data, config, seed=0, views=2).batches(1))

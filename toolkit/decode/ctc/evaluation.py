@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.config.fields import from_plain
+from toolkit.config.fields import BatchFrames, BatchSize, ListLength, from_plain
 from toolkit.config.settings import to_plain
 from toolkit.decode.config import EvaluationConfig, PrefixConfig, WordsConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import GreedyDecoder, PrefixDecoder, WordsDecoder
 from toolkit.environment import usable_cpus
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.units import Units, load_units
 from toolkit.score.wer import error_rates
@@ -49,11 +49,11 @@ class EvaluationPlan:
     """File of the feature normaliser."""
     records: str
     """Folder of the held-out records."""
-    batch: int
+    batch: BatchSize
     """Utterances per batch."""
-    pad_to: int | None
+    pad_to: BatchFrames | None
     """Frames to which every batch is padded, see `ReaderConfig`."""
-    width: int
+    width: ListLength
     """Beam width of the search."""
     weight: LossPer
     """What the loss is divided by."""
@@ -128,7 +128,7 @@ def evaluate_run(
     with reading(training, TrainingError, "train again", "its evaluation plan cannot be read"):
         plan = from_plain(EvaluationPlan, json.loads(text or ""))
     units = load_units(run / plan.units)
-    normaliser = Normaliser.load(run / plan.normaliser)
+    normaliser = Cmvn.load(run / plan.normaliser)
     readers = ReaderConfig(utterances_per_batch=plan.batch, readers=0, pad_to=plan.pad_to)
     evaluation = HeldOutEvaluation(
         RecordSource(run / plan.records, readers, 0, normaliser).longest_first(),

@@ -1,13 +1,16 @@
-"""Recognition with a CTC network, utterance by utterance."""
+"""Recognition and alignment with a CTC network, recording by recording."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from toolkit.align.folder import RecordingTimes, SpeakerAdaptation
+from toolkit.align.inputs import Recording
 from toolkit.decode.bundle import (
     ADVICE,
     CTC_SETTINGS,
@@ -30,16 +33,19 @@ from toolkit.decode.rescore import CtcRescorer, Rescorer, missing_words
 from toolkit.decode.stream import Recogniser, RecogniserStream, StreamParts, Utterance
 from toolkit.decode.words import CtcWordAligner, SilenceGate
 from toolkit.features.frontend import Frontend
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import CmnState
 from toolkit.features.silence import counted_frames
+from toolkit.features.stream import extract_file
+from toolkit.hmm.transforms import FmllrStatistics
 from toolkit.lang.arpa import read_binary
 from toolkit.lang.ngram import BackoffModel
-from toolkit.lang.units import SPACE, load_units
+from toolkit.lang.policy import EnglishRules, LetterRules, TextPolicy
+from toolkit.lang.units import SPACE, Characters, Units, load_units
 from toolkit.models.ctc import CtcModel, CtcState, ctc_log_probs
 from toolkit.models.store import load_model, quantize_int8
 from toolkit.processes.devices import full_float32
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import split_words
 
 WHOLE, WINDOW, CONTEXT = 6000, 3000, 500
 """In input frames: the longest recording that is scored at once, and the windows of longer ones."""
@@ -60,7 +66,7 @@ class CtcScorer:
     def __init__(self, bundle: Path, device: str = "cpu", int8: bool = False) -> None:
         self._bundle = bundle
         self.model: nn.Module = load_model(bundle / MODEL).to(device)
-        self.normaliser = Normaliser.load(bundle / NORMALISER)
+        self.normaliser = Cmvn.load(bundle / NORMALISER)
         self.units = load_units(bundle / UNITS)
         config, sizes = self.model.config, (len(self.normaliser.prior_mean), self.units.size)
         if not (hasattr(config, "frames_needed") and hasattr(config, "subsampling")):
@@ -381,3 +387,82 @@ class CtcSearchStream:
         if not self._details:
             return DecodedUtterance(text)
         return self._recogniser.with_words(text, torch.cat(self._rows or [torch.zeros(0, 1)]))
+
+
+@dataclass(frozen=True)
+class CtcAlignerFiles:
+    """The bundle of a CTC network as an aligner, see `toolkit.align.folder.AlignerFiles`."""
+
+    bundle: Path
+    """The folder."""
+    unit_tier: ClassVar[str] = "units"
+    by_speaker: ClassVar[bool] = False
+    needs_speakers: ClassVar[bool] = False
+
+    def spoken(self, recording: Recording) -> tuple[list[str], str]:
+        """The words of a recording by the units' policy, and what was left out."""
+        return recording.spoken(_policy(self.bundle), unknown=False)
+
+    def with_pronunciations(self, words: Collection[str]) -> "CtcAlignerFiles":
+        """The same: units spell any word."""
+        return self
+
+    def guessed(self, words: Collection[str]) -> tuple[list[str], list[str]]:
+        """No words: none is pronounced."""
+        return [], []
+
+    def open(self) -> "CtcAligner":
+        """Load the network."""
+        return CtcAligner(CtcRecogniser(self.bundle))
+
+
+class CtcAligner:
+    """Aligns recordings with a CTC network, see `toolkit.align.folder.Aligner`."""
+
+    def __init__(self, recogniser: CtcRecogniser) -> None:
+        self._recogniser = recogniser
+
+    def features(self, audio: Path, channel: int | None = None) -> Tensor:
+        """Features [T, F] of a file, see `toolkit.align.folder.Aligner.features`."""
+        return extract_file(audio, self._recogniser.frontend, channel)
+
+    def feature_sum(self, features: Tensor) -> tuple[Tensor, int]:
+        """The sum [F] float64 of all frames, and their number."""
+        return features.sum(dim=0, dtype=torch.float64), len(features)
+
+    def speaker_statistics(
+        self, features: Tensor, mean: Tensor, words: Sequence[str]
+    ) -> FmllrStatistics:
+        """Not needed: the network does not adapt to speakers."""
+        raise NotImplementedError
+
+    def align(
+        self, features: Tensor, words: Sequence[str], speaker: SpeakerAdaptation | None = None
+    ) -> RecordingTimes:
+        """Align one recording; it is normalised on its own.
+
+        Raises:
+          CtcDecodeError: there are fewer frames than labels.
+          UnitsError: the units cannot write a word.
+        """
+        log_probs = self._recogniser.scorer.log_probs(features)
+        alignment = self._recogniser.word_aligner(words, log_probs)
+        return RecordingTimes(
+            words=alignment.words,
+            units=alignment.units,
+            log_likelihood_per_frame=alignment.log_likelihood_per_frame,
+            confidence=alignment.confidence,
+        )
+
+
+@lru_cache(maxsize=1)
+def _policy(bundle: Path) -> TextPolicy:
+    """The policy of a bundle's units."""
+    units = load_units(bundle / UNITS)
+    return units.policy or _guessed_policy(units)
+
+
+def _guessed_policy(units: Units) -> TextPolicy:
+    """The policy for units that name none: English for English's 30 symbols (A16)."""
+    english = units.kind == "characters" and units.symbols == Characters().symbols
+    return TextPolicy(EnglishRules.id if english else LetterRules.id)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.config.fields import from_plain, read_plain
+from toolkit.config.fields import ListLength, from_plain, read_plain
 from toolkit.decode.config import (
     BeamTuneConfig,
     CtcDecodeConfig,
@@ -39,7 +39,7 @@ from toolkit.decode.tune import (
     tune,
     write_grid,
 )
-from toolkit.features.normalise import Normaliser
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import FeatureStore, ShardStore, field_file, shard_writer
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.units import Units
@@ -127,12 +127,12 @@ def write_posteriors(
       progress: called with (shards done, shards).
     """
     store, network = FeatureStore(features), load_model(model).to(device)
-    normalise = Normaliser.load(normaliser)
+    normalise = Cmvn.load(normaliser)
     out.mkdir(parents=True, exist_ok=True)
     for number, ids in enumerate(store.shards):
         path = _path(out, number)
         if not path.exists():
-            rows = [normalise.apply(store.load(name), store.state(name)) for name in ids]
+            rows = [normalise.apply(store.load(name), store.cmn_state(name)) for name in ids]
             with shard_writer(path) as writer:
                 for name, log_probs in zip(ids, _log_probs(network, rows), strict=True):
                     writer.add_array(name, log_probs.cpu().numpy())
@@ -288,7 +288,7 @@ IMPROVED = 0.01
 class WidthTrial:
     """A width, and how often twice that width finds another text with a higher score."""
 
-    width: int
+    width: ListLength
     """Prefixes kept per frame."""
     improved: float
     """Share of the utterances."""
@@ -303,7 +303,7 @@ class WidthTrial:
 class TunedBeam:
     """The chosen beam."""
 
-    width: int
+    width: ListLength
     """Prefixes kept per frame."""
     margin: float
     """See `WordsConfig.margin`."""

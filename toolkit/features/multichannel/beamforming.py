@@ -1,7 +1,7 @@
 """Whole array recordings (C1): echo cancelled on every microphone, then one MVDR beam.
 
-Canceller and beam know all of an utterance: it shows how much a device's front end, which hears it
-once and block by block (`toolkit.features.multichannel.device`), leaves on the table.
+Canceller and beamformer use the whole utterance. They are the reference for a device's front end,
+which processes audio block by block (`toolkit.features.multichannel.device`).
 """
 
 import json
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MIN_SPEECH = 0.01
 """Lowest value of the speech mask, so that a direction is found at all frequencies."""
 SMALLEST_LOADING = 1e-8
-"""Added where nothing but zeros was recorded."""
+"""Added to powers, which are zero where only zeros were recorded."""
 
 
 class ArrayError(ToolkitError):
@@ -106,8 +106,10 @@ SNR_WINDOW = 512
 
 
 def ratio_db(signal: np.ndarray, reference: np.ndarray) -> float:
-    """Return the ratio of two signals' energies in dB, such as the echo return loss enhancement:
-    the echo before over the echo after cancellation."""
+    """Return the ratio of two signals' energies in dB.
+
+    The echo return loss enhancement is that of the echo before and after cancellation.
+    """
     energies = [float(np.sum(np.square(x, dtype=np.float64))) for x in (signal, reference)]
     return float(10 * np.log10(max(energies[0], 1e-20) / max(energies[1], 1e-20)))
 
@@ -115,8 +117,8 @@ def ratio_db(signal: np.ndarray, reference: np.ndarray) -> float:
 def snr_db(speech: np.ndarray, noise: np.ndarray) -> float:
     """Return the ratio of two signals' energies in dB, the mean over frequencies.
 
-    So attenuating some of them gains nothing. Frequencies from 1/80 to 7/8 of the band: below and
-    above there is little speech.
+    The mean is over dB, so that attenuating some frequencies gains nothing. It is over 1/80 to 7/8
+    of the band, outside of which there is little speech.
     """
     spectra = torch.stft(
         torch.from_numpy(np.stack([speech, noise])).double(),
@@ -125,7 +127,7 @@ def snr_db(speech: np.ndarray, noise: np.ndarray) -> float:
         window=torch.hann_window(SNR_WINDOW, dtype=torch.float64),
         return_complex=True,
     )
-    energy = spectra.abs().square().sum(dim=2)
+    energy = spectra.abs().square().sum(dim=2)  # [2, F]: speech and noise
     bins = energy.shape[1]
     band_energy = energy[:, max(1, bins // 80) : bins * 7 // 8].clamp_min(1e-12)
     return float((10 * (band_energy[0] / band_energy[1]).log10()).mean())
@@ -153,14 +155,14 @@ def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
 
 
 def _rms(microphones: Tensor) -> Tensor:
-    """Return the root mean square: `SMALLEST_LOADING` supposes a certain scale."""
+    """Return the root mean square, to which `SMALLEST_LOADING` is relative."""
     return microphones.square().mean().sqrt().clamp_min(1e-9)
 
 
 def apply_weights(microphones: Tensor, weights: Tensor, config: BeamformingConfig) -> Tensor:
     """Apply weights [F, M] to microphones [M, S], or to a component of them: [S] float32."""
     spectra = stft(microphones, config)
-    beam = torch.einsum("fm,mft->ft", weights.conj(), spectra)
+    beam = torch.einsum("fm,mft->ft", weights.conj(), spectra)  # y_ft = w_f^H x_ft
     window = torch.hann_window(config.window, dtype=torch.float64)
     samples = torch.istft(
         beam, config.window, config.shift, window=window, length=microphones.shape[1]
@@ -189,7 +191,7 @@ def masks(spectra: Tensor, config: BeamformingConfig) -> tuple[Tensor, Tensor]:
       Share of speech in each bin, [F, T] from `MIN_SPEECH` to 1, and 1 for frames of noise and 0
       for others, [F, T].
     """
-    power = spectra.abs().square().mean(dim=0)
+    power = spectra.abs().square().mean(dim=0)  # [F, T], mean over the microphones
     bins, frames = power.shape
     loudness = power[bins // 16 : bins // 2].clamp_min(1e-12).log().mean(dim=0)
     # The quietest frames are noise; their mean power by frequency is the noise floor.
@@ -255,7 +257,7 @@ def delay_and_sum_weights(spectra: Tensor, speech: Tensor) -> Tensor:
     Returns:
       [F, M] complex.
     """
-    finer = 8
+    finer = 8  # steps per sample
     cross = (speech * spectra * spectra[:1].conj()).sum(dim=2)  # [M, F]
     bins = cross.shape[1]
     length = finer * 2 * (bins - 1)
@@ -372,6 +374,7 @@ def enhance_utterance(
       config: echo cancellation and beamforming.
       components: components of the microphones' signals, for the measures.
     """
+    # 1. Estimate the echo and the beam from the mixture.
     estimate = np.zeros_like(microphones)
     if config.cancel_echo:
         estimate, _ = estimate_echo(microphones, playback, config.echo)
@@ -382,6 +385,7 @@ def enhance_utterance(
         return apply_weights(torch.from_numpy(channels), weights, config.beamforming).numpy()
 
     samples = beam(microphones - estimate)
+    # 2. Apply both to the known components: they are linear, so that the parts add up.
     if components is None:
         return Enhanced(samples, None, None)
     speech, echo = components.speech, components.echo
@@ -394,6 +398,8 @@ def enhance_utterance(
 
 @dataclass(frozen=True)
 class _Task:
+    """An utterance to enhance."""
+
     set: str
     cut: "MultiCut"
 
@@ -407,6 +413,7 @@ class _Task:
 
 
 def _enhance_one(task: _Task, config: EnhanceConfig, out: Path) -> None:
+    """Enhance an utterance; write its audio, then its measures."""
     audio = load_array(task.cut)
     try:
         enhanced = enhance_utterance(
@@ -424,9 +431,10 @@ def _enhance_one(task: _Task, config: EnhanceConfig, out: Path) -> None:
 
 
 def _enhanced_cut(task: _Task, out: Path) -> "MonoCut":
-    from toolkit.corpus.manifest import make_cut, recording_or_fault, speaker_of, text_of
+    """Return the cut of an enhanced utterance."""
+    from toolkit.corpus.manifest import make_cut, probe_recording, speaker_of, text_of
 
-    recording, fault = recording_or_fault(task.audio(out), task.cut.id)
+    recording, fault = probe_recording(task.audio(out), task.cut.id)
     if fault is not None:
         raise EnhanceError(f"{fault}; run the front end again")
     cut = make_cut(task.cut.id, recording, text_of(task.cut), speaker_of(task.cut))

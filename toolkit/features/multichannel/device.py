@@ -1,7 +1,7 @@
-"""The front end of a device as it listens (C1): beams, echo cancelled on each, one of them heard.
+"""The streaming front end of a device (C1): fixed beams, echo cancelled on each, one is chosen.
 
-Block by block, with state: what comes out depends on what went in up to 8 ms later, never on the
-rest of the utterance.
+It processes audio block by block and keeps a state. Its output depends on at most 8 ms of later
+input, never on the rest of the utterance.
 """
 
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ PLAYING = 1e-10
 
 @dataclass(frozen=True)
 class DeviceOutput:
-    """What a device made of some blocks; B beams, S samples."""
+    """Output of a device for some blocks; B beams, S samples."""
 
     samples: np.ndarray
-    """float32[S]: the one channel that goes out."""
+    """float32[S]: the output channel."""
     echo: np.ndarray
     """float32[B, S]: the echo that was subtracted from each beam."""
     shares: np.ndarray
-    """float32[B, S]: the share of each beam in the output, 1 of one and 0 of the others, but while
-    one fades into another."""
+    """float32[B, S]: weight of each beam in the output: 1 for the chosen beam and 0 for the others,
+    except during a cross-fade."""
 
 
 class DeviceFrontend:
-    """A front end with the state of all that it has heard.
+    """A front end that processes a stream and keeps its state.
 
     Args:
-      positions: of the microphones, [M, 3] in metres. None: not known; the microphones themselves
-        take the place of beams.
+      positions: positions of the microphones, [M, 3] in metres. None: not known; the microphones
+        themselves are used as beams.
       microphones: M.
       sampling_rate: in Hz.
       config: settings.
@@ -52,21 +52,24 @@ class DeviceFrontend:
         self._block = block
         self.delay = 0 if positions is None else config.beams.delay
         """Samples by which the output is late."""
-        places = None if positions is None else tuple(map(tuple, positions.tolist()))
-        self._filters = _spectra(places, microphones, sampling_rate, config)
+        hashable = None if positions is None else tuple(map(tuple, positions.tolist()))
+        self._filters = _spectra(hashable, microphones, sampling_rate, config)
         beams = len(self._filters)
+        # [M, block] microphones and [block] playback of the last block, for overlap-save
         self._last_block = np.zeros((microphones, block), np.float32)
         self._played = np.zeros(block, np.float32)
+        # [parts, F] spectra of the newest blocks of playback, the newest first
         self._history = np.zeros((parts, block + 1), np.complex64)
         self._echo = EchoFilters(beams, config.echo)
         self._selector = BeamSelector(beams, block, sampling_rate, config.selection)
         self._first = -(-round(config.first_seconds * sampling_rate) // block)
-        """Blocks with playback that are heard before the cancellers adapt."""
+        """Blocks with playback before the cancellers adapt."""
+        # Mean squares of beams [B] and playback in these blocks
         self._powers: list[tuple[np.ndarray, float]] = []
         self._fade = np.linspace(0.0, 1.0, block, dtype=np.float32)
 
     def beams(self, microphones: np.ndarray) -> np.ndarray:
-        """Return the beams of whole blocks [M, n * block], and go on from there: [B, n * block]."""
+        """Return the beams of the next whole blocks: [M, n * block] to [B, n * block]."""
         block = self._block
         blocks = microphones.reshape(len(microphones), -1, block)
         previous = np.concatenate([self._last_block[:, None], blocks[:, :-1]], axis=1)
@@ -82,7 +85,7 @@ class DeviceFrontend:
 
         Args:
           microphones: float32[M, n * block].
-          playback: float32[n * block], what the device plays at that time.
+          playback: float32[n * block], the playback at that time.
         """
         beams = self.beams(microphones)  # [B, n * block]
         echo, shares = np.zeros_like(beams), np.zeros_like(beams)
@@ -99,10 +102,12 @@ class DeviceFrontend:
 
     def _estimate(self, captured: np.ndarray, played: np.ndarray) -> np.ndarray:
         """Return the echo in a block of all beams, [B, block]."""
+        # The newest block's spectrum is of the block before and itself (overlap-save).
         self._history[1:] = self._history[:-1]
         self._history[0] = fft.rfft(np.concatenate([self._played, played]))
         self._played = played
         power = float(np.mean(played**2))
+        # Before the start only powers are measured: they set the filters' initial uncertainty.
         if len(self._powers) < self._first:
             if power > PLAYING:
                 self._powers.append((np.mean(captured**2, axis=1), power))
@@ -124,7 +129,7 @@ def process_utterance(
     sampling_rate: int,
     config: DeviceConfig,
 ) -> DeviceOutput:
-    """Process an utterance from a device that has just been switched on; it is not late.
+    """Process an utterance on a device that was just switched on; the output is aligned with it.
 
     Args:
       microphones: float32[M, S].
@@ -144,16 +149,16 @@ def fixed_beams(
     sampling_rate: int,
     config: DeviceConfig,
 ) -> np.ndarray:
-    """Return the beams of an utterance, or of a component of it, not late: float32[B, S]."""
+    """Return the beams of an utterance, or of a component, aligned with it: float32[B, S]."""
     frontend = DeviceFrontend(positions, len(microphones), sampling_rate, config)
     beams = frontend.beams(_whole_blocks(microphones, frontend.delay, config))
     return beams[:, frontend.delay : frontend.delay + microphones.shape[1]]
 
 
 def _whole_blocks(channels: np.ndarray, delay: int, config: DeviceConfig) -> np.ndarray:
-    """Pad channels by what comes late, and to whole blocks."""
-    more = delay + -(channels.shape[1] + delay) % config.echo.block
-    return np.pad(channels, ((0, 0), (0, more))).astype(np.float32)
+    """Pad channels by the delay of the output, and to whole blocks."""
+    padding = delay + -(channels.shape[1] + delay) % config.echo.block
+    return np.pad(channels, ((0, 0), (0, padding))).astype(np.float32)
 
 
 @lru_cache(256)
@@ -163,8 +168,10 @@ def _spectra(
     sampling_rate: int,
     config: DeviceConfig,
 ) -> np.ndarray:
-    """The spectra of the beams' filters [B, M, F], designed once for each array; of unknown
-    positions one beam for each microphone."""
+    """Return the spectra of the beams' filters [B, M, F], designed once for each array.
+
+    Without positions every microphone is a beam.
+    """
     if positions is None:
         filters = np.eye(microphones, dtype=np.float32)[:, :, None]
     else:
@@ -177,15 +184,15 @@ FLOOR_RISE_DB = 6.0
 SPEECH_DB = 6.0
 """Power over the noise floor from which a block counts as speech, and the beam may change."""
 MARGIN_DB = 1.0
-"""A beam must be better by this, so that the choice does not flicker."""
+"""A beam must be better by this to be chosen, so that the choice does not flicker."""
 
 
 class BeamSelector:
     """Chooses a beam block by block.
 
-    Each beam has a noise floor, which its power lowers at once and raises slowly. While the beam
-    that is loudest over its own floor is above it by `SPEECH_DB`, it takes over from the one before
-    if it is better by `MARGIN_DB`; in pauses the beam stays.
+    Each beam has a noise floor, which follows falling power at once and rising power slowly. The
+    beam with the highest power over its own floor is chosen if that ratio is at least `SPEECH_DB`,
+    and `MARGIN_DB` above that of the present beam. In pauses the beam stays.
 
     Args:
       beams: their number.
@@ -213,12 +220,13 @@ class BeamSelector:
         if self._power is None:
             self._power, self._floor = power, power.copy()
             return self.chosen
+        # Exponential smoothing; the floor rises by at most FLOOR_RISE_DB per second.
         self._power = self._keep * self._power + (1 - self._keep) * power
         self._floor = np.minimum(self._power, self._rise * self._floor)
-        over = 10 * np.log10(self._power / self._floor)
-        best = int(over.argmax())
-        better = over[best] >= over[self.chosen] + MARGIN_DB
-        if better and over[best] >= SPEECH_DB:
+        snr = 10 * np.log10(self._power / self._floor)  # [B], dB over each beam's floor
+        best = int(snr.argmax())
+        is_better = snr[best] >= snr[self.chosen] + MARGIN_DB
+        if is_better and snr[best] >= SPEECH_DB:
             self.chosen = best
         return self.chosen
 
@@ -231,7 +239,7 @@ microphones that hear almost the same at low frequencies, which amplifies that n
 the ratio of speech to noise with limits of -10, -6, -3, 0 and 3 dB (20 utterances, 20 degrees):
 0.7, 1.2, 1.4, 1.7 and 1.7 dB."""
 LOADINGS = np.concatenate([[0.0], np.logspace(-6, 3, 46)])
-"""Diagonal loadings that are tried, ascending; the largest makes a delay-and-sum beam."""
+"""Diagonal loadings to try, ascending; with the largest the beam is delay-and-sum."""
 
 
 def directions(config: BeamsConfig) -> np.ndarray:
@@ -245,22 +253,25 @@ def directions(config: BeamsConfig) -> np.ndarray:
 def beam_filters(positions: np.ndarray, config: BeamsConfig, sampling_rate: int) -> np.ndarray:
     """Design the filters of all beams: float32[B, M, taps].
 
-    Filter and sum over the microphones; the result is what a microphone in the middle of the array
-    would hear from the beam's direction, `config.delay` samples late.
+    A beam is the sum of the filtered microphones: the signal from its direction as a microphone in
+    the middle of the array would record it, `config.delay` samples late.
 
     Args:
       positions: [M, 3] in metres.
       config: directions and limits.
       sampling_rate: in Hz.
     """
+    # 1. Weights at the frequencies of an FFT of twice the filter's length
     size = 2 * (config.taps - 1)
     frequencies = np.fft.rfftfreq(size, 1 / sampling_rate)
     around = positions - positions.mean(axis=0)
     weights = superdirective_weights(around, directions(config), frequencies, WHITE_NOISE_GAIN_DB)
-    responses = np.fft.irfft(weights.conj(), size, axis=-1)  # of no delay: centred on sample 0
-    late = np.roll(responses, config.delay, axis=-1)[..., : config.taps]
-    fade = np.hanning(config.taps + 2)[1:-1] ** 0.25  # but for the ends, as it is
-    return (late * fade).astype(np.float32)
+    # 2. Impulse responses, centred on sample 0, then delayed to make them causal
+    responses = np.fft.irfft(weights.conj(), size, axis=-1)
+    delayed = np.roll(responses, config.delay, axis=-1)[..., : config.taps]
+    # 3. A flat window that fades the ends
+    fade = np.hanning(config.taps + 2)[1:-1] ** 0.25
+    return (delayed * fade).astype(np.float32)
 
 
 def superdirective_weights(
@@ -269,9 +280,9 @@ def superdirective_weights(
     """Compute the weights with the highest gain over noise from all sides: complex[B, M, F].
 
     w = (G + m I)^-1 d / (d^H (G + m I)^-1 d), the MVDR beam for spherically isotropic noise of the
-    coherence G (Bitzer and Simmer, 2001), with the smallest loading m of `LOADINGS` that keeps the
-    gain over the microphones' own noise, |w^H d|^2 / w^H w, at `gain_db` or more; or, where none
-    does, the one with the most.
+    coherence G (Bitzer and Simmer, 2001). The loading m is the smallest of `LOADINGS` for which the
+    gain over the microphones' own noise, |w^H d|^2 / w^H w, is at least `gain_db`, or the largest
+    of all if there is none.
 
     Args:
       positions: [M, 3] in metres from the middle of the array.
@@ -288,6 +299,7 @@ def superdirective_weights(
         loaded = coherence + (loading + 1e-9) * np.eye(len(positions))
         solved = np.linalg.solve(loaded[None], steering[..., None])[..., 0]  # [B, F, M]
         weights = solved / np.sum(steering.conj() * solved, axis=2, keepdims=True)
+        # w^H d = 1, so that the gain over uncorrelated noise is 1 / w^H w: [B, F].
         gain = -10 * np.log10(np.sum(np.abs(weights) ** 2, axis=2))
         best = np.where(done[..., None], best, weights)
         done |= gain >= gain_db
@@ -303,5 +315,6 @@ def isotropic_coherence(positions: np.ndarray, frequencies: np.ndarray) -> np.nd
       positions: [M, 3] in metres.
       frequencies: [F] in Hz.
     """
-    apart = np.linalg.norm(positions[:, None] - positions[None], axis=2)
+    # Of spherically isotropic noise: sin(x) / x with x = 2 pi f d / c; np.sinc has the factor pi.
+    apart = np.linalg.norm(positions[:, None] - positions[None], axis=2)  # [M, M] metres
     return np.sinc(2 * frequencies[:, None, None] * apart / SPEED_OF_SOUND)

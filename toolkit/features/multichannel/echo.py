@@ -15,10 +15,10 @@ def estimate_echo(
     """Estimate the echo of the playback in every channel, microphones or beams.
 
     A partitioned-block frequency-domain Kalman filter (Kuech, Mabande and Enzner, 2014): an LMS
-    filter of each frequency whose step size falls where there is more than echo, so that it needs
-    no double-talk detector. An NLMS in Python, sample by sample, as in pyroomacoustics, finds the
-    same filter in white noise; it takes some twenty times as long for one microphone and fifty
-    times for seven, which are adapted together here, and diverges during double talk.
+    filter for each frequency, whose step size falls where there is more than echo. It needs no
+    double-talk detector. An NLMS in Python, sample by sample as in pyroomacoustics, finds the same
+    filter in white noise, but diverges during double talk. It takes some twenty times as long for
+    one microphone and fifty times for seven, which are adapted together here.
 
     Args:
       microphones: [M, S].
@@ -31,12 +31,14 @@ def estimate_echo(
     block, parts = config.block, config.taps // config.block
     count, length = microphones.shape
     blocks = -(-length // block)
+    # 1. Spectra of two blocks of playback at a time (overlap-save): the previous and the current.
     captured = _blocks(microphones, blocks, block)
     played = _blocks(playback[None], blocks, block)[:, 0]
     previous = np.concatenate([np.zeros((1, block), np.float32), played[:-1]])
     spectra = fft.rfft(np.concatenate([previous, played], axis=1), axis=1)  # [blocks, F]
     state = EchoFilters(count, config)
     state.start(np.mean(microphones**2, axis=1), float(np.mean(playback**2)))
+    # 2. Adapt the filters from block to block; the echo of the last pass is returned.
     echo = np.zeros((blocks, count, block), np.float32)
     for _ in range(config.passes if np.any(playback) else 0):
         history = np.zeros((parts, spectra.shape[1]), np.complex64)
@@ -61,6 +63,7 @@ class EchoFilters:
         self._config = config
         self.filters = np.zeros((count, parts, bins), np.complex64)
         """[M, parts, F]: the spectra of the filters' parts, of `block` taps each."""
+        # P, the variance of the filters' errors, and N, the power of all that is not echo
         self._uncertainty = np.zeros((count, parts, bins), np.float32)
         self._near_end = np.zeros((count, bins), np.float32)
 
@@ -71,13 +74,20 @@ class EchoFilters:
           captured: [M] mean square of the channels.
           played: mean square of the playback.
         """
+        # Expected |H|^2 of each part: the echo's share of the captured power over the played power
         decay = FIRST_DECAY ** np.arange(self.filters.shape[1])
         power = self._config.first_power * captured[:, None] / max(played, 1e-12) * decay
         self._uncertainty[:] = power[:, :, None]
 
     def update(self, history: np.ndarray, captured: np.ndarray) -> np.ndarray:
-        """Adapt to one block, history [parts, F], captured [M, block]: its echo [M, block]."""
+        """Adapt the filters to one block and return its echo, [M, block].
+
+        Args:
+          history: [parts, F] spectra of the newest blocks of playback, the newest first.
+          captured: [M, block].
+        """
         config, block = self._config, self._config.block
+        # Y_m = sum_p X_p H_mp; the second half of its inverse FFT is free of wrap-around.
         echo = fft.irfft(np.einsum("pf,mpf->mf", history, self.filters))[:, block:]
         # Error of the prediction, with zeros in the first half (overlap-save).
         error = fft.rfft(np.concatenate([np.zeros_like(captured), captured - echo], axis=1))
@@ -89,6 +99,7 @@ class EchoFilters:
         # Kalman gain per partition p and frequency: K_p = P_p / (sum_q |X_q|^2 P_q / 2 + N).
         expected = 0.5 * np.einsum("pf,mpf->mf", energy, self._uncertainty) + self._near_end
         gain = self._uncertainty / np.maximum(expected, 1e-12)[:, None]
+        # H_p <- A (H_p + K_p X_p^* E)
         step = fft.irfft(gain * history.conj() * error[:, None], axis=2)
         step[:, :, block:] = 0.0  # a partition has `block` taps
         # Transition of the echo path by A: P <- A^2 (1 - K |X|^2 / 2) P + (1 - A^2) |H|^2.
@@ -101,7 +112,7 @@ class EchoFilters:
 
 
 def _blocks(channels: np.ndarray, blocks: int, block: int) -> np.ndarray:
-    """Cut [M, S] into blocks [blocks, M, block], the last one padded; one channel: [1, ...]."""
+    """Cut [M, S] into blocks [blocks, M, block], the last one padded with zeros."""
     padded = np.zeros((len(channels), blocks * block), np.float32)
     padded[:, : channels.shape[1]] = channels
     return padded.reshape(len(channels), blocks, block).transpose(1, 0, 2)

@@ -75,11 +75,12 @@ def plan_spans(records: Sequence[Record]) -> list[Span]:
     spans: list[Span] = []
     for path, start, end in parts:
         last = spans[-1] if spans else None
+        # Extend the last span over a small gap, or if the parts overlap; else begin a new one.
         if last and last.path == path:
-            grown = max(end, last.end)
-            near = start - last.end <= GAP_BYTES and grown - last.start <= SPAN_BYTES
-            if near or start < last.end:
-                spans[-1] = Span(path, last.start, grown)
+            new_end = max(end, last.end)
+            is_near = start - last.end <= GAP_BYTES and new_end - last.start <= SPAN_BYTES
+            if is_near or start < last.end:
+                spans[-1] = Span(path, last.start, new_end)
                 continue
         spans.append(Span(path, start, end))
     return spans
@@ -117,6 +118,7 @@ def fetch(
             except MissingObjectError:
                 return FetchError(f"{record.audio}: no such object")
 
+        # Only remote files of one utterance gain from threads: spans are on this disk already.
         ahead = any(r.offset is None and not is_local(resolve(r.audio, lake)) for r in records)
         contents = workers.map(read, records, FILE_THREADS if ahead else 0)
         yield from zip(records, contents, strict=True)
@@ -156,6 +158,7 @@ class _Spans:
     def read(self, store: ObjectStore, record: Record) -> bytearray | FetchError:
         if record.audio in self._copies:
             copies = self._copies[record.audio]
+            # The last span that begins at or before the record holds all of it, see `plan_spans`.
             start, copied = copies[bisect_right(copies, record.offset, key=itemgetter(0)) - 1]
             if copied is None:
                 return FetchError(f"{record.audio}: no such object")
@@ -279,6 +282,7 @@ class Extract:
         check_order(records)
         folder = resources.scratch / SHARDS
         seconds: list[float] = []
+        # A chain of generators: an utterance is fetched, computed and written before the next.
         with torch_threads(resources.threads):
             fetched = fetch(records, store, self.config.lake, resources.scratch / "audio")
             computed = _features(fetched, frontend, failures, seconds)
@@ -321,15 +325,15 @@ def check_order(records: Sequence[Record]) -> None:
     Raises:
       StepError: they do not, so that the mean would not be causal.
     """
-    done, last = set(), None
+    seen_speakers, previous = set(), None
     for record in records:
-        if last is not None and record.speaker == last.speaker:
-            if (record.time, record.id) <= (last.time, last.id):
-                raise StepError(f"{record.id}: not later than {last.id} of the same speaker")
-        elif record.speaker in done:
+        if previous is not None and record.speaker == previous.speaker:
+            if (record.time, record.id) <= (previous.time, previous.id):
+                raise StepError(f"{record.id}: not later than {previous.id} of the same speaker")
+        elif record.speaker in seen_speakers:
             raise StepError(f"{record.id}: speaker {record.speaker} comes a second time")
-        done.add(record.speaker)
-        last = record
+        seen_speakers.add(record.speaker)
+        previous = record
 
 
 def _features(

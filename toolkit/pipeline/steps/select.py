@@ -153,6 +153,7 @@ class Sample:
             with open(store.local(ref, resources.scratch), "rb") as file:
                 for row, line in enumerate(file, start=1):
                     read += 1
+                    # The id alone decides: most lines are skipped without parsing them.
                     try:
                         number = number_of(id_of(line))
                         if number >= config.threshold:
@@ -189,6 +190,7 @@ def plan_sample(lake: Lake) -> list[Partition]:
             partitions.append(Partition(f"{len(partitions):06d}", tuple(batch), {"hours": hours}))
             batch.clear()
 
+    # Sorted by name, which is the speaker bucket: a partition has records of few buckets.
     for ref in sorted(lake.objects, key=lambda ref: (ref.path.rsplit("/", 1)[-1], ref.path)):
         if sum(r.size for r in batch) + ref.size > PARTITION_BYTES:
             close()
@@ -270,6 +272,7 @@ class Group:
     ) -> StepResult:
         """Group the records of one bucket, as described at `Step.run`."""
         number_of = random_numbers(self.config.seed)
+        # Entries are (time, id, seconds, line): their order is the order of time.
         speakers: dict[str, list[tuple[float, str, float, bytes]]] = defaultdict(list)
         ids, failures = set(), []
         for ref in partition.inputs:
@@ -356,26 +359,26 @@ def select_records(
     Raises:
       LakeError: no records are eligible, or, unless `up_to`, fewer hours than are to be selected.
     """
-    # The lake's own totals where it has them, else an estimate from a sample of metadata (C16)
+    # 1. The hours of the lake: from lake.json, else estimated from one metadata object (C16).
     totals = metadata_totals(lake.objects)
     total_hours = totals["hours"] if totals else 0.0
     lake_hours = total_hours if total_hours > 0 else estimate_hours(lake.objects, store)
     partitions = plan_sample(lake)
     buckets = choose_buckets(min(config.hours, lake_hours), config.hours_per_file, lake.buckets)
-    # There can be less eligible audio than estimated, by limits or shorter utterances. A sample
-    # that is too small gives a better estimate for the next; the last sample takes everything.
+    # 2. Sample. Limits or short utterances may leave less eligible audio than estimated. A sample
+    # that is too small gives a better estimate for the next one; the last one takes everything.
     for last in (False, False, True):
         top = first_threshold(config.hours, lake_hours, config.oversampling)
         top = RANGE if last else top
         sample = Sample(SampleConfig(config, top, buckets))
         sampled = executor.run(sample, partitions, output_path(sample, partitions, base))
         histogram = merge_histograms((result.about["bins"] for result in sampled), top)
-        whole = top == RANGE
+        takes_all = top == RANGE
         hours = config.hours
-        if up_to and whole:
+        if up_to and takes_all:
             hours = min(hours, ALMOST_ALL * histogram.hours)
         threshold = histogram.threshold(hours)
-        if threshold is not None or whole:
+        if threshold is not None or takes_all:
             break
         lake_hours = max(histogram.hours * RANGE / top, 1e-9)
     if threshold is None and up_to:
@@ -388,6 +391,7 @@ def select_records(
             f"{lake.url}: {histogram.hours:.2f} h are eligible, fewer than the {config.hours:g} h"
             " requested: ask for fewer hours or widen the limits"
         )
+    # 3. Lower the threshold to where the histogram reaches the hours, and group by speaker.
     group = Group(GroupConfig(config.hours_per_file, config.seed, threshold))
     partitions = plan_group(sampled)
     grouped = executor.run(group, partitions, output_path(group, partitions, base))

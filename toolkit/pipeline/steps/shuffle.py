@@ -102,6 +102,7 @@ class Repartition:
             raise StepError(f"partition {partition.id}: its shards have different fields")
         sizes = [_size(line) for rows in inputs for line in rows.lines]
         frames = [size[0] for size in sizes]
+        # One stream over all input shards: new shards may begin and end anywhere in them.
         stream = _all_rows(inputs)
         outputs, end = [], 0
         for number, size in enumerate(equal_parts(frames, count)):
@@ -119,7 +120,7 @@ class Repartition:
 
 
 def plan_repartition(shards: Sequence[Shard], config: RepartitionConfig) -> list[Partition]:
-    """Group consecutive shards so that each group makes up a whole number of new ones.
+    """Group consecutive shards so that each group gives a whole number of new ones.
 
     Pairs of five-hour shards, for instance, make five of two hours: every object is read once.
     """
@@ -131,6 +132,7 @@ def plan_repartition(shards: Sequence[Shard], config: RepartitionConfig) -> list
         if abs(parts - round(parts)) <= TOLERANCE * round(parts) or len(run) == MOST_INPUTS:
             runs.append(run)
             run = []
+    # What is left at the end joins the last group, whose shards then deviate a little more.
     if run and runs:
         runs[-1] = runs[-1] + run
     elif run:
@@ -153,6 +155,7 @@ def equal_parts(sizes: Sequence[int], count: int) -> list[int]:
     """
     total, lengths = sum(sizes), [0] * count
     for size, end in zip(sizes, accumulate(sizes), strict=True):
+        # The middle of the item is at end - size / 2; its part is middle * count / total.
         lengths[min(count - 1, (2 * end - size) * count // max(2 * total, 1))] += 1
     return lengths
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.features.shards import CUTS, CmnState, read_features
 from toolkit.features.silence import counted_frames
 from toolkit.pipeline.config import StatsConfig
@@ -71,6 +71,7 @@ class NormaliserStats:
           prior_frames: P.
           kind: of the features.
         """
+        # x, a: [T, F] float64; b: [T]. The names are those of the module's docstring.
         x = features[counted_frames(features, kind)].double()
         first = prior_frames + state.frames + 1
         weights = np.arange(first, first + len(x), dtype=np.float64)
@@ -93,7 +94,7 @@ class NormaliserStats:
         """F, the number of features."""
         return (len(self.sums) - SCALARS) // PER_DIMENSION
 
-    def normaliser(self) -> Normaliser:
+    def normaliser(self) -> Cmvn:
         """Compute the normaliser, the same as `estimate_normaliser` gives in two passes.
 
         Raises:
@@ -103,13 +104,14 @@ class NormaliserStats:
             raise NormaliserStatsError("there are no frames to estimate a normaliser from")
         x, a, a_squares, ab = self.sums[:-SCALARS].reshape(PER_DIMENSION, -1)
         b, b_squares = self.sums[-SCALARS:]
+        # Sums over t of r = a - mu * b and of r^2 = a^2 - 2 * mu * a * b + mu^2 * b^2.
         mean = x / self.frames
         residual = GlobalStats(
             self.frames,
             torch.from_numpy(a - mean * b),
             torch.from_numpy(a_squares - 2 * mean * ab + mean**2 * b_squares),
         )
-        return Normaliser(torch.from_numpy(mean), residual, self.prior_frames, kind=self.kind)
+        return Cmvn(torch.from_numpy(mean), residual, self.prior_frames, kind=self.kind)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data for JSON, which preserves float64 exactly."""
@@ -144,10 +146,13 @@ def merge(parts: Iterable[NormaliserStats]) -> NormaliserStats:
             raise NormaliserStatsError("sums of different features cannot be merged")
         if part.prior_frames != first.prior_frames:
             raise NormaliserStatsError("sums of different priors cannot be merged")
-        grown = total + part.sums
-        larger = np.abs(total) >= np.abs(part.sums)
-        lost += np.where(larger, (total - grown) + part.sums, (part.sums - grown) + total)
-        total, frames = grown, frames + part.frames
+        # The rounding error of a float64 addition is a float64 itself: sum the errors separately.
+        new_total = total + part.sums
+        is_larger = np.abs(total) >= np.abs(part.sums)
+        lost += np.where(
+            is_larger, (total - new_total) + part.sums, (part.sums - new_total) + total
+        )
+        total, frames = new_total, frames + part.frames
     if first is None:
         raise NormaliserStatsError("there are no sums to merge")
     return NormaliserStats(frames, first.prior_frames, first.kind, total + lost)
@@ -207,11 +212,13 @@ def read_utterances(
             yield name, features, CmnState(cut["custom"]["cmn_frames"], total)
 
 
-def merge_stats(refs: Iterable[ObjectRef], store: ObjectStore) -> Normaliser:
+def merge_stats(refs: Iterable[ObjectRef], store: ObjectStore) -> Cmvn:
     """Merge the shards' statistics in the order of their numbers, in constant memory."""
     ordered = sorted((r for r in refs if "stats" in r.about), key=lambda ref: ref.about["stats"])
     if not ordered:
-        raise NormaliserStatsError("no utterance could be read: the log and the steps list why")
+        raise NormaliserStatsError(
+            "no utterance could be read: _failures.tsv of each step says why"
+        )
     return merge(
         NormaliserStats.from_dict(json.loads(store.get(ref))) for ref in ordered
     ).normaliser()

@@ -10,11 +10,13 @@ import torch
 from lhotse.array import Array
 from torch import Tensor, nn
 
-from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
-from toolkit.features.normalise import Normaliser
+from toolkit.config.fields import BatchFrames, ListLength, Settings
+from toolkit.features.low_frame_rate import stack
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import SHARDS, field_file, shard_writer
 from toolkit.models.scorer import batch_logits
 from toolkit.models.store import CONFIG, WEIGHTS, load_model
+from toolkit.pipeline.config import LowRateOffset
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.shards import put_shard, single_shard
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
@@ -72,24 +74,18 @@ class Teacher:
 
 
 @dataclass(frozen=True)
-class TargetsConfig:
+class TargetsConfig(Settings):
     """Settings of `Targets`."""
 
     teacher: Teacher
     """The trained teacher."""
-    k: int = 20
+    k: ListLength = 20
     """Logits kept per frame; 20 (C11)."""
-    offset: int = 0
+    offset: LowRateOffset = 0
     """Raw frame at which the first low-rate frame begins: 0, 1 or 2. One pass over the data
     (C12) needs only one."""
-    batch_frames: int = 4096
+    batch_frames: BatchFrames = 4096
     """Low-rate frames per batch, padding included; affects memory, and results in the last bits."""
-
-    def __post_init__(self) -> None:
-        if self.k < 1 or self.batch_frames < 1:
-            raise ValueError("k and batch_frames must be at least 1")
-        if not 0 <= self.offset < LOW_RATE_FACTOR:
-            raise ValueError(f"offset must be 0 to {LOW_RATE_FACTOR - 1}")
 
 
 @dataclass(frozen=True)
@@ -117,6 +113,7 @@ class Targets:
                 (name, stack(normaliser.apply(x, state), self.config.offset))
                 for name, x, state in read_utterances(shard, store, resources.scratch)
             )
+            # Keep a GPU busy: a thread reads and stacks the next utterances.
             if resources.device != "cpu":
                 inputs = prefetched(inputs, WINDOW)
             with shard_writer(path) as writer:
@@ -145,6 +142,7 @@ def compute_targets(
       utterances: id and low-rate features [T, D] of each.
       config: k and the size of batches.
     """
+    # Batches have similar lengths within a window; the output keeps the order of the input.
     stream = iter(utterances)
     while window := list(islice(stream, WINDOW)):
         targets_by_row: dict[int, KBest] = {}
@@ -180,12 +178,12 @@ def _no_targets(model: nn.Module, k: int) -> KBest:
     return k_best(torch.zeros(0, model.config.output_dim), k)
 
 
-_cache: dict[tuple[str, ...], tuple[nn.Module, Normaliser]] = {}
+_cache: dict[tuple[str, ...], tuple[nn.Module, Cmvn]] = {}
 
 
 def _load_teacher(
     teacher: Teacher, store: ObjectStore, resources: Resources
-) -> tuple[nn.Module, Normaliser]:
+) -> tuple[nn.Module, Cmvn]:
     """Load the teacher, once per process and device."""
     key = (
         resources.device,
@@ -197,9 +195,9 @@ def _load_teacher(
         for ref, name in ((teacher.config, CONFIG), (teacher.weights, WEIGHTS)):
             (folder / name).write_bytes(store.get(ref))
         (folder / "normaliser.json").write_bytes(store.get(teacher.normaliser))
-        _cache.clear()
+        _cache.clear()  # one teacher at a time: it may fill most of a GPU's memory
         _cache[key] = (
             load_model(folder).to(resources.device),
-            Normaliser.load(folder / "normaliser.json"),
+            Cmvn.load(folder / "normaliser.json"),
         )
     return _cache[key]

@@ -14,9 +14,8 @@ from toolkit.align.times import CtmEntry, CtmError
 from toolkit.errors import ToolkitError
 from toolkit.score.nist.glm import Glm
 from toolkit.storage.files import write_atomically
-from toolkit.storage.lines import read_lines
+from toolkit.storage.lines import read_lines, single_spaced, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import single_spaced, split_words
 
 BEGIN, NEXT, END = "<ALT_BEGIN>", "<ALT>", "<ALT_END>"
 """Tokens around and between alternatives, in any case."""

@@ -19,9 +19,8 @@ from typing import Literal
 
 from toolkit.errors import ToolkitError
 from toolkit.score.alignment import Side
-from toolkit.storage.lines import read_content, read_lines
+from toolkit.storage.lines import read_content, read_lines, single_spaced
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import single_spaced
 
 Kind = Literal["stm", "ctm", "trn"]
 

@@ -38,8 +38,8 @@ from toolkit.score.alignment import (
     align_all,
     align_spaced_texts,
 )
+from toolkit.storage.lines import WHITE_SPACE, single_spaced, split_words
 from toolkit.storage.reading import quoted
-from toolkit.storage.words import WHITE_SPACE, single_spaced, split_words
 
 NO_WORD = "@"
 _MARKED = re.compile(r"[{}@;*]")

@@ -21,7 +21,7 @@ from toolkit.score.nist.formats import check_trn, write_trn
 from toolkit.score.nist.grammar import NO_WORD, GrammarError, parse
 from toolkit.score.wer import Score
 from toolkit.storage.files import open_atomically
-from toolkit.storage.words import split_words
+from toolkit.storage.lines import split_words
 
 _LETTERS = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}
 _LETTERS |= {OPTIONAL_DELETION: "C", OPTIONAL_INSERTION: "C"}

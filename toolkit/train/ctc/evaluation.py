@@ -32,10 +32,10 @@ from toolkit.train.ctc.readers import CtcBatch
 from toolkit.train.errors import TrainingError
 
 logger = logging.getLogger(__name__)
-BATCHES_AHEAD = 2
+BATCHES_AHEAD = 2  # loaded while the model computes
 FOLDER = "evaluation"
-POLL = 0.1  # seconds
-REMINDER = 60.0  # seconds
+POLL = 0.1  # seconds between two looks for a model or a result
+REMINDER = 60.0  # seconds between two log lines while waiting for another machine
 _FINISHED = "finished"
 _PLAN = "plan.json"
 
@@ -114,8 +114,8 @@ class HeldOutEvaluation:
             references, outputs = sample.selected()
             texts = texts_of(recognition.search, outputs, recognition.jobs)
         rates = recognition.score(references, dict(zip(references, texts, strict=True)))
-        of_texts = {name: getattr(rates, name) for name in ("wer", "cer", "cer_usual", "ser")}
-        return {"loss": loss / weight, **of_texts}
+        error_rates = {name: getattr(rates, name) for name in ("wer", "cer", "cer_usual", "ser")}
+        return {"loss": loss / weight, **error_rates}
 
 
 class UtteranceSample:
@@ -131,6 +131,7 @@ class UtteranceSample:
 
     def add(self, references: Mapping[str, str], outputs: Sequence[Tensor]) -> None:
         """Add the utterances of a batch."""
+        # Outputs are cloned, as each is a view that would keep its whole batch in memory.
         for (name, text), output in zip(references.items(), outputs, strict=True):
             self._entries.append((zlib.crc32(name.encode()), name, text, output.clone()))
         self._entries = sorted(self._entries, key=lambda entry: entry[:2])[: self._size]
@@ -183,6 +184,7 @@ class EvaluationFolder:
     def submit(self, epoch: int, model: torch.nn.Module) -> None:
         """Store a model for evaluation; replaces that of an earlier start."""
         folder = self.model(epoch)
+        # Without its configuration the model counts as incomplete until all of it is written.
         (folder / CONFIG).unlink(missing_ok=True)
         self._result(epoch).unlink(missing_ok=True)
         save_model(folder, model)
@@ -264,12 +266,13 @@ def evaluate_elsewhere(
     """
     folder, number = EvaluationFolder(out), 0
     while folder.plan() == plan:
+        # Read before the list: a model submitted after it, but before the end, is not missed.
         finished = folder.is_finished()
         for epoch in folder.waiting():
             started = time.monotonic()
             result = evaluation(load_model(folder.model(epoch)).to(device))
             if folder.plan() != plan:
-                break
+                break  # the training was restarted meanwhile, so the result is of another model
             folder.finish(epoch, {**result, "duration": time.monotonic() - started})
             number += 1
             if on_result is not None:
@@ -344,6 +347,7 @@ class BackgroundEvaluator:
 
     def stop(self) -> None:
         """End the evaluating process, if there is one."""
+        # After `end` the process ends by itself; before, the training has failed.
         if self._process is not None and self._folder.is_finished():
             self._process.join()
         elif self._process is not None:
@@ -364,12 +368,14 @@ class BackgroundEvaluator:
         self._process = process
 
     def _check(self, epoch: int) -> None:
+        """Raise a TrainingError if no process can evaluate the epoch any more."""
         model, process = self._folder.model(epoch), self._process
-        gone = not (model / CONFIG).exists()
-        ended = process is not None and not process.is_alive()
-        if not (gone or ended) or self._folder.result(epoch) is not None:
+        is_removed = not (model / CONFIG).exists()
+        has_ended = process is not None and not process.is_alive()
+        # The result is read last: it may have been written just before the process ended.
+        if not (is_removed or has_ended) or self._folder.result(epoch) is not None:
             return
-        if ended:
+        if has_ended:
             raise TrainingError(
                 f"the process that evaluates {model} ended with exit status {process.exitcode}; "
                 "see its own message above. The same command resumes from the last checkpoint"
@@ -384,5 +390,6 @@ def _serve(
     device: str,
     until_finished: bool,
 ) -> None:
+    """Run `evaluate_elsewhere` in a process of this machine."""
     start_worker(environment)
     evaluate_elsewhere(out, evaluation, device, until_finished)

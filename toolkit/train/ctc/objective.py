@@ -16,10 +16,10 @@ class CtcLoss:
     Utterances with fewer frames than their labels require have no alignment: their loss is 0
     instead of infinite, they do not count in the weight, and `stats` reports their number.
 
-    Batches of two views have the consistency regularisation of CR-CTC (Yao et al. 2024) besides:
-    `consistency` times the divergence of each view's outputs from the other's, which count as given
-    (`view_divergence`). Each view has a loss of its own, so that the mean over rows is the paper's
-    0.5 * (L_a + L_b) + consistency * 0.5 * (KL(b || a) + KL(a || b)).
+    Batches of two views also have the consistency regularisation of CR-CTC (Yao et al. 2024):
+    `consistency` times the divergence of each view's outputs from the other's, which are constants
+    in the gradient (`view_divergence`). Each view has a loss of its own, so that the mean over rows
+    is the paper's 0.5 * (L_a + L_b) + consistency * 0.5 * (KL(b || a) + KL(a || b)).
 
     `stats`: `weight`; `utterances`, rows with an alignment; `excluded`, those without;
     `divergence`, of batches of two views.
@@ -59,7 +59,7 @@ class CtcLoss:
         losses, possible = ctc_losses(
             log_probs, lengths, batch.labels, batch.label_lengths, self._blank
         )
-        counted = possible.float()
+        counted = possible.float()  # [N] the loss's divisor by utterance: 1, or its labels below
         stats = {"utterances": counted.sum(), "excluded": (~possible).sum()}
         if self._loss_per == "labels":
             counted = counted * to_device(batch.label_lengths, counted.device)

@@ -7,17 +7,17 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.features.normalise import Cmvn
 from toolkit.features.shards import CmnState
 from toolkit.processes.workers import WorkerError, start_worker, worker_context
 from toolkit.train.batches import TensorBatch
 from toolkit.train.config import ReaderConfig
-from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.ctc.records import Records
 from toolkit.train.errors import TrainingDataError
 
@@ -78,16 +78,10 @@ class CtcBatch(TensorBatch):
         return [row[:n] for row, n in zip(rows, self.label_lengths.tolist(), strict=True)]
 
 
-if TYPE_CHECKING:
-    from toolkit.train.corpus import FeatureNormaliser
-
-
 class BatchReader:
     """Reads and pads batches, in numpy with a single thread, as training uses the cores."""
 
-    def __init__(
-        self, records: Records, pad_to: int | None, normaliser: "FeatureNormaliser | None"
-    ) -> None:
+    def __init__(self, records: Records, pad_to: int | None, normaliser: Cmvn | None) -> None:
         self._records = records
         self._pad_to = pad_to
         self._normaliser = normaliser
@@ -103,7 +97,7 @@ class BatchReader:
             record = records.read(number)
             features = record.features
             if self._normaliser is not None:
-                # The speaker's causal mean before this utterance, see `Normaliser.apply`
+                # The speaker's causal mean before this utterance, see `Cmvn.apply`
                 state = CmnState(record.cmn_frames, torch.from_numpy(record.cmn_sum))
                 raw = torch.from_numpy(features.astype(np.float32))
                 features = self._normaliser.apply(raw, state).numpy()
@@ -148,7 +142,7 @@ class RecordSource:
         records: Path,
         config: ReaderConfig,
         seed: int,
-        normaliser: FeatureNormaliser | None = None,
+        normaliser: Cmvn | None = None,
     ) -> None:
         self.records = Records(records)
         """The utterances."""
@@ -156,6 +150,7 @@ class RecordSource:
         self._seed = seed
         self._normaliser = normaliser
         self._pool: ProcessPoolExecutor | None = None
+        # Batches being read or ready, by (epoch, position in it)
         self._buffer: dict[tuple[int, int], Future[Arrays]] = {}
         longest = int(self.records.frames.max())
         if config.pad_to is not None and longest > config.pad_to:
@@ -227,7 +222,7 @@ class RecordSource:
     def _part(self, epoch: int, rank: int, world_size: int) -> "list[NumberedGroup]":
         """Return the batches of one rank in an epoch, as indices."""
         groups = [((epoch, i), group) for i, group in enumerate(self._groups(epoch))]
-        # Every world_size-th one; those that are left over at the end go to nobody.
+        # Every world_size-th batch; those left over at the end are dropped.
         return groups[rank : len(groups) // world_size * world_size : world_size]
 
     def _batches_of(
@@ -254,11 +249,13 @@ class RecordSource:
         So the readers continue while the model is evaluated. The buffer is keyed by the batches'
         numbers, so that batches which are not requested after all do no harm.
         """
+        # 1. Cancel what an earlier call requested and this one does not need soon.
         size = self._config.buffer
         order = [*groups, *next_epoch()[:size]]
         soon = {number for number, _ in order[:size]}
         for number in [number for number in self._buffer if number not in soon]:
             self._buffer.pop(number).cancel()
+        # 2. Keep `size` batches requested: the current one and those after it.
         pool = self._started_pool()
         try:
             for i, (number, _) in enumerate(groups):
@@ -273,6 +270,7 @@ class RecordSource:
             ) from error
 
     def _started_pool(self) -> ProcessPoolExecutor:
+        """Return the reader processes; the first call starts them."""
         if self._pool is None:
             # Pickled here: torch would pass the tensors of an argument as file descriptors.
             normaliser = pickle.dumps(self._normaliser)
@@ -311,4 +309,5 @@ class _LongestFirst:
         frames, names = self._source.records.frames, self._source.records.names
         order = sorted(range(len(names)), key=lambda i: (-frames[i], names[i]))
         groups = self._source._cut(np.array(order))
+        # Epoch -1 keeps these batches apart from those of the training in the buffer.
         return self._source._batches_of([((-1, i), group) for i, group in enumerate(groups)], list)

@@ -136,6 +136,8 @@ def read_index(path: Path) -> FileIndex:
     with reading(path, RecordError, ADVICE, "not a record file"), open(path, "rb") as file:
         total = file.seek(0, 2)
         file.seek(0)
+        # The format of safetensors: 8 bytes with the header's length, the header as JSON, then the
+        # tensors, whose offsets count from the end of the header.
         size = int.from_bytes(file.read(8), "little")
         if 8 + size > total:
             raise ValueError("not whole")
@@ -150,6 +152,7 @@ def read_index(path: Path) -> FileIndex:
         )
         if not (first <= last <= total and start <= end <= total):
             raise ValueError("not whole")
+        # A row for each utterance; the ends of its blocks ascend to the end of the last one.
         file.seek(first)
         table = np.frombuffer(file.read(last - first), dtype="<i8").reshape(-1, len(Column))
         ends = np.diff(table[:, Column.END], prepend=0)
@@ -168,6 +171,8 @@ def read_record(index: FileIndex, row: int) -> Record:
     """
     frames, labels, cmn_frames, end = index.table[row].tolist()
     begin = int(index.table[row - 1, Column.END]) if row else 0
+    # Uncompressed: F float64 sums, L int32 labels, F T float16 features. Decompression stops one
+    # byte after that, so that a damaged block cannot fill the memory.
     size = 8 * index.dimension + 4 * labels + 2 * index.dimension * frames
     where = f"{index.names[row]}: damaged in {index.path}"
     with reading(where, RecordError, ADVICE), open(index.path, "rb") as file:
@@ -192,7 +197,7 @@ def _unpack(content: bytes, frames: int, dimension: int, labels: int, cmn_frames
     # The parts stand in the order of `_pack`: 8 F bytes of sums, 4 L of labels, 2 F T of features.
     planes = np.frombuffer(content, np.uint8, offset=8 * dimension + 4 * labels)
     low, high = planes.reshape(2, dimension, frames)
-    bits = low | (high.astype("<u2") << 8)
+    bits = low | (high.astype("<u2") << 8)  # [F, T], the bits of the float16 values
     return Record(np.ascontiguousarray(bits.T).view("<f2"), labels_array, cmn_frames, cmn_sum)
 
 
@@ -223,9 +228,11 @@ class Records:
         with reading(self.path / RECORDS, RecordError, ADVICE, "has no settings of a front end"):
             settings = validated(manifest.get("frontend", {}), {str: Any})
             self.frontend = from_plain(FrontendConfig, settings)
-            """Settings of the features; the defaults where records do not tell."""
-        numbers, utterances = range(manifest["files"]), manifest["utterances"]
-        self._files: list[FileIndex] = [read_index(record_path(self.path, i)) for i in numbers]
+            """Settings of the features; the defaults for records that do not store them."""
+        utterances = manifest["utterances"]
+        self._files: list[FileIndex] = [
+            read_index(record_path(self.path, number)) for number in range(manifest["files"])
+        ]
         for file in self._files:
             if file.dimension != self.dimension and file.names:
                 raise RecordError(
@@ -239,6 +246,7 @@ class Records:
         """[U] number of raw frames of each utterance."""
         self.label_lengths = table[:, Column.LABELS]
         """[U] number of labels of each utterance."""
+        # Index of the first utterance of each file, for the search in `read`
         self._first = np.cumsum([0, *(len(file.names) for file in self._files)])
         if len(self) != utterances:
             raise RecordError(
@@ -288,17 +296,19 @@ def write_records(
     Raises:
       TrainingDataError: no utterance is left, or too many were left out.
     """
+    # 1. Select the utterances, and say why the others are left out.
     store = FeatureStore(features)
     labels, too_long, faulty = _select(store, texts, units, config)
     write_excluded(out / EXCLUDED, too_long | faulty)
     _require(labels, faulty, len(store), config, out)
+    # 2. Plan the files: `per_file` utterances each, identified by a digest of their content.
     names = list(labels)
     groups = [names[i : i + config.per_file] for i in range(0, len(names), config.per_file)]
     plans = [
         _plan(number, store, {name: labels[name] for name in group})
         for number, group in enumerate(groups)
     ]
-    # Files of the same plan are kept, so that a killed run continues; the manifest comes last.
+    # 3. Write the missing files. Those of the same plan are kept, so that a killed run continues.
     (out / RECORDS).unlink(missing_ok=True)
     pending = [plan for plan in plans if not plan.is_done(out)]
     for path in set((out / FILES).glob("*")) - {record_path(out, plan.number) for plan in plans}:
@@ -309,6 +319,7 @@ def write_records(
         done += len(plan.labels)
         if progress is not None:
             progress(done, len(names))
+    # 4. The manifest comes last: it marks the records as finished.
     frames = sum(map(store.num_frames, names))
     manifest = {
         "format": FORMAT,
@@ -324,7 +335,7 @@ def write_records(
         "excluded": len(faulty),
     }
     write_atomically(out / RECORDS, json.dumps(manifest, ensure_ascii=False, indent=1) + "\n")
-    hours = frames * store.manifest["frontend"]["frame_shift_ms"] / 3.6e6
+    hours = frames * store.manifest["frontend"]["frame_shift_ms"] / 3.6e6  # ms per hour
     size = sum(record_path(out, plan.number).stat().st_size for plan in plans)
     facts = {name: manifest[name] for name in ("utterances", "too_long", "excluded")}
     percent = 100 * manifest["kept"]
@@ -344,11 +355,16 @@ def _is_too_long(store: FeatureStore, name: str, config: RecordConfig) -> bool:
 
 @dataclass(frozen=True)
 class _Plan:
+    """One record file that is to be written."""
+
     number: int
     digest: str
+    """Identifier of the content, see `write_file`."""
     labels: dict[str, list[int]]
+    """By utterance."""
 
     def is_done(self, out: Path) -> bool:
+        """Whether the file is there with this content."""
         try:
             return read_index(record_path(out, self.number)).plan == self.digest
         except RecordError:
@@ -375,7 +391,8 @@ def _select(
         except UnitsError as error:
             faulty[name] = str(error)
             continue
-        # One frame per label, and one for the blank between equal labels.
+        # CTC needs an output per label, and one for the blank between two equal labels; the model
+        # has floor((T - window) / stride) + 1 outputs.
         needed = len(labels) + sum(a == b for a, b in pairwise(labels))
         outputs = (frames - config.window) // config.stride + 1
         if not labels:
@@ -420,5 +437,5 @@ def _opened(features: Path, written: int) -> FeatureStore:
 
 def _records(store: FeatureStore, labels: Mapping[str, list[int]]) -> Iterator[tuple[str, Record]]:
     for name, ids in labels.items():
-        state, raw = store.state(name), store.load(name).half().numpy()
+        state, raw = store.cmn_state(name), store.load(name).half().numpy()
         yield name, Record(raw, np.array(ids, dtype=np.int32), state.frames, state.sum.numpy())

@@ -214,6 +214,7 @@ class TrainingStates(Callback):
                 self._log.resume(self._position, trainer.steps_done())
             if self._background_logging is not None:
                 self._running.enter_context(self._background_logging(self._log.write))
+        # The other evaluators work in the background; rank 0 alone starts and feeds them.
         if self._config.evaluator not in ("swap", "in_place"):
             self._background = BackgroundEvaluator(
                 self._config.evaluator, self._out, self._evaluation, str(trainer.device)
@@ -231,6 +232,7 @@ class TrainingStates(Callback):
         interval["seconds"] += monotonic() - self._tick
         batches = micro_batches(batch)
         interval["examples"] += sum(b.utterances for b in batches) * self._world_size
+        # Sums stay on the device: reading them here would wait for the GPU at every step.
         for name in ("loss", "weight"):
             interval[name] = interval[name] + stats[name].double()
         if trainer.steps_done() % self._log_every == 0:
@@ -256,6 +258,7 @@ class TrainingStates(Callback):
         if self._background is None:
             result = self._evaluate(trainer, trained)
         else:
+            # One evaluation is pending at a time: wait for the previous epoch's.
             result = {}
             self._collect(trainer)
             place = {"epoch": trainer.epoch + 1, "step": trainer.steps_done()}
@@ -314,6 +317,7 @@ class TrainingStates(Callback):
         if self._rank > 0:
             return
         started = monotonic()
+        # The first rows are all of the first view, hence `views=1`.
         sample = replace(
             batch,
             ids=batch.ids[:SHOWN],
@@ -342,12 +346,14 @@ class TrainingStates(Callback):
                     result = ranks.on_rank_zero(partial(self._evaluation, model))
                     duration = monotonic() - started
                     continue
+                # The first swap puts the evaluation model on the device, the second the training's.
                 if model is trainer.model:
                     to, model = "evaluation", swapped.enter_context(self._swapped(trainer))
                 else:
                     swapped.close()
                     to, model = "training", trainer.model
                 self._write(trainer, Swapped(to=to, duration=monotonic() - started))
+        # The result is stored before the model is removed, so that a kill loses neither.
         if self._rank == 0:
             self._folder.finish(trainer.epoch + 1, {**result, "duration": duration})
             self._folder.remove(trainer.epoch + 1)

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from toolkit.lang.shortlist import Shortlist, ShortlistError
+from toolkit.models.neural_lm import Shortlist, ShortlistError
 
 COUNTS = {"A": 5, "B": 3, "C": 3, "FOREIGN": 4, "D": 1, "<UNK>": 2}
 VOCABULARY = ["A", "B", "C", "D", "NEVER"]
@@ -16,7 +16,7 @@ def test_the_most_frequent_words_of_the_recogniser_have_ids():
     assert Shortlist.of(COUNTS, VOCABULARY, None).words[3:] == ("A", "B", "C", "D")
 
 
-def test_the_others_share_the_unknown_word():
+def test_words_outside_the_shortlist_share_the_unknown_word():
     shortlist = Shortlist.of(COUNTS, VOCABULARY, 2)
     # C, D and NEVER by count plus one; 6 tokens are no words of the recogniser, one is to spare
     total = 4 + 2 + 1 + 6 + 1
@@ -26,7 +26,7 @@ def test_the_others_share_the_unknown_word():
     assert sum(shortlist.shares.values()) == pytest.approx(7 / total)
 
 
-def test_a_shortlist_is_read_as_it_was_written(tmp_path):
+def test_save_and_load_round_trip(tmp_path):
     shortlist = Shortlist.of(COUNTS, VOCABULARY, 2)
     shortlist.save(tmp_path / "s.json")
     assert Shortlist.load(tmp_path / "s.json") == shortlist
@@ -43,7 +43,7 @@ def test_a_shortlist_is_read_as_it_was_written(tmp_path):
         {"smallest_share": None},
     ],
 )
-def test_damage_is_an_error_that_names_the_file(tmp_path, change):
+def test_a_damaged_file_is_an_error_that_names_the_file(tmp_path, change):
     path = tmp_path / "s.json"
     Shortlist.of(COUNTS, VOCABULARY, 2).save(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
