@@ -114,7 +114,7 @@ def test_a_training_that_has_just_started_gives_a_page(training, tmp_path):
     ("options", "message", "status"),
     [
         (["--cer", "ten"], "not a list of numbers", 2),
-        (["--epochs", "0"], "at least 1", 2),
+        (["--epochs", "0"], "must be from 1", 2),
         (["--sweep", "nowhere.json"], "nowhere.json", 1),
     ],
 )
