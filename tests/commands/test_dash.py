@@ -35,7 +35,9 @@ def test_the_page_of_a_run_is_printed_alone(tmp_path, monkeypatch, more_runs):
         page.write_text("<p>é</p>\n", encoding="utf-8")
         return ["a.tsv: damaged"]
 
-    pages = SimpleNamespace(write_report=write, write_comparison=write)
+    pages = SimpleNamespace(
+        write_report=write, write_comparison=write, ReportConfig=lambda *settings: settings
+    )
     monkeypatch.setitem(sys.modules, "toolkit.report.run_page", pages)
     result = run("report", "run", *more_runs, "--out", "-")
     assert result.exit_code == 0, result.output
