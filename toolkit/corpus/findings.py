@@ -300,8 +300,8 @@ SURVEY_KINDS: dict[str, FindingKind] = {
     "like-speakers": FindingKind(
         WARNING,
         "none",
-        "speakers whose names differ in case alone",
-        "write the name of a speaker alike everywhere, or splits may share the speaker",
+        "speakers whose names differ only in case",
+        "write the name of a speaker the same everywhere, or splits may share the speaker",
     ),
     "no-end": FindingKind(
         WARNING,

@@ -219,7 +219,7 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
     if shared := [id for id, number in owners.items() if number > 1]:
         counts["shared-id"] = len(shared)
         first["shared-id"] = f"{shared[0]}: in {owners[shared[0]]} splits"
-    # One text per kind; the fix comes from the check's kinds, or from `REMEDIES`.
+    # One text per kind, with its remedy.
     missing = (cut for cut in cuts if (cut.custom or {}).get("fault") == "missing-audio")
     texts = {}
     for kind, count in sorted(counts.items()):
