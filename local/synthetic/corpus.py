@@ -24,7 +24,7 @@ from local.synthetic.config import SyntheticConfig
 from local.synthetic.espeak import Voice
 from local.synthetic.sound import SAMPLING_RATE
 from local.synthetic.text import sentences
-from toolkit.align.times import TimedToken, read_ctm, write_ctm
+from toolkit.align.ctm_textgrid import TimedToken, read_ctm, write_ctm
 from toolkit.corpus.audio import encode_audio
 from toolkit.corpus.config import CorpusConfig
 from toolkit.errors import ToolkitError

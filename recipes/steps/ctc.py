@@ -20,7 +20,7 @@ from recipes.steps.data import (
 )
 from recipes.steps.networks import train_for_words
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
-from toolkit.corpus.text import is_event_tag
+from toolkit.corpus.tags import is_event_tag
 from toolkit.decode.bundle import (
     BundledSystem,
     Card,
@@ -54,7 +54,7 @@ from toolkit.fsa.lattice import Weights
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import lm_word_counts, prepare_lm
 from toolkit.lang.ngram import BackoffModel
-from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, EnglishRules, TextPolicy
+from toolkit.lang.text_policy import AS_GIVEN, UPPER_CASE, EnglishRules, TextPolicy
 from toolkit.lang.units import load_units, make_units
 from toolkit.models.ctc import CtcModel
 from toolkit.models.neural_lm import NeuralLm

@@ -46,8 +46,8 @@ from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.lm import lm_word_counts, prepare_lm
-from toolkit.lang.policy import AS_GIVEN, UPPER_CASE, TextCounts, TextPolicy
 from toolkit.lang.prepare import prepare_lang, source_dictionary, text_policy
+from toolkit.lang.text_policy import AS_GIVEN, UPPER_CASE, TextCounts, TextPolicy
 from toolkit.score.results import (
     collect_results,
     markdown_table,

@@ -38,8 +38,8 @@ from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm
-from toolkit.lang.policy import LmText, TextPolicy
 from toolkit.lang.prepare import read_sentences
+from toolkit.lang.text_policy import LmText, TextPolicy
 from toolkit.models.scorer import NeuralScorer
 from toolkit.processes import ranks
 from toolkit.processes.ranks import on_rank_zero

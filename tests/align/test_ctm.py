@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align import times
-from toolkit.align.times import CtmEntry, CtmError, TimedToken, read_ctm, write_ctm
+from toolkit.align import ctm_textgrid
+from toolkit.align.ctm_textgrid import CtmEntry, CtmError, TimedToken, read_ctm, write_ctm
 
 FIELD = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1).filter(
     lambda text: len(text.split()) == 1 and text.strip() == text and not text.startswith(";;")
@@ -39,7 +39,7 @@ def test_tokens_are_written_as_they_are_generated(tmp_path, monkeypatch):
             for line in new_lines:
                 lines.append(line)
 
-    monkeypatch.setattr(times, "open_atomically", lambda path: nullcontext(StubFile()))
+    monkeypatch.setattr(ctm_textgrid, "open_atomically", lambda path: nullcontext(StubFile()))
     num_lines_written = []
     tokens = (num_lines_written.append(len(lines)) or TimedToken("w", n, n + 1) for n in range(3))
     write_ctm([("u", "1", tokens)], tmp_path / "x.ctm")

@@ -19,8 +19,8 @@ from toolkit.align.aligner import (
     GmmAlignerFiles,
     write_aligner_bundle,
 )
+from toolkit.align.ctm_textgrid import TimedToken, read_ctm, write_ctm
 from toolkit.align.folder import align_folder, estimate_speaker_transforms
-from toolkit.align.times import TimedToken, read_ctm, write_ctm
 from toolkit.cli import main
 from toolkit.features.config import FrontendConfig
 from toolkit.features.frontend import Frontend

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.align.times import TextGridError, TimedToken, write_textgrid
+from toolkit.align.ctm_textgrid import TextGridError, TimedToken, write_textgrid
 
 
 def word(start, end, token="W"):

@@ -19,7 +19,7 @@ from toolkit.corpus.manifest import (
 )
 from toolkit.corpus.split import assemble
 from toolkit.kaldi.data_dir import read_kaldi_dir
-from toolkit.lang.policy import TextPolicy
+from toolkit.lang.text_policy import TextPolicy
 
 LEXICON = {"ONE": 3, "TWO": 2, "THREE": 3}
 

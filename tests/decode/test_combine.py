@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.dummies import dummy_recording
 from tests.fsa.word_lattices import chain
 from toolkit import cli
-from toolkit.align.times import TimedToken, read_ctm, write_ctm
+from toolkit.align.ctm_textgrid import TimedToken, read_ctm, write_ctm
 from toolkit.corpus.manifest import make_cut
 from toolkit.decode.combine import (
     PARTS,

@@ -12,8 +12,8 @@ import soundfile
 import torch
 from click.testing import CliRunner
 
+from toolkit.align.ctm_textgrid import read_ctm
 from toolkit.align.folder import align_folder
-from toolkit.align.times import read_ctm
 from toolkit.cli import main
 from toolkit.decode.bundle import (
     Bundle,
@@ -33,7 +33,7 @@ from toolkit.features.config import FrontendConfig
 from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.lang.arpa import read_binary, write_arpa
 from toolkit.lang.ngram import estimate
-from toolkit.lang.policy import TextPolicy
+from toolkit.lang.text_policy import TextPolicy
 from toolkit.lang.units import Characters
 from toolkit.models.config import CtcConfig, WordLstmConfig
 from toolkit.models.ctc import CtcModel

@@ -1,6 +1,6 @@
 """Results as segments of a recording."""
 
-from toolkit.align.times import TimedToken
+from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.decode.decoded import DecodedUtterance
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from toolkit.align.times import TimedToken
+from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.decode.decoded import DecodedUtterance, Transcript
 from toolkit.decode.formats import line, plain, written
 

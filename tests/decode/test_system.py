@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.dummies import dummy_recording
-from toolkit.align.times import read_ctm
+from toolkit.align.ctm_textgrid import read_ctm
 from toolkit.corpus.manifest import make_cut
 from toolkit.decode.config import DecodeConfig, NbestConfig
 from toolkit.decode.search import DecoderFiles, decode_store, real_time_factor, remove_lattices

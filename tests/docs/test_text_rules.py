@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.docs.test_docs import ROOT
-from toolkit.lang.policy import AS_GIVEN, RULES, TextPolicy
+from toolkit.lang.text_policy import AS_GIVEN, RULES, TextPolicy
 
 LEXICON = frozenset({"M'", "APPELLE", "DOGS'", "COL·LEGI"})
 RULES = (*RULES, AS_GIVEN)

@@ -16,8 +16,8 @@ from toolkit.lang.arpa import read_arpa, read_binary, write_binary
 from toolkit.lang.g2p import G2p
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.policy import AS_GIVEN, TextPolicy
 from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
+from toolkit.lang.text_policy import AS_GIVEN, TextPolicy
 from toolkit.lang.units import Characters, load_units, train_pieces
 from toolkit.models.config import CtcConfig, LstmConfig
 from toolkit.models.ctc import CtcModel

@@ -8,8 +8,8 @@ import soundfile
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
+from toolkit.align.ctm_textgrid import read_ctm
 from toolkit.align.inputs import read_inputs
-from toolkit.align.times import read_ctm
 from toolkit.config.fields import read_plain
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.cut_files import read_cut_file
@@ -28,9 +28,9 @@ from toolkit.lang.arpa import read_arpa
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.policy import AS_GIVEN, EnglishRules, TextPolicy
 from toolkit.lang.prepare import read_sentences, read_words
 from toolkit.lang.tables import SymbolTable
+from toolkit.lang.text_policy import AS_GIVEN, EnglishRules, TextPolicy
 from toolkit.score.nist.formats import read_stm
 from toolkit.score.nist.glm import Glm
 from toolkit.score.nist.grammar import Grammar, nist_aligner

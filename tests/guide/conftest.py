@@ -154,7 +154,7 @@ class Speech:
 
     def german_lexicon(self):
         """Write a lexicon in lower case of most of the words, a text and a list of words."""
-        from toolkit.lang.policy import text_rules
+        from toolkit.lang.text_policy import text_rules
 
         words = sorted(set(text_rules("letters-upper-1").words(" ".join(SAETZE))))
         lines = [f"{word.lower()} {' '.join(word.lower())}\n" for word in words if word != "KÜCHE"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from toolkit.align.times import TimedToken, write_textgrid
+from toolkit.align.ctm_textgrid import TimedToken, write_textgrid
 from toolkit.kaldi.archive import entries, read_int_vectors, read_matrix, read_vector
 
 MATRICES = {

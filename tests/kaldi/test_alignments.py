@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.align.ctm_textgrid import CtmEntry, read_ctm
 from toolkit.align.store import AlignmentStore, Outcome, phone_times, read_table, write_shard
-from toolkit.align.times import CtmEntry, read_ctm
 from toolkit.errors import ToolkitError
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology

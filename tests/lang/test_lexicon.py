@@ -13,7 +13,7 @@ from toolkit.lang.lexicon import (
     grapheme_lexicon,
     grapheme_pronunciation,
 )
-from toolkit.lang.policy import LetterRules
+from toolkit.lang.text_policy import LetterRules
 
 CMU = """;;; a comment
 a AH0

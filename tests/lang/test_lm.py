@@ -18,7 +18,7 @@ from toolkit.lang.ngram import (
     perplexity,
     prune_by_entropy,
 )
-from toolkit.lang.policy import TextPolicy
+from toolkit.lang.text_policy import TextPolicy
 
 TEXTS = {"train": {"b": "A b", "a": "b, a c", "e": ""}, "dev": {"d": "a q"}}
 TRAIN = [["B", "A", "C"], ["A", "B"]]

@@ -12,8 +12,8 @@ from toolkit.kaldi.dict_lang import read_lexicon, write_dict
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang, LangError
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.policy import EnglishRules, LetterRules
 from toolkit.lang.prepare import prepare_lang, read_words, source_dictionary, words_stable_under
+from toolkit.lang.text_policy import EnglishRules, LetterRules
 
 LEXICON = "bat B AE T\ntab T AE B\ncat K AE T\nact AE K T\ntact T AE K T\nat AE T\n"
 TEXTS = {

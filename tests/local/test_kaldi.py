@@ -7,7 +7,7 @@ from local import kaldi
 from toolkit.corpus.check import check
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.corpus.manifest import ManifestError, read_cuts, rewrite_texts, write_cuts
-from toolkit.lang.policy import TextPolicy
+from toolkit.lang.text_policy import TextPolicy
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from toolkit.align.times import read_ctm
+from toolkit.align.ctm_textgrid import read_ctm
 from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.environment import machine
 from toolkit.score.wer import score

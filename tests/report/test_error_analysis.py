@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.report.conftest import HOSTILE
 from tests.report.test_browser import split_errors
+from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.align.store import Outcome, write_shard, write_table
-from toolkit.align.times import TimedToken
 from toolkit.hmm.topology import Topology
 from toolkit.lang.dictionary import read_dictionary
 from toolkit.report.error_analysis import (

@@ -8,7 +8,7 @@ import pytest
 
 from tests.browser import needs_browser, rendered_html
 from tests.report.conftest import marker
-from toolkit.align.times import TimedToken
+from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.report.media import Clip, aligned_player
 from toolkit.report.pages import Page
 from toolkit.report.run_page import STYLES, ReportConfig, write_report

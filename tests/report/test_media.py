@@ -11,7 +11,7 @@ from matplotlib.image import imread
 
 from tests.browser import needs_browser, rendered_html
 from tests.report.conftest import HOSTILE
-from toolkit.align.times import TimedToken, write_ctm
+from toolkit.align.ctm_textgrid import TimedToken, write_ctm
 from toolkit.report.error_analysis import marked_alignment
 from toolkit.report.media import Clip, player, read_word_times, spectrogram
 from toolkit.report.pages import Page

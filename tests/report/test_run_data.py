@@ -9,13 +9,13 @@ import pytest
 from tests.report.conftest import marker
 from toolkit.report.charts import MARKER_SIZE
 from toolkit.report.run_data import (
-    error_table,
     interval_figures,
     read_decodes,
     read_splits,
     read_stages,
 )
 from toolkit.report.run_folder import RunFolder
+from toolkit.report.run_page import error_table
 from toolkit.score.results import Result, read_results
 
 

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from toolkit.align.times import CtmEntry
+from toolkit.align.ctm_textgrid import CtmEntry
 from toolkit.score.boundaries import BoundaryError, compare_boundaries
 
 

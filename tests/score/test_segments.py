@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from toolkit.align.times import CtmEntry
+from toolkit.align.ctm_textgrid import CtmEntry
 from toolkit.errors import ToolkitError
 from toolkit.score.nist.formats import StmSegment, assign
 

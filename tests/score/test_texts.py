@@ -2,7 +2,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from toolkit.lang.policy import EnglishRules
+from toolkit.lang.text_policy import EnglishRules
 from toolkit.score.alignment import (
     DELETION,
     INSERTION,

@@ -14,7 +14,7 @@ pytest.importorskip("websockets", minversion="16")
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from toolkit.align.times import TimedToken
+from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.stream import StreamResult
 from toolkit.serve.protocol import Limits

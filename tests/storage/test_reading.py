@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from toolkit.align.times import read_ctm
+from toolkit.align.ctm_textgrid import read_ctm
 from toolkit.config.settings import read_yaml
 from toolkit.corpus.manifest import probe_recording, read_cuts
 from toolkit.corpus.table import read_table

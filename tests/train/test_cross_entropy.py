@@ -1,5 +1,7 @@
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.config import LstmConfig, TdnnfConfig
 from toolkit.models.scorer import load_log_priors, log_posteriors
 from toolkit.models.store import load_model
+from toolkit.train.batches import Batch
 from toolkit.train.config import ChunkConfig, CrossEntropyConfig
 from toolkit.train.cross_entropy import train_cross_entropy
 from toolkit.train.errors import TrainingDataError, TrainingError
@@ -56,6 +59,26 @@ def test_learns_targets_up_to_the_lookahead(toy, tmp_path, delay):
     unseen = toy(delay, seed=1)
     for offset in range(3):  # one offset per epoch in rotation: the model has seen all three
         assert frame_accuracy(tmp_path, unseen, offset) > 0.95
+
+
+def test_the_focal_loss_of_the_page_learns_and_is_part_of_the_training(toy, tmp_path):
+    page = (Path(__file__).parents[2] / "docs/packages/train.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(def focal.*?)```", page, re.DOTALL)
+    namespace = {}
+    exec(block, namespace)
+    focal = namespace["focal"]
+    logits, targets = torch.randn(2, 3, 4), torch.randint(4, (2, 3))
+    batch = Batch(["a", "b"], logits, targets, torch.ones(2, 3), torch.tensor([3, 3]), 6)
+    loss, sums = focal(lambda inputs, lengths: (inputs, None), batch)
+    probabilities = logits.double().softmax(-1).gather(2, targets[:, :, None])
+    expected = -((1 - probabilities) ** 2 * probabilities.log()).sum()
+    torch.testing.assert_close(loss.double(), expected)
+    assert sums["weight"] == 6
+    stores = toy(0)
+    assert train(stores, tmp_path, objective=focal)["frame_accuracy"] > 0.95
+    history = (tmp_path / "history.json").read_bytes()
+    assert train(stores, tmp_path)["frame_accuracy"] > 0.95  # trained anew, not taken as finished
+    assert (tmp_path / "history.json").read_bytes() != history
 
 
 def test_targets_beyond_the_lookahead_cannot_be_learnt(toy, tmp_path):

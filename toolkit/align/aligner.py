@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from toolkit.align.config import LongConfig
+from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.align.em import speech_mask
 from toolkit.align.folder import RecordingTimes, SpeakerAdaptation
 from toolkit.align.force_align import TranscriptGraphs, check_phones
@@ -25,7 +26,6 @@ from toolkit.align.recording import (
     align_long,
     span_confidences,
 )
-from toolkit.align.times import TimedToken
 from toolkit.config.fields import read_plain
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
@@ -37,8 +37,8 @@ from toolkit.hmm.transforms import FmllrStatistics
 from toolkit.lang.g2p import G2p, spellable
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon, Pronunciation, without_positions
-from toolkit.lang.policy import UnknownPolicyError
 from toolkit.lang.tables import word_table
+from toolkit.lang.text_policy import UnknownPolicyError
 from toolkit.storage.files import write_atomically
 
 SETTINGS = "aligner.json"

@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from toolkit.align.adapt import SpeakerStatistics
+from toolkit.align.ctm_textgrid import TimedToken, write_ctm, write_textgrid
 from toolkit.align.inputs import Recording, read_inputs
-from toolkit.align.times import TimedToken, write_ctm, write_textgrid
 from toolkit.corpus.audio import open_audio
 from toolkit.errors import ToolkitError
 from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr

@@ -9,8 +9,8 @@ from unicodedata import normalize
 from toolkit.corpus.audio import AUDIO_SUFFIXES
 from toolkit.corpus.media import MEDIA_SUFFIXES
 from toolkit.errors import ToolkitError
-from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.prepare import TextError
+from toolkit.lang.text_policy import TextCounts, TextPolicy
 from toolkit.storage.files import visible_files
 from toolkit.storage.lines import LineCounts, TextLines, decoded_lines, is_faulty, key_and_rest
 from toolkit.storage.paths import first_clash, printable, safe_name

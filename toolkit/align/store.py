@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.align.times import TimedToken
+from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.errors import ToolkitError
 from toolkit.features.augment import original_and_speed
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre

@@ -63,8 +63,8 @@ def align(
       toolkit align --model exp/demo/final --audio-dir recordings --text transcripts --out times
     """
     from toolkit.align.aligner import GmmAlignerFiles
+    from toolkit.align.ctm_textgrid import read_ctm
     from toolkit.align.folder import align_folder, summary
-    from toolkit.align.times import read_ctm
     from toolkit.decode.bundle import Bundle, read_card
     from toolkit.decode.ctc.recogniser import CtcAlignerFiles
     from toolkit.score.boundaries import compare_boundaries

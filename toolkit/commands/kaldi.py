@@ -165,7 +165,7 @@ def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Pat
       toolkit kaldi import-lang data/local/dict --out lang
     """
     from toolkit.kaldi.dict_lang import read_dict, read_lang
-    from toolkit.lang.policy import AS_GIVEN, TextPolicy
+    from toolkit.lang.text_policy import AS_GIVEN, TextPolicy
 
     policy = TextPolicy(AS_GIVEN) if as_given else TextPolicy()
     # Only a lang directory has words.txt. A dict directory has a lexicon, from which a lang is
@@ -352,7 +352,7 @@ def import_alignments(
             raise click.ClickException(f"{table} holds no alignment")
         return
     # A CTM has times of phones, whose frames are divided among the states.
-    from toolkit.align.times import read_ctm
+    from toolkit.align.ctm_textgrid import read_ctm
     from toolkit.features.shards import FeatureStore
 
     if features is None:

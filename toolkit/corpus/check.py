@@ -47,7 +47,7 @@ from toolkit.corpus.manifest import (
     speaker_of,
     text_of,
 )
-from toolkit.corpus.text import is_event_tag, word_of_two_alphabets
+from toolkit.corpus.tags import is_event_tag, word_of_two_alphabets
 from toolkit.errors import ToolkitError
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digests import FileDigest, file_digest

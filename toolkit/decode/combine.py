@@ -19,7 +19,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 from lhotse import MonoCut
 
-from toolkit.align.times import CtmEntry, TimedToken, read_ctm, write_ctm
+from toolkit.align.ctm_textgrid import CtmEntry, TimedToken, read_ctm, write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.decode.tune import ErrorCount, choose, enough_words_to_tune, write_grid
 from toolkit.errors import ToolkitError

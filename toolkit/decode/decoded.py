@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.align.times import TimedToken
+from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.config.fields import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.fsa.lattice import Weights

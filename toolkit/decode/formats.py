@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from toolkit.align.times import TimedToken, ctm_lines
+from toolkit.align.ctm_textgrid import TimedToken, ctm_lines
 from toolkit.decode.config import FORMATS
 from toolkit.decode.decoded import Transcript
 from toolkit.storage.paths import printable

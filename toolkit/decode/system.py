@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lhotse import MonoCut
 
+from toolkit.align.ctm_textgrid import TimedToken, write_ctm
 from toolkit.align.scorer import ScoredUtterance, Scorer, map_scored_shards, map_utterances
-from toolkit.align.times import TimedToken, write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.decode.config import NbestConfig
 from toolkit.decode.ctc.dictionary import CtcDecodeError

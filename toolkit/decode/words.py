@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from toolkit.align.config import AlignConfig
+from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.align.force_align import (
     TranscriptGraphs,
     UtteranceAlignment,
     check_phones,
     force_align,
 )
-from toolkit.align.times import TimedToken
 from toolkit.config.fields import Finite, Settings, read_plain
 from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.kernels import advance_alignment

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.align.ctm_textgrid import CtmEntry, TimedToken, write_ctm
 from toolkit.align.store import (
     FRAME_SECONDS,
     LOW_RATE_SECONDS,
@@ -17,7 +18,6 @@ from toolkit.align.store import (
     write_alignments,
     write_table,
 )
-from toolkit.align.times import CtmEntry, TimedToken, write_ctm
 from toolkit.errors import ToolkitError
 from toolkit.hmm.topology import Topology
 from toolkit.kaldi.archive import ArchiveWriter, kaldi_native_io, read_int_vectors, writer_path

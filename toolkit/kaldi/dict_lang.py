@@ -16,7 +16,6 @@ from toolkit.lang.lexicon import (
     with_positions,
     without_positions,
 )
-from toolkit.lang.policy import TextPolicy
 from toolkit.lang.probabilities import (
     Entry,
     EntryProbabilities,
@@ -32,6 +31,7 @@ from toolkit.lang.tables import (
     UNKNOWN,
     SymbolTable,
 )
+from toolkit.lang.text_policy import TextPolicy
 from toolkit.storage.files import write_atomically
 from toolkit.storage.lines import TextLines, read_lines, split_words
 from toolkit.storage.reading import quoted

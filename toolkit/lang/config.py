@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from toolkit.config.fields import Range, Settings, Share, ShareBelowOne
-from toolkit.corpus.text import Tags
+from toolkit.corpus.tags import Tags
 
 Rules = Literal[
     "english-upper-3",
@@ -14,7 +14,7 @@ Rules = Literal[
     "letters-upper-1",
     "as-given",
 ]
-"""The ids of `toolkit.lang.policy.TextPolicy` that a recipe may choose."""
+"""The ids of `toolkit.lang.text_policy.TextPolicy` that a recipe may choose."""
 SPLITS_CLITICS = ("english-upper-3", "letters-upper-2")
 """Those that look words with apostrophes up in the lexicon, and can split them at clitics."""
 

@@ -20,13 +20,13 @@ from toolkit.lang.lexicon import (
     without_stress,
     without_variant_number,
 )
-from toolkit.lang.policy import TextPolicy
 from toolkit.lang.probabilities import (
     LEXICON_FILE,
     EntryProbabilities,
     LexiconProbabilities,
     read_ends,
 )
+from toolkit.lang.text_policy import TextPolicy
 from toolkit.storage.lines import TextLines, split_words
 from toolkit.storage.reading import quoted
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from toolkit.corpus.text import Tags
+from toolkit.corpus.tags import Tags
 from toolkit.errors import ToolkitError
 from toolkit.lang.lexicon import POSITIONS, Lexicon, add_disambiguation
-from toolkit.lang.policy import EnglishRules, TextPolicy
 from toolkit.lang.probabilities import (
     EntryProbabilities,
     LexiconProbabilities,
@@ -22,6 +21,7 @@ from toolkit.lang.tables import (
     phone_table,
     word_table,
 )
+from toolkit.lang.text_policy import EnglishRules, TextPolicy
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.reading import read_json, reading
 

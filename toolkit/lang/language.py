@@ -8,8 +8,8 @@ from string import ascii_uppercase
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.lexicon import Lexicon, Pronunciation
-from toolkit.lang.policy import AS_GIVEN, LetterLexiconRules, TextCounts, TextPolicy, fold_case
 from toolkit.lang.tables import UNKNOWN
+from toolkit.lang.text_policy import AS_GIVEN, LetterLexiconRules, TextCounts, TextPolicy, fold_case
 
 ENGLISH_SHARE = 0.85
 """A text is English if at least this share of its tokens is in the English lexicon. The share is

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.policy import MIDDLE_DOT, TextPolicy
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
+from toolkit.lang.text_policy import MIDDLE_DOT, TextPolicy
 from toolkit.storage.files import open_atomically
 from toolkit.storage.lines import read_lines, split_words
 from toolkit.storage.reading import quoted

@@ -20,9 +20,9 @@ from toolkit.lang.ngram import (
     perplexity,
     prune_by_entropy,
 )
-from toolkit.lang.policy import LmText, TextCounts, TextPolicy
 from toolkit.lang.prepare import Transcripts, count_words, read_sentences
 from toolkit.lang.tables import END, START, UNKNOWN
+from toolkit.lang.text_policy import LmText, TextCounts, TextPolicy
 from toolkit.storage.files import open_atomically, write_atomically
 
 logger = logging.getLogger(__name__)

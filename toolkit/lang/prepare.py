@@ -15,9 +15,9 @@ from toolkit.lang.dictionary import EXTRA_QUESTIONS, Dictionary, read_dictionary
 from toolkit.lang.g2p import G2p, G2pError, Guess, spellable
 from toolkit.lang.lang import Lang, LangError
 from toolkit.lang.lexicon import Lexicon, grapheme_lexicon, with_positions, without_variant_number
-from toolkit.lang.policy import TextCounts, TextPolicy
 from toolkit.lang.probabilities import Entry
 from toolkit.lang.tables import UNKNOWN
+from toolkit.lang.text_policy import TextCounts, TextPolicy
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.lines import TextLines, read_lines, split_words
 

@@ -13,7 +13,7 @@ import sentencepiece
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.config import UnitsConfig
-from toolkit.lang.policy import AS_GIVEN, TextPolicy, UnknownPolicyError, fold_case
+from toolkit.lang.text_policy import AS_GIVEN, TextPolicy, UnknownPolicyError, fold_case
 from toolkit.storage.files import write_atomically
 from toolkit.storage.lines import WHITE_SPACE, split_words
 from toolkit.storage.reading import read_json, reading, validated

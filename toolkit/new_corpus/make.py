@@ -27,7 +27,8 @@ from toolkit.kaldi.data_dir import read_kaldi_dir, read_scp
 from toolkit.kaldi.dict_lang import read_lexicon
 from toolkit.kaldi.feature_dir import feature_dimension, read_feature_dir
 from toolkit.lang.language import Coverage, choose_policy, show_letters, survey_language
-from toolkit.lang.policy import (
+from toolkit.lang.prepare import check_sentences, read_sentences
+from toolkit.lang.text_policy import (
     AS_GIVEN,
     EXAMPLES,
     EnglishLexiconRules,
@@ -36,7 +37,6 @@ from toolkit.lang.policy import (
     TextPolicy,
     split_clitics,
 )
-from toolkit.lang.prepare import check_sentences, read_sentences
 from toolkit.new_corpus.survey import choose_parts, summary_lines, survey, warning_lines
 from toolkit.new_corpus.templates import READER, README, Settings, config_py, run_py
 from toolkit.storage.files import write_atomically

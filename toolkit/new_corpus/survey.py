@@ -20,8 +20,8 @@ from toolkit.corpus.manifest import (
     text_of,
 )
 from toolkit.corpus.split import assemble
-from toolkit.corpus.text import is_garbled, word_of_two_alphabets
-from toolkit.lang.policy import TextPolicy
+from toolkit.corpus.tags import is_garbled, word_of_two_alphabets
+from toolkit.lang.text_policy import TextPolicy
 from toolkit.storage.lines import split_words
 from toolkit.storage.paths import suggestion
 

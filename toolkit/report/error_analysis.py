@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.align.store import AlignmentStore, phone_times
-from toolkit.align.times import TimedToken
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lexicon import Lexicon, without_positions
 from toolkit.lang.tables import UNKNOWN

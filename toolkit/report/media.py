@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from toolkit.align.times import CtmError, TimedToken, read_ctm
+from toolkit.align.ctm_textgrid import CtmError, TimedToken, read_ctm
 from toolkit.corpus.audio import encode_audio
 from toolkit.corpus.manifest import parse_cut
 from toolkit.features.cut_audio import load_cut_audio

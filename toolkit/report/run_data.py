@@ -581,42 +581,6 @@ def shapes_of(rows: Sequence[Result]) -> dict[str, str]:
     return {name: SHAPES[n % len(SHAPES)] for n, name in enumerate(names)}
 
 
-def error_table(rows: Sequence[Result]) -> Table:
-    """Return a table of WER with interval and CER, a row per system and language model."""
-    splits, best = splits_of(rows), best_of(rows)
-    rows_by_key = {row.key: row for row in rows}
-    names = list(dict.fromkeys((row.system, row.lm) for row in rows))
-    colours = colours_of(rows)
-    alone = {row.split for row in rows if row.unknown_speaker}
-    table = []
-    for system, lm in names:
-        cells = [Cell(system, lm), Cell(lm)]
-        for split in splits:
-            row = rows_by_key.get((system, split, lm))
-            if row is None:
-                cells += [Cell("-")] * (2 + (split in alone))
-                continue
-            is_best = row.wer == best[split].wer
-            cells.append(Cell(f"{row.wer:.2f}", row.interval, best=is_best))
-            if split in alone:
-                cells.append(Cell(row.unknown_speaker or "-"))
-            cells.append(Cell(f"{row.cer:.2f}"))
-        table.append(TableRow(cells, colours[system]))
-    columns = [Column("system"), Column("LM", text=True, extra=True)]
-    for split in splits:
-        columns.append(Column("WER %, 95 % interval", split))
-        if split in alone:
-            columns.append(Column("WER %, speaker unknown", split))
-        columns.append(Column("CER %", split, extra=True))
-    note = (
-        "In bold: the lowest of each split. Error rates of splits that weights were tuned on are "
-        "optimistic."
-    )
-    if alone:
-        note += " Speaker unknown: every utterance recognised alone, by the bundle of the system."
-    return Table("Error rates", columns, table, note)
-
-
 def gains_table(run: RunFolder) -> Markup:
     """Return the relative WER reductions of recipes that compare with a baseline (C33)."""
     gains_by_system = run.json("werr.json") or {}

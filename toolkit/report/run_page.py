@@ -42,11 +42,11 @@ from toolkit.report.run_data import (
     Split,
     StageView,
     best_of,
+    colours_of,
     compared_splits,
     confidence_table,
     detail_table,
     duration_figures,
-    error_table,
     finding_list,
     gains_table,
     interval_figures,
@@ -56,6 +56,7 @@ from toolkit.report.run_data import (
     read_splits,
     read_stages,
     split_table,
+    splits_of,
     stage_table,
     state_counts,
 )
@@ -595,7 +596,7 @@ def write_comparison(first: Path, second: Path, out: Path) -> list[str]:
         styles=STYLES,
         footer="Made by toolkit report.",
     )
-    page.add(Section("results", "Error rates", parts=[_error_table(*decodes)]))
+    page.add(Section("results", "Error rates", parts=[_comparison_table(*decodes)]))
     differing = runs[1].part(lambda: _settings_table(*stages), Markup(""))
     page.add(Section("settings", "Settings that differ", SETTINGS_LEAD, [differing]))
     page.add(Section("utterances", "Utterances that changed", parts=_changed_by_split(*decodes)))
@@ -618,13 +619,49 @@ def _distinct_names(runs: Sequence[RunFolder]) -> tuple[str, str]:
     return "/".join(first[-depth:]), "/".join(second[-depth:])
 
 
+def error_table(rows: Sequence[Result]) -> Table:
+    """Return a table of WER with interval and CER, a row per system and language model."""
+    splits, best = splits_of(rows), best_of(rows)
+    rows_by_key = {row.key: row for row in rows}
+    names = list(dict.fromkeys((row.system, row.lm) for row in rows))
+    colours = colours_of(rows)
+    alone = {row.split for row in rows if row.unknown_speaker}
+    table = []
+    for system, lm in names:
+        cells = [Cell(system, lm), Cell(lm)]
+        for split in splits:
+            row = rows_by_key.get((system, split, lm))
+            if row is None:
+                cells += [Cell("-")] * (2 + (split in alone))
+                continue
+            is_best = row.wer == best[split].wer
+            cells.append(Cell(f"{row.wer:.2f}", row.interval, best=is_best))
+            if split in alone:
+                cells.append(Cell(row.unknown_speaker or "-"))
+            cells.append(Cell(f"{row.cer:.2f}"))
+        table.append(TableRow(cells, colours[system]))
+    columns = [Column("system"), Column("LM", text=True, extra=True)]
+    for split in splits:
+        columns.append(Column("WER %, 95 % interval", split))
+        if split in alone:
+            columns.append(Column("WER %, speaker unknown", split))
+        columns.append(Column("CER %", split, extra=True))
+    note = (
+        "In bold: the lowest of each split. Error rates of splits that weights were tuned on are "
+        "optimistic."
+    )
+    if alone:
+        note += " Speaker unknown: every utterance recognised alone, by the bundle of the system."
+    return Table("Error rates", columns, table, note)
+
+
 def _decodes_by_name(run: RunFolder) -> Decodes:
     """Return the decodes by name and split."""
     decodes = read_decodes(run, read_splits(run))
     return {(decode.name, decode.split): decode for decode in decodes}
 
 
-def _error_table(first: Decodes, second: Decodes) -> Markup:
+def _comparison_table(first: Decodes, second: Decodes) -> Markup:
     keys = sorted({**first, **second}, key=lambda key: (key[1], key[0]))
     rows = [
         TableRow([Cell(name), Cell(split), *_error_cells(first.get(key), second.get(key))])

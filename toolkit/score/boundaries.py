@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from toolkit.align.times import CtmEntry
+from toolkit.align.ctm_textgrid import CtmEntry
 from toolkit.errors import ToolkitError
 from toolkit.score.alignment import align
 

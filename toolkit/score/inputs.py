@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from toolkit.align.times import CtmError
+from toolkit.align.ctm_textgrid import CtmError
 from toolkit.errors import ToolkitError
 from toolkit.score.alignment import Side
 from toolkit.score.nist.formats import StmError, assign, filtered, read_scored_ctm, read_stm

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.policy import QUOTES, TextCounts, TextPolicy
 from toolkit.lang.tables import UNKNOWN
+from toolkit.lang.text_policy import QUOTES, TextCounts, TextPolicy
 from toolkit.storage.lines import WHITE_SPACE, read_lines, split_words
 from toolkit.storage.reading import quoted
 
@@ -34,12 +34,12 @@ class ScoringFilter:
 
     - none: words are compared as they are, as in Kaldi's compute-wer;
     - case: lower case, as in sclite without `-s`;
-    - basic: case folded (ß is ss), without tags (see `toolkit.corpus.text`), without punctuation
+    - basic: case folded (ß is ss), without tags (see `toolkit.corpus.tags`), without punctuation
       and symbols except apostrophes inside words, and without soft hyphens, joiners and marks of
       direction, in Unicode's compatibility form (NFKC); for any language;
     - english: those of the toolkit's own lexicon and language models (see
-      `toolkit.lang.policy.TextPolicy`): A to Z and the apostrophe are kept, hyphens separate words,
-      and all else, tags and words with digits included, is removed and counted.
+      `toolkit.lang.text_policy.TextPolicy`): A to Z and the apostrophe are kept, hyphens separate
+      words, and all else, tags and words with digits included, is removed and counted.
 
     Args:
       rules: one of `RULES`.

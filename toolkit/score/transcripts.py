@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from toolkit.align.times import CtmError
+from toolkit.align.ctm_textgrid import CtmError
 from toolkit.errors import ToolkitError
 from toolkit.score.alignment import Side
 from toolkit.storage.lines import (

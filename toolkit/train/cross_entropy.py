@@ -33,7 +33,7 @@ from toolkit.train.config import (
 from toolkit.train.corpus import Alignments, as_list, open_corpora
 from toolkit.train.monitor import Progress, phase_progress
 from toolkit.train.specaugment import masked
-from toolkit.train.trainer import fit, joined_history, write_history
+from toolkit.train.trainer import Objective, fit, joined_history, write_history
 
 logger = logging.getLogger(__name__)
 
@@ -130,8 +130,9 @@ def train_cross_entropy(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
     valid: tuple[FeatureStore, Alignments] | None = None,
+    objective: Objective = cross_entropy,
 ) -> dict[str, float]:
-    """Train an LSTM on aligned utterances (C7), or continue what a killed run left in `out`.
+    """Train a network on aligned utterances (C7), or continue what a killed run left in `out`.
 
     Chunks first; then, with `config.whole_utterances.epochs`, whole utterances, if these do better
     on the held-out data. Writes into `out`: the model (`config.json`, `model.safetensors`),
@@ -148,6 +149,8 @@ def train_cross_entropy(
       device: where to train.
       progress: called from time to time with (steps done, steps in all).
       valid: held-out stores; without them training speakers, or utterances, are held out.
+      objective: cross entropy, or another with the sums `weight` and `accuracy`; a training with
+        another one, by the function's name, does not count as finished.
 
     Returns:
       `frame_accuracy` (0 to 1) of the model on held-out data at low rate (without any, that of the
@@ -161,7 +164,8 @@ def train_cross_entropy(
       TrainingError: the loss is not finite, or `out` holds a training with other settings.
     """
     out = Path(out)
-    identity = training_identity(config, num_targets=num_targets)
+    name = getattr(objective, "__qualname__", repr(objective))
+    identity = training_identity(config, num_targets=num_targets, objective=name)
     headline = finished_headline(out, identity)
     if headline is not None:
         return headline
@@ -204,7 +208,7 @@ def train_cross_entropy(
         results.append(
             fit(
                 model,
-                cross_entropy,
+                objective,
                 masked(data, config.specaugment, seed + number),
                 settings,
                 folder,

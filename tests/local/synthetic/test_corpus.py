@@ -10,7 +10,7 @@ pytest.importorskip("espeakng_loader")
 from local import synthetic
 from local.synthetic.config import SyntheticConfig
 from local.synthetic.corpus import NOISE, SPEAKERS, WORD_TIMES, generate
-from toolkit.align.times import read_ctm
+from toolkit.align.ctm_textgrid import read_ctm
 from toolkit.corpus.manifest import ManifestError, speaker_of, text_of
 from toolkit.errors import ToolkitError
 

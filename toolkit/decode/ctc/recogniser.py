@@ -40,7 +40,7 @@ from toolkit.features.stream import extract_file
 from toolkit.hmm.transforms import FmllrStatistics
 from toolkit.lang.arpa import read_binary
 from toolkit.lang.ngram import BackoffModel
-from toolkit.lang.policy import EnglishRules, LetterRules, TextPolicy
+from toolkit.lang.text_policy import EnglishRules, LetterRules, TextPolicy
 from toolkit.lang.units import SPACE, Characters, Units, load_units
 from toolkit.models.ctc import CtcModel, CtcState, ctc_log_probs
 from toolkit.models.store import load_model, quantize_int8

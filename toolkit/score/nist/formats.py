@@ -1,7 +1,7 @@
 """NIST's file formats: STM, trn, CTM as sclite reads it, and a CTM's words by segment.
 
-trn files are read by `toolkit.score.transcripts.read_transcripts`. `toolkit.align.times` reads the
-CTM files of aligners, all of whose times must be known.
+trn files are read by `toolkit.score.transcripts.read_transcripts`. The CTM files of aligners, with
+all times known, are read by `toolkit.align.ctm_textgrid`.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolkit.align.times import CtmEntry, CtmError
+from toolkit.align.ctm_textgrid import CtmEntry, CtmError
 from toolkit.errors import ToolkitError
 from toolkit.score.nist.glm import Glm
 from toolkit.storage.files import write_atomically

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.corpus.text import is_garbled, word_of_two_alphabets
+from toolkit.corpus.tags import is_garbled, word_of_two_alphabets
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.align.inputs import Recording
-from toolkit.corpus.text import is_event_tag, tags_in
+from toolkit.corpus.tags import is_event_tag, tags_in
 from toolkit.kaldi.dict_lang import read_dict
 from toolkit.lang.arpa import ArpaError, read_arpa
 from toolkit.lang.config import LangConfig, NgramConfig, Rules, UnitsConfig
@@ -22,7 +22,15 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.language import choose_policy
 from toolkit.lang.lexicon import Lexicon, grapheme_pronunciation
 from toolkit.lang.lm import lm_word_counts, prepare_lm
-from toolkit.lang.policy import (
+from toolkit.lang.prepare import (
+    TextError,
+    check_sentences,
+    count_words,
+    prepare_lang,
+    read_sentences,
+    text_files,
+)
+from toolkit.lang.text_policy import (
     AS_GIVEN,
     QUOTES,
     RULES,
@@ -36,14 +44,6 @@ from toolkit.lang.policy import (
     UnknownPolicyError,
     split_clitics,
     text_rules,
-)
-from toolkit.lang.prepare import (
-    TextError,
-    check_sentences,
-    count_words,
-    prepare_lang,
-    read_sentences,
-    text_files,
 )
 from toolkit.lang.units import load_units, make_units
 from toolkit.score.normalise import ScoringFilter

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-from toolkit.corpus.text import Tags, is_event_tag, tags_in
+from toolkit.corpus.tags import Tags, is_event_tag, tags_in
 from toolkit.errors import ToolkitError
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.storage.lines import single_spaced, split_words
@@ -409,7 +409,7 @@ class TextCounts:
     removed: Counter[str] = field(default_factory=Counter)
     """Characters that the rules do not know, such as &."""
     tags: Counter[str] = field(default_factory=Counter)
-    """Tags, such as [laughter]; see `toolkit.corpus.text`."""
+    """Tags, such as [laughter]; see `toolkit.corpus.tags`."""
     marks: Counter[str] = field(default_factory=Counter)
     """Marks of the beginnings and ends of sentences, and of unknown words."""
     unknown: Counter[str] = field(default_factory=Counter)
