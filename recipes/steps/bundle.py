@@ -249,6 +249,7 @@ def _measure(run: Run, candidate: _Candidate, bundle: Path) -> _Measured:
 
 
 def _card(run: Run, result: _Measured) -> Card:
+    """Return what a bundle says of itself; `wer_unknown_speaker` is of utterances one by one."""
     system = result.candidate.system
     if system.is_gmm:
         model = GMMS[system.name]

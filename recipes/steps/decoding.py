@@ -88,7 +88,7 @@ def decoding_options(run: Run) -> dict[str, Any]:
     return {
         "tune_on": splits(run).tune,
         "jobs": run.jobs,
-        "command": run.command,
+        "command": run.command,  # the command line, which the results record
         "progress": run.progress,
     }
 

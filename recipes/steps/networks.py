@@ -247,11 +247,11 @@ def train_chain(
 def transcribed_phones(
     run: Run, aligner: str, features: Path
 ) -> tuple[list[FeatureStore], list[AlignedPhones]]:
-    """Return features and phones of the transcribed speech, and of its augmented copies.
+    """Return features and phones, one each for the transcribed speech and its augmented copies.
 
     Args:
       run: the run of the stage.
-      aligner: the GMM system that has aligned it.
+      aligner: the GMM system whose alignments of the speech are in `ali`.
       features: the folder of the splits' features.
     """
     topology = Topology.load(run.need(f"{aligner}/topology.json"))

@@ -3,7 +3,7 @@
 import pytest
 
 from toolkit.scaling.real_processes import (
-    ALONE,
+    INDEPENDENT,
     METHODS,
     Compared,
     Load,
@@ -19,7 +19,7 @@ LOAD = Load(seconds=0.1, steps=50, factor=5.0)
 
 def machine(reduction=0.0):
     """A machine whose processes sleep for exactly the requested time."""
-    return Machine({ALONE: Measured(5.0, 25.0)}, reduction or 1e-9)
+    return Machine({INDEPENDENT: Measured(5.0, 25.0)}, reduction or 1e-9)
 
 
 @pytest.mark.parametrize("method", METHODS)

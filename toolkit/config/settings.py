@@ -336,19 +336,19 @@ def _default(section: type, key: str) -> Any:
         raise ConfigError(f"`{key}` is not set in this profile and has no defaults") from error
 
 
-_OTHER_BASE = re.compile(r"[-+]?0[0-9_]+|[^:]*:.*")
+_NOT_DECIMAL = re.compile(r"[-+]?0[0-9_]+|[^:]*:.*")
 """Numbers that YAML reads as octal, such as 010, or in base 60, such as 1:30."""
 
 
 @cache
 def _plain_loader() -> Any:
-    """Return a loader of plain data; yaml is imported only if a file is read."""
+    """Return the class of a loader of plain data; yaml is imported only if a file is read."""
     import yaml
 
     class PlainLoader(yaml.SafeLoader):
         """Refuses aliases, with which a short file can expand to gigabytes, and repeated keys.
 
-        So it does numbers that look decimal and are not.
+        Also numbers that look decimal, but which YAML reads as octal (010) or to base 60 (1:30).
         """
 
         def compose_node(self, parent: Any, index: Any) -> Any:
@@ -361,7 +361,7 @@ def _plain_loader() -> Any:
             return super().compose_node(parent, index)
 
         def construct_number(self, node: Any) -> Any:
-            if _OTHER_BASE.fullmatch(node.value):
+            if _NOT_DECIMAL.fullmatch(node.value):
                 raise yaml.constructor.ConstructorError(
                     None, None, f"`{node.value[:80]}` is not decimal in YAML: write a plain "
                     "number, or the text in quotation marks", node.start_mark,

@@ -181,7 +181,8 @@ class NetworkScoreStream:
 
     def end_utterance(self) -> Tensor:
         """Return the remaining rows and reset all states but the normaliser's."""
-        scores = self._scores(self.network.finish(stack(self._frames)))  # repeats the last frame
+        # `stack` fills the last group of frames by repeating its last frame.
+        scores = self._scores(self.network.finish(stack(self._frames)))
         self._begin_utterance()
         return scores
 

@@ -29,7 +29,7 @@ class PdfClasses:
 
     @classmethod
     def of(cls, senones: Senones) -> "PdfClasses":
-        """Phones of senones; one that several phones share counts as the first of them."""
+        """Return the classes of senones; a pdf of several phones counts as the first one's."""
         phones = senones.phone_of_pdf
         silent = [senones.topology.is_silence(phone) for phone in phones.tolist()]
         return cls(torch.tensor(silent), phones)

@@ -152,7 +152,8 @@ class Gmm:
         """
         if pdfs is None:
             pdfs = torch.arange(self.num_pdfs)
-        # Pdfs sorted by their number of Gaussians; `members`: the Gaussians of all of them.
+        # Pdfs sorted by their number of Gaussians. `members` are the rows of all their Gaussians,
+        # pdf after pdf; `shift` leads from a place there to the row.
         sizes = self._sizes[pdfs]
         order = sizes.argsort(stable=True)
         sizes = sizes[order]

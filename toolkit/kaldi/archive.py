@@ -257,7 +257,7 @@ def _locate(folder: Path, name: str) -> Path:
 
 
 def _ark(table: Path) -> Iterator[Entry]:
-    """Yield the entries of an archive, by reading keys and headers alone."""
+    """Yield the entries of an archive; of binary objects only the headers are read."""
     with opened(table) as file:
         if file.read(len(GZIP)) == GZIP:
             raise ArchiveError(

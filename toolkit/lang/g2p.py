@@ -226,7 +226,13 @@ class Aligner:
 
 
 def _sources(scores: list[np.ndarray], i: int) -> np.ndarray:
-    """Return the scores where the graphones that end at letter `i` begin, by shape: [N, J, 4]."""
+    """Return the scores where the graphones that end at letter `i` begin: [N, J + 1, 4].
+
+    Args:
+      scores: of N words, scores[i][n, j] after i letters and j phones; 0 where there is no path.
+      i: number of letters.
+    """
+    # The last axis is the graphone's shape in `_SHAPES`: (letters, phones).
     last = scores[i]
     result = np.zeros((*last.shape, 4))
     result[..., 0] = last

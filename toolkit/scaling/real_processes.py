@@ -26,7 +26,7 @@ from toolkit.train.batches import Batch
 from toolkit.train.config import TrainerConfig
 from toolkit.train.trainer import fit
 
-ALONE = "alone"
+INDEPENDENT = "independent"
 """Name of the baseline, in place of a method: all processes train at once, without exchanges."""
 EXCHANGES = 20  # of which the median is measured
 LONGEST_RUN = 1800.0  # seconds
@@ -52,7 +52,7 @@ class Load:
 class Measured:
     """The epochs of one method."""
 
-    even: float
+    uniform: float
     """Seconds of an epoch in which all workers are equally fast."""
     slow: float
     """Seconds of an epoch with a slow worker."""
@@ -63,7 +63,7 @@ class Machine:
     """Measurements with a number of processes on this machine."""
 
     epochs: dict[str, Measured]
-    """By method; under `ALONE` the mean over the processes, and the slow one's."""
+    """By method; under `INDEPENDENT` the mean over the processes, and the slow one's."""
     reduction: float
     """Seconds of an all-reduce of the weights over all processes."""
 
@@ -87,9 +87,9 @@ def measure(methods: dict[str, ParallelConfig], workers: int, load: Load) -> Mac
         results = context.Queue()
         processes = []
         for rank in range(workers):
-            place = {"RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
-            place |= {"WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers, "MASTER_PORT": port}
-            call = results, place, methods, load, Path(folder)
+            environment = {"RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
+            environment |= {"WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers, "MASTER_PORT": port}
+            call = results, environment, methods, load, Path(folder)
             processes.append(context.Process(target=_work, args=call, daemon=True))
             processes[-1].start()
         results_by_rank: dict[int, Any] = {}
@@ -106,27 +106,29 @@ def measure(methods: dict[str, ParallelConfig], workers: int, load: Load) -> Mac
         for process in processes:
             process.join()
     epochs = {name: Measured(*results_by_rank[0][0][name]) for name in methods}
-    alone = [results_by_rank[rank][0][ALONE] for rank in range(workers)]
-    mean = sum(even for even, _ in alone) / workers
-    return Machine({**epochs, ALONE: Measured(mean, alone[-1][1])}, results_by_rank[0][1])
+    independent = [results_by_rank[rank][0][INDEPENDENT] for rank in range(workers)]
+    mean = sum(uniform for uniform, _ in independent) / workers
+    epochs[INDEPENDENT] = Measured(mean, independent[-1][1])
+    return Machine(epochs, results_by_rank[0][1])
 
 
 def _work(
     results: Any,
-    place: dict[str, Any],
+    environment: dict[str, Any],
     methods: dict[str, ParallelConfig],
     load: Load,
     folder: Path,
 ) -> None:
     """Run in each process: train, and report the seconds of the epochs."""
-    start_worker({**os.environ, **{name: str(value) for name, value in place.items()}})
-    rank = place["RANK"]
+    start_worker({**os.environ, **{name: str(value) for name, value in environment.items()}})
+    rank = environment["RANK"]
     epochs_by_method = {}
-    for name, config in {ALONE: None, **methods}.items():
+    for name, config in {INDEPENDENT: None, **methods}.items():
         strategy = Strategy() if config is None else make_strategy(config)
         out = folder / (name if config else f"{name}-{rank}")
         seconds = _train(strategy, config, load, out, rank)
-        # The first epoch warms everything up.
+        # The first epoch warms everything up; then epochs without and with the slow worker
+        # take turns.
         epochs_by_method[name] = median(seconds[1::2]), median(seconds[2::2])
     reduction = _reduction(Workers("cpu", 60.0), load.weights)
     results.put((rank, (epochs_by_method, reduction)))
@@ -176,7 +178,7 @@ class _Batches:
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        kind = "slow" if epoch and epoch % 2 == 0 else "even"
+        kind = "slow" if epoch and epoch % 2 == 0 else "uniform"
         inputs = torch.ones(1, 1)
         for _ in range(start, self.num_steps(epoch, world_size)):
             yield Batch([kind], self._inputs, inputs.long(), inputs, torch.ones(1).long(), 1)
@@ -254,7 +256,7 @@ def validate(
         for method in methods:
             epochs = machine.epochs[method]
             predicted = predict(method, number, load, machine)
-            compared.append(Compared(method, number, (epochs.even, epochs.slow), predicted))
+            compared.append(Compared(method, number, (epochs.uniform, epochs.slow), predicted))
     return compared
 
 
@@ -293,19 +295,19 @@ def predict(method: str, workers: int, load: Load, machine: Machine) -> tuple[fl
     Of the machine only two things are known: how long epochs of processes take that do not
     exchange anything, and an all-reduce of the weights over all of them.
     """
-    alone = machine.epochs[ALONE]
+    independent = machine.epochs[INDEPENDENT]
     size = 4.0 * load.weights
     rate = 2 * (workers - 1) * size / workers / machine.reduction / GIGABIT
     scenario = Scenario(
         minibatches=load.steps * workers,
         model_bytes=size,
-        times=StepTimes(alone.even / load.steps),
+        times=StepTimes(independent.uniform / load.steps),
         network=Network(NODE, rate, inside=rate, latency=0.0, latency_inside=0.0),
         bmuf=BmufConfig(block=BLOCK),
     )
     if method != "hadpsgd":  # all workers are on one host
         scenario = replace(scenario, network=replace(scenario.network, per_host=workers))
     even = simulate(method, workers, scenario, None).seconds
-    factor = alone.slow / alone.even
+    factor = independent.slow / independent.uniform
     times = replace(scenario.times, slow={workers - 1: factor})
     return even, simulate(method, workers, replace(scenario, times=times), None).seconds

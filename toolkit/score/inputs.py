@@ -219,7 +219,11 @@ def _note_faulty(refs: Transcripts) -> str:
 def _as_referenced(
     refs: Mapping[str, str], hyps: Mapping[str, str], folded: Callable[[str], str]
 ) -> tuple[Mapping[str, str], int]:
-    """Give hypotheses the ids of references that are the same when folded; return how many."""
+    """Give hypotheses the ids of references that are the same folded, such as without case.
+
+    Returns:
+      The hypotheses by their new ids, and how many ids have changed.
+    """
     if hyps.keys() <= refs.keys():
         return hyps, 0
     names: dict[str, list[str]] = {}

@@ -634,6 +634,7 @@ def _detect(path: Path, lines: list[tuple[int, str]], named: bool) -> Form:
 
 
 def _text_line(path: Path, number: int, line: str) -> tuple[str, str]:
+    """Split a line of Kaldi's `text` into utterance id and words."""
     if line[0] in WHITE_SPACE:
         raise TranscriptError(
             f"{path}:{number}: the line begins with white space instead of an utterance id"

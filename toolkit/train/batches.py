@@ -68,7 +68,7 @@ class TensorBatch:
     def save(self, path: Path) -> None:
         """Write the batch as safetensors, with the utterance ids as metadata, for inspection.
 
-        May be called on every rank.
+        Every rank that calls this writes, each to a path of its own.
         """
         tensors = {
             name: getattr(self, name).cpu().contiguous()

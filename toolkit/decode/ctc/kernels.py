@@ -100,7 +100,7 @@ SYMBOL = np.dtype(
     [
         ("in_beam", np.int64),  # clock of the last prefix whose extension by it is in the beam
         ("grows", np.bool_),  # whether prefixes may be extended by it in this frame
-        ("growing", np.int32),  # the n-th symbol by which they may be extended
+        ("nth_growing", np.int32),  # the n-th symbol by which they may be extended
         ("between", np.int32),  # the n-th symbol that separates words
     ]
 )
@@ -123,7 +123,7 @@ SEARCH = np.dtype(  # settings, then the state of the search
         ("nodes", np.int64),  # prefixes in total
         ("candidates", np.int64),  # candidates of this frame
         ("floor", np.float64),  # key that further candidates must exceed
-        ("growing", np.int64),  # number of symbols by which prefixes may be extended in this frame
+        ("num_growing", np.int64),  # number of symbols by which prefixes may be extended
         ("top", np.float64),  # the log-probability of the best of them
         ("clock", np.int64),  # prefixes extended so far
     ]
@@ -284,7 +284,7 @@ def search(
         now.frames += 1
         _choose_symbols(row, symbols, now)
         _keep(row, beam, next_beam, trie, candidates, now)
-        if now.growing > 0:
+        if now.num_growing > 0:
             for i in range(now.size):
                 _extend(i, row, beam, tree, lm, trie, candidates, symbols, now)
         _select(candidates, now)
@@ -314,25 +314,25 @@ def _add(a: float, b: float) -> float:
 
 @_inline
 def _choose_symbols(row: _Array, symbols: _Array, now: _Record) -> None:
-    """Select the symbols of a frame by which prefixes may be extended."""
+    """Select the symbols of a frame by which prefixes may be extended: flags, list and number."""
     count, num_kept, top, values = 0, 0, NONE, np.empty(len(row))
     # All symbols that are possible, but the blank, which never extends a prefix.
     for symbol in range(len(row)):
         symbols[symbol].grows = symbol != now.blank and row[symbol] > NONE
         if symbols[symbol].grows:
-            symbols[count].growing, values[count] = symbol, row[symbol]
+            symbols[count].nth_growing, values[count] = symbol, row[symbol]
             count += 1
             top = max(top, row[symbol])
     if count > now.symbols:
         # The `symbols` likeliest; more where several equal the last of them.
         cut = np.partition(values[:count], count - now.symbols)[count - now.symbols]
         for k in range(count):
-            symbol = symbols[k].growing
+            symbol = symbols[k].nth_growing
             symbols[symbol].grows = row[symbol] >= cut
-            symbols[num_kept].growing = symbol
+            symbols[num_kept].nth_growing = symbol
             num_kept += symbols[symbol].grows
         count = num_kept
-    now.growing, now.top = count, top
+    now.num_growing, now.top = count, top
 
 
 @_inline
@@ -449,11 +449,11 @@ def _grow_word(
     total, blank, last = beam[i].total, beam[i].blank, prefix.symbol
     # Over the children of the node, or over the symbols of the frame where these are far fewer.
     low, high = tree[place].first, tree[place].last
-    by_symbol = high - low > 2 * now.growing
-    for k in range(now.growing if by_symbol else high - low):
+    by_symbol = high - low > 2 * now.num_growing
+    for k in range(now.num_growing if by_symbol else high - low):
         child = low + k
         if by_symbol:
-            child = _find_child(tree, low, high, symbols[k].growing)
+            child = _find_child(tree, low, high, symbols[k].nth_growing)
             if child < 0:
                 continue
         # p_symbol(l c, t) = p(l, t - 1) y_t(c), or p_blank(l, t - 1) y_t(c) where l ends in c.

@@ -325,7 +325,7 @@ class SequenceTask:
 
     @torch.no_grad()
     def evaluate(self, weights: Tensor) -> tuple[float, float]:
-        """See `Task`."""
+        """Return the loss and the accuracy on the validation data; see `Task`."""
         vector_to_parameters(weights, self._parameters)
         logits = self._model(self._valid_inputs).flatten(0, 1)
         targets = self._valid_targets.flatten()

@@ -137,7 +137,11 @@ def timed_words(entries: Iterable[CtmEntry]) -> list[TimedWord]:
 
 
 def _gathered(entries: list[CtmEntry]) -> Iterator[TimedWord]:
-    """Yield the words and alternatives of a channel in its order."""
+    """Yield the words and alternatives of a channel in the file's order.
+
+    The start is what words are sorted by, the middle assigns them to a segment: of alternatives the
+    earliest start and the latest middle.
+    """
     previous_start = 0.0
     inside: list[CtmEntry] | None = None
     for entry in entries:
