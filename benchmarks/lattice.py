@@ -23,7 +23,14 @@ from toolkit.fsa.discriminative import PdfClasses, sequence_objective
 from toolkit.fsa.forward_backward import pack, total_scores
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import LatticeArcs
-from toolkit.fsa.lattice_store import GraphCodec, GraphInfo, LatticeStore, encode, write_lattices
+from toolkit.fsa.lattice_store import (
+    GraphCodec,
+    GraphInfo,
+    LatticeStore,
+    build_lattice,
+    encode,
+    write_lattices,
+)
 from toolkit.fsa.search import search_lattice
 from toolkit.processes.devices import one_thread
 
@@ -176,10 +183,8 @@ class _Task:
         """Report sizes, densities and correctness."""
         num_arcs = sum(lattice.num_emitting for lattice in self._made)
         same = all(
-            np.array_equal(lattice.frame, again.frame) and np.array_equal(lattice.arc, again.arc)
-            for lattice, again in zip(
-                self._made, map(self._store.arcs, self._store.ids), strict=True
-            )
+            _rows(build_lattice(arcs, self._graph)) == _rows(stored)
+            for arcs, stored in zip(self._made, self._loaded, strict=True)
         )
         hours = self._seconds / 3600
         arrays = b"".join(map(_rows, self._loaded))

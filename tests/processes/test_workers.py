@@ -76,7 +76,7 @@ IMPORTING = """
 if __name__ == "__mp_main__":
     import time
     print("begun\\n", end="", flush=True)
-    time.sleep(5)
+    time.sleep(55)
 """
 INTERRUPTED = """
 import sys, time
@@ -86,7 +86,7 @@ from toolkit.processes.workers import map_in_processes
 
 def write_late(path):
     print("begun\\n", end="", flush=True)
-    time.sleep(5)
+    time.sleep(55)
     Path(path).touch()
 
 
@@ -115,7 +115,7 @@ def test_interrupted_workers_end_with_their_parent(tmp_path, importing):
     stderr = process.communicate(timeout=60)[1]
     assert stderr.rstrip().endswith("KeyboardInterrupt")
     assert stderr.count("Traceback") == 1  # none of the workers'
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 50
     assert not [*tmp_path.glob("[ab]")]
 
 
