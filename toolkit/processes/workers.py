@@ -179,10 +179,12 @@ def worker_context() -> BaseContext:
         with block_sigint(), _working_directory(project_root()):
             context.set_forkserver_preload([*_imported(), "toolkit.processes.preloaded"])
             forkserver.ensure_running()
-        # A first process waits until the server has imported all, while Ctrl-C still ends this
-        # process, and shows whether the server's socket is there.
+        # A first process waits until the server has imported all, and shows whether the server's
+        # socket is there. Ctrl-C waits for its start: interrupted in it, this process would not
+        # know the other one, and could not end it.
         probe = context.Process(target=_do_nothing, daemon=True)
-        probe.start()
+        with block_sigint():
+            probe.start()
         probe.join()
     except OSError:
         return multiprocessing.get_context("spawn")
