@@ -196,11 +196,23 @@ def test_channels_may_be_separate_files(audio, tmp_path):
     first, second = (audio(tmp_path / f"{n}.wav", seed=n) for n in range(2))
     fields = cut(first, "a").to_dict()
     fields["recording"]["sources"].append({"type": "file", "channels": [1], "source": str(second)})
-    fields["channel"] = 1
+    fields["channel"] = fields["supervisions"][0]["channel"] = 1
     (tmp_path / "cuts.jsonl").write_text(json.dumps(fields))
     (utterance,) = read_cut_file(tmp_path / "cuts.jsonl")
     assert utterance.recording.sources[0].source == str(second)
     assert "fault" not in (utterance.custom or {})
+
+
+def test_a_supervision_of_another_channel_than_its_cut_is_refused(audio, tmp_path):
+    """Otherwise its words would be trained on the other speaker's channel."""
+    fields = cut(audio(tmp_path / "a.wav", channels=2), "a").to_dict()
+    fields["supervisions"][0]["channel"] = 1
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(fields))
+    with pytest.raises(ManifestError, match="a is channel 0, but its supervision a channel 1"):
+        read_cut_file(tmp_path / "cuts.jsonl")
+    fields["supervisions"][0]["channel"] = [0, 1]
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(fields))
+    assert read_cut_file(tmp_path / "cuts.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -285,6 +297,7 @@ def test_a_cut_that_lhotse_resamples_is_read(audio, tmp_path):
 def test_cuts_pick_a_channel(audio, tmp_path, channel):
     path, file = audio(tmp_path / "a.wav", channels=2), tmp_path / "cuts.jsonl"
     fields = cut(path, "a").to_dict() | {"channel": channel}
+    fields["supervisions"][0]["channel"] = channel
     file.write_text(json.dumps(fields))
     (utterance,) = read_cut_file(file)
     if channel == 2:

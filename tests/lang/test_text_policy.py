@@ -132,6 +132,19 @@ def test_as_given_keeps_tags_that_the_lexicon_has():
     assert replace(policy, tags="keep").words("<a b> !SIL") == ["<a", "b>", "!SIL"]
 
 
+def test_as_given_brackets_that_are_letters_of_the_lexicon_begin_words():
+    """Buckwalter's transliteration of Arabic writes letters as <, { and }."""
+    policy = GIVEN.with_lexicon({"<lY", "nb>", "{ldhy", "a", "!", "{LG}"})
+    text = "a <lY Alktb nb> {ldhy byn} {fyf} <fr> [noise] {cough} <long pause> <unk> a"
+    words = ["a", "<lY", "Alktb", "nb>", "{ldhy", "byn}", "{fyf}", "<fr>", "a"]
+    assert policy.words(text) == words
+    assert policy.transcript(text) == " ".join(words)
+    assert policy.found_tags(text) == ["[noise]", "{cough}", "<long pause>", "<unk>"]
+    # Without such words in the lexicon they are tags, but for spans with a word that it has.
+    other = GIVEN.with_lexicon({"nb>", "a"})
+    assert other.words("a <lY nb> {fyf} <fr>") == ["a", "<lY", "nb>"]
+
+
 def test_words_with_digits_are_unknown_as_a_whole():
     counts = TextCounts()
     assert ENGLISH.words("In the 1990s, MP3s: 5th 4x4!", counts) == ["IN", "THE", *4 * ["<UNK>"]]

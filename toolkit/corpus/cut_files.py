@@ -224,12 +224,25 @@ def _usable(cut: Cut, place: str) -> MonoCut:
     """Return the cut if it is of one channel of audio files, else raise a ManifestError."""
     if not isinstance(cut, MonoCut) or cut.recording is None:
         kind = "cut without a recording" if isinstance(cut, MonoCut) else type(cut).__name__
-        raise ManifestError(f"{place}: {cut.id} is a {kind}: give cuts of one channel (MonoCut)")
+        raise ManifestError(
+            f"{place}: {cut.id} is a {kind}: give cuts of one channel (MonoCut). Recordings and"
+            " supervisions without cuts are read too, and lhotse's `cut trim-to-supervisions` makes"
+            " a cut of each supervision"
+        )
     if not isinstance(cut.channel, int) or cut.channel < 0:
         raise ManifestError(f"{place}: {cut.id}: a channel is a number from 0, not {cut.channel}")
     names = [source.source for source in cut.recording.sources]
     if not names or not all(isinstance(name, str) for name in names):
         raise ManifestError(f"{place}: {cut.id} names no audio file; {ADVICE}")
+    for supervision in cut.supervisions:
+        channel = supervision.channel
+        channels = channel if isinstance(channel, list) else [channel]
+        if cut.channel not in channels:
+            raise ManifestError(
+                f"{place}: {cut.id} is channel {cut.channel}, but its supervision {supervision.id}"
+                f" channel {channel}: correct one of them, or give recordings and supervisions"
+                " without cuts"
+            )
     unsupported = {
         name
         for name in map(_name, cut.recording.transforms or [])

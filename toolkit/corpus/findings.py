@@ -218,8 +218,8 @@ FINDING_KINDS: dict[str, FindingKind] = {
         NOTE,
         "none",
         "tags in brackets, such as [laughter] and <long pause>, which are left out of transcripts",
-        "nothing; lang.tags=noise trains them as the noise phone, lang.tags=keep reads them as "
-        "words, and as-given text keeps those that the lexicon has",
+        "nothing if they are events; lang.tags=keep if they are words, lang.tags=noise to train "
+        "them as the noise phone. As-given text keeps those that the lexicon has",
     ),
     "all-oov": FindingKind(
         WARNING,

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 import math
 import os
 import re
@@ -45,6 +46,8 @@ PARTS = {
 SUFFIXES = (".csv", ".tsv")
 """Suffixes of tables in a folder."""
 DELIMITERS = "\t,;"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -204,6 +207,9 @@ def read_rows(path: Path) -> Iterator[Row]:
             if record.error:
                 raise ManifestError(quotation)
             header = _map_columns(cells, path)
+            unused = [name for name, role in zip(cells, header, strict=True) if name and not role]
+            if unused:
+                logger.info("%s: columns that are not used: %s", path, ", ".join(unused[:20]))
             continue
         if not any(cells):
             continue

@@ -9,8 +9,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from toolkit.corpus.tags import Tags, is_event_tag, tags_in
+from toolkit.corpus.tags import EVENTS, Tags, is_event_tag, tags_in
 from toolkit.errors import ToolkitError
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.storage.lines import single_spaced, split_words
@@ -397,6 +398,8 @@ _TRANSLITERATIONS = str.maketrans(
 _FOREIGN_LETTER = re.compile("[æÆœŒøØßẞþÞðÐđĐłŁħĦı]")
 _NO_BRACKETS = str.maketrans("[]<>{}()!%", 10 * " ")
 _UNKNOWN_MARK = re.compile("|".join(map(re.escape, sorted(UNKNOWN_MARKS))), re.IGNORECASE)
+_LETTERS = re.compile(r"[^\W\d_]+")
+_OPENING_MARKS = frozenset("[<{!%")
 _HAS_DIGIT = re.compile(r"\d")
 _BETWEEN_PARTS = re.compile(r"[-/_\u2010-\u2015\u2212]+")
 _TEXT_EDGES = re.compile(r"^[^\w']+|[^\w']+$")
@@ -613,12 +616,33 @@ class TextPolicy:
         return "".join([*pieces, text[done:]]) if pieces else text
 
     def _is_word(self, text: str, match: re.Match[str]) -> bool:
-        """Whether a tag is part of a longer token, or in the lexicon."""
+        """Whether what looks like a tag is words of a text as given.
+
+        It is part of a longer token; or the lexicon has a word of it; or its first character is a
+        letter of the lexicon, as < and { are in Buckwalter's transliteration of Arabic, and it
+        names no event such as [noise].
+        """
         around = text[max(0, match.start() - 1) : match.start()]
         around += text[match.end() : match.end() + 1]
-        inside = split_words(match.group())
-        return bool(around.strip()) or all(
-            word in self.lexicon and word not in NEVER_WORDS for word in inside
+        tag = match.group()
+        if around.strip() or any(
+            word in self.lexicon and word not in NEVER_WORDS for word in split_words(tag)
+        ):
+            return True
+        return (
+            tag[0] in self._bracket_letters
+            and tag not in NEVER_WORDS
+            and EVENTS.isdisjoint(word.upper() for word in _LETTERS.findall(tag))
+        )
+
+    @cached_property
+    def _bracket_letters(self) -> frozenset[str]:
+        """Characters that open tags, but are letters of words of the lexicon."""
+        return frozenset(
+            character
+            for word in self.lexicon
+            if not _OPENING_MARKS.isdisjoint(word) and not is_event_tag(word)
+            for character in _OPENING_MARKS.intersection(word)
         )
 
     def _simplified(self, text: str, counts: TextCounts) -> str:
