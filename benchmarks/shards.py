@@ -156,7 +156,7 @@ class SlowStore(ObjectStore):
         self._latency = latency
 
     def local(self, source: ObjectRef | str, folder: Path) -> Path:
-        """See `ObjectStore`."""
+        """Implement `ObjectStore.local`."""
         path = super().local(source, folder)
         time.sleep(self._latency + path.stat().st_size / BANDWIDTH)
         return path

@@ -57,19 +57,19 @@ class NoiseFeatures:
         self._features = torch.randn(frames, dimension)
 
     def num_frames(self, name: str) -> int:
-        """See `FeatureStore`."""
+        """Implement `FeatureStore.num_frames`."""
         return len(self._features)
 
     def load(self, name: str) -> Tensor:
-        """See `FeatureStore`."""
+        """Implement `FeatureStore.load`."""
         return self._features
 
     def cmn_state(self, name: str) -> None:
-        """See `FeatureStore`."""
+        """Implement `FeatureStore.cmn_state`."""
         return None
 
     def apply(self, features: Tensor, state: None) -> Tensor:
-        """See `Cmvn`."""
+        """Implement `Cmvn.apply`."""
         return features
 
 

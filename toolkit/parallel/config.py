@@ -132,5 +132,5 @@ class ParallelConfig(Settings):
             raise ValueError("rate_scaling is not for bmuf, whose workers train on their own")
 
     def rate_factor(self, workers: int) -> float:
-        """Return how many times as high the learning rates of so many workers are."""
+        """Return the factor by which learning rates are multiplied for N workers."""
         return {"none": 1.0, "linear": float(workers), "root": workers**0.5}[self.rate_scaling]

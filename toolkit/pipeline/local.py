@@ -138,6 +138,7 @@ class WorkerProcess:
 
 
 def _serve(connection: Connection, scratch: Path, threads: int) -> None:
+    """Run the jobs that arrive on a connection until it closes; the loop of a worker process."""
     # A parent that is killed cannot end its workers: they watch it.
     threading.Thread(target=_exit_with_parent, args=(scratch,), daemon=True).start()
     while True:
@@ -158,6 +159,7 @@ def _serve(connection: Connection, scratch: Path, threads: int) -> None:
 
 
 def _exit_with_parent(scratch: Path) -> None:
+    """Remove the scratch folder and exit once the parent process is gone."""
     multiprocessing.parent_process().join()
     shutil.rmtree(scratch, ignore_errors=True)
     os._exit(1)
@@ -172,6 +174,7 @@ def attempt(job: Task, scratch: Path) -> TaskResult:
     partition = job.partition
 
     def statistics() -> dict[str, Any]:
+        """Return the statistics of this attempt, for `TaskResult.run`."""
         calls = store.counts.to_dict()
         return {
             "hours": partition.about.get("hours"),
@@ -211,7 +214,7 @@ def attempt(job: Task, scratch: Path) -> TaskResult:
 
 
 def cpu_slots(workers: int) -> tuple[str, ...]:
-    """Return the slots of `workers` processes that compute on the CPU."""
+    """Return a slot "cpu" for each of `workers` processes."""
     return ("cpu",) * workers
 
 
@@ -308,6 +311,7 @@ class LocalExecutor(Executor):
 
 
 def _close(workers: dict[str, list[WorkerProcess]]) -> None:
+    """Close the idle workers of all devices."""
     for idle in workers.values():
         while idle:
             idle.pop().close()

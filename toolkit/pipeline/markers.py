@@ -54,6 +54,7 @@ class AttemptStore(ObjectStore):
         self._out, self._scratch = f"{out}/", f"{scratch}/"
 
     def _name(self, path: str, digest: str) -> str:
+        """Return the path of an object with the digest of its content in its name."""
         if not path.startswith(self._out) or path.startswith(self._scratch):
             return path
         folder, slash, name = path.removeprefix(self._out).rpartition("/")
@@ -80,7 +81,7 @@ _FORM = {
 }
 READS = 4
 THREADS = 32
-"""Markers read at the same time, since reading one is nearly all waiting."""
+"""Number of markers that are read in parallel, as reading one is mostly waiting."""
 
 
 class MarkerError(ToolkitError):
@@ -157,7 +158,7 @@ def marker_path(
 
 
 def partition_of(path: str) -> str:
-    """Return the id of the partition that a marker at `path` is of."""
+    """Return the partition id in the path of a marker."""
     return path.rsplit("/", 1)[-1].removesuffix(".json").rpartition(".")[0]
 
 
@@ -256,6 +257,7 @@ def rebuild_damaged(store: ObjectStore, hint: str = REBUILD_HINT) -> Iterator[No
 
 
 def _path(out: str, partition: str, step_digest: str, numeric: Mapping[str, str] | None) -> str:
+    """Return the path of a marker, which depends on the step and the numeric environment."""
     variables = None if numeric is None else dict(numeric)
     # 64 bits of the digest tell apart the markers of one partition.
     key = digest_bytes(json.dumps([step_digest, variables], sort_keys=True).encode())[:16]
@@ -263,17 +265,20 @@ def _path(out: str, partition: str, step_digest: str, numeric: Mapping[str, str]
 
 
 def _digest(record: Mapping[str, Any]) -> str:
+    """Return the digest of a marker's record, without the field `digest`."""
     content = {name: value for name, value in record.items() if name != "digest"}
     return digest_bytes(json.dumps(content, sort_keys=True).encode())
 
 
 def _move(ref: ObjectRef, old: str, new: str) -> ObjectRef:
+    """Return a reference with the prefix `old` of its path replaced by `new`."""
     if not ref.path.startswith(old):
         return ref
     return replace(ref, path=new + ref.path.removeprefix(old))
 
 
 def _is_absolute(path: str) -> bool:
+    """Return whether a path is absolute or a URL."""
     return path.startswith("/") or "://" in path
 
 
@@ -335,19 +340,17 @@ class TaskResult:
 
     partition: str
     result: StepResult | None
-    """None after a failure."""
+    """Result of the step; None after a failure."""
     reason: str = ""
-    """Why it failed, in one line."""
+    """Reason of a failure in one line; empty without one."""
     trace: str = ""
     """Traceback of the failure."""
     run: Mapping[str, Any] = field(default_factory=dict)
     """`hours` of the partition, if it says so; `seconds`, of which `store_seconds` in calls of the
     store; `cpu_seconds`; `peak_bytes` (the process's peak memory); `device`; and the store's calls
     and bytes."""
-    counted: bool = True
-    """Whether a failure counts towards the partition's number of tries."""
     damaged: str | None = None
-    """Path of the object, if it failed because that is damaged."""
+    """Path of the damaged object that made the job fail; None if there was none."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""

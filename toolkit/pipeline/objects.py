@@ -437,16 +437,19 @@ class ObjectStore:
         return refs
 
     def _name(self, path: str, digest: str) -> str:
-        """Return the path at which an object of that content is written."""
+        """Return the path at which an object with this content digest is written."""
         return path
 
     def _remote(self, path: str) -> Any:
+        """Return fsspec's file system for a path, with the store's options."""
         return filesystem(path, self.config.options, self.config.timeout)
 
     def _parts(self, path: str) -> dict[str, int]:
+        """Return fsspec's argument for the part size of an upload to S3."""
         return {"chunksize": self.config.part_bytes} if path.startswith("s3") else {}
 
     def _put_calls(self, path: str, size: int) -> int:
+        """Return the number of calls that an upload of `size` bytes takes."""
         if not path.startswith("s3") or size < 2 * self.config.part_bytes:
             return 1
         # A call per part, rounded up; one begins the upload and one completes it.
@@ -481,23 +484,27 @@ class ObjectStore:
             self._count(seconds=time.perf_counter() - start)
 
     def _count(self, **increments: float) -> None:
+        """Add to the store's counts by name, thread-safe."""
         with self._lock:
             for name, value in increments.items():
                 setattr(self.counts, name, getattr(self.counts, name) + value)
 
     def _tries(self, path: str, error: Exception) -> int:
+        """Return how many times a call that failed with this error is tried in all."""
         # A second read of a local file helps if it was being replaced during the first.
         if isinstance(error, _DamagedError):
             return 2 if is_local(path) else self.config.tries
         return self.config.tries if not is_local(path) and is_transient(error) else 1
 
     def _wait(self, tries: int) -> float:
+        """Draw the seconds to wait after so many tries."""
         # Exponential backoff with full jitter.
         wait = self.config.first_wait * 2 ** (tries - 1)
         return self._random.uniform(0, min(self.config.longest_wait, wait))
 
 
 def _check(ref: ObjectRef, size: int, digest: Callable[[], str]) -> None:
+    """Raise a `_DamagedError` if size or digest differ from those of the reference."""
     if ref.size >= 0 and size != ref.size:
         raise _DamagedError(f"{size} bytes instead of {ref.size}")
     if ref.digest is not None and digest() != ref.digest:

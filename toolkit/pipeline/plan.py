@@ -87,7 +87,7 @@ class Plan:
     hours_per_file: float
     hours_per_shard: float
     aggregated: bool
-    """These three are the arguments of `plan`."""
+    """Argument of `plan`, as are `hours_per_file` and `hours_per_shard`."""
 
     @property
     def seconds(self) -> float:
@@ -216,6 +216,7 @@ def _row(
     gets: float,
     puts: float,
 ) -> StepPlan:
+    """Plan one step: its partitions, calls, bytes, wall time and bottleneck."""
     slots = cluster.devices if rate.device and cluster.devices else cluster.cores
     workers = cluster.nodes * slots
     partitions = max(1, math.ceil(hours / per_partition))
@@ -296,7 +297,7 @@ def planned_figures(plan: Plan, rates: Rates) -> dict[str, str]:
 
 
 def nodes_for(days: float, reference: Plan, rates: Rates) -> int:
-    """Find the least number of nodes that do the same in `days`, by bisection up to 100,000.
+    """Return the smallest number of nodes, up to 100,000, that finish the run in `days`.
 
     Args:
       days: the limit.

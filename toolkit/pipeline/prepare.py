@@ -225,6 +225,7 @@ def repartition(
 
 
 def _targets_manifest(config: TargetsConfig, results: Sequence[StepResult]) -> str:
+    """Return the text of `targets.json`."""
     frames = sum(result.about["targets"] for result in results)
     manifest = {
         "senones": results[0].about["senones"],
@@ -239,11 +240,12 @@ def _targets_manifest(config: TargetsConfig, results: Sequence[StepResult]) -> s
 
 
 def _failures(results: Sequence[StepResult]) -> list[tuple[str, str]]:
+    """Return (utterance, reason) of all failures in the results of a step."""
     return [failure for result in results for failure in result.failures]
 
 
 class RunPlanError(ToolkitError):
-    """A plan of a run lacks something, or this machine does."""
+    """A run plan is incomplete, or this machine lacks what the plan needs."""
 
 
 def read_plan(path: Path) -> RunPlan:
@@ -310,6 +312,7 @@ def run_plan(
 
 
 def _check_device(plan: RunPlan) -> None:
+    """Raise an error if the plan's GPU does not exist on this machine."""
     if plan.device == "cpu" or plan.executor.kind != "local":
         return
     import torch
@@ -322,4 +325,5 @@ def _check_device(plan: RunPlan) -> None:
 
 
 def _beside(path: str, base: Path) -> str:
+    """Return a local path relative to the folder `base`; URLs stay as they are."""
     return str(base / path) if is_local(path) and "://" not in path else path

@@ -56,11 +56,11 @@ class CachedShards:
         self._pool = ThreadPoolExecutor(config.threads, "shards")
 
     def manifest(self, name: str) -> bytes:
-        """See `ShardFiles`."""
+        """Implement `ShardFiles.manifest`."""
         return self._store.get(f"{self.name}/{name}")
 
     def open(self, field: str, shard: int) -> BinaryIO:
-        """See `ShardFiles`.
+        """Implement `ShardFiles.open`.
 
         Raises:
           ObjectError: it cannot be fetched, or is damaged.
@@ -70,7 +70,7 @@ class CachedShards:
         return self._opened(self._objects[shard][field])
 
     def prefetch(self, shards: Sequence[int]) -> None:
-        """See `ShardFiles`: fetches in other threads; failures come up when files are opened."""
+        """Fetch shards in other threads; failures are raised when the files are opened."""
         for shard in shards:
             for ref in self._objects.get(shard, {}).values():
                 if not self._copy(ref).exists():
@@ -81,9 +81,11 @@ class CachedShards:
         self._pool.shutdown()
 
     def _copy(self, ref: ObjectRef) -> Path:
+        """Return the path of the local copy of an object."""
         return self._folder / str(ref.digest)
 
     def _fetch_ahead(self, ref: ObjectRef) -> None:
+        """Fetch an object into the cache; runs in a thread."""
         with suppress(Exception):
             self._opened(ref).close()
 

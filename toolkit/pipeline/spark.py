@@ -79,6 +79,7 @@ class SparkExecutor(Executor):
         self._context = self._connect()
 
     def _connect(self) -> Any:
+        """Start a Spark context, and ship the project and further packages to its executors."""
         import pyspark
 
         os.environ["PYSPARK_PYTHON"] = self.spark.python or sys.executable
@@ -96,6 +97,7 @@ class SparkExecutor(Executor):
         return context
 
     def _properties(self) -> dict[str, str]:
+        """Return Spark's properties for the settings."""
         spark = self.spark
         properties = {
             "spark.master": spark.master,

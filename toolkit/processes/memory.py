@@ -56,10 +56,12 @@ class MemoryWatch:
         _resident = 0
 
     def _watch(self) -> None:
+        """Sample the memory at intervals until the block is left; runs in a thread."""
         while not self._stop.wait(INTERVAL):
             self._sample()
 
     def _sample(self) -> None:
+        """Measure the resident size of the process and its descendants, and update the peak."""
         global _resident
         import psutil
 

@@ -120,11 +120,11 @@ class StallDetector:
         self._change(waits=False, limit=None, rounds=self._status["rounds"] + 1)
 
     def status(self) -> dict:
-        """Return what the other ranks must know of this one, as plain values."""
+        """Return this rank's status for the other ranks, as plain values."""
         return self._status
 
     def update(self, rank: int, status: dict) -> None:
-        """Take in the status of a rank."""
+        """Record the status that a rank has sent."""
         now = time.monotonic()
         previous = self._statuses.get(rank, ({}, now))[0]
         if status["limit"] is None:
@@ -162,6 +162,7 @@ class StallDetector:
         return [rank for rank, seconds in idle.items() if seconds > self.limit - SLACK]
 
     def _change(self, **values: float | None) -> None:
+        """Change values of this rank's status."""
         self._status = {**self._status, **values}
         self.update(self._rank, self._status)
 
@@ -258,13 +259,16 @@ class Watchdog:
         self._wait_for(lambda: self._rank in self._departed, 10 * HEARTBEAT_INTERVAL)
 
     def _on_exception(self, kind: type, error: BaseException, trace: TracebackType | None) -> None:
+        """Send an exception that ends this process to the other ranks."""
         self._hook(kind, error, trace)
         self.fail(f"worker {self._rank} failed: {kind.__name__}: {error}")
 
     def _on_terminate(self, *_: object) -> None:
+        """Note the time of a SIGTERM."""
         self._terminated = time.monotonic()
 
     def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait until a condition holds, at most so many seconds."""
         end = time.monotonic() + seconds
         while not condition() and time.monotonic() < end:
             time.sleep(HEARTBEAT_INTERVAL / 20)
@@ -298,6 +302,7 @@ class Watchdog:
         self._store.put(f"heartbeat/{self._rank}", self._heartbeat())
 
     def _heartbeat(self) -> dict:
+        """Return what this rank's heartbeat says: its number, process, exchanges and steps."""
         return {
             "number": self._heartbeats,
             "host": self._host,
@@ -391,6 +396,7 @@ class Watchdog:
         return f"{_worker(rank, behind[rank])} hangs, or is slower than parallel.timeout allows"
 
     def _end(self) -> None:
+        """End the process at once, with the reason on standard error."""
         reason = self.failure or "stopped by a signal (SIGTERM)"
         sys.stderr.write(f"error: [worker {self._rank}] {reason}. {RESUME_ADVICE}\n")
         sys.stderr.flush()
@@ -398,6 +404,7 @@ class Watchdog:
 
 
 def _worker(rank: int, heartbeat: dict | None) -> str:
+    """Name a rank in a message, with process and host if its heartbeat is known."""
     if heartbeat is None:
         return f"worker {rank}"
     return f"worker {rank} (process {heartbeat['pid']} on {heartbeat['host']})"

@@ -112,7 +112,7 @@ def _new_pool(jobs: int) -> ProcessPoolExecutor:
 
 
 _shared: dict[int, ProcessPoolExecutor] | None = None
-"""By number of processes, in a `with` block of `shared_workers`."""
+"""The pools of `shared_workers` by their number of processes; None outside of its `with` block."""
 
 
 @contextmanager
@@ -139,12 +139,13 @@ _worker_seconds = 0.0  # processor seconds of the workers of all pools
 
 
 def _timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
+    """Return the result of a function for an item, and the CPU seconds that it took."""
     start = process_time()
     return function(item), process_time() - start
 
 
 def processor_seconds() -> float:
-    """Return the processor time of this process and that of its workers for their items.
+    """Return the CPU time of this process and of the items that its workers computed.
 
     The system adds up the times of child processes alone, and workers are children of a server.
     """
@@ -162,7 +163,7 @@ def map_in_processes(
 
 
 def worker_context() -> BaseContext:
-    """Return the context in which to start processes that compute.
+    """Return multiprocessing's context for starting processes that compute.
 
     They are never forked from this process: threads that k2's search leaves behind do not survive a
     fork, nor does CUDA. On Linux they are forked from multiprocessing's server, which computes

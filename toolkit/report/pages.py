@@ -33,6 +33,7 @@ _UNLIMITED_WIDTH = 10_000
 
 @lru_cache
 def _environment() -> "Environment":
+    """Return jinja2's environment for the templates of this folder."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -201,6 +202,7 @@ class Table:
 
 
 def _cell_text(cell: Cell) -> str:
+    """Return the text of a cell in a terminal, with its detail in parentheses."""
     return f"{cell.text} ({cell.detail})" if cell.detail else cell.text
 
 
@@ -246,7 +248,7 @@ class Page:
 
 
 def _assets(names: Sequence[str]) -> Markup:
-    """Return files of this folder one after the other, to be inlined as they are."""
+    """Return the concatenated content of files of this folder, to be inlined."""
     return Markup("".join((FOLDER / name).read_text(encoding="utf-8") for name in names))
 
 

@@ -102,6 +102,7 @@ def _stage_view(
     failed: set[int],
     partial: set[int],
 ) -> StageView:
+    """Return a stage with its state, time and result."""
     marker = markers.get(number)
     title = marker.title if marker else titles.get(number, "")
     seconds_done = marker.seconds if marker else 0.0
@@ -193,6 +194,7 @@ def stage_table(stages: list[StageView]) -> Markup:
 
 
 def _format_memory(marker: Marker | None) -> str:
+    """Format the peak memory of a stage; empty if it is not known."""
     if marker is None or not marker.peak_bytes:
         return ""
     mebibytes = marker.peak_bytes / 2**20
@@ -200,7 +202,7 @@ def _format_memory(marker: Marker | None) -> str:
 
 
 def state_counts(stages: list[StageView]) -> str:
-    """Say how many stages are in which state: "22 done, 1 failed"."""
+    """Return the number of stages in each state, such as "22 done, 1 failed"."""
     counts = {state: sum(stage.state == state for stage in stages) for state in STATES}
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
 
@@ -251,6 +253,7 @@ def read_splits(run: RunFolder) -> list[Split]:
 
 
 def _read_split(run: RunFolder, name: str, path: Path) -> Split:
+    """Read the utterances of a manifest that are not excluded."""
     exclusions = run.root / "check/excluded.tsv"
     out: set[tuple[str, int]] = set()
     try:
@@ -288,12 +291,14 @@ def _manifest_utterances(run: RunFolder, path: Path) -> Iterator[tuple[str, Utte
 
 
 def _finite_duration(value: Any) -> float:
+    """Return a duration as a number; raise a ValueError if it is not finite."""
     if not math.isfinite(number := float(value)):
         raise ValueError(f"a duration of {value}")
     return number
 
 
 def _snr_db(custom: Any) -> float | None:
+    """Return the signal-to-noise ratio in a cut's custom fields, if there is one."""
     snr = custom.get("snr_db") if isinstance(custom, dict) else None
     return float(snr) if isinstance(snr, (int, float)) and math.isfinite(snr) else None
 
@@ -359,6 +364,7 @@ def language_tables(run: RunFolder) -> Markup:
 
 
 def _vocabulary(run: RunFolder) -> Markup:
+    """Return a table of the sizes of vocabulary and lexicon."""
     sizes: dict[str, Any] = {}
     lang = run.json("lang/report.json")
     if isinstance(lang, dict):
@@ -387,6 +393,7 @@ def _vocabulary(run: RunFolder) -> Markup:
 
 
 def _perplexities(run: RunFolder) -> Markup:
+    """Return a table of the language models' perplexities."""
     rows = []
     for folder in ("lm", "rescoring"):
         for row in run.table(f"{folder}/perplexity.tsv"):
@@ -424,6 +431,7 @@ def finding_list(run: RunFolder) -> Markup:
 
 
 def _finding(kind: Mapping[str, str], findings: Sequence[Mapping[str, Any]]) -> Markup:
+    """Return the findings of one kind as HTML."""
     return macros("run.html").finding(
         kind["severity"],
         kind["title"],
@@ -488,6 +496,7 @@ def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
 
 
 def _score_decode(split: Split, hypotheses: Mapping[str, str], decoded: Collection[str]) -> Score:
+    """Score hypotheses against the transcripts of the utterances that were decoded."""
     used = {name: u for name, u in split.utterances.items() if u.text and name in decoded}
     references = {name: utterance.text for name, utterance in used.items()}
     speakers = {name: utterance.speaker for name, utterance in used.items()}
@@ -598,6 +607,7 @@ def gains_table(run: RunFolder) -> Markup:
 
 
 def _gain_cell(gain: Mapping[str, float | None]) -> Cell:
+    """Return a cell with a relative reduction and its confidence interval."""
     if gain.get("werr") is None:
         return Cell("-")
     interval = "" if gain["low"] is None else f"{gain['low']:.1f} to {gain['high']:.1f}"

@@ -258,6 +258,7 @@ def speedup_variations(scenario: Scenario, densities: Sequence[float]) -> list[V
 
 
 def _variation(name: str, scenario: Scenario, densities: Sequence[float]) -> Variation:
+    """Simulate the speed-ups of Table I in a scenario."""
     gtc = [
         simulate("gtc", workers, replace(scenario, density=density), None).speedup
         for workers, density in zip(TABLE1["gtc"], densities, strict=True)
@@ -363,7 +364,7 @@ def ibm(shares: Sequence[float]) -> list[tuple[Outcome, bool]]:
 
 
 def stragglers(shares: Sequence[float]) -> list[tuple[Outcome, Outcome]]:
-    """Simulate time with equal workers and with one ten times as slow, for each method."""
+    """Simulate the time with equal workers, and with one that is ten times slower, by method."""
     pairs = []
     methods = ("ssgd", "gtc", "bmuf", "adpsgd delayed", "asgd", "hadpsgd", "adpsgd")
     for method in methods:
@@ -386,7 +387,7 @@ TOLERANCES = (0.05, 0.1, 0.2, 0.4)
 
 @dataclass(frozen=True)
 class Trained:
-    """One training of the study."""
+    """One training of the study of large batches."""
 
     method: str
     batch: int
@@ -557,7 +558,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TunedBatches:
-    """Settings of the study."""
+    """Settings of the study of batch sizes with tuned learning rates."""
 
     smallest: int = 256
     """Frames of a step of the baseline, which is one worker."""
@@ -649,12 +650,13 @@ class TunedBatches:
 
 
 FEWER = 10.0
-"""Momentum 0.9 makes steps ten times as long; rates are as many times lower, tau as many higher."""
+"""Momentum 0.9 makes steps ten times as long: learning rates are divided by this, tau is
+multiplied."""
 
 
 @dataclass(frozen=True)
 class Later:
-    """Settings of the study."""
+    """Settings of the study of methods with momentum that came after the papers."""
 
     workers: int = 64
     minibatches: int = 120_000

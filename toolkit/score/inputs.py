@@ -26,11 +26,12 @@ from toolkit.score.transcripts import (
 from toolkit.storage.lines import LISTED
 
 BY_ID = "id"
-"""Given instead of a file of speakers: these are then in the ids, see `speaker_of_id`."""
+"""Given in place of a file of speakers: the speakers are taken from the ids, see
+`speaker_of_id`."""
 
 HARDLY_PLAIN = 10
-"""Lines whose first words, all different and the same on both sides in order, are taken for ids; in
-fewer lines without ids a recogniser may well have got them all right."""
+"""Number of lines from which on equal first words on both sides, all different, are taken for ids.
+In fewer lines without ids, a recogniser may well get all first words right."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ class InputReader:
         return ScoringInput(first.texts, hyps, speakers, notes, marked)
 
     def _transcripts(self, path: Path, side: Side, named: bool = False) -> Transcripts:
+        """Read transcripts and apply the mapping rules; a file is read once."""
         if (path, side, named) not in self._read:
             transcripts = read_transcripts(
                 path, self._form, named, side, leave_out_faulty=side == "ref"
@@ -155,12 +157,14 @@ class InputReader:
         return first, second, (doubt,)
 
     def _as_text(self, path: Path, side: Side) -> Transcripts | None:
+        """Read a file as Kaldi's text; None if its lines do not begin with ids."""
         try:
             return self._transcripts(path, side, named=True)
         except TranscriptError:
             return None
 
     def _by_time(self, ref: Path, hyp: Path) -> ScoringInput:
+        """Read an STM file and a CTM file, whose words are assigned to the segments by time."""
         if form_by_name(hyp) != "ctm":
             raise TranscriptError(
                 f"{hyp}: the reference {ref} is an STM file, against which only a CTM file can be "
@@ -198,6 +202,7 @@ class InputReader:
     def _speakers_of(
         self, refs: Mapping[str, str], named: Mapping[str, str]
     ) -> Mapping[str, str] | None:
+        """Return the speakers: from the ids, from a file, or as the transcripts name them."""
         if self._speakers == BY_ID:
             return {utterance: speaker_of_id(utterance) for utterance in refs}
         if self._speakers is not None:
@@ -219,7 +224,7 @@ def _note_faulty(refs: Transcripts) -> str:
 def _as_referenced(
     refs: Mapping[str, str], hyps: Mapping[str, str], folded: Callable[[str], str]
 ) -> tuple[Mapping[str, str], int]:
-    """Give hypotheses the ids of references that are the same folded, such as without case.
+    """Rename hypotheses to the reference ids that equal theirs after folding, such as of case.
 
     Returns:
       The hypotheses by their new ids, and how many ids have changed.
@@ -240,11 +245,12 @@ def _as_referenced(
 
 
 def _composed(id: str) -> str:
+    """Return an id with composed letters (Unicode's NFC)."""
     return unicodedata.normalize("NFC", id)
 
 
 def _by_stem(side: Transcripts) -> Transcripts:
-    """Name the texts of a folder by their files alone, as others do, if these names differ."""
+    """Name the texts of a folder by their file names alone, if these are all different."""
     texts = {Path(id).name: text for id, text in side.texts.items()}
     return (
         replace(side, texts=texts)

@@ -80,11 +80,13 @@ def inline(utterance: UtteranceScore, unit: str = "word") -> str:
 
 
 def _visible(pair: Pair) -> tuple[str, str]:
+    """Return a pair with spaces made visible."""
     ref, hyp = ("" if unit is None else unit.replace(" ", "␣") for unit in pair)
     return ref, hyp
 
 
 def _table(title: str, rows: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """Yield a title and rows of count and label, the largest counts first."""
     yield ""
     yield title
     for count, label in sorted(rows, key=lambda row: (-row[0], row[1])):
@@ -187,6 +189,7 @@ def _rates(score: Score) -> tuple[float, ...]:
 
 
 def _deviation(values: tuple[float, ...]) -> float:
+    """Return the standard deviation; 0 for one value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
@@ -240,6 +243,7 @@ def kaldi_lines(utterance: UtteranceScore) -> Iterator[str]:
 
 
 def _centred(text: str, width: int) -> str:
+    """Centre a text in `width` columns."""
     right_padding = (width - len(text)) // 2
     return f"{text + ' ' * right_padding:>{width}}"
 
@@ -319,6 +323,7 @@ def all_numbers(score: Score, utterances: bool) -> dict[str, object]:
 
 
 def _counts(part: Score) -> dict[str, object]:
+    """Return the error rate and counts of a part of the score."""
     return {
         "percent": part.percent if part.ref_units else None,
         "errors": part.errors,

@@ -46,7 +46,7 @@ _IDS = ("id", "utterance", *_FILES, "name")
 Of the path of a file the id is the name without folder, suffix and white space.
 """
 _OF_A_HYPOTHESIS = "pred_text"
-"""Key of the hypothesis in NeMo's manifests; `text` is the reference."""
+"""Key of the hypothesis in NeMo's manifests, where `text` is the reference."""
 
 
 # Surrogates, which JSON can write alone and UTF-8 cannot.
@@ -56,9 +56,11 @@ _PARTS = ("segments", "transcription")
 
 
 class _Record(NamedTuple):
+    """A transcript in a JSON file."""
+
     id: str
     text: str | None
-    """None: of a recording that could not be read, or words of a stream that may change yet."""
+    """None if the recording could not be read, or if the words of a stream may still change."""
     speaker: str | None = None
     part: bool = False
     """Whether it is an utterance of a stream, which has several."""
@@ -190,10 +192,13 @@ def _is_record(mapping: dict) -> bool:
 
 
 def _id_key(record: dict) -> str | None:
+    """Return the key of a record's id, the first of `_IDS` with a text or a number."""
     return next((key for key in _IDS if type(record.get(key)) in (str, int)), None)
 
 
 def _parsed(place: str, text: str | bytes) -> Any:
+    """Parse JSON; a key that occurs twice is an error."""
+
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)
         if len(record) < len(pairs):
@@ -208,6 +213,7 @@ def _parsed(place: str, text: str | bytes) -> Any:
 
 
 def _record(place: str, record: Any, side: Side) -> _Record:
+    """Read one transcript from a JSON mapping."""
     if not isinstance(record, dict):
         raise TranscriptError(f"{place}: a record must be a mapping with `id` and `text`")
     key = _id_key(record)
@@ -254,21 +260,23 @@ def _text(part: dict, side: Side) -> Any:
 
 
 def _key(part: dict, side: Side) -> str:
+    """Return the key of the text for a side."""
     return _OF_A_HYPOTHESIS if side == "hyp" and _OF_A_HYPOTHESIS in part else "text"
 
 
 _LINE = re.compile(r"(\S[^\t]*):\t(\w+)=(.*)")
-"""Name of a cut, what the line has of it (`timestamp_hyp` too), and its value in Python."""
+"""A line of icefall's files: cut id, kind (`ref`, `hyp` or `timestamp_hyp`), and a list in Python's
+notation."""
 
 
 def is_recogs(lines: Sequence[str]) -> bool:
-    """Whether all lines, which are not blank, are of such a file."""
+    """Return whether all non-blank lines have the format of icefall's recogs files."""
     matches = (_LINE.fullmatch(line) for line in lines)  # of a long text the first line decides
     return bool(lines) and all(match and match[3][:1] in "[(" for match in matches)
 
 
 def recogs_texts(path: Path, lines: Sequence[tuple[int, str]], side: Side) -> dict[str, str]:
-    """Return the references or the hypotheses of such a file by the names of their cuts.
+    """Return the references or hypotheses of icefall's recogs file by cut id.
 
     Args:
       path: for messages.
@@ -293,6 +301,7 @@ def recogs_texts(path: Path, lines: Sequence[tuple[int, str]], side: Side) -> di
 
 
 def _words(place: str, value: str) -> list[str]:
+    """Return the words in a list in Python's notation."""
     try:
         words = ast.literal_eval(value)  # literals alone: nothing is executed
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
@@ -528,6 +537,7 @@ def read_speakers(path: Path) -> dict[str, str]:
 
 
 def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcripts:
+    """Read a Kaldi data directory, or a folder with a file for each utterance or chapter."""
     if (folder / "text").is_file():
         utt2spk = folder / "utt2spk"
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
@@ -611,6 +621,7 @@ def _ctm_texts(path: Path) -> dict[str, str]:
 
 
 def _detect(path: Path, lines: list[tuple[int, str]], named: bool) -> Form:
+    """Return the format that the lines of a file have."""
     filled = [(number, line) for number, line in lines if split_words(line)]
     if is_recogs([line for _, line in filled]):
         return "icefall"
@@ -643,6 +654,7 @@ def _text_line(path: Path, number: int, line: str) -> tuple[str, str]:
 
 
 def _trn_line(path: Path, number: int, line: str) -> tuple[str, str]:
+    """Split a line of a trn file into utterance id and words."""
     match = _TRN.match(line)
     if match is None:
         raise TranscriptError(

@@ -84,7 +84,7 @@ class RecognisedScorer(NeuralScorer):
 
     @cached_property
     def store(self) -> RecognisedStore:
-        """See `RecognisedStore`."""
+        """Implement `RecognisedStore.store`."""
         return RecognisedStore(self.features, read_texts(self.texts))
 
 

@@ -193,14 +193,14 @@ class AlternatingBatches:
         self._sources = unlabelled, labelled
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         number, kind = divmod(epoch, 2)
         return self._sources[kind].num_steps(number, world_size)
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         number, kind = divmod(epoch, 2)
         return self._sources[kind].batches(number, start, rank, world_size)
 

@@ -93,11 +93,11 @@ class FolderFiles:
         self._folder, self.name = Path(folder), str(folder)
 
     def manifest(self, name: str) -> bytes:
-        """See `ShardFiles`."""
+        """Implement `ShardFiles.manifest`."""
         return regular(self._folder / name).read_bytes()
 
     def open(self, field: str, shard: int) -> BinaryIO:
-        """See `ShardFiles`."""
+        """Implement `ShardFiles.open`."""
         return open(self._folder / SHARDS / field_file(field, shard), "rb")
 
     def prefetch(self, shards: Sequence[int]) -> None:
@@ -498,13 +498,13 @@ class TeacherBatches:
         self._first = first
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         return sum(self._counts(self._data.shard_sets(self._first + epoch), world_size))
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `BatchSource`; skips shards before `start`, loads the next ones ahead."""
+        """Yield a rank's batches; shards before `start` are skipped, the next ones loaded ahead."""
         number = self._first + epoch
         shard_sets = self._data.shard_sets(number)
         counts = self._counts(shard_sets, world_size)

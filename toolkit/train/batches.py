@@ -143,14 +143,14 @@ class AccumulatedBatches:
         self._accumulate = accumulate
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         # Rounded up: the batches left over at the end of an epoch are a step of their own.
         return -(-self._data.num_steps(epoch, world_size) // self._accumulate)
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[MicroBatches]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         batches = self._data.batches(epoch, start * self._accumulate, rank, world_size)
         while step_batches := tuple(islice(batches, self._accumulate)):
             yield MicroBatches(step_batches)
@@ -331,19 +331,19 @@ class ChunkSampler:
         self._lookahead = lookahead
 
     def num_batches(self, lengths: np.ndarray, rng: np.random.Generator) -> int:
-        """See `BatchSampler`."""
+        """Implement `BatchSampler.num_batches`."""
         chunks = int((-(-lengths // self._config.frames)).sum())
         return -(-chunks // self._config.chunks_per_batch)
 
     def batches(self, lengths: np.ndarray, rng: np.random.Generator) -> Sequence[np.ndarray]:
-        """See `BatchSampler`."""
+        """Implement `BatchSampler.batches`."""
         # [chunks, 3]: chunks of all utterances of the group in random order
         chunks = rng.permutation(cut_chunks(lengths, self._config.frames))
         size = self._config.chunks_per_batch
         return [chunks[first : first + size] for first in range(0, len(chunks), size)]
 
     def collate(self, group: ShardGroup, rows: np.ndarray) -> Batch:
-        """See `BatchSampler`; all batches have the same width."""
+        """Implement `BatchSampler.collate`; all batches have the same width."""
         config = self._config
         return collate(
             group,
@@ -385,11 +385,11 @@ class UtteranceSampler:
         self._lookahead = lookahead
 
     def num_batches(self, lengths: np.ndarray, rng: np.random.Generator) -> int:
-        """See `BatchSampler`; it takes as long as `batches`."""
+        """Count the batches of utterances of these lengths; takes as long as `batches`."""
         return len(self.batches(lengths, rng))
 
     def batches(self, lengths: np.ndarray, rng: np.random.Generator) -> Sequence[np.ndarray]:
-        """See `BatchSampler`."""
+        """Implement `BatchSampler.batches`."""
         max_frames = self._config.batch_frames
         rows = rng.permutation(cut_long_utterances(lengths, self._config.max_frames))  # [R, 3]
         # A bucket is a run of the shuffled rows with the frames of `BUCKET_BATCHES` batches.
@@ -400,7 +400,7 @@ class UtteranceSampler:
         return [rows[batches[i]] for i in rng.permutation(len(batches))]
 
     def collate(self, group: ShardGroup, rows: np.ndarray) -> Batch:
-        """See `BatchSampler`."""
+        """Implement `BatchSampler.collate`."""
         return collate(group, rows, lookahead=self._lookahead)
 
     def estimate(self, frames: int, utterances: int, world_size: int) -> int:
@@ -410,7 +410,7 @@ class UtteranceSampler:
     def split(
         self, lengths: np.ndarray, count: int, rng: np.random.Generator
     ) -> Sequence[np.ndarray]:
-        """See `ChunkSampler.split`; batches have about as many frames as each other."""
+        """Divide utterances into `count` batches with about equal numbers of frames."""
         rows = rng.permutation(cut_long_utterances(lengths, self._config.max_frames))
         rows = _at_least(rows, count)
         # 1. Cut the shuffled rows into `count` runs, and these into buckets of consecutive runs.
@@ -450,13 +450,13 @@ class CorpusBatches:
         self._counts: dict[int, list[int]] = {}
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         return sum(self._num_batches(self._first_epoch + epoch)) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `BatchSource`; skips groups before `start`, and loads the next one ahead."""
+        """Yield a rank's batches; groups before `start` are skipped, the next one loaded ahead."""
         epoch += self._first_epoch
         utterances = self._groups.utterances(epoch)
         counts = self._num_batches(epoch)

@@ -158,13 +158,13 @@ class SentenceBatches:
         self._cuts = _cuts(np.sort(self._lengths) + 1, words)  # with the sentence end
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`; all epochs have as many."""
+        """Implement `BatchSource.num_steps`; all epochs have as many."""
         return (len(self._cuts) - 1) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         random = np.random.default_rng([self._seed, epoch])
         # By length, the last key; sentences of one length in a random order. Thus the lengths in a
         # batch are those for which `_cuts` was computed.
@@ -229,7 +229,7 @@ class SampledSoftmaxLoss:
         self._noise = (noise / noise.sum()).float()
 
     def __call__(self, model: WordLstm, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `toolkit.train.trainer.Objective`."""
+        """Implement `Objective.__call__`."""
         hidden, _ = model(batch.inputs)  # [N, T, H]
         hidden, targets = hidden.flatten(0, 1), batch.targets.flatten()
         weights = batch.weights.flatten()

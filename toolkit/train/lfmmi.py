@@ -197,7 +197,7 @@ class LfmmiChunkSampler(UtteranceSampler):
         self._maker = maker
 
     def collate(self, group: ShardGroup, rows: np.ndarray) -> LfmmiBatch:
-        """See `BatchSampler`; a batch in which no chunk has a numerator keeps all, with weight 0.
+        """Make the batch of some rows; chunks without a numerator are left out if possible.
 
         Numerators are made here, in the thread that loads batches ahead.
         """
@@ -248,7 +248,7 @@ class LfmmiBatches(CorpusBatches):
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[LfmmiBatch]:
-        """See `BatchSource`.
+        """Implement `BatchSource.batches`.
 
         Raises:
           TrainingDataError: no chunk so far has a numerator, after an epoch or many chunks.
@@ -325,7 +325,7 @@ class LfmmiLoss:
         self._boost = boost
 
     def __call__(self, model: nn.Module, batch: LfmmiBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `toolkit.train.trainer.Objective`."""
+        """Implement `Objective.__call__`."""
         if not batch.numerators:
             return _zero_loss(model)
         logits, _ = model(batch.inputs, lengths=batch.lengths)

@@ -91,13 +91,13 @@ class LatticeBatches:
         return map(self._collate, self._cut(by_length(self._utterances)))
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         return -(-len(self._utterances) // self._config.utterances_per_batch) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[LatticeBatch]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         batches = self._order(epoch)
         # Step s of a rank is batch s * world_size + rank, see `BatchSource`.
         for step in range(start, self.num_steps(epoch, world_size)):
@@ -212,7 +212,7 @@ class SequenceLoss:
         self._smoothing = smoothing
 
     def __call__(self, model: nn.Module, batch: LatticeBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `toolkit.train.trainer.Objective`."""
+        """Implement `Objective.__call__`."""
         logits, _ = model(batch.inputs, lengths=batch.lengths)
         log_posteriors = logits.float().log_softmax(dim=-1)  # [N, T, C]
         lengths = batch.lengths.tolist()

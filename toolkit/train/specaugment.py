@@ -52,13 +52,13 @@ class SpecAugmented:
         self._views = views
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         return self._data.num_steps(epoch, world_size)
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         source = self._data.batches(epoch, start, rank, world_size)
         for step, batch in enumerate(source, start):
             key = [self._seed, _SUBSTREAM, epoch, step * world_size + rank]

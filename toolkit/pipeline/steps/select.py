@@ -43,6 +43,7 @@ def random_numbers(seed: int) -> Callable[[str], int]:
     keyed = hashlib.blake2b(digest_size=8, key=str(seed).encode())
 
     def number(id: str) -> int:
+        """Return the random number of a record's id."""
         hasher = keyed.copy()
         hasher.update(id.encode())
         return int.from_bytes(hasher.digest(), "big")
@@ -323,7 +324,7 @@ def plan_group(sampled: Iterable[StepResult]) -> list[Partition]:
 
 
 ALMOST_ALL = 0.999
-"""Largest share of what is eligible that is selected: the threshold needs a small margin."""
+"""Largest share of the eligible audio that can be selected: the threshold needs a small margin."""
 
 
 class Selection(NamedTuple):

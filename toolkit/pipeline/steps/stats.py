@@ -167,7 +167,7 @@ class Stats:
 
     config: StatsConfig
     kind: str = "fbank"
-    """Of the features, see `toolkit.features.silence.counted_frames`."""
+    """Kind of the features, see `toolkit.features.silence.counted_frames`."""
     name = "stats"
 
     def run(

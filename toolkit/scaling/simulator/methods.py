@@ -47,7 +47,7 @@ from toolkit.scaling.simulator.tasks import Task
 
 WORD = 4  # bytes
 Rounding = Callable[[Tensor], Tensor]
-"""Rounds [K, P] to what is sent of it."""
+"""Rounds values [K, P] of K workers to the precision in which they are sent."""
 
 
 def ssgd(run: Run) -> Outcome:
@@ -131,7 +131,7 @@ def compressed(
 
 
 def _share(scenario: Scenario) -> float:
-    """Words of a message per element, in the shorter of the two formats."""
+    """Return the words of a message per element, in the shorter of the two formats."""
     bitmap = 1 / PER_WORD if scenario.gtc.dense_fallback else 1.0
     return min(scenario.density, bitmap)
 
@@ -266,13 +266,14 @@ def all_reduce(run: Run, share: float = 1.0) -> tuple[float, float, float]:
 
 
 def _count(run: Run, seconds: float, sent: float, between: float) -> None:
+    """Add the time and the bytes of a communication to the outcome."""
     run.outcome.communicated += seconds * run.workers
     run.outcome.sent += sent
     run.outcome.between += between
 
 
 def _spread(models: Tensor) -> float:
-    """Consensus distance divided by the norm of the mean model."""
+    """Return the consensus distance divided by the norm of the mean model."""
     mean = models.mean(dim=0)
     # sqrt(mean_i ||x_i - mean||^2) / ||mean||.
     return float((models - mean).square().sum(dim=1).mean().sqrt() / mean.norm())
@@ -299,7 +300,7 @@ class EventQueue:
 
 
 def shared_steps(run: Run, nodes: int) -> list[StepQueue]:
-    """Return the steps as each node sees them: shared as in `SharedBatches`.
+    """Return the steps that each node takes, shared as in `SharedBatches`.
 
     Minibatches that are too few for all workers are dropped, as by the training loop.
     """
@@ -532,7 +533,7 @@ def ssgd_rounded(run: Run, rounding: Rounding, share: float) -> Outcome:
 
 
 def post_local(run: Run, until: float) -> Outcome:
-    """S-SGD for a share `until` of the data, then workers on their own, averaged now and then."""
+    """S-SGD for a share `until` of the data, then local steps with periodic averaging."""
     optimizer = run.optimizers(1) if run.task else None
 
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
@@ -560,7 +561,7 @@ class CorrectedState(GtcState):
         self._velocity = torch.zeros(size)
 
     def encode(self, gradient: Tensor) -> Tensor:
-        """See `GtcState`."""
+        """Implement `GtcState.encode`."""
         # Momentum correction of Lin et al. 2018: u <- m u + g; the residual accumulates u, not g.
         self._velocity.mul_(MOMENTUM).add_(gradient)
         message = super().encode(self._velocity)

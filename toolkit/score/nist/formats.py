@@ -74,6 +74,7 @@ def parse_finite(text: str) -> float | None:
 
 
 def _ctm_seconds(place: str, name: str, text: str) -> float:
+    """Return the seconds in a field of a CTM; not a number for `*`."""
     seconds = math.nan if text == "*" else parse_finite(text)
     if seconds is None:
         raise CtmError(f"{place}: {name} {quoted(text)} is neither a number of seconds nor *")
@@ -177,6 +178,7 @@ def _middle(entry: CtmEntry, otherwise: float) -> float:
 
 
 def _in_braces(end: CtmEntry, inside: list[CtmEntry]) -> str:
+    """Return the alternatives of a CTM as text in braces."""
     alternatives: list[list[str]] = [[]]
     for entry in inside:
         if entry.token.upper() == NEXT:
@@ -194,6 +196,7 @@ def _in_braces(end: CtmEntry, inside: list[CtmEntry]) -> str:
 
 
 def _place(entry: CtmEntry) -> str:
+    """Return where an entry of a CTM is, for messages."""
     return f"{entry.utterance} {entry.channel} at {entry.start:g} s"
 
 
@@ -247,6 +250,7 @@ def read_stm(path: Path) -> list[StmSegment]:
 
 
 def _segment(place: str, line: str) -> StmSegment:
+    """Parse a line of an STM file."""
     fields = split_words(line)
     if len(fields) < 5:
         raise StmError(
@@ -262,6 +266,7 @@ def _segment(place: str, line: str) -> StmSegment:
 
 
 def _seconds(place: str, text: str) -> float:
+    """Return the seconds in a field of an STM file."""
     seconds = parse_finite(text)
     if seconds is None or seconds < 0:
         raise StmError(f"{place}: {text!r} is not a number of seconds")
@@ -279,6 +284,7 @@ def write_stm(segments: Iterable[StmSegment], path: Path) -> None:
 
 
 def _stm_line(segment: StmSegment) -> str:
+    """Format a segment as a line; raise an `StmError` if it could not be read back."""
     names = (segment.recording, segment.channel, segment.speaker)
     if any(len(name.split()) != 1 or name != name.strip() for name in names):
         raise StmError(f"{segment}: a name is empty or has white space")
@@ -396,6 +402,7 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
 
 
 def _folded(recording: str, channel: str) -> tuple[str, str]:
+    """Return recording and channel in one case, by which they are compared."""
     return recording.casefold(), channel.casefold()
 
 
@@ -403,6 +410,7 @@ def _unscored_channels(
     segments: dict[tuple[str, str], list[StmSegment]],
     words: dict[tuple[str, str], list[TimedWord]],
 ) -> tuple[tuple[str, int], ...]:
+    """Return the channels without segments, with their numbers of words."""
     without = [words[channel] for channel in sorted(words.keys() - segments.keys())]
     return tuple(
         (f"{channel_words[0].recording} {channel_words[0].channel}", len(channel_words))
@@ -427,6 +435,7 @@ def _assign_words(
 
 
 def _id(segment: StmSegment, recordings: dict[str, str]) -> str:
+    """Return a new utterance id for a segment: recording, channel and times."""
     start, end = round(1000 * segment.start), round(1000 * segment.end)
     id = f"{segment.recording}-{segment.channel}_{start:07d}-{end:07d}"
     copy = 2

@@ -55,7 +55,7 @@ class Glm:
     rules: tuple[Rule, ...]
     case_sensitive: bool = True
     copies: bool = True
-    """Whether what no rule matches is kept."""
+    """Whether text that no rule matches is kept."""
 
     @classmethod
     def read(cls, path: Path, kind: Kind, side: Side) -> "Glm":
@@ -134,6 +134,7 @@ class Glm:
         return rules
 
     def _compared(self, text: str) -> str:
+        """Return a text as it is compared: in one case, unless the rules are case-sensitive."""
         return text if self.case_sensitive else text.translate(_UPPER)
 
     def __call__(self, text: str) -> str:

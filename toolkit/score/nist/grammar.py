@@ -48,7 +48,7 @@ _PART = re.compile(rf"[{{}}/]|[^{WHITE_SPACE}{{}}/]+")
 
 
 _DEEPEST = 50
-"""Alternatives within alternatives; more are taken for damage."""
+"""Largest depth of alternatives within alternatives; a deeper text counts as damaged."""
 
 
 class GrammarError(ToolkitError):
@@ -189,9 +189,10 @@ _COSTS = {"kaldi": (1.0, 1.0, 0.5, False), "sclite": (4.0, 3.0, 2.0, True)}
 _EMPTY, _NEVER = 0.001, 1e9
 """Gap at @; @ is not aligned with anything."""
 _MOST = 10**6
-"""Pairs of arcs that follow each other in a network, as of a thousand alternatives twice."""
+"""Largest number of pairs of successive arcs in a network, as two groups of a thousand alternatives
+in a row have."""
 _MOST_PAIRS = 4 * 10**8
-"""Pairs of such pairs: some seconds and GB, as of texts of 20,000 words."""
+"""Largest number of pairs of such pairs, as two texts of 20,000 words have: some seconds and GB."""
 
 
 @dataclass
@@ -368,6 +369,7 @@ def _backtrace(
 
 
 def _empty(network: Network) -> np.ndarray:
+    """Return which arcs have no word: [A] bool."""
     return np.array([word == NO_WORD for word in network.words])
 
 
@@ -387,7 +389,7 @@ def _equal(ref: Network, hyp: Network, grammar: Grammar) -> np.ndarray:
 
 
 def is_fragment(word: str, grammar: Grammar) -> bool:
-    """Whether a word is marked as a fragment; of words in parentheses only at their ends."""
+    """Return whether a word is marked as a fragment by a hyphen at its beginning or end."""
     return word[:1] == "-" or word[-1:] == "-" or (grammar.is_optional(word) and word[-2] == "-")
 
 

@@ -53,6 +53,7 @@ def sgml_lines(score: Score, title: str) -> Iterator[str]:
 
 
 def _cells(utterance: UtteranceScore) -> Iterator[str]:
+    """Yield the alignment's steps as cells of the sgml format."""
     for letter, ref, hyp in _steps(utterance):
         ref_cell = "" if ref is None else f'"{_quotable(ref)}"'
         hyp_cell = "" if hyp is None else f'"{_quotable(hyp)}"'
@@ -82,6 +83,7 @@ def _steps(utterance: UtteranceScore) -> Iterator[tuple[str, str | None, str | N
 
 
 def _by_speaker(score: Score) -> dict[str, list[UtteranceScore]]:
+    """Group the utterances by speaker."""
     utterances: dict[str, list[UtteranceScore]] = {}
     for utterance in score.utterances:
         utterances.setdefault(utterance.speaker or _NOBODY, []).append(utterance)
@@ -113,6 +115,7 @@ def pra_lines(score: Score, title: str) -> Iterator[str]:
 
 
 def _cell(step: tuple[str, str | None, str | None], row: int, width: int) -> str:
+    """Return a cell of an alignment: reference (row 0), hypothesis (1) or evaluation (2)."""
     letter, *words = step
     if row == 2:
         return "" if letter == "C" else letter
@@ -131,6 +134,7 @@ def sys_lines(score: Score, title: str) -> Iterator[str]:
 
 
 def _sizes(utterances: Sequence[UtteranceScore]) -> tuple[int, int]:
+    """Return the numbers of sentences and of reference words."""
     return len(utterances), sum(u.ref_units for u in utterances)
 
 
@@ -141,6 +145,7 @@ def _counts(utterances: Sequence[UtteranceScore]) -> tuple[int, ...]:
 
 
 def _rates(utterances: Sequence[UtteranceScore]) -> tuple[float, ...]:
+    """Return the counts of `_counts` in percent of words, and of sentences for the last."""
     sentences, words = _sizes(utterances)
     *counts, wrong = _counts(utterances)
     return (*(100 * n / words if words else 0.0 for n in counts), 100 * wrong / sentences)
@@ -149,6 +154,7 @@ def _rates(utterances: Sequence[UtteranceScore]) -> tuple[float, ...]:
 def _table(
     score: Score, title: str, total: str, values: Callable[..., tuple[float, ...]]
 ) -> Iterator[str]:
+    """Yield the lines of sclite's table by speaker, with sum, mean, deviation and median."""
     speakers = _by_speaker(score)
     rows = [(*_sizes(speaker_score), *values(speaker_score)) for speaker_score in speakers.values()]
     everything = (*_sizes(score.utterances), *values(score.utterances))
@@ -189,6 +195,7 @@ def _table(
 
 
 def _spread(values: Sequence[float]) -> float:
+    """Return the standard deviation; 0 for one value."""
     # Divided by N - 1, as in sclite; one speaker has no deviation.
     return statistics.stdev(values) if len(values) > 1 else 0.0
 

@@ -161,13 +161,13 @@ class RecordSource:
             )
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         return -(-len(self.records) // self._config.utterances_per_batch) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[CtcBatch]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         groups = self._part(epoch, rank, world_size)[start:]
         return self._batches_of(groups, lambda: self._part(epoch + 1, rank, world_size))
 
