@@ -109,12 +109,14 @@ class _Task:
         ]
 
     def _message(self, density: float) -> torch.Tensor:
+        """Encode the gradient with an empty residual."""
         self._residual.zero_()
         message = encode(self._gradient, self._residual, self._thresholds[density])
         assert int(message[0]) == SPARSE
         return message
 
     def _clear(self) -> None:
+        """Set the residual to zero, and note how long that takes."""
         begin = process_time()
         self._residual.zero_()
         self.preparing += process_time() - begin

@@ -130,6 +130,7 @@ def _compare(
     decoders: dict[str, Callable[[], list[str]]],
     clock: Callable[[], float],
 ) -> list[Row]:
+    """Measure decoders of the same width in turns, and score their texts."""
     texts_by_case: dict[str, list[str]] = {}
 
     def case(name: str) -> Case:

@@ -109,7 +109,7 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
 
 
 class _Network:
-    """A scorer whose network works for nothing; the scores that it gives were made beforehand."""
+    """A scorer whose network runs but is not used: it returns scores that were made beforehand."""
 
     frame_shift = LOW_RATE_FACTOR / 100
 

@@ -65,6 +65,7 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
 
 
 def _cases(cuts: "Sequence[MonoCut]", seconds: float) -> list[Case]:
+    """Return the cases that are compared."""
     import torch
     from lhotse import Fbank
 
@@ -115,6 +116,7 @@ def _cases(cuts: "Sequence[MonoCut]", seconds: float) -> list[Case]:
 
 
 def _kaldifeat() -> "Callable[[Tensor], Tensor]":
+    """Return kaldifeat's own front end with the settings of the recipes."""
     import kaldifeat
 
     options = kaldifeat.FbankOptions()

@@ -88,6 +88,8 @@ def measure(device: str) -> Table:
 
 
 def _case(name: str, function: Callable[[], object], files: int) -> Case:
+    """Return a case that extracts the features of so many files."""
+
     def run() -> float:
         function()
         return SECONDS * files

@@ -90,6 +90,7 @@ class PeerProcess:
         self.close()
 
     def _answer(self) -> str:
+        """Return a line of the process's output; end the process after the timeout."""
         timer = threading.Timer(self.timeout, self._process.kill)
         timer.start()
         line = self._process.stdout.readline()
@@ -256,6 +257,7 @@ def _task(
     features: Sequence[Tensor],
     pdfs: Sequence[Tensor],
 ) -> dict[str, np.ndarray]:
+    """Return the arrays of a task for the worker script."""
     arcs = []
     for graph in graphs:
         fst = graph.fst
@@ -279,7 +281,7 @@ def _task(
 
 
 CTC_DECODERS_VARIABLE = "CTC_DECODERS_PYTHON"
-"""Environment variable: the Python that has the decoders; by default this one is tried."""
+"""Environment variable with the Python that has the decoders; by default this Python is tried."""
 CTC_DECODERS_TIMEOUT = 900.0
 """Seconds to wait for an answer."""
 FLASHLIGHT_TEXT, PYCTCDECODE = "flashlight-text", "pyctcdecode"

@@ -56,6 +56,7 @@ class BenchmarkError(ToolkitError):
 
 
 def _machine() -> dict[str, Any]:
+    """Describe the machine, with the name of its first GPU."""
     return {**machine(), "gpu": next((device.name for device in Accelerators().describe()), None)}
 
 
@@ -213,6 +214,7 @@ def compare(
 
 
 def _row(name: str, rates: list[float], baseline: list[float]) -> Row:
+    """Return the row of a case from its rates in all rounds."""
     median = statistics.median(rates)
     return Row(
         name=name,

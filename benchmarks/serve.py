@@ -100,6 +100,7 @@ def measure(address: str, audio: Sequence[Path], clients: int) -> tuple[list[Con
 
 
 async def _talk(stream: str, samples: bytes, rate: int) -> Conversation:
+    """Stream audio to the server at real-time speed; return the words and delays."""
     from websockets.asyncio.client import connect
 
     size = 2 * round(MESSAGE * rate)
@@ -172,6 +173,6 @@ def _server(
 
 
 def _busy(process: Any) -> float:  # psutil's, which is imported late
-    """Seconds of processor time that a process has used."""
+    """Return the CPU time that a process has used, in seconds."""
     times = process.cpu_times()
     return times.user + times.system

@@ -145,7 +145,7 @@ def _put(folder: Path, url: str, store: ObjectStore) -> None:
 
 
 class SlowStore(ObjectStore):
-    """Objects come late and slowly.
+    """An object store with simulated latency and bandwidth.
 
     Args:
       latency: seconds until an object begins to come.

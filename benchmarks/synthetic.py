@@ -149,6 +149,7 @@ class SyntheticSpeech:
         return Utterance(tuple(words), path, self._frames(path, seed))
 
     def _pause(self, frames: int) -> list[int]:
+        """Return the state ids of a pause of so many frames."""
         topology = self.senones.topology
         first, size = topology.state_id(topology.silence, 0), topology.num_states(topology.silence)
         return [first + size * i // frames for i in range(frames)]
@@ -280,6 +281,7 @@ class SyntheticSentences:
         return Sentence(tuple(words), pdfs, self._scores(pdfs, seed))
 
     def _pause(self, rng: random.Random) -> list[int]:
+        """Return the state ids of a pause of random length."""
         return self._phone(self.senones.topology.silence, rng.randint(3, 12))
 
     def _phone(self, phone: int, frames: int) -> list[int]:
@@ -441,6 +443,7 @@ class _Language:
         self._sums = np.cumsum(chances / chances.sum())
 
     def sentence(self, length: int) -> list[str]:
+        """Draw a sentence of `length` words."""
         word, words = self._any(), []
         for _ in range(length):
             words.append(self._words[word])
@@ -457,9 +460,11 @@ class _Language:
             text, word = longer, self._next(word)
 
     def _any(self) -> int:
+        """Draw any word."""
         return int(self._rng.integers(0, len(self._words)))
 
     def _next(self, word: int) -> int:
+        """Draw the word that follows a word."""
         if self._rng.random() < ANY_WORD:
             return self._any()
         rank = min(np.searchsorted(self._sums, self._rng.random()), FREQUENT_FOLLOWERS - 1)

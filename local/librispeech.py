@@ -77,6 +77,7 @@ def _find_parts(root: Path, corpus: CorpusConfig) -> list[Path]:
 
 
 def _read_part(part: Path) -> list[MonoCut]:
+    """Read the cuts of all chapters of a part."""
     cuts = []
     for chapter in sorted(path for path in part.glob("*/*") if path.is_dir()):
         if not any(name.startswith(".") for name in chapter.relative_to(part).parts):
@@ -85,6 +86,7 @@ def _read_part(part: Path) -> list[MonoCut]:
 
 
 def _read_chapter(chapter: Path) -> list[MonoCut]:
+    """Read the cuts of a chapter from its audio files and transcripts."""
     audio, texts = [], []
     for path in sorted(chapter.iterdir()):
         if path.suffix in AUDIO_SUFFIXES:

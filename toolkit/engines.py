@@ -44,11 +44,12 @@ def search_engine() -> str:
 
 
 def engines() -> dict[str, str]:
-    """Return the engines of this process by what they are for."""
+    """Return the engines of this process by their task."""
     return dict(zip(VARIABLES, (frontend_engine(), search_engine()), strict=True))
 
 
 def _chosen_engine(variable: str, names: tuple[str, ...]) -> str | None:
+    """Return the engine that an environment variable names; None if it is unset or empty."""
     engine = os.environ.get(variable)
     if engine and engine not in names:
         raise EngineError(f"{variable} is {engine!r}, not one of {', '.join(names)}")

@@ -154,6 +154,7 @@ def git_commit() -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
+    """Return the output of a git command in a folder; None if it fails."""
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, timeout=GIT_TIMEOUT, check=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
 MARK = b"njit"
-"""What every file with a kernel contains."""
+"""Text that every source file with a kernel contains."""
 
 
 def use_kernel_cache() -> None:

@@ -9,11 +9,14 @@ import os
 import sys
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Read by torch and numpy when they are loaded."""
+"""Environment variables for the number of threads, which torch and numpy read when they are
+loaded."""
 MARK = "TOOLKIT_ONE_THREAD_BY_DEFAULT"
-"""Set where nobody but the toolkit has chosen the number of threads."""
+"""Environment variable that is set if the toolkit, not the user, has chosen the number of
+threads."""
 TORCHRUN = "TORCHELASTIC_RUN_ID"
-"""Set by torchrun, which sets `OMP_NUM_THREADS` to 1 for several processes unless it is set."""
+"""Environment variable of torchrun, which sets `OMP_NUM_THREADS` to 1 for several processes unless
+it is set."""
 BLAS_VARIABLE = "MKL_DEBUG_CPU_TYPE"
 PRIMITIVES_VARIABLE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 AMD = "AuthenticAMD"

@@ -74,7 +74,7 @@ class Playback:
     response: np.ndarray
     """float32[M, R], see `Room.echo`."""
     later: tuple[int, np.ndarray] | None = None
-    """A sample, and the response from there on; None: it stays."""
+    """Sample at which the path changes, and the response from there on; None: it stays."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def convolve(samples: np.ndarray, responses: np.ndarray) -> np.ndarray:
 
 
 def _echo(sound: np.ndarray, playback: Playback) -> np.ndarray:
-    """The loudspeaker's sound at the microphones [M, S], by one path or first one, then another."""
+    """Return the loudspeaker's sound at the microphones [M, S], by one path or by two in turn."""
     part = slice(LEAD, LEAD + len(sound))
     echo = convolve(sound, playback.response)[:, part]
     if playback.later is None:
@@ -177,6 +177,7 @@ def _echo(sound: np.ndarray, playback: Playback) -> np.ndarray:
 
 
 def _power(samples: np.ndarray) -> float:
+    """Return the mean square of samples."""
     return float(np.mean(np.square(samples, dtype=np.float64)))
 
 
@@ -242,7 +243,7 @@ def _noise(
     diffuse: float,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Noise at the microphones, float32[M, S]: from its source and, by a share, from all sides."""
+    """Return noise at the microphones, float32[M, S]: from its source and from all sides."""
     responses, row = room.noise[used], sounds[int(rng.integers(len(sounds)))]
     lead = responses.shape[1]  # so that the noise is reverberant from the first sample
     point = convolve(_excerpt(row, lead + samples, rng), responses)[:, lead : lead + samples]

@@ -209,6 +209,7 @@ def _crop(responses: list[np.ndarray], start: int, length: int) -> np.ndarray:
 
 
 def _pyroomacoustics() -> Any:  # an optional module
+    """Import pyroomacoustics, with results that do not depend on the number of threads."""
     try:
         import pyroomacoustics as pra
     except ImportError as error:
@@ -288,7 +289,7 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
 
 
 def clarity(response: np.ndarray) -> float:
-    """C50 in dB: the energy of the first 50 ms from the peak on over that of the rest."""
+    """Return C50 in dB: the energy of the first 50 ms from the peak on over that of the rest."""
     energy = np.square(response[int(np.abs(response).argmax()) :], dtype=np.float64)
     early = energy[: SAMPLING_RATE // 20].sum()
     return float(10 * np.log10(early / max(energy[SAMPLING_RATE // 20 :].sum(), 1e-12)))
@@ -336,6 +337,7 @@ def _response(path: Path) -> np.ndarray:
 
 
 def _split_evenly(files: Sequence[Path], count: int) -> list[Sequence[Path]]:
+    """Split files into `count` parts of nearly equal length."""
     ends = [number * len(files) // count for number in range(count + 1)]
     return [files[start:end] for start, end in pairwise(ends)]
 
@@ -358,6 +360,7 @@ def _assign_folders(files: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def _assign(files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Assign files to the pools in turn."""
     return {
         pool: [
             path

@@ -139,6 +139,7 @@ def _sort_by_purpose(
 
 
 def _purpose(part: str, config: FarfieldConfig) -> str | None:
+    """Return whether a part is for train, val or test; None if it is for none of them."""
     for purpose, patterns in (("val", config.val), ("test", config.test), ("train", "train")):
         if matches(part, patterns):
             return purpose
@@ -164,6 +165,7 @@ def _hold_out(sources: dict[str, list[MonoCut]], config: FarfieldConfig) -> None
 
 
 def _check_disjoint(sources: Mapping[str, list[MonoCut]]) -> None:
+    """Raise an error if a speaker is in two of train, val and test."""
     speakers = {name: {speaker_of(cut) for cut in cuts} for name, cuts in sources.items()}
     for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
         common = sorted(speakers[first] & speakers[second])
@@ -203,4 +205,5 @@ def _test_utterances(cuts: list[MonoCut], config: FarfieldConfig) -> list[Farfie
 
 
 def _digest(name: str) -> bytes:
+    """Return a hash of a name, by which utterances are put in random order."""
     return hashlib.sha256(name.encode()).digest()

@@ -132,6 +132,7 @@ def locate(
 
 
 def _groups(text: str, events: list[Event]) -> list[_Group]:
+    """Group the sounds by the words that they belong to."""
     heads = [
         index
         for index, event in enumerate(events)
@@ -197,6 +198,8 @@ class SpeechSynthesisError(ToolkitError):
 
 
 class _Value(ctypes.Union):
+    """The C union `id` of espeak-ng's events."""
+
     _fields_ = (
         ("number", ctypes.c_int),
         ("name", ctypes.c_char_p),
@@ -205,6 +208,8 @@ class _Value(ctypes.Union):
 
 
 class _Event(ctypes.Structure):
+    """The C struct of espeak-ng's events."""
+
     _fields_ = (
         ("type", ctypes.c_int),
         ("unique_identifier", ctypes.c_uint),
@@ -264,6 +269,7 @@ def speak(text: str, voice: Voice) -> Speech:
 
 
 def _synthesise(text: str, voice: Voice) -> tuple[np.ndarray, list[Event]]:
+    """Synthesise a text; return the samples and the events."""
     with _library() as (library, chunks, events):
         if library.espeak_SetVoiceByName(voice.name.encode()) != 0:
             raise SpeechSynthesisError(f"espeak-ng has no voice {voice.name!r}")

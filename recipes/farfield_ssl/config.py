@@ -96,7 +96,7 @@ class Config(HybridConfig):
     """Selection from the lake, order and statistics (C16 to C19); the front end is that of `fbank`,
     and the normaliser uses `prior_frames`, too."""
     targets: TargetsSection = TargetsSection()
-    """The part of the teacher's posteriors that is kept (C11)."""
+    """How much of the teacher's posteriors is kept (C11)."""
     repartition: RepartitionConfig = RepartitionConfig()
     """Shards to train on (C21)."""
     student: ScheduledConfig = field(default_factory=ScheduledConfig)
@@ -141,7 +141,7 @@ class Config(HybridConfig):
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """The systems that are compared with the baseline."""
+        """The systems that are compared with the baseline, for this `objective`."""
         return SYSTEMS[self.objective]
 
 

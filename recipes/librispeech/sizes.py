@@ -95,6 +95,7 @@ def config_for_hours(hours: float, **sections: Any) -> Config:
 
 
 def _gmms(size: Sizes) -> dict[str, Any]:
+    """Return the sections of the GMM systems."""
     tree = TreeConfig(max_leaves=_round(size.leaves))
     em = EmConfig(gaussians=_round(size.gaussians))
     if size.hours <= SHORT_SCHEDULE_UP_TO:
@@ -113,6 +114,7 @@ def _gmms(size: Sizes) -> dict[str, Any]:
 
 
 def _networks(size: Sizes) -> dict[str, Any]:
+    """Return the sections of the networks."""
     small = size.hours <= ONE_THREAD_UP_TO
     layers, batch = round(size.layers), 32 if small else 64
     ce = CrossEntropyConfig(
@@ -142,6 +144,7 @@ def _networks(size: Sizes) -> dict[str, Any]:
 
 
 def _features(size: Sizes) -> dict[str, Any]:
+    """Return the sections of the features."""
     # About ten shards, so that several processes can extract; from 72 s to an hour each.
     shard = min(1.0, max(0.02, size.hours / 10))
     return {

@@ -73,18 +73,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Candidate:
+    """A decoded system with one of its language models, which a bundle may contain."""
+
     system: DecodedSystem
     rows: tuple[Result, ...]
     """Results of all splits with one language model."""
     rescored: bool
     decode: str
-    """The folder of its decode, below the run directory."""
+    """Folder of its results, below the run directory."""
     neural: bool
     """Whether the LSTM language model has rescored it."""
     last: bool
-    """Whether it is the last pass in that folder."""
+    """Whether it is the last pass with results in that folder."""
     errors: int
-    """Errors on the splits of tuning, with known speakers."""
+    """Word errors on the splits of tuning, with known speakers."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class _Measured:
 
     @cached_property
     def errors(self) -> int:
-        """On the splits of tuning, every utterance alone."""
+        """Word errors on the splits of tuning, with every utterance recognised alone."""
         return sum(self.scores[split].errors for split in self.tuned_on if split in self.scores)
 
     @cached_property
@@ -249,7 +251,7 @@ def _measure(run: Run, candidate: _Candidate, bundle: Path) -> _Measured:
 
 
 def _card(run: Run, result: _Measured) -> Card:
-    """Return what a bundle says of itself; `wer_unknown_speaker` is of utterances one by one."""
+    """Return the card of a bundle; `wer_unknown_speaker` is measured on single utterances."""
     system = result.candidate.system
     if system.is_gmm:
         model = GMMS[system.name]
@@ -269,6 +271,7 @@ def _card(run: Run, result: _Measured) -> Card:
 
 
 def _streams(run: Run, system: DecodedSystem) -> bool:
+    """Return whether a system can recognise a stream."""
     if not system.by_utterance:
         return False
     normaliser = run.need(system.features) / "normaliser.json"
@@ -276,7 +279,7 @@ def _streams(run: Run, system: DecodedSystem) -> bool:
 
 
 def _candidates(run: Run, system: DecodedSystem, neural: bool) -> list[_Candidate]:
-    """A system with each of its language models, or with the neural one."""
+    """Return a system with each of its language models, or with the neural one."""
     decode = f"decode/{neural_name(system) if neural else system.name}"
     rows = read_results(run.need(f"{decode}/rows.json"))
     candidates = []
@@ -291,6 +294,7 @@ def _candidates(run: Run, system: DecodedSystem, neural: bool) -> list[_Candidat
 
 
 def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
+    """Return the candidate with the fewest errors, of the system `bundle` if that is set."""
     system_name = run.config.bundle
     allowed = [
         candidate for candidate in candidates if system_name in (None, candidate.system.name)
@@ -302,6 +306,7 @@ def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
 
 
 def _write(run: Run, chosen: _Candidate, out: Path) -> None:
+    """Write the bundle of a candidate."""
     system, lang = chosen.system, run.need("lang")
     search = _search(run, system, chosen.rescored)
     if chosen.neural:
@@ -336,12 +341,13 @@ def _write(run: Run, chosen: _Candidate, out: Path) -> None:
 
 
 def _network(run: Run, system: DecodedSystem, features: Path) -> NetworkFiles:
+    """Return the files of a network, its normaliser and its senones."""
     senones = run.need(system.graphs or "senones")
     return NetworkFiles(run.need(system.name), features / "normaliser.json", senones)
 
 
 def _search(run: Run, system: DecodedSystem, rescored: bool) -> TunedSearch:
-    """The search of a decoded system with the weights tuned for it."""
+    """Return the search of a decoded system with the weights tuned for it."""
     decoder, folder = system_decoder(run, system), run.need(f"decode/{system.name}")
     # A rescored decode has weights for each pass, any other those of its only pass.
     first, last = folder / "first_pass" / "tuned.json", run.need(f"decode/{system.name}/tuned.json")
@@ -352,6 +358,7 @@ def _search(run: Run, system: DecodedSystem, rescored: bool) -> TunedSearch:
 
 
 def _neural(run: Run, chosen: _Candidate) -> NeuralFiles:
+    """Return the files for rescoring with the LSTM language model."""
     return NeuralFiles(
         run.need("lstm_lm"),
         run.need(f"{chosen.decode}/{WEIGHTS}"),

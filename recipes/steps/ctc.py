@@ -506,7 +506,7 @@ def best_search(run: Run, names: Sequence[str], rows: Sequence[Result]) -> str:
 
 
 def _with_narrow_beam(run: Run, decoder: WordsDecoder, with_ngrams: bool) -> WordsConfig:
-    """The search with or without n-grams, with the narrowest beam that loses nothing."""
+    """Return the search with or without n-grams, with the narrowest beam that loses nothing."""
     if not with_ngrams:
         config = replace(run.config.decode.words, mode="words")
         units = load_units(run.need("units"))
@@ -522,13 +522,13 @@ def _with_narrow_beam(run: Run, decoder: WordsDecoder, with_ngrams: bool) -> Wor
 
 
 def _for_lists(run: Run, decoder: WordsDecoder, scale: float) -> WordsConfig:
-    """The search for the lists that are rescored, as for the results."""
+    """Return the search for the lists that are rescored, the same as for the results."""
     weights = Weights(scale, to_weights(decoder.config).word_penalty)
     return nbest_search_config(decoder.config, weights, run.config.lstm_rescoring.count)
 
 
 def _count(run: Run, decoded: str) -> ErrorCount:
-    """The errors of a search by utterance of the development splits."""
+    """Count the errors of a search on the development splits, by utterance."""
     references, hypotheses = {}, {}
     for split in splits(run).tune:
         text = run.need(f"{decoded}/{split}/text")
@@ -539,5 +539,6 @@ def _count(run: Run, decoded: str) -> ErrorCount:
 
 
 def _errors(rows: Sequence[Result], lm: str, tuned_on: tuple[str, ...]) -> int:
+    """Return the word errors of a search with a language model on the splits of tuning."""
     chosen = [row for row in rows if row.lm == lm and row.split in tuned_on]
     return sum(row.insertions + row.deletions + row.substitutions for row in chosen)

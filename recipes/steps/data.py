@@ -516,6 +516,7 @@ def show_page(directory: Path) -> None:
 
 
 def _outdated(directory: Path, path: Path) -> bool:
+    """Return whether a page is older than a marker or the results."""
     if not path.is_file():
         return True
     sources = [*RunDirectory(directory).stages.glob("[0-9][0-9].json"), directory / "results.json"]

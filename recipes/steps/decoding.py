@@ -301,7 +301,7 @@ def _decode(run: Run, system: str, split: str) -> Path:
 
 
 def neural_name(system: DecodedSystem) -> str:
-    """The folder, below decode/, of a system rescored with the LSTM language model."""
+    """Return the folder, below decode/, of a system rescored with the LSTM language model."""
     return f"{system.name}_lstm_lm"
 
 

@@ -74,7 +74,8 @@ PUBLISHED = {"DP1": 9.8, "DP2": 22.2, "DP3": 21.8, "DP4": 16.5, "DP5": 18.9}
 HOUR, DAY = 3600.0, 86_400.0
 
 STORING = "storing of the utterances"
-"""A part that the recipe does not have: its simulation writes the recordings where they stay."""
+"""A part of the paper's breakdown that the recipe does not have: it stores recordings while it
+simulates."""
 
 
 def make_rooms(run: Run) -> dict[str, float]:
@@ -183,7 +184,7 @@ def _arrays(run: Run) -> dict[str, list[MultiCut]]:
 
 
 def _device_measures(arrays: dict[str, list[MultiCut]]) -> dict[str, float]:
-    """The means by placement of what the simulation measured at the device's front end."""
+    """Return the mean measures of the simulated device's front end by placement."""
     means = {}
     for name, recordings in arrays.items():
         for key, title in (("device_erle_db", "ERLE"), ("device_snr_gain_db", "SNR gain")):
@@ -210,6 +211,7 @@ def _versions(run: Run) -> dict[str, list[MonoCut]]:
 def _decode(
     run: Run, system: str, split: str, scorer: NeuralScorer, graphs: str | None, out: Path
 ) -> Result:
+    """Decode one version of a placement's array recordings, with the weights tuned on val."""
     tuned = run.need(f"decode/{system}")
     # The weights tuned on val for the search and for rescoring; nothing is tuned on the arrays.
     weights = [
@@ -364,6 +366,7 @@ def gains_table(gains_by_system: Mapping[str, Sequence[Gain]]) -> str:
 
 
 def _shown(gain: Gain) -> str:
+    """Format a gain with its interval; empty if it is not defined."""
     return "" if gain.werr is None else f"{gain.werr:.1f} ({gain.low:.1f} to {gain.high:.1f})"
 
 
@@ -379,7 +382,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Subsystem:
-    """Parts of the processing whose times the paper reports together."""
+    """Parts of the processing whose times the paper reports in one table."""
 
     title: str
     """Heading of its parts in the table."""
@@ -449,6 +452,7 @@ def write_breakdown(run: Run, parts: Mapping[str, Iterable[int]]) -> None:
 
 
 def _seconds(run: Run, stage: int) -> float:
+    """Return the wall time of a stage in seconds."""
     marker = Marker.read(run.need(f"stages/{stage:02d}.json"))
     return 0.0 if marker is None else marker.seconds
 

@@ -60,7 +60,7 @@ from toolkit.train.cross_entropy import train_cross_entropy
 from toolkit.train.lfmmi import train_lfmmi
 
 ADDRESS = "address.json"
-"""File in place of shards in a remote store: their address, and the digest of their list."""
+"""File that stands for shards in a remote store: their address, and the digest of their list."""
 
 
 def check_executor(config: Any) -> None:
@@ -145,7 +145,7 @@ def training_shards(run: Run) -> list[Path | ShardFiles]:
 
 
 def _place(run: Run, name: str) -> str:
-    """Return the prefix below which steps write."""
+    """Return the prefix of the outputs of the pipeline's steps."""
     storage = run.config.storage
     if not storage:
         return str(run.make(f"pipeline/{name}"))
@@ -156,6 +156,7 @@ def _place(run: Run, name: str) -> str:
 
 
 def _user_cache() -> Path:
+    """Return the folder of cached shards in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     return cache / "asr-recipe-toolkit" / "shards"
 
@@ -196,10 +197,12 @@ def _fetch(shards: ShardSet, store: ObjectStore, out: Path) -> None:
 
 
 def _store(run: Run) -> ObjectStore:
+    """Return the object store with the configured settings."""
     return ObjectStore(run.config.executor.settings.store)
 
 
 def _headline(shards: ShardSet) -> dict[str, float]:
+    """Return the hours, utterances, shards and losses of a set of shards."""
     return {
         "hours": sum(shard.hours for shard in shards.shards),
         "utterances": sum(shard.utterances for shard in shards.shards),

@@ -175,7 +175,7 @@ GLOO_TIMEOUTS = ("imed out", "Application timeout")  # of an exchange, and of th
 
 
 class Watchdog:
-    """Two threads: one talks to the store, which may block it; the other decides who is lost.
+    """Detects lost ranks in two threads: one uses the store, which may block; one decides.
 
     An exception that nobody catches is passed on to the other ranks before this one exits.
 
@@ -411,7 +411,7 @@ def _worker(rank: int, heartbeat: dict | None) -> str:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process of this host runs; one that has ended but was not waited for does not."""
+    """Return whether a process of this host runs; a zombie, which was not waited for, does not."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")

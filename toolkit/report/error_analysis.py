@@ -402,7 +402,11 @@ class Difference:
 
     @property
     def p_value(self) -> float:
-        """Return the p-value: of the matched pairs test, or with few segments of the exact test."""
+        """Return the p-value of the matched pairs test, or of the exact test.
+
+        With fewer than `MANY_SEGMENTS` segments, whose mean is not normally distributed, it is that
+        of the exact test.
+        """
         return self.exact if self.test.segments < MANY_SEGMENTS else self.test.p_value
 
     @property

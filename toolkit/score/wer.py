@@ -74,7 +74,7 @@ def _composed(text: str) -> str:
 
 
 def _helped(ref: str, hyp: str) -> bool:
-    """Whether the rules that are advised change one of two words; if not, they were applied."""
+    """Return whether the advised rules change one of two words; if not, they have been applied."""
     return len(ref) > _LONGEST or len(hyp) > _LONGEST or (basic(ref), basic(hyp)) != (ref, hyp)
 
 

@@ -38,15 +38,15 @@ class ServeConfig(Settings):
     host: str = "127.0.0.1"
     """Address to listen on. There is no authentication: whoever can reach it can use the server."""
     port: Annotated[int, Range(0, 65535)] = 8000
-    """TCP port; 0: any that is free."""
+    """TCP port; 0 selects a free port."""
     threads: Annotated[int, Range(1, 100_000)] = 2
-    """Threads that recognise; streams wait in line for them."""
+    """Number of recognition threads; streams wait in line for them."""
     limits: Limits = field(default_factory=Limits)
-    """What a client may do."""
+    """Limits for each client."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
+    """Return whether an address can be reached from this machine only."""
     address = _address(host)
     return host == LOCAL if address is None else address.is_loopback
 
@@ -75,7 +75,7 @@ def refusal(hosts: Sequence[str], origins: Sequence[str], served: str) -> str | 
 
 
 def _hostname(host: str) -> str | None:
-    """The name or address in a header `Host`, in lower case, without port and brackets."""
+    """Return the name or address in a header `Host`, in lower case, without port and brackets."""
     try:
         parts = urlsplit(f"//{host}")
         valid = parts.netloc == host and "@" not in host and parts.port != 0
@@ -85,6 +85,7 @@ def _hostname(host: str) -> str | None:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an IP address; None if the text is not one."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -98,7 +99,7 @@ TYPES = {
     "/page.js": ("page.js", "text/javascript"),
     "/recorder.js": ("recorder.js", "text/javascript"),
 }
-"""Paths, with their files and types; there are no others."""
+"""File and content type by URL path; no other paths are served."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src data:; base-uri 'none';"
     " form-action 'none'; frame-ancestors 'none'",
@@ -108,7 +109,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of every answer: the page loads nothing from elsewhere, and no page may embed it."""
+"""Headers of every response: the page loads nothing from other sites, and cannot be embedded."""
 
 
 def read_page_file(path: str) -> tuple[bytes, str] | None:
@@ -134,18 +135,18 @@ except ImportError as error:
     ) from error
 
 PATH = "/stream"
-"""Where the WebSocket is."""
+"""URL path of the WebSocket."""
 GRACE = 5.0
-"""Seconds for the handshakes at the beginning and end of a connection."""
+"""Timeout in seconds of the handshakes at the beginning and end of a connection."""
 FAILED = 1011
-"""Close code of RFC 6455: a fault of the server."""
+"""Close code of RFC 6455 for an internal error of the server."""
 
 Report = Callable[[str], None]
-"""Takes a line for the person who runs the server."""
+"""Called with a line for the person who runs the server."""
 
 
 class Server:
-    """Takes requests and connections.
+    """Serves the page by HTTP, and a stream of recognition on each WebSocket.
 
     Args:
       recogniser: what recognises, shared by all clients.
@@ -216,7 +217,7 @@ class Server:
             self._pool.shutdown()
 
     def _answer(self, connection: websockets.ServerConnection, request: Request) -> Response | None:
-        """Answer a request by HTTP; None: go on with the WebSocket."""
+        """Answer an HTTP request; return None to continue with the WebSocket handshake."""
         headers = request.headers
         fault = refusal(headers.get_all("Host"), headers.get_all("Origin"), self._config.host)
         if fault is not None:
@@ -278,11 +279,13 @@ async def _end(connection: websockets.ServerConnection, reason: str, code: int) 
 
 
 def _name(connection: websockets.ServerConnection) -> str:
+    """Return the address and port of a client, for messages."""
     address = connection.remote_address
     return f"{address[0]} port {address[1]}" if address else "a client that is gone"
 
 
 def _response(status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> Response:
+    """Return an HTTP response with the common headers."""
     headers = Headers(
         {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"}
     )

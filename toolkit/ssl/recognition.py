@@ -318,7 +318,7 @@ class RecognisedPhones:
 
     @property
     def ids(self) -> list[str]:
-        """The utterances in which something was recognised."""
+        """The utterances for which phones are stored."""
         return self._rows.ids
 
     def load(self, utterance: str) -> PhoneAlternatives:
@@ -421,7 +421,7 @@ class _PhoneRecogniser:
     out: Path
 
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
-        """Write the phones of each utterance in which some were found."""
+        """Write the phones of each utterance that has any."""
         number, ids = shard
         path = self.out / f"phones.{number:06d}.tar"
         if path.exists():

@@ -130,6 +130,7 @@ def reliability_figure(
 
 
 def _png(figure: Figure) -> bytes:
+    """Return a figure as PNG."""
     stream = io.BytesIO()
     FigureCanvasAgg(figure).print_png(stream)
     return stream.getvalue()
@@ -529,6 +530,7 @@ def _tensors(best: KBest) -> tuple[Tensor, Tensor]:
 
 
 def _write(rows: Sequence[Row], out: Path) -> None:
+    """Write the measurements for all k as JSON, as a table and as a figure."""
     values = [asdict(row) for row in rows]
     write_atomically(out / "choice_of_k.json", json.dumps(values, indent=1) + "\n")
     names = [field.name for field in fields(Row)]

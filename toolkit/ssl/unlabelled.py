@@ -67,10 +67,10 @@ class Example:
 
 
 class ShardFiles(Protocol):
-    """The files of a set of shards, wherever they lie."""
+    """The files of a set of shards, in a local folder or in an object store."""
 
     name: str
-    """What messages call the set: its folder or address."""
+    """Name of the set in messages: its folder or address."""
 
     def manifest(self, name: str) -> bytes:
         """Read a manifest of the set: `features.json` or `targets.json`."""
@@ -223,7 +223,7 @@ class Selection:
     """The digest of the shards; empty in files of earlier versions, and where all is selected."""
 
     def takes(self, example: Example) -> bool:
-        """Whether an utterance is selected."""
+        """Return whether an utterance is selected."""
         return self.config.share == 1 or selection_score(self.config, example) >= self.threshold
 
     def save(self, path: Path) -> None:

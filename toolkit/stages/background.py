@@ -18,7 +18,8 @@ from toolkit.stages.log import StageLog, Verbosity
 from toolkit.stages.signals import TERMINATED, exit_on_signals
 
 StagesFunction = Callable[["BufferedLog", Callable[[], bool]], None]
-"""Runs stages and writes to a log; its second argument says if the main process waits for them."""
+"""Runs stages and writes to a log; the second argument says whether the main process waits for
+them."""
 
 
 class BackgroundError(ToolkitError):
@@ -26,7 +27,7 @@ class BackgroundError(ToolkitError):
 
 
 class BackgroundStages:
-    """Stages that run in a process of their own, from now on.
+    """Stages in a separate process, which starts with the construction of the object.
 
     Args:
       numbers: of the stages.
@@ -67,11 +68,11 @@ class BackgroundStages:
 
     @property
     def running(self) -> bool:
-        """Whether they are still running."""
+        """Whether the process of the stages is still running."""
         return self._process.is_alive()
 
     def wait(self) -> None:
-        """Wait until all of them are done.
+        """Wait until all stages are done.
 
         Raises:
           BackgroundError: one of them failed; the message is its own.
@@ -84,16 +85,18 @@ class BackgroundStages:
             raise BackgroundError(self._failure)
 
     def stop(self) -> None:
-        """End them with SIGTERM; unfinished outputs stay for the next run."""
+        """End the process with SIGTERM; unfinished outputs stay for the next run."""
         self._process.terminate()
         self._join()
 
     def _join(self) -> None:
+        """Wait for the end of the process and of the thread that receives its lines."""
         self._process.join()
         self._listener.join()
         excluded_pids.discard(self._process.pid)
 
     def _listen(self) -> None:
+        """Receive the lines and the outcome of the stages; runs in a thread."""
         while True:
             try:
                 kind, value = self._lines.recv()
@@ -131,6 +134,7 @@ def _run_stages(
     verbosity: Verbosity,
     environment: dict[str, str],
 ) -> None:
+    """Run stages in the new process, and send their lines and their outcome."""
     from toolkit.processes.bars import hide_progress_bars
 
     # The server of workers forked this process: it has the server's environment, not the caller's.

@@ -60,10 +60,10 @@ class ProfileError(ToolkitError):
 
 
 class _RunFolder(click.Path):
-    """A path that is not empty; click would take an empty one for the present folder."""
+    """A click type for a path that is not empty; click takes "" for the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path."""
+        """Return the path, or fail if it is empty."""
         if value == "":
             raise SelectionError("--exp is empty: is a variable of the shell not set?")
         return super().convert(value, param, ctx)
@@ -149,7 +149,7 @@ def _exit_on_errors() -> Iterator[None]:
 
 @contextmanager
 def _storage_errors(root: Path) -> Iterator[None]:
-    """Turn errors of the file system in a `with` block into messages with advice."""
+    """Turn OSErrors in a `with` block into messages that say what to do."""
     try:
         yield
     except BrokenPipeError:
@@ -159,6 +159,7 @@ def _storage_errors(root: Path) -> Iterator[None]:
 
 
 def _progress_bars(options: RunOptions) -> AbstractContextManager[None]:
+    """Return a context that hides progress bars if the run is quiet."""
     if options.verbosity != "quiet":
         return nullcontext()
     from toolkit.processes.bars import hide_progress_bars
@@ -267,7 +268,7 @@ def _run_options(
     typed: Mapping[str, Any],
     words: Sequence[str],
 ) -> RunOptions:
-    """Return what the command line asks for.
+    """Return the run options that were given on the command line.
 
     Args:
       recipe: of the command line.
@@ -331,6 +332,7 @@ def _run_options(
 def _show(
     recipe: Declaration, directory: RunDirectory, options: RunOptions, typed: Mapping[str, Any]
 ) -> None:
+    """Print what --list, --stale-code or --dry-run asks for."""
     planner = Planner(directory, recipe.stages, options.config)
     if typed["listing"]:
         show_list(planner, recipe.folder, typed["as_json"])
@@ -373,7 +375,7 @@ def _profile(recipe: Declaration, directory: RunDirectory, options: RunOptions) 
 
 
 def _py_spy(output: Path) -> list[str]:
-    """Return the command under which a Python program, appended to it, has its flame graph drawn.
+    """Return py-spy's command line, to which the Python command to profile is appended.
 
     py-spy exits with 0 whatever the program's exit status is.
 
@@ -394,6 +396,7 @@ def _py_spy(output: Path) -> list[str]:
 
 
 def _without_profile_stage(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without --profile-stage and its value."""
     remaining = []
     words = iter(arguments)
     for word in words:
@@ -441,7 +444,7 @@ def _compare_with_last(directory: RunDirectory, present: dict, to_stderr: bool) 
 
 
 def _note_missing(config: Any) -> None:
-    """Note settings whose file does not exist: the stage that reads it may be hours away."""
+    """Log settings whose file does not exist: the stage that reads it may be hours away."""
     for key, value in flatten(result_parameters(config)).items():
         if key in OUTPUT_SETTINGS or not is_path(value) or has_magic(value):
             continue

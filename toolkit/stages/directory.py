@@ -134,6 +134,7 @@ class RunDirectory:
             ) from error
 
     def _locked_by(self) -> str:
+        """Say which process holds the lock, for messages."""
         holder = self._read_lock_holder()
         return (
             f"another run is going on in {self.root}: process {holder.get('pid')} on "
@@ -176,7 +177,7 @@ class RunDirectory:
         return self.profiles / f"{stage:02d}.svg"
 
     def partial(self, stage: int, name: str = "") -> Path:
-        """Return where a stage builds its output `name`; without a name, the folder of them all."""
+        """Return where a stage builds its output `name`, or without a name all of them."""
         return self.partials / f"{stage:02d}" / name
 
     def provenance(self, stage: int) -> Path:
@@ -184,11 +185,11 @@ class RunDirectory:
         return self.partials / f"{stage:02d}.json"
 
     def progress(self, stage: int) -> Path:
-        """Return the path of how far a stage's partial outputs are."""
+        """Return the path of the progress file of a stage's partial outputs."""
         return self.partials / f"{stage:02d}.progress.json"
 
     def write_places(self, folders: Mapping[str, str]) -> None:
-        """Write where the places are that names in manifests begin with."""
+        """Write the folders of the path aliases with which paths in manifests begin."""
         self.write(self.root / PLACES, places_text(folders))
 
     def refuse_links(self, *paths: Path) -> None:
@@ -197,7 +198,7 @@ class RunDirectory:
             refuse_links(self.root, path)
 
     def write(self, path: Path, text: str) -> None:
-        """Write a file of the runner's whole or not at all; a link at `path` is replaced.
+        """Write a file atomically; a link at `path` is replaced.
 
         Raises:
           LinkError: its folder is a link.
@@ -267,6 +268,7 @@ class RunDirectory:
         remove_temporaries(self.partials)
 
     def _put_in_place(self, marker: Marker, digests: Digests) -> None:
+        """Replace a stage's earlier outputs by the new ones, and write its marker."""
         # Each step may have been done by a killed run: all of them can be repeated.
         # 1. Refuse links before anything moves.
         stage, old = marker.stage, outputs_of(self.marker(marker.stage), marker.title)
@@ -301,6 +303,7 @@ class RunDirectory:
 
 
 def _is_alive(pid: int | None) -> bool:
+    """Return whether a process runs."""
     import psutil
 
     return pid is not None and psutil.pid_exists(pid)
@@ -369,6 +372,7 @@ def _without_parents(path: Path) -> Path:
 
 
 def _is_within(path: str | Path, root: Path) -> bool:
+    """Return whether a path is a folder or lies in it."""
     return Path(os.fsdecode(path)).absolute().is_relative_to(root)
 
 

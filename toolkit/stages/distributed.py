@@ -85,4 +85,5 @@ def follow_rank_zero(stages: Sequence[Stage], directory: RunDirectory, options: 
 
 
 def _digest(config: Any) -> str:
+    """Return a digest of a configuration, by which ranks compare theirs."""
     return parameters_digest(to_plain(config))

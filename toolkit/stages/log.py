@@ -67,11 +67,13 @@ class StageLog:
 
     @property
     def _timed(self) -> bool:
+        """Whether lines are printed with the time before them."""
         to_terminal = sys.stdout is not None and sys.stdout.isatty()
         return self.verbosity == "verbose" or (self.verbosity == "normal" and not to_terminal)
 
     @staticmethod
     def _print(line: str) -> None:
+        """Print a line, above progress bars if there are any."""
         tqdm = _tqdm_with_bars()
         if tqdm is None:
             click.echo(printable(line))
@@ -93,6 +95,8 @@ def _tqdm_with_bars() -> Any:
 
 
 class _LogHandler(logging.Handler):
+    """Writes log records of the `logging` module to the stage log."""
+
     def __init__(self, stage_log: StageLog) -> None:
         super().__init__(logging.DEBUG if stage_log.verbosity == "verbose" else logging.INFO)
         self._stage_log = stage_log
@@ -137,6 +141,7 @@ def headline(numbers: dict) -> str:
 
 
 def _number(value: bool | float | str) -> str:
+    """Format a headline number."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -253,7 +258,7 @@ def report_broken_output() -> Iterator[None]:
 
 
 def _lead_nowhere(stream: TextIO) -> None:
-    """Lead a stream, and what is still in its buffer, to nowhere, here and in new processes.
+    """Redirect a stream and its buffered output to /dev/null, here and in child processes.
 
     Not in workers of a server that runs already (`toolkit.processes.workers`).
     """

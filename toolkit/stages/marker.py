@@ -94,7 +94,7 @@ class Provenance:
     """Each configuration section that the stage read, and each setting that it read alone by its
     dotted key, as plain data."""
     inputs: dict[str, Content] = field(default_factory=dict)
-    """By name, see `toolkit.stages.plan`."""
+    """Size and digests of the inputs by name, see `toolkit.stages.plan`."""
     attempts: list[Attempt] = field(default_factory=list)
     """The attempts that worked on the outputs, in order."""
     forced: bool = False
@@ -189,7 +189,7 @@ class Marker:
     title: str
     provenance: Provenance
     outputs: dict[str, Content]
-    """By path relative to the run directory."""
+    """Size and digests of the outputs by path relative to the run directory."""
     command: str
     started: str
     ended: str
@@ -286,6 +286,7 @@ def outputs_of(path: Path, title: str | None = None) -> list[str]:
 
 
 def _contents_to_plain(contents: dict[str, Content]) -> dict[str, Any]:
+    """Return sizes and digests as plain data for JSON."""
     return {
         name: {key: value for key, value in dataclasses.asdict(content).items() if value != {}}
         for name, content in sorted(contents.items())
@@ -293,9 +294,10 @@ def _contents_to_plain(contents: dict[str, Content]) -> dict[str, Any]:
 
 
 def _contents_from_plain(data: dict[str, Any]) -> dict[str, Content]:
+    """Restore what `_contents_to_plain` returned."""
     return {name: from_plain(Content, content) for name, content in data.items()}
 
 
 def parameters_digest(parameters: dict[str, Any]) -> str:
-    """Return a digest that does not depend on the order of keys."""
+    """Return a digest of parameters that does not depend on the order of keys."""
     return digest_bytes(json.dumps(parameters, sort_keys=True).encode())

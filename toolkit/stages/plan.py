@@ -35,11 +35,11 @@ from toolkit.storage.paths import RUN, PathAliases, folder_of, overlap, parse_ma
 from toolkit.storage.reading import reason, regular
 
 LONGEST_LINE = 10_000
-"""Characters of a message that are read."""
+"""Largest number of characters that are read of a failure's message."""
 
 MOST_REASONS = 3
 PATTERN = "pattern"
-"""Kind of an input that is all files which a pattern matches."""
+"""Kind of an input that consists of all files matching a pattern."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ class Planner:
         return state
 
     def _state(self, stage: int) -> State:
+        """Compute the state of a stage, see `state`."""
         directory = self.directory
         progress = Progress.read(directory.progress(stage))
         provenance = Provenance.read(directory.provenance(stage))
@@ -162,7 +163,7 @@ class Planner:
         return sorted(marker.outputs) if marker and self._number(marker) == stage else []
 
     def _number(self, marker: Marker) -> int:
-        """Return the present number of the stage of a marker; recipes renumber stages."""
+        """Return the current number of a marker's stage, as recipes renumber stages."""
         return self._numbers.get(marker.title, marker.stage)
 
     def _marker_changes(self, marker: Marker) -> list[str]:
@@ -194,7 +195,7 @@ class Planner:
         return reasons
 
     def present(self, name: str, kind: str) -> Content | None:
-        """Return the present content of an input, None if it does not exist.
+        """Return the current size and digest of an input, None if it does not exist.
 
         Args:
           name: of the input.
@@ -211,7 +212,7 @@ class Planner:
         return listing(path, since) if kind == "listing" else self.digests.content(path)
 
     def _matches(self, pattern: Path) -> Content | None:
-        """Return the content of the files that a pattern matches, None if there are none."""
+        """Return size and digests of the files that match a pattern; None if there are none."""
         folder = fixed_folder(pattern)
         paths = filter(os.path.isfile, sorted(glob(str(pattern), recursive=True)))
         contents = {os.path.relpath(p, folder): self.digests.content(Path(p)) for p in paths}
@@ -223,15 +224,15 @@ class Planner:
     def audio(
         self, manifest: str, known_digests: Mapping[str, str] | None = None
     ) -> tuple[Content | None, dict[str, str]]:
-        """Return the content of the audio files that a manifest names.
+        """Return the digests of the audio files that a manifest names.
 
         Args:
           manifest: its path, relative to the run directory.
           known_digests: digests by path that are known already.
 
         Returns:
-          Their content, None without the manifest, and their digests by path; "" stands for a file
-          that is not there.
+          Their number and combined digest, None without the manifest; and the digest of each file by
+          path, "" for a file that does not exist.
         """
         path = self.directory.root / manifest
         if not path.is_file():
@@ -243,10 +244,12 @@ class Planner:
         return Content(0, combined(by_name), len(files), AUDIO), digests
 
     def _digest(self, file: Path) -> str:
+        """Return the digest of a file; "" if it does not exist."""
         content = self.digests.content(file)
         return content.digest if content else ""
 
     def _parameter_changes(self, provenance: Provenance) -> Iterator[str]:
+        """Yield the settings that differ from those in `provenance`, with both values."""
         recorded = provenance.parameters
         # Compare what the stage read then with the same settings of the present configuration.
         values = {}  # of the sections, and of the settings inside sections, that still exist
@@ -303,6 +306,7 @@ def join_reasons(reasons: list[str]) -> str:
 
 
 def _why(state: State) -> str:
+    """Return why a stage is not done."""
     if state.kind == "pending":
         return "never run"
     return state.why if state.kind == "stale" else str(state)
@@ -326,6 +330,7 @@ def _makers(reader: Marker | None, stages: Sequence[tuple[Stage, State]]) -> set
 
 
 def _first_line(failure: Path) -> str:
+    """Return the first line of the file of a stage's failure: its message."""
     try:
         with open(regular(failure), encoding="utf-8", errors="replace") as file:
             return file.readline(LONGEST_LINE).rstrip("\n")
@@ -334,14 +339,16 @@ def _first_line(failure: Path) -> str:
 
 
 def _show(value: Any) -> str:
+    """Return a setting's value as short text."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 MAP = "map_paths"
-"""Last part of the settings whose mappings `OLD=NEW` are places: NEW of the N-th is `{KEY.N}`."""
+"""Last part of the keys of settings with mappings `OLD=NEW`; the NEW of mapping N is the alias
+`{KEY.N}`."""
 ROOT = "root"
-"""Last part of the settings that are places: names may begin with the folder of one."""
+"""Last part of the keys of settings whose folder is an alias: names may begin with it."""
 
 
 class InputNames:
@@ -365,13 +372,13 @@ class InputNames:
 
     @cached_property
     def folders(self) -> dict[str, str]:
-        """The folders of the settings that are places."""
+        """The folders of the path aliases, by the settings that define them."""
         settings = self._settings.items()
         roots = {key: folder_of(value) for key, value in settings if key.split(".")[-1] == ROOT}
         return {**roots, **self._mapped}
 
     def names(self, path: str, sections: Iterable[str]) -> list[str]:
-        """Return how a marker names an input: by each setting that it is, by a place, or as it is.
+        """Return the names that markers may use for an input: settings, a path alias, or its path.
 
         Args:
           path: absolute, or relative to the run directory.

@@ -21,7 +21,7 @@ from toolkit.storage.paths import overlap
 RESERVED = ("stages", "profiles", ".partial", "log.txt")
 PROGRESS_EVERY = 1.0  # seconds
 MOST_NAMED = 3
-"""Stages that an error names."""
+"""Largest number of stages that an error message names."""
 
 
 class MissingInputError(ToolkitError):
@@ -34,7 +34,7 @@ class DeclarationError(ToolkitError):
 
 @dataclasses.dataclass(frozen=True)
 class StageOutputs:
-    """Another stage of the recipe with the names of its outputs, for error messages."""
+    """Number, title and outputs of another stage of the recipe, for error messages."""
 
     number: int
     title: str
@@ -106,7 +106,7 @@ class Run:
         return full_path
 
     def exists(self, name: str) -> bool:
-        """Return whether the run directory has a file or folder `name`; nothing is recorded."""
+        """Return whether the run directory has a file or folder `name`, without recording it."""
         return (self._directory.root / name).exists()
 
     def digest(self, path: str) -> str:
@@ -170,6 +170,7 @@ class Run:
         return content
 
     def _check_declared(self, name: str) -> None:
+        """Raise a `DeclarationError` if the output `name` is not allowed."""
         if any(overlap(name, output) for output in self.outputs):
             raise DeclarationError(f"stage {self.stage} needs `{name}`, which it makes itself")
         for stage in self._other_stages:
@@ -284,6 +285,7 @@ class Run:
                 self._write_provenance()
 
     def _record_input(self, name: str, content: Content) -> None:
+        """Record an input in the provenance, unless it is recorded already."""
         assert self.provenance is not None  # asked by all callers
         self._needed.add(name)
         names = self._planner.names.names(name, self.provenance.parameters)
@@ -293,7 +295,7 @@ class Run:
                 self._write_provenance()
 
     def _write_provenance(self) -> None:
-        """Write it before anything that depends on it is written."""
+        """Write the provenance before any output that depends on it is written."""
         assert self.provenance is not None
         self.provenance.update_numeric()
         path = self._directory.provenance(self.stage)
@@ -308,6 +310,7 @@ class Run:
         return str(Path(path).absolute()) if Path(path).is_absolute() else normalised
 
     def _missing(self, name: str) -> str:
+        """Return the message for a missing input: its maker, or the setting that names it."""
         if is_outside(name):
             fault = "is not a regular file" if Path(name).exists() else "does not exist"
             return f"`{name}` {fault}{self._key_hint(name)}"
@@ -324,6 +327,7 @@ class Run:
         return message
 
     def _key_hint(self, path: str) -> str:
+        """Return advice on the setting whose value is this path; empty if there is none."""
         for key, value in flatten(to_plain(self._planner.config)).items():
             if value == path:
                 return f"; say where it is with --set {key}=PATH"
@@ -360,4 +364,5 @@ def plain_headline(headline: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _made_by(stage: StageOutputs, name: str) -> bool:
+    """Return whether a stage makes the input `name`."""
     return any(overlap(name, output) for output in stage.outputs)

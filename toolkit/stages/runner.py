@@ -100,7 +100,7 @@ class Runner:
         self.digests.save()
 
     def skips(self, stage: Stage) -> bool:
-        """Whether a stage is done and not forced; if so, log it."""
+        """Return whether a stage is done and not forced; if so, log it."""
         if not self.planner.state(stage).done or stage.number in self.options.forced:
             return False
         skip_reason = stage.skip_reason(self.options.config)
@@ -195,6 +195,7 @@ class Runner:
         return Provenance(forced=forced), 0.0
 
     def _outputs(self, run: Run) -> dict[str, Content]:
+        """Return the digests of a stage's outputs, by name."""
         outputs = {}
         for name in run.outputs:
             content = self.digests.content(self.directory.partial(run.stage, name), sync=True)
@@ -204,6 +205,7 @@ class Runner:
         return outputs
 
     def _other_stages(self, number: int) -> list[StageOutputs]:
+        """Return the other stages with the names of their outputs."""
         return [
             StageOutputs(stage.number, stage.title, tuple(self.planner.outputs(stage.number)))
             for stage in self.stages
@@ -354,7 +356,7 @@ def _run_stages(
 
 
 def refusal(number: int, changes: Sequence[str]) -> str:
-    """Return why a stage is not continued with other code, and the two ways out."""
+    """Return the message that a stage is not continued with other code, with the two remedies."""
     return (
         f"stage {number} was begun with other code or packages: {'; '.join(changes)}. To "
         "continue it with the present ones, which its marker will then list beside the earlier "

@@ -72,6 +72,7 @@ def exit_on_signals(message: bool = True) -> Iterator[None]:
 
 
 def _exit(number: int, message: bool) -> None:
+    """Print the message, run the clean-ups, end the child processes and exit."""
     status = TERMINATED if number == signal.SIGTERM else INTERRUPTED
     # Clean-up that waits for what the signal has interrupted would wait for ever.
     timer = threading.Timer(2 * GRACE, os._exit, (status,))
@@ -92,6 +93,7 @@ def _exit(number: int, message: bool) -> None:
 
 
 def _end_descendants() -> None:
+    """End all child processes: with SIGTERM, after `GRACE` seconds by killing them."""
     descendants = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

@@ -32,9 +32,9 @@ class Content:
     """Size and digest of a file or folder."""
 
     size: int
-    """Bytes in all."""
+    """Total size in bytes."""
     digest: str
-    """Digest of what `kind` says."""
+    """Digest of the data that `kind` names."""
     count: int = 1
     """Number of files."""
     kind: str = "content"

@@ -23,9 +23,9 @@ LONGEST_NAME = 240
 """Bytes of a file's name that its temporary file's name takes over; 14 are added, and file systems
 allow 255."""
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-"""Errors of a file system without hard links."""
+"""Error numbers of file systems that do not support hard links."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Errors of writes to a full disk, or beyond a limit on the size of files; they name no file."""
+"""Error numbers of a full disk or a limit on file sizes; these errors name no file."""
 _writes = True
 
 
@@ -148,7 +148,7 @@ def _temporary(path: Path) -> Path:
 
 @contextmanager
 def _named(path: Path, temporary: Path) -> Iterator[None]:
-    """Put the file's name into an `OSError` that names the temporary file, or `NO_ROOM`'s none."""
+    """Replace the temporary file's name in an `OSError` by that of the target file."""
     try:
         yield
     except OSError as error:
@@ -232,10 +232,12 @@ def open_regular(path: Path, flags: int) -> int:
 
 
 def _special_message(path: Path) -> str:
+    """Return the message that a path is not a regular file."""
     return f"`{path}` is not a regular file; remove it, or choose another directory with --exp DIR"
 
 
 def _link_message(link: Path) -> str:
+    """Return the message that a path is a link, with its target."""
     return (
         f"`{link}` is a link (to `{os.readlink(link)}`), and nothing in a run directory is "
         "written, moved or deleted through a link: what it points at may not be the run's. Remove "

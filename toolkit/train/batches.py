@@ -303,6 +303,7 @@ class ShardGroups:
 
     @property
     def _fits(self) -> bool:
+        """Return whether the whole corpus fits into one group."""
         return sum(self._frames) <= self._max_frames
 
 
@@ -489,6 +490,7 @@ class CorpusBatches:
         return self._counts[epoch]
 
     def _rng(self, epoch: int, group: int) -> np.random.Generator:
+        """Return the random generator of a group in an epoch."""
         return np.random.default_rng([self._seed, epoch, group])
 
 

@@ -296,16 +296,18 @@ def finish_training(
 
 
 def _remove_checkpoints(out: Path) -> None:
+    """Delete the checkpoints of a finished training."""
     for path in out.rglob("checkpoints/*.safetensors"):
         path.unlink(missing_ok=True)
 
 
 def _stem(epoch: int, step: int) -> str:
+    """Return the beginning of a checkpoint's file name."""
     return f"epoch-{epoch:04d}-step-{step:08d}"
 
 
 def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Collect the tensors of nested containers; these become JSON lists tagged by kind."""
+    """Split nested containers into tensors and JSON, which tags the kind of each container."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return ["tensor", name]

@@ -138,6 +138,7 @@ class Corpus:
         return Utterance(name, source, frames)
 
     def _check_range(self, name: str, targets: Tensor) -> None:
+        """Raise an error if an alignment has a target that does not exist."""
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.counts):
             invalid = targets.min() if targets.min() < 0 else targets.max()
             raise TrainingDataError(

@@ -63,7 +63,7 @@ class Sentences:
 
 
 class Joined:
-    """Collects sentences in 8 bytes each and 4 per word.
+    """Collects sentences compactly: 8 bytes for each sentence and 4 for each word.
 
     A list of arrays would take 250 bytes more per sentence.
     """
@@ -77,21 +77,21 @@ class Joined:
         self._ends.append(len(self._words))
 
     def sentences(self) -> Sentences:
-        """Return them all."""
+        """Return all collected sentences."""
         words = np.asarray(self._words, dtype=np.int32)
         return Sentences(words, np.asarray(self._ends, dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class LmText:
-    """What a neural language model is trained on."""
+    """The text that a neural language model is trained on."""
 
     shortlist: Shortlist
-    """Its words."""
+    """The words that the network tells apart."""
     train: Sentences
-    """To train on."""
+    """Sentences to train on."""
     valid: Sentences
-    """Held out."""
+    """Sentences that are held out for validation."""
     counts: np.ndarray
     """int64 [V], how often each word of the shortlist is to be predicted in `train`."""
 
@@ -175,12 +175,13 @@ class SentenceBatches:
             yield self._batch(order[self._cuts[number] : self._cuts[number + 1]])
 
     def __iter__(self) -> Iterator[Batch]:
-        """Every batch once, in order of length, to validate on."""
+        """Yield every batch once, in order of length, for validation."""
         order = np.argsort(self._lengths, kind="stable")
         for start, end in zip(self._cuts, self._cuts[1:], strict=False):
             yield self._batch(order[start:end])
 
     def _batch(self, numbers: np.ndarray) -> Batch:
+        """Make a batch of the sentences with these numbers."""
         lengths = self._lengths[numbers] + 1  # with <s> before, or </s> after the words
         inputs = np.full((len(numbers), lengths.max()), LAST)
         targets = np.full_like(inputs, LAST)

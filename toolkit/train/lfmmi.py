@@ -58,7 +58,7 @@ class Phones(Protocol):
     """The phones of a store's utterances, such as `AlignedPhones`."""
 
     transcribed: bool
-    """Whether they are those of transcripts, on which a network can be validated."""
+    """Whether the phones come from transcripts, on which a network can be validated."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -265,6 +265,7 @@ class LfmmiBatches(CorpusBatches):
             self._require_some()
 
     def _require_some(self) -> None:
+        """Raise an error if no chunk so far has a numerator."""
         if self._without and not self._with:
             raise TrainingDataError(
                 f"the phones of all {self._without} chunks, such as those of {min(self._warned)},"

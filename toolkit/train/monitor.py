@@ -155,6 +155,7 @@ class EpochMonitor:
         return {"frames_per_second": self._frames / seconds, "data_wait": self._waited / seconds}
 
     def _rates_in_words(self) -> dict[str, str]:
+        """Return the rates as the progress bar shows them."""
         rates = self.rates()
         return {
             "frames/s": f"{rates['frames_per_second']:.0f}",

@@ -104,6 +104,7 @@ class LatticeBatches:
             yield self._collate(batches[step * world_size + rank])
 
     def _order(self, epoch: int) -> list[list[Utterance]]:
+        """Return the batches of an epoch in random order."""
         rng = np.random.default_rng([self._seed, epoch])
 
         def shuffled(items: list) -> list:
@@ -123,10 +124,12 @@ class LatticeBatches:
         return batches
 
     def _cut(self, utterances: list[Utterance]) -> list[list[Utterance]]:
+        """Cut a sequence of utterances into batches."""
         size = self._config.utterances_per_batch
         return [utterances[i : i + size] for i in range(0, len(utterances), size)]
 
     def _collate(self, utterances: list[Utterance]) -> LatticeBatch:
+        """Make a batch of utterances with their lattices."""
         batch = whole_utterances(self._corpus, utterances, self._lookahead)
         lattices = [self._lattices[u.source].load(u.name) for u in utterances]
         return LatticeBatch(**vars(batch), lattices=lattices)

@@ -65,10 +65,12 @@ class SpecAugmented:
             yield self._masked(batch, np.random.default_rng(key))
 
     def _masked(self, batch: Any, rng: np.random.Generator) -> Any:
+        """Return a masked batch, with all views if there are several."""
         views = [self._view(batch, rng) for _ in range(self._views)]
         return views[0] if len(views) == 1 else batch.of_views(views)
 
     def _view(self, batch: Any, rng: np.random.Generator) -> Any:
+        """Return the batch with one draw of masks."""
         return mask_batch(batch, self._config, rng)
 
 
@@ -185,6 +187,7 @@ class MaskedUtterances(SpecAugmented):
         self._edges = edges
 
     def _view(self, batch: CtcBatch, rng: np.random.Generator) -> CtcBatch:
+        """Return the batch with one draw of masks and frequency warping."""
         config, frames = self._config, batch.inputs.shape[1]
         bins = min(config.mel_bins, batch.inputs.shape[2])
         lengths = batch.input_lengths.numpy()

@@ -555,6 +555,7 @@ class Trainer:
             logger.info("with %d workers, %d before", strategy.world_size, old_size)
 
     def _compute_loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the objective in the training's precision."""
         with self._precision.autocast():
             return self._objective(self.model, batch)
 
@@ -583,13 +584,16 @@ class Trainer:
         raise TrainingError(message)
 
     def _means(self) -> dict[str, float]:
+        """Return the means of the epoch's sums."""
         return means(self._sums)
 
     def _rate(self, step: int) -> float:
+        """Return the learning rate of a step in the current epoch."""
         factor = self.config.parallel.rate_factor(self.strategy.world_size)
         return factor * self._schedule(self.epoch, step, self.num_steps)
 
     def _write_history(self) -> None:
+        """Write the history, on rank 0."""
         if self.strategy.rank == 0:
             write_history(self._out, self.history)
 

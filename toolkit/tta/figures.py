@@ -83,7 +83,7 @@ def accuracy_figure(platforms: Sequence[Platform], metric: str, config: TtaConfi
 
 
 def _searches(platforms: Sequence[Platform]) -> str:
-    """Name the search behind each curve."""
+    """Say which search evaluated each curve."""
     search_by_platform = {platform.name: platform.first.search for platform in platforms}
     if len(set(search_by_platform.values())) == 1:
         search = next(iter(search_by_platform.values()))
@@ -95,6 +95,7 @@ def _searches(platforms: Sequence[Platform]) -> str:
 
 
 def _rings(platform: Platform, colour: int, metric: str, config: TtaConfig) -> list[Ring]:
+    """Return circles at the points where a platform reaches the targets."""
     rings = []
     for target in getattr(config, metric):
         tta = platform.first.tta(metric, target, config.epochs)
@@ -240,6 +241,7 @@ def _pauses(run: TrainingRun) -> list[Band]:
 
 
 def _shifted(bands: Sequence[Band], zero: float) -> list[Band]:
+    """Return bands on a time axis that begins at `zero`."""
     return [replace(band, begin=band.begin - zero, end=band.end - zero) for band in bands]
 
 
@@ -275,6 +277,7 @@ def states_figure(platforms: Sequence[Platform]) -> Markup:
 
 
 def _share_text(state: str, share: float) -> str:
+    """Format the share of a state in percent."""
     return f"{state} {100 * share:.{0 if share >= 0.1 else 1}f} %"
 
 
@@ -334,6 +337,7 @@ def system_figure(platform: Platform) -> Markup:
 
 
 def _features(system: dict[str, Any]) -> list[Block]:
+    """Return the boxes from audio to records."""
     return [
         Block("audio", "", "storage"),
         Block("front end", f"{system['values']} values per frame", "processors"),
@@ -343,6 +347,7 @@ def _features(system: dict[str, Any]) -> list[Block]:
 
 
 def _acoustic_model(system: dict[str, Any], replicas: int, computing: Where) -> list[Block]:
+    """Return the boxes from records to log-probabilities."""
     copies = f"{replicas} copies of it" if replicas > 1 else "one copy"
     readers = system["readers"]
     return [
@@ -359,6 +364,7 @@ def _acoustic_model(system: dict[str, Any], replicas: int, computing: Where) -> 
 
 
 def _language_model(system: dict[str, Any], settings: dict[str, Any]) -> list[Block]:
+    """Return the boxes from log-probabilities to text."""
     search, _, language_model = str(settings.get("evaluation", "")).partition(", ")
     return [
         Block("log-probabilities", f"of {system['units']} outputs", "processors"),
@@ -394,6 +400,7 @@ def _chains_svg(name: str, chains: dict[str, Sequence[Block]], width: int, most:
 
 
 def _block(block: Block, x: float, y: float, width: float) -> str:
+    """Draw a box with its text."""
     hue = f" c{COLOURS[block.where]}" if block.where else ""
     lines = [(block.text, ""), (block.small, " small")] if block.small else [(block.text, "")]
     # Baseline of the first line: texts are 16 units apart and centred in the box.
@@ -411,6 +418,7 @@ def _block(block: Block, x: float, y: float, width: float) -> str:
 
 
 def _short(text: str) -> str:
+    """Shorten a text to fit a box."""
     return (
         text if len(text) <= MAX_BOX_CHARACTERS else f"{text[: MAX_BOX_CHARACTERS - 1].rstrip()}…"
     )
@@ -480,6 +488,7 @@ def panels(
 def _panels_svg(
     samples: np.ndarray, images: list[str], labels: list[str], rate: int, width: float
 ) -> Markup:
+    """Draw waveform, energies and cepstra as one SVG."""
     seconds, inside = len(samples) / rate, width - LEFT - RIGHT
     top = [20 + n * (PANEL_HEIGHT + PANEL_GAP) for n in range(3)]
     height = top[-1] + PANEL_HEIGHT + 30
@@ -521,7 +530,7 @@ def _wave(samples: np.ndarray, top: float, inside: float) -> str:
 
 
 def _png(values: np.ndarray) -> str:
-    """Return [T, F] as an image: time to the right, the first feature at the bottom."""
+    """Return features [T, F] as a PNG: time to the right, the first feature at the bottom."""
     from matplotlib.image import imsave
 
     file = io.BytesIO()

@@ -168,6 +168,7 @@ class Platform:
 
 
 def _lists(curve: tuple[np.ndarray, np.ndarray]) -> tuple[list[float], list[float]]:
+    """Return the two arrays of a curve as lists."""
     return curve[0].tolist(), curve[1].tolist()
 
 
@@ -237,6 +238,7 @@ def log_folder(folder: Path) -> Path:
 
 
 def _own_name(run: TrainingRun) -> str:
+    """Return the name of a run by its log, or else by its folder."""
     name = (run.log.created.about or {}).get("name")
     return str(name) if name else (recipe_folder(run.folder) or run.folder.resolve()).name
 

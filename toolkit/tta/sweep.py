@@ -108,6 +108,7 @@ def stored_sweep(
 
 
 def _stored_rows(path: Path, split: str, jobs: int) -> list[Row]:
+    """Return the rows that an earlier sweep with the same split and jobs has stored."""
     if not os.path.lexists(path):
         return []
     with reading(path, BenchRunError, "remove it to sweep again", "is no sweep"):

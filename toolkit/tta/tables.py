@@ -72,6 +72,7 @@ def published_tables() -> dict[str, Published]:
 
 
 def _read_published(item: str, entry: dict[str, Any], sources: dict[str, str]) -> Published:
+    """Read one published table."""
     return Published(
         item=item,
         title=entry["title"],
@@ -157,6 +158,7 @@ def rules_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
 def _row_of_times(
     platform: Platform, base: Platform, config: TtaConfig, times: Times
 ) -> list[Cell]:
+    """Return the cells of a platform: minutes, and percentages of the base platform's."""
     cells = [Cell(platform.name)]
     for target in config.targets:
         tta, base_tta = times(platform, *target), times(base, *target)
@@ -166,6 +168,7 @@ def _row_of_times(
 
 
 def _target_columns(config: TtaConfig) -> list[Column]:
+    """Return a column for each target accuracy."""
     return [Column(f"{a:g} %", f"{NAMES[metric]} at most") for metric, a in config.targets]
 
 
@@ -225,6 +228,7 @@ def cost_table(platforms: Sequence[Platform]) -> Table | None:
 
 
 def _money(value: float | None) -> str:
+    """Format an amount of money."""
     if value is None:
         return NA
     return f"{value:.2g}" if 0 < value < 0.1 else f"{value:,.2f}"
@@ -370,6 +374,7 @@ def _decimal_places(value: Value) -> int:
 
 
 def _format_value(value: Value, digits: int) -> str:
+    """Format a value of a published table."""
     if value is None:
         return NA
     return value if isinstance(value, str) else f"{value:,.{digits}f}"

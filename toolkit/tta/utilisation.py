@@ -162,6 +162,7 @@ def _root() -> psutil.Process:
 
 
 def _seconds(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process."""
     times = process.cpu_times()
     return times.user + times.system
 
@@ -327,4 +328,5 @@ def mean_utilisation(samples: Sequence[Utilisation]) -> tuple[float, list[float]
 
 
 def _cores(sample: Utilisation) -> float:
+    """Return the mean utilisation of all cores in a sample."""
     return float(np.mean(sample.cpu)) if sample.cpu else 0.0

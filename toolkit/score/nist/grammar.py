@@ -389,7 +389,7 @@ def _equal(ref: Network, hyp: Network, grammar: Grammar) -> np.ndarray:
 
 
 def is_fragment(word: str, grammar: Grammar) -> bool:
-    """Return whether a word is marked as a fragment by a hyphen at its beginning or end."""
+    """Return whether a hyphen marks a word as a fragment; in parentheses, only one at the end."""
     return word[:1] == "-" or word[-1:] == "-" or (grammar.is_optional(word) and word[-2] == "-")
 
 
@@ -544,7 +544,7 @@ def _by_characters(best: Aligned, grammar: Grammar, weights: Weights) -> tuple[s
 
 
 def _without(words: Sequence[str], left_out: Sequence[bool]) -> tuple[str, str, dict[int, int]]:
-    """Return a text, the text without some words, and by place in this the characters less."""
+    """Return the full text, the text without the words left out, and the gaps' lengths by place."""
     spoken = " ".join(word for word, out in zip(words, left_out, strict=True) if not out)
     gaps: dict[int, int] = {}
     at = 0

@@ -216,6 +216,7 @@ class RecordSource:
         return [groups[i] for i in rng.permutation(len(groups))]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
+        """Cut an order of utterances into batches."""
         size = self._config.utterances_per_batch
         return [order[i : i + size] for i in range(0, len(order), size)]
 
@@ -228,6 +229,7 @@ class RecordSource:
     def _batches_of(
         self, groups: "list[NumberedGroup]", next_epoch: "Callable[[], list[NumberedGroup]]"
     ) -> Iterator[CtcBatch]:
+        """Read batches in this process or in the pool, and yield them in order."""
         arrays = (
             self._read_in_process(groups)
             if self._config.readers == 0
@@ -237,6 +239,7 @@ class RecordSource:
             yield self._batch(group, inputs, labels)
 
     def _read_in_process(self, groups: "list[NumberedGroup]") -> Iterator[Arrays]:
+        """Read batches in this process."""
         read = BatchReader(self.records, self._config.pad_to, self._normaliser)
         for _, group in groups:
             yield read(group)
@@ -288,6 +291,7 @@ class RecordSource:
         return self._pool
 
     def _batch(self, group: np.ndarray, inputs: np.ndarray, labels: np.ndarray) -> CtcBatch:
+        """Make a batch from the arrays that a reader has returned."""
         lengths = self.records.frames[group]
         return CtcBatch(
             ids=[self.records.names[i] for i in group],

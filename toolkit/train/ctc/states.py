@@ -300,6 +300,7 @@ class TrainingStates(Callback):
         self._pending = state["pending"]
 
     def _log_step(self, trainer: Trainer) -> None:
+        """Log the iterations since the last `Step` event."""
         interval, self._interval = self._interval, _empty_interval()
         event = Step(
             loss=float(interval["loss"] / interval["weight"]),
@@ -309,11 +310,13 @@ class TrainingStates(Callback):
         self._write(trainer, event)
 
     def _save(self, trainer: Trainer) -> None:
+        """Write a checkpoint, and log how long it took."""
         started = monotonic()
         trainer.save_checkpoint()
         self._write(trainer, Saved(duration=monotonic() - started))
 
     def _generate(self, trainer: Trainer, batch: CtcBatch) -> None:
+        """Recognise sentences of the last training batch, and log them."""
         if self._rank > 0:
             return
         started = monotonic()
@@ -398,12 +401,14 @@ class TrainingStates(Callback):
             pending["logged"] = True
 
     def _write(self, trainer: Trainer, event: Event) -> None:
+        """Log an event with the current step and epoch, on rank 0."""
         if self._rank == 0:
             place: dict[str, Any] = {"step": trainer.steps_done(), "epoch": trainer.epoch + 1}
             self._log.write(replace(event, **place))
 
 
 def _empty_interval() -> dict[str, Any]:
+    """Return zero sums for the next `Step` event."""
     return {"loss": 0.0, "weight": 0.0, "examples": 0.0, "seconds": 0.0}
 
 
