@@ -43,7 +43,7 @@ class PeerProcess:
       python: a Python interpreter that has the engine installed.
       script: the script to run, a file beside this module.
       arguments: files that are the script's arguments.
-      timeout: seconds to wait for an answer; such libraries have been seen to hang.
+      timeout: seconds to wait for an answer, since such libraries sometimes hang.
 
     Raises:
       PeerUnavailableError: it does not start.

@@ -174,7 +174,7 @@ def compare(
     """Measure cases in turns: every round runs each case once, every second round in reverse.
 
     One untimed round comes first, to fill caches and compile. As all cases take turns, a slow
-    moment of the machine affects all alike, and ratios are more reliable than absolute rates.
+    moment of the machine affects all cases alike, and ratios are more reliable than absolute rates.
 
     Args:
       cases: with unique names.

@@ -199,8 +199,8 @@ def _random_gmm(pdfs: int, gaussians: int, dimension: int) -> Gmm:
 
 
 FRAMES_PER_SECOND = 100 / 3
-# Number of likely followers of a word, the k-th with a probability in proportion to 1 / k, and the
-# probability of any word instead.
+# Number of likely followers of a word, the k-th with a probability in proportion to 1 / k; and the
+# probability that any word follows instead.
 FOLLOWERS, ANY = 50, 0.2
 # Mean in frames of the exponential duration of a phone after its onset; only whole frames count, so
 # that a phone lasts 80 ms on average.

@@ -204,10 +204,10 @@ def benchmark(
     Loader, chunker, model, loss, clipping and Adam are all included; so the ratio of a row is the
     fraction of the float32 GEMM rate that training turns into scored frames. The plain loop is the
     obvious implementation: load an utterance, run torch's LSTM, take one step of Adam. On a GPU
-    there are rows of larger batches too, which it takes to fill one.
+      there are also rows of larger batches, which are needed to fill it.
 
     Lattice-free MMI is measured with a TDNN-F as wide as the LSTM, so that its ratio to the LSTM's
-    GEMM limit is no share of anything; the notes say what share of a step its criterion takes.
+    GEMM limit has no meaning; the notes say what share of a step its criterion takes.
 
     Args:
       config: sizes of the network.

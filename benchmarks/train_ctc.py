@@ -75,7 +75,7 @@ def benchmark(
 
     Args:
       config: sizes of the network.
-      frames: of an element.
+      frames: number of frames of an element.
       device: where to train; None: on a GPU if there is one.
     """
     where = torch.device(choose_device(device))

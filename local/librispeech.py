@@ -54,8 +54,8 @@ def manifests(corpus: CorpusConfig, audio: Path) -> dict[str, list[MonoCut]]:
 
     Training parts are merged into "train", the others keep their names.
 
-    Utterances without audio, audio without a transcript and repeated lines are kept as cuts with
-    faults or as copies, for the check to report.
+    Utterances without audio, audio without a transcript and repeated lines are kept as faulty cuts
+    or as copies, which the data check reports.
     """
     parts = {part.name: _read_part(part) for part in _find_parts(audio, corpus)}
     return assemble(parts, corpus)

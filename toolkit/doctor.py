@@ -176,8 +176,8 @@ def run_checks(engines: Sequence[Engine] = ENGINES, as_json: bool = False) -> bo
     Returns:
       Whether all engines work that the recipes need. Java and a GPU are optional.
     """
-    # The machine first, as its speed is measured on idle cores; then all packages in parallel, each
-    # printed when it and those before it are done.
+    # Describe the machine first, as its speed is measured on idle cores. Then test all packages in
+    # parallel; each is printed when it and those before it are done.
     about = _about_machine()
     with ThreadPoolExecutor(usable_cpus()) as pool:
         results = pool.map(check_engine, engines)

@@ -1,7 +1,7 @@
 """Which of two engines computes features and which searches graphs, without importing them.
 
-Everywhere there is one that needs only what the toolkit depends on. The others are kaldifeat for
-features, used where it is installed, and k2 for dense search, used where it is asked for.
+One engine of each kind needs only the toolkit's own dependencies. The other engines are kaldifeat
+for features, used if it is installed, and k2 for dense search, used if the variable selects it.
 """
 
 import os

@@ -26,11 +26,11 @@ def default_to_one_thread() -> None:
     """Let torch and numpy, which must not be loaded yet, compute with one thread.
 
     The number of threads decides how sums are split and so their last bits: by default results
-    would depend on the number of cores. What gains from more threads asks torch for them, see
-    `toolkit.processes.devices`. A variable that is set stays as it is. Where `OMP_NUM_THREADS` is
-    set, the others get its number, since torch computes with the smallest.
+    would depend on the number of cores. Code that is faster with more threads sets torch's number,
+    see `toolkit.processes.devices`. Variables that are set stay unchanged. If `OMP_NUM_THREADS` is
+    set, the others get its number, since torch uses the smallest.
     """
-    # torchrun sets 1 by itself, so that 1 under torchrun is nobody's choice.
+    # torchrun sets 1 by itself, so 1 under torchrun is not the user's choice.
     omp_threads = os.environ.get("OMP_NUM_THREADS")
     if omp_threads is None or (omp_threads == "1" and TORCHRUN in os.environ):
         os.environ[MARK] = "1"
@@ -48,7 +48,7 @@ def tune_blas() -> bool:
     to "".
 
     Returns:
-      Whether this call set the variable.
+      True if this call set the variable.
     """
     if BLAS_VARIABLE in os.environ or "torch" in sys.modules or not blas_setting():
         return False

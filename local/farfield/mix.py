@@ -113,8 +113,8 @@ def mix_in_room(
       dry: float32[S - lead], clean speech.
       talker: float32[M, R], see `Room`.
       noise: float32[M, S], at the microphones, any level.
-      playback: what is played, of S samples; None: nothing.
-      levels: of the components.
+      playback: the sound that is played, of S samples; None: none.
+      levels: levels of the components.
       rng: generator of the microphones' own noise.
       lead: samples before the utterance begins.
     """
@@ -195,14 +195,14 @@ def simulate(
     """Draw a room, noise, playback and levels by the utterance's id, and mix.
 
     Args:
-      utterance: which one.
+      utterance: the utterance to simulate.
       dry: float32[S], its clean speech.
       config: rooms, levels and front end.
       pool: rooms and sounds.
 
     Returns:
-      What the sets hear of it, float32[S]; the mixture; and its conditions, with the front end's
-      measures where the utterance is written with all microphones.
+      The front end's output, float32[S]; the mixture; and its conditions, with the front end's
+      measures if the utterance is written with all microphones.
     """
     rng = np.random.default_rng([config.seed, zlib.crc32(utterance.id.encode())])
     names = list(config.placements)
@@ -229,7 +229,7 @@ def simulate(
     )
     if utterance.array:
         custom |= _measures(mixture, output, positions, lead, config)
-    # The lead was for the front end to adapt; the utterance begins after it.
+    # The front end adapts during the lead; the utterance begins after it.
     samples = output.samples[lead:]
     peak = max(float(np.abs(samples).max()), 1e-9)
     return samples * np.float32(min(1.0, HIGHEST / peak)), utterance_mixture, custom
@@ -346,8 +346,8 @@ def make_group(group: Group) -> None:
     """Write the audio of a group and `done.json`: ids, lengths and conditions.
 
     Raises:
-      FarfieldError: naming the utterance that could not be mixed. Unreadable audio is no error; it
-        is listed in `done.json`.
+      FarfieldError: naming the utterance that could not be mixed. Unreadable audio is not an error;
+        it is listed in `done.json`.
     """
     partial = group.folder.with_name(f".{group.folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -367,7 +367,7 @@ def make_group(group: Group) -> None:
 
 
 def file_name(id: str, part: str) -> str:
-    """Return the file name of an utterance; `part` is empty for what its set hears."""
+    """Return the file name of an utterance; `part` is empty for the front end's output."""
     return f"{quote(id, safe='')}{'.' if part else ''}{part}.flac"
 
 

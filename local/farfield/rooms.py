@@ -224,7 +224,7 @@ def _pyroomacoustics() -> Any:  # an optional module
 def audio_files(folder: Path) -> list[Path]:
     """List a folder's audio files, with those of its subfolders, by name.
 
-    Hidden files are none: systems keep notes beside files in `._a.wav` and the like.
+    Hidden files are skipped: some systems keep metadata in files such as `._a.wav`.
 
     Raises:
       FarfieldError: fewer than the pools need.
@@ -298,9 +298,8 @@ def clarity(response: np.ndarray) -> float:
 def room_from_file(path: Path) -> Room:
     """Make a room from a recorded response, whose channels are the microphones.
 
-    It is the talker's response. A file has none for noise, which gets the late part of the talker's
-    response, and none for a loudspeaker, whose echo path is a click, the same at all microphones,
-    and a tenth of the late part.
+    The file has the talker's response. Noise gets the late part of it as its response. The echo
+    path of the loudspeaker is a click, the same at all microphones, and a tenth of the late part.
     """
     response = _response(path)
     first = int(np.abs(response[0]).argmax())

@@ -62,8 +62,8 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
         Other parts that match neither `config.val` nor `config.test` are left out.
 
     Raises:
-      FarfieldError: a speaker of val or test is in training too, there are too few to hold out, or
-        nothing is left for a set.
+      FarfieldError: a speaker of val or test is also in training, there are too few speakers to
+        hold out, or no utterance is left for a set.
     """
     sources: dict[str, list[MonoCut]] = {"train": [], "val": [], "test": []}
     left_out = _sort_by_purpose(parts, config, sources)
@@ -96,7 +96,7 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
             " lets labelled and unlabelled speech be of the same ones)"
         )
     utterances.sort(key=lambda u: (u.split, speaker_of(u.source), u.time or 0.0, u.id))
-    # Babble and playback never have the voices of the set that they disturb, but for train's.
+    # Except for train, babble and playback never have voices of the set that they disturb.
     background = {"train": sources["train"], "val": sources["train"], "test": sources["val"]}
     return Selection(utterances, background, left_out)
 
@@ -180,7 +180,7 @@ def _split_labelled(
     cuts: list[MonoCut], config: FarfieldConfig
 ) -> tuple[list[MonoCut], list[MonoCut]]:
     """Divide training speech by speaker into labelled and unlabelled."""
-    # In the order of their digests: a random draw that other speakers do not change.
+    # In the order of their digests: a random choice that does not depend on other speakers.
     speakers = sorted({speaker_of(cut) for cut in cuts}, key=lambda name: (_digest(name), name))
     count = max(1, round(config.labelled_speakers * len(speakers)))
     if not config.shared_speakers:

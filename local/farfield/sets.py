@@ -11,7 +11,7 @@ On disk, all paths relative, so that the folder can be moved:
     <root>/left_out.tsv         utterances of the source that could not be used, and why
 
 `clean` and `val-clean` have the ids of `train` and `val` and the source's audio. Unlabelled cuts
-have no text: transcripts of unlabelled speech are nowhere in the folder. Far-field audio keeps the
+have no text: the folder contains no transcripts of unlabelled speech. Far-field audio keeps the
 timing of the clean audio, so that its alignments are valid for both.
 """
 
@@ -69,7 +69,7 @@ SHOWN_REASONS = 3
 """Reasons for leaving utterances out that are logged; left_out.tsv has all."""
 
 ENOUGH = 0.9
-"""Share of the hours asked for of a set below which a warning is logged."""
+"""Share of a set's requested hours below which a warning is logged."""
 
 MAX_FAILED = 0.05
 """Share of the utterances whose audio may be unreadable."""

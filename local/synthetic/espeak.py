@@ -117,7 +117,7 @@ def locate(
     It ends where the next word or a pause begins.
 
     Args:
-      events: of the whole text in order.
+      events: events of the whole text in order.
       phonemes_of: the phonemes of a word spoken alone, to divide words that were spoken as one.
 
     Raises:

@@ -262,7 +262,7 @@ def decode_front_end(run: Run) -> Headline:
 @recipe.stage(39, "Compare the placements and list the results")
 def results(run: Run) -> Headline:
     """Collect all results, relative gains with intervals (C33), and a breakdown of time."""
-    # Markers of stages that these settings skip may be of earlier settings: they do not count.
+    # Markers of stages that these settings skip may be of earlier settings: leave them out.
     enabled = {stage.number for stage in recipe.stages if stage.is_enabled(run.config)}
     parts = {part: sorted(enabled.intersection(stages)) for part, stages in PARTS.items()}
     steps.farfield.write_breakdown(run, parts)

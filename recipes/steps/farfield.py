@@ -135,7 +135,7 @@ def enhance_arrays(run: Run) -> dict[str, float]:
     """Enhance the array recordings by echo cancellation and beamforming on whole utterances.
 
     Returns:
-      Measures of this, and those of the device's front end, which are of the simulation.
+      Return measures of the enhancement, and those of the device's front end, from the simulation.
     """
     arrays = _arrays(run)
     return _device_measures(arrays) | enhance(
@@ -148,13 +148,13 @@ def decode_arrays(
 ) -> dict[str, float]:
     """Decode the same utterances by several front ends, with a network tuned on val.
 
-    The results are of splits such as `DP1-raw`, the first microphone, `DP1-device`, what the test
-    set DP1 hears, and `DP1-enhanced`.
+    The results have splits such as `DP1-raw`, the first microphone; `DP1-device`, the device's
+    front end, as in the test set DP1; and `DP1-enhanced`.
 
     Args:
       run: the run of the stage.
       system: name of the network.
-      normaliser: of its features.
+      normaliser: normaliser of its features.
       graphs: the folder of its senones, see `network_decoder`.
     """
     out, fbank = run.make("decode/arrays"), run.make("fbank_arrays")
@@ -427,9 +427,9 @@ def write_breakdown(run: Run, parts: Mapping[str, Iterable[int]]) -> None:
 
     Args:
       run: the run of the stage.
-      parts: the stages of each part, all of them done, by the name of the part; without those
-        that the settings do not ask for, whose markers may be of earlier settings. Parts that the
-        paper reports have the names of `SUBSYSTEMS`.
+      parts: the stages of each part, all of them done, by the name of the part; without stages that
+        the settings skip, whose markers may be of earlier settings. Parts that the paper reports
+        have the names of `SUBSYSTEMS`.
     """
     seconds_by_part = {
         part: sum(_seconds(run, n) for n in stages) for part, stages in parts.items()
@@ -463,7 +463,7 @@ def _bar(
     """Return a bar with a piece for each part, and its key.
 
     Args:
-      title: what all parts together take.
+      title: heading, with the total time of all parts.
       seconds: the time of each part.
       texts: the same times for the key.
       colours: index of each part's colour in the page's palette.

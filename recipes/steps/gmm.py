@@ -103,8 +103,8 @@ def tree_config(run: Run, config: TreeConfig) -> TreeConfig:
 def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
     """Estimate fMLLR transforms of the decoded splits; return their files by split.
 
-    First on the hypotheses of a first pass, then on the lattices of a pass with these transforms
-    (Kaldi's decode_fmllr.sh).
+    They are estimated on the hypotheses of a first pass, then on the lattices of a pass with these
+    transforms (Kaldi's decode_fmllr.sh).
     """
     config, transforms = run.config.gmm_decode, {}
     graph = run.make(f"decode/{adapted}") / "graph.safetensors"

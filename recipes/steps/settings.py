@@ -68,7 +68,7 @@ SMALL_SEQUENCE = SequenceConfig(
 SMALLEST_AT, LARGEST_AT = 0.5, 100.0
 """Hours up to which the network is the smallest, and from which on it is the largest."""
 
-# Of the smallest network and of the largest, which is Kaldi's.
+# The smallest network and the largest, which is Kaldi's.
 LAYERS = 7, 12
 HIDDEN = 256, 1024
 BOTTLENECK = 64, 128
@@ -198,7 +198,7 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
     Kaldi's recipes; between them by the logarithm of the hours.
 
     Args:
-      hours: of training speech, without copies.
+      hours: hours of training speech, without copies.
       epochs: passes over it and its copies.
     """
     # 0 at the hours of the smallest network, 1 at those of the largest.

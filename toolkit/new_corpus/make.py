@@ -185,11 +185,11 @@ def create_recipe(
       data: a table; a Kaldi data directory, or a folder of them; a file of cuts, or a folder of
         them. For Kaldi data directories without audio their features (feats.scp) are used.
       reader: "table", "kaldi" or "cuts".
-      lexicon: as in `create_reader_stub`; by default the one that suits the transcripts.
+      lexicon: see `create_reader_stub`; by default the lexicon that suits the transcripts.
       lm_text: as in `create_reader_stub`.
       pipes: run the commands of a Kaldi wav.scp, and keep their audio in this folder.
       map_paths: mappings `OLD=NEW` of the paths of audio, see `CorpusConfig`.
-      speakers: who speaks where the data name no speaker, see `CorpusConfig`.
+      speakers: how speakers are found if the data do not name them, see `CorpusConfig`.
 
     Raises:
       ManifestError, LanguageError: the corpus cannot be used as it is.

@@ -1,7 +1,8 @@
 """ADPSGD and H-ADPSGD: models averaged with a neighbour's while computing (B1, B3).
 
 Learner i of K has the weights x_i; an averaging of two multiplies the K models by a doubly
-stochastic matrix. So the mean of the models stays, and their distance from it becomes no longer.
+stochastic matrix. So the mean of the models does not change, and their distance from it does not
+grow.
 """
 
 import threading
@@ -74,8 +75,8 @@ def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int =
     if pattern == "fixed":
         return choice[number % len(choice)]
     if pattern == "shuffled":
-        # All learners draw the same permutation of the passive ones: active learner 2 i asks
-        # number i of it, so that no two ask the same one.
+        # All learners draw the same permutation of the passive ones: active learner 2 i asks number
+        # i, so that no two ask the same learner.
         passive = [learner for learner in range(learners) if not is_active(learner)]
         ring = np.random.default_rng([seed, number]).permutation(passive)
         return int(ring[rank // 2 % len(ring)])
@@ -92,7 +93,7 @@ class Learner:
 
     Args:
       weights: [P] float32, from which it starts.
-      streams: of the weights' device.
+      streams: streams of the weights' device.
     """
 
     def __init__(self, weights: Tensor, streams: Streams | None = None) -> None:
@@ -145,8 +146,8 @@ def delay_by_one_update(weights: Tensor, updated_weights: Tensor, mean: Tensor) 
     """Combine an update with the averaging that overlapped with its computation.
 
     Args:
-      weights: [P], those at which the gradient was computed.
-      updated_weights: [P], the same after the optimizer's step.
+      weights: [P], the weights at which the gradient was computed.
+      updated_weights: [P], these weights after the optimizer's step.
       mean: [P], the mean over all learners of their `weights`.
     """
     # x_i(t + 1) = 1/K sum_j x_j(t) - rate * gradient(x_i(t))
@@ -165,7 +166,7 @@ class NeighbourAverager:
     All ranks must construct one at the same time; ranks that hold no learner pass learner=None.
 
     Args:
-      exchange: the point-to-point channel for the weights.
+      exchange: the point-to-point connection for the weights.
       learner: the weights of this rank; None where the rank holds no learner.
       ranks: rank of each learner.
       index: this learner's index in `ranks`.
@@ -276,7 +277,7 @@ class Adpsgd(Asynchronous):
         super().__init__(config, workers)
         self._delayed = config.adpsgd.pattern == "delayed"
         self._averager: NeighbourAverager | None = None
-        self._copied = 0  # models brought to the host before the last start
+        self._copied = 0  # models copied to the host before the last start
 
     @property
     def host_copies(self) -> int:

@@ -32,7 +32,7 @@ class ParameterServer:
       optimizer: its class and settings are used, not its state.
       parts: number of gradients per update.
       max_norm: mean gradients of a larger norm are scaled down to it.
-      streams: of the weights' device, on which the optimizer makes its steps.
+      streams: streams of the weights' device, on which the optimizer makes its steps.
       constrain: called after each update with the weights [P] and the number of updates before, to
         change them in place.
     """

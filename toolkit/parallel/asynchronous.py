@@ -1,12 +1,12 @@
 """Base class of the asynchronous methods: nodes take steps at their own pace, and steal some.
 
-A node is one worker, or several that keep in step with each other. Its part of an epoch is a range
+A node is one worker, or several that keep in step with each other. Its share of an epoch is a range
 of steps, which it takes from the front. A node without steps of its own steals some from the back
-of the part of which most is left, the fewer the less is left, so that all nodes come to the end at
-almost the same time, however fast each is: none waits longer than for one step of another.
+of the largest remaining share, and fewer as that shrinks. So all nodes finish at almost the same
+time, however fast each is: none waits longer than for one step of another node.
 
 Counters that all nodes can add to are the only common state. Training uses the processes'
-key-value store, the simulator a dictionary; what is decided here is the same.
+key-value store, the simulator a dictionary; the decisions are the same.
 """
 
 import itertools
@@ -94,14 +94,14 @@ class StepQueue:
         victims = [node for node in range(nodes) if node != self._node]
         while victims:
             untaken = {n: len(self._untaken(self._add(str(n), 0), n)) for n in victims}
-            # Of equally long parts, that of the node behind this one on the ring.
+            # Of equally long shares, that of the node before this one on the ring.
             victim = max(victims, key=lambda n: (untaken[n], (self._node - n) % nodes))
             if not untaken[victim]:
                 return
-            # Half of an equal share, so that the shares shrink as the end comes near.
+            # Half of an equal share, so that stolen ranges shrink towards the end of the epoch.
             number = max(1, untaken[victim] // (2 * nodes))
             remaining = self._untaken(self._add(str(victim), number * _STOLEN), victim)
-            # Its owner, or another thief, may have been faster.
+            # The owner of the share, or another node that steals, may have been faster.
             steps = StepRange(victim, max(remaining.first, remaining.end), remaining.end + number)
             if steps:
                 self._stolen = steps
@@ -110,7 +110,7 @@ class StepQueue:
     def _untaken(self, counter: int, node: int | None = None) -> StepRange:
         """Return the steps of a node's share that are not taken, by the value of its counter.
 
-        `first` is beyond `end` after vain attempts to take one.
+        `first` is beyond `end` after attempts to take a step that did not exist.
         """
         part = self._parts[self._node if node is None else node]
         from_back, from_front = divmod(counter, _STOLEN)
@@ -139,16 +139,16 @@ class Node:
 class SharedBatches:
     """The batches of each epoch, which nodes take at their own pace (`StepQueue`).
 
-    A batch is taken when it is needed, so that nobody waits for one that a slow worker has only
-    loaded. The first worker of a node decides what the node does next. When rank 0 requests a
-    checkpoint, every node comes to the end of its step, and all ranks are given `CHECKPOINT`; a
-    node that has run out of steps waits for the others until then.
+    A batch is taken only when it is needed, so that no worker waits for a batch that a slow worker
+    has loaded but not used. The first worker of a node decides what the node does next. When rank 0
+    requests a checkpoint, every node comes to the end of its step, and all ranks are given
+    `CHECKPOINT`; a node that has run out of steps waits for the others until then.
 
     Args:
       workers: the process group.
       node: the node of this worker.
       wait: called before `CHECKPOINT` (collective); waits for the other ranks.
-      resumed: what `remaining` returned, if the epoch that is to go on was divided like that.
+      resumed: what `remaining` returned at the checkpoint, if the training resumes within an epoch.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class Asynchronous(Distributed):
         super().__init__(config, workers)
         self._exchange: PointToPoint | None = None
         self._batches: SharedBatches | None = None
-        self._remaining: list[dict[str, Any]] | None = None  # of an epoch that is to go on
+        self._remaining: list[dict[str, Any]] | None = None  # of an epoch that is resumed
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Implement `Strategy.start`."""
@@ -372,7 +372,7 @@ class Asynchronous(Distributed):
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """Implement `Strategy.load_state_dict`; additional workers get the counts of worker 0.
 
-        With another number of nodes all parts go on from the mean position.
+        With another number of nodes all shares continue from the mean position.
         """
         super().load_state_dict(state, rank_states)
         if rank_states:

@@ -10,7 +10,7 @@ copying the gradient takes.
 The host of a GPU that reads a value waits until the GPU has computed it. So on a GPU a message has
 a fixed size (`encode_fixed`): capacity for a number of elements that the host has chosen before.
 Its first word is the number of elements beyond the threshold, -1 where a value is not finite; the
-others are those of `SPARSE`. What does not fit, the elements with the highest indices, stays in the
+others are those of `SPARSE`. Elements that do not fit, those with the highest indices, stay in the
 residual for the next step.
 """
 
@@ -218,7 +218,7 @@ def encode_fixed(gradient: Tensor, residual: Tensor, threshold: Tensor, capacity
     index = torch.arange(len(residual), dtype=torch.int32, device=residual.device)
     words = (index << 1) | minus.int()  # an index has 31 bits, so that the sign bit may be set
     message = torch.zeros(capacity + 1, dtype=torch.int32, device=residual.device)
-    message.scatter_(0, torch.where(sent, place, 0).long(), words)  # what is not sent: to word 0
+    message.scatter_(0, torch.where(sent, place, 0).long(), words)  # not sent: to word 0
     message[0] = place[-1].masked_fill(~torch.isfinite(residual.sum()), -1)
     # r -= tau for elements sent as +tau, r += tau for those sent as -tau: 1 - 2 * [r < 0]
     residual -= threshold * (sent.to(residual.dtype) - 2 * (sent & minus).to(residual.dtype))
@@ -261,7 +261,7 @@ class MessageCapacity:
 
     Args:
       sizes: number of elements of every bucket.
-      streams: of the device.
+      streams: streams of the device.
     """
 
     def __init__(self, sizes: list[int], streams: Streams) -> None:

@@ -74,9 +74,9 @@ class FixedMessages:
     0 sends everything: the gradients are summed by an all-reduce.
 
     Args:
-      strategy: the method, with its parameters as one vector.
-      streams: of the device; by default its own.
-      max_bytes: of a bucket.
+      strategy: the training method, with the model's parameters as one vector.
+      streams: streams of the device; by default its own.
+      max_bytes: largest size in bytes of a bucket.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class FixedMessages:
         numbers, sent = [], 0.0
         for index, (_, exchange, encoded) in enumerate(exchanges):
             self._streams.wait(encoded)
-            # [B] the sum of all workers' messages; [N] elements beyond the threshold of each
+            # [B] sum of all workers' messages; [N] elements beyond the threshold by worker
             total, beyond = self._finish(index, exchange.wait())
             self._buckets.set_gradients(index, total)
             numbers.append(beyond.amax().float())
@@ -177,8 +177,8 @@ class Exchange(Protocol):
         """Compute gradients, and replace them by the sum of all workers' messages (collective).
 
         Args:
-          loss: whose gradients are exchanged.
-          weight: of this worker's batch.
+          loss: the loss whose gradients are exchanged.
+          weight: weight of this worker's batch.
 
         Returns:
           The sum of the workers' weights; the mean share of the elements that a worker sent.

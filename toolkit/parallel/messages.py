@@ -1,8 +1,8 @@
 """Weights between two workers, and their copies between device and host.
 
-A GPU works through a stream of operations in order. Copies and averaging go to streams beside the
-one in which the training computes; events say which of them must be done before which. On the CPU
-every operation is done when its call returns, and none of this is needed.
+A GPU works through a stream of operations in order. Copies and averaging use other streams than the
+training; events define which operations must be complete before others. On the CPU every operation
+is complete when its call returns, and none of this is needed.
 """
 
 import threading
@@ -115,7 +115,7 @@ class Turns:
     """Order of the operations of several threads, each with its stream, on the same tensors.
 
     Args:
-      streams: of the device that holds the tensors.
+      streams: streams of the device that holds the tensors.
     """
 
     def __init__(self, streams: Streams) -> None:
@@ -139,7 +139,7 @@ class HostCopies:
     copy never overwrites what is still being sent.
 
     Args:
-      streams: of the device.
+      streams: streams of the device.
       size: P.
       device: that of the tensors.
     """
@@ -187,7 +187,7 @@ class PointToPoint:
     Args:
       workers: the process group.
       size: P, number of values of a request and of a reply.
-      streams: of the device from and to which the values are copied.
+      streams: streams of the device from and to which the values are copied.
     """
 
     def __init__(self, workers: Workers, size: int, streams: Streams) -> None:
@@ -209,7 +209,7 @@ class PointToPoint:
         """Answer the requests of `clients` in threads, until each has closed.
 
         Args:
-          clients: their ranks.
+          clients: ranks of the clients.
           make: called for each of them, so that every thread has an `Answer` of its own.
         """
         for client in clients:
@@ -231,7 +231,7 @@ class PointToPoint:
         """Send a request to a rank that serves this one, and wait for its reply.
 
         Args:
-          server: its rank.
+          server: rank of the server.
           payload: [P] float32 on the CPU.
           number: sent along with the payload.
 

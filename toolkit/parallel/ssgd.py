@@ -24,7 +24,7 @@ class Buckets(Generic[Exchange]):
     Args:
       parameters: the trainable parameters.
       exchange: begins the exchange of a bucket of this number with this gradient [B].
-      max_bytes: of a bucket, unless a single parameter has more.
+      max_bytes: largest size in bytes of a bucket, unless a single parameter has more.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class Workers:
     An operation that fails because a worker is lost raises `WorkerLostError`, which names it.
 
     Args:
-      device: device of the tensors to exchange, "cpu" (gloo) or "cuda" (nccl).
+      device: device of the exchanged tensors, "cpu" (gloo) or "cuda" (nccl).
       timeout: seconds to wait for the other ranks in an operation.
     """
 

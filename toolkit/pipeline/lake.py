@@ -135,7 +135,7 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
     try:
         content = store.get(f"{url}/{LAKE}")
     except MissingObjectError:
-        # Listed objects have no digests: their versions tell whether they have changed.
+        # Listed objects have no digests: their versions show whether they have changed.
         listed = store.list(f"{url}/{METADATA}", versions=True)
         objects = [ref for ref in listed if ref.path.endswith(".jsonl")]
         if not objects:
@@ -226,11 +226,11 @@ logger = logging.getLogger(__name__)
 def copy_lake(store: ObjectStore, source: str, target: str) -> Lake:
     """Copy metadata and audio; objects that are there with their size are kept.
 
-    Later steps give the same bytes for both, since paths in a lake are relative to it. Audio that
-    is missing and lines that are no records are left to them: they list each.
+    Later steps write the same bytes for both lakes, since paths in a lake are relative to it. They
+    also report missing audio and invalid records; copying ignores these.
 
     Args:
-      store: of both places.
+      store: store of both places.
       source: prefix of the lake.
       target: prefix of the copy.
 

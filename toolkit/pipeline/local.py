@@ -96,8 +96,9 @@ class WorkerProcess:
     def finish(self) -> TaskResult:
         """Wait for the job and return its outcome.
 
-        A worker that died must be replaced (`alive`). So must one whose job failed, which ends: it
-        may be the process that is broken, as by an error of CUDA, and the next attempt fail too.
+        A worker that died must be replaced (`alive`). So must a worker whose job failed: the
+        process ends, since it may be broken, for instance by a CUDA error, and the next attempt
+        would fail too.
         """
         try:
             answer = pickle.loads(self.connection.recv_bytes())
@@ -221,10 +222,11 @@ def cpu_slots(workers: int) -> tuple[str, ...]:
 class LocalExecutor(Executor):
     """Runs partitions in processes of this machine, first in, first out.
 
-    The processes go on from step to step, since what they import takes seconds, and end with it.
+    The processes are kept from step to step, since their imports take seconds, and end with the
+    executor.
 
     Args:
-      config: what holds for every executor.
+      config: settings that all executors share.
       slots: the device of each worker. `("cuda:0", "cuda:1")` is a small version of the paper's
         GPU scheduler (C20): the next partition goes to the device that is free.
     """

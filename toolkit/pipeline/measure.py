@@ -73,7 +73,7 @@ def measure_steps(minutes: float = 6.0, repeats: int = 3) -> MeasuredSteps:
     The steps take turns, every second round in reverse, after one round that is not timed.
 
     Args:
-      minutes: of audio. Target generation, with a teacher of the paper's size (C9), uses a
+      minutes: minutes of audio. Target generation, with a teacher of the paper's size (C9), uses a
         twentieth of it.
       repeats: timed rounds.
     """

@@ -66,8 +66,8 @@ def find(path: str, files: Any) -> Iterator[tuple[str, int, str]]:
       files: its file system.
 
     Yields:
-      The path below the prefix, the size in bytes, and what tells the object from others written
-      there: its ETag, or the time when it was written. Sorted by path.
+      The path below the prefix, the size in bytes, and the object's version: its ETag, or the time
+      when it was written. Sorted by path.
     """
     where = str(local_path(path)) if is_local(path) else path
     root = files._strip_protocol(where).rstrip("/") + "/"
@@ -180,7 +180,7 @@ class DamagedObjectError(ObjectError):
 
     Args:
       message: what is wrong.
-      path: of the object.
+      path: path of the object.
     """
 
     def __init__(self, message: str, path: str) -> None:
@@ -291,7 +291,8 @@ class ObjectStore:
             try:
                 self._remote(path).pipe_file(path, data, mode="create", **self._parts(path))
             except OSError as error:
-                # s3fs knows a refusal by the server's message. Ceph sends none: that gives EINVAL.
+                # s3fs recognises a refusal by the server's message. Ceph sends no message, and s3fs
+                # raises EINVAL.
                 refused = error.errno == EINVAL and self.size(path) is not None
                 if not refused and not isinstance(error, FileExistsError):
                     raise
@@ -308,9 +309,10 @@ class ObjectStore:
 
         Args:
           local: the file.
-          path: of the object.
+          path: path of the object.
           about: metadata.
-          link: the file is never changed again, so that an object on the same disk may share it.
+          link: store a hard link to the file if both are on one disk; the file must never change
+            again.
         """
         size, digest = local.stat().st_size, file_digest(local).digest
         path = self._name(path, digest)
@@ -420,8 +422,8 @@ class ObjectStore:
 
         Args:
           prefix: the folder.
-          versions: put what tells an object from others written there, its ETag or the time when it
-            was written, into `about`.
+          versions: put the object's version, its ETag or the time when it was written, into
+            `about`.
         """
         prefix = prefix.rstrip("/")
 

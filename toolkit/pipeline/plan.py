@@ -180,7 +180,8 @@ def _fuse(parts: Sequence[StepRate]) -> StepRate:
     """Add up the computation; bytes are the first input, the last shards and the statistics."""
 
     def speed(end: str) -> float:
-        # One after the other on the same audio: the seconds per hour of audio, 1 / speed, add up.
+        # The steps run one after the other on the same audio: their seconds per hour of audio, 1 /
+        # speed, add up.
         return 1 / sum(1 / (getattr(part, end) or part.speed) for part in parts)
 
     written = parts[1].written + parts[2].written
@@ -301,7 +302,7 @@ def nodes_for(days: float, reference: Plan, rates: Rates) -> int:
 
     Args:
       days: the limit.
-      reference: a plan, with any number of nodes.
+      reference: a plan for any number of nodes.
       rates: those of the plan.
 
     Raises:

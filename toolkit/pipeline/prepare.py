@@ -104,9 +104,9 @@ def make_training_shards(
     """Compute a teacher's targets of all features, and shards for training (C11, C20, C21).
 
     Args:
-      features: of `make_features`.
+      features: result of `make_features`.
       teacher: the trained model.
-      settings: the part of its posteriors to store, and the offsets of the frames.
+      settings: number of posteriors to store per frame, and the frame offsets.
       parts: the length of the shards.
       frontend: front end of the features.
       executor, store, base: as in `make_features`.
@@ -156,7 +156,8 @@ def extract_features(
 ) -> tuple[ShardSet, Cmvn]:
     """Write the features of selected files: see `prepare_features`.
 
-    Those `lost` before, (utterance, reason), are listed and counted with those that fail here.
+    Utterances that were `lost` before, (utterance, reason), are listed together with those that
+    fail here.
     """
     # 1. One pass over the audio: features, in shuffled order, and the sums of each shard.
     step = FusedStep(
@@ -169,7 +170,7 @@ def extract_features(
     )
     partitions = plan_extract(files, file_order(config.shuffle.seed, len(files)))
     out = output_path(step, partitions, base)
-    # A result without outputs stands for the selection, so that its failures are listed too.
+    # A result without outputs represents the selection, so that its failures are listed too.
     results = [StepResult((), tuple(lost)), *executor.run(step, partitions, out)]
     # 2. List the shards, then merge the sums into the normaliser.
     url = f"{out}/shuffle"

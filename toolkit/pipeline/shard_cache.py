@@ -1,9 +1,9 @@
 """Training shards in an object store, read through a local cache that is filled ahead (C21).
 
 `shards.jsonl` names the objects of every shard with size and digest. An object is copied to the
-cache when it is opened, or before, and is known there by its digest: processes of a machine share
-a cache, and so do trainings. When the cache is full, what was opened longest ago is removed; files
-that are open stay readable.
+cache when it is opened, or before. The copy is named by the object's digest, so that all processes
+and trainings on a machine can share a cache. When the cache is full, what was opened longest ago is
+removed; files that are open stay readable.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ class CachedShards:
     Args:
       url: prefix of the set.
       store: reads objects, repeats calls and checks digests.
-      folder: of the cache.
+      folder: folder of the cache.
       config: its size, and threads.
 
     Raises:
@@ -92,7 +92,7 @@ class CachedShards:
     def _opened(self, ref: ObjectRef) -> BinaryIO:
         """Open the local copy of an object; fetch it first if there is none.
 
-        One thread of all processes fetches an object; others that want it wait.
+        Only one thread among all processes fetches an object; others that need it wait.
         """
         if is_local(ref.path):
             return open(local_path(ref.path), "rb")

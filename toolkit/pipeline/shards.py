@@ -192,8 +192,8 @@ def write_manifests(
     Args:
       store: the store to write to.
       out: prefix of the shards.
-      results: of the step or steps that wrote them.
-      frontend: of the features; None where there are none.
+      results: results of the step or steps that wrote them.
+      frontend: frontend of the features; None where there are none.
 
     Returns:
       The shards.

@@ -236,7 +236,7 @@ def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> It
       payload: from the driver.
       rows: partitions as JSON.
       device: device of the step, such as `cuda:0`.
-      attempt: Spark's attempt number; from 1 on, markers of earlier attempts are looked for.
+      attempt: Spark's attempt number, from 0; above 0, markers of earlier attempts are looked for.
 
     Yields:
       `TaskResult`s as JSON.

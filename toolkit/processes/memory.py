@@ -23,9 +23,9 @@ _resident = 0  # bytes, as of the last sample of a watch that is running
 class MemoryWatch:
     """Measures the peak resident size of this process and its descendants in a `with` block.
 
-    Every `INTERVAL` seconds the sizes of all are added up; what they share counts for each of them.
-    The server from which workers are forked does not count, since they share its memory. Of this
-    process alone the system also knows the peak in between.
+    Every `INTERVAL` seconds the sizes of all these processes are added up; shared memory counts for
+    each of them. The server from which workers are forked does not count, since they share its
+    memory. For this process alone, the system also records the peak in between.
     """
 
     def __init__(self) -> None:

@@ -132,7 +132,7 @@ class RankGroup:
         """Wait, however long it takes, until every rank has called this.
 
         Raises:
-          WorkerLostError: a rank was lost and will never do so.
+          WorkerLostError: a rank was lost.
         """
         key = f"barrier/{self._barriers}"
         self._barriers += 1

@@ -72,10 +72,10 @@ def _pid_space() -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip() + os.readlink("/proc/self/ns/pid")
     except OSError:
-        return f"{socket.gethostname()} {os.getpid()}"  # equal to no other process's
+        return f"{socket.gethostname()} {os.getpid()}"  # unlike that of any other process
 
 
-SLACK = 4.0  # seconds by which what is known of other ranks may be out of date
+SLACK = 4.0  # seconds by which the known status of other ranks may be out of date
 
 
 class StallDetector:
@@ -86,7 +86,7 @@ class StallDetector:
     `limit` allows in each step.
 
     Args:
-      rank: of this process.
+      rank: rank of this process.
     """
 
     def __init__(self, rank: int) -> None:
@@ -139,7 +139,7 @@ class StallDetector:
     def stalled(self) -> list[int]:
         """List the ranks that have taken no step for `limit` seconds.
 
-        When there is one, those within `SLACK` seconds of the limit are listed too.
+        If there is such a rank, ranks within `SLACK` seconds of the limit are listed too.
         """
         self.update(self._rank, self._status)
         statuses = dict(self._statuses)
@@ -181,7 +181,7 @@ class Watchdog:
 
     Args:
       store: on a connection of its own.
-      rank: of this process.
+      rank: rank of this process.
       world_size: the number of ranks.
     """
 
@@ -367,7 +367,7 @@ class Watchdog:
     def _stalled_worker(self) -> str | None:
         """Say which process takes no steps; of several, the one that started fewest exchanges.
 
-        The others may be waiting for that one. Only rank 0 sees all ranks; it checks itself too.
+        The other ranks may be waiting for it. Only rank 0 sees all ranks; it checks itself too.
         """
         if self._rank > 0:
             return None

@@ -276,7 +276,7 @@ def interval_svg(intervals: Sequence[Interval], width: float, label: str) -> Mar
 
     Args:
       intervals: at least one.
-      width: of the drawing in pixels.
+      width: width of the drawing in pixels.
       label: description for screen readers.
     """
     # Names to the left of `axis_begin`, values to the right of `axis_end`.
@@ -328,7 +328,7 @@ def histogram_svg(
     Args:
       counts: [B] utterances of each bin.
       edges: [B + 1] ends of the bins in seconds.
-      width: of the drawing in pixels.
+      width: width of the drawing in pixels.
       label: description for screen readers.
     """
     bins = len(counts)

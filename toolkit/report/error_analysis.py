@@ -117,7 +117,7 @@ def worst_utterances(
     times = read_word_times(run, best)
     cards: list[Markup] = []
     for utterance in worst(best, number):
-        # Alignments before players: they are small and say most.
+        # Alignments before players: they are small and say the most.
         alignments = budget.take(_system_alignments(errors, utterance))
         if not alignments:
             continue
@@ -203,8 +203,8 @@ def phone_overview(run: RunFolder, errors: SplitErrors) -> Markup:
     """Return the phone errors of the best GMM system on a split.
 
     The phones of a word are its first pronunciation in the lexicon, in reference and hypothesis
-    alike: they show what word errors sound like, not what was said. Empty if no GMM system was
-    decoded, or if the run has no lexicon.
+    alike: they show what word errors sound like, not what was actually said. Empty if no GMM system
+    was decoded, or if the run has no lexicon.
     """
     # Neural systems have senones, whose confusions need no lexicon.
     systems = [d for d in errors.decodes if (_system_folder(run, d) / "gmm.safetensors").exists()]
@@ -524,10 +524,10 @@ def worst_alignments(
     likelihoods = {row["utterance"]: float(row["log_likelihood_per_frame"]) for row in rows}
     # Utterances that could not be aligned have no likelihood.
     aligned = sorted((value, id) for id, value in likelihoods.items() if not math.isnan(value))
-    # An id may be in other splits too; the first is that of training, which is aligned.
+    # An id may be in several splits; the first is the training split, which is aligned.
     of_split = {id: split for split in reversed(splits) for id in split.utterances}
-    # 2. The lowest. Those without audio are not replaced by the next ones: if no recording can be
-    # read, that would try the whole training data.
+    # 2. The utterances with the lowest likelihoods. Those without audio are not replaced by the
+    # next ones: if no recording can be read, that would try the whole training data.
     lowest = [(value, id) for value, id in aligned if id in of_split][:number]
     cards: list[Markup] = []
     for likelihood, id in lowest:

@@ -164,9 +164,9 @@ def player(clip: Clip, times: Sequence[TimedToken], utterance: UtteranceScore) -
     """Return a spectrogram with the recognised words below it, and an audio player.
 
     Args:
-      clip: audio and picture.
-      times: of the recognised words; they are left out where they belong to another text.
-      utterance: what was recognised.
+      clip: audio and spectrogram.
+      times: times of the recognised words; they are left out where they belong to another text.
+      utterance: the recognised utterance.
     """
     recognised = [pair for pair in utterance.pairs if pair[1] is not None]
     if not times or [pair[1] for pair in recognised] != [entry.token for entry in times]:

@@ -97,7 +97,7 @@ class Column:
 class TableRow:
     """A table row; its first cell is its heading, or is empty to continue the row before.
 
-    Small print of the heading is for phones alone, in place of columns that they leave out.
+    Small print of the heading is shown on phones only, in place of the columns that they leave out.
     """
 
     cells: Sequence[Cell]

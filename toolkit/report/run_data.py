@@ -133,7 +133,7 @@ def _passed_over(failure: str, number: int, markers: Mapping[int, Marker | None]
     """Whether a later stage was started after a failure, whose time is in the third line.
 
     An attempt with other settings may fail and leave the outputs of the one before as they are. The
-    run goes on with these where its settings are theirs again.
+    run uses these outputs when its settings are theirs again.
     """
     lines = failure.splitlines()
     later = [marker.started for n, marker in markers.items() if n > number and marker]
@@ -466,8 +466,8 @@ class Decode:
 def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
     """Read and score all hypotheses, in the order in which they were written.
 
-    Utterances that no system has a line for do not count, as in the recipe's results: in runs of
-    earlier versions those without features.
+    Utterances without a line from any system are not scored, as in the recipe's results. In runs of
+    earlier versions these are the utterances without features.
     """
     # 1. Read the hypotheses of each system and split. Those of finished stages come first.
     splits_by_name = {split.name: split for split in splits}
@@ -538,8 +538,8 @@ def confusions(alignments: Iterable[Sequence[Pair]], number: int) -> Confusions:
 def read_result_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result]:
     """Return the rows of `decode/*/rows.json`, in the order of the stages, and of `results.json`.
 
-    The former exist before the recipe is finished, and are newer when a stage has run again; the
-    latter has the error rates with speakers unknown.
+    `rows.json` exists before the recipe is finished, and is newer when a stage has run again;
+    `results.json` has the error rates with unknown speakers.
     """
     output_names = [name for stage in stages if stage.marker for name in stage.marker.outputs]
     # Files of unfinished stages come last.

@@ -236,8 +236,8 @@ def _string(value: Any) -> str:
 def _best_results(root: Path) -> dict[str, tuple[float, str]]:
     """Return the lowest WER of each split, with its system.
 
-    From results.json, or before the last stage from what is decoded. What was decoded again since
-    then replaces its row in results.json.
+    The results come from results.json, or before the last stage from the decodes. A decode that was
+    repeated since then replaces its row in results.json.
     """
     results = root / "results.json"
     decoded = [

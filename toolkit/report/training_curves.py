@@ -161,7 +161,7 @@ def history_series(
       rows: the history.
       key: the field; rows without it, or where it is not finite, are left out.
       count: the field on the x axis, such as epoch.
-      name: of the line.
+      name: name of the line.
       scale: factor on the values.
       colour: index into the page's palette.
       dashed: whether the line is dashed.

@@ -246,7 +246,7 @@ def write_studies(
       run: a finished run directory whose frames are used; None: synthetic frames.
       table1_settings: of the study `table1`.
       frontier: the study `frontier`.
-      validation: of the study `validate`.
+      validation: settings of the study `validate`.
       report: called with a line of progress.
     """
     results = Results()
@@ -320,11 +320,11 @@ class Results:
         """Add Table I (C31), its inputs, and its dependence on them.
 
         Args:
-          outcomes: of the long trainings.
-          short: of those as long as the paper's.
-          inputs: of the long ones.
-          speedups: with other inputs.
-          accuracies: with other inputs.
+          outcomes: outcomes of the long trainings.
+          short: outcomes of the trainings as long as the paper's.
+          inputs: inputs of the long trainings.
+          speedups: speed-ups with other inputs.
+          accuracies: accuracies with other inputs.
         """
         single, *parallel_outcomes = outcomes
         reported = {(row[0], row[1]): row[2:] for row in published("C31").rows}

@@ -245,7 +245,7 @@ def validate(
 
     Args:
       workers: numbers of processes.
-      load: their work.
+      load: work of each process.
       report: called with a line for each number.
       methods: some of `METHODS`.
     """

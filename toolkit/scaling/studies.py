@@ -78,7 +78,7 @@ def make_task(run: Path | None, seed: int = 0) -> FrameTask:
 
     Args:
       run: see `frames_of`; None for frames drawn from Gaussians.
-      seed: of weights, order, and the choice of utterances if there are too many.
+      seed: seed of weights, order, and the choice of utterances if there are too many.
     """
     if run is None:
         return FrameTask(*synthetic_frames(SyntheticConfig()), seed=seed)
@@ -97,7 +97,7 @@ def frames_of(run: Path, seed: int = 0) -> tuple[Frames, Frames]:
 
     Args:
       run: run directory with `fbank`, `ali`, `senones` and `sat`.
-      seed: of the choice of utterances if there are too many.
+      seed: seed of the choice of utterances if there are too many.
 
     Returns:
       Frames to train on and to validate on. As in training, utterances are held out together with
@@ -139,7 +139,7 @@ def _frames(
 def measured_shares(steps: int = 60) -> tuple[float, ...]:
     """Measure the variation of training step times on this machine: times divided by their mean.
 
-    The times are processor times of a small LSTM on chunks of 32 frames, after some warm-up steps.
+    The times are CPU times of a small LSTM on chunks of 32 frames, after some warm-up steps.
     """
     model = LstmModel(LstmConfig(input_dim=192, hidden=64, layers=2, output_dim=250))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -102,7 +102,8 @@ class Comparison:
     def remarks(self) -> list[str]:
         """Return warnings about the validity of the tests."""
         remarks = []
-        # Of 2^N exchanges, the observed one and its mirror image are always as extreme.
+        # Of the 2^N exchanges, the observed one and its mirror image are always as extreme as
+        # observed.
         least = 2.0 ** (1 - self.units)
         if least > 0.05:
             remarks.append(
@@ -125,8 +126,8 @@ def compare(first: Score, second: Score) -> Comparison:
       second: the score of the system compared with it.
 
     Raises:
-      ScoreError: the two were not scored on the same references in the same way. Of alternatives
-        each system may have taken its own.
+      ScoreError: the two were not scored on the same references in the same way. The systems may
+        have taken different alternatives of a reference.
     """
     if first.unit != second.unit:
         raise ScoreError("one system was scored in words, the other in characters")
@@ -166,8 +167,8 @@ def compare(first: Score, second: Score) -> Comparison:
     if len(blocks) > 1:
         if (units == units_second).all():
             rates = significance.percent(errors_second - errors_first, units)
-        else:  # of the references' alternatives, each system has its own
-            filled = (units > 0) & (units_second > 0)  # one may have taken @, the other a word
+        else:  # each system has taken its own alternatives of the references
+            filled = (units > 0) & (units_second > 0)  # one may have taken @, not the other
             rates = significance.percent(errors_second[filled], units_second[filled])
             rates = rates - significance.percent(errors_first[filled], units[filled])
         interval = significance.interval_of(rates, first.resampled, len(blocks))

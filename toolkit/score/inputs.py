@@ -56,7 +56,8 @@ class InputReader:
         their names.
       speakers: a file like Kaldi's utt2spk, or `BY_ID`; None: the speakers that the references
         name.
-      glm: a file of mapping rules, applied to all that is read; see `toolkit.score.nist.glm`.
+      glm: a file of mapping rules, applied to everything that is read; see
+        `toolkit.score.nist.glm`.
     """
 
     def __init__(
@@ -262,7 +263,7 @@ def _by_stem(side: Transcripts) -> Transcripts:
 def speaker_of_id(utterance: str) -> str:
     """Return the part of an id before its first slash, hyphen or underscore, looked for in turn.
 
-    sclite does the same with `-i spu_id`, but for the slash of ids that are paths.
+    sclite does the same with `-i spu_id`, except for slashes, which ids of files have.
 
     Raises:
       SpeakerError: the id has none of them.
@@ -284,7 +285,7 @@ class SpeakerError(ToolkitError):
 def names_of(paths: list[Path]) -> list[str]:
     """Return short names of files or folders: the parts in which their paths differ.
 
-    White space in them is replaced by `_`. Where names would then be the same, they are numbers.
+    White space in them is replaced by `_`. If names would then be equal, numbers are used instead.
     """
     shared = 0
     parts = [path.parts for path in paths]

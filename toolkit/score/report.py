@@ -169,7 +169,7 @@ def speaker_lines(score: Score) -> Iterator[str]:
             + "".join(f"{count:7d}" for count in errors)
             + "".join(f"{rate:7.1f}" for rate in rows[-1])
         )
-    rows.pop()  # the sums are no speaker
+    rows.pop()  # the row of sums is not a speaker
     for name, average in (
         ("Mean", statistics.mean),
         ("S.D.", _deviation),
@@ -253,8 +253,8 @@ def write_score_folder(score: Score, folder: Path) -> None:
 
     These are `wer.txt` (the summary), `score.json` (its numbers), `per_utterance.tsv` and
     `report.txt` (confusions and alignments); with known speakers also `per_speaker.txt` and Kaldi's
-    `per_spk`; with words as units also Kaldi's `per_utt`. Those of them that an earlier score has
-    left and this one lacks are removed.
+    `per_spk`; with words as units also Kaldi's `per_utt`. Files of an earlier score that this score
+    does not have are removed.
     """
     folder = Path(folder)
     summary = f"{score.summary(interval=True)}\n{score.method}\n"

@@ -75,18 +75,18 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
 
     - `.jsonl`: a record per line: a lhotse cut (the texts of its supervisions are concatenated), or
       a mapping with `id` (or `utterance`, the path of a file under `audio`, `audio_filepath`,
-      `path` or `file`, or `name`), `text`, and optionally `speaker`. One with an `error` and no
-      text (or null), as `toolkit transcribe` writes it of a recording that it cannot read, is left
-      out. Of its streams (`final`) the final utterances are concatenated. A record with an `offset`
-      is named by the path of its file and this, and so is one whose file is named as another.
-    - any other: a list of such records, or a mapping from ids to texts or records; or records line
-      by line as well; or Whisper's `text`, `segments` or `transcription` of a recording, which is
-      named like the file unless it has an id.
+      `path` or `file`, or `name`), `text`, and optionally `speaker`. A record with an `error` and
+      no text (or null), which `toolkit transcribe` writes for an unreadable recording, is left out.
+      The final utterances of its streams (`final`) are concatenated. A record with an `offset`, or
+      whose file has the name of another file, is named by the path of its file and the offset.
+    - any other file: a list of such records; a mapping from ids to texts or records; a record per
+      line; or Whisper's `text`, `segments` or `transcription` of a recording, which is named like
+      the file unless it has an id.
 
     Args:
       path: gzipped where its name ends in .gz.
-      side: of a record with a `pred_text`, as NeMo writes them, that is the hypothesis; where some
-        have one, the others have no hypothesis.
+      side: "hyp" takes the `pred_text` of NeMo's records; if some records have one, the others have
+        no hypothesis.
 
     Returns:
       Text by id, and speaker by id.
@@ -98,7 +98,7 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
     speakers: dict[str, str] = {}
     parts: set[str] = set()
     records = list(_records(path, side))
-    # NeMo writes `pred_text` beside the reference's `text`, but not of recordings that failed.
+    # NeMo writes `pred_text` beside the reference's `text`, but not for recordings that failed.
     recognised = any(record.key == _OF_A_HYPOTHESIS for _, record in records)
     for place, record in _named_apart(records):
         id, text, speaker, part, *_ = record
@@ -221,7 +221,7 @@ def _record(place: str, record: Any, side: Side) -> _Record:
         raise TranscriptError(f"{place}: the record has no `id`")
     id, longer = str(record[key]), None
     if key in _FILES:
-        # White space goes as in the ids of a folder of texts.
+        # White space is replaced as in the ids of a folder of texts.
         longer = "_".join(Path(id).with_suffix("").as_posix().split()) if Path(id).name else id
         offset = record.get("offset")
         if isinstance(offset, int | float):
@@ -271,7 +271,7 @@ notation."""
 
 def is_recogs(lines: Sequence[str]) -> bool:
     """Return whether all non-blank lines have the format of icefall's recogs files."""
-    matches = (_LINE.fullmatch(line) for line in lines)  # of a long text the first line decides
+    matches = (_LINE.fullmatch(line) for line in lines)  # usually the first line decides
     return bool(lines) and all(match and match[3][:1] in "[(" for match in matches)
 
 
@@ -281,7 +281,7 @@ def recogs_texts(path: Path, lines: Sequence[tuple[int, str]], side: Side) -> di
     Args:
       path: for messages.
       lines: (number, line), without blank ones.
-      side: which of them.
+      side: the side to return.
 
     Raises:
       TranscriptError: a line is malformed, or names a cut a second time; the message names it.
@@ -416,15 +416,15 @@ def read_transcripts(
     - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise icefall's when every line is one
       of its, trn when every line ends in an id in parentheses, text when every line's first field
       has a digit, `-` or `_`, and plain when no line's has. With `named` never plain. (Two files
-      that are plain by this may be text yet: see `toolkit.score.inputs`.)
+      that are plain by this rule may still be text: see `toolkit.score.inputs`.)
 
     Blank lines are skipped in text, trn and icefall's files, comments (`;;`) in trn files.
 
     Args:
       path: file or folder.
-      form: its format; a file named *.ctm is a CTM whatever it is.
+      form: its format; a file named *.ctm is read as a CTM in any case.
       named: whether lines begin with an id.
-      side: which text is read of files that have both, references and hypotheses.
+      side: the text that is read from files with references and hypotheses.
       leave_out_faulty: leave out lines of text, trn and plain files that are not UTF-8, unless they
         are too many (see `toolkit.storage.lines.too_many`).
 

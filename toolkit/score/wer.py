@@ -158,7 +158,8 @@ class Score:
     def resampled(self) -> significance.Unit:
         """The unit of resampling: speakers if all are known and there are enough of them.
 
-        The interval then holds for speakers like these; with utterances, only for these speakers.
+        With speakers, the interval holds for speakers like these; with utterances, only for these
+        very speakers.
         """
         speakers = {utterance.speaker for utterance in self.utterances}
         enough = len(speakers) >= significance.MIN_SPEAKERS

@@ -41,16 +41,16 @@ class ClientStream:
     def take(self, content: bytes) -> list[StreamResult]:
         """Take more samples, 16 bits each; return the final results, then the newest partial one.
 
-        The partial one is missing where nothing was recognised after the last final one.
+        The partial result is missing if nothing was recognised after the last final result.
         """
         content = self._rest + content
-        # Recognise whole pieces; the bytes of a part of one wait for the next message.
+        # Recognise whole pieces; the bytes of an incomplete piece wait for the next message.
         end = len(content) // self._size * self._size
         self._rest = content[end:]
         results: list[StreamResult] = []
         for begin in range(0, end, self._size):
             result = self._stream.push(_samples(content[begin : begin + self._size]))
-            # A newer result replaces a partial one, which the client has not seen yet.
+            # A newer result replaces a partial result that the client has not seen yet.
             if results and results[-1].final is None:
                 results.pop()
             results.append(result)
@@ -88,9 +88,9 @@ class Client:
       connection: the open WebSocket.
       audio: the format of its samples.
       stream: recognises its audio.
-      pool: the threads that recognise; a client has one task at most in their queue, so that they
-        serve the clients in turn.
-      limits: what it may do.
+      pool: the recognition threads; a client has at most one task in their queue, so that clients
+        are served in turn.
+      limits: limits for this client.
     """
 
     def __init__(
@@ -115,17 +115,17 @@ class Client:
         """Recognise a stream.
 
         Args:
-          system: what recognises, as the page names it.
+          system: name of the recogniser, as the page shows it.
 
         Raises:
-          RefusedError: the client broke a rule. What was recognised before has been sent, where the
-            rule limits length or time.
+          RefusedError: the client broke a rule. If the rule limits length or time, all earlier
+            words have been sent.
           ConnectionClosed: the client is gone.
         """
-        # 1. Each side says its format; they must agree.
+        # 1. Both sides declare their format; they must agree.
         await self._send(protocol.hello(self._audio, system))
         self._audio.check(await self._receive())
-        # 2. Audio until a message of text, which asks for the end.
+        # 2. Receive audio until a text message requests the end.
         try:
             while isinstance(message := await self._receive(), bytes):
                 self._count(message)
@@ -135,7 +135,7 @@ class Client:
             with suppress(FrontendError):
                 await self._finish()
             raise
-        # 3. The last words.
+        # 3. Send the last words.
         try:
             await self._finish()
         except FrontendError as error:

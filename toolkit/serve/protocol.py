@@ -1,8 +1,8 @@
 """The messages between a client and the server; docs/packages/serve.md describes them.
 
-A client is told the format (`hello`), declares that of its audio (`begin`), sends samples as binary
-messages, and asks for the last words (`end`). It gets `partial` and `final` results, then `done`,
-or `error` at any time.
+The server sends the format (`hello`). The client declares the format of its audio (`begin`), sends
+samples as binary messages, and requests the last words (`end`). It gets `partial` and `final`
+results, then `done`; or `error` at any time.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The server of live recognition: HTTP for its page, WebSockets for streams, and who may connect.
 
-Only pages that this server has delivered and the user's own programs may. A page of another site
-can make the browser connect to this server. Its address is then in the header `Origin`, or, where a
-name server has given that site's name the address of this machine (DNS rebinding), in `Host`.
+Only pages of this server and the user's own programs may connect. A page of another site can make
+the browser connect to this server. Its address is then in the header `Origin`, or, where a name
+server has given that site's name the address of this machine (DNS rebinding), in `Host`.
 """
 
 import asyncio
@@ -54,9 +54,9 @@ def is_loopback(host: str) -> bool:
 def refusal(hosts: Sequence[str], origins: Sequence[str], served: str) -> str | None:
     """Return why a request is refused; None if it is not.
 
-    `Host` must be an address, which no name server can redirect, `localhost` or the name that is
-    served; any port, since it may be forwarded. `Origin` must be that host. Programs send none; all
-    browsers do when they open a WebSocket.
+    `Host` must be an IP address, which no name server can redirect, `localhost`, or the name that
+    is served; with any port, since it may be forwarded. `Origin` must be that host. Programs send
+    no `Origin`; all browsers do when they open a WebSocket.
 
     Args:
       hosts: all headers `Host` of the request.
@@ -149,11 +149,11 @@ class Server:
     """Serves the page by HTTP, and a stream of recognition on each WebSocket.
 
     Args:
-      recogniser: what recognises, shared by all clients.
-      endpoint: when utterances end.
+      recogniser: the recogniser, shared by all clients.
+      endpoint: rules for the end of an utterance.
       system: the recogniser's name, as the page shows it.
       config: the settings.
-      report: gets a line for each client that leaves or is refused.
+      report: called with a line for each client that leaves or is refused.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class Server:
     async def listening(self) -> AsyncIterator[str]:
         """Serve inside the `async with` block; yields the page's address.
 
-        At the end clients are told that the server goes away, and what is being recognised is
-        waited for.
+        At the end clients are told that the server goes away, and recognition in progress is
+        completed.
 
         Raises:
           ToolkitError: the address cannot be listened on.
@@ -191,11 +191,11 @@ class Server:
                 config.port,
                 process_request=self._answer,
                 server_header=None,
-                compression=None,  # nothing grows when it is unpacked
+                compression=None,  # a compressed message could become huge when unpacked
                 max_size=limits.frame_bytes,
                 open_timeout=GRACE,
                 close_timeout=GRACE,
-                ping_interval=None,  # the limit on idle time finds those that are gone
+                ping_interval=None,  # the limit on idle time detects clients that are gone
                 logger=quiet,
             )
         except OSError as error:
@@ -251,7 +251,7 @@ class Server:
                 outcome = f"refused: {error}"
                 await _end(connection, str(error), error.code)
             except ConnectionClosed as closed:
-                # Where the client closes, `sent` is the echo of what it gave for a reason.
+                # If the client closes, `sent` is the echo of its reason.
                 if not closed.rcvd_then_sent and closed.sent is not None and closed.sent.reason:
                     outcome = f"refused: {closed.sent.reason}"
             self._report(
@@ -267,7 +267,7 @@ class Server:
 async def _end(connection: websockets.ServerConnection, reason: str, code: int) -> None:
     """Tell a client why its stream ends, and close the connection.
 
-    What the client still sends is read and dropped: the answer to the closing lies behind it.
+    Messages that the client still sends are read and dropped: its close frame comes after them.
     """
     with suppress(ConnectionClosed, asyncio.TimeoutError):
         await asyncio.wait_for(connection.send(protocol.error(reason)), GRACE)

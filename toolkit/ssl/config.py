@@ -59,8 +59,8 @@ class SelectionConfig(Settings):
 class ScheduledConfig(FrameTrainingConfig):
     """Sub-epochs on chunks, then some on whole utterances; each ends with the labelled data.
 
-    Of unlabelled data a batch has about `chunks.chunks_per_batch` chunks. The student's inputs of
-    both kinds have the masks of `specaugment`, the teacher's had not.
+    Batches of unlabelled data have about `chunks.chunks_per_batch` chunks. All inputs of the
+    student are masked by `specaugment`; those of the teacher were not.
     """
 
     epochs: PassCount = 15

@@ -59,7 +59,7 @@ class RecognisedStore(FeatureStore):
     """The utterances of a feature store that have a recognised text, which is their transcript.
 
     Args:
-      path: of the feature store.
+      path: path of the feature store.
       texts: recognised texts by utterance.
     """
 
@@ -305,7 +305,7 @@ class RecognisedPhones:
 
     Args:
       folder: the folder.
-      features: of the utterances, for their lengths.
+      features: features of the utterances, for their lengths.
       samples: the number of paths drawn.
     """
 
@@ -378,8 +378,8 @@ def recognise_phones(
       device: where the network computes.
 
     Returns:
-      `utterances`, `recognised`, `hours` of these, `alternatives` and `best` (mean number, and mean
-      posterior of the likeliest) of an utterance.
+      `utterances`; `recognised`, those with phones, and their `hours`; per utterance the mean
+      number of `alternatives`, and `best`, the mean posterior of the likeliest.
 
     Raises:
       TrainingDataError: nothing was recognised.

@@ -76,11 +76,11 @@ def train_student(
 
     Args:
       unlabelled: a folder of features with targets as the data pipeline's repartition writes it;
-        or several of the same utterances with targets at other offsets, which the passes over the
-        data take in turn, each a folder or the files of shards that lie elsewhere.
+        or several such sets of the same utterances with targets at other offsets, which the passes
+        over the data use in turn. Each is a folder, or the files of shards stored elsewhere.
       features: labelled data, as in `train_cross_entropy`.
       alignments: as many, with targets of the raw frames.
-      normaliser: of the student's raw features, labelled or not.
+      normaliser: normaliser of the student's raw features, labelled or not.
       config: sizes, schedule, seed.
       num_targets: C, number of senones; the teacher must have as many.
       out: folder of this training alone.
@@ -232,7 +232,7 @@ def alternating_schedule(config: TrainerConfig, labelled_factor: float) -> Sched
 def student_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute `distillation` for a `KBestBatch`, else `cross_entropy`; see `Objective`.
 
-    The two have different sums, which distinguishes the kinds of passes in a history.
+    The two losses have different sums, which distinguishes the kinds of passes in a history.
     """
     return (distillation if isinstance(batch, KBestBatch) else cross_entropy)(model, batch)
 

@@ -5,9 +5,9 @@ and, in `shards/`, `cuts.NNNNNN.jsonl`, `features.NNNNNN.tar`, `targets.NNNNNN.t
 reads only the two manifests, so that half a million shards are opened at once. Shards in an object
 store are opened by `toolkit.pipeline.shard_cache`.
 
-The number of batches of an epoch must be known before it is read. For labelled data it follows
-from the lengths of the utterances; of a million hours only the shards' totals are known. So these
-determine the number of batches of some shards, among which their utterances are divided equally.
+The number of batches of an epoch must be known before it is read. For labelled data it follows from
+the lengths of the utterances. For a million hours only the shards' totals are known: they determine
+the number of batches, among which the utterances of the shards are divided equally.
 """
 
 import json
@@ -108,7 +108,7 @@ class TeacherShards:
     """A set of shards of features with a teacher's targets.
 
     Args:
-      files: the folder of the set, or its files where they lie elsewhere.
+      files: the folder of the set, or its files in another place.
 
     Raises:
       TargetError: it has no features or no targets.
@@ -349,7 +349,7 @@ class SubEpochs:
       hours: hours of audio per sub-epoch, before selection; None: `count` sub-epochs are one pass.
       count: number of sub-epochs.
       max_frames: raw frames that are in memory together; a shard with more is alone.
-      seed: of the order.
+      seed: seed of the order.
 
     Raises:
       TrainingDataError: the sources differ or are empty, or a sub-epoch has no shard.
@@ -485,7 +485,7 @@ class TeacherBatches:
     Args:
       data: the sub-epochs.
       sampler: divides the utterances that are in memory together into batches.
-      seed: of the order.
+      seed: seed of the order.
       first: number of earlier sub-epochs: epoch e of this source is sub-epoch first + e.
     """
 

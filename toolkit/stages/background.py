@@ -1,7 +1,7 @@
 """Stages that run in the background, in a process of their own, while later stages start.
 
-As Kaldi's recipes decode in the background while they train the next system. Which process runs a
-stage changes nothing but the time: a stage waits for the outputs that it reads.
+Kaldi's recipes likewise decode in the background while they train the next system. Results do not
+depend on which process runs a stage: a stage waits for the outputs that it reads.
 """
 
 import os
@@ -30,7 +30,7 @@ class BackgroundStages:
     """Stages in a separate process, which starts with the construction of the object.
 
     Args:
-      numbers: of the stages.
+      numbers: numbers of the stages.
       outputs: names of their outputs when they last finished.
       jobs: the worker processes that they use.
       run_stages: runs them; picklable.
@@ -48,7 +48,7 @@ class BackgroundStages:
         self.numbers, self.outputs, self.jobs = numbers, outputs, jobs
         self._log = log
         self._which = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
-        # `wait` raises this unless the process sends its own outcome, which replaces it.
+        # `wait` raises an error with this message, unless the process sends its own outcome.
         self._failure: str | None = (
             f"the process of {self._which} was killed, perhaps because memory ran out: the same"
             " command continues, with --jobs 1 one stage after the other"
@@ -57,7 +57,7 @@ class BackgroundStages:
         self._lines, sender = context.Pipe(duplex=False)
         self._awaited = context.Event()
         arguments = (sender, run_stages, self._awaited, log.verbosity, dict(os.environ))
-        # Ctrl-C is this process's to handle: it stops the other one.
+        # This process handles Ctrl-C and stops the other one.
         with block_sigint():
             self._process = context.Process(target=_run_stages, args=arguments)
             self._process.start()
@@ -75,7 +75,7 @@ class BackgroundStages:
         """Wait until all stages are done.
 
         Raises:
-          BackgroundError: one of them failed; the message is its own.
+          BackgroundError: a stage failed; the message is that of its error.
         """
         self._awaited.set()
         self._join()

@@ -77,7 +77,7 @@ def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
     """
     freeze_imports()
     with exit_on_signals(), _exit_on_errors():
-        # 1. What the command line asks for; contradictions end here.
+        # 1. Parse the options; contradictory ones are errors.
         program = Path(sys.argv[0]).name
         typed = _click_command(recipe).make_context(program, list(arguments)).params
         profile = chosen_profile(recipe, typed["profile"])
@@ -89,7 +89,7 @@ def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
             "set": list(typed["overrides"]),
             "config": str(typed["config"].absolute()) if typed["config"] else None,
         }
-        # 2. Options that only look: no lock, nothing is written.
+        # 2. Options that only print: no lock, nothing is written.
         if typed["listing"] or typed["dry_run"] or typed["stale_code"]:
             if ranks.rank() == 0:
                 with report_broken_output(), _storage_errors(directory.root):
@@ -142,7 +142,7 @@ def _exit_on_errors() -> Iterator[None]:
         sys.exit(error.exit_code)
     except click.exceptions.Exit as end:  # of --help
         sys.exit(end.exit_code)
-    except (KeyboardInterrupt, click.Abort):  # if the handler of Ctrl-C is not ours
+    except (KeyboardInterrupt, click.Abort):  # if Ctrl-C has another handler
         click.echo("interrupted; the same command continues", err=True)
         sys.exit(INTERRUPTED)
 
@@ -271,11 +271,11 @@ def _run_options(
     """Return the run options that were given on the command line.
 
     Args:
-      recipe: of the command line.
+      recipe: the recipe of the command line.
       profile: its profile.
       directory: its run directory.
       typed: values by the names of click's options.
-      words: of the command line.
+      words: words of the command line.
 
     Raises:
       ToolkitError: options contradict each other, or name something that does not exist.
@@ -307,7 +307,7 @@ def _run_options(
     for number in sorted(forced):
         if not first <= number <= last:
             raise SelectionError(f"--force {number} is outside of stages {first} to {last}")
-    # 3. The configuration. Markers and logs are UTF-8, so all texts in them must be, too.
+    # 3. The configuration. Markers and logs are UTF-8, so all texts in it must be valid UTF-8.
     check_device(typed["device"])
     config = load_config(
         recipe.profiles[profile], recipe.folder, typed["config"], typed["overrides"]
@@ -347,8 +347,8 @@ def _profile(recipe: Declaration, directory: RunDirectory, options: RunOptions) 
     """Run the stage of the options in a new process, under py-spy.
 
     Raises:
-      ProfileError: py-spy cannot run it, or the stage is not done afterwards, which its process has
-        explained.
+      ProfileError: py-spy cannot run the stage, or the stage is not done afterwards, for which its
+        process has printed the reason.
     """
     number, output = options.first, directory.profile(options.first)
     script, *arguments = shlex.split(options.command)

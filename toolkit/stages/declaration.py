@@ -109,9 +109,9 @@ class Declaration:
         one folder have different ones.
       on_finish: called with the run directory whenever the last stage is done, whether it ran or
         was skipped; prints the recipe's results.
-      modules: what the stages' functions import when they run. It is imported before the first
-        stage that runs, in this order, so that workers are forked from a server that has it too;
-        `--list` and `--help` do without.
+      modules: modules that the stages' functions import when they run. They are imported before the
+        first stage that runs, in this order, so that workers are forked from a server that has them
+        too; `--list` and `--help` do not need them.
     """
 
     def __init__(

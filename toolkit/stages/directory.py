@@ -75,16 +75,16 @@ class RunDirectory:
     def lock(self, command: str) -> Iterator[None]:
         """Lock the run directory in a `with` block; `stages/.lock.holder` names the holder.
 
-        The operating system releases the lock when the process ends, even if it is killed. If
-        files cannot be locked, the file `stages/.lock.held` stands for the lock; that of a killed
+        The operating system releases the lock when the process ends, even if it is killed. If files
+        cannot be locked, the file `stages/.lock.held` stands for the lock; the file of a killed
         process of this host is replaced.
 
         Args:
-          command: of this process, for the message of a second one.
+          command: command of this process, for the message of a second one.
 
         Raises:
           LockedError: another process works in the run; the message names that process.
-          LinkError: a link or no regular file is where the runner writes.
+          LinkError: a path that the runner writes is a link or not a regular file.
         """
         self.refuse_links(self.stages, self.partials)
         self.stages.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ class RunDirectory:
         """Return the digests of files, with those remembered in this run directory.
 
         Args:
-          folders: of the places outside it, `InputNames.folders`.
+          folders: folders of the places outside it, `InputNames.folders`.
         """
         return Digests(self.root, self.digests, folders)
 
@@ -209,7 +209,7 @@ class RunDirectory:
     def discard(self, path: Path) -> None:
         """Move a file or folder to the trash in one step; `empty_trash` frees its space.
 
-        Links inside a folder go with it, and what they point at stays.
+        Links inside a folder are moved with it; their targets stay.
 
         Raises:
           LinkError: it is a link or reached through one; nothing was moved.
@@ -237,7 +237,7 @@ class RunDirectory:
         """Rename the partial outputs of a finished stage to their names, and write its marker last.
 
         Once `NN.publishing.json` exists the stage is finished. If this process is killed before the
-        marker is written, `recover` of the next run does what remains, each step only once.
+        marker is written, `recover` in the next run completes the remaining steps.
 
         Raises:
           LinkError: an output is a link or would be moved through one. The outputs wait in
@@ -363,7 +363,7 @@ def storage_error(error: BaseException, root: Path) -> StorageError | None:
 def _without_parents(path: Path) -> Path:
     """Return an absolute path without `..`, by which names below it could not be compared.
 
-    What `..` leads to is looked up, since a link may stand before it; links behind it stay.
+    `..` is resolved on disk, since a link may precede it; links after it are kept.
     """
     if ".." not in path.parts:
         return path

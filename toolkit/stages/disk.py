@@ -65,7 +65,7 @@ def choose(directory: RunDirectory, names: Sequence[str]) -> list[Output]:
     """Return the outputs with the given names.
 
     Raises:
-      CleanError: there is none of a name, or it is protected.
+      CleanError: an output does not exist, or is protected.
     """
     outputs = {output.name: output for output in removable(directory)}
     chosen = []

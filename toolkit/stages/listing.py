@@ -45,7 +45,7 @@ def show_list(planner: Planner, source: Path, as_json: bool = False) -> None:
     """Print each stage's state, time and result, and its code if that is not the present one.
 
     Args:
-      planner: of the run directory.
+      planner: planner of the run directory.
       source: the recipe's folder.
       as_json: whether to print JSON instead of a table.
     """

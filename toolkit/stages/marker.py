@@ -53,7 +53,7 @@ class CodeVersion:
     def changes(self, now: "CodeVersion") -> list[str]:
         """Return how `now` differs: "commit a -> b", "torch 2.14 -> 2.15"; empty if it is equal.
 
-        A package that only one of them names counts as equal.
+        A package that only one of the two versions names counts as equal.
         """
         return [f"{name} {old} -> {new}" for name, old, new in self.differences(now)]
 
@@ -107,7 +107,7 @@ class Provenance:
     def update_numeric(self) -> bool:
         """Note the present numeric environment of the last attempt; return whether it changed.
 
-        What torch uses is known only once the stage has loaded it.
+        The numeric environment of torch is known only after the stage has loaded torch.
         """
         numeric = numeric_environment()
         if not self.attempts or self.attempts[-1].numeric == numeric:
@@ -177,7 +177,7 @@ class Progress:
 class UnreadableMarkerError(ToolkitError):
     """A marker that is damaged or was written by another version of the runner.
 
-    The runner gives its message as the reason why the stage runs again.
+    The runner logs its message as the reason why the stage runs again.
     """
 
 
@@ -274,7 +274,7 @@ def outputs_of(path: Path, title: str | None = None) -> list[str]:
     """Return the names of the outputs in the marker at `path`, none if it cannot be read.
 
     Args:
-      path: of the marker.
+      path: path of the marker.
       title: if given, the outputs of a stage with another title, which had this number before, are
         left out.
     """

@@ -1,9 +1,9 @@
 """Plans a run: which stages are done, why others are stale, and what would run.
 
-Markers name the inputs of a stage so that they hold after those were moved. What lies in the run
-directory is named by its path there. What a setting names is called after the setting, such as
-`{lm.text}`; what lies in a corpus by its path in the corpus's folder, such as `{corpus.root}/wav`.
-Everything else has its absolute path.
+Markers name the inputs of a stage so that the names stay valid when files are moved. An input in
+the run directory is named by its path there; an input that a setting names, by the setting, such as
+`{lm.text}`; an input in a corpus, by its path in the corpus's folder, such as `{corpus.root}/wav`.
+Every other input is named by its absolute path.
 """
 
 import contextlib
@@ -79,13 +79,13 @@ class PlannedStage:
 class Planner:
     """Compares the markers in a run directory with the present files and configuration.
 
-    It writes nothing, and serves `--list`, `--dry-run` and runs alike.
+    It writes nothing; `--list`, `--dry-run` and runs all use it.
 
     Args:
       directory: the run directory.
-      stages: of the recipe.
+      stages: stages of the recipe.
       config: the present configuration.
-      digests: of the files; None: those that the run directory remembers.
+      digests: digests of the files; None: those that the run directory remembers.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class Planner:
     def state(self, stage: Stage) -> State:
         """Return the state of a stage; nothing is written.
 
-        A stage that the configuration skips is done if it has something to lose: its outputs stay
-        for when it is enabled again.
+        A stage that the configuration skips counts as done if it has outputs: they are kept until
+        it is enabled again.
         """
         state = self._state(stage.number)
         has_outputs = state.marker is not None and bool(state.marker.outputs)
@@ -198,7 +198,7 @@ class Planner:
         """Return the current size and digest of an input, None if it does not exist.
 
         Args:
-          name: of the input.
+          name: name of the input.
           kind: "content", "listing" or "existence", see `Run.need`, `PATTERN` or `AUDIO`.
         """
         if kind == AUDIO:
@@ -231,8 +231,8 @@ class Planner:
           known_digests: digests by path that are known already.
 
         Returns:
-          Their number and combined digest, None without the manifest; and the digest of each file by
-          path, "" for a file that does not exist.
+          Their number and combined digest, None without the manifest; and the digest of each file
+          by path, "" for a file that does not exist.
         """
         path = self.directory.root / manifest
         if not path.is_file():
@@ -264,7 +264,7 @@ class Planner:
             elif key not in old:
                 yield f"`{key}` {_show(new[key])} is a new parameter"
             elif same_setting(key, old[key], new[key], provenance.inputs):
-                continue  # another path: `changes` compares the contents
+                continue  # only the path differs: `changes` compares the contents
             # In Python True == 1: a change between bool and number counts too.
             elif old[key] != new[key] or isinstance(old[key], bool) != isinstance(new[key], bool):
                 old_text, new_text = _show(old[key]), _show(new[key])
@@ -356,7 +356,7 @@ class InputNames:
 
     Args:
       root: the run directory.
-      config: of the recipe.
+      config: configuration of the recipe.
     """
 
     def __init__(self, root: Path, config: Any) -> None:
@@ -383,7 +383,8 @@ class InputNames:
         Args:
           path: absolute, or relative to the run directory.
           sections: what the stage has read of the configuration: top-level fields, and dotted
-            settings; the input is not called after others, on which the stage does not depend.
+            settings; the input is not named after other settings, on which the stage does not
+            depend.
         """
         sections = tuple(sections)
         read = {
@@ -394,7 +395,7 @@ class InputNames:
         exact = [f"{{{key}}}" for key in sorted(read) if self._settings.get(key) == path]
         folders = {key: folder for key, folder in self.folders.items() if key in read}
         name = PathAliases(folders).name(path)
-        # A setting may be a file, whose folder is the place: that is an input of another name.
+        # A setting may be a file whose folder is the alias: the file itself has another name.
         return exact or [f"{name}/" if name.startswith("{") and name.endswith("}") else name]
 
     def is_gone(self, name: str) -> bool:

@@ -49,8 +49,8 @@ class Run:
       config: the configuration; each section that is read is recorded.
       jobs: how many worker processes to use; results must not depend on it.
       command: the command line of this run, for result tables.
-      provenance: what was recorded so far. None on ranks other than 0, which record nothing and
-        have the same paths as rank 0.
+      provenance: parameters and inputs recorded so far. None on ranks other than 0, which record
+        nothing and use the same paths as rank 0.
 
     Args:
       wait_for: called with the name of an input, which a background stage may be making.
@@ -86,15 +86,15 @@ class Run:
     ) -> Path:
         """Return the path of an input and record it.
 
-        Where a file or folder of the user is does not matter if the configuration says it, see
+        The location of a user's file or folder does not matter if the configuration names it, see
         `toolkit.stages.plan`.
 
         Args:
           path: relative to the run directory, or absolute for a file or folder of the user.
           compare: which change makes the stage stale. "content": of a file, or of any file in a
             folder; files are read once, and again when size, times or inode change. "listing": of
-            a folder the names, sizes and modification times alone, as for a corpus whose audio is
-            watched by `need_audio`. "existence": that it is gone.
+            the names, sizes and modification times in a folder, as for a corpus whose audio
+            `need_audio` checks. "existence": of whether it exists.
 
         Raises:
           MissingInputError: it does not exist, or is a pipe or a device. The message names the
@@ -116,7 +116,7 @@ class Run:
     def need_matches(self, pattern: str | Path) -> None:
         """Record the files of the user that a pattern matches, by their contents.
 
-        Files that match it later, or no longer, are a change too.
+        Files that match it later, or no longer match, count as a change too.
 
         Raises:
           MissingInputError: it matches no file.
@@ -133,7 +133,7 @@ class Run:
           manifest: its path, relative to the run directory.
 
         Returns:
-          Digests by absolute path, "" for files that are not there; on ranks other than 0 nothing.
+          Digests by absolute path, "" for files that do not exist; empty on ranks other than 0.
 
         Raises:
           MissingInputError: there is no such manifest.
@@ -162,7 +162,7 @@ class Run:
             self._check_declared(name)
             waits_since = time.monotonic()
             self._wait_for(name)
-            self._started += time.monotonic() - waits_since  # the time of another stage
+            self._started += time.monotonic() - waits_since  # time of another stage
         content = self._planner.present(name, kind)
         if content is None:
             raise MissingInputError(self._missing(name))
@@ -182,9 +182,9 @@ class Run:
     def make(self, name: str) -> Path:
         """Return where to build the output `name`, a file or folder of the run directory.
 
-        The path is the same in each attempt. What an interrupted attempt left there stays as long
-        as parameters and inputs are the same, so that a long stage can resume from it. The output
-        is renamed to `name` once the stage has succeeded.
+        The path is the same in each attempt. Files of an interrupted attempt are kept there while
+        parameters and inputs are the same, so that a long stage can resume. The output is renamed
+        to `name` once the stage has succeeded.
 
         Raises:
           LinkError: a link stands where the output is built or will be, or on the way there.
@@ -215,14 +215,14 @@ class Run:
     def previous(self, output: Path) -> Path | None:
         """Return the output of the last success, so that parts of it can be reused.
 
-        The marker then names the attempts that made it, too.
+        The marker then also names the attempts that made this output.
 
         Args:
-          output: what `make` has returned for it.
+          output: the path that `make` returned for it.
 
         Returns:
-          None if there is none, if it was changed, if other code or packages made it, after
-          `--force`, and on ranks other than 0.
+          The path; None if there is no such output, if it was changed, if other code or packages
+          made it, after `--force`, and on ranks other than 0.
         """
         name = output.relative_to(self._directory.partial(self.stage)).as_posix()
         marker = self._planner.marker(self.stage)
@@ -286,7 +286,7 @@ class Run:
 
     def _record_input(self, name: str, content: Content) -> None:
         """Record an input in the provenance, unless it is recorded already."""
-        assert self.provenance is not None  # asked by all callers
+        assert self.provenance is not None  # all callers check this
         self._needed.add(name)
         names = self._planner.names.names(name, self.provenance.parameters)
         if any(self.provenance.inputs.get(each) != content for each in names):

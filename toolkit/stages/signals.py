@@ -1,8 +1,8 @@
 """Ends a run on SIGTERM and Ctrl-C: a line names the stage, and the same command continues.
 
 Nothing is raised where the signal arrives. C code that calls back into Python, such as numba's
-compiler, libsndfile and espeak-ng, ignores exceptions and would go on with half a kernel or half a
-recording. The process exits at once instead, as if it had been killed, which loses nothing.
+compiler, libsndfile and espeak-ng, ignores exceptions and would continue with half a kernel or half
+a recording. The process exits at once instead, as if it had been killed, which loses nothing.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ def exit_on_signals(message: bool = True) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         for caught in previous_handlers:
             signal.signal(caught, signal.SIG_DFL)
-        if os.getpid() != process:  # a fork, such as a reader of batches
+        if os.getpid() != process:  # a forked process, such as a reader of batches
             os.kill(os.getpid(), number)
             return
         _exit(number, message)
@@ -88,7 +88,7 @@ def _exit(number: int, message: bool) -> None:
     _end_descendants()
     for cleanup in cleanups:
         cleanup()
-    multiprocessing.util._exit_function()  # removes semaphores, of which a warning would tell
+    multiprocessing.util._exit_function()  # removes semaphores, which avoids a warning
     os._exit(status)
 
 

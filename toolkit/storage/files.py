@@ -57,7 +57,7 @@ def open_atomically(path: Path, mode: str = "w", every_rank: bool = False) -> It
     temporary = _temporary(path)
     try:
         with _named(path, temporary):
-            # "x": what has the temporary name already, such as a link, is not written through.
+            # "x": an existing file of the temporary name, such as a link, is not written through.
             with open(temporary, mode.replace("w", "x"), encoding=encoding) as file:
                 yield file
                 file.flush()
@@ -206,7 +206,7 @@ def open_regular(path: Path, flags: int) -> int:
     """Open a regular file, or create it; refuse a link, a pipe or a device of that name.
 
     Args:
-      path: of the file.
+      path: path of the file.
       flags: `os.open`'s, such as `os.O_RDWR`.
 
     Returns:
@@ -216,7 +216,7 @@ def open_regular(path: Path, flags: int) -> int:
       LinkError: a link, a pipe or a device has its name.
       OSError: it cannot be opened for another reason.
     """
-    # 1. Refuse with a clear message what is there already.
+    # 1. Refuse an existing link, pipe or device with a clear message.
     if path.is_symlink():
         raise LinkError(_link_message(path))
     if path.exists() and not path.is_file():
@@ -256,7 +256,7 @@ def visible_files(folder: Path) -> list[Path]:
     Links to folders are followed, except those to a folder that they are in, which would not end.
     """
     files: list[Path] = []
-    # By folder that is still to be visited: the folders that it is in
+    # For each folder still to be visited: the folders that contain it
     above: dict[str, frozenset[_Identity]] = {os.fspath(folder): frozenset()}
     for parent, folders, names in os.walk(folder, followlinks=True):
         ancestors = above.pop(parent) | {_identity(parent)}

@@ -3,8 +3,8 @@
 A faulty line has bytes that are not UTF-8, or a zero byte. There are three ways to read a file:
 
 - `read_lines` raises an error at the first faulty line: for files of programs (models, tables);
-- `TextLines` leaves faulty lines out and lists them; it refuses a text of which more than a few
-  lines, and more than a share, are faulty: for files that people write;
+- `TextLines` leaves faulty lines out and lists them; it refuses a text with too many faulty lines,
+  in number and as a share: for files that people write;
 - `decoded_lines` yields faulty lines too: for readers that name the utterance of such a line.
 
 A file of UTF-16 or UTF-32 that begins with its byte order mark is decoded. Only a newline ends a
@@ -185,7 +185,7 @@ def _lines(file: BufferedIOBase) -> Iterator[str]:
 
 def _count(line: str, counts: LineCounts) -> None:
     """Count a line."""
-    # Most lines are ASCII, and decided fast.
+    # Most lines are ASCII: a fast check suffices.
     if line.isascii() and "\0" not in line:
         counts.lines += bool(line) and not line.isspace()
         return
@@ -195,12 +195,12 @@ def _count(line: str, counts: LineCounts) -> None:
         return
     counts.faulty += 1
     counts.zero_bytes += "\0" in line
-    # Without the bytes that are not UTF-8, are there letters that are?
+    # Does the line without the invalid bytes have letters beyond ASCII?
     counts.utf8_letters |= not _UNDECODED.sub("", line).isascii()
 
 
 def too_many(faulty: int, total: int) -> bool:
-    """Whether a text with so many faulty lines of a total is refused, see `MAX_FAULTY`."""
+    """Whether `faulty` of `lines` lines are too many to read a text, see `MAX_FAULTY`."""
     return faulty > 0 and (faulty == total or (faulty > MIN_FAULTY and faulty > MAX_FAULTY * total))
 
 

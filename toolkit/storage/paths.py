@@ -2,7 +2,7 @@
 
 An alias is `{place}` or `{place}/relative/path`. The place `run` is the run directory; the others
 are called after settings, such as `{corpus.root}`: the folder that the setting has now.
-`stages/places.json` says where they are, so that manifests can be read without the settings.
+`stages/places.json` holds these folders, so that manifests can be read without the settings.
 Absolute paths stand for themselves.
 
 A mapping `OLD=NEW` is for paths of another machine: NEW replaces OLD at the beginning of a path,
@@ -55,7 +55,7 @@ def safe_name(name: str) -> str:
     path = "/".join([*(_short(f, LONGEST_FOLDER) for f in folders), _short(last, LONGEST_NAME)])
     if _size(path) <= LONGEST_PATH and len(parts) <= DEEPEST:
         return path
-    # Too long or too deep in all: a single component
+    # The whole path is too long or too deep: use a single component
     return _short("_".join(parts), LONGEST_NAME)
 
 

@@ -61,11 +61,11 @@ def reading(
     A `ToolkitError`, which is written for the user already, passes unchanged.
 
     Args:
-      path: of the file or folder, as the message names it. A pipe or a device is refused, see
+      path: path of the file or folder, as the message names it. A pipe or a device is refused, see
         `regular`.
       error: the class to raise, usually that of the package.
       advice: what the user can do about it.
-      problem: what the message says of the file.
+      problem: what is wrong with the file, for the message.
     """
     try:
         regular(path)
@@ -77,7 +77,7 @@ def reading(
 def regular(path: Path | str) -> Path:
     """Return `path`; refuse a pipe, a socket or a device, of which reading might never end.
 
-    A missing file, a folder, and what the shell has opened (`SHELLS`) are left to the reader.
+    Missing files, folders, and files opened by the shell (`SHELLS`) pass: the reader handles them.
 
     Raises:
       OSError: it is a pipe, a socket or a device.
@@ -205,7 +205,7 @@ def read_tensors(
         "I64"), and the number of dimensions. The entry "*" holds for all other tensors; without it
         they may be anything.
       framework: "pt" for tensors of torch, "np" for arrays of numpy.
-      optional: the same of tensors that may be there.
+      optional: the same for tensors that may be missing.
 
     Returns:
       All tensors by name, and the metadata.

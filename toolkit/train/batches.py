@@ -196,7 +196,7 @@ def collate(
       left_context: frames before the scored ones.
       right_context: frames after the scored ones.
       lookahead: frames after these, of the inputs alone.
-      width: scored frames of the padded rows; None: those of the longest row.
+      width: scored frames of the padded rows; None: as many as in the longest row.
     """
     utterance, start, scored = torch.from_numpy(rows).unbind(1)  # [N] each
     end = (int(scored.max()) if width is None else width) + right_context
@@ -228,7 +228,7 @@ def stack_utterances(
 
     Args:
       utterances: [U].
-      loaded: of each, what `Corpus.load` returns; one is in memory at a time.
+      loaded: result of `Corpus.load` for each utterance; one is in memory at a time.
       offset: raw frame to begin with, 0 to 2.
     """
     # Rows of one matrix: utterance u has the rows first[u] to first[u] + length[u].
@@ -435,8 +435,8 @@ class CorpusBatches:
 
     Args:
       groups: the shards.
-      sampler: of the rows and batches of each group.
-      seed: of the order within groups.
+      sampler: sampler of the rows and batches of each group.
+      seed: seed of the order within groups.
       first_epoch: number of epochs before, in which the offset and the order go on.
     """
 
@@ -523,7 +523,7 @@ def cut_chunks(lengths: np.ndarray, frames: int | np.ndarray) -> np.ndarray:
 
     Args:
       lengths: [U] frames of the utterances.
-      frames: of a chunk, a number or [U].
+      frames: frames of a chunk, a number or [U].
 
     Returns:
       [chunks, 3] int64: index of the utterance, first frame in it, number of frames.
@@ -563,7 +563,7 @@ def slices_within(lengths: Iterable[int], max_frames: int) -> list[slice]:
     frames is a batch of its own.
 
     Args:
-      lengths: of each row, above 0.
+      lengths: length of each row, above 0.
       max_frames: the limit.
 
     Returns:
@@ -589,7 +589,7 @@ def equal_parts(sizes: np.ndarray, count: int) -> np.ndarray:
       count: number of runs.
 
     Returns:
-      [R] the run of each item: the one in which its middle lies, unless a run were empty then.
+      [R] the run of each item: the run in which its middle lies, unless that left a run empty.
     """
     rows = np.arange(len(sizes))
     # Item r is in run floor(middle_r / total * count), with middle_r = sum_(q<r) s_q + s_r / 2.
@@ -618,7 +618,7 @@ def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
     With a depth of 0 two are in memory at a time: the one that the caller has, and the next.
 
     An exception of `items` is raised at its position. Closing the returned generator ends the
-    thread after its current item. Useful where computing an item waits for files or for torch,
+    thread after its current item. This is useful if computing an item waits for files or for torch,
     which release the interpreter lock.
     """
     ready: queue.SimpleQueue = queue.SimpleQueue()
@@ -655,7 +655,7 @@ def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
             yield item
             del item
     finally:
-        # The caller is done, or has closed the generator: wake the thread, which then ends.
+        # The caller has finished or closed the generator: wake the thread, which then ends.
         stopped.set()
         free_places.release()
         thread.join()

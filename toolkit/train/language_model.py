@@ -148,7 +148,7 @@ class SentenceBatches:
     Args:
       sentences: the text.
       words: words per batch, with sentence ends and padding; a longer sentence is a batch.
-      seed: of the order.
+      seed: seed of the order.
     """
 
     def __init__(self, sentences: Sentences, words: int, seed: int) -> None:
@@ -250,7 +250,7 @@ def sampled_losses(
     """Estimate minus the log-probability of each target.
 
     Args:
-      model: whose output layer is used.
+      model: the model whose output layer is used.
       hidden: [N, H].
       targets: [N] words.
       drawn: [S] words drawn independently from `noise`.

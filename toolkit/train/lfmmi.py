@@ -73,7 +73,7 @@ class AlignedPhones:
 
     Args:
       states: the state id of every raw frame.
-      topology: of `states`.
+      topology: topology of `states`.
     """
 
     transcribed = True
@@ -104,7 +104,7 @@ def split_transcribed(
       features: stores of raw features.
       phones: as many, of what was said.
       number: utterances to hold out, see `toolkit.train.corpus.split_by_speaker`.
-      seed: of the choice.
+      seed: seed of the choice.
 
     Raises:
       TrainingDataError: two stores have an utterance of the same id.
@@ -179,7 +179,7 @@ class LfmmiChunkSampler(UtteranceSampler):
       config: lengths and batch size.
       lookahead: frames of input beyond the last output.
       supervisions: the phones of each utterance.
-      maker: of the numerators.
+      maker: makes the numerators.
     """
 
     def __init__(
@@ -257,7 +257,8 @@ class LfmmiBatches(CorpusBatches):
             self._without += len(batch.ids_without_numerator)
             self._with += len(batch.numerators)
             self._warn(batch.ids_without_numerator)
-            # A denominator of other alignments shows at once, not after an epoch without learning.
+            # A denominator of other alignments is detected at once, not after an epoch without
+            # learning.
             if self._without >= MAX_WITHOUT_NUMERATOR:
                 self._require_some()
             yield batch
@@ -301,12 +302,12 @@ class LfmmiLoss:
     `cross_entropy`; `divergence`, of batches of two views.
 
     Args:
-      denominator: of P pdfs.
-      leak: of the leaky HMM.
+      denominator: denominator of P pdfs.
+      leak: coefficient of the leaky HMM.
       cross_entropy: weight of the second head's cross entropy.
       l2: weight of half the squared norm of a frame's scores.
       consistency: weight of the divergence between two views of a chunk.
-      boost: of boosted MMI, in training, see `toolkit.fsa.lfmmi.lfmmi`.
+      boost: boost of boosted MMI, in training, see `toolkit.fsa.lfmmi.lfmmi`.
     """
 
     def __init__(
@@ -330,7 +331,7 @@ class LfmmiLoss:
         if not batch.numerators:
             return _zero_loss(model)
         logits, _ = model(batch.inputs, lengths=batch.lengths)
-        # Frames around a chunk are the network's context; the criterion is of the chunk alone.
+        # Frames around a chunk are the network's context; the criterion uses only the chunk.
         frames = int(batch.chunk_lengths.max())
         scored = slice(batch.left_context, batch.left_context + frames)
         # Two heads, [N, T, P] each: the criterion's scores, and the logits of cross entropy.
@@ -369,7 +370,7 @@ class LfmmiLoss:
 
 def _zero_loss(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
     """Return a loss with gradients of 0, and a weight of 1: the loss is divided by the weight."""
-    # Every parameter takes part, so that all have gradients, as the other ranks' have.
+    # Every parameter takes part, so that all have gradients, like those of the other ranks.
     loss = sum(0.0 * parameter.sum() for parameter in model.parameters())
     unit, zero = torch.ones((), device=loss.device), torch.zeros((), device=loss.device)
     return loss, {"weight": unit, "objective": zero, "cross_entropy": zero}
@@ -393,11 +394,11 @@ def train_lfmmi(
 
     Args:
       features: stores of raw features.
-      phones: as many, of what was said; `AlignedPhones` of transcribed speech, of which alone some
-        is held out.
-      senones: of the network, at the low frame rate.
-      denominator: of the same senones.
-      normaliser: of the raw features.
+      phones: phones for each store; utterances are held out only from transcribed speech
+        (`AlignedPhones`).
+      senones: senones of the network, at the low frame rate.
+      denominator: denominator of the same senones.
+      normaliser: normaliser of the raw features.
       config: sizes, schedule, seed.
       out: folder of this training alone.
       device: where to train.

@@ -71,8 +71,8 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Restore an optimizer's state on its own device, which may not be the one of the checkpoint.
 
     Args:
-      optimizer: of `make_optimizer`.
-      state: what `state_dict` returned, perhaps elsewhere.
+      optimizer: result of `make_optimizer`.
+      state: result of `state_dict`, perhaps on another device.
     """
     # A checkpoint also has the implementation, which depends on the device: keep this optimizer's.
     groups = [

@@ -69,7 +69,7 @@ class LatticeBatches:
       lattices: the stores of lattices, one for each source of the corpus.
       config: batch size.
       lookahead: low-rate frames of input beyond the last output.
-      seed: of the order.
+      seed: seed of the order.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ def unusable_lattices(
 
     Args:
       features: raw features.
-      lattices: of the same utterances at offset 0.
+      lattices: lattices of the same utterances at offset 0.
       max_frames: low-rate frames above which an utterance is left out.
     """
     ids = set(lattices.ids)
@@ -269,7 +269,7 @@ def train_sequence(
       lattices: as many, of the same utterances at offset 0.
       references: as many, with the reference pdf of every raw frame or of every low-rate frame.
       classes: silence and phones of the pdfs.
-      normaliser: of the raw features.
+      normaliser: normaliser of the raw features.
       config: criterion, rates, seed.
       out: folder of this training alone.
       device: where the network is trained, and the criterion computed.

@@ -38,7 +38,7 @@ class SpecAugmented:
     Args:
       data: batches of stacked frames, [N, T + lookahead, 3 F].
       config: number and width of the masks.
-      seed: of the masks.
+      seed: seed of the masks.
       views: how often each row is in a batch, masked differently; for several, batches need
         `of_views`.
     """
@@ -171,8 +171,8 @@ class MaskedUtterances(SpecAugmented):
     """A source of `CtcBatch` whose batches are masked and warped, see `SpecAugmented`.
 
     Args:
-      data, config, seed, views: see there.
-      edges: those of the mel filters, for `config.warp`.
+      data, config, seed, views: see `SpecAugmented`.
+      edges: lower and upper edge of the mel filters, for `config.warp`.
     """
 
     def __init__(

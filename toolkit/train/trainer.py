@@ -1,7 +1,7 @@
 """The training loop: steps, epochs, validation, checkpoints and exact resumption.
 
-`fit` is the loop of every training. What differs between criteria are the objective, the source of
-batches and, for CTC, the callback.
+`fit` is the loop of every training. Criteria differ in the objective, the source of batches and,
+for CTC, the callback.
 """
 
 import json
@@ -253,7 +253,7 @@ class Trainer:
         self.history: list[dict[str, float]] = []
         """A record per finished epoch."""
         self.initial: dict[str, float] = {}
-        """Held-out metrics before the first epoch, if they were asked for."""
+        """Held-out metrics before the first epoch, with `keep_initial`."""
         self._objective = objective
         self._data = data
         self._steps: BatchSource = data
@@ -286,7 +286,7 @@ class Trainer:
     def running(self) -> Iterator[None]:
         """Return the context of a training: threads, precision, strategy, reports.
 
-        All of them end with it, whether the training failed or not.
+        All of them end with the context, whether the training failed or not.
         """
         failed = True
         try:

@@ -77,7 +77,7 @@ def mlperf(times: Sequence[float | None]) -> float | None:
 
     Args:
       times: times by `first_epoch` of runs that differ only in their seeds; None for a run that did
-        not reach the target, of which there may be one, as the worst.
+        not reach the target. One such run is allowed and counts as the worst.
 
     Returns:
       None with fewer than three runs, or when more than one did not reach the target.

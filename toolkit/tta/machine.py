@@ -183,8 +183,8 @@ NO_DRIVER = "neither NVML nor the files of the driver amdgpu know the devices"
 class Accelerators:
     """The devices that a training here would use.
 
-    NVIDIA's are known by NVML and AMD's by their driver's files, with their utilisation; others by
-    torch alone, if it is loaded, without.
+    NVML lists NVIDIA's devices and the driver's files list AMD's, both with utilisation. Other
+    devices are known only to torch, if it is loaded, without utilisation.
     """
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class Accelerators:
         files, torch_devices = self._amd.describe() if self._amd else [], _known_to_torch()
         if len(files) != len(torch_devices):
             return torch_devices or files
-        # torch knows the names of AMD's devices, the driver's files their links.
+        # torch has the names of AMD's devices, the driver's files have their links.
         return [
             replace(d, link=f.link or d.link) for d, f in zip(torch_devices, files, strict=True)
         ]
@@ -396,7 +396,7 @@ def _storage(folder: Path) -> str | None:
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     device = os.stat(existing).st_dev
     block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
-    if block.name.startswith(("vd", "xvd")):  # reports itself as rotating, whatever the real disk
+    if block.name.startswith(("vd", "xvd")):  # virtual disks always report themselves as rotating
         return f"{kind} on a virtual disk"
     for place in (block, block.parent):  # a partition has no queue of its own
         try:

@@ -62,7 +62,7 @@ def sweep(
     """
     utterances = list(log_probs.values())
     frames = sum(map(len, utterances))
-    # A frame compiles the search, which the first width would otherwise be charged with.
+    # Search one frame first, so that the time of the first width does not include compilation.
     decoder.decode(utterances[0][:1])
     for width in widths:
         wider_decoder = decoder.widened(width)

@@ -308,7 +308,8 @@ def waiting(samples: Window) -> list[float]:
 def mean_utilisation(samples: Sequence[Utilisation]) -> tuple[float, list[float]]:
     """Return the mean share of all cores and of each device, weighted by the samples' spans.
 
-    The cores' share is that of the training, or of the whole machine where the log has only that.
+    The share of the cores is that of the training, or of the whole machine if the log has only
+    that.
     """
     if not samples:
         return 0.0, []

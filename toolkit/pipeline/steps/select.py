@@ -346,8 +346,8 @@ def select_records(
 ) -> Selection:
     """Select records of the lake and group them into files by speaker.
 
-    This process reads no records, but for the first object with any of a lake whose hours are not
-    known: how many hours are eligible, the sample itself tells.
+    This process reads records only if the hours of the lake are not known, and then from one
+    object. The sample itself shows how many hours are eligible.
 
     Args:
       lake: the lake to select from.

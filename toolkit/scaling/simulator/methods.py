@@ -1,7 +1,7 @@
 """Simulation of data-parallel training: real updates on a small task, in virtual time.
 
-Computed for real are every worker's gradients on a small task, and the method's updates from them.
-Simulated is the time: steps take as long as measured or configured, messages as long as the
+Every worker's gradients on a small task, and the method's updates from them, are computed for real.
+The time is simulated: steps take as long as measured or configured, messages as long as the
 modelled network needs for the real model's bytes.
 
 Some methods came after the papers' and are simulated before any of them is built for real
@@ -226,8 +226,7 @@ def train(
       run: the training.
       update: returns new weights from old ones, the minibatches' indices and the learning rate.
       exchange: returns seconds, bytes sent, and bytes between hosts of a step's communication.
-      outlasting: returns the seconds that a communication of so many seconds adds to a step of so
-        many.
+      outlasting: returns the seconds that a communication adds to a step, both given in seconds.
       until: share of the data after which to stop.
 
     Returns:
@@ -513,7 +512,7 @@ def ssgd_rounded(run: Run, rounding: Rounding, share: float) -> Outcome:
 
     Args:
       run: the training.
-      rounding: of the gradients.
+      rounding: rounds the gradients.
       share: bytes of a rounded value, as a share of a float32's.
     """
     optimizer = run.optimizers(1) if run.task else None
@@ -549,11 +548,11 @@ class CorrectedState(GtcState):
     """Threshold compression of a worker's momentum, in place of its gradient.
 
     The optimizer after the exchange has no momentum then. Where an element is sent its momentum
-    begins anew, so that an old gradient does not carry on.
+    begins anew, so that old gradients have no further effect.
 
     Args:
       size: P.
-      config: of the threshold.
+      config: configuration of the threshold.
     """
 
     def __init__(self, size: int, config: GtcConfig) -> None:

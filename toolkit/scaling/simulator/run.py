@@ -155,7 +155,7 @@ class Optimizers:
     They are element-wise, so that a single optimizer of all workers' weights is equivalent.
 
     Args:
-      name: of the optimizer.
+      name: name of the optimizer.
       workers: N.
       size: P, number of weights of a model.
     """

@@ -119,7 +119,7 @@ class EpochSampler:
 
     Args:
       size: samples of an epoch: frames or chunks.
-      seed: of the permutations.
+      seed: seed of the permutations.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -154,7 +154,7 @@ class FrameTask:
       train: training frames.
       valid: validation frames.
       hidden: units of each hidden layer.
-      seed: of the initial weights and of the order of the frames.
+      seed: seed of the initial weights and of the order of the frames.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class SequenceTask:
       train: training frames in their order in time; what is left of the last chunk is not used.
       valid: validation frames, likewise.
       hidden: cells of the LSTM.
-      seed: of the initial weights and of the order of the chunks.
+      seed: seed of the initial weights and of the order of the chunks.
     """
 
     def __init__(self, train: Frames, valid: Frames, hidden: int = 24, seed: int = 0) -> None:

@@ -84,9 +84,9 @@ def _ctm_seconds(place: str, name: str, text: str) -> float:
 def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
     """Apply mapping rules to each word, as csrfilt.sh does.
 
-    A word that becomes several is divided evenly in time; alternatives are put between the tokens
-    for them, unless the word stands within alternatives already: those of the rule are added to
-    them. A word that becomes nothing is left out.
+    A word that becomes several words is divided evenly in time. Alternatives are put between their
+    tokens; inside existing alternatives, those of the rule are added to them. A word that becomes
+    nothing is left out.
 
     Raises:
       GlmError: rules cannot be applied to a word; the message names its place.
@@ -140,8 +140,8 @@ def timed_words(entries: Iterable[CtmEntry]) -> list[TimedWord]:
 def _gathered(entries: list[CtmEntry]) -> Iterator[TimedWord]:
     """Yield the words and alternatives of a channel in the file's order.
 
-    The start is what words are sorted by, the middle assigns them to a segment: of alternatives the
-    earliest start and the latest middle.
+    Words are sorted by their start, and assigned to a segment by their middle. Alternatives have
+    the earliest start and the latest middle of their words.
     """
     previous_start = 0.0
     inside: list[CtmEntry] | None = None
@@ -360,13 +360,13 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
     the microsecond, so that ties in the files are ties here (in sclite they depend on rounding).
 
     Alternatives are one word, whose middle is the latest of its words. Names of recordings and
-    channels are the same where they differ in case alone. Unlike in sclite, recordings, segments
-    and words may be in any order, a recording without words in the CTM is not an error, and words
-    that differ in case are different.
+    channels that differ only in case are the same. Unlike in sclite, recordings, segments and words
+    may be in any order, a recording without words in the CTM is not an error, and words that differ
+    in case are different.
 
     Args:
-      segments: of the STM.
-      words: of the CTM, with alternatives as they stand there.
+      segments: segments of the STM.
+      words: words of the CTM, with alternatives as they stand there.
 
     Raises:
       StmError: there is no segment.

@@ -173,7 +173,7 @@ def mapped(items: Items, apply: Callable[[str], str], grammar: Grammar) -> Items
             items_mapped.append(item)
         elif grammar.is_optional(item):
             finish()
-            for whole in split_words(apply(item)):  # rules may name it with its parentheses
+            for whole in split_words(apply(item)):  # a rule may match a word with its parentheses
                 words = [whole]
                 if grammar.is_optional(whole):
                     words = [f"({word})" for word in split_words(apply(whole[1:-1]))]
@@ -460,8 +460,8 @@ def _fill(
 def nist_aligner(grammar: Grammar) -> Aligner:
     """Return an aligner that chooses alternatives, fragments and optional words as sclite does.
 
-    Alternatives are chosen by words, also where characters are then compared, and so are words that
-    may be left out: see `_by_characters`. The normalisation is applied to the words between marks.
+    Alternatives and optional words are chosen by words, even if characters are compared afterwards:
+    see `_by_characters`. The normalisation is applied to the words between marks.
 
     Args:
       grammar: how marks in the texts are understood.
@@ -519,8 +519,8 @@ def _align_marked_texts(
 def _by_characters(best: Aligned, grammar: Grammar, weights: Weights) -> tuple[str, str, bytes]:
     """Align the characters of the best path; return the two texts and the steps.
 
-    Parentheses of words that may be left out are no characters. Where such a word was left out, all
-    its characters are, and the space beside it.
+    The parentheses of optional words do not count as characters. If such a word was left out, all
+    its characters and the space beside it are left out.
     """
     steps = best.steps
     is_left_out = [

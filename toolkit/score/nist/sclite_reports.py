@@ -1,7 +1,7 @@
 """Reports in sclite's forms, for programs that read them: sgml, pralign (.pra), rsum (.raw), .sys.
 
 `sclite -P`, sc_stats and Kaldi's `best_wer.sh` take these files for sclite's own. Words are
-compared as they stand in them, so that alignments are marked as case-sensitive.
+compared with their case, so alignments are marked as case-sensitive.
 """
 
 import statistics
@@ -68,7 +68,7 @@ def _quotable(word: str) -> str:
 def _steps(utterance: UtteranceScore) -> Iterator[tuple[str, str | None, str | None]]:
     """Yield letter, reference word and hypothesis word of each step; None for a gap.
 
-    A word that is left out, or added, as it may be, stands beside an empty word.
+    An optional word that is left out or added is aligned with an empty word.
     """
     refs, hyps = iter(utterance.ref), iter(utterance.hyp)
     for step in utterance.steps:
@@ -209,7 +209,7 @@ def write_sclite_reports(score: Score, folder: Path) -> None:
     """Write the texts as they were compared, for sclite, and its reports to a folder.
 
     These are `ref.trn` and `hyp.trn`; with words as units also `hyp.sgml`, `hyp.pra`, `hyp.raw` and
-    `hyp.sys`, which are otherwise removed where an earlier score has left them.
+    `hyp.sys`, which are otherwise removed if an earlier score has written them.
 
     Raises:
       TrnError: an id or a text cannot stand in a trn file; nothing is written then.

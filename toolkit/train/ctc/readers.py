@@ -130,7 +130,7 @@ class RecordSource:
     Args:
       records: the folder that `write_records` wrote.
       config: batches and readers.
-      seed: of the order.
+      seed: seed of the order.
       normaliser: applied to the raw features; None leaves them as they are. Picklable.
 
     Raises:
@@ -182,7 +182,8 @@ class RecordSource:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without reader processes: a copy in another process reads by itself.
 
-        Nothing would end its readers there, and a process waits for its children before it exits.
+        In the other process nothing would end the readers, and a process waits for its children
+        before it exits.
         """
         config = replace(self._config, readers=0)
         return {**self.__dict__, "_config": config, "_pool": None, "_buffer": {}}

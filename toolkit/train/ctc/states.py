@@ -134,7 +134,7 @@ class Machine:
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint.
 
-        Whichever state the machine is in, a resumed training continues in Training after it.
+        A resumed training continues in Training, whatever state the machine is in now.
         """
         return {"step": self.step, "saved": self._saved}
 
