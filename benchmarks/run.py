@@ -237,11 +237,11 @@ class Target:
     """Whether the number should not exceed the bound; otherwise it should not fall short of it."""
 
     def met(self, value: float) -> bool:
-        """Whether a value is on the right side of the bound."""
+        """Return whether a value is on the right side of the bound."""
         return value <= self.bound if self.at_most else value >= self.bound
 
     def missed(self, table: Table) -> bool:
-        """Whether a table has the number and misses the bound."""
+        """Return whether a table has the number and misses the bound."""
         try:
             return not self.met(self.value(table))
         except KeyError:

@@ -43,7 +43,7 @@ RESULT_DISTRIBUTIONS = ("torch", "numpy", "numba", "k2", "kaldifeat", "lhotse", 
 
 
 def has_bf16(device: str = "cpu") -> bool:
-    """Whether matrix products are faster in bfloat16 than in float32 on a device.
+    """Return whether matrix products are faster in bfloat16 than in float32 on a device.
 
     Without bfloat16 instructions they are emulated and slow. AMD's `avx512_bf16` makes training on
     chunks 1.7 times as fast. Intel's is slower than its float32 (LSTM of 3 x 320 cells on one core

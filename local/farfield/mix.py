@@ -91,7 +91,7 @@ class Mixture:
     """float32[S]: what the device plays; zeros: nothing."""
 
     def after(self, lead: int) -> "Mixture":
-        """Leave out the samples before `lead`."""
+        """Return the mixture without the samples before `lead`."""
         echo = None if self.echo is None else self.echo[:, lead:]
         return Mixture(
             self.microphones[:, lead:], self.speech[:, lead:], echo, self.playback[lead:]

@@ -139,7 +139,7 @@ def _pluck(rng: Rng, pitch: float, length: int) -> np.ndarray:
 
 
 def unit_power(samples: np.ndarray) -> np.ndarray:
-    """Scale to a mean square of 1; silence stays silence."""
+    """Scale samples to a mean square of 1; silence stays silence."""
     power = float(np.mean(np.square(samples, dtype=np.float64)))
     return samples / np.sqrt(power) if power > 0 else samples
 

@@ -146,7 +146,7 @@ class Config(HybridConfig):
 
 
 def _shards(kind: str) -> ExtractConfig:
-    """Shards of three minutes, so that half an hour keeps several processes busy."""
+    """Return shards of three minutes, so that half an hour keeps several processes busy."""
     return ExtractConfig(FrontendConfig(kind), hours_per_shard=0.05)
 
 
@@ -190,7 +190,7 @@ def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, 
 
 
 def demo() -> Config:
-    """Offline, with synthetic voices: half an hour labelled, five times as much unlabelled."""
+    """Return the offline profile with synthetic voices: half an hour labelled, 2.6 h unlabelled."""
     return Config(
         # Clean voices: the recipe adds rooms and noise itself.
         corpus=SyntheticConfig(
@@ -230,7 +230,7 @@ systems are above 90 % at the usual ones."""
 
 
 def mini() -> Config:
-    """A few hours of LibriSpeech: mini LibriSpeech is downloaded, unless corpus.root is set."""
+    """Return the profile for a few hours of LibriSpeech: mini LibriSpeech by default."""
     return Config(
         corpus=CorpusConfig("librispeech"),
         rooms=FarfieldConfig(
@@ -255,7 +255,7 @@ def mini() -> Config:
 
 
 def full() -> Config:
-    """LibriSpeech's 960 hours and the paper's networks and schedule (C6, C7, C9, C12).
+    """Return the profile for LibriSpeech's 960 hours, as in the paper (C6, C7, C9, C12).
 
     The rest of the labelled speakers' speech is used as unlabelled, too: the other speakers have
     only 575 h. Under torchrun the student is trained with BMUF (C12), and the networks on labelled

@@ -165,7 +165,7 @@ def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
 
 
 def _small_shards(kind: str) -> ExtractConfig:
-    """Shards of six minutes, so that a corpus of an hour keeps several processes busy."""
+    """Return shards of six minutes, so that a corpus of an hour keeps several processes busy."""
     return ExtractConfig(FrontendConfig(kind), hours_per_shard=0.1)
 
 
@@ -204,7 +204,7 @@ def _small_systems(
 
 
 def demo() -> Config:
-    """The offline demo corpus, minutes on two cores."""
+    """Return the profile for the offline demo corpus, which takes minutes on two cores."""
     gmms = _small_systems(
         hours=1.2,
         leaves=400,
@@ -230,7 +230,7 @@ def demo() -> Config:
 
 
 def mini() -> Config:
-    """A few hours of LibriSpeech on a CPU; mini LibriSpeech, unless corpus.root is set."""
+    """Return the profile for a few hours of LibriSpeech on a CPU: mini LibriSpeech by default."""
     return Config(
         corpus=CorpusConfig("librispeech"),
         # Words of the text, and further words of cmudict: these reduce the OOV rate to a third.
@@ -271,7 +271,7 @@ def mini() -> Config:
 
 
 def an4() -> Config:
-    """AN4, some 50 minutes of letters and digits: set corpus.root."""
+    """Return the profile for AN4, some 50 minutes of letters and digits: set corpus.root."""
     gmms = _small_systems(
         hours=0.5, leaves=250, gaussians=2000, senones=250, biphones=250, chain_epochs=7
     )
@@ -296,7 +296,7 @@ def an4() -> Config:
 
 
 def kaldi() -> Config:
-    """Your own Kaldi data directories, train, dev and test under corpus.root."""
+    """Return the profile for your Kaldi data directories train, dev and test in corpus.root."""
     # Graphs of all words of a large lexicon take minutes and GB (`lang.words=lexicon`).
     return replace(
         mini(), corpus=CorpusConfig("kaldi"), lang=LangConfig(), lstm_lm=NeuralLmConfig()
@@ -304,7 +304,7 @@ def kaldi() -> Config:
 
 
 def full() -> Config:
-    """LibriSpeech's 960 hours and the paper's network: 5 x 768, ten epochs (C6, C7)."""
+    """Return the profile for LibriSpeech's 960 hours and the paper's 5 x 768 network (C6, C7)."""
     return Config(
         corpus=CorpusConfig("librispeech", train="train-clean-*,train-other-*"),
         lang=LangConfig(vocabulary_size=200_000),

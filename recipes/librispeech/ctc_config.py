@@ -189,7 +189,7 @@ SMALL_READERS = ReaderConfig(
 
 
 def demo() -> Config:
-    """The offline demo corpus, minutes on two cores."""
+    """Return the profile for the offline demo corpus, which takes minutes on two cores."""
     return Config(
         corpus=SyntheticConfig(),
         dataset=Dataset("Made-up voices", "continuous", "independent", "medium", "low"),
@@ -245,7 +245,7 @@ def _on_seven_speeds(
 
 
 def an4() -> Config:
-    """AN4, some 50 minutes of letters and digits: set corpus.root."""
+    """Return the profile for AN4, some 50 minutes of letters and digits: set corpus.root."""
     corpus = CorpusConfig("an4", dev_speakers=8, test_speakers=9)
     dataset = Dataset("AN4", "connected", "independent", "small")
     config = _on_seven_speeds(corpus, dataset, epochs=20, frequency_masks=2)
@@ -261,14 +261,14 @@ def an4() -> Config:
 
 
 def kaldi() -> Config:
-    """Your own Kaldi data directories, train, dev and test under corpus.root."""
+    """Return the profile for your Kaldi data directories train, dev and test in corpus.root."""
     # More speech than AN4's half hour needs fewer passes and less masking.
     config = _on_seven_speeds(CorpusConfig("kaldi"), None, epochs=12, frequency_masks=1)
     return replace(config, lstm_lm=NeuralLmConfig())
 
 
 def full() -> Config:
-    """LibriSpeech's 960 hours and the paper's network (A5-A24)."""
+    """Return the profile for LibriSpeech's 960 hours and the paper's network (A5-A24)."""
     return Config(
         corpus=CorpusConfig("librispeech", train="train-clean-*,train-other-*"),
         dataset=Dataset("LibriSpeech", "continuous", "independent", "very large", "low"),
@@ -302,17 +302,17 @@ def _platform(devices: int, batch: int, readers: int, buffer: int) -> Config:
 
 
 def sys1() -> Config:
-    """Sys1$ of the paper: four RTX 2070, 96 utterances (A10)."""
+    """Return the profile for Sys1$ of the paper: four RTX 2070, 96 utterances (A10)."""
     return _platform(devices=4, batch=96, readers=8, buffer=40)
 
 
 def sys2() -> Config:
-    """Sys2$: four GTX 1080 Ti, 240 utterances."""
+    """Return the profile for Sys2$ of the paper: four GTX 1080 Ti, 240 utterances."""
     return _platform(devices=4, batch=240, readers=16, buffer=100)
 
 
 def sys10() -> Config:
-    """Sys10$: two V100, 300 utterances."""
+    """Return the profile for Sys10$ of the paper: two V100, 300 utterances."""
     return _platform(devices=2, batch=300, readers=16, buffer=100)
 
 

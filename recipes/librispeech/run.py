@@ -249,7 +249,7 @@ def train_neural_lm(run: Run) -> Headline:
 
 @recipe.stage(33, "Combine the systems")
 def combine(run: Run) -> Headline | None:
-    """Combine the union of their lattices, with weights tuned on the development splits."""
+    """Combine systems by the union of their lattices, with weights tuned on development splits."""
     networks = run.config.networks
     return steps.decoding.combine_systems(run, ["sat", *networks]) if networks else None
 

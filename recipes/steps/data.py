@@ -249,12 +249,12 @@ def lattice_lm_config(run: Run) -> NgramConfig:
 
 
 def has_kaldi_features(run: Run) -> bool:
-    """Whether the corpus has features of Kaldi, which take the place of audio."""
+    """Return whether the corpus has features of Kaldi, which take the place of audio."""
     return run.setting("corpus.features") == "kaldi"
 
 
 def has_copies(run: Run) -> bool:
-    """Whether the networks also train on augmented copies of the training utterances."""
+    """Return whether the networks also train on augmented copies of the training utterances."""
     return bool(run.setting("augment.speeds"))
 
 

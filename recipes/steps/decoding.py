@@ -279,7 +279,7 @@ def nbest_folders(run: Run, system: DecodedSystem) -> dict[str, Path]:
 
 @shared_workers()
 def combine_systems(run: Run, systems: Sequence[str]) -> dict[str, float]:
-    """Combine decoded systems, which have word lattices; weights are tuned and all is scored."""
+    """Combine decoded systems with word lattices; tune the weights, and score all splits."""
     # Weights are tuned on the splits that are marked as tuning splits.
     split_names = splits(run)
     combined = {

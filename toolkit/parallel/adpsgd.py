@@ -218,7 +218,7 @@ class NeighbourAverager:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Request no averaging inside this context."""
+        """Return a context inside which no averaging is requested."""
         with self._averaging:
             yield
 

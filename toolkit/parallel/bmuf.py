@@ -133,7 +133,7 @@ class Bmuf(Distributed):
             self.flat.set_weights(local)
 
     def agree_on_checkpoint(self, due: bool) -> bool:
-        """Allow a checkpoint between blocks only, when all workers have the same weights."""
+        """Decide on a checkpoint between blocks, when all workers have the same weights."""
         return self._in_block == 0 and self.rank_zero_decides(due)
 
     def state_dict(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class FlatParameters:
         self._sizes = [p.numel() for p in self.parameters]
 
     def __len__(self) -> int:
-        """Number of values."""
+        """Return the number of values."""
         return sum(self._sizes)
 
     def views(self, flat: Tensor) -> list[Tensor]:
@@ -355,7 +355,7 @@ class Distributed(Strategy):
                 buffer.copy_(torch.stack(values).mean(dim=0) if len(values) > 1 else values[0])
 
     def world_size_changed(self, state: dict[str, Any]) -> bool:
-        """Whether a checkpoint was written with another number of workers."""
+        """Return whether a checkpoint was written with another number of workers."""
         return state["ranks"] != self.workers.world_size
 
     def report(self) -> dict[str, float]:

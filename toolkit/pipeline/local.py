@@ -131,7 +131,7 @@ class WorkerProcess:
         return self._process.is_alive() and not self.connection.closed
 
     def close(self) -> None:
-        """Kill the process, whatever it does, and remove its scratch folder."""
+        """Kill the process, even if it is computing, and remove its scratch folder."""
         self._process.kill()
         self._process.join()
         self.connection.close()

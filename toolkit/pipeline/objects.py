@@ -39,7 +39,7 @@ class FilesystemError(ToolkitError):
 
 
 def is_local(path: str) -> bool:
-    """Tell whether a path or URL is on a local disk."""
+    """Return whether a path or URL is on a local disk."""
     return "://" not in path or path.startswith(("file://", "local://"))
 
 
@@ -149,7 +149,7 @@ SECRET = re.compile(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether a store's failure is transient, so that another try may succeed.
+    """Return whether a store's failure is transient, so that another try may succeed.
 
     Server errors, time-outs, resets and truncated bodies are raised as a dozen classes of several
     libraries, so every error is transient unless it is known to be permanent.

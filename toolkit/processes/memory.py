@@ -79,7 +79,7 @@ class MemoryWatch:
 
 
 def is_fork_server(child: "Process") -> bool:
-    """Whether a child of this process is the server from which its workers are forked.
+    """Return whether a child of this process is the server from which its workers are forked.
 
     The workers have the server's command line, but are its children.
     """

@@ -54,7 +54,7 @@ class KeyValueStore:
         self.add(f"{key}/there", 1)
 
     def has(self, key: str) -> bool:
-        """Whether the key has a value."""
+        """Return whether the key has a value."""
         return self.add(f"{key}/there", 0) > 0
 
     def get(self, key: str) -> Any:

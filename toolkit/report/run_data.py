@@ -130,7 +130,7 @@ def _stage_view(
 
 
 def _passed_over(failure: str, number: int, markers: Mapping[int, Marker | None]) -> bool:
-    """Whether a later stage was started after a failure, whose time is in the third line.
+    """Return whether a later stage was started after a failure, whose time is in the third line.
 
     An attempt with other settings may fail and leave the outputs of the one before as they are. The
     run uses these outputs when its settings are theirs again.
@@ -159,7 +159,7 @@ def _stale_reason(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:
 
 
 def _differs(name: str, read: Content, output: str, current: Content) -> bool:
-    """Whether the content that a stage has read differs from the output that is there now."""
+    """Return whether the content that a stage has read differs from the current output."""
     if name == output:
         return read.digest != current.digest
     # The input is a file or folder inside the output ...

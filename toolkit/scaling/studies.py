@@ -629,7 +629,7 @@ class TunedBatches:
     def _train(
         self, method: str, batch: int, rate: float, power: float, task: SequenceTask
     ) -> Trial:
-        """Train; learners with equal weights and states are simulated as one."""
+        """Train once; learners with equal weights and states are simulated as one."""
         learners = 1 if method == "ssgd" else self.learners
         learner_rate = rate / learners  # of one learner, which is multiplied by their number
         decay_epochs = self.epochs - self.warm_epochs

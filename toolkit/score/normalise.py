@@ -130,7 +130,7 @@ def basic(text: str, counts: TextCounts | None = None) -> str:
 
 
 def _kept(character: str) -> bool:
-    """Whether a character is kept: letters, marks and numbers; all others separate words."""
+    """Return whether a character is kept: letters, marks and numbers; all others separate words."""
     return character.isalnum() or _is_mark(character)
 
 

@@ -167,7 +167,7 @@ def _records(path: Path, side: Side) -> Iterator[tuple[str, _Record]]:
 
 
 def _has_records_in_lines(path: Path) -> bool:
-    """Whether the first line of a file is a record by itself, and not all of the file."""
+    """Return whether the first line of a file is a record by itself, and not all of the file."""
     filled = [line for _, line in read_lines(path, TranscriptError) if line.strip()]
     try:
         return len(filled) > 1 and isinstance(json.loads(filled[0]), dict)
@@ -176,7 +176,7 @@ def _has_records_in_lines(path: Path) -> bool:
 
 
 def _named_apart(records: Sequence[tuple[str, _Record]]) -> Iterator[tuple[str, _Record]]:
-    """Give records whose files have the same name longer ids."""
+    """Replace the ids of records by their paths if their files have the same name."""
     # `a/x.wav` and `b/x.wav` have the same name: their ids become paths.
     id_counts = Counter(record.id for _, record in records if record.place is not None)
     for place, record in records:
@@ -186,7 +186,7 @@ def _named_apart(records: Sequence[tuple[str, _Record]]) -> Iterator[tuple[str, 
 
 
 def _is_record(mapping: dict) -> bool:
-    """Whether a mapping is one record, not one from ids to texts."""
+    """Return whether a mapping is one record, not one from ids to texts."""
     texts = ("text", _OF_A_HYPOTHESIS, "supervisions")
     return any(key in mapping for key in _IDS) and any(key in mapping for key in texts)
 

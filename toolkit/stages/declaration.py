@@ -37,7 +37,7 @@ class Stage:
     `toolkit.stages.background`."""
 
     def is_enabled(self, config: Any) -> bool:
-        """Whether the configuration enables the stage."""
+        """Return whether the configuration enables the stage."""
         return not self.when or _any_set(self.when, config)
 
     def skip_reason(self, config: Any) -> str:
@@ -47,7 +47,7 @@ class Stage:
         return f"{self.when} is {'not set' if '=' in self.when else 'off'}"
 
     def runs_in_background(self, config: Any) -> bool:
-        """Whether the configuration enables the stage, and lets it run in the background."""
+        """Return whether the configuration enables the stage, and lets it run in the background."""
         if not self.background_when or not self.is_enabled(config):
             return False
         return _any_set(self.background_when, config)

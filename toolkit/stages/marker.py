@@ -265,7 +265,7 @@ class Marker:
 
 
 def _is_inside(name: str) -> bool:
-    """Whether a relative path stays below its folder, as outputs, which are removed, must."""
+    """Return whether a relative path stays below its folder, as paths of outputs must."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 

@@ -399,7 +399,7 @@ class InputNames:
         return exact or [f"{name}/" if name.startswith("{") and name.endswith("}") else name]
 
     def is_gone(self, name: str) -> bool:
-        """Whether an input was called after a setting that is not a path any more."""
+        """Return whether an input was called after a setting that is not a path any more."""
         setting, brace, _ = name.removeprefix("{").partition("}")
         is_path_setting = setting in self._settings or setting in self._mapped
         return bool(brace) and name.startswith("{") and not is_path_setting
@@ -422,17 +422,17 @@ def audio_input(manifest: str) -> str:
 
 
 def is_path(value: Any) -> bool:
-    """Whether a plain setting is an absolute path, as all paths in a configuration are."""
+    """Return whether a plain setting is an absolute path, as all paths in a configuration are."""
     return isinstance(value, str) and value.startswith("/")
 
 
 def is_outside(name: str) -> bool:
-    """Whether an input lies outside the run directory, by its name."""
+    """Return whether an input lies outside the run directory, by its name."""
     return name.startswith(("/", "{"))
 
 
 def same_setting(key: str, old: Any, new: Any, inputs: Mapping[str, Any]) -> bool:
-    """Whether a setting is another path to what the stage has recorded as an input.
+    """Return whether a setting is another path to what the stage has recorded as an input.
 
     Then the contents decide, see `Planner.changes`.
     """

@@ -48,12 +48,12 @@ ICONV = "`iconv -f cp1252 -t utf-8` (cp1251 for Cyrillic letters)"
 
 
 def is_faulty(text: str) -> bool:
-    """Whether a text, decoded by surrogateescape, has a zero byte or a byte that is not UTF-8."""
+    """Return whether a text, decoded by surrogateescape, has a zero byte or an invalid byte."""
     return "\0" in text if text.isascii() else _UNDECODED.search(text) is not None
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text, decoded by surrogateescape, has no byte that is not UTF-8."""
+    """Return whether a text, decoded by surrogateescape, has no byte that is not UTF-8."""
     return text.isascii() or _SURROGATE.search(text) is None
 
 
@@ -200,7 +200,7 @@ def _count(line: str, counts: LineCounts) -> None:
 
 
 def too_many(faulty: int, total: int) -> bool:
-    """Whether `faulty` of `lines` lines are too many to read a text, see `MAX_FAULTY`."""
+    """Return whether `faulty` of `total` lines are too many to read a text, see `MAX_FAULTY`."""
     return faulty > 0 and (faulty == total or (faulty > MIN_FAULTY and faulty > MAX_FAULTY * total))
 
 
@@ -291,7 +291,7 @@ def key_and_rest(line: str) -> tuple[str, str]:
 
 
 def has_other_space(text: str) -> bool:
-    """Whether a text has white space other than `WHITE_SPACE`, which does not separate words."""
+    """Return whether a text has white space besides `WHITE_SPACE`, which separates no words."""
     return _OTHER.search(text) is not None
 
 

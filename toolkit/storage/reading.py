@@ -159,7 +159,7 @@ def validated(value: Any, schema: Any, name: str = "the content") -> Any:
 
 
 def _fits(value: Any, schema: Any) -> bool:
-    """Whether a value fits a schema that is no list and no mapping, see `validated`."""
+    """Return whether a value fits a schema that is no list and no mapping, see `validated`."""
     if schema is Any:
         return True
     # Python's booleans are integers; here they are not.
@@ -174,7 +174,7 @@ def _fits(value: Any, schema: Any) -> bool:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether text has no lone surrogate, which JSON can express but UTF-8 cannot encode."""
+    """Return whether text has no lone surrogate, which JSON can express but UTF-8 cannot encode."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -229,7 +229,7 @@ def read_tensors(
 
 
 def _is_finite(tensor: Any) -> bool:
-    """Whether all values of a tensor of numpy or torch are finite.
+    """Return whether all values of a tensor of numpy or torch are finite.
 
     Minimum and maximum suffice, as both are NaN if any value is. For 100 MB of float32 this takes
     16 ms; `torch.isfinite`, which allocates masks, takes 200 ms.
@@ -321,7 +321,7 @@ def read_archive(path: Path) -> dict[str, "np.ndarray"]:
 
 
 def _parse_any_array(content: bytes) -> "np.ndarray":
-    """Like `parse_array`, but for arrays of text too."""
+    """Return the array of numbers or texts in the bytes of a `.npy` file."""
     import numpy as np
 
     stream = io.BytesIO(content)

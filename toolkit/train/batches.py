@@ -117,11 +117,11 @@ class MicroBatches:
         return sum(batch.frames for batch in self.batches)
 
     def to(self, device: torch.device) -> "MicroBatches":
-        """Move all of them, see `Batch`."""
+        """Move all batches to a device, see `Batch`."""
         return MicroBatches(tuple(batch.to(device) for batch in self.batches))
 
     def pin(self) -> "MicroBatches":
-        """Pin all of them, see `Batch`."""
+        """Copy all batches to pinned memory, see `Batch`."""
         return MicroBatches(tuple(batch.pin() for batch in self.batches))
 
 
@@ -551,7 +551,7 @@ def cut_long_utterances(lengths: np.ndarray, max_frames: int) -> np.ndarray:
 
 
 def by_length(utterances: Iterable[Utterance]) -> list[Utterance]:
-    """Sort from the longest to the shortest, independently of the order given."""
+    """Sort utterances from the longest to the shortest, whatever order they are given in."""
     return sorted(utterances, key=lambda u: (-u.frames, u.source, u.name))
 
 

@@ -84,7 +84,7 @@ class Monitor:
             self._tracker = None
 
     def epoch(self, title: str, steps: int, done: int, first_step: int) -> "EpochMonitor":
-        """Monitor an epoch of `steps` steps, `done` of them done, `first_step` before it."""
+        """Return the monitor of an epoch of `steps` steps, `done` of them done."""
         return EpochMonitor(self, title, steps, done, first_step)
 
     def report_progress(self, step: int) -> None:
@@ -293,6 +293,6 @@ class _TolerantTracker:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Warn, and pass no more metrics on."""
+        """Log a warning, and send no more metrics to the tracker."""
         self._has_failed = True
         logger.warning("%s records no further metrics of this training: %s", self._name, error)

@@ -112,7 +112,7 @@ class Precision:
         return norm, not self._scaling or self._adapt(bool(torch.isfinite(norm)))
 
     def _adapt(self, finite: bool) -> bool:
-        """Change the factor after a step; return whether to take it."""
+        """Change the loss scale after a step; return whether to take the step."""
         # Overflow: halve and skip. Otherwise double after 2,000 steps in a row.
         if not finite and self._factor > MIN_SCALE:
             self._factor, self._since = max(MIN_SCALE, self._factor / 2), 0

@@ -77,12 +77,12 @@ class Callback:
     """Whether ranks may take different numbers of steps."""
 
     def on_start(self, trainer: "Trainer") -> None:
-        """Training begins or resumes; in the latter case `load_state_dict` was called before."""
+        """Called when training begins, or resumes after `load_state_dict`."""
 
     def on_step(
         self, trainer: "Trainer", batch: Any, stats: dict[str, Tensor], checkpoint_due: bool
     ) -> None:
-        """A step has been taken; the hook must leave the model in training mode.
+        """Called after every step; must leave the model in training mode.
 
         Args:
           trainer: can save a checkpoint.
@@ -94,7 +94,7 @@ class Callback:
             trainer.save_checkpoint()
 
     def on_epoch_end(self, trainer: "Trainer") -> None:
-        """All steps of an epoch have been taken, before its validation."""
+        """Called after all steps of an epoch, before its validation."""
 
     def validate(self, trainer: "Trainer") -> dict[str, float]:
         """Evaluate the model after an epoch; weights are selected by these metrics.
@@ -109,10 +109,10 @@ class Callback:
         return trainer.validate()
 
     def on_end(self, trainer: "Trainer") -> None:
-        """The last epoch is finished; the weights are selected next."""
+        """Called after the last epoch, before the weights are selected."""
 
     def close(self) -> None:
-        """Training has ended, successfully or not."""
+        """Called when training has ended, successfully or not."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
@@ -381,7 +381,7 @@ class Trainer:
         return stats
 
     def _compute_gradients(self, batches: Sequence[Any]) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Leave in every `grad` that of the mean loss of all batches, and of all ranks.
+        """Compute the gradients of the mean loss of all batches and all ranks.
 
         Returns:
           The loss of each batch, and the objective's sums over all of them.

@@ -42,7 +42,7 @@ PAUSES: dict[type[Event], str] = {
 
 
 def accuracy_figure(platforms: Sequence[Platform], metric: str, config: TtaConfig) -> Markup:
-    """CER or WER on the validation data over time, with the targets as lines (A35)."""
+    """Return a figure of CER or WER over time, with the targets as lines (A35)."""
     series, rings = [], []
     for colour, platform in enumerate(platforms):
         for number, run in enumerate(platform.runs):
@@ -106,7 +106,7 @@ def _rings(platform: Platform, colour: int, metric: str, config: TtaConfig) -> l
 
 
 def loss_figure(platforms: Sequence[Platform]) -> Markup:
-    """Training loss, smoothed, on a logarithmic axis (A35)."""
+    """Return a figure of the training loss, smoothed, on a logarithmic axis (A35)."""
     series = []
     for colour, platform in enumerate(platforms):
         for number, run in enumerate(platform.runs):
@@ -120,7 +120,7 @@ def loss_figure(platforms: Sequence[Platform]) -> Markup:
 
 
 def throughput_figure(platforms: Sequence[Platform], title: str) -> Markup:
-    """Utterances per second over time, with the dips where models are swapped (A37)."""
+    """Return a figure of throughput over time, with dips at model swaps (A37)."""
     numbered = [(n, platform, platform.first) for n, platform in enumerate(platforms)]
     most = max((float(run.throughput[1].max(initial=0.0)) for _, _, run in numbered), default=0.0)
     last = max(run.log.seconds for _, _, run in numbered) / 60
@@ -158,7 +158,7 @@ def throughput_figure(platforms: Sequence[Platform], title: str) -> Markup:
 
 
 def utilisation_figure(platform: Platform, colour: int) -> Markup:
-    """Utilisation of a platform's first run in 25 seconds, with the phases of a step (A36)."""
+    """Return a figure of 25 s of a platform's utilisation, with a step's phases (A36)."""
     run = platform.first
     paused = _pauses(run)
     # 1. Choose the window, preferably one without pauses.
@@ -261,7 +261,7 @@ def _key(kinds: Sequence[tuple[str, str]]) -> Markup:
 
 
 def states_figure(platforms: Sequence[Platform]) -> Markup:
-    """Share of each state in the time of each platform's first run (A22, A39)."""
+    """Return a figure of the share of each state in the platforms' first runs (A22, A39)."""
     bars = []
     for platform in platforms:
         seconds = platform.first.states

@@ -30,7 +30,7 @@ MISSING = "the package nvidia-ml-py is missing: `pip install nvidia-ml-py`"
 
 
 def package_is_missing() -> bool:
-    """Whether the package is not installed."""
+    """Return whether the package is not installed."""
     try:
         import pynvml  # noqa: F401
     except ImportError:

@@ -107,7 +107,7 @@ def duration(seconds: float) -> str:
 
 
 def tta_table(platforms: Sequence[Platform], config: TtaConfig, title: str) -> Table:
-    """TTA in minutes, with percentages of the first platform's (as in A32 and A34)."""
+    """Return a table of TTA in minutes and in percent of the first platform's (A32, A34)."""
 
     def times(platform: Platform, metric: str, target: float) -> float | None:
         return platform.tta(metric, target, config.epochs)
@@ -128,7 +128,7 @@ def tta_table(platforms: Sequence[Platform], config: TtaConfig, title: str) -> T
 
 
 def rules_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
-    """Times from the same logs by three rules (A26, A40)."""
+    """Return a table of times from the same logs by three rules (A26, A40)."""
     rules: list[tuple[str, Times]] = [
         (f"median of {config.epochs} epochs", lambda p, m, a: p.tta(m, a, config.epochs)),
         ("DAWNBench", Platform.dawnbench),
@@ -198,7 +198,7 @@ def _mark_best(
 
 
 def cost_table(platforms: Sequence[Platform]) -> Table | None:
-    """Prices of the platforms (A29); None unless one has a price."""
+    """Return a table of the platforms' prices (A29); None unless one has a price."""
     priced = [(n, p, p.price) for n, p in enumerate(platforms) if p.price and p.price.total]
     if not priced:
         return None
@@ -235,7 +235,7 @@ def _money(value: float | None) -> str:
 
 
 def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None:
-    """Price/performance: TTA times price (A38); None unless a platform has a price."""
+    """Return a table of TTA times price (A38); None unless a platform has a price."""
     base = next((p for p in platforms if p.price and p.price.total), None)
     if base is None:
         return None
@@ -263,7 +263,7 @@ def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | Non
 
 
 def rent_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None:
-    """Rent until each accuracy, DAWNBench's cost of training; None unless there is a rent."""
+    """Return a table of the rent until each accuracy; None unless there is a rent."""
     rented = [(n, p, p.price) for n, p in enumerate(platforms) if p.price and p.price.per_hour]
     rows, values = [], []
     for colour, platform, price in rented:
@@ -281,7 +281,7 @@ def rent_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None
 
 
 def published_price_table() -> Table:
-    """TTA times price of the paper's platforms, computed from its tables 1 and 4 (A29, A32)."""
+    """Return TTA times price of the paper's platforms, from its tables 1 and 4 (A29, A32)."""
     costs, times = published("A29"), published("A32")
     base_times = times.rows[0]
     rows = []
@@ -300,7 +300,7 @@ def published_price_table() -> Table:
 
 
 def efficiency_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
-    """Hardware efficiency (throughput) and training efficiency (utterances needed) (A27, A38)."""
+    """Return a table of throughput and of the utterances that training needs (A27, A38)."""
     targets = [t for t in config.targets if any(p.tta(*t, config.epochs) for p in platforms)]
     target = targets[-1] if targets else None  # the hardest target that any platform reaches
     reached = f"{NAMES[target[0]]} {target[1]:g} %" if target else "an accuracy"
@@ -381,7 +381,7 @@ def _format_value(value: Value, digits: int) -> str:
 
 
 def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> Table | None:
-    """Final WERs from the results.json of the recipes' runs (A33); None if there are none.
+    """Return a table of final WERs of the recipes' runs (A33); None if there are none.
 
     Args:
       platforms: the platforms and their runs.
@@ -436,7 +436,7 @@ def sweep_table(path: Path) -> Table:
 
 
 def stage_table(platforms: Sequence[Platform]) -> Table | None:
-    """Wall time of every stage of the recipes' runs (A39); None where no stage has finished."""
+    """Return a table of the wall time of every stage (A39); None if none has finished."""
     times = [stage_times(platform.first.folder) for platform in platforms]
     titles = {number: title for stages in times for number, title, _ in stages}
     if not titles:

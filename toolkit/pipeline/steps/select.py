@@ -201,7 +201,7 @@ def plan_sample(lake: Lake) -> list[Partition]:
 
 
 def is_eligible(record: Record, config: SelectConfig) -> bool:
-    """Whether a record's length, time and locale are within the limits of `config`."""
+    """Return whether a record's length, time and locale are within the limits of `config`."""
     return (
         config.min_duration <= record.duration <= config.max_duration
         and (config.since is None or record.time >= config.since)

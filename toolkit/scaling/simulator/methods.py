@@ -501,14 +501,14 @@ def to_float16(values: Tensor) -> Tensor:
 
 
 def to_8_bits(values: Tensor) -> Tensor:
-    """Round to 255 steps between minus and plus the largest value of each row, 1 byte per value."""
+    """Round each row to 255 steps between minus and plus its largest value, 1 byte per value."""
     # 127 is the largest magnitude of a signed byte; 1e-30 avoids 0 / 0 in rows of zeros.
     step = values.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
     return (values / step).round() * step
 
 
 def ssgd_rounded(run: Run, rounding: Rounding, share: float) -> Outcome:
-    """S-SGD whose workers send rounded gradients, and keep what rounding has left for the next.
+    """Simulate S-SGD with rounded gradients; rounding errors are added to the next gradient.
 
     Args:
       run: the training.
@@ -532,7 +532,7 @@ def ssgd_rounded(run: Run, rounding: Rounding, share: float) -> Outcome:
 
 
 def post_local(run: Run, until: float) -> Outcome:
-    """S-SGD for a share `until` of the data, then local steps with periodic averaging."""
+    """Simulate S-SGD for a share `until` of the data, then local steps with periodic averaging."""
     optimizer = run.optimizers(1) if run.task else None
 
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:

@@ -116,7 +116,7 @@ class NetworkCards:
         """Bytes sent from one host to another."""
 
     def copy(self, now: float, worker: int, seconds: float) -> float:
-        """Occupy the processors of a worker's host for some seconds; return the end time."""
+        """Occupy the processors of a worker's host for `seconds`; return the end time."""
         key = self._network.host(worker), "memory"
         self._free[key] = max(now, self._free.get(key, 0.0)) + seconds
         return self._free[key]
@@ -368,7 +368,7 @@ class Run:
         return self.scenario.minibatches - self.outcome.minibatches
 
     def optimizers(self, workers: int) -> Optimizers:
-        """Construct the optimizers of so many models of the task."""
+        """Construct the optimizers of this number of models of the task."""
         return Optimizers(self.scenario.optimizer, workers, self.task.size)
 
     def draw(self, workers: Sequence[int]) -> np.ndarray:

@@ -66,7 +66,7 @@ class Grammar:
     """A word in parentheses may be left out, as in sclite with -D."""
 
     def marks(self, text: str) -> bool:
-        """Whether anything in a text may mean more than words as they are."""
+        """Return whether anything in a text may mean more than words as they are."""
         return (
             _MARKED.search(text) is not None
             or (self.optional and "(" in text)
@@ -74,7 +74,7 @@ class Grammar:
         )
 
     def is_optional(self, word: str) -> bool:
-        """Whether a word may be left out."""
+        """Return whether a word may be left out."""
         return self.optional and len(word) > 2 and word[0] == "(" and word[-1] == ")"
 
     def spoken(self, word: str) -> str:
@@ -561,7 +561,7 @@ def _without(words: Sequence[str], left_out: Sequence[bool]) -> tuple[str, str, 
 
 
 def _one_path(items: Items, grammar: Grammar) -> bool:
-    """Whether a transcript is nothing but words that must be there as they are."""
+    """Return whether a transcript is nothing but words that must be there as they are."""
     return all(
         isinstance(item, str)
         and item != NO_WORD

@@ -242,7 +242,7 @@ def trn_remarks(score: Score) -> Iterator[str]:
 
 
 def _has_marks(text: str) -> bool:
-    """Whether words are not read as themselves from a trn file."""
+    """Return whether words are not read as themselves from a trn file."""
     words = split_words(text)
     try:
         return NO_WORD in words or list(parse(text)) != words

@@ -367,7 +367,7 @@ class _Plan:
     """Labels by utterance id."""
 
     def is_done(self, out: Path) -> bool:
-        """Whether the file is there with this content."""
+        """Return whether the file is there with this content."""
         try:
             return read_index(record_path(out, self.number)).plan == self.digest
         except RecordError:

@@ -143,7 +143,7 @@ class Machine:
         self.step, self._saved = state["step"], state["saved"]
 
     def _visit(self, *states: State) -> Iterator[State]:
-        """Go from Training through states and back."""
+        """Change from Training to each state in turn, and back to Training."""
         for state in states:
             self.go_to(state)
             if state is State.SAVING:
