@@ -235,7 +235,7 @@ class KaldiHmmGmm(PeerProcess):
         self.pdfs = np.zeros(0, np.int64)
         """The pdf of every frame of all utterances, after `align`."""
         self.log_likelihood = 0.0
-        """Of all frames, after `accumulate`."""
+        """Log-likelihood of all frames, after `accumulate`."""
         super().__init__(
             "kaldi-hmm-gmm", python, "kaldi_hmm_gmm_worker.py", files, KALDI_HMM_GMM_TIMEOUT
         )
@@ -289,7 +289,7 @@ _NEEDED = {
     FLASHLIGHT_TEXT: ("from flashlight.lib.text.decoder.kenlm import KenLM", "flashlight-text"),
     PYCTCDECODE: ("import pyctcdecode, kenlm", "pyctcdecode kenlm"),
 }
-"""By decoder: imports that show whether it is installed, and the packages to install."""
+"""Imports that show whether a decoder is installed, and the packages to install, by decoder."""
 _FIRST_LETTER = 0x100
 """Symbols become one letter each for pyctcdecode, from this code point on."""
 

@@ -102,7 +102,8 @@ class Table:
     figures: dict[str, float] = field(default_factory=dict)
     """Further numbers by name that are no rates, such as sizes: the smaller, the better."""
     machine: dict[str, Any] = field(default_factory=_machine)
-    """As `toolkit.environment.machine`, and the name of the first `gpu`, or None."""
+    """Description of the machine as in `toolkit.environment.machine`, with the name of the first
+    `gpu`, or None."""
     versions: dict[str, str] = field(default_factory=versions)
     commit: str | None = field(default_factory=git_commit)
 
@@ -232,7 +233,7 @@ class Target:
     """At most 62 characters, so that a line of a log file holds the number and the bound too."""
     bound: float
     value: Callable[[Table], float]
-    """Takes the number from the table; raises a `KeyError` where it was not measured."""
+    """Called with the table, returns the number; raises a `KeyError` if it was not measured."""
     at_most: bool = False
     """Whether the number should not exceed the bound; otherwise it should not fall short of it."""
 

@@ -333,7 +333,7 @@ class UtteranceLoop:
         self._lstm = nn.LSTM(config.input_dim, config.hidden, config.layers).to(device)
         self._output = nn.Linear(config.hidden, config.output_dim).to(device)
         self.parameters = [*self._lstm.parameters(), *self._output.parameters()]
-        """Those that are trained."""
+        """The parameters that are trained."""
         self._optimizer = torch.optim.Adam(self.parameters)
         self._steps = steps
         self._device = device

@@ -85,23 +85,24 @@ class FarfieldConfig(Settings):
     dp1: Placement = Placement(
         "centre", (0.2, 0.3), (0.6, 1.2), (2.0, 4.0), (15.0, 25.0), 0.2, (10.0, 20.0)
     )
-    """In the middle of the room, close to the talker; the easiest."""
+    """Placement in the middle of the room, close to the talker; the easiest."""
     dp2: Placement = Placement(
         "table", (0.25, 0.4), (1.0, 2.0), (1.5, 3.0), (10.0, 20.0), 0.3, (5.0, 15.0)
     )
-    """On a table, away from the middle."""
+    """Placement on a table, away from the middle."""
     dp3: Placement = Placement(
         "wall", (0.35, 0.5), (1.5, 2.5), (1.0, 2.5), (6.0, 14.0), 0.4, (2.0, 10.0)
     )
-    """Against a wall, at a medium distance."""
+    """Placement against a wall, at a medium distance."""
     dp4: Placement = Placement(
         "shelf", (0.4, 0.55), (1.8, 3.0), (0.8, 2.0), (4.0, 12.0), 0.5, (0.0, 8.0)
     )
-    """High on a shelf, with noise nearby."""
+    """Placement high on a shelf, with noise nearby."""
     dp5: Placement = Placement(
         "corner", (0.5, 0.7), (2.5, 4.5), (0.6, 1.5), (0.0, 8.0), 0.5, (-3.0, 6.0)
     )
-    """In a corner beside the source of the noise, the talker far away; the hardest."""
+    """Placement in a corner beside the source of the noise, with the talker far away; the
+    hardest."""
     room_metres: tuple[tuple[float, float, float], tuple[float, float, float]] = (
         (3.5, 3.0, 2.4),
         (7.5, 6.0, 3.0),

@@ -25,7 +25,7 @@ class FarfieldUtterance:
     """One far-field utterance to simulate."""
 
     split: str
-    """Its set: `train`, `unlabelled`, `val`, `DP1`, ..."""
+    """Name of its set: `train`, `unlabelled`, `val`, `DP1`, ..."""
     pool: str
     """The pool of its room, noise and playback: `train`, `val` or `test`."""
     id: str

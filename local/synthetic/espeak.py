@@ -90,7 +90,7 @@ class SpokenWord:
     """A word of a text and its time."""
 
     text: str
-    """As written, with adjacent punctuation."""
+    """The word as written, with adjacent punctuation."""
     start: int
     """First sample."""
     end: int

@@ -59,7 +59,7 @@ System = Literal[
     "chain",
     "chain_fbank",
 ]
-"""What the recipe can train."""
+"""Names of the systems that the recipe can train."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Config:
     as-given (see `LangConfig.normaliser`). None: transcripts are taken as they are, in upper case,
     and the language model's text is English."""
     tags: Literal["drop", "keep"] | None = None
-    """What becomes of tags in brackets, such as [laughter]; see `LangConfig.tags`."""
+    """How tags in brackets, such as [laughter], are treated; see `LangConfig.tags`."""
     units: UnitsConfig = UnitsConfig()
     """The network's output units: characters (A16), or word pieces."""
     lm: NgramConfig = NgramConfig()
@@ -96,7 +96,7 @@ class Config:
 
     @property
     def scope(self) -> Scope:
-        """What features are normalised with, see `normalisation`."""
+        """Statistics that normalise the features, see `normalisation`."""
         # A user's own network class may lack the field `bidirectional`.
         both_ways = getattr(self.train.model, "bidirectional", False)
         return self.normalisation or ("whole" if both_ways else "causal")

@@ -49,7 +49,7 @@ class CorpusSummary:
     """The size, splits, speakers and faults of a corpus."""
 
     corpus: CorpusConfig
-    """Its reader, root and splits, as settings of a recipe."""
+    """Reader, root and splits of the corpus, as settings of a recipe."""
     hours: dict[str, float]
     """Hours of readable audio or features, by split."""
     speakers: dict[str, int]

@@ -81,7 +81,8 @@ class AdpsgdConfig(Settings):
     all with all while they compute the next gradient, which keeps equally fast workers in step with
     each other and is best for large batches."""
     workers_per_node: NonNegativeInt = 0
-    """For `hadpsgd`: workers per node, which average gradients; 0: those of a host. 8 (B4)."""
+    """Workers per node, which average gradients, for `hadpsgd`; 0: all workers of a host. 8
+    (B4)."""
 
 
 @dataclass(frozen=True)

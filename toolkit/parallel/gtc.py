@@ -67,7 +67,7 @@ class GtcState:
 
 
 class FixedMessages:
-    """See `toolkit.parallel.gtc.Exchange`.
+    """Messages of a fixed size for each bucket of gradients, for GPUs; an `Exchange`.
 
     As soon as a bucket's gradients are complete they are encoded, on a stream beside the backward
     pass, and the messages of all workers collected; they are decoded after the pass. A threshold of

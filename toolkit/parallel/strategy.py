@@ -60,7 +60,7 @@ class Strategy:
     """
 
     rank = 0
-    """This process's rank."""
+    """Rank of this process."""
     world_size = 1
     """Number of ranks."""
     applies_constraints = False

@@ -44,7 +44,7 @@ class StepRate(Settings):
     low: float | None = None
     """Lower end of the speed's 95 % interval, or of its range over the rounds; None: unknown."""
     high: float | None = None
-    """Its upper end; None: unknown, or no bound."""
+    """Upper end of that interval; None: unknown, or no bound."""
     measured_on: str = ""
     """Data on which the speed was measured, in words."""
 
@@ -60,7 +60,7 @@ class Rates(Settings):
     audio_bytes: float = 256e3 / 8 * 3600
     """Bytes of audio per hour: 256 kbps (C35)."""
     measured: Mapping[str, str] = field(default_factory=dict)
-    """Where and when the rates were measured: processor, date."""
+    """Processor and date of the measurement."""
 
     def with_speed(self, name: str, speed: float, device: bool = False) -> "Rates":
         """Return rates with another speed of one step, on a core or on a device."""

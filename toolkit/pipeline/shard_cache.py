@@ -44,7 +44,7 @@ class CachedShards:
 
     def __init__(self, url: str, store: ObjectStore, folder: Path, config: CacheConfig) -> None:
         self.name = url
-        """See `ShardFiles`."""
+        """Name of the set in messages, see `ShardFiles`."""
         self._store, self._folder = store, Path(folder)
         self._most = int(config.gigabytes * 1e9)
         self._objects = {shard.index: shard.objects for shard in read_shards(store, url)}

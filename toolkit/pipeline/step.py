@@ -53,7 +53,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a step may use while it runs one partition."""
+    """Device, threads and scratch folder that a step may use for one partition."""
 
     device: str
     """Device in torch's notation: `cpu`, `cuda:1`, ..."""

@@ -211,12 +211,12 @@ class Section:
     """A section of the page."""
 
     name: str
-    """Its anchor, for links."""
+    """Anchor of the section, for links."""
     title: str
     lead: str = ""
     """A sentence or two below the heading."""
     parts: Sequence[Markup] = ()
-    """Its content."""
+    """Content of the section."""
 
 
 @dataclass

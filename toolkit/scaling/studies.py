@@ -547,7 +547,7 @@ class Trial:
     """Frames of a step of all learners together."""
     rate: float
     power: float
-    """See `POWERS`; 0 for the baseline."""
+    """Power of the batch ratio, see `POWERS`; 0 for the baseline."""
     outcome: Outcome
 
     @property

@@ -41,10 +41,9 @@ class TranscriptError(ToolkitError):
 
 _FILES = ("audio", "audio_filepath", "path", "file")
 _IDS = ("id", "utterance", *_FILES, "name")
-"""Keys of a record's id; the first that it has counts, as `name` may be that of a speaker.
-
-Of the path of a file the id is the name without folder, suffix and white space.
-"""
+"""Keys of a record's id. The first key that a record has counts, as `name` may be that of a
+speaker. If the value is the path of a file, the id is the file's name without folder, suffix and
+white space."""
 _OF_A_HYPOTHESIS = "pred_text"
 """Key of the hypothesis in NeMo's manifests, where `text` is the reference."""
 
@@ -65,7 +64,7 @@ class _Record(NamedTuple):
     part: bool = False
     """Whether it is an utterance of a stream, which has several."""
     place: str | None = None
-    """For an id that comes from a file name: the file's path, and the start time of a part."""
+    """The file's path, and the start time of a part, for an id that comes from a file name."""
     key: str = "text"
     """Key of the text in the record."""
 
@@ -351,9 +350,9 @@ class Transcripts:
     speakers: dict[str, str] = field(default_factory=dict)
     """Speaker by utterance id, where the file or folder names them."""
     faulty: dict[str, str] = field(default_factory=dict)
-    """By utterance id (or `line N`, where it has none), lines that are not UTF-8 and left out."""
+    """Lines that are not UTF-8 and are left out, by utterance id or `line N`."""
     faulty_advice: str = ""
-    """Advice that is right for all of these lines; empty where there is none."""
+    """Advice that holds for all of these lines; empty if there is none."""
 
     @property
     def marked(self) -> bool:

@@ -36,7 +36,7 @@ class RefusedError(ToolkitError):
 
 @dataclass(frozen=True)
 class Limits(Settings):
-    """What a client may do before it is refused; times in seconds."""
+    """Limits for a client; if it exceeds one, it is refused. Times are in seconds."""
 
     clients: PositiveInt = 10
     """Maximum number of clients at the same time."""

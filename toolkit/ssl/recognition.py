@@ -46,7 +46,7 @@ class Recognised:
     """A recognised utterance."""
 
     utterance: str
-    """Its id."""
+    """Id of the utterance."""
     frames: int
     """Number of raw frames."""
     text: str

@@ -145,7 +145,7 @@ class TrainedModel:
     normaliser: Path
     """File of the normaliser."""
     device: str = "cpu"
-    """Where the model computes."""
+    """Device on which the model computes."""
 
     def load(self) -> tuple[nn.Module, Cmvn]:
         """Load model and normaliser."""

@@ -51,7 +51,7 @@ class Example:
     """A training utterance with its targets."""
 
     name: str
-    """Its id."""
+    """Id of the utterance."""
     features: Tensor
     """[T, F] float32, raw."""
     state: CmnState

@@ -24,7 +24,7 @@ class Output:
     """A file or folder that a finished stage made and can make again."""
 
     name: str
-    """Its path below the run directory."""
+    """Path of the output below the run directory."""
     stage: int
     title: str
     size: int

@@ -43,7 +43,7 @@ class CodeVersion:
     diff: str
     """Digest of `git diff HEAD`; empty if nothing differs."""
     versions: dict[str, str | None]
-    """See `toolkit.environment.result_versions`."""
+    """Versions of packages, see `toolkit.environment.result_versions`."""
 
     def __str__(self) -> str:
         if self.commit is None:
@@ -80,7 +80,7 @@ class Attempt:
     started: str
     code: CodeVersion
     numeric: dict[str, str | int | None]
-    """See `toolkit.environment.numeric_environment`."""
+    """Numeric environment, see `toolkit.environment.numeric_environment`."""
 
 
 @dataclass

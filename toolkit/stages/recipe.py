@@ -86,7 +86,7 @@ class RecipeSetting:
     """A setting of a recipe, with the source of its value."""
 
     key: str
-    """Dotted, as `--set` takes it."""
+    """Dotted key of the setting, as `--set` takes it."""
     value: Any
     """The value as plain data, like `default`."""
     source: str
@@ -94,7 +94,7 @@ class RecipeSetting:
     default: Any
     """The value without profile and `--set`."""
     expects: str
-    """Its type in words."""
+    """Type of the setting in words."""
     text: str
     """Description of the setting."""
 

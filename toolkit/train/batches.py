@@ -42,7 +42,7 @@ BatchKind = TypeVar("BatchKind", bound="TensorBatch")
 
 
 class TensorBatch:
-    """What batches of all kinds share: their tensors go to a device together, and into a file."""
+    """Base class of batches, whose tensors move to a device, or into a file, together."""
 
     ids: list[str]
     _computed: ClassVar[tuple[str, ...]]

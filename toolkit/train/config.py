@@ -25,7 +25,7 @@ from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, TdnnfConfi
 from toolkit.parallel.config import ParallelConfig
 
 Amp = Literal["fp32", "bf16", "fp16", "auto"]
-"""See `TrainerConfig.amp`."""
+"""Name of a precision, see `TrainerConfig.amp`."""
 OptimizerName = Literal["adam", "adamw", "sgd", "adadelta", "adadelta_tensorflow"]
 LossPer = Literal["utterances", "labels"]
 EvaluatorKind = Literal["swap", "in_place", "resident", "process", "elsewhere"]

@@ -47,7 +47,7 @@ class Utterance:
     """One training utterance."""
 
     name: str
-    """Its id."""
+    """Id of the utterance."""
     source: int
     """Index of its pair of stores."""
     frames: int
@@ -91,7 +91,7 @@ class Corpus:
         self.counts = torch.zeros(num_targets or 0, dtype=torch.int64)
         """[C]: number of raw frames of each target; zero if not counted."""
         self.supervisions: dict[str, Any] = {}
-        """By utterance, without frame targets."""
+        """Supervisions by utterance, if there are no frame targets."""
         self.excluded: dict[str, str] = {}
         """Utterance id -> reason for its exclusion from training."""
         self.shards: list[list[Utterance]] = []

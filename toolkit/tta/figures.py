@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 CONTRAST = (1, 0, 1, 2, 0, 3, 1, 0)
-"""For each colour of the page's palette the index of a colour that contrasts with it."""
+"""Index of a contrasting colour, for each colour of the page's palette."""
 SECONDS_SHOWN = 25.0
 """Length of the figure of utilisation in seconds (A36: 25)."""
 PHASES = {

@@ -169,7 +169,7 @@ def _seconds(process: psutil.Process) -> float:
 
 Phase = Literal["transfer", "compute", "update"]
 LEAST_SWING = 0.15
-"""If the devices' mean utilisation varies by less than this share, no phases are detected."""
+"""Smallest variation of the devices' mean utilisation with which phases are detected."""
 WAITING, WORKING = 0.25, 0.75
 """A device below the first share while another is above the second waits for it."""
 

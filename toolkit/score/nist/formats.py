@@ -342,7 +342,7 @@ class SegmentTranscripts:
 
     refs: dict[str, str]
     hyps: dict[str, str]
-    """Without the segments of channels that the CTM does not contain."""
+    """Hypotheses by segment, without the segments of channels that the CTM does not contain."""
     speakers: dict[str, str]
     unscored_channels: tuple[tuple[str, int], ...]
     """Recordings and channels without a segment, with the number of words recognised there, which

@@ -289,9 +289,9 @@ class Aligned:
     """The best path through two networks."""
 
     ref: list[str]
-    """Its words in the reference, without @."""
+    """Words of the best path in the reference, without @."""
     hyp: list[str]
-    """Its words in the hypothesis, without @."""
+    """Words of the best path in the hypothesis, without @."""
     steps: bytes
     """The alignment: one byte per step, see `toolkit.score.alignment`."""
 

@@ -305,7 +305,7 @@ class RecordSource:
 
 
 class _LongestFirst:
-    """See `RecordSource.longest_first`."""
+    """Batches from the longest utterance to the shortest, see `RecordSource.longest_first`."""
 
     def __init__(self, source: RecordSource) -> None:
         self._source = source
