@@ -39,7 +39,7 @@ from toolkit.storage.files import write_atomically
 WIDTHS = (0.35, 0.5, 0.71, 1.0, 1.41, 2.0)
 """Factors on search beam and most active states; 1 is the bundle's own search."""
 LOST = 1e-3
-"""Difference of path scores, in scaled log units, that is no rounding of float32 sums."""
+"""Smallest difference of path scores, in scaled log units, that is not rounding of float32 sums."""
 BLOCK = 20.0
 """Seconds of audio that are read at a time."""
 

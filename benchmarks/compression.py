@@ -67,7 +67,7 @@ class _Task:
         self._messages = {d: self._message(d) for d in DENSITIES}
 
     def copy(self) -> float:
-        """Copy as many bytes as the gradient has."""
+        """Copy the number of bytes that the gradient has."""
         self._residual.copy_(self._gradient)
         return self._amount
 

@@ -88,7 +88,7 @@ def measure(device: str) -> Table:
 
 
 def _case(name: str, function: Callable[[], object], files: int) -> Case:
-    """Return a case that extracts the features of so many files."""
+    """Return a case that extracts the features of `files` files."""
 
     def run() -> float:
         function()

@@ -109,7 +109,7 @@ KALDI_DECODER_VARIABLE = "KALDI_DECODER_PYTHON"
 KALDI_DECODER_TIMEOUT = 300.0
 
 KALDI_DECODER_CHECK = "import kaldi_decoder, kaldifst"
-"""Code that must run in the other interpreter."""
+"""Code that checks the package; it must run in the other interpreter."""
 
 
 class FasterDecoder(PeerProcess):
@@ -185,7 +185,7 @@ for pinned in {pinned!r}:
     if version(name) != required:
         raise SystemExit(name + " " + version(name) + " is installed")
 """
-"""Code that must run in the other interpreter."""
+"""Code that checks the packages; it must run in the other interpreter."""
 
 
 class KaldiHmmGmm(PeerProcess):

@@ -100,7 +100,7 @@ class Table:
     notes: tuple[str, ...] = ()
     """Sentences printed below the table."""
     figures: dict[str, float] = field(default_factory=dict)
-    """Further numbers by name that are no rates, such as sizes: the smaller, the better."""
+    """Further numbers by name that are not rates, such as sizes; smaller is better."""
     machine: dict[str, Any] = field(default_factory=_machine)
     """Description of the machine as in `toolkit.environment.machine`, with the name of the first
     `gpu`, or None."""
@@ -235,7 +235,7 @@ class Target:
     value: Callable[[Table], float]
     """Called with the table, returns the number; raises a `KeyError` if it was not measured."""
     at_most: bool = False
-    """Whether the number should not exceed the bound; otherwise it should not fall short of it."""
+    """Whether the bound is an upper one; otherwise it is a lower one."""
 
     def met(self, value: float) -> bool:
         """Return whether a value is on the right side of the bound."""

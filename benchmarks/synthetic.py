@@ -32,7 +32,7 @@ RATE = 16000
 
 
 def write_noise(folder: Path, number: int, seconds: float) -> "MonoCut":
-    """Write FLAC `number` of a folder: so many seconds of noise; return its cut."""
+    """Write a FLAC file with `seconds` of noise, number `number` of a folder; return its cut."""
     from lhotse import Recording, SupervisionSegment
     from lhotse.cut import MonoCut
 
@@ -45,7 +45,7 @@ def write_noise(folder: Path, number: int, seconds: float) -> "MonoCut":
 
 
 SHARD = 25
-"""Utterances of a shard at most: what is read at a time does not grow with the corpus."""
+"""Largest number of utterances in a shard, so that memory does not grow with the corpus."""
 
 
 class NoiseFeatures:
@@ -149,7 +149,7 @@ class SyntheticSpeech:
         return Utterance(tuple(words), path, self._frames(path, seed))
 
     def _pause(self, frames: int) -> list[int]:
-        """Return the state ids of a pause of so many frames."""
+        """Return the state ids of a pause of `frames` frames."""
         topology = self.senones.topology
         first, size = topology.state_id(topology.silence, 0), topology.num_states(topology.silence)
         return [first + size * i // frames for i in range(frames)]
@@ -253,7 +253,7 @@ class SyntheticSentences:
         return cls(speech.lang, senones, means)
 
     def words(self, rng: random.Random) -> Iterator[str]:
-        """Draw words of the language, without end."""
+        """Yield random words of the language endlessly."""
         vocabulary = self.lang.vocabulary
         chances = [1 / (k + 1) for k in range(FOLLOWERS)]
         last = 0

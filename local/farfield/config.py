@@ -38,7 +38,7 @@ class Placement(Settings):
     playback_share: Share
     """Share of the utterances during which the device plays something."""
     echo_db: tuple[float, float]
-    """Ratio of reverberant speech to the echo of what the device plays."""
+    """Ratio of reverberant speech to the echo of the device's playback."""
 
     def check(self) -> None:
         """Refuse pairs whose first value is the higher."""
@@ -111,7 +111,7 @@ class FarfieldConfig(Settings):
     train_rooms: PositiveInt = 8
     """Rooms per placement for training speech."""
     test_rooms: PositiveInt = 3
-    """Rooms per placement for val, and as many others for the test sets."""
+    """Rooms per placement for val; the test sets have the same number of other rooms."""
     talkers: Annotated[int, Range(1, 1000)] = 3
     """Positions of talkers in a room."""
     arrays: tuple[Geometry, ...] = ("circle-4", "circle-7")

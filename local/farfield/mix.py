@@ -24,7 +24,7 @@ DISTORTION = 0.1
 """Distortion by a loudspeaker at its limit: x - 0.1 x^3, a third harmonic of -31 dB."""
 
 PLAYED_PEAK = 0.5
-"""Highest sample of the playback channel, whatever the loudness."""
+"""Peak of the playback channel, the same for every loudness."""
 
 HIGHEST = 0.95
 """Highest sample of a mixture; a louder one is attenuated as a whole."""
@@ -56,13 +56,13 @@ class Levels:
     """Levels of the components, in dB, at the first microphone while the utterance lasts."""
 
     snr_db: float
-    """Reverberant speech over noise."""
+    """Ratio of reverberant speech to noise."""
     echo_db: float
-    """Reverberant speech over echo."""
+    """Ratio of reverberant speech to echo."""
     self_noise_db: float
-    """Reverberant speech over the microphones' own noise."""
+    """Ratio of reverberant speech to the microphones' own noise."""
     level_db: float
-    """The mixture, relative to full scale."""
+    """Level of the mixture relative to full scale."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Mixture:
     echo: np.ndarray | None
     """float32[M, S]: the echo in it; None: nothing is played."""
     playback: np.ndarray
-    """float32[S]: what the device plays; zeros: nothing."""
+    """float32[S]: the sound that the device plays; zeros if none."""
 
     def after(self, lead: int) -> "Mixture":
         """Return the mixture without the samples before `lead`."""

@@ -217,7 +217,7 @@ def make_pools(
     folder: Path,
     jobs: int = 1,
 ) -> dict[str, Pool]:
-    """Compute what is missing in `folder`; the same bytes whatever the number of `jobs`.
+    """Compute the missing files in `folder`; the bytes do not depend on `jobs`.
 
     Args:
       names: names of the pools that are needed.
@@ -262,7 +262,7 @@ def _room_tasks(
 
 
 def _rng(config: FarfieldConfig, name: str) -> np.random.Generator:
-    """Return the random generator of a name."""
+    """Return the random generator that belongs to a name."""
     return np.random.default_rng([config.seed, zlib.crc32(name.encode())])
 
 

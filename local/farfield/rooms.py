@@ -25,16 +25,16 @@ LEAD = 32
 """Sample of a response that stands for no delay: fractional delay filters ring before it."""
 
 FADED_DB = 30.0
-"""Reflections that the walls alone have attenuated by more than this are left out."""
+"""Attenuation by the walls alone from which on reflections are left out."""
 
 LOUDSPEAKER_METRES = 0.08
-"""The device's own loudspeaker is this far below the middle of its microphones."""
+"""Distance of the device's own loudspeaker below the middle of its microphones."""
 
 RADIUS_METRES = (0.03, 0.04)
 """Range of the radius of a device's circle of microphones."""
 
 MARGIN_METRES = 0.4
-"""Talkers and noise keep this far from walls."""
+"""Minimum distance of talkers and noise from the walls."""
 
 logger = logging.getLogger("toolkit.farfield")  # runs show the logs of `toolkit`
 
@@ -44,10 +44,10 @@ POOL_CYCLE = ("train", "test", "train", "val")
 """The pools that files are assigned to, in turn."""
 
 MAX_MICROPHONES = 7
-"""FLAC has at most eight channels, and one is for the playback."""
+"""Maximum number of microphones: FLAC has at most eight channels, and one is for the playback."""
 
 MAX_SECONDS = 1.0
-"""Longer responses are truncated."""
+"""Maximum length of a response; longer ones are truncated."""
 
 DIRECT_SECONDS = 0.0025
 """Length of the direct sound in a response, after its peak."""

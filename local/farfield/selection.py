@@ -147,7 +147,7 @@ def _purpose(part: str, config: FarfieldConfig) -> str | None:
 
 
 def _hold_out(sources: dict[str, list[MonoCut]], config: FarfieldConfig) -> None:
-    """Take speakers out of training for val and test, where there are no such parts."""
+    """Hold speakers out of training for val and test, where the corpus has no such parts."""
     sizes = {"val": config.val_speakers, "test": config.test_speakers}
     missing = {name: size for name, size in sizes.items() if not sources[name]}
     if not missing:

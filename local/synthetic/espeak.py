@@ -26,9 +26,9 @@ from toolkit.errors import ToolkitError
 from toolkit.score.alignment import align
 
 SONORANT_SHARE = 0.6
-"""Share of the consonant in the time between the events of an L, M, N or R and of the vowel after
-it: the spectrum changes most at 0.57 (N), 0.70 (M), 0.51 (NG), 0.55 (L), 0.52 (R) of
-it, in the median over all voices of the demo corpus."""
+"""Position of a word boundary between an L, M, N or R and the vowel after it, as a share of the
+time between their events. The spectrum changes most at 0.57 (N), 0.70 (M), 0.51 (NG), 0.55 (L) and
+0.52 (R), in the median over all voices of the demo corpus."""
 
 _SONORANTS = frozenset({"l", "m", "n", "N", "r"})
 

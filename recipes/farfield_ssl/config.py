@@ -70,7 +70,7 @@ sums their times."""
 
 @dataclass(frozen=True)
 class Config(HybridConfig):
-    """All settings of a run; a stage is stale when what it reads of them has changed."""
+    """All settings of a run; a stage becomes stale if a setting that it reads changes."""
 
     objective: Literal["ce", "lfmmi"] = "ce"
     """Training criterion of teacher and student. `ce`: cross entropy and sMBR, the student on the

@@ -64,14 +64,14 @@ System = Literal[
 
 @dataclass(frozen=True)
 class Config(HybridConfig):
-    """All settings of a run; a stage is stale when what it reads of them has changed."""
+    """All settings of a run; a stage becomes stale if a setting that it reads changes."""
 
     sat: SatConfig = SatConfig()
     """Triphone GMMs on features adapted to each speaker."""
     gmm_decode: DecodeConfig = DecodeConfig()
     """Decoding with GMMs, 100 frames per second."""
     mono_beam: Beam = Beam(search=13.0, output=4.0, max_active=3000)
-    """Pruning of the monophones' search, whose words nothing else uses."""
+    """Pruning of the monophones' search; no later stage uses its results."""
     ce: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM and its cross entropy training (C6, C7)."""
     lstm: bool = True
@@ -98,7 +98,7 @@ class Config(HybridConfig):
     pass and some seconds of a speaker, or log-mel energies. With "both" there is a second TDNN-F,
     `chain_fbank`, on log-mel energies, for recordings of unknown speakers."""
     bundle: System | None = None
-    """The system of the bundle, for known and unknown speakers; None: for each case the one with
+    """The system of the bundle, for known and unknown speakers; None: in each case the system with
     the fewest errors on the development splits."""
     nbest: NbestConfig = NbestConfig()
     """N-best lists, confidences and word lattices of the systems that are combined."""

@@ -32,7 +32,7 @@ from toolkit.tta.config import EQUAL_BATCH_WER, Dataset, TtaConfig
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run; a stage is stale when what it reads of them has changed."""
+    """All settings of a run; a stage becomes stale if a setting that it reads changes."""
 
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""
@@ -68,8 +68,8 @@ class Config:
     readers: ReaderConfig = ReaderConfig()
     """Batches, and the processes that make them (A8, A10)."""
     devices: PositiveInt | None = None
-    """Processes that must train together, one per GPU, so that batches are as large as intended;
-    None: as many as there are."""
+    """Number of processes that must train together, one per GPU, so that batches have the intended
+    size; None: any number."""
     evaluation_width: ListLength = 256
     """Beam width of the evaluation after each epoch (A24)."""
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -86,7 +86,7 @@ class _Candidate:
     last: bool
     """Whether it is the last pass with results in that folder."""
     errors: int
-    """Word errors on the splits of tuning, with known speakers."""
+    """Word errors on the tuning splits, with known speakers."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ class _Measured:
 
     @cached_property
     def errors(self) -> int:
-        """Word errors on the splits of tuning, with every utterance recognised alone."""
+        """Word errors on the tuning splits, with every utterance recognised alone."""
         return sum(self.scores[split].errors for split in self.tuned_on if split in self.scores)
 
     @cached_property
     def wer(self) -> dict[str, float]:
-        """WER in percent by split, with speakers known."""
+        """WER in percent by split, with known speakers."""
         return {row.split: row.wer for row in self.candidate.rows}
 
     @cached_property
@@ -118,7 +118,7 @@ class _Measured:
 def write_bundles(
     run: Run, systems: Sequence[DecodedSystem], neural: Sequence[DecodedSystem], out: Path
 ) -> tuple[dict[str, float | str], UnknownSpeakerWer]:
-    """Write the bundles of the best systems: with speakers known, unknown, and for streams.
+    """Write the bundles of the best systems: for known speakers, unknown speakers, and streams.
 
     With known speakers, the best system is the one with the fewest errors on the tuning splits;
     among equals the first, without rescoring if that gains nothing. With unknown speakers, the
@@ -186,7 +186,7 @@ def write_bundles(
 
 
 def decoded_systems(run: Run, chain_senones: str) -> list[DecodedSystem]:
-    """Return what the stages have decoded, the simplest first.
+    """Return the systems that the stages have decoded, the simplest first.
 
     Args:
       run: the run of the stage.

@@ -207,7 +207,7 @@ def write_all_records(run: Run) -> dict[str, float]:
 
 
 def training_plan(run: Run) -> TrainingPlan:
-    """Return what the training reads and how it goes on, as repeats of it need it too."""
+    """Return the data and settings of the training, which repeats of it need too."""
     evaluation, names = run.config.evaluation, ["units", "features/normaliser.json"]
     dictionary = {"words": "words.txt", "arpa": "lm/lm.arpa"}
     if evaluation.search == "prefixes":
@@ -229,7 +229,7 @@ def training_plan(run: Run) -> TrainingPlan:
 
 
 def check_devices(num_processes: int | None) -> None:
-    """Refuse to train in another number of processes than the settings are for.
+    """Raise an error if the number of processes is not the one that the settings require.
 
     Raises:
       ToolkitError: the numbers differ; the message names both and the remedies.
@@ -540,6 +540,6 @@ def _count(run: Run, decoded: str) -> ErrorCount:
 
 
 def _errors(rows: Sequence[Result], lm: str, tuned_on: tuple[str, ...]) -> int:
-    """Return the word errors of a search with a language model on the splits of tuning."""
+    """Return the word errors of a search with a language model on the tuning splits."""
     chosen = [row for row in rows if row.lm == lm and row.split in tuned_on]
     return sum(row.insertions + row.deletions + row.substitutions for row in chosen)

@@ -449,7 +449,7 @@ def import_kaldi_features(run: Run, plp: Path, fbank: Path) -> dict[str, float]:
 
 
 def training_features(run: Run, name: str) -> Path:
-    """Return a folder of features, of which the stage reads what a network is trained on.
+    """Return a folder of features; the stage depends only on the parts for training.
 
     That is the training split, its augmented copies and the normaliser; the training does not
     depend on the other splits.
@@ -465,7 +465,7 @@ def training_features(run: Run, name: str) -> Path:
 
 
 def decoded_features(run: Run, name: str) -> Path:
-    """Return a folder of features, of which the stage reads the decoded splits and the normaliser.
+    """Return a folder of features; the stage depends only on the decoded splits and the normaliser.
 
     Args:
       run: the run of the stage.

@@ -264,7 +264,7 @@ def last_rows(run: Run, system: DecodedSystem) -> list[Result]:
 
 
 def tuning_errors(run: Run, rows: Sequence[Result]) -> int:
-    """Return the word errors on the splits of tuning."""
+    """Return the word errors on the tuning splits."""
     tuned = [row for row in rows if row.split in splits(run).tune]
     return sum(row.insertions + row.deletions + row.substitutions for row in tuned)
 

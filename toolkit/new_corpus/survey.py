@@ -74,7 +74,7 @@ def survey(
     left_out: Sequence[str] = (),
     policy: TextPolicy | None = None,
 ) -> CorpusSummary:
-    """Choose which parts of a corpus are for training, tuning and testing, and what is held out.
+    """Choose the parts of a corpus for training, tuning and testing, and the held-out speakers.
 
     Args:
       parts: cuts by the name of the part.

@@ -358,7 +358,7 @@ class Asynchronous(Distributed):
         return {"bytes_per_step": self.sent() / max(1, self.steps)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Implement `Strategy.state_dict`; within an epoch with what is left of it, by node."""
+        """Implement `Strategy.state_dict`; within an epoch with the remaining steps by node."""
         within = self._batches is not None and self._batches.position is not None
         remaining = {"remaining": self._batches.remaining()} if within else {}
         return super().state_dict() | remaining

@@ -90,8 +90,8 @@ class AsgdConfig(Settings):
     """Asynchronous SGD (A19)."""
 
     gradients_per_update: NonNegativeInt = 0
-    """Number of gradients, from any workers, whose mean makes an update; 0: as many as workers, so
-    that an update is as large as that of `ssgd`. 1 applies every gradient on arrival."""
+    """Number of gradients, from any workers, whose mean makes an update. 0: the number of workers,
+    so that updates are as large as those of `ssgd`. 1 applies every gradient on arrival."""
     max_gradient_norm: Positive = 5.0
     """Clipping: larger norms of the mean gradient are scaled down to this. (The trainer's own
     `max_gradient_norm` has no effect, as its optimizer sees no gradients.)"""

@@ -116,7 +116,7 @@ class Strategy:
         return step
 
     def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
-        """Compute the gradients and leave in every `grad` the one that the optimizer shall use.
+        """Compute the gradients, and leave in every `grad` the gradient for the optimizer.
 
         Args:
           loss: this rank's loss, summed over its batch.

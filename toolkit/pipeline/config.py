@@ -105,7 +105,7 @@ class ExecutorSection(Settings):
     """The executor of the pipeline's steps; results are the same byte for byte."""
 
     kind: Literal["local", "spark"] = "local"
-    """`local`: as many processes of this machine as there are jobs; `spark`: a Spark cluster."""
+    """`local`: processes of this machine, one per job; `spark`: a Spark cluster."""
     settings: ExecutorConfig = field(default_factory=ExecutorConfig)
     """Settings of both kinds."""
     spark: SparkConfig = field(default_factory=SparkConfig)

@@ -102,7 +102,7 @@ class Marker:
     recorded."""
 
     def commit(self, store: ObjectStore, out: str, partition: str) -> "Marker":
-        """Create the marker below `out`, unless another attempt has; return the one that counts.
+        """Create the marker below `out`, unless another attempt has; return the valid one.
 
         Raises:
           MarkerError: the other attempt's marker cannot be read.

@@ -35,7 +35,7 @@ _VERSIONS = ("ETag", "etag", "mtime", "LastModified", "created")
 
 
 class FilesystemError(ToolkitError):
-    """There is no such kind of store, or its library is not installed."""
+    """The kind of store is unknown, or its library is not installed."""
 
 
 def is_local(path: str) -> bool:
@@ -499,7 +499,7 @@ class ObjectStore:
         return self.config.tries if not is_local(path) and is_transient(error) else 1
 
     def _wait(self, tries: int) -> float:
-        """Draw the seconds to wait after so many tries."""
+        """Draw the seconds to wait after `tries` tries."""
         # Exponential backoff with full jitter.
         wait = self.config.first_wait * 2 ** (tries - 1)
         return self._random.uniform(0, min(self.config.longest_wait, wait))

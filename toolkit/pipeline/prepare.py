@@ -270,7 +270,7 @@ def read_plan(path: Path) -> RunPlan:
 def run_plan(
     plan: RunPlan, outputs: list[str], report: Callable[[Progress], None] | None = None
 ) -> None:
-    """Run the steps of a plan; what is done already is kept.
+    """Run the steps of a plan; finished partitions are kept.
 
     Args:
       plan: the settings.

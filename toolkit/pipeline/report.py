@@ -164,7 +164,7 @@ class PlanReport:
         return rows
 
     def sentences(self) -> list[str]:
-        """Return what the table does not show: totals, assumptions, and what less time takes."""
+        """Return totals, assumptions and the nodes for less time, which the table lacks."""
         plan = self.plan
         lines = [f"All steps, one after the other: {duration(plan.seconds)}"]
         interval = _interval(*plan.interval)

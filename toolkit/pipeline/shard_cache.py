@@ -77,7 +77,7 @@ class CachedShards:
                     self._pool.submit(self._fetch_ahead, ref)
 
     def close(self) -> None:
-        """Wait for what is being fetched ahead, and end the threads."""
+        """Wait for objects that are being fetched ahead, and end the threads."""
         self._pool.shutdown()
 
     def _copy(self, ref: ObjectRef) -> Path:

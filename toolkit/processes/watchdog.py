@@ -268,7 +268,7 @@ class Watchdog:
         self._terminated = time.monotonic()
 
     def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait until a condition holds, at most so many seconds."""
+        """Wait until a condition holds, at most `seconds`."""
         end = time.monotonic() + seconds
         while not condition() and time.monotonic() < end:
             time.sleep(HEARTBEAT_INTERVAL / 20)
@@ -365,7 +365,7 @@ class Watchdog:
         return self._stalled_worker()
 
     def _stalled_worker(self) -> str | None:
-        """Say which process takes no steps; of several, the one that started fewest exchanges.
+        """Name the process that takes no steps; of several, the one with the fewest exchanges.
 
         The other ranks may be waiting for it. Only rank 0 sees all ranks; it checks itself too.
         """

@@ -127,7 +127,7 @@ class Table:
     published: bool = False
     """Whether all numbers are from a paper."""
     remarks: Sequence[str] = ()
-    """Listed below the note."""
+    """Remarks, listed below the note."""
     stacked: bool = False
     """Put small print below the text of its cell instead of beside it."""
 
@@ -142,7 +142,7 @@ class Table:
 
     @property
     def has_details(self) -> list[bool]:
-        """For each column, whether any of its cells has small print: then all keep room for it."""
+        """Whether any cell of a column has small print; then all cells keep room for it."""
         return [any(row.cells[n].detail for row in self.rows) for n in range(len(self.columns))]
 
     @property
@@ -238,7 +238,7 @@ class Page:
             self.sections.append(section)
 
     def html(self) -> str:
-        """Return the page as HTML; what is no Unicode text becomes question marks."""
+        """Return the page as HTML; characters that are not valid Unicode become question marks."""
         page = _environment().get_template("page.html")
         html = page.render(
             page=self, style=_assets(("page.css", *self.styles)), script=_assets(self.scripts)
@@ -305,7 +305,7 @@ def folded(summary: str, content: Markup) -> Markup:
 
 
 def joined(parts: Iterable[Markup]) -> Markup:
-    """Return parts one after the other."""
+    """Concatenate parts of a page."""
     return Markup("").join(parts)
 
 

@@ -207,7 +207,7 @@ def _file_size(path: str) -> int:
 
 
 def _read_run(root: Path, paths: Sequence[Path]) -> Run:
-    """Read what the list of runs shows of a run directory."""
+    """Read the entry of a run directory for the list of runs."""
     run = RunFolder.open(root)
     markers = [marker for path in paths if isinstance(marker := run.json(path.absolute()), dict)]
     last_command = run.json("stages/last_command.json")

@@ -619,7 +619,7 @@ def write_comparison(first: Path, second: Path, out: Path) -> list[str]:
 
 
 def _distinct_names(runs: Sequence[RunFolder]) -> tuple[str, str]:
-    """Return the names of the directories, with as many parents as tell them apart."""
+    """Return the shortest ends of the directories' paths that differ."""
     first, second = (run.root.parts for run in runs)
     depths = range(1, max(len(first), len(second)) + 1)
     # As few folders of the paths as make the names differ.

@@ -69,7 +69,7 @@ class Machine:
 
 
 def measure(methods: dict[str, ParallelConfig], workers: int, load: Load) -> Machine:
-    """Train with each method in turn in so many processes of this machine, over gloo.
+    """Train with each method in turn in `workers` processes of this machine, over gloo.
 
     Args:
       methods: name -> its configuration.

@@ -535,7 +535,7 @@ class Frontier(Settings):
 
 POWERS = (0.0, 1 / 3, 2 / 3, 1.0)
 """Rates tried for a batch k times the baseline's: its best rate times k to these powers. 1 is the
-paper's scaling; all methods and batches have as many trials as the baseline."""
+paper's scaling. All methods and batches have the same number of trials as the baseline."""
 
 
 @dataclass(frozen=True)
@@ -576,7 +576,7 @@ class TunedBatches:
     """Measured variation of step times, which makes models stale."""
 
     def trials(self, task: SequenceTask, report: Report) -> Iterator[Trial]:
-        """Train the baseline with every rate, then every method and batch with as many."""
+        """Train the baseline with every rate, then each method and batch with equally many."""
         alone = [self._train("ssgd", self.smallest, rate, 0.0, task) for rate in self.rates]
         yield from alone
         base = min(alone, key=lambda trial: trial.loss)

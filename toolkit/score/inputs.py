@@ -43,7 +43,7 @@ class ScoringInput:
     speakers: Mapping[str, str] | None
     """Speaker of every reference; None if they are not known."""
     notes: tuple[str, ...] = ()
-    """Messages about the formats that were read and about what is not scored."""
+    """Messages about the formats that were read, and about texts that are not scored."""
     marked: bool = False
     """Whether texts may have alternatives: see `toolkit.score.nist.grammar`."""
 

@@ -117,7 +117,7 @@ _FIELDS = {_SHORT.get(field, field): field for field in Result.__dataclass_field
 
 
 def read_results(path: Path) -> list[Result]:
-    """Read results.json; if the file does not exist there are no rows.
+    """Read the rows of results.json; return none if the file does not exist.
 
     Raises:
       ResultsError: the file is not a list of rows with the fields of `Result`.

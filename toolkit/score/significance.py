@@ -13,7 +13,7 @@ from toolkit.score.alignment import Pair
 LEVEL = 0.95
 """Confidence level: the probability with which an interval should cover the true rate."""
 REPLICATES = 10_000
-"""Number of resampled test sets; with so many, the ends of an interval vary by about 2 % of its
+"""Number of resampled test sets; with this number, the ends of an interval vary by about 2 % of its
 width with the seed."""
 SEED = 1
 MIN_SPEAKERS = 6

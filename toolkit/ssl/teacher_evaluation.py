@@ -479,7 +479,7 @@ def _compute_utterances(
 
 
 def _store(utterances: Sequence[Utterance], k: int) -> tuple[dict[str, KBest], int]:
-    """Store targets as the pipeline does; return what is read back, and the number of bytes."""
+    """Store targets as the pipeline does; return the targets read back, and the number of bytes."""
     stored = {}
     with tempfile.TemporaryFile() as file:
         tar = TarWriter(file)

@@ -1,4 +1,4 @@
-"""What a recipe declares, stages over typed configurations, and what a command line asks for."""
+"""The declarations of a recipe: its stages over typed configurations, and its run options."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

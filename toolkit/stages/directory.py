@@ -32,7 +32,7 @@ TAKEOVER_TIMEOUT = 1.0
 """Seconds for replacing the file that stands for the lock of a killed run."""
 
 TRASHES = "trash", "trash-background"
-"""Folders in `.partial` for what is being deleted: the run's, and that of background stages."""
+"""Folders in `.partial` for files to delete: one of the run, one of background stages."""
 
 
 class StorageError(ToolkitError):
@@ -228,7 +228,7 @@ class RunDirectory:
         self.empty_trash()
 
     def empty_trash(self) -> None:
-        """Delete what was discarded; raises a `LinkError` if the trash is a link."""
+        """Delete the contents of the trash; raises a `LinkError` if the trash is a link."""
         self.refuse_links(self._trash)
         if self._trash.exists():
             shutil.rmtree(self._trash)
@@ -248,7 +248,7 @@ class RunDirectory:
         self._put_in_place(marker, digests)
 
     def recover(self, digests: Digests) -> None:
-        """Finish what a killed run was publishing; delete its temporary files and the trash.
+        """Finish the publication of a killed run; delete its temporary files and the trash.
 
         Raises:
           LinkError: something would be moved or deleted through a link; it is left as it is.

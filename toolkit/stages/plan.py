@@ -432,7 +432,7 @@ def is_outside(name: str) -> bool:
 
 
 def same_setting(key: str, old: Any, new: Any, inputs: Mapping[str, Any]) -> bool:
-    """Return whether a setting is another path to what the stage has recorded as an input.
+    """Return whether a setting is another path to an input that the stage has recorded.
 
     Then the contents decide, see `Planner.changes`.
     """

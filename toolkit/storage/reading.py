@@ -159,7 +159,7 @@ def validated(value: Any, schema: Any, name: str = "the content") -> Any:
 
 
 def _fits(value: Any, schema: Any) -> bool:
-    """Return whether a value fits a schema that is no list and no mapping, see `validated`."""
+    """Return whether a value fits a schema that is not a list or a mapping, see `validated`."""
     if schema is Any:
         return True
     # Python's booleans are integers; here they are not.

@@ -131,7 +131,7 @@ def micro_batches(batch: Any) -> tuple[Any, ...]:
 
 
 class AccumulatedBatches:
-    """A `BatchSource` whose step is `accumulate` batches of another, or what an epoch has left.
+    """A `BatchSource` whose step is `accumulate` batches of another, fewer at an epoch's end.
 
     Args:
       data: the batches.
@@ -551,7 +551,7 @@ def cut_long_utterances(lengths: np.ndarray, max_frames: int) -> np.ndarray:
 
 
 def by_length(utterances: Iterable[Utterance]) -> list[Utterance]:
-    """Sort utterances from the longest to the shortest, whatever order they are given in."""
+    """Sort utterances from the longest to the shortest; their given order has no effect."""
     return sorted(utterances, key=lambda u: (-u.frames, u.source, u.name))
 
 

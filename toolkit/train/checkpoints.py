@@ -1,4 +1,4 @@
-"""What a training stores: checkpoints, weights of epochs, and the headline that marks its end.
+"""The files of a training: checkpoints, weights of epochs, and the headline that marks its end.
 
 A checkpoint is nested dicts and lists of tensors and plain values in one safetensors file.
 """
@@ -28,7 +28,7 @@ from toolkit.train.errors import TrainingError
 logger = logging.getLogger(__name__)
 HEADLINE = "headline.json"
 NUM_CHECKPOINTS = 2
-"""Checkpoints that are kept: the newest, and the one before it in case the newest is damaged."""
+"""Number of checkpoints that are kept: the newest, and the one before it in case of damage."""
 MAX_BATCHES = 200
 """Largest number of batches from which statistics of batch normalisation are estimated."""
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.safetensors")

@@ -60,7 +60,7 @@ def _uncompiled(kind: type[Optimizer]) -> Callable[..., Optimizer]:
 
 
 def _fused(kind: type[Optimizer], model: nn.Module) -> dict[str, bool]:
-    """Return the argument for a step in one kernel, where torch and the device have it."""
+    """Return the argument that selects torch's fused step, if torch and the device have it."""
     on_gpu = any(parameter.is_cuda for parameter in model.parameters())
     # Torch 1.13 has it for Adam, but cannot resume from a checkpoint.
     has_fused = torch.__version__ >= "2" and "fused" in inspect.signature(kind).parameters

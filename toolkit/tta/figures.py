@@ -337,7 +337,7 @@ def system_figure(platform: Platform) -> Markup:
 
 
 def _features(system: dict[str, Any]) -> list[Block]:
-    """Return the boxes from audio to records."""
+    """Return the diagram's boxes from audio to records."""
     return [
         Block("audio", "", "storage"),
         Block("front end", f"{system['values']} values per frame", "processors"),
@@ -347,7 +347,7 @@ def _features(system: dict[str, Any]) -> list[Block]:
 
 
 def _acoustic_model(system: dict[str, Any], replicas: int, computing: Where) -> list[Block]:
-    """Return the boxes from records to log-probabilities."""
+    """Return the diagram's boxes from records to log-probabilities."""
     copies = f"{replicas} copies of it" if replicas > 1 else "one copy"
     readers = system["readers"]
     return [
@@ -364,7 +364,7 @@ def _acoustic_model(system: dict[str, Any], replicas: int, computing: Where) -> 
 
 
 def _language_model(system: dict[str, Any], settings: dict[str, Any]) -> list[Block]:
-    """Return the boxes from log-probabilities to text."""
+    """Return the diagram's boxes from log-probabilities to text."""
     search, _, language_model = str(settings.get("evaluation", "")).partition(", ")
     return [
         Block("log-probabilities", f"of {system['units']} outputs", "processors"),

@@ -194,7 +194,7 @@ def _part(file: BinaryIO, record: Record, start: int) -> bytearray | FetchError:
 
 
 def _read_span(store: ObjectStore, span: Span, path: str) -> bytes | None:
-    """Read a span as far as the object reaches; None: no such object."""
+    """Read a span, or its part within the object; return None if there is no such object."""
     if span.start == span.end:
         return b""  # HTTP has no empty range: servers answer with the whole object
     try:

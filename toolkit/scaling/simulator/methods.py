@@ -87,7 +87,7 @@ def gtc(run: Run) -> Outcome:
 def compressed(
     run: Run, make: Callable[[int, GtcConfig], GtcState], last: OptimizerName
 ) -> Outcome:
-    """Send compressed gradients.
+    """Take synchronous steps with compressed gradients, as `gtc` does.
 
     Args:
       run: the training.

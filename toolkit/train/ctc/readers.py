@@ -47,7 +47,7 @@ class CtcBatch(TensorBatch):
     frames: int
     """Number of valid frames, the sum of `input_lengths`."""
     views: int = 1
-    """How often each utterance is there: rows n and n + N / views are the same one, masked
+    """Number of views of each utterance: rows n and n + N / views are the same one, masked
     differently."""
 
     _computed: ClassVar[tuple[str, ...]] = ("inputs", "labels")
