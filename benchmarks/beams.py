@@ -99,8 +99,8 @@ def command(
     """Search with narrower and wider beams than the bundle does.
 
     AUDIO is utterances as for `toolkit transcribe`. Features and scores are computed once; then
-    every utterance is searched, and rescored, at all widths in turn. The last line says what
-    doubling the bundle's beam changes.
+    every utterance is searched and rescored at all widths in turn. The last line says what doubling
+    the bundle's beam changes.
 
     \b
     Example:

@@ -222,7 +222,7 @@ def _on_seven_speeds(
 ) -> Config:
     """Return the network of `an4` for a corpus, which is trained on seven speeds of its speech.
 
-    With so many passes over it the weights of the last epochs are averaged: the last 7 of 20.
+    After many passes over the data, the weights of the last epochs are averaged: the last 7 of 20.
     """
     train = _small_training(
         hidden=192,

@@ -142,7 +142,7 @@ def optimizer_like(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> 
 class Asgd(Asynchronous):
     """Asynchronous SGD; worker 0 is the parameter server with weights and optimizer state (A19).
 
-    A worker pushes its gradient, pulls the current weights and goes on; no worker waits for the
+    A worker pushes its gradient, pulls the current weights and continues; no worker waits for the
     gradient of another. The server updates the weights with the mean of every `parts` gradients.
     The training loop's optimizer sees no gradients: an optimizer of the same class and settings
     updates the weights on worker 0, on its device. The bytes reported are those of worker 0, which

@@ -102,8 +102,8 @@ class Progress:
         """Estimated seconds left; None until a partition is done in this run."""
         if self.done == self.kept:
             return None
-        # Only this run's work tells the speed: partitions of earlier runs took no time here.
-        # By hours of audio where they are known, else by partitions
+        # The speed is that of this run's work: partitions of earlier runs took no time here. By
+        # hours of audio where they are known, else by partitions
         if self.hours > self.hours_kept:
             return 3600 * (self.hours_total - self.hours) / self.rate
         return self.seconds * (self.total - self.done) / (self.done - self.kept)
@@ -195,7 +195,7 @@ class Executor(ABC):
         partitions = [_located(partition) for partition in partitions]
         if len({partition.id for partition in partitions}) < len(partitions):
             raise ExecutorError(f"{step.name}: two partitions have the same id")
-        # 2. A marker of the same step, configuration and inputs says that a partition is done.
+        # 2. A partition with a marker of the same step, configuration and inputs is done.
         markers, calls = all_finished(step, partitions, out, self.config.store, self.numeric)
         results = {name: marker.result for name, marker in markers.items()}
         runs = {name: marker.run for name, marker in markers.items()}

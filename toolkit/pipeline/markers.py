@@ -260,7 +260,7 @@ def rebuild_damaged(store: ObjectStore, hint: str = REBUILD_HINT) -> Iterator[No
 def _path(out: str, partition: str, step_digest: str, numeric: Mapping[str, str] | None) -> str:
     """Return the path of a marker, which depends on the step and the numeric environment."""
     variables = None if numeric is None else dict(numeric)
-    # 64 bits of the digest tell apart the markers of one partition.
+    # 64 bits of the digest are enough to distinguish the markers of one partition.
     key = digest_bytes(json.dumps([step_digest, variables], sort_keys=True).encode())[:16]
     return f"{out}/{FOLDER}/{partition}.{key}.json"
 

@@ -52,7 +52,7 @@ def filesystem(path: str, options: Mapping[str, Any], timeout: float) -> Any:
     """Return fsspec's file system for a path.
 
     Raises:
-      FilesystemError: its library is missing, or fsspec knows no such store.
+      FilesystemError: its library is missing, or fsspec does not support the kind of store.
     """
     protocol = "file" if is_local(path) else path.split("://", 1)[0]
     return _filesystem(protocol, json.dumps(dict(options), sort_keys=True), timeout)

@@ -3,8 +3,8 @@
 Every rank writes a heartbeat into the store each second. Rank 0 reads all of them, the others read
 rank 0's and the failure: a sentence that says what went wrong, after which all ranks exit.
 
-The heartbeats come from a thread, which goes on when the main thread hangs. So they also carry how
-many steps the main thread has taken (`StallDetector`), for training whose ranks do not wait for
+The heartbeats come from a thread, which continues when the main thread hangs. So they also carry
+how many steps the main thread has taken (`StallDetector`), for training whose ranks do not wait for
 each other; where they do, an exchange with a rank that hangs times out.
 """
 

@@ -337,7 +337,7 @@ def quantile_bins(
 def factor_figures(errors: SplitErrors) -> Markup:
     """Return figures of the WER of a split's best system against possible causes of errors.
 
-    Factors of which too few utterances are known, or that do not vary, are left out.
+    Factors that are known for too few utterances, or that do not vary, are left out.
     """
     # 1. The utterances, and a value of each factor for every one of them; None: unknown.
     rows = [(u, errors.split.utterances[u.id]) for u in errors.shown.score.utterances]

@@ -257,7 +257,7 @@ class Server:
             self._report(
                 f"client {number}, {_name(connection)}: {client.seconds:.1f} s of audio, {outcome}"
             )
-        except Exception:  # of the recogniser: the other clients go on
+        except Exception:  # an error of the recogniser: other clients are not affected
             self._report(f"client {number}: {traceback.format_exc()}")
             await _end(connection, "the server failed; its output says how", FAILED)
         finally:

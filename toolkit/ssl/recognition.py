@@ -156,7 +156,7 @@ def recognise_and_align(
     ]
     report_aligned = partial(report, shards_done=shards)
     counts = align_at_offsets(scorers, senones, lang, config.align, out, jobs, report_aligned)
-    # `Recognised.frames` are raw frames; an hour has so many of them.
+    # `Recognised.frames` are raw frames; this is their number per hour.
     hour = 3600e3 / scorer.store.manifest["frontend"]["frame_shift_ms"]
     frames = sum(u.frames for u in selected)
     return {

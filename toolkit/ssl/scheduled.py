@@ -79,7 +79,7 @@ def train_student(
         or several such sets of the same utterances with targets at other offsets, which the passes
         over the data use in turn. Each is a folder, or the files of shards stored elsewhere.
       features: labelled data, as in `train_cross_entropy`.
-      alignments: as many, with targets of the raw frames.
+      alignments: a store for each of `features`, with targets of the raw frames.
       normaliser: normaliser of the student's raw features, labelled or not.
       config: sizes, schedule, seed.
       num_targets: C, number of senones; the teacher must have as many.

@@ -41,8 +41,8 @@ def in_stage(number: int) -> Iterator[None]:
 def exit_on_signals(message: bool = True) -> Iterator[None]:
     """Exit on SIGTERM (status 143) and on Ctrl-C (130) in a `with` block; child processes end too.
 
-    A second signal kills. A process that ignores one of them, or handles SIGTERM itself, goes on
-    doing so. Nothing is done in other threads than the main one.
+    A second signal kills. A process that ignores one of the signals, or handles SIGTERM itself,
+    continues to do so. Nothing is done in other threads than the main one.
 
     Args:
       message: whether to print a line on standard error.

@@ -3,7 +3,7 @@
 From a corpus to a batch: `ShardGroups` says which shards are in memory together in an epoch, a
 `BatchSampler` divides the utterances of such a group into rows (utterance, first frame, frames) and
 these into batches, and `collate` cuts a batch's rows out of the group. All of it is a function of
-(seed, epoch), so that a training that was killed goes on with the batch that would have come next.
+(seed, epoch), so that a killed training resumes with the next batch.
 """
 
 import json
@@ -437,7 +437,7 @@ class CorpusBatches:
       groups: the shards.
       sampler: sampler of the rows and batches of each group.
       seed: seed of the order within groups.
-      first_epoch: number of epochs before, in which the offset and the order go on.
+      first_epoch: number of earlier epochs, from which offset and order continue.
     """
 
     def __init__(

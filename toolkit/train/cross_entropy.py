@@ -141,7 +141,7 @@ def train_cross_entropy(
 
     Args:
       features: one store or several, such as one of augmented copies beside that of the originals.
-      alignments: as many, with targets of the raw frames of `features`.
+      alignments: a store for each of `features`, with targets of the raw frames.
       normaliser: normaliser of the raw features.
       config: sizes, schedule, seed.
       num_targets: C, number of senones.

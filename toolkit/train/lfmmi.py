@@ -102,7 +102,7 @@ def split_transcribed(
 
     Args:
       features: stores of raw features.
-      phones: as many, of what was said.
+      phones: the phones of each store's utterances.
       number: utterances to hold out, see `toolkit.train.corpus.split_by_speaker`.
       seed: seed of the choice.
 

@@ -294,7 +294,7 @@ class RunLogWriter:
             file.truncate(end)
         self._starts = starts + 1
         started = Started(seconds, self._starts, step, lost=round(last - seconds, 4))
-        self._zero -= seconds  # the clock goes on from that of the checkpoint
+        self._zero -= seconds  # the clock continues from the checkpoint
         self._append(started)
 
     def write(self, event: Event) -> None:

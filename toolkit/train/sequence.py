@@ -266,8 +266,9 @@ def train_sequence(
     Args:
       model: the folder of the network and its priors.
       features: one store or several.
-      lattices: as many, of the same utterances at offset 0.
-      references: as many, with the reference pdf of every raw frame or of every low-rate frame.
+      lattices: a store for each of `features`, of the same utterances at offset 0.
+      references: a store for each of `features`, with the reference pdf of every raw or every
+        low-rate frame.
       classes: silence and phones of the pdfs.
       normaliser: normaliser of the raw features.
       config: criterion, rates, seed.

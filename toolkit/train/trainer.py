@@ -531,7 +531,7 @@ class Trainer:
         if self.step and old_size != strategy.world_size:  # the same share of the epoch is done
             old_steps = self._steps.num_steps(self.epoch, old_size)
             self.step = self.step * self.num_steps[self.epoch] // old_steps
-        # Rank 0 goes on with the sums over all ranks, the others with zeros.
+        # Rank 0 continues with the sums over all ranks, the others with zeros.
         self._sums = {
             name: value.to(self.device) * (strategy.rank == 0)
             for name, value in state["sums"].items()

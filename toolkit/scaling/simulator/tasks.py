@@ -131,7 +131,7 @@ class EpochSampler:
 
         Args:
           first: samples before it, over all epochs.
-          count: its number of samples; it may go on into the next epochs.
+          count: its number of samples; it may extend into the next epochs.
         """
         parts = []
         while count:
