@@ -1,4 +1,4 @@
-"""Which of two engines computes features and which searches graphs, without importing them.
+"""Choice between two engines for features and two for graph search, without importing them.
 
 One engine of each kind needs only the toolkit's own dependencies. The other engines are kaldifeat
 for features, used if it is installed, and k2 for dense search, used if the variable selects it.

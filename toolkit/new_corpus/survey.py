@@ -259,6 +259,7 @@ def _faults(cut: MonoCut, copy: int, policy: TextPolicy) -> Iterator[tuple[str, 
 
 
 def _is_digit(character: str) -> bool:
+    """Return whether a character is a digit of any script."""
     return unicodedata.category(character) == "Nd"
 
 

@@ -386,4 +386,5 @@ class Distributed(Strategy):
             )
 
     def _running_statistics(self) -> list[Tensor]:
+        """Return the floating-point buffers of the model, such as batch statistics."""
         return [b for b in self.model.buffers() if b.dtype.is_floating_point]

@@ -139,6 +139,7 @@ class Marker:
 
     @classmethod
     def _parse(cls, content: bytes, out: str) -> "Marker":
+        """Return the marker in the content of its file; raise an error if it is damaged."""
         record = validated(json.loads(content), _FORM)
         if record["digest"] != _digest(record):
             raise ValueError("the digest is not that of the content")

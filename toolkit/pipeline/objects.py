@@ -79,6 +79,7 @@ def find(path: str, files: Any) -> Iterator[tuple[str, int, str]]:
 
 @lru_cache(maxsize=8)
 def _filesystem(protocol: str, options: str, timeout: float) -> Any:
+    """Return fsspec's file system of a protocol; cached."""
     import fsspec
 
     if protocol not in fsspec.available_protocols():

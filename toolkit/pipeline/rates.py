@@ -1,4 +1,4 @@
-"""Speeds and bytes of the pipeline's steps: as a file, and as finished runs have recorded them."""
+"""Speeds and bytes of the pipeline's steps: read from a file, or computed from finished runs."""
 
 import json
 import math

@@ -367,6 +367,7 @@ def factor_figures(errors: SplitErrors) -> Markup:
 
 
 def _factor_figure(split: str, factor: str, unit: str, bins: Sequence[Bin]) -> Markup:
+    """Return a figure of the WER of groups of utterances against a factor."""
     titles = [
         f"{group.low:.3g} to {group.high:.3g} {unit}: WER {group.wer:.2f} %, "
         f"{group.errors:,} errors in {group.words:,} words of {group.utterances:,} utterances"
@@ -462,6 +463,7 @@ def pairwise_tests_table(errors: SplitErrors) -> Markup:
 def _pairwise_row(
     number: int, decode: Decode, differences: Sequence[Difference | None]
 ) -> TableRow:
+    """Return the row of a system in the table of comparisons."""
     cells = [
         Cell("")
         if difference is None
@@ -476,6 +478,7 @@ def _pairwise_row(
 
 
 def _pairwise_note(systems: int, differences: Collection[Difference]) -> str:
+    """Return the note below the table of comparisons."""
     note = (
         "The row's WER minus that of the system with the column's number, in percentage points, in "
         f"bold where p is below {SIGNIFICANCE_LEVEL:g} by NIST's matched pairs test (MAPSSWE); p "

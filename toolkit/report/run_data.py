@@ -341,6 +341,7 @@ def duration_figures(splits: Sequence[Split]) -> Markup:
 
 
 def _duration_histogram(split: Split) -> Markup:
+    """Return a histogram of the durations in a split."""
     seconds = np.array([u.seconds for u in split.utterances.values()])
     # [24] utterances and [25] limits in seconds.
     counts, edges = np.histogram(

@@ -316,6 +316,7 @@ def problem_list(run: RunFolder) -> Markup:
 
 
 def _folded_text(title: str, text: str) -> Markup:
+    """Return a text that is collapsed below its title."""
     return macros("parts.html").folded_text(title, text)
 
 
@@ -810,6 +811,7 @@ def _changed_utterances(first: Decode, second: Decode) -> list[Markup]:
 
 
 def _changed_card(first: UtteranceScore, second: UtteranceScore) -> Markup:
+    """Return a card of an utterance with its alignments in both runs."""
     return macros("run.html").changed_card(
         first.id,
         first.errors,

@@ -54,10 +54,12 @@ class Stage:
 
 
 def _any_set(keys: str, config: Any) -> bool:
+    """Return whether any of several settings enables the stage, see `Stage.when`."""
     return any(_is_set(key, config) for key in keys.split(" or "))
 
 
 def _is_set(key: str, config: Any) -> bool:
+    """Return whether a setting is true, or has the value after `=`."""
     name, has_value, value = key.partition("=")
     setting = attrgetter(name)(config)
     return str(setting) == value if has_value else bool(setting)

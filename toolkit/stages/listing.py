@@ -1,4 +1,4 @@
-"""What `run.py --list`, `--dry-run` and `--stale-code` print; they change nothing."""
+"""The output of `run.py --list`, `--dry-run` and `--stale-code`, which change nothing."""
 
 import json
 import math

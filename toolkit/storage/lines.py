@@ -1,4 +1,4 @@
-"""Reading of all text files: lines in UTF-8, what happens to lines that are not, and words.
+"""Reading of all text files: lines in UTF-8, treatment of lines that are not, and words.
 
 A faulty line has bytes that are not UTF-8, or a zero byte. There are three ways to read a file:
 
