@@ -56,6 +56,7 @@ def align_long_recording(seconds: float) -> LongRecordingResult:
 
 
 def _align(seconds: float) -> LongRecordingResult:
+    """Align one recording of this length in windows, in this process."""
     import torch
 
     from benchmarks.synthetic import SyntheticSpeech
@@ -212,32 +213,39 @@ class _Task:
         return Case(name, run)
 
     def _align(self) -> None:
+        """Align all utterances, as the training of GMMs does."""
         alignments = align_batched(
             self._transcripts, self._log_likelihoods, self._compiler, AlignConfig()
         )
         self.found = [path for _, path in alignments]
 
     def _log_likelihoods(self, utterance: str, pdfs: Tensor) -> LazyGmmScores:
+        """Return the scores of an utterance, computed when the search needs them."""
         return LazyGmmScores(self.speech.gmm, self.features[int(utterance)], pdfs)
 
     def _demanded(self) -> list[LazyGmmScores]:
+        """Return the scores of all utterances, computed when the search needs them."""
         pairs = zip(self.features, self.graphs, strict=True)
         return [LazyGmmScores(self.speech.gmm, x, graph.pdfs) for x, graph in pairs]
 
     def _score(self) -> list[Tensor]:
+        """Compute the scores of all utterances."""
         pairs = zip(self.features, self.graphs, strict=True)
         return [self.speech.gmm.log_likelihoods(x, graph.pdfs) for x, graph in pairs]
 
     def _accumulate(self) -> None:
+        """Accumulate the statistics of all frames along the true states."""
         gmm = self.speech.gmm
         sums = GmmStatistics.zeros(gmm.num_gaussians, gmm.means.shape[1])
         gmm.accumulate(torch.cat(self.features), torch.cat(self.true_pdfs), sums)
         self.log_likelihood = sums.log_likelihood
 
     def _compile(self, transcript: tuple[str, tuple[str, ...]]) -> object:
+        """Compile the graph of a transcript."""
         return self._compiler.compile(transcript[1])
 
     def _search(self, scores: Sequence[FrameScores]) -> None:
+        """Search the graphs of all utterances for the best path."""
         for batch in self._batches:
             force_align(
                 [scores[i] for i in batch],
@@ -248,6 +256,7 @@ class _Task:
 
     @staticmethod
     def _each(function: Callable, items: Iterable) -> None:
+        """Call a function with each item."""
         for item in items:
             function(item)
 
@@ -276,6 +285,7 @@ class _Task:
 
 
 def _real_time_factors(table: Table) -> str:
+    """Describe the real-time factors, and whether the target is met."""
     factor = 1 / table.row(OURS).rate
     outcome = "met" if factor <= TARGET else "missed"
     parts = ", ".join(f"{row.name} {1 / row.rate:.5f}" for row in table.rows[1:])
@@ -285,6 +295,7 @@ def _real_time_factors(table: Table) -> str:
 
 
 def _long_recording_note(run: LongRecordingResult) -> str:
+    """Describe the alignment of the long recording, and whether the target is met."""
     outcome = "met" if run.peak_bytes < MEMORY_TARGET else "missed"
     return (
         f"One recording of {run.seconds / 60:.0f} min, aligned in windows: real-time factor"

@@ -39,7 +39,7 @@ from toolkit.storage.files import write_atomically
 WIDTHS = (0.35, 0.5, 0.71, 1.0, 1.41, 2.0)
 """Factors on search beam and most active states; 1 is the bundle's own search."""
 LOST = 1e-3
-"""Difference of path scores, in scaled log units, that is no rounding of float32 sums."""
+"""Smallest difference of path scores, in scaled log units, that is not rounding of float32 sums."""
 BLOCK = 20.0
 """Seconds of audio that are read at a time."""
 
@@ -49,11 +49,11 @@ class Width:
     """Errors and speed of a search of one width."""
 
     factor: float
-    """See `WIDTHS`."""
+    """Factor on the bundle's beam, see `WIDTHS`."""
     beam: Beam
     """Beam of the first attempt; the search widens it where no path survives."""
     score: Score
-    """Errors, after all passes."""
+    """Word errors after all passes."""
     real_time_factor: float
     """Processor time of search and rescoring on one core, divided by that of the audio."""
     worse: int
@@ -99,8 +99,8 @@ def command(
     """Search with narrower and wider beams than the bundle does.
 
     AUDIO is utterances as for `toolkit transcribe`. Features and scores are computed once; then
-    every utterance is searched, and rescored, at all widths in turn. The last line says what
-    doubling the bundle's beam changes.
+    every utterance is searched and rescored at all widths in turn. The last line says what doubling
+    the bundle's beam changes.
 
     \b
     Example:
@@ -172,15 +172,18 @@ def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str])
 
 
 def _scaled(beam: Beam, factor: float) -> Beam:
+    """Return a beam that is wider or narrower by a factor."""
     most = max(beam.min_active + 1, round(beam.max_active * factor))
     return replace(beam, search=beam.search * factor, max_active=most)
 
 
 @dataclass(frozen=True)
 class _Scored:
+    """An utterance with its scores."""
+
     name: str
     log_likelihoods: Tensor
-    """[T, P]."""
+    """[T, P] log-likelihoods."""
     seconds: float
     """Duration of the audio."""
 
@@ -215,7 +218,7 @@ def _features(front: Frontend, samples: Tensor) -> Tensor:
 
 
 def _best_score(result: SearchResult) -> float:
-    """The score of the best path of the first pass."""
+    """Return the score of the best path of the first pass."""
     if not result.lattices:
         return -math.inf
     return result.scored_lattice(0).best_path(Weights(result.acoustic_scale)).score

@@ -67,7 +67,7 @@ class _Task:
         self._messages = {d: self._message(d) for d in DENSITIES}
 
     def copy(self) -> float:
-        """Copy as many bytes as the gradient has."""
+        """Copy the number of bytes that the gradient has."""
         self._residual.copy_(self._gradient)
         return self._amount
 
@@ -109,12 +109,14 @@ class _Task:
         ]
 
     def _message(self, density: float) -> torch.Tensor:
+        """Encode the gradient with an empty residual."""
         self._residual.zero_()
         message = encode(self._gradient, self._residual, self._thresholds[density])
         assert int(message[0]) == SPARSE
         return message
 
     def _clear(self) -> None:
+        """Set the residual to zero, and note how long that takes."""
         begin = process_time()
         self._residual.zero_()
         self.preparing += process_time() - begin

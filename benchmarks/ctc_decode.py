@@ -130,6 +130,7 @@ def _compare(
     decoders: dict[str, Callable[[], list[str]]],
     clock: Callable[[], float],
 ) -> list[Row]:
+    """Measure decoders of the same width in turns, and score their texts."""
     texts_by_case: dict[str, list[str]] = {}
 
     def case(name: str) -> Case:
@@ -177,7 +178,7 @@ def text_score(task: SyntheticCtcTask, mode: str, utterance: int, text: str) -> 
 
 
 def compare_with_others(rows: Sequence[Row]) -> list[str]:
-    """Compare with the target, and with others at the same width and at an equal score."""
+    """Compare our decoder with its target, and with others at equal width and equal score."""
     remarks = []
     for mode in dict.fromkeys(row.mode for row in rows):
         rows_by_width = {row.width: row for row in rows if (row.mode, row.decoder) == (mode, OURS)}

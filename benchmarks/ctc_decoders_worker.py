@@ -91,7 +91,7 @@ class Pyctcdecode:
         self._unigrams = list(self._words)
 
     def make_decoder(self, options: dict[str, Any]) -> Decode:
-        """Return the decoder of a width and weights; other words than the dictionary's cost 1,000.
+        """Return the decoder of a width and weights; words outside the dictionary cost 1,000.
 
         It knows no dictionary without a language model. Symbols are pruned as by default, below a
         logarithm of -5, which is faster than with all.

@@ -77,10 +77,10 @@ TARGETS = (
 def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
     """Measure seconds of speech per second of processor time on one core.
 
-    Scores and graph are computed beforehand and the same for all. Ours generates a lattice and
-    takes its best path, as the recipes do, and includes repeating the search with a wider beam
-    where no path survives, and so does k2's. FasterDecoder finds only the best path, with which
-    the toolkit's search for that alone is compared.
+    Scores and graph are computed beforehand and the same for all. Our search generates a lattice
+    and takes its best path, as the recipes do. It includes repeating the search with a wider beam
+    if no path survives, and so does k2's. FasterDecoder finds only the best path, with which the
+    toolkit's search for that alone is compared.
 
     With a device see `benchmarks.decode_gpu`.
     """

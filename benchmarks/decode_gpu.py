@@ -40,8 +40,8 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
     """Measure seconds of speech per second of wall time, as `toolkit.align.scorer` decodes.
 
     The network is as large as the paper's (C6) and has random weights: it scores random features in
-    batches and copies the scores to the processor's memory; what is searched are the scores of
-    synthetic sentences.
+    batches and copies the scores to the processor's memory; the search uses the scores of synthetic
+    sentences.
 
     Args:
       device: where the network computes.
@@ -109,12 +109,12 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
 
 
 class _Network:
-    """A scorer whose network works for nothing; the scores that it gives were made beforehand."""
+    """A scorer whose network runs but is not used: it returns scores that were made beforehand."""
 
     frame_shift = LOW_RATE_FACTOR / 100
 
     def __init__(self, config: LstmConfig, device: str, scores: dict[str, Tensor]) -> None:
-        self.device = "cpu:0" if device == "cpu" else device  # the CPU too as if it were a device
+        self.device = "cpu:0" if device == "cpu" else device  # treat the CPU like a device
         self.computes = True
         self.seconds = sum(map(len, scores.values())) / FRAMES_PER_SECOND
         self.store = SimpleNamespace(num_frames=lambda name: LOW_RATE_FACTOR * len(scores[name]))

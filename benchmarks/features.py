@@ -39,10 +39,10 @@ TARGETS = (
 def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
     """Measure seconds of audio per second for 64 log-mel (C5) on FLAC files of 10 s of noise.
 
-    Rows from samples exclude the decoding of FLAC. "Ours" is the front end by the engine that
-    recipes use here; without kaldifeat its row is absent and the ratios are to the torch engine.
-    lhotse's default is 80 log-mel by its own torch code; the row of window and FFT has frames of
-    400 samples and a real FFT of 512 points.
+    Rows that begin with samples exclude the decoding of FLAC. "Ours" is the front end by the engine
+    that recipes use here; without kaldifeat its row is absent and the ratios are to the torch
+    engine. lhotse's default is 80 log-mel by its own torch code; the row of window and FFT has
+    frames of 400 samples and a real FFT of 512 points.
 
     With a device see `benchmarks.features_gpu`.
     """
@@ -65,6 +65,7 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
 
 
 def _cases(cuts: "Sequence[MonoCut]", seconds: float) -> list[Case]:
+    """Return the cases that are compared."""
     import torch
     from lhotse import Fbank
 
@@ -115,6 +116,7 @@ def _cases(cuts: "Sequence[MonoCut]", seconds: float) -> list[Case]:
 
 
 def _kaldifeat() -> "Callable[[Tensor], Tensor]":
+    """Return kaldifeat's own front end with the settings of the recipes."""
     import kaldifeat
 
     options = kaldifeat.FbankOptions()

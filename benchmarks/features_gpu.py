@@ -31,8 +31,8 @@ STORED = "device and threads, FLAC to shard"
 def measure(device: str) -> Table:
     """Measure seconds of audio per second for 64 log-mel (C5) on FLAC files of 10 s of noise.
 
-    Samples come from and features return to the processor's memory in all rows, so that the device
-    has finished. The threads that read FLAC are as many as there are usable cores.
+    In all rows samples are copied from the processor's memory and features back to it, so that the
+    device has finished. FLAC is read by one thread per usable core.
 
     Args:
       device: where the front end computes.
@@ -44,7 +44,7 @@ def measure(device: str) -> Table:
         samples = [load_cut_audio(cut) for cut in cuts]
         alone, batched = Frontend(FrontendConfig()), Frontend(FrontendConfig(), device=device)
 
-        # One batch is enough for the slow side: rates are per second of audio.
+        # One batch is enough for the slow case: rates are per second of audio.
         def on_cpu() -> None:
             for x in samples[:BATCH]:
                 alone(x)
@@ -88,6 +88,8 @@ def measure(device: str) -> Table:
 
 
 def _case(name: str, function: Callable[[], object], files: int) -> Case:
+    """Return a case that extracts the features of `files` files."""
+
     def run() -> float:
         function()
         return SECONDS * files

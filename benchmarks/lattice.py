@@ -137,6 +137,7 @@ class _Task:
         return Case(name, run)
 
     def _lattices(self) -> list[LatticeArcs]:
+        """Search all utterances; return the lattices."""
         lattices = [search(x, self._graph, CONFIG)[0] for x in self._scores]
         return [lattice for lattice in lattices if lattice is not None]
 
@@ -202,12 +203,13 @@ class _Task:
 
 
 def _rows(lattice: Lattice) -> bytes:
-    """Source, target, label and score of one arc after the other, as k2 has them in memory."""
+    """Return source, target, label and score of all arcs, one arc after the other as in k2."""
     scores = lattice.scores.view(np.int32)
     return np.stack([lattice.source, lattice.target, lattice.labels, scores], axis=1).tobytes()
 
 
 def _posteriors(lattices: Sequence[Lattice]) -> Tensor:
+    """Return the arc posteriors of lattices under their own scores."""
     packed = pack(lattices, torch.device("cpu"))
     scores = packed.scores.requires_grad_()
     (posteriors,) = torch.autograd.grad(total_scores(packed, scores).sum(), scores)
@@ -215,5 +217,6 @@ def _posteriors(lattices: Sequence[Lattice]) -> Tensor:
 
 
 def _real_time_factors(table: Table) -> str:
+    """Describe the real-time factors of all cases."""
     factors = ", ".join(f"{row.name} {1 / row.rate:.5f}" for row in table.rows)
     return f"Real-time factors per core: {factors}."

@@ -183,6 +183,7 @@ class _Task:
         ]
 
     def _batch(self, group: Sequence[tuple]) -> _Prepared:
+        """Prepare a batch in the forms that the cases take."""
         lattices, sentences = [x for x, _ in group], [sentence for _, sentence in group]
         references, scores = (
             [sentence.pdfs for sentence in sentences],
@@ -197,5 +198,6 @@ class _Task:
 def _trainer(
     config: LstmConfig, objective: object, task: _Task, out: Path, device: torch.device
 ) -> Trainer:
+    """Make a trainer of an LSTM in bfloat16."""
     settings = TrainerConfig(amp="bf16")
     return Trainer(LstmModel(config).train(), objective, task, settings, out, device=device)

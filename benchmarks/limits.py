@@ -16,7 +16,7 @@ REPEATS = 8
 
 
 def size_on(device: torch.device) -> int:
-    """Rows and columns of the matrices on a device."""
+    """Return the number of rows and columns of the matrices on a device."""
     return SIZE if device.type == "cpu" else GPU_SIZE
 
 
@@ -47,7 +47,7 @@ class Gemm:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until a GPU has done all that it was given."""
+    """Wait until a GPU has completed all queued operations."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -64,6 +64,7 @@ def synchronised(case: Any, device: torch.device) -> Callable[[], float]:
 
 
 def _median_seconds(product: Callable[[], float]) -> float:
+    """Return the median duration of a product, after a first one that is not counted."""
     times = []
     for _ in range(4):
         begin = perf_counter()
@@ -73,7 +74,7 @@ def _median_seconds(product: Callable[[], float]) -> float:
 
 
 def flops_per_frame(config: LstmConfig) -> int:
-    """Floating point operations of training on one frame: 2 per weight forward, 4 backward.
+    """Return the operations of training on a frame: 2 per weight forward, 4 backward.
 
     Biases, activations and the look-ahead's extra frames are not counted.
     """

@@ -43,7 +43,7 @@ class PeerProcess:
       python: a Python interpreter that has the engine installed.
       script: the script to run, a file beside this module.
       arguments: files that are the script's arguments.
-      timeout: seconds to wait for an answer; such libraries have been seen to hang.
+      timeout: seconds to wait for an answer, since such libraries sometimes hang.
 
     Raises:
       PeerUnavailableError: it does not start.
@@ -90,6 +90,7 @@ class PeerProcess:
         self.close()
 
     def _answer(self) -> str:
+        """Return a line of the process's output; end the process after the timeout."""
         timer = threading.Timer(self.timeout, self._process.kill)
         timer.start()
         line = self._process.stdout.readline()
@@ -108,7 +109,7 @@ KALDI_DECODER_VARIABLE = "KALDI_DECODER_PYTHON"
 KALDI_DECODER_TIMEOUT = 300.0
 
 KALDI_DECODER_CHECK = "import kaldi_decoder, kaldifst"
-"""Code that must run in the other interpreter."""
+"""Code that checks the package; it must run in the other interpreter."""
 
 
 class FasterDecoder(PeerProcess):
@@ -184,7 +185,7 @@ for pinned in {pinned!r}:
     if version(name) != required:
         raise SystemExit(name + " " + version(name) + " is installed")
 """
-"""Code that must run in the other interpreter."""
+"""Code that checks the packages; it must run in the other interpreter."""
 
 
 class KaldiHmmGmm(PeerProcess):
@@ -234,7 +235,7 @@ class KaldiHmmGmm(PeerProcess):
         self.pdfs = np.zeros(0, np.int64)
         """The pdf of every frame of all utterances, after `align`."""
         self.log_likelihood = 0.0
-        """Of all frames, after `accumulate`."""
+        """Log-likelihood of all frames, after `accumulate`."""
         super().__init__(
             "kaldi-hmm-gmm", python, "kaldi_hmm_gmm_worker.py", files, KALDI_HMM_GMM_TIMEOUT
         )
@@ -256,6 +257,7 @@ def _task(
     features: Sequence[Tensor],
     pdfs: Sequence[Tensor],
 ) -> dict[str, np.ndarray]:
+    """Return the arrays of a task for the worker script."""
     arcs = []
     for graph in graphs:
         fst = graph.fst
@@ -279,7 +281,7 @@ def _task(
 
 
 CTC_DECODERS_VARIABLE = "CTC_DECODERS_PYTHON"
-"""Environment variable: the Python that has the decoders; by default this one is tried."""
+"""Environment variable with the Python that has the decoders; by default this Python is tried."""
 CTC_DECODERS_TIMEOUT = 900.0
 """Seconds to wait for an answer."""
 FLASHLIGHT_TEXT, PYCTCDECODE = "flashlight-text", "pyctcdecode"
@@ -287,7 +289,7 @@ _NEEDED = {
     FLASHLIGHT_TEXT: ("from flashlight.lib.text.decoder.kenlm import KenLM", "flashlight-text"),
     PYCTCDECODE: ("import pyctcdecode, kenlm", "pyctcdecode kenlm"),
 }
-"""By decoder: imports that show whether it is installed, and the packages to install."""
+"""Imports that show whether a decoder is installed, and the packages to install, by decoder."""
 _FIRST_LETTER = 0x100
 """Symbols become one letter each for pyctcdecode, from this code point on."""
 

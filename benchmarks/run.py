@@ -56,6 +56,7 @@ class BenchmarkError(ToolkitError):
 
 
 def _machine() -> dict[str, Any]:
+    """Describe the machine, with the name of its first GPU."""
     return {**machine(), "gpu": next((device.name for device in Accelerators().describe()), None)}
 
 
@@ -99,9 +100,10 @@ class Table:
     notes: tuple[str, ...] = ()
     """Sentences printed below the table."""
     figures: dict[str, float] = field(default_factory=dict)
-    """Further numbers by name that are no rates, such as sizes: the smaller, the better."""
+    """Further numbers by name that are not rates, such as sizes; smaller is better."""
     machine: dict[str, Any] = field(default_factory=_machine)
-    """As `toolkit.environment.machine`, and the name of the first `gpu`, or None."""
+    """Description of the machine as in `toolkit.environment.machine`, with the name of the first
+    `gpu`, or None."""
     versions: dict[str, str] = field(default_factory=versions)
     commit: str | None = field(default_factory=git_commit)
 
@@ -173,7 +175,7 @@ def compare(
     """Measure cases in turns: every round runs each case once, every second round in reverse.
 
     One untimed round comes first, to fill caches and compile. As all cases take turns, a slow
-    moment of the machine affects all alike, and ratios are more reliable than absolute rates.
+    moment of the machine affects all cases alike, and ratios are more reliable than absolute rates.
 
     Args:
       cases: with unique names.
@@ -213,6 +215,7 @@ def compare(
 
 
 def _row(name: str, rates: list[float], baseline: list[float]) -> Row:
+    """Return the row of a case from its rates in all rounds."""
     median = statistics.median(rates)
     return Row(
         name=name,
@@ -230,16 +233,16 @@ class Target:
     """At most 62 characters, so that a line of a log file holds the number and the bound too."""
     bound: float
     value: Callable[[Table], float]
-    """Takes the number from the table; raises a `KeyError` where it was not measured."""
+    """Called with the table, returns the number; raises a `KeyError` if it was not measured."""
     at_most: bool = False
-    """Whether the number should not exceed the bound; otherwise it should not fall short of it."""
+    """Whether the bound is an upper one; otherwise it is a lower one."""
 
     def met(self, value: float) -> bool:
-        """Whether a value is on the right side of the bound."""
+        """Return whether a value is on the right side of the bound."""
         return value <= self.bound if self.at_most else value >= self.bound
 
     def missed(self, table: Table) -> bool:
-        """Whether a table has the number and misses the bound."""
+        """Return whether a table has the number and misses the bound."""
         try:
             return not self.met(self.value(table))
         except KeyError:

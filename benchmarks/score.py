@@ -134,6 +134,7 @@ def _check_equal(
     rates: dict[str, float],
     counts: Sequence[tuple[int, int, int]],
 ) -> None:
+    """Raise an error if the programs count different errors."""
     # jiwer returns rates as fractions, only their quotient can be compared.
     for row, name in (("kaldi", "wer"), ("char", "cer")):
         if abs(scores_by_method[row].percent - 100 * rates[name]) > 1e-9:

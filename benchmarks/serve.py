@@ -72,12 +72,12 @@ def measure(address: str, audio: Sequence[Path], clients: int) -> tuple[list[Con
     """Measure a server's delays while several clients stream audio at the same time.
 
     Args:
-      address: of its page.
+      address: address of the server's page.
       audio: files.
-      clients: how many.
+      clients: number of clients.
 
     Returns:
-      What each saw, and the seconds of audio that each has sent.
+      The conversation of each client, and the seconds of audio that each has sent.
 
     Raises:
       BenchmarkError: a client was refused.
@@ -100,6 +100,7 @@ def measure(address: str, audio: Sequence[Path], clients: int) -> tuple[list[Con
 
 
 async def _talk(stream: str, samples: bytes, rate: int) -> Conversation:
+    """Stream audio to the server at real-time speed; return the words and delays."""
     from websockets.asyncio.client import connect
 
     size = 2 * round(MESSAGE * rate)
@@ -154,7 +155,7 @@ def _server(
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run a server inside the `with` block; yields its address and process."""
     command = [sys.executable, "-c", START, "serve", "--port", "0", "--clients"]
-    command += [str(clients + 1)]  # one asks for the rate
+    command += [str(clients + 1)]  # one more requests the sampling rate
     command += [] if threads is None else ["--threads", str(threads)]
     with subprocess.Popen([*command, str(model)], stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -172,6 +173,6 @@ def _server(
 
 
 def _busy(process: Any) -> float:  # psutil's, which is imported late
-    """Seconds of processor time that a process has used."""
+    """Return the CPU time that a process has used, in seconds."""
     times = process.cpu_times()
     return times.user + times.system

@@ -54,8 +54,8 @@ def benchmark(
 
     Args:
       hours: audio that the features stand for.
-      shard_hours: of a shard.
-      latencies: seconds until an object begins to come, one case for each.
+      shard_hours: hours of audio in a shard.
+      latencies: seconds until the first byte of an object arrives, one case for each.
       repeats: timed rounds.
     """
     url = "memory://bench-shards"
@@ -89,7 +89,7 @@ def _read(files: Path | ShardFiles, frames: int) -> float:
 
     shards, chunks = TeacherShards(files), ChunkConfig()
     zeros = torch.zeros(DIMENSION, dtype=torch.float64)
-    # Mean 0 and variance 1: normalisation costs as much as ever, but changes nothing.
+    # Mean 0 and variance 1: normalisation takes its usual time but changes nothing.
     normaliser = Cmvn(zeros, GlobalStats(1, zeros, zeros + 1))
     source = Source(shards, select(shards, SelectionConfig()))
     data = SubEpochs([source], normaliser, None, 1, chunks.shuffle_frames, seed=0)
@@ -145,10 +145,10 @@ def _put(folder: Path, url: str, store: ObjectStore) -> None:
 
 
 class SlowStore(ObjectStore):
-    """Objects come late and slowly.
+    """An object store with simulated latency and bandwidth.
 
     Args:
-      latency: seconds until an object begins to come.
+      latency: seconds until the first byte of an object arrives.
     """
 
     def __init__(self, latency: float) -> None:
@@ -156,7 +156,7 @@ class SlowStore(ObjectStore):
         self._latency = latency
 
     def local(self, source: ObjectRef | str, folder: Path) -> Path:
-        """See `ObjectStore`."""
+        """Implement `ObjectStore.local`."""
         path = super().local(source, folder)
         time.sleep(self._latency + path.stat().st_size / BANDWIDTH)
         return path

@@ -32,7 +32,7 @@ RATE = 16000
 
 
 def write_noise(folder: Path, number: int, seconds: float) -> "MonoCut":
-    """Write FLAC `number` of a folder: so many seconds of noise; return its cut."""
+    """Write a FLAC file with `seconds` of noise, number `number` of a folder; return its cut."""
     from lhotse import Recording, SupervisionSegment
     from lhotse.cut import MonoCut
 
@@ -45,7 +45,7 @@ def write_noise(folder: Path, number: int, seconds: float) -> "MonoCut":
 
 
 SHARD = 25
-"""Utterances of a shard at most: what is read at a time does not grow with the corpus."""
+"""Largest number of utterances in a shard, so that memory does not grow with the corpus."""
 
 
 class NoiseFeatures:
@@ -57,19 +57,19 @@ class NoiseFeatures:
         self._features = torch.randn(frames, dimension)
 
     def num_frames(self, name: str) -> int:
-        """See `FeatureStore`."""
+        """Implement `FeatureStore.num_frames`."""
         return len(self._features)
 
     def load(self, name: str) -> Tensor:
-        """See `FeatureStore`."""
+        """Implement `FeatureStore.load`."""
         return self._features
 
     def cmn_state(self, name: str) -> None:
-        """See `FeatureStore`."""
+        """Implement `FeatureStore.cmn_state`."""
         return None
 
     def apply(self, features: Tensor, state: None) -> Tensor:
-        """See `Cmvn`."""
+        """Implement `Cmvn.apply`."""
         return features
 
 
@@ -149,6 +149,7 @@ class SyntheticSpeech:
         return Utterance(tuple(words), path, self._frames(path, seed))
 
     def _pause(self, frames: int) -> list[int]:
+        """Return the state ids of a pause of `frames` frames."""
         topology = self.senones.topology
         first, size = topology.state_id(topology.silence, 0), topology.num_states(topology.silence)
         return [first + size * i // frames for i in range(frames)]
@@ -198,8 +199,8 @@ def _random_gmm(pdfs: int, gaussians: int, dimension: int) -> Gmm:
 
 
 FRAMES_PER_SECOND = 100 / 3
-# Number of likely followers of a word, the k-th with a probability in proportion to 1 / k, and the
-# probability of any word instead.
+# Number of likely followers of a word, the k-th with a probability in proportion to 1 / k; and the
+# probability that any word follows instead.
 FOLLOWERS, ANY = 50, 0.2
 # Mean in frames of the exponential duration of a phone after its onset; only whole frames count, so
 # that a phone lasts 80 ms on average.
@@ -252,7 +253,7 @@ class SyntheticSentences:
         return cls(speech.lang, senones, means)
 
     def words(self, rng: random.Random) -> Iterator[str]:
-        """Draw words of the language, without end."""
+        """Yield random words of the language endlessly."""
         vocabulary = self.lang.vocabulary
         chances = [1 / (k + 1) for k in range(FOLLOWERS)]
         last = 0
@@ -280,6 +281,7 @@ class SyntheticSentences:
         return Sentence(tuple(words), pdfs, self._scores(pdfs, seed))
 
     def _pause(self, rng: random.Random) -> list[int]:
+        """Return the state ids of a pause of random length."""
         return self._phone(self.senones.topology.silence, rng.randint(3, 12))
 
     def _phone(self, phone: int, frames: int) -> list[int]:
@@ -441,6 +443,7 @@ class _Language:
         self._sums = np.cumsum(chances / chances.sum())
 
     def sentence(self, length: int) -> list[str]:
+        """Draw a sentence of `length` words."""
         word, words = self._any(), []
         for _ in range(length):
             words.append(self._words[word])
@@ -457,9 +460,11 @@ class _Language:
             text, word = longer, self._next(word)
 
     def _any(self) -> int:
+        """Draw any word."""
         return int(self._rng.integers(0, len(self._words)))
 
     def _next(self, word: int) -> int:
+        """Draw the word that follows a word."""
         if self._rng.random() < ANY_WORD:
             return self._any()
         rank = min(np.searchsorted(self._sums, self._rng.random()), FREQUENT_FOLLOWERS - 1)

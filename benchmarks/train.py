@@ -56,6 +56,8 @@ class _Utterances(NoiseFeatures):
 
 
 class _States:
+    """Alignments in memory."""
+
     def __init__(self, states: dict[str, Tensor]) -> None:
         self.ids = list(states)
         self._states = states
@@ -65,7 +67,7 @@ class _States:
 
 
 def _spoken(frames: int) -> Tensor:
-    """States [T] of phones of 60 to 150 ms, each followed by one of a few."""
+    """Return the states [T] of phones of 60 to 150 ms, each followed by one of a few."""
     phones, spans = [0], torch.randint(6, 16, (frames,))  # 6 to 15 frames of 10 ms
     for step in torch.randint(1, 1 + FOLLOWERS, (frames,)).tolist():
         phones.append((phones[-1] + step) % PHONES)
@@ -125,7 +127,7 @@ class LatticeFreeSteps:
         return float(frames)
 
     def next_batch(self) -> LfmmiBatch:
-        """The next batch, with its numerators, on the device."""
+        """Return the next batch, with its numerators, on the device."""
         return next(self._batches).to(self._device)
 
 
@@ -148,6 +150,7 @@ class CriterionAlone:
 
 
 def _endless_chunks(source: LfmmiBatches) -> Iterator[LfmmiBatch]:
+    """Yield the chunks of one epoch after another."""
     epoch = 0
     while True:
         yield from source.batches(epoch)
@@ -182,6 +185,8 @@ class _Noise(NoiseFeatures):
 
 
 class _Targets:
+    """The same targets for every utterance."""
+
     def __init__(self, ids: list[str], targets: Tensor) -> None:
         self.ids = ids
         self._targets = targets
@@ -199,10 +204,10 @@ def benchmark(
     Loader, chunker, model, loss, clipping and Adam are all included; so the ratio of a row is the
     fraction of the float32 GEMM rate that training turns into scored frames. The plain loop is the
     obvious implementation: load an utterance, run torch's LSTM, take one step of Adam. On a GPU
-    there are rows of larger batches too, which it takes to fill one.
+      there are also rows of larger batches, which are needed to fill it.
 
     Lattice-free MMI is measured with a TDNN-F as wide as the LSTM, so that its ratio to the LSTM's
-    GEMM limit is no share of anything; the notes say what share of a step its criterion takes.
+    GEMM limit has no meaning; the notes say what share of a step its criterion takes.
 
     Args:
       config: sizes of the network.
@@ -267,6 +272,7 @@ def benchmark(
 
 
 def _large_batches(config: LstmConfig, folder: str, device: torch.device) -> dict[str, "_Steps"]:
+    """Return training steps with larger batches in bfloat16, by name."""
     return {
         f"chunks of 32 frames, batch {size}, bfloat16": _Steps(
             config,
@@ -327,7 +333,7 @@ class UtteranceLoop:
         self._lstm = nn.LSTM(config.input_dim, config.hidden, config.layers).to(device)
         self._output = nn.Linear(config.hidden, config.output_dim).to(device)
         self.parameters = [*self._lstm.parameters(), *self._output.parameters()]
-        """Those that are trained."""
+        """The parameters that are trained."""
         self._optimizer = torch.optim.Adam(self.parameters)
         self._steps = steps
         self._device = device
@@ -364,7 +370,7 @@ def noise_batches(
     config: LstmConfig,
     rows: ChunkConfig | WholeUtteranceConfig = ChunkConfig(),  # noqa: B008 - frozen
 ) -> CorpusBatches:
-    """Chunks or whole utterances of the corpus of noise, on which the steps are measured."""
+    """Return the chunks or whole utterances of noise on which the steps are measured."""
     noise = _Noise(config.input_dim // 3, config.output_dim)
     corpus = Corpus([(noise, noise.alignments)], noise, config.output_dim)
     is_whole = isinstance(rows, WholeUtteranceConfig)
@@ -373,6 +379,7 @@ def noise_batches(
 
 
 def _endless(source: CorpusBatches) -> Iterator[Batch]:
+    """Yield the batches of one epoch after another."""
     epoch = 0
     while True:
         yield from source.batches(epoch)

@@ -46,7 +46,7 @@ PARTS = ("convolution", "LSTMs", "batch norm and dropout", "CTC loss", "clipping
 
 
 def flops_per_element(config: CtcConfig, frames: int) -> int:
-    """Floating point operations of training on one element: 2 per weight forward, 4 backward.
+    """Return the operations of training on an element: 2 per weight forward, 4 backward.
 
     The first convolution has only 2 backward, without the gradient of the features. Biases,
     activations and normalisation are not counted.
@@ -75,7 +75,7 @@ def benchmark(
 
     Args:
       config: sizes of the network.
-      frames: of an element.
+      frames: number of frames of an element.
       device: where to train; None: on a GPU if there is one.
     """
     where = torch.device(choose_device(device))
@@ -119,6 +119,7 @@ def benchmark(
 
 
 def _noise(config: CtcConfig, size: int, frames: int) -> CtcBatch:
+    """Make a batch of noise."""
     labels = min(LABELS, int(output_lengths(config, torch.tensor(frames))) // 2)
     return CtcBatch(
         ids=[f"utterance-{i}" for i in range(size)],
@@ -131,7 +132,7 @@ def _noise(config: CtcConfig, size: int, frames: int) -> CtcBatch:
 
 
 class _Endless:
-    """A data source of one and the same batch."""
+    """A data source that repeats one batch."""
 
     def __init__(self, batch: CtcBatch) -> None:
         self._batch = batch

@@ -34,6 +34,7 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
 
 
 def _read_part(root: Path, fileids: Path) -> list[MonoCut]:
+    """Read the cuts of a part from its lists of file ids and transcripts."""
     transcription = fileids.with_suffix(".transcription")
     if not transcription.is_file():
         raise ManifestError(f"{fileids} has no {transcription.name} beside it")

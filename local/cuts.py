@@ -13,7 +13,7 @@ from toolkit.corpus.split import assemble, matches
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     """Read every file of cuts whose part matches a pattern, see `cut_files`.
 
-    A single file is training data; dev and test are held out of train where they are missing.
+    A single file is training data. If dev or test is missing, it is held out of train.
     """
     files, patterns = cut_files(root), ",".join((corpus.train, corpus.dev, corpus.test))
     if not root.is_file():

@@ -15,12 +15,12 @@ from toolkit.kaldi.feature_dir import read_feature_dir
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     """Read every data directory in `root` whose name matches a pattern, or `root`, if it is one.
 
-    A single directory is training data, of which dev and test are held out.
+    A single directory is training data; dev and test are held out of it.
 
     With `corpus.features` = "kaldi" directories are those with feats.scp, and need no audio.
 
-    Commands in wav.scp are refused, as faults for the check to report. With `corpus.allow_pipes`
-    they are run, once each, into audio files in the folder `corpus.pipes`.
+    Commands in wav.scp are refused; the data check reports them. With `corpus.allow_pipes` each is
+    run once, and its audio is kept in the folder `corpus.pipes`.
     """
     patterns = ",".join((corpus.train, corpus.dev, corpus.test))
     if corpus.allow_pipes and corpus.pipes is None:

@@ -54,8 +54,8 @@ def manifests(corpus: CorpusConfig, audio: Path) -> dict[str, list[MonoCut]]:
 
     Training parts are merged into "train", the others keep their names.
 
-    Utterances without audio, audio without a transcript and repeated lines are kept as cuts with
-    faults or as copies, for the check to report.
+    Utterances without audio, audio without a transcript and repeated lines are kept as faulty cuts
+    or as copies, which the data check reports.
     """
     parts = {part.name: _read_part(part) for part in _find_parts(audio, corpus)}
     return assemble(parts, corpus)
@@ -77,6 +77,7 @@ def _find_parts(root: Path, corpus: CorpusConfig) -> list[Path]:
 
 
 def _read_part(part: Path) -> list[MonoCut]:
+    """Read the cuts of all chapters of a part."""
     cuts = []
     for chapter in sorted(path for path in part.glob("*/*") if path.is_dir()):
         if not any(name.startswith(".") for name in chapter.relative_to(part).parts):
@@ -85,6 +86,7 @@ def _read_part(part: Path) -> list[MonoCut]:
 
 
 def _read_chapter(chapter: Path) -> list[MonoCut]:
+    """Read the cuts of a chapter from its audio files and transcripts."""
     audio, texts = [], []
     for path in sorted(chapter.iterdir()):
         if path.suffix in AUDIO_SUFFIXES:

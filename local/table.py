@@ -13,7 +13,7 @@ from toolkit.corpus.table import read_part, read_table, tables_in
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     """Read the table `root`, or those tables in the folder `root` that the splits name.
 
-    What of dev and test neither a split column nor a table has is held out of train.
+    If neither a split column nor a table has dev or test, they are held out of train.
     """
     if root.is_dir():
         patterns = ",".join((corpus.train, corpus.dev, corpus.test))

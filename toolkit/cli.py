@@ -39,7 +39,8 @@ COMMANDS = (
     "transcribe",
     "tta",
 )
-"""Each is defined in the module of that name in `toolkit/commands`, with _ for -."""
+"""The subcommands; each is defined in the module of its name in `toolkit/commands`, with _ for
+-."""
 
 
 class _Commands(click.Group):
@@ -85,6 +86,7 @@ class _Commands(click.Group):
 
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, is_set: bool) -> None:
+    """Print the version and exit, for --version."""
     if is_set and not ctx.resilient_parsing:
         import toolkit
 

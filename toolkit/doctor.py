@@ -55,9 +55,10 @@ class Engine:
     name: str
     """Name of the installed distribution."""
     requirements: tuple[str, ...]
-    """What pip must install to repair it, in one command, as versions depend on each other."""
+    """Requirements with which pip repairs the package, in one command, as versions depend on each
+    other."""
     without: str = ""
-    """What happens where it is not installed; empty: the recipes do not run."""
+    """Effect if the package is not installed; empty: the recipes do not run."""
 
 
 ENGINES = (
@@ -87,7 +88,7 @@ class Finding:
 
     @property
     def fatal(self) -> bool:
-        """Whether recipes cannot run because of it."""
+        """Whether recipes cannot run because of this finding."""
         return self.status in ("BROKEN", "MISSING")
 
 
@@ -175,8 +176,8 @@ def run_checks(engines: Sequence[Engine] = ENGINES, as_json: bool = False) -> bo
     Returns:
       Whether all engines work that the recipes need. Java and a GPU are optional.
     """
-    # The machine first, as its speed is measured on idle cores; then all packages in parallel, each
-    # printed when it and those before it are done.
+    # Describe the machine first, as its speed is measured on idle cores. Then test all packages in
+    # parallel; each is printed when it and those before it are done.
     about = _about_machine()
     with ThreadPoolExecutor(usable_cpus()) as pool:
         results = pool.map(check_engine, engines)
@@ -214,7 +215,7 @@ def run_checks(engines: Sequence[Engine] = ENGINES, as_json: bool = False) -> bo
 
 
 def _about_machine() -> dict[str, str]:
-    """Describe the machine, and what the recipes would compute with here."""
+    """Describe the machine, and the device and precision that the recipes would use here."""
     texts = {}
     for name in ("features", "search", "gpu", "gemm"):  # one by one: "gemm" measures a speed
         works, text = run_self_test(name)
@@ -248,11 +249,13 @@ def _about_machine() -> dict[str, str]:
 
 
 def _expect(holds: bool, expectation: str) -> None:
+    """Raise an error if a self-test's result is wrong."""
     if not holds:
         raise RuntimeError(f"wrong result: {expectation}")
 
 
 def _torch() -> str:
+    """Test torch's matrix product and gradients."""
     import torch
 
     a, b = torch.randn(64, 64), torch.randn(64, 64, requires_grad=True)
@@ -265,6 +268,7 @@ def _torch() -> str:
 
 
 def _search(engine: str | None = None) -> str:
+    """Test a search engine with a graph of two frames."""
     from toolkit.fsa.search import intersect_two_frames, searching_with
 
     with searching_with(engine) if engine else nullcontext():
@@ -272,6 +276,7 @@ def _search(engine: str | None = None) -> str:
 
 
 def _features(engine: str | None = None) -> str:
+    """Test the features of a tone, from one of the engines or the default."""
     import torch
 
     from toolkit.features.config import FrontendConfig
@@ -286,6 +291,7 @@ def _features(engine: str | None = None) -> str:
 
 
 def _lhotse() -> str:
+    """Test that lhotse reads a WAV file."""
     from lhotse import Recording
 
     with tempfile.TemporaryDirectory() as folder:
@@ -303,6 +309,7 @@ def _lhotse() -> str:
 
 
 def _soundfile() -> str:
+    """Test that soundfile writes and reads FLAC."""
     import numpy
     import soundfile
 
@@ -337,6 +344,7 @@ def _av() -> str:
 
 
 def _sentencepiece() -> str:
+    """Test that sentencepiece trains a model and splits words."""
     import sentencepiece
 
     model, texts = io.BytesIO(), iter(["YES NO YES", "NO YES NO"] * 5)
@@ -353,6 +361,7 @@ def _sentencepiece() -> str:
 
 
 def _jiwer() -> str:
+    """Test jiwer's word error rate."""
     import jiwer
 
     _expect(jiwer.wer("YES NO", "YES ON") == 0.5, "error rate of one wrong word in two")
@@ -360,6 +369,7 @@ def _jiwer() -> str:
 
 
 def _numba() -> str:
+    """Test that numba compiles a function."""
     import numba
 
     @numba.njit
@@ -374,6 +384,7 @@ def _numba() -> str:
 
 
 def _click() -> str:
+    """Test that click runs a command."""
     import click
     from click.testing import CliRunner
 
@@ -383,6 +394,7 @@ def _click() -> str:
 
 
 def _espeak() -> str:
+    """Test that the library of espeak-ng can be loaded."""
     import ctypes
 
     import espeakng_loader
@@ -397,6 +409,7 @@ def _espeak() -> str:
 
 
 def _gpu() -> str:
+    """Test a matrix product on the GPU, if there is one."""
     import torch
 
     if not torch.cuda.is_available():
@@ -409,6 +422,7 @@ def _gpu() -> str:
 
 
 def _gemm() -> str:
+    """Measure the speed of matrix products on one core."""
     from toolkit.environment import gemm_gflops
 
     return f"{gemm_gflops():.1f} GFLOP/s per core"

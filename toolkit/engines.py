@@ -1,7 +1,7 @@
-"""Which of two engines computes features and which searches graphs, without importing them.
+"""Choice between two engines for features and two for graph search, without importing them.
 
-Everywhere there is one that needs only what the toolkit depends on. The others are kaldifeat for
-features, used where it is installed, and k2 for dense search, used where it is asked for.
+One engine of each kind needs only the toolkit's own dependencies. The other engines are kaldifeat
+for features, used if it is installed, and k2 for dense search, used if the variable selects it.
 """
 
 import os
@@ -44,11 +44,12 @@ def search_engine() -> str:
 
 
 def engines() -> dict[str, str]:
-    """Return the engines of this process by what they are for."""
+    """Return the engines of this process by their task."""
     return dict(zip(VARIABLES, (frontend_engine(), search_engine()), strict=True))
 
 
 def _chosen_engine(variable: str, names: tuple[str, ...]) -> str | None:
+    """Return the engine that an environment variable names; None if it is unset or empty."""
     engine = os.environ.get(variable)
     if engine and engine not in names:
         raise EngineError(f"{variable} is {engine!r}, not one of {', '.join(names)}")

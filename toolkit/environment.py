@@ -43,7 +43,7 @@ RESULT_DISTRIBUTIONS = ("torch", "numpy", "numba", "k2", "kaldifeat", "lhotse", 
 
 
 def has_bf16(device: str = "cpu") -> bool:
-    """Whether matrix products are faster in bfloat16 than in float32 on a device.
+    """Return whether matrix products are faster in bfloat16 than in float32 on a device.
 
     Without bfloat16 instructions they are emulated and slow. AMD's `avx512_bf16` makes training on
     chunks 1.7 times as fast. Intel's is slower than its float32 (LSTM of 3 x 320 cells on one core
@@ -129,7 +129,7 @@ class GitState:
 def git_state(folder: Path) -> GitState:
     """Return the commit checked out around `folder`, and what differs from it.
 
-    Files that git does not know are not looked at.
+    Untracked files are ignored.
     """
     top_and_commit = _git(folder, "rev-parse", "--show-toplevel", "--verify", "HEAD")
     if top_and_commit is None:
@@ -154,6 +154,7 @@ def git_commit() -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
+    """Return the output of a git command in a folder; None if it fails."""
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, timeout=GIT_TIMEOUT, check=False)
@@ -170,7 +171,7 @@ def numeric_environment() -> dict[str, str | int | None]:
     are environment variables, None where not set.
     """
     facts: dict[str, str | int | None] = dict.fromkeys(("blas", "cpu_capability", "torch_threads"))
-    # torch tells its build only as a text for people.
+    # torch describes its build only as text.
     torch = sys.modules.get("torch")
     if hasattr(torch, "__config__") and hasattr(torch, "get_num_threads"):
         about = torch.__config__.show()
@@ -196,8 +197,8 @@ def usable_cpus() -> int:
 def peak_bytes(pid: int | None = None) -> int:
     """Return the peak resident size of a process, by default this one.
 
-    Where the system has no record of it: of this process the peak that the system counts, which may
-    be its parent's from before the fork; of another its present size.
+    If the system does not record it: for this process the peak that the system counts, which may be
+    its parent's from before the fork; for another process its current size.
     """
     try:
         with open(f"/proc/{pid or 'self'}/status", encoding="ascii", errors="replace") as file:

@@ -3,9 +3,10 @@
 import re
 
 LONGEST_WORD = 500
-"""Characters of a message without a space between them: an id, a path or a number of a file."""
+"""Largest number of characters of a word in a message, such as an id or a path; longer ones are
+cut."""
 LONGEST_MESSAGE = 2500
-"""Characters of a message, however much it quotes."""
+"""Largest number of characters of a message; longer ones are cut."""
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
@@ -23,7 +24,7 @@ class ToolkitError(Exception):
 
 
 def _cut(text: str, longest: int) -> str:
-    """Return text without its middle where it is longer than `longest` characters."""
+    """Remove the middle of a text that is longer than `longest` characters."""
     mark = " ... "
     if len(text) <= longest:
         return text

@@ -1,8 +1,8 @@
 """`njit` for kernels, with a folder of compiled kernels for each version of the sources.
 
 numba compiles a cached kernel again when its own file has changed, but not when a kernel that it
-calls, in another file, has: it would go on with the old one. So kernels import `njit` from here,
-which chooses the folder before the first one is declared.
+calls, in another file, has: it would use the old one. So kernels import `njit` from here, which
+chooses the folder before the first one is declared.
 """
 
 import hashlib
@@ -12,18 +12,19 @@ from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
 MARK = b"njit"
-"""What every file with a kernel contains."""
+"""Text that every source file with a kernel contains."""
 
 
 def use_kernel_cache() -> None:
     """Choose the folder for this process and those that it starts, unless the variable is set.
 
-    It lies beside the package, or in the user's cache where that is not writable. Where neither is,
-    numba is left to its own rule.
+    It lies beside the package, or in the user's cache where that is not writable. If neither is
+    writable, numba's own rule applies.
     """
     if VARIABLE in os.environ:
         return
-    # The digest in the name: other sources have other folders, so old kernels are never loaded.
+    # The name contains the digest: other sources have other folders, so old kernels are never
+    # loaded.
     package = Path(__file__).resolve().parent
     name = f"kernels-{kernels_digest(package)}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
@@ -34,7 +35,7 @@ def use_kernel_cache() -> None:
             continue
         if os.access(folder, os.W_OK):
             os.environ[VARIABLE] = str(folder)
-            # numba has read the variable already if somebody else has imported it.
+            # numba has already read the variable if another module imported numba.
             if "numba" in sys.modules:
                 sys.modules["numba"].config.CACHE_DIR = str(folder)
             return

@@ -9,11 +9,14 @@ import os
 import sys
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Read by torch and numpy when they are loaded."""
+"""Environment variables for the number of threads, which torch and numpy read when they are
+loaded."""
 MARK = "TOOLKIT_ONE_THREAD_BY_DEFAULT"
-"""Set where nobody but the toolkit has chosen the number of threads."""
+"""Environment variable that is set if the toolkit, not the user, has chosen the number of
+threads."""
 TORCHRUN = "TORCHELASTIC_RUN_ID"
-"""Set by torchrun, which sets `OMP_NUM_THREADS` to 1 for several processes unless it is set."""
+"""Environment variable of torchrun, which sets `OMP_NUM_THREADS` to 1 for several processes unless
+it is set."""
 BLAS_VARIABLE = "MKL_DEBUG_CPU_TYPE"
 PRIMITIVES_VARIABLE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 AMD = "AuthenticAMD"
@@ -23,11 +26,11 @@ def default_to_one_thread() -> None:
     """Let torch and numpy, which must not be loaded yet, compute with one thread.
 
     The number of threads decides how sums are split and so their last bits: by default results
-    would depend on the number of cores. What gains from more threads asks torch for them, see
-    `toolkit.processes.devices`. A variable that is set stays as it is. Where `OMP_NUM_THREADS` is
-    set, the others get its number, since torch computes with the smallest.
+    would depend on the number of cores. Code that is faster with more threads sets torch's number,
+    see `toolkit.processes.devices`. Variables that are set stay unchanged. If `OMP_NUM_THREADS` is
+    set, the others get its number, since torch uses the smallest.
     """
-    # torchrun sets 1 by itself, so that 1 under torchrun is nobody's choice.
+    # torchrun sets 1 by itself, so 1 under torchrun is not the user's choice.
     omp_threads = os.environ.get("OMP_NUM_THREADS")
     if omp_threads is None or (omp_threads == "1" and TORCHRUN in os.environ):
         os.environ[MARK] = "1"
@@ -45,7 +48,7 @@ def tune_blas() -> bool:
     to "".
 
     Returns:
-      Whether this call set the variable.
+      True if this call set the variable.
     """
     if BLAS_VARIABLE in os.environ or "torch" in sys.modules or not blas_setting():
         return False

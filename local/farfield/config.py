@@ -17,7 +17,7 @@ from toolkit.features.config import DeviceConfig
 
 Frontend = Literal["device", "microphone"]
 Geometry = Literal["circle-4", "circle-6", "circle-7"]
-"""Microphones of a device: so many on a circle, the seventh of `circle-7` at its centre."""
+"""Number of microphones of a device on a circle; `circle-7` has the seventh at the centre."""
 Spot = Literal["centre", "table", "wall", "shelf", "corner"]
 """Positions of a device: see `local.farfield.rooms.device_position`."""
 
@@ -38,7 +38,7 @@ class Placement(Settings):
     playback_share: Share
     """Share of the utterances during which the device plays something."""
     echo_db: tuple[float, float]
-    """Ratio of reverberant speech to the echo of what the device plays."""
+    """Ratio of reverberant speech to the echo of the device's playback."""
 
     def check(self) -> None:
         """Refuse pairs whose first value is the higher."""
@@ -62,21 +62,22 @@ class FarfieldConfig(Settings):
     test_hours: Positive = 0.1
     """Hours of test speech per placement."""
     array_hours: NonNegative = 0.05
-    """Hours of every placement's test speech that are written with all microphones and the
-    playback channel too, for array front ends; 0: none."""
+    """Hours of each placement's test speech that are also written with all microphones and the
+    playback channel, for array front ends; 0: none."""
     labelled_speakers: ProperShare = 0.4
     """Share of the training speakers whose speech is labelled."""
     shared_speakers: bool = False
     """Take unlabelled speech from the labelled speakers too, as in a fleet of devices some of whose
     utterances are transcribed. Never the same utterances."""
     test_placements: Annotated[int, Range(1, 5)] = 1
-    """Placements of each test utterance. 1: no two test sets have an utterance in
-    common; 5: all have the same ones, for corpora with little test speech."""
+    """Number of placements of each test utterance. 1: no two test sets have an utterance in common;
+    5: all test sets have the same utterances, for corpora with little test speech."""
     val: str = "dev*"
     """Pattern of the source's parts that become val. Where none matches, speakers are held out of
     training. Parts for neither training, val nor test are left out."""
     test: str = "test*"
-    """Pattern of the source's parts that become the test sets; likewise."""
+    """Pattern of the source's parts that become the test sets. Where none matches, speakers are
+    held out of training."""
     val_speakers: PositiveInt = 2
     """Speakers held out for val where the source has no such part."""
     test_speakers: PositiveInt = 3
@@ -84,23 +85,24 @@ class FarfieldConfig(Settings):
     dp1: Placement = Placement(
         "centre", (0.2, 0.3), (0.6, 1.2), (2.0, 4.0), (15.0, 25.0), 0.2, (10.0, 20.0)
     )
-    """In the middle of the room, close to the talker; the easiest."""
+    """Placement in the middle of the room, close to the talker; the easiest."""
     dp2: Placement = Placement(
         "table", (0.25, 0.4), (1.0, 2.0), (1.5, 3.0), (10.0, 20.0), 0.3, (5.0, 15.0)
     )
-    """On a table, away from the middle."""
+    """Placement on a table, away from the middle."""
     dp3: Placement = Placement(
         "wall", (0.35, 0.5), (1.5, 2.5), (1.0, 2.5), (6.0, 14.0), 0.4, (2.0, 10.0)
     )
-    """Against a wall, at a medium distance."""
+    """Placement against a wall, at a medium distance."""
     dp4: Placement = Placement(
         "shelf", (0.4, 0.55), (1.8, 3.0), (0.8, 2.0), (4.0, 12.0), 0.5, (0.0, 8.0)
     )
-    """High on a shelf, with noise nearby."""
+    """Placement high on a shelf, with noise nearby."""
     dp5: Placement = Placement(
         "corner", (0.5, 0.7), (2.5, 4.5), (0.6, 1.5), (0.0, 8.0), 0.5, (-3.0, 6.0)
     )
-    """In a corner beside the source of the noise, the talker far away; the hardest."""
+    """Placement in a corner beside the source of the noise, with the talker far away; the
+    hardest."""
     room_metres: tuple[tuple[float, float, float], tuple[float, float, float]] = (
         (3.5, 3.0, 2.4),
         (7.5, 6.0, 3.0),
@@ -109,13 +111,13 @@ class FarfieldConfig(Settings):
     train_rooms: PositiveInt = 8
     """Rooms per placement for training speech."""
     test_rooms: PositiveInt = 3
-    """Rooms per placement for val, and as many others for the test sets."""
+    """Rooms per placement for val; the test sets have the same number of other rooms."""
     talkers: Annotated[int, Range(1, 1000)] = 3
     """Positions of talkers in a room."""
     arrays: tuple[Geometry, ...] = ("circle-4", "circle-7")
-    """Microphones of the devices, in turn from room to room: of `Geometry`."""
+    """Geometries of the devices' microphones, used in turn from room to room."""
     frontend: Frontend = "device"
-    """Front end of every set: that of a device (C1), or its first microphone alone."""
+    """Front end of every set: that of a device (C1), or the first microphone alone."""
     device: DeviceConfig = DeviceConfig()
     """Beams, echo canceller and choice of a beam of `frontend`."""
     talker_db_spl: tuple[float, float] = (57.0, 67.0)
@@ -144,7 +146,7 @@ class FarfieldConfig(Settings):
 
     @property
     def hours(self) -> dict[str, float]:
-        """Hours asked for by set, without the sets of arrays."""
+        """Requested hours by set, without the sets of arrays."""
         speech = {"train": self.labelled_hours, "unlabelled": self.unlabelled_hours}
         tests = dict.fromkeys(self.placements, self.test_hours)
         return {**speech, "val": self.val_hours, **tests}

@@ -24,7 +24,7 @@ DISTORTION = 0.1
 """Distortion by a loudspeaker at its limit: x - 0.1 x^3, a third harmonic of -31 dB."""
 
 PLAYED_PEAK = 0.5
-"""Highest sample of the playback channel, whatever the loudness."""
+"""Peak of the playback channel, the same for every loudness."""
 
 HIGHEST = 0.95
 """Highest sample of a mixture; a louder one is attenuated as a whole."""
@@ -56,13 +56,13 @@ class Levels:
     """Levels of the components, in dB, at the first microphone while the utterance lasts."""
 
     snr_db: float
-    """Reverberant speech over noise."""
+    """Ratio of reverberant speech to noise."""
     echo_db: float
-    """Reverberant speech over echo."""
+    """Ratio of reverberant speech to echo."""
     self_noise_db: float
-    """Reverberant speech over the microphones' own noise."""
+    """Ratio of reverberant speech to the microphones' own noise."""
     level_db: float
-    """The mixture, relative to full scale."""
+    """Level of the mixture relative to full scale."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Playback:
     response: np.ndarray
     """float32[M, R], see `Room.echo`."""
     later: tuple[int, np.ndarray] | None = None
-    """A sample, and the response from there on; None: it stays."""
+    """Sample at which the path changes, and the response from there on; None: it stays."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Mixture:
     echo: np.ndarray | None
     """float32[M, S]: the echo in it; None: nothing is played."""
     playback: np.ndarray
-    """float32[S]: what the device plays; zeros: nothing."""
+    """float32[S]: the sound that the device plays; zeros if none."""
 
     def after(self, lead: int) -> "Mixture":
-        """Leave out the samples before `lead`."""
+        """Return the mixture without the samples before `lead`."""
         echo = None if self.echo is None else self.echo[:, lead:]
         return Mixture(
             self.microphones[:, lead:], self.speech[:, lead:], echo, self.playback[lead:]
@@ -113,8 +113,8 @@ def mix_in_room(
       dry: float32[S - lead], clean speech.
       talker: float32[M, R], see `Room`.
       noise: float32[M, S], at the microphones, any level.
-      playback: what is played, of S samples; None: nothing.
-      levels: of the components.
+      playback: the sound that is played, of S samples; None: none.
+      levels: levels of the components.
       rng: generator of the microphones' own noise.
       lead: samples before the utterance begins.
     """
@@ -164,7 +164,7 @@ def convolve(samples: np.ndarray, responses: np.ndarray) -> np.ndarray:
 
 
 def _echo(sound: np.ndarray, playback: Playback) -> np.ndarray:
-    """The loudspeaker's sound at the microphones [M, S], by one path or first one, then another."""
+    """Return the loudspeaker's sound at the microphones [M, S], by one path or by two in turn."""
     part = slice(LEAD, LEAD + len(sound))
     echo = convolve(sound, playback.response)[:, part]
     if playback.later is None:
@@ -177,6 +177,7 @@ def _echo(sound: np.ndarray, playback: Playback) -> np.ndarray:
 
 
 def _power(samples: np.ndarray) -> float:
+    """Return the mean square of samples."""
     return float(np.mean(np.square(samples, dtype=np.float64)))
 
 
@@ -194,14 +195,14 @@ def simulate(
     """Draw a room, noise, playback and levels by the utterance's id, and mix.
 
     Args:
-      utterance: which one.
+      utterance: the utterance to simulate.
       dry: float32[S], its clean speech.
       config: rooms, levels and front end.
       pool: rooms and sounds.
 
     Returns:
-      What the sets hear of it, float32[S]; the mixture; and its conditions, with the front end's
-      measures where the utterance is written with all microphones.
+      The front end's output, float32[S]; the mixture; and its conditions, with the front end's
+      measures if the utterance is written with all microphones.
     """
     rng = np.random.default_rng([config.seed, zlib.crc32(utterance.id.encode())])
     names = list(config.placements)
@@ -228,7 +229,7 @@ def simulate(
     )
     if utterance.array:
         custom |= _measures(mixture, output, positions, lead, config)
-    # The lead was for the front end to adapt; the utterance begins after it.
+    # The front end adapts during the lead; the utterance begins after it.
     samples = output.samples[lead:]
     peak = max(float(np.abs(samples).max()), 1e-9)
     return samples * np.float32(min(1.0, HIGHEST / peak)), utterance_mixture, custom
@@ -242,7 +243,7 @@ def _noise(
     diffuse: float,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Noise at the microphones, float32[M, S]: from its source and, by a share, from all sides."""
+    """Return noise at the microphones, float32[M, S]: from its source and from all sides."""
     responses, row = room.noise[used], sounds[int(rng.integers(len(sounds)))]
     lead = responses.shape[1]  # so that the noise is reverberant from the first sample
     point = convolve(_excerpt(row, lead + samples, rng), responses)[:, lead : lead + samples]
@@ -345,8 +346,8 @@ def make_group(group: Group) -> None:
     """Write the audio of a group and `done.json`: ids, lengths and conditions.
 
     Raises:
-      FarfieldError: naming the utterance that could not be mixed. Unreadable audio is no error; it
-        is listed in `done.json`.
+      FarfieldError: naming the utterance that could not be mixed. Unreadable audio is not an error;
+        it is listed in `done.json`.
     """
     partial = group.folder.with_name(f".{group.folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -366,7 +367,7 @@ def make_group(group: Group) -> None:
 
 
 def file_name(id: str, part: str) -> str:
-    """Return the file name of an utterance; `part` is empty for what its set hears."""
+    """Return the file name of an utterance; `part` is empty for the front end's output."""
     return f"{quote(id, safe='')}{'.' if part else ''}{part}.flac"
 
 

@@ -42,17 +42,17 @@ SPEECH_UTTERANCES = 60
 
 
 def white(rng: Rng, length: int) -> np.ndarray:
-    """White noise: hiss."""
+    """Make white noise: hiss."""
     return coloured_noise(rng, length, 0.0)
 
 
 def pink(rng: Rng, length: int) -> np.ndarray:
-    """Noise of power 1 / f to 1 / f^2: traffic, wind, ventilation."""
+    """Make noise of power 1 / f to 1 / f^2: traffic, wind, ventilation."""
     return coloured_noise(rng, length, rng.uniform(1.0, 2.0))
 
 
 def hum(rng: Rng, length: int) -> np.ndarray:
-    """Mains hum: harmonics of 50 or 60 Hz, and some noise."""
+    """Make mains hum: harmonics of 50 or 60 Hz, and some noise."""
     time = np.arange(length) / SAMPLING_RATE
     mains = rng.choice((50.0, 60.0))
     # 24 harmonics up to 1.2 or 1.44 kHz, falling by about 4 dB per octave.
@@ -64,7 +64,7 @@ def hum(rng: Rng, length: int) -> np.ndarray:
 
 
 def appliance(rng: Rng, length: int) -> np.ndarray:
-    """A motor of varying speed with a fan: harmonics over broadband, pulsating noise."""
+    """Make the sound of a motor of varying speed with a fan: harmonics over pulsating noise."""
     time = np.arange(length) / SAMPLING_RATE
     # Phase of the motor: the integral of a speed that varies by 1 %.
     wander = np.cumsum(1 + 0.01 * np.sin(2 * np.pi * rng.uniform(0.1, 0.5) * time)) / SAMPLING_RATE
@@ -80,7 +80,7 @@ def appliance(rng: Rng, length: int) -> np.ndarray:
 
 
 def clatter(rng: Rng, length: int) -> np.ndarray:
-    """Dishes: knocks that ring for some hundredths of a second, over faint steady noise."""
+    """Make the sound of dishes: knocks that ring briefly, over faint steady noise."""
     noise = np.zeros(length + SAMPLING_RATE)
     time = np.arange(SAMPLING_RATE // 4) / SAMPLING_RATE
     # A Poisson process of 5 knocks per second, each of 4 decaying partials.
@@ -95,12 +95,12 @@ def clatter(rng: Rng, length: int) -> np.ndarray:
 
 
 def babble(rng: Rng, length: int, speech: Sequence[np.ndarray]) -> np.ndarray:
-    """Several talkers at once, each of utterances drawn from `speech`."""
+    """Mix several talkers, each of utterances drawn from `speech`."""
     return unit_power(sum(running_speech(rng, length, speech) for _ in range(BABBLE_TALKERS)))
 
 
 def running_speech(rng: Rng, length: int, speech: Sequence[np.ndarray]) -> np.ndarray:
-    """Utterances drawn from `speech`, one after the other, of equal power."""
+    """Join utterances drawn from `speech`, at equal power."""
     parts: list[np.ndarray] = []
     while sum(map(len, parts)) < length:
         parts.append(unit_power(speech[int(rng.integers(len(speech)))]))
@@ -108,7 +108,7 @@ def running_speech(rng: Rng, length: int, speech: Sequence[np.ndarray]) -> np.nd
 
 
 def music(rng: Rng, length: int) -> np.ndarray:
-    """Chords of plucked notes, a bass and a beat, in some key and tempo."""
+    """Make chords of plucked notes, a bass and a beat, in some key and tempo."""
     beat = int(SAMPLING_RATE * 60 / rng.uniform(85.0, 150.0))
     key, minor = 110.0 * 2 ** (rng.integers(0, 12) / 12), int(rng.random() < 0.5)
     track = np.zeros(length + 4 * beat)
@@ -129,7 +129,7 @@ def music(rng: Rng, length: int) -> np.ndarray:
 
 
 def _pluck(rng: Rng, pitch: float, length: int) -> np.ndarray:
-    """A note of `pitch` Hz: harmonics that fade the sooner the higher they are."""
+    """Make a note of `pitch` Hz: harmonics that fade the sooner the higher they are."""
     time = np.arange(length) / SAMPLING_RATE
     decay = rng.uniform(0.2, 0.5)
     return sum(
@@ -139,7 +139,7 @@ def _pluck(rng: Rng, pitch: float, length: int) -> np.ndarray:
 
 
 def unit_power(samples: np.ndarray) -> np.ndarray:
-    """Scale to a mean square of 1; silence stays silence."""
+    """Scale samples to a mean square of 1; silence stays silence."""
     power = float(np.mean(np.square(samples, dtype=np.float64)))
     return samples / np.sqrt(power) if power > 0 else samples
 
@@ -182,11 +182,13 @@ class Pool:
 
 @lru_cache(256)
 def _room(path: Path) -> Room:
+    """Read a room; cached."""
     return Room.load(path)
 
 
 @lru_cache(8)
 def _sounds(path: Path) -> np.ndarray:
+    """Read an array of sounds, mapped into memory; cached."""
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
@@ -197,6 +199,8 @@ def room_path(folder: Path, pool: str, placement: str, number: int) -> Path:
 
 @dataclass(frozen=True)
 class _Task:
+    """A room, or an array of sounds, to be made."""
+
     config: FarfieldConfig
     pool: str
     path: Path
@@ -213,7 +217,7 @@ def make_pools(
     folder: Path,
     jobs: int = 1,
 ) -> dict[str, Pool]:
-    """Compute what is missing in `folder`; the same bytes whatever the number of `jobs`.
+    """Compute the missing files in `folder`; the bytes do not depend on `jobs`.
 
     Args:
       names: names of the pools that are needed.
@@ -247,6 +251,7 @@ def make_pools(
 def _room_tasks(
     pool: str, config: FarfieldConfig, folder: Path, rooms: int, files: dict[str, tuple[Path, ...]]
 ) -> list[_Task]:
+    """Return the tasks that make the rooms of a pool."""
     tasks = []
     for placement in config.placements:
         for number in range(rooms):
@@ -257,10 +262,12 @@ def _room_tasks(
 
 
 def _rng(config: FarfieldConfig, name: str) -> np.random.Generator:
+    """Return the random generator that belongs to a name."""
     return np.random.default_rng([config.seed, zlib.crc32(name.encode())])
 
 
 def _draw(cuts: Sequence[MonoCut], rng: np.random.Generator) -> list[MonoCut]:
+    """Draw utterances for babble and played speech, in the order of their ids."""
     ordered = sorted(cuts, key=lambda cut: cut.id)
     chosen = rng.choice(len(ordered), min(SPEECH_UTTERANCES, len(ordered)), replace=False)
     return [ordered[index] for index in sorted(chosen)]
@@ -285,6 +292,7 @@ def _make(task: _Task) -> None:
 
 
 def _noises(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:
+    """Make the noises of a pool, synthetic or from recordings."""
     length = SECONDS * SAMPLING_RATE
     if task.files:
         return [_excerpt(path, length, rng) for path in task.files]
@@ -294,6 +302,7 @@ def _noises(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def _playback(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:
+    """Make the playback signals of a pool: speech and music."""
     length = SECONDS * SAMPLING_RATE
     speech = _speech(task)
     spoken = [running_speech(rng, length, speech) for _ in range(VARIANTS)]
@@ -312,12 +321,14 @@ def _speech(task: _Task) -> list[np.ndarray]:
 
 
 def _excerpt(path: Path, length: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw an excerpt of a recording, at unit power."""
     samples = load_audio(path, SAMPLING_RATE).numpy()
     start = int(rng.integers(len(samples)))
     return unit_power(np.resize(np.roll(samples, -start), length))
 
 
 def _save(sounds: list[np.ndarray], path: Path) -> None:
+    """Write sounds as an array of numpy."""
     content = io.BytesIO()  # numpy's own writing to files hides why it failed
     np.save(content, np.stack(sounds).astype(np.float32), allow_pickle=False)
     write_atomically(path, content.getvalue())

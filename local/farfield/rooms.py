@@ -25,16 +25,16 @@ LEAD = 32
 """Sample of a response that stands for no delay: fractional delay filters ring before it."""
 
 FADED_DB = 30.0
-"""Reflections that the walls alone have attenuated by more than this are left out."""
+"""Attenuation by the walls alone from which on reflections are left out."""
 
 LOUDSPEAKER_METRES = 0.08
-"""The device's own loudspeaker is this far below the middle of its microphones."""
+"""Distance of the device's own loudspeaker below the middle of its microphones."""
 
 RADIUS_METRES = (0.03, 0.04)
 """Range of the radius of a device's circle of microphones."""
 
 MARGIN_METRES = 0.4
-"""Talkers and noise keep this far from walls."""
+"""Minimum distance of talkers and noise from the walls."""
 
 logger = logging.getLogger("toolkit.farfield")  # runs show the logs of `toolkit`
 
@@ -44,10 +44,10 @@ POOL_CYCLE = ("train", "test", "train", "val")
 """The pools that files are assigned to, in turn."""
 
 MAX_MICROPHONES = 7
-"""FLAC has at most eight channels, and one is for the playback."""
+"""Maximum number of microphones: FLAC has at most eight channels, and one is for the playback."""
 
 MAX_SECONDS = 1.0
-"""Longer responses are truncated."""
+"""Maximum length of a response; longer ones are truncated."""
 
 DIRECT_SECONDS = 0.0025
 """Length of the direct sound in a response, after its peak."""
@@ -209,6 +209,7 @@ def _crop(responses: list[np.ndarray], start: int, length: int) -> np.ndarray:
 
 
 def _pyroomacoustics() -> Any:  # an optional module
+    """Import pyroomacoustics, with results that do not depend on the number of threads."""
     try:
         import pyroomacoustics as pra
     except ImportError as error:
@@ -223,7 +224,7 @@ def _pyroomacoustics() -> Any:  # an optional module
 def audio_files(folder: Path) -> list[Path]:
     """List a folder's audio files, with those of its subfolders, by name.
 
-    Hidden files are none: systems keep notes beside files in `._a.wav` and the like.
+    Hidden files are skipped: some systems keep metadata in files such as `._a.wav`.
 
     Raises:
       FarfieldError: fewer than the pools need.
@@ -288,7 +289,7 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
 
 
 def clarity(response: np.ndarray) -> float:
-    """C50 in dB: the energy of the first 50 ms from the peak on over that of the rest."""
+    """Return C50 in dB: the energy of the first 50 ms from the peak on over that of the rest."""
     energy = np.square(response[int(np.abs(response).argmax()) :], dtype=np.float64)
     early = energy[: SAMPLING_RATE // 20].sum()
     return float(10 * np.log10(early / max(energy[SAMPLING_RATE // 20 :].sum(), 1e-12)))
@@ -297,9 +298,8 @@ def clarity(response: np.ndarray) -> float:
 def room_from_file(path: Path) -> Room:
     """Make a room from a recorded response, whose channels are the microphones.
 
-    It is the talker's response. A file has none for noise, which gets the late part of the talker's
-    response, and none for a loudspeaker, whose echo path is a click, the same at all microphones,
-    and a tenth of the late part.
+    The file has the talker's response. Noise gets the late part of it as its response. The echo
+    path of the loudspeaker is a click, the same at all microphones, and a tenth of the late part.
     """
     response = _response(path)
     first = int(np.abs(response[0]).argmax())
@@ -336,6 +336,7 @@ def _response(path: Path) -> np.ndarray:
 
 
 def _split_evenly(files: Sequence[Path], count: int) -> list[Sequence[Path]]:
+    """Split files into `count` parts of nearly equal length."""
     ends = [number * len(files) // count for number in range(count + 1)]
     return [files[start:end] for start, end in pairwise(ends)]
 
@@ -358,6 +359,7 @@ def _assign_folders(files: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def _assign(files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Assign files to the pools in turn."""
     return {
         pool: [
             path

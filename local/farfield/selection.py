@@ -25,7 +25,7 @@ class FarfieldUtterance:
     """One far-field utterance to simulate."""
 
     split: str
-    """Its set: `train`, `unlabelled`, `val`, `DP1`, ..."""
+    """Name of its set: `train`, `unlabelled`, `val`, `DP1`, ..."""
     pool: str
     """The pool of its room, noise and playback: `train`, `val` or `test`."""
     id: str
@@ -62,8 +62,8 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
         Other parts that match neither `config.val` nor `config.test` are left out.
 
     Raises:
-      FarfieldError: a speaker of val or test is in training too, there are too few to hold out, or
-        nothing is left for a set.
+      FarfieldError: a speaker of val or test is also in training, there are too few speakers to
+        hold out, or no utterance is left for a set.
     """
     sources: dict[str, list[MonoCut]] = {"train": [], "val": [], "test": []}
     left_out = _sort_by_purpose(parts, config, sources)
@@ -96,7 +96,7 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
             " lets labelled and unlabelled speech be of the same ones)"
         )
     utterances.sort(key=lambda u: (u.split, speaker_of(u.source), u.time or 0.0, u.id))
-    # Babble and playback never have the voices of the set that they disturb, but for train's.
+    # Except for train, babble and playback never have voices of the set that they disturb.
     background = {"train": sources["train"], "val": sources["train"], "test": sources["val"]}
     return Selection(utterances, background, left_out)
 
@@ -139,6 +139,7 @@ def _sort_by_purpose(
 
 
 def _purpose(part: str, config: FarfieldConfig) -> str | None:
+    """Return whether a part is for train, val or test; None if it is for none of them."""
     for purpose, patterns in (("val", config.val), ("test", config.test), ("train", "train")):
         if matches(part, patterns):
             return purpose
@@ -146,7 +147,7 @@ def _purpose(part: str, config: FarfieldConfig) -> str | None:
 
 
 def _hold_out(sources: dict[str, list[MonoCut]], config: FarfieldConfig) -> None:
-    """Take speakers out of training for val and test, where there are no such parts."""
+    """Hold speakers out of training for val and test, where the corpus has no such parts."""
     sizes = {"val": config.val_speakers, "test": config.test_speakers}
     missing = {name: size for name, size in sizes.items() if not sources[name]}
     if not missing:
@@ -164,6 +165,7 @@ def _hold_out(sources: dict[str, list[MonoCut]], config: FarfieldConfig) -> None
 
 
 def _check_disjoint(sources: Mapping[str, list[MonoCut]]) -> None:
+    """Raise an error if a speaker is in two of train, val and test."""
     speakers = {name: {speaker_of(cut) for cut in cuts} for name, cuts in sources.items()}
     for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
         common = sorted(speakers[first] & speakers[second])
@@ -178,7 +180,7 @@ def _split_labelled(
     cuts: list[MonoCut], config: FarfieldConfig
 ) -> tuple[list[MonoCut], list[MonoCut]]:
     """Divide training speech by speaker into labelled and unlabelled."""
-    # In the order of their digests: a random draw that other speakers do not change.
+    # In the order of their digests: a random choice that does not depend on other speakers.
     speakers = sorted({speaker_of(cut) for cut in cuts}, key=lambda name: (_digest(name), name))
     count = max(1, round(config.labelled_speakers * len(speakers)))
     if not config.shared_speakers:
@@ -203,4 +205,5 @@ def _test_utterances(cuts: list[MonoCut], config: FarfieldConfig) -> list[Farfie
 
 
 def _digest(name: str) -> bytes:
+    """Return a hash of a name, by which utterances are put in random order."""
     return hashlib.sha256(name.encode()).digest()

@@ -11,7 +11,7 @@ On disk, all paths relative, so that the folder can be moved:
     <root>/left_out.tsv         utterances of the source that could not be used, and why
 
 `clean` and `val-clean` have the ids of `train` and `val` and the source's audio. Unlabelled cuts
-have no text: transcripts of unlabelled speech are nowhere in the folder. Far-field audio keeps the
+have no text: the folder contains no transcripts of unlabelled speech. Far-field audio keeps the
 timing of the clean audio, so that its alignments are valid for both.
 """
 
@@ -69,7 +69,7 @@ SHOWN_REASONS = 3
 """Reasons for leaving utterances out that are logged; left_out.tsv has all."""
 
 ENOUGH = 0.9
-"""Share of the hours asked for of a set below which a warning is logged."""
+"""Share of a set's requested hours below which a warning is logged."""
 
 MAX_FAILED = 0.05
 """Share of the utterances whose audio may be unreadable."""
@@ -123,6 +123,7 @@ def with_paths_relative_to(cuts: Iterable[MonoCut], folder: str) -> Iterable[Mon
 
 
 def _cut(utterance: FarfieldUtterance, audio: dict, part: str, folder: Path) -> MonoCut:
+    """Make the cut of a far-field utterance."""
     text = "" if utterance.split == UNLABELLED else text_of(utterance.source)
     recording = _recording(audio, part, folder)
     cut = make_cut(utterance.id, recording, text, speaker_of(utterance.source))
@@ -148,6 +149,7 @@ def _array_cut(mono: MonoCut, audio: dict, folder: Path) -> MultiCut:
 
 
 def _recording(audio: dict, part: str, folder: Path) -> Recording:
+    """Return the recording of an utterance in an audio file of its group."""
     path = str(folder / file_name(audio["id"], part))
     channels = list(range(audio["channels"][part]))
     source = AudioSource(type="file", channels=channels, source=path)
@@ -156,6 +158,7 @@ def _recording(audio: dict, part: str, folder: Path) -> Recording:
 
 
 def _from(root: Path, cut: MonoCut | MultiCut) -> MonoCut | MultiCut:
+    """Return a cut with paths of audio that start from `root`."""
     cut = cut.with_recording_path_prefix(str(root))
     parts = (cut.custom or {}).get("components")
     if parts:
@@ -203,6 +206,7 @@ def write_lake(
 
 
 def _record(cut: MonoCut, locale: str) -> Record:
+    """Return the metadata record of a cut for the data lake."""
     time = (cut.custom or {}).get("time")
     if time is None:
         raise LakeError(f"{cut.id}: the cut has no time, which a data lake is ordered by")
@@ -299,6 +303,7 @@ def _source_of(utterance: FarfieldUtterance, places: PathAliases | None) -> dict
 
 
 def _groups(utterances: list[FarfieldUtterance], config: FarfieldConfig, out: Path) -> list[Group]:
+    """Divide the utterances of every set into groups."""
     splits: dict[str, list[FarfieldUtterance]] = {}
     for item in utterances:
         splits.setdefault(item.split, []).append(item)

@@ -16,9 +16,9 @@ class SyntheticConfig(CorpusConfig):
     train_hours: Positive = 1.2
     """Hours of training speech, shared evenly by the speakers."""
     dev_hours: Positive = 0.15
-    """Hours of dev."""
+    """Hours of development speech."""
     test_hours: Positive = 0.1
-    """Hours of test."""
+    """Hours of test speech."""
     snr_db: tuple[float, float] = (0.0, 15.0)
     """Range of the signal-to-noise ratio, drawn per utterance."""
     t60_seconds: tuple[Annotated[float, Range(0.05)], float] = (0.15, 0.5)

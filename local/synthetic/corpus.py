@@ -34,9 +34,9 @@ from toolkit.storage.files import write_atomically
 
 UTTERANCES_PER_CHAPTER = 20
 WORD_TIMES = "words.ctm"
-"""File with the times of a speaker's words, in the speaker's folder."""
+"""File with the word times of a speaker's utterances, in the speaker's folder."""
 NOISE = "snr.tsv"
-"""Beside it: utterance and signal-to-noise ratio in dB."""
+"""File with the signal-to-noise ratio in dB of a speaker's utterances, in the speaker's folder."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Speaker:
 
 
 def _speakers(first: int, rows: list[tuple[str, int, int, int, float]]) -> list[Speaker]:
+    """Make speakers with consecutive numbers from the parameters of their voices."""
     return [
         Speaker(str(first + number), Voice(f"en-us+{variant}", pitch, pitch_range, rate), tract)
         for number, (variant, pitch, pitch_range, rate, tract) in enumerate(rows)
@@ -184,6 +185,8 @@ def _check_settings(out: Path, settings: SyntheticConfig) -> None:
 
 @dataclass(frozen=True)
 class _Task:
+    """The utterances of one speaker, to be made."""
+
     settings: SyntheticConfig
     out: Path
     split: str
@@ -294,5 +297,6 @@ def _babble(settings: SyntheticConfig, speaker: Speaker, seconds: float = 25.0) 
 
 
 def _hours(part: Path) -> float:
+    """Return the hours of audio in a part."""
     frames = sum(soundfile.info(path).frames for path in part.glob("*/*/*.flac"))
     return frames / SAMPLING_RATE / 3600.0

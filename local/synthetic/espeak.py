@@ -26,9 +26,9 @@ from toolkit.errors import ToolkitError
 from toolkit.score.alignment import align
 
 SONORANT_SHARE = 0.6
-"""Share of the consonant in the time between the events of an L, M, N or R and of the vowel after
-it: the spectrum changes most at 0.57 (N), 0.70 (M), 0.51 (NG), 0.55 (L), 0.52 (R) of
-it, in the median over all voices of the demo corpus."""
+"""Position of a word boundary between an L, M, N or R and the vowel after it, as a share of the
+time between their events. The spectrum changes most at 0.57 (N), 0.70 (M), 0.51 (NG), 0.55 (L) and
+0.52 (R), in the median over all voices of the demo corpus."""
 
 _SONORANTS = frozenset({"l", "m", "n", "N", "r"})
 
@@ -90,7 +90,7 @@ class SpokenWord:
     """A word of a text and its time."""
 
     text: str
-    """As written, with adjacent punctuation."""
+    """The word as written, with adjacent punctuation."""
     start: int
     """First sample."""
     end: int
@@ -117,7 +117,7 @@ def locate(
     It ends where the next word or a pause begins.
 
     Args:
-      events: of the whole text in order.
+      events: events of the whole text in order.
       phonemes_of: the phonemes of a word spoken alone, to divide words that were spoken as one.
 
     Raises:
@@ -132,6 +132,7 @@ def locate(
 
 
 def _groups(text: str, events: list[Event]) -> list[_Group]:
+    """Group the sounds by the words that they belong to."""
     heads = [
         index
         for index, event in enumerate(events)
@@ -197,6 +198,8 @@ class SpeechSynthesisError(ToolkitError):
 
 
 class _Value(ctypes.Union):
+    """The C union `id` of espeak-ng's events."""
+
     _fields_ = (
         ("number", ctypes.c_int),
         ("name", ctypes.c_char_p),
@@ -205,6 +208,8 @@ class _Value(ctypes.Union):
 
 
 class _Event(ctypes.Structure):
+    """The C struct of espeak-ng's events."""
+
     _fields_ = (
         ("type", ctypes.c_int),
         ("unique_identifier", ctypes.c_uint),
@@ -264,6 +269,7 @@ def speak(text: str, voice: Voice) -> Speech:
 
 
 def _synthesise(text: str, voice: Voice) -> tuple[np.ndarray, list[Event]]:
+    """Synthesise a text; return the samples and the events."""
     with _library() as (library, chunks, events):
         if library.espeak_SetVoiceByName(voice.name.encode()) != 0:
             raise SpeechSynthesisError(f"espeak-ng has no voice {voice.name!r}")

@@ -70,7 +70,7 @@ sums their times."""
 
 @dataclass(frozen=True)
 class Config(HybridConfig):
-    """All settings of a run; a stage is stale when what it reads of them has changed."""
+    """All settings of a run; a stage becomes stale if a setting that it reads changes."""
 
     objective: Literal["ce", "lfmmi"] = "ce"
     """Training criterion of teacher and student. `ce`: cross entropy and sMBR, the student on the
@@ -96,7 +96,7 @@ class Config(HybridConfig):
     """Selection from the lake, order and statistics (C16 to C19); the front end is that of `fbank`,
     and the normaliser uses `prior_frames`, too."""
     targets: TargetsSection = TargetsSection()
-    """The part of the teacher's posteriors that is kept (C11)."""
+    """How much of the teacher's posteriors is kept (C11)."""
     repartition: RepartitionConfig = RepartitionConfig()
     """Shards to train on (C21)."""
     student: ScheduledConfig = field(default_factory=ScheduledConfig)
@@ -141,12 +141,12 @@ class Config(HybridConfig):
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """The systems that are compared with the baseline."""
+        """The systems that are compared with the baseline, for this `objective`."""
         return SYSTEMS[self.objective]
 
 
 def _shards(kind: str) -> ExtractConfig:
-    """Shards of three minutes, so that half an hour keeps several processes busy."""
+    """Return shards of three minutes, so that half an hour keeps several processes busy."""
     return ExtractConfig(FrontendConfig(kind), hours_per_shard=0.05)
 
 
@@ -190,7 +190,7 @@ def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, 
 
 
 def demo() -> Config:
-    """Offline, with synthetic voices: half an hour labelled, five times as much unlabelled."""
+    """Return the offline profile with synthetic voices: half an hour labelled, 2.6 h unlabelled."""
     return Config(
         # Clean voices: the recipe adds rooms and noise itself.
         corpus=SyntheticConfig(
@@ -230,7 +230,7 @@ systems are above 90 % at the usual ones."""
 
 
 def mini() -> Config:
-    """A few hours of LibriSpeech: mini LibriSpeech is downloaded, unless corpus.root is set."""
+    """Return the profile for a few hours of LibriSpeech: mini LibriSpeech by default."""
     return Config(
         corpus=CorpusConfig("librispeech"),
         rooms=FarfieldConfig(
@@ -255,7 +255,7 @@ def mini() -> Config:
 
 
 def full() -> Config:
-    """LibriSpeech's 960 hours and the paper's networks and schedule (C6, C7, C9, C12).
+    """Return the profile for LibriSpeech's 960 hours, as in the paper (C6, C7, C9, C12).
 
     The rest of the labelled speakers' speech is used as unlabelled, too: the other speakers have
     only 575 h. Under torchrun the student is trained with BMUF (C12), and the networks on labelled

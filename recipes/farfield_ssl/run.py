@@ -42,19 +42,19 @@ def check_executor(config: Config) -> None:
 
 @recipe.stage(1, "Get clean speech: synthesise or download it, unless corpus.root is set")
 def get_audio(run: Run) -> Headline | None:
-    """Any corpus that `local` can read."""
+    """Make or download the clean corpus, or use any that `local` can read."""
     return steps.data.get_corpus(run)
 
 
 @recipe.stage(2, "Simulate far-field recordings in rooms, with noise and device playback")
 def simulate(run: Run) -> Headline:
-    """Labelled, unlabelled, validation and test speech at five placements (C32)."""
+    """Simulate labelled, unlabelled, validation and test speech at five placements (C32)."""
     return steps.farfield.make_rooms(run)
 
 
 @recipe.stage(3, "Write the manifests")
 def manifests(run: Run) -> Headline:
-    """Manifests of the unlabelled speech have no transcripts, and no stage reads them."""
+    """Write the manifests; those of the unlabelled speech have no transcripts."""
     return steps.farfield.write_manifests(run)
 
 
@@ -65,13 +65,13 @@ recipe.add(6, stages.train_lm)
 
 @recipe.stage(7, "Extract features")
 def features(run: Run) -> Headline:
-    """Log-mel of far-field speech for the networks (C5), PLP of its clean twins for GMMs (C4)."""
+    """Extract log-mel of far-field speech for networks (C5), PLP of clean twins for GMMs (C4)."""
     return steps.farfield.extract_features(run)
 
 
 @recipe.stage(8, "Train monophone GMMs on the clean twins of the labelled speech")
 def train_mono(run: Run) -> Headline:
-    """The twins have the same ids and the same frames, without room and noise."""
+    """Train on the clean twins, which have the same ids and frames, without room and noise."""
     return steps.gmm.train_mono(run, "clean")
 
 
@@ -81,7 +81,7 @@ recipe.add(10, stages.train_lda, split="clean")
 
 @recipe.stage(11, "Align the clean twins; the far-field speech uses the same alignments")
 def align(run: Run) -> Headline:
-    """An HMM state for every 10 ms frame."""
+    """Align the clean twins: an HMM state for every 10 ms frame."""
     return steps.farfield.align_twins(run, ALIGNER)
 
 
@@ -91,63 +91,63 @@ recipe.add(13, stages.compile_graph)
 
 @recipe.stage(14, "Train the baseline with cross entropy", distributed=True, background_when=CE)
 def baseline_ce(run: Run) -> Headline:
-    """Chunks, then whole utterances (C7); realigned and retrained align.rounds times (C4)."""
+    """Train on chunks, then whole utterances (C7); realign and retrain align.rounds times (C4)."""
     config, valid = run.config.baseline, steps.farfield.validation(run, ALIGNER)
     return steps.networks.train_network(run, "baseline_ce", None, config, ALIGNER, valid)
 
 
 @recipe.stage(15, "Make the baseline's denominator lattices", background_when=CE)
 def baseline_lattices(run: Run) -> Headline:
-    """Lattices with a weak language model, and reference alignments by the network itself (C8)."""
+    """Make lattices with a weak language model, and reference alignments (C8)."""
     return steps.networks.make_denominators(run, "baseline_ce", "lattices/baseline")
 
 
 @recipe.stage(16, "Train the baseline with sMBR", distributed=True, background_when=CE)
 def baseline(run: Run) -> Headline:
-    """The system to beat (C33)."""
+    """Train the baseline with sMBR: the system to beat (C33)."""
     return steps.networks.train_on_lattices(run, "baseline", "baseline_ce", "lattices/baseline")
 
 
 @recipe.stage(17, "Train the teacher BLSTM with cross entropy", distributed=True, when=CE)
 def teacher_ce(run: Run) -> Headline:
-    """The same training and the baseline's targets with another network (C9)."""
+    """Train another network in the same way, on the baseline's targets (C9)."""
     return steps.learning.train_teacher(run, "teacher_ce", ALIGNER, "baseline_ce")
 
 
 @recipe.stage(18, "Make the teacher's denominator lattices", when=CE)
 def teacher_lattices(run: Run) -> Headline:
-    """Made like those of the baseline."""
+    """Make the teacher's lattices like those of the baseline."""
     return steps.networks.make_denominators(run, "teacher_ce", "lattices/teacher")
 
 
 @recipe.stage(19, "Train the teacher with sMBR on the lattices", distributed=True, when=CE)
 def teacher(run: Run) -> Headline:
-    """Trained like the baseline (C9)."""
+    """Train the teacher with sMBR, like the baseline (C9)."""
     return steps.networks.train_on_lattices(run, "teacher", "teacher_ce", "lattices/teacher")
 
 
 @recipe.stage(20, "Decode with the baseline and the teacher")
 def decode_labelled(run: Run) -> Headline:
-    """Every placement; acoustic scale and word penalty are tuned on val only."""
+    """Decode every placement; acoustic scale and word penalty are tuned on val only."""
     systems = ["baseline", *(["teacher"] if "teacher" in run.config.systems else [])]
     return steps.farfield.decode_systems(run, systems)
 
 
 @recipe.stage(21, "Prepare the unlabelled features with the data pipeline", check=check_executor)
 def prepare(run: Run) -> Headline:
-    """Select, group, extract, shuffle, estimate statistics (C16 to C19), by `executor`."""
+    """Select, group, extract and shuffle speech, and estimate statistics (C16 to C19)."""
     return steps.learning.prepare_unlabelled(run)
 
 
 @recipe.stage(22, "Evaluate the teacher: calibration, loss of keeping only k logits", when=CE)
 def evaluate_teacher(run: Run) -> Headline:
-    """Calibrated posteriors can serve as confidences (C10, C11)."""
+    """Measure the calibration: calibrated posteriors can serve as confidences (C10, C11)."""
     return steps.learning.measure_teacher(run, "teacher", "baseline_ce", ALIGNER)
 
 
 @recipe.stage(23, "Compute the teacher's targets and repartition", check=check_executor, when=CE)
 def label(run: Run) -> Headline:
-    """The k highest logits of every frame (C11, C20, C21)."""
+    """Store the k highest logits of every frame (C11, C20, C21)."""
     return steps.learning.label_with_teacher(run, "teacher", run.need("fbank/normaliser.json"))
 
 
@@ -159,13 +159,13 @@ def label(run: Run) -> Headline:
     background_when=STUDENT,
 )
 def student_ce(run: Run) -> Headline:
-    """Sub-epochs of unlabelled speech, each followed by the labelled speech (C10, C12)."""
+    """Train on sub-epochs of unlabelled speech, each followed by the labelled speech (C10, C12)."""
     return steps.learning.train_student(run, "student_ce", ALIGNER, "baseline_ce")
 
 
 @recipe.stage(25, "Make the student's denominator lattices", when=CE, background_when=STUDENT)
 def student_lattices(run: Run) -> Headline:
-    """Lattices of the labelled speech only (C14)."""
+    """Make lattices of the labelled speech only (C14)."""
     return steps.networks.make_denominators(
         run, "student_ce", "lattices/student", STUDENT_NORMALISER
     )
@@ -173,7 +173,7 @@ def student_lattices(run: Run) -> Headline:
 
 @recipe.stage(26, "Train the student with sMBR", distributed=True, when=CE, background_when=STUDENT)
 def student_smbr(run: Run) -> Headline:
-    """Trained like the baseline and the teacher."""
+    """Train the student with sMBR, like the baseline and the teacher."""
     return steps.networks.train_on_lattices(
         run, "student_smbr", "student_ce", "lattices/student", STUDENT_NORMALISER
     )
@@ -181,31 +181,31 @@ def student_smbr(run: Run) -> Headline:
 
 @recipe.stage(27, "Decode with the student, also after sMBR", when=CE, background_when=STUDENT)
 def decode_student(run: Run) -> Headline:
-    """The same graph, with scale and penalty tuned again on val."""
+    """Decode with the same graph; scale and penalty are tuned again on val."""
     return steps.farfield.decode_systems(run, ["student_ce", "student_smbr"], STUDENT_NORMALISER)
 
 
 @recipe.stage(28, "Recognise the unlabelled speech and keep the most confident utterances", when=CE)
 def recognise(run: Run) -> Headline:
-    """Self-training takes the teacher's words and alignments instead of its posteriors (C13)."""
+    """Recognise and align: self-training takes the teacher's words, not its posteriors (C13)."""
     return steps.learning.recognise_unlabelled(run, "teacher")
 
 
 @recipe.stage(29, "Train a network on the recognised utterances", distributed=True, when=CE)
 def self_training(run: Run) -> Headline:
-    """Cross entropy, together with the labelled speech; a network of the student's size (C13)."""
+    """Train a network of the student's size by cross entropy, with the labelled speech (C13)."""
     return steps.learning.train_on_recognised(run, "self_training", ALIGNER, "baseline_ce")
 
 
 @recipe.stage(30, "Decode with the self-trained network", when=CE)
 def decode_self_trained(run: Run) -> Headline:
-    """Decoded like the student before sMBR."""
+    """Decode like the student before sMBR."""
     return steps.farfield.decode_systems(run, ["self_training"], STUDENT_NORMALISER)
 
 
 @recipe.stage(31, "Train a teacher with lattice-free MMI", distributed=True, when=LFMMI)
 def chain_teacher(run: Run) -> Headline:
-    """A TDNN-F on the phones of the labelled speech, with a separate tree (C9)."""
+    """Train a TDNN-F on the phones of the labelled speech, with a separate tree (C9)."""
     return steps.networks.train_chain(run, "chain_teacher", ALIGNER, cepstra="clean")
 
 
@@ -217,7 +217,7 @@ def compile_chain_graph(run: Run) -> Headline:
 
 @recipe.stage(33, "Decode with the teacher of lattice-free MMI", when=LFMMI)
 def decode_chain_teacher(run: Run) -> Headline:
-    """Scores without priors, at acoustic scale 1 or near it."""
+    """Decode with scores without priors, at acoustic scale 1 or near it."""
     return steps.decoding.decode_network(run, "chain_teacher", graphs=CHAIN_SENONES)
 
 
@@ -245,7 +245,7 @@ def decode_chain_student(run: Run) -> Headline:
     37, "Enhance the array recordings: echo cancellation and beamforming", when="rooms.array_hours"
 )
 def front_end(run: Run) -> Headline:
-    """Uses the playback channel; echo and noise are known, and measured before and after (C1)."""
+    """Enhance array recordings with the playback channel, and measure echo and noise (C1)."""
     return steps.farfield.enhance_arrays(run)
 
 
@@ -253,7 +253,7 @@ def front_end(run: Run) -> Headline:
     38, "Decode the array recordings with and without enhancement", when="rooms.array_hours"
 )
 def decode_front_end(run: Run) -> Headline:
-    """The same utterances, decoded with the student and the weights tuned on val."""
+    """Decode the same utterances with the student and the weights tuned on val."""
     if run.config.objective == "ce":
         return steps.farfield.decode_arrays(run, "student_smbr", STUDENT_NORMALISER)
     return steps.farfield.decode_arrays(run, "chain_student", STUDENT_NORMALISER, CHAIN_SENONES)
@@ -261,8 +261,8 @@ def decode_front_end(run: Run) -> Headline:
 
 @recipe.stage(39, "Compare the placements and list the results")
 def results(run: Run) -> Headline:
-    """Results of every system, relative gains with intervals (C33), and a breakdown of time."""
-    # Markers of stages that these settings skip may be of earlier settings: they do not count.
+    """Collect all results, relative gains with intervals (C33), and a breakdown of time."""
+    # Markers of stages that these settings skip may be of earlier settings: leave them out.
     enabled = {stage.number for stage in recipe.stages if stage.is_enabled(run.config)}
     parts = {part: sorted(enabled.intersection(stages)) for part, stages in PARTS.items()}
     steps.farfield.write_breakdown(run, parts)

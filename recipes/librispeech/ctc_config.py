@@ -32,7 +32,7 @@ from toolkit.tta.config import EQUAL_BATCH_WER, Dataset, TtaConfig
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run; a stage is stale when what it reads of them has changed."""
+    """All settings of a run; a stage becomes stale if a setting that it reads changes."""
 
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""
@@ -44,7 +44,7 @@ class Config:
     as-given (see `LangConfig.normaliser`). None: transcripts are taken as they are, in upper case,
     and the language model's text is English."""
     tags: Literal["drop", "keep"] | None = None
-    """What becomes of tags in brackets, such as [laughter]; see `LangConfig.tags`."""
+    """How tags in brackets, such as [laughter], are treated; see `LangConfig.tags`."""
     units: UnitsConfig = UnitsConfig()
     """The network's output units: characters (A16), or word pieces."""
     lm: NgramConfig = NgramConfig()
@@ -68,8 +68,8 @@ class Config:
     readers: ReaderConfig = ReaderConfig()
     """Batches, and the processes that make them (A8, A10)."""
     devices: PositiveInt | None = None
-    """Processes that must train together, one per GPU, so that batches are as large as intended;
-    None: as many as there are."""
+    """Number of processes that must train together, one per GPU, so that batches have the intended
+    size; None: any number."""
     evaluation_width: ListLength = 256
     """Beam width of the evaluation after each epoch (A24)."""
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -96,8 +96,8 @@ class Config:
 
     @property
     def scope(self) -> Scope:
-        """What features are normalised with, see `normalisation`."""
-        # A network of one's own need not say that it is bidirectional.
+        """Statistics that normalise the features, see `normalisation`."""
+        # A user's own network class may lack the field `bidirectional`.
         both_ways = getattr(self.train.model, "bidirectional", False)
         return self.normalisation or ("whole" if both_ways else "causal")
 
@@ -189,7 +189,7 @@ SMALL_READERS = ReaderConfig(
 
 
 def demo() -> Config:
-    """The offline demo corpus, minutes on two cores."""
+    """Return the profile for the offline demo corpus, which takes minutes on two cores."""
     return Config(
         corpus=SyntheticConfig(),
         dataset=Dataset("Made-up voices", "continuous", "independent", "medium", "low"),
@@ -202,7 +202,7 @@ def demo() -> Config:
             epochs=8,
             stride=4,
             dropout=0.2,
-            # Synthetic voices differ by their formants, which warping shifts.
+            # Synthetic voices differ in their formants, which warping shifts.
             specaugment=UtteranceMaskConfig(
                 frequency_masks=1, time_masks=1.0, warp=0.1, cepstra=0.5
             ),
@@ -222,7 +222,7 @@ def _on_seven_speeds(
 ) -> Config:
     """Return the network of `an4` for a corpus, which is trained on seven speeds of its speech.
 
-    With so many passes over it the weights of the last epochs are averaged: the last 7 of 20.
+    After many passes over the data, the weights of the last epochs are averaged: the last 7 of 20.
     """
     train = _small_training(
         hidden=192,
@@ -245,11 +245,12 @@ def _on_seven_speeds(
 
 
 def an4() -> Config:
-    """AN4, some 50 minutes of letters and digits: set corpus.root."""
+    """Return the profile for AN4, some 50 minutes of letters and digits: set corpus.root."""
     corpus = CorpusConfig("an4", dev_speakers=8, test_speakers=9)
     dataset = Dataset("AN4", "connected", "independent", "small")
     config = _on_seven_speeds(corpus, dataset, epochs=20, frequency_masks=2)
-    # Of letters and digits n-grams foresee little. 600 words of dev cannot tell weights apart.
+    # N-grams predict little in letters and digits, and the 600 words of dev are too few to tune
+    # weights.
     weights = {"lm_weight": config.evaluation.lm_weight, "word_bonus": config.evaluation.word_bonus}
     decode = CtcDecodeConfig(
         words=WordsConfig(width=512, **weights),
@@ -260,14 +261,14 @@ def an4() -> Config:
 
 
 def kaldi() -> Config:
-    """Your own Kaldi data directories, train, dev and test under corpus.root."""
+    """Return the profile for your Kaldi data directories train, dev and test in corpus.root."""
     # More speech than AN4's half hour needs fewer passes and less masking.
     config = _on_seven_speeds(CorpusConfig("kaldi"), None, epochs=12, frequency_masks=1)
     return replace(config, lstm_lm=NeuralLmConfig())
 
 
 def full() -> Config:
-    """LibriSpeech's 960 hours and the paper's network (A5-A24)."""
+    """Return the profile for LibriSpeech's 960 hours and the paper's network (A5-A24)."""
     return Config(
         corpus=CorpusConfig("librispeech", train="train-clean-*,train-other-*"),
         dataset=Dataset("LibriSpeech", "continuous", "independent", "very large", "low"),
@@ -301,17 +302,17 @@ def _platform(devices: int, batch: int, readers: int, buffer: int) -> Config:
 
 
 def sys1() -> Config:
-    """Sys1$ of the paper: four RTX 2070, 96 utterances (A10)."""
+    """Return the profile for Sys1$ of the paper: four RTX 2070, 96 utterances (A10)."""
     return _platform(devices=4, batch=96, readers=8, buffer=40)
 
 
 def sys2() -> Config:
-    """Sys2$: four GTX 1080 Ti, 240 utterances."""
+    """Return the profile for Sys2$ of the paper: four GTX 1080 Ti, 240 utterances."""
     return _platform(devices=4, batch=240, readers=16, buffer=100)
 
 
 def sys10() -> Config:
-    """Sys10$: two V100, 300 utterances."""
+    """Return the profile for Sys10$ of the paper: two V100, 300 utterances."""
     return _platform(devices=2, batch=300, readers=16, buffer=100)
 
 

@@ -34,13 +34,13 @@ recipe = Recipe(
 
 @recipe.stage(1, "Get the audio: synthesise or download it, unless corpus.root is set")
 def get_audio(run: Run) -> Headline | None:
-    """A corpus at corpus.root is read in place; nothing is copied."""
+    """Make or download the corpus; one at corpus.root is read in place, and nothing is copied."""
     return steps.data.get_corpus(run)
 
 
 @recipe.stage(2, "Write the manifests")
 def write_manifests(run: Run) -> Headline:
-    """One line per utterance with its normalised text; the next stage checks for faults."""
+    """Write a line per utterance with normalised text; the next stage checks for faults."""
     return steps.data.write_corpus(run, steps.data.hybrid_policy(run))
 
 
@@ -51,7 +51,7 @@ recipe.add(5, stages.train_lm)
 
 @recipe.stage(6, "Extract features")
 def extract_features(run: Run) -> Headline:
-    """Without normalisation, at 100 Hz: PLP for the GMMs (C4), log-mel for the networks (C5).
+    """Extract unnormalised features at 100 Hz: PLP for GMMs (C4), log-mel for networks (C5).
 
     With corpus.features=kaldi both take the features of the corpus.
     """
@@ -67,13 +67,13 @@ def extract_features(run: Run) -> Headline:
 
 @recipe.stage(7, "Train monophone GMMs")
 def train_mono(run: Run) -> Headline:
-    """Flat start and Viterbi training on the shortest utterances."""
+    """Train from a flat start by Viterbi training, on the shortest utterances."""
     return steps.gmm.train_mono(run)
 
 
 @recipe.stage(8, "Decode with the monophones")
 def decode_mono(run: Run) -> Headline:
-    """First word error rates, which show whether everything before is right."""
+    """Compute the first word error rates, which show whether everything before is right."""
     return steps.decoding.decode_gmm(run, "mono")
 
 
@@ -82,7 +82,7 @@ recipe.add(9, stages.train_tri)
 
 @recipe.stage(10, "Decode with the triphones")
 def decode_tri(run: Run) -> Headline:
-    """Shows the gain from context-dependent phones."""
+    """Measure the gain from context-dependent phones."""
     return steps.decoding.decode_gmm(run, "tri")
 
 
@@ -91,13 +91,13 @@ recipe.add(11, stages.train_lda)
 
 @recipe.stage(12, "Decode with LDA + MLLT")
 def decode_lda(run: Run) -> Headline:
-    """The best speaker-independent GMMs; first pass of the adapted ones."""
+    """Decode with the best speaker-independent GMMs, the first pass of the adapted ones."""
     return steps.decoding.decode_gmm(run, "lda_mllt")
 
 
 @recipe.stage(13, "Train speaker-adapted GMMs")
 def train_adapted(run: Run) -> Headline:
-    """fMLLR for every training speaker (SAT)."""
+    """Estimate fMLLR for every training speaker, and train on it (SAT)."""
     return steps.gmm.train_adapted(run)
 
 
@@ -109,7 +109,7 @@ def decode_adapted(run: Run) -> Headline:
 
 @recipe.stage(15, "Align the training data")
 def align(run: Run) -> Headline:
-    """An HMM state for every 10 ms frame, by the speaker-adapted GMMs."""
+    """Align with the speaker-adapted GMMs: an HMM state for every 10 ms frame."""
     return steps.gmm.align_system(run, "sat")
 
 
@@ -125,19 +125,19 @@ recipe.add(17, stages.compile_graph)
     background_when=IN_BACKGROUND,
 )
 def train_ce(run: Run) -> Headline:
-    """Feature offsets rotate by epoch (C7); realigned and retrained align.rounds times (C4)."""
+    """Train with feature offsets that rotate (C7); realign and retrain align.rounds times (C4)."""
     return steps.networks.train_network(run, "lstm_ce")
 
 
 @recipe.stage(19, "Decode with the LSTM", when="lstm", background_when=IN_BACKGROUND)
 def decode_ce(run: Run) -> Headline:
-    """Log-posteriors minus log-priors, a graph of low-frame-rate HMMs, rescoring (C2, C3)."""
+    """Decode log-posteriors minus log-priors in a low-frame-rate graph, and rescore (C2, C3)."""
     return steps.decoding.decode_network(run, "lstm_ce")
 
 
 @recipe.stage(20, "Make denominator lattices", when="lstm", background_when=IN_BACKGROUND)
 def make_lattices(run: Run) -> Headline:
-    """Lattices with a weak language model, and reference alignments by the LSTM itself (C8)."""
+    """Make lattices with a weak language model, and align with the LSTM itself (C8)."""
     return steps.networks.make_denominators(run, "lstm_ce")
 
 
@@ -149,13 +149,13 @@ def make_lattices(run: Run) -> Headline:
     background_when=IN_BACKGROUND,
 )
 def train_smbr(run: Run) -> Headline:
-    """Three epochs at a small learning rate (C7, C8)."""
+    """Train for three epochs at a small learning rate (C7, C8)."""
     return steps.networks.train_on_lattices(run, "lstm_smbr", "lstm_ce")
 
 
 @recipe.stage(22, "Decode with the sMBR-trained LSTM", when="lstm", background_when=IN_BACKGROUND)
 def decode_smbr(run: Run) -> Headline:
-    """The same graph, tuned again; also n-best lists, word times and confidences."""
+    """Decode with the same graph, tuned again; also write n-best lists, word times, confidences."""
     return steps.decoding.decode_network(run, "lstm_smbr", nbest=True)
 
 
@@ -166,7 +166,7 @@ def decode_smbr(run: Run) -> Headline:
     when="adapted or chain",
 )
 def train_on_adapted(run: Run) -> Headline | None:
-    """The features of the speaker-adapted GMMs; the LSTM with `adapted` alone."""
+    """Write the features of the speaker-adapted GMMs; with `adapted`, train an LSTM on them."""
     if not run.config.needs_adapted:
         return None
     features = steps.gmm.write_adapted(run, "sat", "lda_mllt")
@@ -210,7 +210,7 @@ def train_lattice_free(run: Run) -> Headline:
 
 @recipe.stage(28, "Compile the decoding graph of the TDNN-F", when="chain")
 def compile_chain_graph(run: Run) -> Headline:
-    """Compile the graph of the senones of the TDNN-F's tree."""
+    """Compile the decoding graph of the senones of the TDNN-F's tree."""
     return steps.decoding.compile_network_graph(run, CHAIN_SENONES)
 
 
@@ -230,40 +230,40 @@ def train_second_lattice_free(run: Run) -> Headline:
     30, "Decode with the second TDNN-F", when="chain_fbank", background_when="chain_fbank"
 )
 def decode_second_lattice_free(run: Run) -> Headline:
-    """Decode in the graph of the first TDNN-F."""
+    """Decode in the graph of the first TDNN-F, which has the same senones."""
     return steps.decoding.decode_network(run, "chain_fbank", nbest=True, graphs=CHAIN_SENONES)
 
 
 @recipe.stage(31, "Decode with the TDNN-F", when="chain")
 def decode_lattice_free(run: Run) -> Headline:
-    """Scores without priors, at acoustic scale 1 or near it."""
+    """Decode with scores without priors, at acoustic scale 1 or near it."""
     features = steps.data.decoded_features(run, run.config.first_chain_features)
     return steps.decoding.decode_network(run, "chain", features, nbest=True, graphs=CHAIN_SENONES)
 
 
 @recipe.stage(32, "Train an LSTM language model", distributed=True, when="neural")
 def train_neural_lm(run: Run) -> Headline:
-    """On lm.text and the training transcripts; the combination may have to wait for others."""
+    """Train on lm.text and the training transcripts."""
     return steps.networks.train_lstm_lm(run)
 
 
 @recipe.stage(33, "Combine the systems")
 def combine(run: Run) -> Headline | None:
-    """The union of their lattices, with weights tuned on the development splits."""
+    """Combine systems by the union of their lattices, with weights tuned on development splits."""
     networks = run.config.networks
     return steps.decoding.combine_systems(run, ["sat", *networks]) if networks else None
 
 
 @recipe.stage(34, "Rescore with the LSTM language model")
 def rescore(run: Run) -> Headline | None:
-    """N-best lists of the best systems, with both language models; tuned again."""
+    """Rescore n-best lists of the best systems with both language models, tuned again."""
     chosen = steps.decoding.neural_systems(run, steps.bundle.decoded_systems(run, CHAIN_SENONES))
     return steps.decoding.rescore_neural(run, chosen) if chosen else None
 
 
 @recipe.stage(35, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> Headline:
-    """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final.
+    """Write exp/<profile>/final, all that `toolkit transcribe` and `toolkit align` need.
 
     With corpus.features=kaldi there is no bundle, as nothing computes these features from audio.
     """

@@ -29,13 +29,13 @@ recipe = Recipe(
 
 @recipe.stage(1, "Get the audio: synthesise or download it, unless corpus.root is set")
 def get_audio(run: Run) -> Headline | None:
-    """A corpus at corpus.root is read in place; nothing is copied."""
+    """Make or download the corpus; one at corpus.root is read in place, and nothing is copied."""
     return steps.data.get_corpus(run)
 
 
 @recipe.stage(2, "Write the manifests")
 def write_manifests(run: Run) -> Headline:
-    """One line per utterance; the next stage checks for faults."""
+    """Write a line per utterance; the next stage checks for faults."""
     return steps.data.write_corpus(run, steps.ctc.transcript_policy(run))
 
 
@@ -47,62 +47,62 @@ def check_data(run: Run) -> Headline:
 
 @recipe.stage(4, "Choose output units, dictionary and language model")
 def prepare_output(run: Run) -> Headline:
-    """Characters or word pieces (A16); the dictionary has the training words (A21)."""
+    """Choose characters or word pieces (A16); the dictionary has the training words (A21)."""
     return steps.ctc.prepare_units(run)
 
 
 @recipe.stage(5, "Extract features")
 def extract(run: Run) -> Headline:
-    """Log-mel energies and MFCCs, at 100 Hz (A1)."""
+    """Extract log-mel energies and MFCCs at 100 Hz (A1)."""
     return steps.ctc.extract_features(run)
 
 
 @recipe.stage(6, "Write record files of features and labels")
 def write_records(run: Run) -> Headline:
-    """Too long utterances are left out; the share that is kept is in the headline (A6)."""
+    """Write the records; too long utterances are left out, the headline has their share (A6)."""
     return steps.ctc.write_all_records(run)
 
 
 @recipe.stage(7, "Train the network with CTC", distributed=True)
 def train_network(run: Run) -> Headline:
-    """Through the states of the paper's figure; `ctc/log.jsonl` has the events and times (A22)."""
+    """Train through the paper's states; `ctc/log.jsonl` has the events and times (A22)."""
     return steps.ctc.train(run)
 
 
 @recipe.stage(8, "Decode by greedy, prefix, dictionary, dictionary + LM and graph search")
 def decode_all(run: Run) -> Headline:
-    """The same posteriors by every search (A21, A24)."""
+    """Decode the same posteriors by every search (A21, A24)."""
     return steps.ctc.decode(run)
 
 
 @recipe.stage(9, "Train an LSTM language model", distributed=True, when="neural")
 def train_neural_lm(run: Run) -> Headline:
-    """On lm.text and the training transcripts; skipped without `neural`."""
+    """Train on lm.text and the training transcripts; skipped without `neural`."""
     return steps.ctc.train_lstm_lm(run)
 
 
 @recipe.stage(10, "Rescore with the LSTM language model", when="neural")
 def rescore_lists(run: Run) -> Headline:
-    """N-best lists of the search with dictionary and n-grams; tuned again."""
+    """Rescore the n-best lists of the search with dictionary and n-grams, tuned again."""
     return steps.ctc.rescore(run)
 
 
 @recipe.stage(11, "Sweep the beam width")
 def sweep(run: Run) -> Headline:
-    """Seconds and error rates by width, on the first development split (A31)."""
+    """Measure seconds and error rates by width, on the first development split (A31)."""
     return steps.ctc.sweep_widths(run)
 
 
 @recipe.stage(12, "Write the time-to-accuracy page and list the results")
 def report(run: Run) -> Headline:
-    """Writes tta/index.html and results.json."""
+    """Write tta/index.html and results.json."""
     steps.ctc.write_tta_page(run)
     return steps.data.list_results(run, steps.ctc.decodes(run))
 
 
 @recipe.stage(13, "Write the recogniser bundle")
 def bundle(run: Run) -> Headline:
-    """`toolkit transcribe` and `toolkit align` need nothing but exp/ctc-<profile>/final."""
+    """Write exp/ctc-<profile>/final, all that `toolkit transcribe` and `toolkit align` need."""
     return steps.ctc.write_bundle(run)
 
 

@@ -47,10 +47,10 @@ TABLE = (
     Sizes(100, 1000, 4200, 40_000, 2500, 5000, 640, 5, 6),
     Sizes(1000, 1000, 7000, 150_000, 3200, 7000, 768, 5, 10),
 )
-"""Sizes that work well for so many hours. Those of half an hour were tested on two corpora; the
-GMMs of 5, 100 and 1000 hours are about those of Kaldi's LibriSpeech recipe, the network of 1000
+"""Sizes that work well for these hours of speech. Those of half an hour were tested on two corpora;
+the GMMs of 5, 100 and 1000 hours are about those of Kaldi's LibriSpeech recipe, the network of 1000
 hours is the paper's (C6). The trees of lattice-free MMI were tested at 0.5 and 1.6 hours; that of
-1000 hours has the leaves of Kaldi's, which has 3500 for 5."""
+1000 hours has as many leaves as Kaldi's, which has 3500 for 5 hours."""
 
 COPIES_UP_TO = 50.0
 """Hours up to which the networks train on three speeds."""
@@ -95,6 +95,7 @@ def config_for_hours(hours: float, **sections: Any) -> Config:
 
 
 def _gmms(size: Sizes) -> dict[str, Any]:
+    """Return the sections of the GMM systems."""
     tree = TreeConfig(max_leaves=_round(size.leaves))
     em = EmConfig(gaussians=_round(size.gaussians))
     if size.hours <= SHORT_SCHEDULE_UP_TO:
@@ -113,6 +114,7 @@ def _gmms(size: Sizes) -> dict[str, Any]:
 
 
 def _networks(size: Sizes) -> dict[str, Any]:
+    """Return the sections of the networks."""
     small = size.hours <= ONE_THREAD_UP_TO
     layers, batch = round(size.layers), 32 if small else 64
     ce = CrossEntropyConfig(
@@ -142,6 +144,7 @@ def _networks(size: Sizes) -> dict[str, Any]:
 
 
 def _features(size: Sizes) -> dict[str, Any]:
+    """Return the sections of the features."""
     # About ten shards, so that several processes can extract; from 72 s to an hour each.
     shard = min(1.0, max(0.02, size.hours / 10))
     return {

@@ -1,4 +1,4 @@
-"""What the stages of several recipes do; a module is imported when a stage first uses it.
+"""Functions that stages of several recipes call; a module is imported when a stage first uses it.
 
 `--list`, `--help` and `toolkit config` import a recipe's `run.py` and so need neither torch nor
 lhotse.

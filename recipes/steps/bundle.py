@@ -73,18 +73,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Candidate:
+    """A decoded system with one of its language models, which a bundle may contain."""
+
     system: DecodedSystem
     rows: tuple[Result, ...]
     """Results of all splits with one language model."""
     rescored: bool
     decode: str
-    """The folder of its decode, below the run directory."""
+    """Folder of its results, below the run directory."""
     neural: bool
     """Whether the LSTM language model has rescored it."""
     last: bool
-    """Whether it is the last pass in that folder."""
+    """Whether it is the last pass with results in that folder."""
     errors: int
-    """Errors on the splits of tuning, with known speakers."""
+    """Word errors on the tuning splits, with known speakers."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,12 @@ class _Measured:
 
     @cached_property
     def errors(self) -> int:
-        """On the splits of tuning, every utterance alone."""
+        """Word errors on the tuning splits, with every utterance recognised alone."""
         return sum(self.scores[split].errors for split in self.tuned_on if split in self.scores)
 
     @cached_property
     def wer(self) -> dict[str, float]:
-        """WER in percent by split, with speakers known."""
+        """WER in percent by split, with known speakers."""
         return {row.split: row.wer for row in self.candidate.rows}
 
     @cached_property
@@ -116,13 +118,13 @@ class _Measured:
 def write_bundles(
     run: Run, systems: Sequence[DecodedSystem], neural: Sequence[DecodedSystem], out: Path
 ) -> tuple[dict[str, float | str], UnknownSpeakerWer]:
-    """Write the bundles of the best systems: with speakers known, unknown, and for streams.
+    """Write the bundles of the best systems: for known speakers, unknown speakers, and streams.
 
-    With speakers known the best system has the fewest errors of the decodes on the splits of
-    tuning; of equals the first, without rescoring if that gains nothing. Without speakers the
+    With known speakers, the best system is the one with the fewest errors on the tuning splits;
+    among equals the first, without rescoring if that gains nothing. With unknown speakers, the
     candidates are the best system that recognises by speaker and the best that recognises by
     utterance: their bundles recognise every utterance alone, and the one with fewer errors is
-    taken. A system that `bundle` names is taken for both.
+    chosen. If `bundle` names a system, it is used in both cases.
 
     Args:
       run: the run of the last stage.
@@ -131,8 +133,8 @@ def write_bundles(
       out: the folder to write.
 
     Returns:
-      The headline: names and error rates of the best systems. And the error rates with speakers
-      unknown of all candidates.
+      The headline: names and error rates of the best systems. And the error rates of all candidates
+        with unknown speakers.
     """
     # 1. Choose: the system with the fewest errors, and the best of the opposite kind.
     candidates = [c for system in systems for c in _candidates(run, system, False)]
@@ -164,7 +166,7 @@ def write_bundles(
         name = result.candidate.system.name
         holders = {"speaker_known": measured[0], "speaker_unknown": unknown, "stream": stream}
         roles = tuple(role for role, holder in holders.items() if holder is result)
-        if not roles:  # worse in every role
+        if not roles:  # not the best in any role
             shutil.rmtree(out / name)
             continue
         lm = result.candidate.rows[0].lm
@@ -184,7 +186,7 @@ def write_bundles(
 
 
 def decoded_systems(run: Run, chain_senones: str) -> list[DecodedSystem]:
-    """Return what the stages have decoded, the simplest first.
+    """Return the systems that the stages have decoded, the simplest first.
 
     Args:
       run: the run of the stage.
@@ -249,7 +251,7 @@ def _measure(run: Run, candidate: _Candidate, bundle: Path) -> _Measured:
 
 
 def _card(run: Run, result: _Measured) -> Card:
-    """Return what a bundle says of itself; `wer_unknown_speaker` is of utterances one by one."""
+    """Return the card of a bundle; `wer_unknown_speaker` is measured on single utterances."""
     system = result.candidate.system
     if system.is_gmm:
         model = GMMS[system.name]
@@ -269,6 +271,7 @@ def _card(run: Run, result: _Measured) -> Card:
 
 
 def _streams(run: Run, system: DecodedSystem) -> bool:
+    """Return whether a system can recognise a stream."""
     if not system.by_utterance:
         return False
     normaliser = run.need(system.features) / "normaliser.json"
@@ -276,7 +279,7 @@ def _streams(run: Run, system: DecodedSystem) -> bool:
 
 
 def _candidates(run: Run, system: DecodedSystem, neural: bool) -> list[_Candidate]:
-    """A system with each of its language models, or with the neural one."""
+    """Return a system with each of its language models, or with the neural one."""
     decode = f"decode/{neural_name(system) if neural else system.name}"
     rows = read_results(run.need(f"{decode}/rows.json"))
     candidates = []
@@ -291,6 +294,7 @@ def _candidates(run: Run, system: DecodedSystem, neural: bool) -> list[_Candidat
 
 
 def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
+    """Return the candidate with the fewest errors, of the system `bundle` if that is set."""
     system_name = run.config.bundle
     allowed = [
         candidate for candidate in candidates if system_name in (None, candidate.system.name)
@@ -302,6 +306,7 @@ def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
 
 
 def _write(run: Run, chosen: _Candidate, out: Path) -> None:
+    """Write the bundle of a candidate."""
     system, lang = chosen.system, run.need("lang")
     search = _search(run, system, chosen.rescored)
     if chosen.neural:
@@ -314,7 +319,7 @@ def _write(run: Run, chosen: _Candidate, out: Path) -> None:
         network = _network(run, system, features)
         write_network_bundle(network, search, lang, run.config.fbank.frontend, out, calibration)
         return
-    # By speaker: a first pass without adaptation, transforms, then the system itself.
+    # Recognition by speaker: a first pass without adaptation, transforms, then the system itself.
     adapted, first_pass = system.gmm or system.name, None
     if system.first_pass is not None:
         first_pass = (
@@ -336,14 +341,15 @@ def _write(run: Run, chosen: _Candidate, out: Path) -> None:
 
 
 def _network(run: Run, system: DecodedSystem, features: Path) -> NetworkFiles:
+    """Return the files of a network, its normaliser and its senones."""
     senones = run.need(system.graphs or "senones")
     return NetworkFiles(run.need(system.name), features / "normaliser.json", senones)
 
 
 def _search(run: Run, system: DecodedSystem, rescored: bool) -> TunedSearch:
-    """The search of a decoded system with the weights tuned for it."""
+    """Return the search of a decoded system with the weights tuned for it."""
     decoder, folder = system_decoder(run, system), run.need(f"decode/{system.name}")
-    # A rescored decode has weights for each pass, any other those of its only pass.
+    # A rescored decode has weights for each pass; any other decode has those of its only pass.
     first, last = folder / "first_pass" / "tuned.json", run.need(f"decode/{system.name}/tuned.json")
     tuned = first if first.exists() else last
     if not rescored:
@@ -352,6 +358,7 @@ def _search(run: Run, system: DecodedSystem, rescored: bool) -> TunedSearch:
 
 
 def _neural(run: Run, chosen: _Candidate) -> NeuralFiles:
+    """Return the files for rescoring with the LSTM language model."""
     return NeuralFiles(
         run.need("lstm_lm"),
         run.need(f"{chosen.decode}/{WEIGHTS}"),

@@ -139,7 +139,7 @@ def _log_words_that_are_not_english(words: Collection[str]) -> None:
     """Log which words the English language model cannot contain as they are written.
 
     Raises:
-      ToolkitError: it would know none.
+      ToolkitError: the model would know no word.
     """
     spoken = sorted(word for word in words if not is_event_tag(word))
     english = EnglishRules()
@@ -207,7 +207,7 @@ def write_all_records(run: Run) -> dict[str, float]:
 
 
 def training_plan(run: Run) -> TrainingPlan:
-    """Return what the training reads and how it goes on, as repeats of it need it too."""
+    """Return the data and settings of the training, which repeats of it need too."""
     evaluation, names = run.config.evaluation, ["units", "features/normaliser.json"]
     dictionary = {"words": "words.txt", "arpa": "lm/lm.arpa"}
     if evaluation.search == "prefixes":
@@ -229,10 +229,10 @@ def training_plan(run: Run) -> TrainingPlan:
 
 
 def check_devices(num_processes: int | None) -> None:
-    """Refuse to train in another number of processes than the settings are for.
+    """Raise an error if the number of processes is not the one that the settings require.
 
     Raises:
-      ToolkitError: names both numbers and the ways out.
+      ToolkitError: the numbers differ; the message names both and the remedies.
     """
     if num_processes is not None and num_processes != ranks.world_size():
         raise ToolkitError(
@@ -266,7 +266,7 @@ def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:
 def split_data(run: Run, split: str, posteriors: Path) -> SplitData:
     """Return the posteriors of a split with the references of all its utterances.
 
-    Utterances without features have no posteriors: all their words are deleted.
+    Utterances without features have no posteriors: all their words count as deletions.
     """
     utterances = cuts(run, split)
     return SplitData(
@@ -302,8 +302,8 @@ def write_times(run: Run, data: Mapping[str, SplitData], texts: Sequence[Path]) 
     """Write the word times of hypotheses, each in the folder of a split."""
     network = load_model(run.need("ctc")).config
     frame = run.setting("features.frontend.frame_shift_ms") / 1000
-    # In input frames: an output frame sees `frames_needed` of them, and stands for the
-    # `subsampling` ones in their middle.
+    # In input frames: an output frame depends on `frames_needed` input frames, and stands for the
+    # `subsampling` frames in their middle.
     offset = (network.frames_needed - network.subsampling) / 2
     units = load_units(run.need("units"))
     aligner = CtcWordAligner(units, network.subsampling * frame, offset * frame)
@@ -316,7 +316,7 @@ def tuned_search(run: Run, width: int | None = None) -> tuple[WordsDecoder, Back
 
     Args:
       run: the run of the stage.
-      width: of its beam; None: that of the results.
+      width: width of its beam; None: that of the results.
     """
     decoded, lm = f"decode/ctc/{ngram_search(run)}", read_arpa(run.need("lm/lm.arpa"))
     tuned = json.loads(run.need(f"{decoded}/tuned.json").read_text(encoding="utf-8"))
@@ -418,7 +418,7 @@ def write_bundle(run: Run) -> dict[str, float]:
     """Write the bundle with the best dictionary search.
 
     Its beam is tuned on the development data, the narrowest with no more errors than the widest;
-    lists that the LSTM language model rescores have that of the results.
+    lists that the LSTM language model rescores have the beam of the results.
     """
     # 1. Choose the search: n-grams, n-grams and LSTM, or the dictionary alone.
     out, tuned_on, rows = run.make("final"), splits(run).tune, result_rows(run)
@@ -465,7 +465,7 @@ def _card(run: Run, bundle: Path, lm: str, wer: dict[str, float]) -> Card:
       run: the run of the stage.
       bundle: the finished bundle.
       lm: name of its search.
-      wer: in percent by split, with speakers known.
+      wer: WER in percent by split, with known speakers.
     """
     alone = {}
     for split in wer:
@@ -491,11 +491,12 @@ def _card(run: Run, bundle: Path, lm: str, wer: dict[str, float]) -> Card:
 def best_search(run: Run, names: Sequence[str], rows: Sequence[Result]) -> str:
     """Return the dictionary search with the fewest errors on the development data.
 
-    Of equals the first; that without a language model only if its errors are significantly fewer.
+    Among equals the first; the search without a language model is chosen only if it has
+    significantly fewer errors.
 
     Args:
       run: the run of the stage.
-      names: of the searches with language models, the simplest first.
+      names: names of the searches with language models, the simplest first.
       rows: the results of all searches.
     """
     tuned_on = splits(run).tune
@@ -506,7 +507,7 @@ def best_search(run: Run, names: Sequence[str], rows: Sequence[Result]) -> str:
 
 
 def _with_narrow_beam(run: Run, decoder: WordsDecoder, with_ngrams: bool) -> WordsConfig:
-    """The search with or without n-grams, with the narrowest beam that loses nothing."""
+    """Return the search with or without n-grams, with the narrowest beam that loses nothing."""
     if not with_ngrams:
         config = replace(run.config.decode.words, mode="words")
         units = load_units(run.need("units"))
@@ -522,13 +523,13 @@ def _with_narrow_beam(run: Run, decoder: WordsDecoder, with_ngrams: bool) -> Wor
 
 
 def _for_lists(run: Run, decoder: WordsDecoder, scale: float) -> WordsConfig:
-    """The search for the lists that are rescored, as for the results."""
+    """Return the search for the lists that are rescored, the same as for the results."""
     weights = Weights(scale, to_weights(decoder.config).word_penalty)
     return nbest_search_config(decoder.config, weights, run.config.lstm_rescoring.count)
 
 
 def _count(run: Run, decoded: str) -> ErrorCount:
-    """The errors of a search by utterance of the development splits."""
+    """Count the errors of a search on the development splits, by utterance."""
     references, hypotheses = {}, {}
     for split in splits(run).tune:
         text = run.need(f"{decoded}/{split}/text")
@@ -539,5 +540,6 @@ def _count(run: Run, decoded: str) -> ErrorCount:
 
 
 def _errors(rows: Sequence[Result], lm: str, tuned_on: tuple[str, ...]) -> int:
+    """Return the word errors of a search with a language model on the tuning splits."""
     chosen = [row for row in rows if row.lm == lm and row.split in tuned_on]
     return sum(row.insertions + row.deletions + row.substitutions for row in chosen)

@@ -94,8 +94,8 @@ def read_corpus(run: Run) -> dict[str, list[MonoCut]]:
 def hybrid_policy(run: Run) -> TextPolicy:
     """Return the policy by which a hybrid recipe writes transcripts.
 
-    Of rules that ask which words the lexicon has (tags as given, apostrophes at the edges of words,
-    clitics) its file is an input of the stage.
+    If rules depend on the lexicon's words (tags as given, apostrophes at the edges of words,
+    clitics), the lexicon file is an input of the stage.
     """
     # Read settings one by one: the stage does not depend on the rest of `lang`.
     policy = TextPolicy(run.setting("lang.normaliser"), run.setting("lang.tags"))
@@ -163,11 +163,12 @@ def cuts(run: Run, split: str) -> list[MonoCut]:
 def check_audio(run: Run, lexicon: Mapping[str, int], as_given: bool) -> dict[str, float]:
     """Check all splits with the smallest number of phones by word.
 
-    Every file is decoded, or every matrix of features read; the digests of files tell later which
-    have changed. As given, words may have all characters that those of the lexicon have.
+    Every audio file is decoded, or every feature matrix read; the digests of the files later show
+    which files have changed. With the policy as-given, words may have all characters that occur in
+    the lexicon.
     """
     manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
-    # Words as given may have any character that the lexicon has.
+    # With the policy as-given, words may have any character of the lexicon.
     out, config = run.make("check"), run.config.check
     if as_given:
         letters = set(config.alphabet).union(*lexicon)
@@ -211,7 +212,7 @@ def need_user_files(run: Run, *sources: Path | None) -> None:
 def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
     """Return a language model's settings with its text.
 
-    That is its own text, or that of `lm`, or the text of the demo corpus.
+    The text is its own, or that of `lm`, or that of the demo corpus.
     """
     if config.arpa is not None:
         need_user_files(run, config.arpa)
@@ -222,7 +223,7 @@ def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
 def lm_sources(run: Run) -> NgramConfig:
     """Return where the language model `lm` comes from, its text or ARPA file, alone.
 
-    For the stages that estimate no n-grams: they do not depend on order, cutoffs and pruning.
+    For stages that estimate no n-grams, and so do not depend on order, cutoffs and pruning.
     """
     return lm_config(run, NgramConfig(text=run.setting("lm.text"), arpa=run.setting("lm.arpa")))
 
@@ -248,12 +249,12 @@ def lattice_lm_config(run: Run) -> NgramConfig:
 
 
 def has_kaldi_features(run: Run) -> bool:
-    """Whether the corpus has features of Kaldi, which take the place of audio."""
+    """Return whether the corpus has features of Kaldi, which take the place of audio."""
     return run.setting("corpus.features") == "kaldi"
 
 
 def has_copies(run: Run) -> bool:
-    """Whether the networks also train on augmented copies of the training utterances."""
+    """Return whether the networks also train on augmented copies of the training utterances."""
     return bool(run.setting("augment.speeds"))
 
 
@@ -448,7 +449,7 @@ def import_kaldi_features(run: Run, plp: Path, fbank: Path) -> dict[str, float]:
 
 
 def training_features(run: Run, name: str) -> Path:
-    """Return a folder of features, of which the stage reads what a network is trained on.
+    """Return a folder of features; the stage depends only on the parts for training.
 
     That is the training split, its augmented copies and the normaliser; the training does not
     depend on the other splits.
@@ -464,7 +465,7 @@ def training_features(run: Run, name: str) -> Path:
 
 
 def decoded_features(run: Run, name: str) -> Path:
-    """Return a folder of features, of which the stage reads the decoded splits and the normaliser.
+    """Return a folder of features; the stage depends only on the decoded splits and the normaliser.
 
     Args:
       run: the run of the stage.
@@ -500,8 +501,8 @@ def write_normaliser(run: Run, features: Path, scope: Scope | None = None) -> No
 def show_page(directory: Path) -> None:
     """Write the report of a run, and print its address.
 
-    A page that is newer than every stage and the results is left as it is. A page that cannot be
-    drawn, for whatever reason, does not fail the run: that is said, with the command to try again.
+    A page that is newer than every stage and the results is kept. A page that cannot be drawn does
+    not fail the run: a message says so, with the command to try again.
     """
     path = directory / RUN_PAGE
     try:
@@ -516,6 +517,7 @@ def show_page(directory: Path) -> None:
 
 
 def _outdated(directory: Path, path: Path) -> bool:
+    """Return whether a page is older than a marker or the results."""
     if not path.is_file():
         return True
     sources = [*RunDirectory(directory).stages.glob("[0-9][0-9].json"), directory / "results.json"]

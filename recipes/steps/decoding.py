@@ -27,7 +27,7 @@ def compose_graph(run: Run, senones: Senones, graph: Path) -> None:
 
     Args:
       run: the run of the stage.
-      senones: of the acoustic model.
+      senones: senones of the acoustic model.
       graph: the file to write.
     """
     if not graph.exists():
@@ -47,7 +47,8 @@ def graph_name(graphs: str | None = None) -> str:
 def compile_network_graph(run: Run, graphs: str | None = None) -> dict[str, float]:
     """Compile the decoding graph of networks (Kaldi's mkgraph.sh).
 
-    It alone holds the n-gram model, so that the training of the networks does not depend on it.
+    Only this graph contains the n-gram model, so the training of the networks does not depend on
+    it.
 
     Args:
       run: the run of the stage.
@@ -77,7 +78,7 @@ def passes(run: Run, out: Path, rescore: bool) -> list[Pass]:
 def rescored_lm(run: Run) -> str:
     """Return the name of the larger language model in the results.
 
-    It differs from that of the small one, as their rows must.
+    It differs from the name of the small model, since their rows must differ.
     """
     small, larger = run.setting("lm.order"), run.setting("rescoring.order")
     return f"{larger}gram-rescored" if larger == small else f"{larger}gram"
@@ -102,7 +103,7 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
       system: its name.
       transforms: files of fMLLR transforms by split; None: features are not adapted.
     """
-    # Only the adapted system is rescored: the others serve as checks and as its first pass.
+    # Only the adapted system is rescored: the other systems serve as checks and as its first pass.
     out, senones = run.make(f"decode/{system}"), Senones.load(run.need(system))
     adapted = transforms is not None
     compose_graph(run, senones, out / "graph.safetensors")
@@ -179,7 +180,7 @@ def decode_network(
       run: the run of the stage.
       system: name of the network.
       features: the folder of the splits' features; by default `fbank`.
-      normaliser: of the features; by default that beside them.
+      normaliser: normaliser of the features; by default that beside them.
       nbest: also write n-best lists, word times, confidences and word lattices.
       graphs: the folder of the network's own senones, see `network_decoder`.
     """
@@ -263,7 +264,7 @@ def last_rows(run: Run, system: DecodedSystem) -> list[Result]:
 
 
 def tuning_errors(run: Run, rows: Sequence[Result]) -> int:
-    """Return the word errors on the splits of tuning."""
+    """Return the word errors on the tuning splits."""
     tuned = [row for row in rows if row.split in splits(run).tune]
     return sum(row.insertions + row.deletions + row.substitutions for row in tuned)
 
@@ -278,7 +279,7 @@ def nbest_folders(run: Run, system: DecodedSystem) -> dict[str, Path]:
 
 @shared_workers()
 def combine_systems(run: Run, systems: Sequence[str]) -> dict[str, float]:
-    """Combine decoded systems, which have word lattices; weights are tuned and all is scored."""
+    """Combine decoded systems with word lattices; tune the weights, and score all splits."""
     # Weights are tuned on the splits that are marked as tuning splits.
     split_names = splits(run)
     combined = {
@@ -301,7 +302,7 @@ def _decode(run: Run, system: str, split: str) -> Path:
 
 
 def neural_name(system: DecodedSystem) -> str:
-    """The folder, below decode/, of a system rescored with the LSTM language model."""
+    """Return the folder, below decode/, of a system rescored with the LSTM language model."""
     return f"{system.name}_lstm_lm"
 
 
@@ -317,7 +318,7 @@ def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSy
     """
     if not run.config.neural:
         return []
-    # The systems that the setting names, else the best of those rescored with the larger n-grams.
+    # The systems that the setting names, or else the best system rescored with the larger n-grams.
     names = run.config.neural_systems
     if names:
         if unknown := set(names) - {system.name for system in systems}:

@@ -74,7 +74,8 @@ PUBLISHED = {"DP1": 9.8, "DP2": 22.2, "DP3": 21.8, "DP4": 16.5, "DP5": 18.9}
 HOUR, DAY = 3600.0, 86_400.0
 
 STORING = "storing of the utterances"
-"""A part that the recipe does not have: its simulation writes the recordings where they stay."""
+"""A part of the paper's breakdown that the recipe does not have: it stores recordings while it
+simulates."""
 
 
 def make_rooms(run: Run) -> dict[str, float]:
@@ -134,7 +135,7 @@ def enhance_arrays(run: Run) -> dict[str, float]:
     """Enhance the array recordings by echo cancellation and beamforming on whole utterances.
 
     Returns:
-      Measures of this, and those of the device's front end, which are of the simulation.
+      Return measures of the enhancement, and those of the device's front end, from the simulation.
     """
     arrays = _arrays(run)
     return _device_measures(arrays) | enhance(
@@ -147,13 +148,13 @@ def decode_arrays(
 ) -> dict[str, float]:
     """Decode the same utterances by several front ends, with a network tuned on val.
 
-    The results are of splits such as `DP1-raw`, the first microphone, `DP1-device`, what the test
-    set DP1 hears, and `DP1-enhanced`.
+    The results have splits such as `DP1-raw`, the first microphone; `DP1-device`, the device's
+    front end, as in the test set DP1; and `DP1-enhanced`.
 
     Args:
       run: the run of the stage.
       system: name of the network.
-      normaliser: of its features.
+      normaliser: normaliser of its features.
       graphs: the folder of its senones, see `network_decoder`.
     """
     out, fbank = run.make("decode/arrays"), run.make("fbank_arrays")
@@ -183,7 +184,7 @@ def _arrays(run: Run) -> dict[str, list[MultiCut]]:
 
 
 def _device_measures(arrays: dict[str, list[MultiCut]]) -> dict[str, float]:
-    """The means by placement of what the simulation measured at the device's front end."""
+    """Return the mean measures of the simulated device's front end by placement."""
     means = {}
     for name, recordings in arrays.items():
         for key, title in (("device_erle_db", "ERLE"), ("device_snr_gain_db", "SNR gain")):
@@ -210,6 +211,7 @@ def _versions(run: Run) -> dict[str, list[MonoCut]]:
 def _decode(
     run: Run, system: str, split: str, scorer: NeuralScorer, graphs: str | None, out: Path
 ) -> Result:
+    """Decode one version of a placement's array recordings, with the weights tuned on val."""
     tuned = run.need(f"decode/{system}")
     # The weights tuned on val for the search and for rescoring; nothing is tuned on the arrays.
     weights = [
@@ -364,6 +366,7 @@ def gains_table(gains_by_system: Mapping[str, Sequence[Gain]]) -> str:
 
 
 def _shown(gain: Gain) -> str:
+    """Format a gain with its interval; empty if it is not defined."""
     return "" if gain.werr is None else f"{gain.werr:.1f} ({gain.low:.1f} to {gain.high:.1f})"
 
 
@@ -379,7 +382,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Subsystem:
-    """Parts of the processing whose times the paper reports together."""
+    """Parts of the processing whose times the paper reports in one table."""
 
     title: str
     """Heading of its parts in the table."""
@@ -424,9 +427,9 @@ def write_breakdown(run: Run, parts: Mapping[str, Iterable[int]]) -> None:
 
     Args:
       run: the run of the stage.
-      parts: the stages of each part, all of them done, by the name of the part; without those
-        that the settings do not ask for, whose markers may be of earlier settings. Parts that the
-        paper reports have the names of `SUBSYSTEMS`.
+      parts: the stages of each part, all of them done, by the name of the part; without stages that
+        the settings skip, whose markers may be of earlier settings. Parts that the paper reports
+        have the names of `SUBSYSTEMS`.
     """
     seconds_by_part = {
         part: sum(_seconds(run, n) for n in stages) for part, stages in parts.items()
@@ -449,6 +452,7 @@ def write_breakdown(run: Run, parts: Mapping[str, Iterable[int]]) -> None:
 
 
 def _seconds(run: Run, stage: int) -> float:
+    """Return the wall time of a stage in seconds."""
     marker = Marker.read(run.need(f"stages/{stage:02d}.json"))
     return 0.0 if marker is None else marker.seconds
 
@@ -459,7 +463,7 @@ def _bar(
     """Return a bar with a piece for each part, and its key.
 
     Args:
-      title: what all parts together take.
+      title: heading, with the total time of all parts.
       seconds: the time of each part.
       texts: the same times for the key.
       colours: index of each part's colour in the page's palette.

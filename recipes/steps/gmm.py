@@ -103,8 +103,8 @@ def tree_config(run: Run, config: TreeConfig) -> TreeConfig:
 def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
     """Estimate fMLLR transforms of the decoded splits; return their files by split.
 
-    First on the hypotheses of a first pass, then on the lattices of a pass with these transforms
-    (Kaldi's decode_fmllr.sh).
+    They are estimated on the hypotheses of a first pass, then on the lattices of a pass with these
+    transforms (Kaldi's decode_fmllr.sh).
     """
     config, transforms = run.config.gmm_decode, {}
     graph = run.make(f"decode/{adapted}") / "graph.safetensors"
@@ -246,19 +246,21 @@ def _training_folder(run: Run, name: str) -> Path:
 
 
 def _write_decoded(run: Run, name: str, system: str, transforms: Mapping[str, Path | None]) -> Path:
+    """Write the features of a system for the decoded splits; return the folder."""
     folders = [run.make(f"{name}/{split}") for split in transforms]
     _write_features(run, system, transforms, folders[0].parent)
     return folders[0].parent
 
 
 def _written(features: Path) -> bool:
-    """Whether an interrupted run has written all features; the normaliser is written last."""
+    """Return whether an interrupted run wrote all features; the normaliser is written last."""
     return (features / "normaliser.json").exists()
 
 
 def _write_features(
     run: Run, system: str, transforms: Mapping[str, Path | None], out: Path
 ) -> None:
+    """Write the features of a system for each part, adapted where there are transforms."""
     for part, path in transforms.items():
         gmms = GmmSystem.load(run.need(system), run.need(f"plp/{part}"))
         gmms = gmms.adapted(load_transforms(path)) if path else gmms

@@ -1,8 +1,8 @@
 """Steps on the unlabelled audio of a recipe: features and teacher's targets from a data lake.
 
 With `storage`, an address such as s3://bucket/folder, the lake is copied there and the steps write
-there. Features come back to `unlabelled/`, where later stages read them in any order; the shards to
-train on stay, and are read from there.
+there. Features are copied back to `unlabelled/`, where later stages read them in any order; the
+training shards stay at the address and are read from there.
 """
 
 import json
@@ -60,7 +60,7 @@ from toolkit.train.cross_entropy import train_cross_entropy
 from toolkit.train.lfmmi import train_lfmmi
 
 ADDRESS = "address.json"
-"""File in place of shards in a remote store: their address, and the digest of their list."""
+"""File that stands for shards in a remote store: their address, and the digest of their list."""
 
 
 def check_executor(config: Any) -> None:
@@ -81,7 +81,8 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
     out, store = run.make("unlabelled"), _store(run)
     lake, folder = str(run.need("rooms/lake")), _place(run, "features")
     if run.config.storage:
-        # These places outlive the stage, and metadata does not tell steps of other audio.
+        # These folders outlive the stage, and the steps' metadata does not show when the audio has
+        # changed.
         content = run.digest("rooms/lake")[:12]
         folder, copy = f"{folder}-{content}", f"{_place(run, 'lake')}-{content}"
         lake = copy_lake(store, lake, copy).url
@@ -145,7 +146,7 @@ def training_shards(run: Run) -> list[Path | ShardFiles]:
 
 
 def _place(run: Run, name: str) -> str:
-    """Return the prefix below which steps write."""
+    """Return the prefix of the outputs of the pipeline's steps."""
     storage = run.config.storage
     if not storage:
         return str(run.make(f"pipeline/{name}"))
@@ -156,6 +157,7 @@ def _place(run: Run, name: str) -> str:
 
 
 def _user_cache() -> Path:
+    """Return the folder of cached shards in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     return cache / "asr-recipe-toolkit" / "shards"
 
@@ -196,10 +198,12 @@ def _fetch(shards: ShardSet, store: ObjectStore, out: Path) -> None:
 
 
 def _store(run: Run) -> ObjectStore:
+    """Return the object store with the configured settings."""
     return ObjectStore(run.config.executor.settings.store)
 
 
 def _headline(shards: ShardSet) -> dict[str, float]:
+    """Return the hours, utterances, shards and losses of a set of shards."""
     return {
         "hours": sum(shard.hours for shard in shards.shards),
         "utterances": sum(shard.utterances for shard in shards.shards),
@@ -265,8 +269,8 @@ def labelled_speech(
 def train_teacher(run: Run, system: str, aligner: str, baseline: str) -> dict[str, float]:
     """Train a teacher with cross entropy on the baseline's features and targets (C9).
 
-    The teacher realigns nothing itself: with `align.rounds` its targets are the last alignments of
-    the baseline, as those of the student's labelled data.
+    The teacher does not realign: with `align.rounds` its targets are the last alignments of the
+      baseline, like the targets of the student's labelled data.
 
     Args:
       run: the run of the stage.
@@ -364,7 +368,8 @@ def train_on_recognised_phones(
 ) -> dict[str, float]:
     """Train a network with LF-MMI on transcribed and recognised speech, on the teacher's senones.
 
-    Its denominator is estimated on the phones of both; of a recognised utterance on the likeliest.
+    The denominator is estimated on the phones of both; a recognised utterance contributes its
+    likeliest phones.
 
     Args:
       run: the run of the stage.

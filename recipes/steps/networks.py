@@ -64,10 +64,10 @@ def train_network(
 ) -> dict[str, float]:
     """Train a network with cross entropy on the training data and its augmented copies.
 
-    `align.rounds` times the network aligns the data at each of its three offsets, and another one
-    is trained on these targets (C4), so that every epoch has targets of its own offset. Senones are
-    unchanged; weights are initialised again, so that no round inherits the errors of earlier ones.
-    The networks of earlier rounds and their alignments are in `rounds/`.
+    The network aligns the data at each of its three offsets, and another network is trained on
+    these targets, `align.rounds` times (C4), so that every epoch has targets of its own offset.
+    Senones are unchanged; weights are initialised again, so that no round inherits the errors of
+    earlier ones. The networks of earlier rounds and their alignments are in `rounds/`.
 
     Args:
       run: the run of the stage.

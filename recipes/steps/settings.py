@@ -31,7 +31,7 @@ from toolkit.train.config import (
 )
 
 WIDE_BEAM = Beam(search=18.0, output=6.0, max_active=12_000)
-"""For read books with 20,000 words: with 4,000 active states and a beam of 15 the WER of the
+"""Beam for read books with 20,000 words. With 4,000 active states and a beam of 15 the WER of the
 networks in the librispeech recipe's profile mini is two points higher."""
 
 THREE_SPEEDS = AugmentConfig(speeds=(0.9, 1.1))
@@ -39,7 +39,7 @@ THREE_SPEEDS = AugmentConfig(speeds=(0.9, 1.1))
 of CTC on the demo corpus."""
 
 SEVEN_SPEEDS = AugmentConfig(speeds=(0.82, 0.88, 0.94, 1.06, 1.12, 1.18))
-"""For few speakers: a voice at another speed counts as another voice."""
+"""Speed perturbation for few speakers: a voice at another speed counts as another voice."""
 
 SHORT_MONO = MonophoneConfig(
     EmConfig(
@@ -50,12 +50,12 @@ SHORT_MONO = MonophoneConfig(
         min_occupancy=3.0,
     )
 )
-"""Half of Kaldi's realignments, in less than half the time."""
+"""Half of the realignments in Kaldi's recipes, in less than half the time."""
 
 SMALL_LSTM_LM = NeuralLmConfig(
     epochs=4, initial_rate=1e-2, words_per_batch=200, threads=1, model=WordLstmConfig(hidden=128)
 )
-"""For 50,000 words of text, a minute of a core."""
+"""LSTM language model for 50,000 words of text, which trains in a minute on one core."""
 
 SMALL_SEQUENCE = SequenceConfig(
     threads=1,
@@ -68,7 +68,7 @@ SMALL_SEQUENCE = SequenceConfig(
 SMALLEST_AT, LARGEST_AT = 0.5, 100.0
 """Hours up to which the network is the smallest, and from which on it is the largest."""
 
-# Of the smallest network and of the largest, which is Kaldi's.
+# The smallest network and the largest, which is Kaldi's.
 LAYERS = 7, 12
 HIDDEN = 256, 1024
 BOTTLENECK = 64, 128
@@ -198,7 +198,7 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
     Kaldi's recipes; between them by the logarithm of the hours.
 
     Args:
-      hours: of training speech, without copies.
+      hours: hours of training speech, without copies.
       epochs: passes over it and its copies.
     """
     # 0 at the hours of the smallest network, 1 at those of the largest.

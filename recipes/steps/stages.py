@@ -13,35 +13,35 @@ def check_data(run: Run) -> Headline:
 
 @shared_stage("Prepare lexicon, phones and words")
 def prepare_words(run: Run) -> Headline:
-    """Words of the transcripts and the most frequent ones of the LM text; G2P for OOV words."""
+    """Take the words of transcripts and the most frequent of the LM text; G2P for OOV words."""
     return steps.data.prepare_language(run)
 
 
 @shared_stage("Estimate the n-gram language models")
 def train_lm(run: Run) -> Headline:
-    """Modified Kneser-Ney on lm.text, or else the transcripts; a larger model rescores (C2)."""
+    """Estimate modified Kneser-Ney on lm.text or the transcripts; a larger model rescores (C2)."""
     return steps.data.train_language_models(run)
 
 
 @shared_stage("Train triphone GMMs on deltas")
 def train_tri(run: Run, split: str = "train") -> Headline:
-    """A phonetic tree on the monophones' alignments."""
+    """Train with a phonetic tree, from the monophones' alignments."""
     return steps.gmm.train_tri(run, split)
 
 
 @shared_stage("Train LDA + MLLT GMMs")
 def train_lda(run: Run, split: str = "train") -> Headline:
-    """Spliced frames, projected to 40 dimensions (C4)."""
+    """Train on spliced frames, projected to 40 dimensions (C4)."""
     return steps.gmm.train_lda(run, split)
 
 
 @shared_stage("Tie senones at the low frame rate")
 def tie(run: Run, system: str, split: str = "train") -> Headline:
-    """A separate tree for 30 ms frames, built on the LDA + MLLT features of a system (C3, C4)."""
+    """Build a separate tree for 30 ms frames, on the LDA + MLLT features of a system (C3, C4)."""
     return steps.gmm.tie_senones(run, system, split)
 
 
 @shared_stage("Compile the decoding graph of these senones")
 def compile_graph(run: Run) -> Headline:
-    """H, C, L and G of the networks, whose training does not depend on the n-grams."""
+    """Compose H, C, L and G for the networks, whose training does not depend on the n-grams."""
     return steps.decoding.compile_network_graph(run)

@@ -65,7 +65,7 @@ def test_rates_stand_side_by_side_with_differences(page, runs):
     for value in (scores[0].percent, scores[1].percent):
         assert f"{value:.2f}" in mono_row
     assert f"{expected.difference:+.2f}" in mono_row
-    better, _, worse = expected.utterances
+    better, _, worse = expected.better_equal_worse
     assert mono_row[-2:] == [f"{better},", f"{worse}"]
     assert rows[0][2:] == ["-", f"{scores[0].percent:.2f}", "-", "-", "-"]
 

@@ -48,7 +48,7 @@ def test_system_against_itself_is_neither_better_nor_worse():
     assert (result.difference, result.probability, result.p_value) == (0.0, 0.5, 1.0)
     assert (result.interval.low, result.interval.high) == (0.0, 0.0)
     assert result.matched_pairs.p_value == 1.0
-    assert result.utterances == (0, 3, 0)
+    assert result.better_equal_worse == (0, 3, 0)
     assert not any(word.difference for word in result.words())
 
 

@@ -43,7 +43,7 @@ from toolkit.storage.files import write_atomically
 from toolkit.storage.lines import too_many
 
 MARKER_FILES = ("local/__init__.py", "recipes/librispeech/run.py", "toolkit/stages/recipe.py")
-"""Files by which a checkout of the project is recognised."""
+"""Files that identify a checkout of the project."""
 
 
 class CheckoutError(ToolkitError):
@@ -51,7 +51,7 @@ class CheckoutError(ToolkitError):
 
 
 class CorpusNameError(ToolkitError):
-    """A name that a new corpus cannot have."""
+    """The name is not allowed for a new corpus."""
 
 
 def find_checkout(start: Path) -> Path:
@@ -185,11 +185,11 @@ def create_recipe(
       data: a table; a Kaldi data directory, or a folder of them; a file of cuts, or a folder of
         them. For Kaldi data directories without audio their features (feats.scp) are used.
       reader: "table", "kaldi" or "cuts".
-      lexicon: as in `create_reader_stub`; by default the one that suits the transcripts.
+      lexicon: see `create_reader_stub`; by default the lexicon that suits the transcripts.
       lm_text: as in `create_reader_stub`.
       pipes: run the commands of a Kaldi wav.scp, and keep their audio in this folder.
       map_paths: mappings `OLD=NEW` of the paths of audio, see `CorpusConfig`.
-      speakers: who speaks where the data name no speaker, see `CorpusConfig`.
+      speakers: how speakers are found if the data do not name them, see `CorpusConfig`.
 
     Raises:
       ManifestError, LanguageError: the corpus cannot be used as it is.
@@ -350,7 +350,7 @@ def _used(names: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:
-    """Raise a ManifestError if too many lines are not UTF-8; a few are findings of the check."""
+    """Raise a ManifestError if too many lines are not UTF-8; the data check reports a few."""
     cuts = [cut for part in parts.values() for cut in part]
     broken = [cut for cut in cuts if (cut.custom or {}).get("fault") == NOT_UTF8]
     if too_many(len(broken), len(cuts)):
@@ -362,16 +362,16 @@ def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:
 
 @dataclass(frozen=True)
 class _LexiconChoice:
-    """The lexicon of a new corpus, and what follows from it."""
+    """The lexicon of a new corpus, with the text policy and alphabet that it needs."""
 
     lexicon: str
     """"cmudict", "graphemes" or a file."""
     normaliser: str
     """The text policy."""
     alphabet: str
-    """Letters of the words."""
+    """Letters of the words in the lexicon."""
     remark: str
-    """Line for the user."""
+    """Message to the user about the choice."""
 
 
 def _kaldi_dictionary(folder: Path) -> Path | None:

@@ -40,8 +40,8 @@ PURPOSES = {
     "dev": (("dev", "val"), ("cv", "dt")),
     "test": (("test", "eval"), ("et", "tt")),
 }
-"""The purpose of a part by its name: beginnings of the name's leading letters, and words that must
-be all of them."""
+"""The purpose of a part, recognised by its name: prefixes of the name's leading letters, and words
+that must equal all of these letters."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class CorpusSummary:
     """The size, splits, speakers and faults of a corpus."""
 
     corpus: CorpusConfig
-    """Its reader, root and splits, as settings of a recipe."""
+    """Reader, root and splits of the corpus, as settings of a recipe."""
     hours: dict[str, float]
     """Hours of readable audio or features, by split."""
     speakers: dict[str, int]
@@ -57,7 +57,7 @@ class CorpusSummary:
     utterances: int
     """Number of utterances in all splits."""
     faults: dict[str, str]
-    """Texts by kind, see `find_faults`."""
+    """Descriptions of the faults by kind, see `find_faults`."""
     long: int
     """Number of utterances of `LONG_SECONDS` or more."""
     held_out: tuple[str, ...]
@@ -74,7 +74,7 @@ def survey(
     left_out: Sequence[str] = (),
     policy: TextPolicy | None = None,
 ) -> CorpusSummary:
-    """Choose which parts of a corpus are for training, tuning and testing, and what is held out.
+    """Choose the parts of a corpus for training, tuning and testing, and the held-out speakers.
 
     Args:
       parts: cuts by the name of the part.
@@ -191,7 +191,7 @@ def _hours(cuts: Iterable[MonoCut]) -> float:
 
 
 SAME_TIME = 1e-3
-"""Seconds by which two times of a recording may differ, as they are rounded."""
+"""Seconds by which two times of a recording may differ and count as equal, as times are rounded."""
 
 
 def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) -> dict[str, str]:
@@ -235,7 +235,7 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
 
 
 def _faults(cut: MonoCut, copy: int, policy: TextPolicy) -> Iterator[tuple[str, str]]:
-    """Yield the faults, (kind, detail), of one utterance, the `copy`-th with its id."""
+    """Yield (kind, detail) of each fault of one utterance, the `copy`-th with its id."""
     custom, text = cut.custom or {}, text_of(cut)
     yield from reader_faults(cut, copy)
     if "fault" not in custom and not any(character.isalnum() for character in text):
@@ -259,11 +259,12 @@ def _faults(cut: MonoCut, copy: int, policy: TextPolicy) -> Iterator[tuple[str, 
 
 
 def _is_digit(character: str) -> bool:
+    """Return whether a character is a digit of any script."""
     return unicodedata.category(character) == "Nd"
 
 
 def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
-    """Find names of speakers that differ only in case."""
+    """Return groups of speaker names that differ only in case."""
     spellings: dict[str, set[str]] = {}
     for speaker in {speaker_of(cut) for cut in cuts}:
         spellings.setdefault(speaker.casefold(), set()).add(speaker)

@@ -1,7 +1,8 @@
 """ADPSGD and H-ADPSGD: models averaged with a neighbour's while computing (B1, B3).
 
 Learner i of K has the weights x_i; an averaging of two multiplies the K models by a doubly
-stochastic matrix. So the mean of the models stays, and their distance from it becomes no longer.
+stochastic matrix. So the mean of the models does not change, and their distance from it does not
+grow.
 """
 
 import threading
@@ -30,18 +31,18 @@ from toolkit.parallel.strategy import BatchSource, Prefetch
 from toolkit.parallel.workers import Distributed, Workers
 
 Pattern = Literal["fixed", "random", "shuffled"]
-"""`fixed`: neighbours on a ring in turn; `random`: partners that active learners draw on their own,
-so that two may draw the same one; `shuffled`: neighbours on a ring that is shuffled for every
-averaging, so that those who average as often never ask the same one."""
+"""`fixed`: neighbours on a ring in turn; `random`: each active learner draws a partner
+independently, so that two may draw the same one; `shuffled`: neighbours on a ring that is shuffled
+for every averaging, so that learners that average equally often never choose the same partner."""
 
 
 def consensus_distance(models: Tensor) -> float:
-    """Root mean square over the learners of the distance of [K, P] models from their mean."""
+    """Return the root mean square distance of K models [K, P] from their mean."""
     return float((models - models.mean(dim=0)).square().sum(dim=1).mean().sqrt())
 
 
 def is_active(rank: int) -> bool:
-    """Whether a learner is active: requests averagings; passive learners answer requests.
+    """Return whether a learner is active: it requests averagings, which passive learners answer.
 
     Even ranks are active, odd ranks passive. As passive learners never wait for others, no
     deadlock can arise (the bipartite graph of Lian et al. 2018).
@@ -74,8 +75,8 @@ def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int =
     if pattern == "fixed":
         return choice[number % len(choice)]
     if pattern == "shuffled":
-        # All learners draw the same permutation of the passive ones: active learner 2 i asks
-        # number i of it, so that no two ask the same one.
+        # All learners draw the same permutation of the passive ones: active learner 2 i asks number
+        # i, so that no two ask the same learner.
         passive = [learner for learner in range(learners) if not is_active(learner)]
         ring = np.random.default_rng([seed, number]).permutation(passive)
         return int(ring[rank // 2 % len(ring)])
@@ -92,7 +93,7 @@ class Learner:
 
     Args:
       weights: [P] float32, from which it starts.
-      streams: of the weights' device.
+      streams: streams of the weights' device.
     """
 
     def __init__(self, weights: Tensor, streams: Streams | None = None) -> None:
@@ -118,7 +119,7 @@ class Learner:
             return self._weights.clone()
 
     def average_with(self, peer_weights: Tensor) -> Tensor:
-        """Move half of the way towards the learner that requests an averaging.
+        """Move half of the way towards the learner that requests the averaging.
 
         Args:
           peer_weights: [P] weights of that learner at its request.
@@ -145,8 +146,8 @@ def delay_by_one_update(weights: Tensor, updated_weights: Tensor, mean: Tensor) 
     """Combine an update with the averaging that overlapped with its computation.
 
     Args:
-      weights: [P], those at which the gradient was computed.
-      updated_weights: [P], the same after the optimizer's step.
+      weights: [P], the weights at which the gradient was computed.
+      updated_weights: [P], these weights after the optimizer's step.
       mean: [P], the mean over all learners of their `weights`.
     """
     # x_i(t + 1) = 1/K sum_j x_j(t) - rate * gradient(x_i(t))
@@ -165,7 +166,7 @@ class NeighbourAverager:
     All ranks must construct one at the same time; ranks that hold no learner pass learner=None.
 
     Args:
-      exchange: the point-to-point channel for the weights.
+      exchange: the point-to-point connection for the weights.
       learner: the weights of this rank; None where the rank holds no learner.
       ranks: rank of each learner.
       index: this learner's index in `ranks`.
@@ -207,7 +208,7 @@ class NeighbourAverager:
 
     @property
     def host_copies(self) -> int:
-        """How often a model, or half of a difference, was brought to the host."""
+        """Number of models, or half differences, that were copied to the host."""
         return sum(copies.count for copies in self._copies)
 
     def wake(self) -> None:
@@ -217,7 +218,7 @@ class NeighbourAverager:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Request no averaging inside this context."""
+        """Return a context inside which no averaging is requested."""
         with self._averaging:
             yield
 
@@ -230,11 +231,12 @@ class NeighbourAverager:
             self._exchange.close(self._servers)
 
     def _host_copies(self) -> HostCopies:
+        """Make a `HostCopies` for one thread, which `host_copies` counts."""
         self._copies.append(self._make_copies())
         return self._copies[-1]
 
     def _answering(self) -> Answer:
-        """Make what answers the requests of one neighbour."""
+        """Return the function that answers a neighbour's requests."""
         copies, learner = self._host_copies(), self._learner
 
         def answer(peer_weights: Tensor, _: float) -> Tensor:
@@ -244,6 +246,7 @@ class NeighbourAverager:
         return answer
 
     def _average(self, copies: HostCopies) -> None:
+        """Average with a neighbour at every request, until `close`; runs in a thread."""
         while self._requested.wait():
             with self._averaging:
                 self._requested.clear()
@@ -262,7 +265,7 @@ class NeighbourAverager:
 
 
 class Adpsgd(Asynchronous):
-    """Asynchronous decentralised SGD (B1; Lian et al. 2018, three patterns of IBM's).
+    """Asynchronous decentralised SGD (B1; Lian et al. 2018), with three patterns from IBM.
 
     Every learner updates its own model at each step; here each worker is one. Meanwhile the model
     is averaged with that of a neighbour (`NeighbourAverager`) or, with delay by one, with those of
@@ -274,25 +277,26 @@ class Adpsgd(Asynchronous):
         super().__init__(config, workers)
         self._delayed = config.adpsgd.pattern == "delayed"
         self._averager: NeighbourAverager | None = None
-        self._copied = 0  # models brought to the host before the last start
+        self._copied = 0  # models copied to the host before the last start
 
     @property
     def host_copies(self) -> int:
-        """How often this worker has brought a model to the host's memory, to exchange it."""
+        """Number of times that this worker has copied a model to the host to exchange it."""
         return self._copied + (0 if self._averager is None else self._averager.host_copies)
 
     def learners(self) -> Sequence[int]:
-        """Return the ranks that hold a model which is averaged with others; here all."""
+        """Return the ranks whose models are averaged with others: here all ranks."""
         return range(self.workers.world_size)
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.start`."""
         super().start(model, optimizer)
         self._copied = 0
         self._learner: Learner | None = None
-        """The learner of which this rank holds the model, if any; on the model's device."""
+        """The learner whose weights this rank holds, on the model's device; None if it holds
+        none."""
         self._before_step: Tensor
-        """[P] the learner's weights before the step."""
+        """[P] weights of the learner before the step."""
         ranks = self.learners()
         device = self.flat.parameters[0].device
         streams = streams_of(device)
@@ -324,11 +328,11 @@ class Adpsgd(Asynchronous):
         prefetch: Prefetch,
         may_share: bool = True,
     ) -> Iterator[Any]:
-        """See `Strategy`: with delay by one all workers keep in step, and share no batches."""
+        """Yield this rank's batches; with delay by one all workers keep in step and share none."""
         return super().batches(data, epoch, start, prefetch, may_share and not self._delayed)
 
     def agree_on_checkpoint(self, due: bool) -> bool:
-        """See `Strategy`: with delay by one, as in synchronous methods."""
+        """Decide on a checkpoint; with delay by one as the synchronous methods do."""
         if not self._delayed:
             return super().agree_on_checkpoint(due)
         agreed = Distributed.agree_on_checkpoint(self, due)
@@ -337,11 +341,11 @@ class Adpsgd(Asynchronous):
         return agreed
 
     def can_checkpoint(self) -> bool:
-        """See `Strategy`: with delay by one after every step."""
+        """Implement `Strategy.can_checkpoint`: with delay by one after every step."""
         return self._delayed or super().can_checkpoint()
 
     def stop(self, failed: bool = False) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.stop`."""
         super().stop(failed)
         if self._averager is not None:
             self._copied = self.host_copies
@@ -349,21 +353,21 @@ class Adpsgd(Asynchronous):
             averager.close(failed)
 
     def after_step(self) -> None:
-        """See `Strategy`: add the update to the learner, then load the averaged weights."""
+        """Add the update to the learner, then load the averaged weights."""
         super().after_step()
         if self._learner is not None and len(self.learners()) > 1:
             self._mix()
             self.flat.set_weights(self._before_step)
 
     def end_epoch(self) -> None:
-        """See `Strategy`: all workers continue from the mean of all models."""
+        """Implement `Strategy.end_epoch`: all workers continue from the mean of all models."""
         super().end_epoch()
         with self._quiet():
             self._take(self._average())
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        """See `Strategy`: the mean of all models."""
+        """Implement `Strategy.consensus`: the mean of all models."""
         local = self.flat.weights()
         with self._quiet():
             mean = self._average()
@@ -375,7 +379,7 @@ class Adpsgd(Asynchronous):
             self.flat.set_weights(local)
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """See `Strategy`: weights, optimizer state, numbers of averagings and of requests."""
+        """Return the weights, the optimizer state, and the numbers of averagings and requests."""
         with self._quiet():
             alone = self._learner is None or len(self.learners()) == 1  # then nothing was mixed
             weights = self.flat.weights() if alone else self._learner.weights()
@@ -388,7 +392,7 @@ class Adpsgd(Asynchronous):
         return state
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`: takes the mean of the stored weights, and the first optimizer state."""
+        """Restore the mean of the stored weights, and the first optimizer state."""
         super().load_state_dict(state, rank_states)
         with self._quiet():
             weights = self.flat.weights()
@@ -407,7 +411,7 @@ class Adpsgd(Asynchronous):
             self.workers.sent = rank_states[0]["counts"]["sent"]
 
     def report(self) -> dict[str, float]:
-        """See `Strategy`; `averagings`: those with a neighbour, and `host_copies`, per step."""
+        """Return the averagings with a neighbour, and the copies to the host, per step."""
         steps = max(1, self.steps)
         statistics = {**super().report(), "host_copies": self.host_copies / steps}
         if self._averager is not None:
@@ -429,7 +433,7 @@ class Adpsgd(Asynchronous):
             self._averager.wake()
 
     def _take(self, weights: Tensor) -> None:
-        """Continue from other weights, while no averaging is in progress on any rank (all)."""
+        """Replace the weights, while no averaging is in progress on any rank (collective)."""
         if self._delayed:  # wait for the mean that is under way; nothing uses it
             self._finished_mean()
         if self._learner is not None:
@@ -442,7 +446,7 @@ class Adpsgd(Asynchronous):
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Wait for all workers, however slow, and for averagings in progress (all)."""
+        """Wait for all workers, however slow, and for averagings in progress (collective)."""
         self.barrier()
         paused = nullcontext() if self._averager is None else self._averager.paused()
         with paused:
@@ -450,7 +454,7 @@ class Adpsgd(Asynchronous):
             yield
 
     def _average(self) -> Tensor:
-        """Return the mean of all models, while no averaging is in progress on any rank (all).
+        """Return the mean of all models, while no averaging is in progress (collective).
 
         Ranks that hold no learner return their own weights.
         """
@@ -461,10 +465,12 @@ class Adpsgd(Asynchronous):
         return self.workers.all_reduce(weights, self._group).wait() / len(self.learners())
 
     def _begin_mean(self) -> None:
+        """Start the all-reduce of the learners' weights, for `_finished_mean`."""
         if self._learner is not None:
             self._mean = self.workers.all_reduce(self._learner.weights(), self._group)
 
     def _finished_mean(self) -> Tensor | None:
+        """Wait for the mean of the learners' weights; return None on a rank without a learner."""
         return None if self._learner is None else self._mean.wait() / len(self.learners())
 
 
@@ -480,7 +486,7 @@ class HierarchicalAdpsgd(Adpsgd):
     """
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """See `Strategy`.
+        """Implement `Strategy.start`.
 
         Raises:
           ParallelError: the number of workers is not a multiple of the node's.
@@ -505,46 +511,46 @@ class HierarchicalAdpsgd(Adpsgd):
         self._buckets = GradientBuckets(self.flat.parameters, self.workers, self._inside)
 
     def learners(self) -> Sequence[int]:
-        """See `Adpsgd`: the first worker of each node."""
+        """Return the ranks whose models are averaged: the first worker of each node."""
         return range(0, self.workers.world_size, self._size)
 
     def node(self) -> Node:
-        """See `Asynchronous`."""
+        """Implement `Asynchronous.node`."""
         return self._node
 
     def stop(self, failed: bool = False) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.stop`."""
         if hasattr(self, "_buckets"):
             self._buckets.remove()
         super().stop(failed)
 
     def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
-        """See `Strategy`: as in S-SGD, within the node."""
+        """Implement `Strategy.backward`: as in S-SGD, within the node."""
         self._buckets.backward(loss, weight)
 
     def after_step(self) -> None:
-        """See `Strategy`: the first worker mixes the models, all of its node take them over."""
+        """Mix the models in the node's first worker, then copy the result to its other workers."""
         super().after_step()
         if len(self.learners()) > 1:
             self._pass_on(None if self._learner is None else self._before_step)
 
     def report(self) -> dict[str, float]:
-        """See `Strategy`; `bytes_between_per_step`: bytes this worker sends to other nodes."""
+        """Add `bytes_between_per_step`, the bytes that this worker sends to other nodes."""
         between = 0 if self._exchange is None else self._exchange.sent
         return {**super().report(), "bytes_between_per_step": between / max(1, self.steps)}
 
     def _take(self, weights: Tensor) -> None:
-        """See `Adpsgd`; the weights of the node's first worker count."""
+        """Replace the weights by those of the node's first worker, see `Adpsgd._take`."""
         super()._take(weights)
         self._pass_on(None if self._learner is None else weights)
 
     def _average(self) -> Tensor:
-        """See `Adpsgd`; on every rank."""
+        """Return the mean of all models on every rank, see `Adpsgd._average`."""
         mean = super()._average()
         return self._pass_on(None if self._learner is None else mean)
 
     def _pass_on(self, weights: Tensor | None) -> Tensor:
-        """Broadcast the weights that the node's first worker gives, and use them in its others."""
+        """Broadcast the weights of the node's first worker to the node's other workers."""
         passed = torch.empty(len(self.flat), device=self.flat.parameters[0].device)
         if weights is not None:
             passed.copy_(weights)

@@ -32,7 +32,7 @@ class ParameterServer:
       optimizer: its class and settings are used, not its state.
       parts: number of gradients per update.
       max_norm: mean gradients of a larger norm are scaled down to it.
-      streams: of the weights' device, on which the optimizer makes its steps.
+      streams: streams of the weights' device, on which the optimizer makes its steps.
       constrain: called after each update with the weights [P] and the number of updates before, to
         change them in place.
     """
@@ -112,6 +112,7 @@ class ParameterServer:
                 self._sum += state["sum"].to(self._sum.device)
 
     def _update(self) -> None:
+        """Let the optimizer take a step on the mean of the pending gradients."""
         # One step of the optimizer with the mean of the gradients, at their mean rate
         self._weights.grad = self._sum / len(self._rates)
         nn.utils.clip_grad_norm_([self._weights], self._max_norm)
@@ -141,7 +142,7 @@ def optimizer_like(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> 
 class Asgd(Asynchronous):
     """Asynchronous SGD; worker 0 is the parameter server with weights and optimizer state (A19).
 
-    A worker pushes its gradient, pulls the current weights and goes on; no worker waits for the
+    A worker pushes its gradient, pulls the current weights and continues; no worker waits for the
     gradient of another. The server updates the weights with the mean of every `parts` gradients.
     The training loop's optimizer sees no gradients: an optimizer of the same class and settings
     updates the weights on worker 0, on its device. The bytes reported are those of worker 0, which
@@ -151,7 +152,7 @@ class Asgd(Asynchronous):
     applies_constraints = True
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.start`."""
         super().start(model, optimizer)
         config, workers = self.config.asgd, self.workers
         self._gradient: Tensor | None = None
@@ -161,7 +162,7 @@ class Asgd(Asynchronous):
         self._copies = self._make_copies()
         self._exchange = PointToPoint(workers, len(self.flat), self._streams)
         self.server: ParameterServer | None = None
-        """The parameter server, of worker 0 alone."""
+        """The parameter server on worker 0; None on the other workers."""
         if workers.rank == 0:
             self.server = ParameterServer(
                 self.flat.weights(),
@@ -174,7 +175,7 @@ class Asgd(Asynchronous):
             self._exchange.serve(range(1, workers.world_size), self._answering)
 
     def _constrain(self, weights: Tensor, updates: int) -> None:
-        """Do to the server's weights what `toolkit.models.tdnnf` does to a model."""
+        """Keep the server's weight matrices semi-orthogonal, as `toolkit.models.tdnnf` does."""
         constrained = {id(matrix) for matrix in getattr(self.model, "semi_orthogonal", ())}
         pairs = zip(self.flat.parameters, self.flat.views(weights), strict=True)
         constrain_matrices(
@@ -182,7 +183,7 @@ class Asgd(Asynchronous):
         )
 
     def _answering(self) -> Answer:
-        """Make what answers one worker's pushes."""
+        """Return the function that answers a worker's pushes."""
         copies, server = self._make_copies(), self.server
 
         def answer(gradient: Tensor, rate: float) -> Tensor:
@@ -192,7 +193,7 @@ class Asgd(Asynchronous):
         return answer
 
     def stop(self, failed: bool = False) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.stop`."""
         super().stop(failed)
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
@@ -200,7 +201,7 @@ class Asgd(Asynchronous):
                 exchange.close([0] if self.workers.rank else [])
 
     def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
-        """See `Strategy`: keep the gradient for `after_step`, where it is sent from.
+        """Implement `Strategy.backward`: keep the gradient for `after_step`, where it is sent from.
 
         A gradient that is not finite stays in the model, where the training loop reports it.
         """
@@ -214,7 +215,7 @@ class Asgd(Asynchronous):
             self.optimizer.zero_grad(set_to_none=True)
 
     def after_step(self) -> None:
-        """See `Strategy`: push the gradient, pull the weights."""
+        """Implement `Strategy.after_step`: push the gradient, pull the weights."""
         super().after_step()
         self._exchange.check()
         if self._gradient is None:
@@ -229,24 +230,24 @@ class Asgd(Asynchronous):
         self.flat.set_weights(weights)
 
     def wait_for_checkpoint(self) -> None:
-        """See `Asynchronous`; all continue from the same weights."""
+        """Implement `Asynchronous.wait_for_checkpoint`; all continue from the same weights."""
         super().wait_for_checkpoint()
         self._broadcast_weights()
 
     def end_epoch(self) -> None:
-        """See `Strategy`: apply the gradients left over; all continue from the same weights."""
+        """Apply the gradients that are left over; all workers continue from the same weights."""
         super().end_epoch()
         if self.server is not None:
             self.server.flush()
         self._broadcast_weights()
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """See `Strategy`: on worker 0, the parameter server's optimizer and pending gradients."""
+        """Return, on worker 0, the parameter server's optimizer state and pending gradients."""
         state = super().rank_state_dict()
         return state if self.server is None else {**state, "accumulator": self.server.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.load_state_dict`."""
         super().load_state_dict(state, rank_states)
         if self.server is not None:
             if state:
@@ -255,7 +256,7 @@ class Asgd(Asynchronous):
         self._broadcast_weights()
 
     def _broadcast_weights(self) -> None:
-        """Broadcast the server's weights to all workers (all)."""
+        """Broadcast the server's weights to all workers (collective)."""
         weights = self.flat.weights()
         if self.server is not None:
             weights.copy_(self.server.weights())

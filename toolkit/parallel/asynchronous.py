@@ -1,12 +1,12 @@
 """Base class of the asynchronous methods: nodes take steps at their own pace, and steal some.
 
-A node is one worker, or several that keep in step with each other. Its part of an epoch is a range
+A node is one worker, or several that keep in step with each other. Its share of an epoch is a range
 of steps, which it takes from the front. A node without steps of its own steals some from the back
-of the part of which most is left, the fewer the less is left, so that all nodes come to the end at
-almost the same time, however fast each is: none waits longer than for one step of another.
+of the largest remaining share, and fewer as that shrinks. So all nodes finish at almost the same
+time, however fast each is: none waits longer than for one step of another node.
 
 Counters that all nodes can add to are the only common state. Training uses the processes'
-key-value store, the simulator a dictionary; what is decided here is the same.
+key-value store, the simulator a dictionary; the decisions are the same.
 """
 
 import itertools
@@ -26,17 +26,17 @@ from toolkit.parallel.workers import Distributed, Workers
 
 _STOLEN = 1 << 32  # a counter holds the steps stolen from the back in its upper half
 Add = Callable[[str, int], int]
-"""Adds to the counter of a name, which begins at 0, in one go; returns its new value."""
+"""Adds to a named counter atomically and returns its new value; counters begin at 0."""
 _instances = itertools.count()  # all ranks construct theirs in the same order
 STEP, WRITE_CHECKPOINT, WAIT, END = range(4)  # what a node does next
 
 
 @dataclass(frozen=True)
 class StepRange:
-    """Consecutive steps of the part of one node."""
+    """Consecutive steps of one node's share of an epoch."""
 
     owner: int
-    """The node whose part they are of."""
+    """The node to whose share the steps belong."""
     first: int
     end: int
     """The step after the last one."""
@@ -51,7 +51,7 @@ class StepQueue:
     Args:
       add: the shared counters; their names are the nodes' numbers.
       node: this node.
-      parts: the part of every node; the same on all nodes.
+      parts: the share of every node; the same on all nodes.
       stolen: steps that this node has stolen earlier, but not done.
     """
 
@@ -63,7 +63,7 @@ class StepQueue:
         self._has_part = len(parts[node]) > 0
 
     def take(self) -> StepRange | None:
-        """Take a step; None when nobody has a step that is not taken.
+        """Take a step; return None when every node's steps have been taken.
 
         Returns:
           The step, as the first of those that follow it unless other nodes steal them.
@@ -83,34 +83,34 @@ class StepQueue:
         return steps
 
     def remaining(self) -> tuple[StepRange, StepRange]:
-        """Return the steps of this node's part, and the stolen ones, that nobody has begun."""
+        """Return the steps that nobody has begun: of this node's share, and the stolen ones."""
         untaken = self._untaken(self._add(str(self._node), 0))
         first = min(untaken.first, untaken.end)
         return StepRange(self._node, first, untaken.end), self._stolen
 
     def _steal(self) -> None:
-        """Steal the last steps of another part, if there are any."""
+        """Steal the last steps of another node's share, if there are any."""
         nodes = len(self._parts)
         victims = [node for node in range(nodes) if node != self._node]
         while victims:
             untaken = {n: len(self._untaken(self._add(str(n), 0), n)) for n in victims}
-            # Of equally long parts, that of the node behind this one on the ring.
+            # Of equally long shares, that of the node before this one on the ring.
             victim = max(victims, key=lambda n: (untaken[n], (self._node - n) % nodes))
             if not untaken[victim]:
                 return
-            # Half of an equal share, so that the shares shrink as the end comes near.
+            # Half of an equal share, so that stolen ranges shrink towards the end of the epoch.
             number = max(1, untaken[victim] // (2 * nodes))
             remaining = self._untaken(self._add(str(victim), number * _STOLEN), victim)
-            # Its owner, or another thief, may have been faster.
+            # The owner of the share, or another node that steals, may have been faster.
             steps = StepRange(victim, max(remaining.first, remaining.end), remaining.end + number)
             if steps:
                 self._stolen = steps
                 return
 
     def _untaken(self, counter: int, node: int | None = None) -> StepRange:
-        """Return the steps of a part that a counter leaves.
+        """Return the steps of a node's share that are not taken, by the value of its counter.
 
-        `first` is beyond `end` after vain attempts to take one.
+        `first` is beyond `end` after attempts to take a step that did not exist.
         """
         part = self._parts[self._node if node is None else node]
         from_back, from_front = divmod(counter, _STOLEN)
@@ -119,16 +119,16 @@ class StepQueue:
 
 @dataclass(frozen=True)
 class Node:
-    """The node of a worker: workers that keep in step with each other, the first one leading."""
+    """The node of a worker: workers that keep in step with each other, led by the first one."""
 
     number: int
-    """Its index."""
+    """Index of the node."""
     count: int
     """Number of nodes."""
     size: int = 1
     """Number of workers of a node."""
     group: object = None
-    """The gloo group of its workers, where there are several."""
+    """The gloo group of the node's workers; None if there is only one."""
 
     @property
     def leader(self) -> int:
@@ -139,16 +139,16 @@ class Node:
 class SharedBatches:
     """The batches of each epoch, which nodes take at their own pace (`StepQueue`).
 
-    A batch is taken when it is needed, so that nobody waits for one that a slow worker has only
-    loaded. The first worker of a node decides what the node does next. When rank 0 requests a
-    checkpoint, every node comes to the end of its step, and all ranks are given `CHECKPOINT`; a
-    node that has run out of steps waits for the others until then.
+    A batch is taken only when it is needed, so that no worker waits for a batch that a slow worker
+    has loaded but not used. The first worker of a node decides what the node does next. When rank 0
+    requests a checkpoint, every node comes to the end of its step, and all ranks are given
+    `CHECKPOINT`; a node that has run out of steps waits for the others until then.
 
     Args:
       workers: the process group.
       node: the node of this worker.
-      wait: called before `CHECKPOINT` (all); waits for the other ranks.
-      resumed: what `remaining` returned, if the epoch that is to go on was divided like that.
+      wait: called before `CHECKPOINT` (collective); waits for the other ranks.
+      resumed: what `remaining` returned at the checkpoint, if the training resumes within an epoch.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class SharedBatches:
         self._due = True
 
     def remaining(self) -> list[dict[str, Any]]:
-        """Return the remaining steps of the epoch by node (all), while no step is taken."""
+        """Return the remaining steps of the epoch by node, while none is taken (collective)."""
         leads = self._workers.rank == self._node.leader
         steps = [[s.owner, s.first, s.end] for s in self._queue.remaining()] if leads else []
         by_node = self._workers.all_gather_object(steps)[:: self._node.size]
@@ -219,7 +219,7 @@ class SharedBatches:
             _close(loaded)
 
     def _turns(self, add: Callable[[str, int], int]) -> Iterator[tuple[int, ...]]:
-        """Yield (kind, owner, step, end, steps taken by all before) until the epoch ends."""
+        """Yield (kind, owner, step, end, steps taken by all nodes) until the epoch ends."""
         node = self._node
         decisions = self._decisions(add) if self._workers.rank == node.leader else None
         while True:
@@ -235,7 +235,7 @@ class SharedBatches:
             yield turn
 
     def _decisions(self, add: Callable[[str, int], int]) -> Iterator[tuple[int, ...]]:
-        """Decide for the node, at its first worker."""
+        """Yield what the node does next, as `_turns` does; only on its first worker."""
         written, finished = 0, False
         while True:
             if self._due and not self._asked:
@@ -260,7 +260,7 @@ class SharedBatches:
 
 
 def _close(batches: Iterator[Any]) -> None:
-    """Stop loading."""
+    """Close a loader of batches, if it can be closed."""
     close = getattr(batches, "close", None)
     if close is not None:
         close()
@@ -281,21 +281,21 @@ class Asynchronous(Distributed):
         super().__init__(config, workers)
         self._exchange: PointToPoint | None = None
         self._batches: SharedBatches | None = None
-        self._remaining: list[dict[str, Any]] | None = None  # of an epoch that is to go on
+        self._remaining: list[dict[str, Any]] | None = None  # of an epoch that is resumed
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.start`."""
         super().start(model, optimizer)
         self._in_sync = True
         self._batches = self._remaining = None
 
     def stop(self, failed: bool = False) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.stop`."""
         super().stop(failed)
         self.workers.leave_steps()
 
     def node(self) -> Node:
-        """Return this worker's node, whose workers keep in step; here each worker is one."""
+        """Return this worker's node, whose workers keep in step; here a node has one worker."""
         return Node(self.workers.rank, self.workers.world_size)
 
     def batches(
@@ -306,7 +306,7 @@ class Asynchronous(Distributed):
         prefetch: Prefetch,
         may_share: bool = True,
     ) -> Iterator[Any]:
-        """See `Strategy`: every node takes batches at its own pace."""
+        """Implement `Strategy.batches`: every node takes batches at its own pace."""
         if not may_share:
             return super().batches(data, epoch, start, prefetch, may_share)
         if self._batches is None:
@@ -316,12 +316,12 @@ class Asynchronous(Distributed):
         return self._batches.batches(data, epoch, start, prefetch)
 
     def position(self, step: int) -> int:
-        """See `Strategy`: the mean over the nodes, where they share batches."""
+        """Implement `Strategy.position`: the mean over the nodes, where they share batches."""
         shared = None if self._batches is None else self._batches.position
         return step if shared is None else shared
 
     def wait_for_checkpoint(self) -> None:
-        """Wait for all workers to come to the end of their steps (all), for a checkpoint."""
+        """Wait until all workers have finished their steps, for a checkpoint (collective)."""
         self.workers.end_steps()
         self._in_sync = True
 
@@ -340,13 +340,13 @@ class Asynchronous(Distributed):
             self._batches.position = None
 
     def agree_on_checkpoint(self, due: bool) -> bool:
-        """See `Strategy`: not after this step; one that is due on rank 0 makes all ranks stop."""
+        """Return False; a checkpoint that is due on rank 0 makes all ranks stop later."""
         if due and self.workers.rank == 0 and self._batches is not None:
             self._batches.request_checkpoint()
         return False
 
     def can_checkpoint(self) -> bool:
-        """See `Strategy`: when all ranks wait, and from the end of an epoch to the next step."""
+        """Return True while all ranks wait, and from the end of an epoch to the next step."""
         return self._in_sync
 
     def sent(self) -> float:
@@ -354,25 +354,25 @@ class Asynchronous(Distributed):
         return self.workers.sent + (0 if self._exchange is None else self._exchange.sent)
 
     def report(self) -> dict[str, float]:
-        """See `Strategy`; of this worker alone, as workers take different numbers of steps."""
+        """Return the statistics of this worker alone: the numbers of steps differ by worker."""
         return {"bytes_per_step": self.sent() / max(1, self.steps)}
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Strategy`; within an epoch with what is left of it, by node."""
+        """Implement `Strategy.state_dict`; within an epoch with the remaining steps by node."""
         within = self._batches is not None and self._batches.position is not None
         remaining = {"remaining": self._batches.remaining()} if within else {}
         return super().state_dict() | remaining
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """See `Strategy`: this worker's counts of steps and bytes."""
+        """Implement `Strategy.rank_state_dict`: this worker's counts of steps and bytes."""
         exchanged = 0 if self._exchange is None else self._exchange.sent
         counts = {"steps": self.steps, "sent": self.workers.sent, "exchanged": exchanged}
         return super().rank_state_dict() | {"counts": counts}
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`; additional workers get the counts of worker 0.
+        """Implement `Strategy.load_state_dict`; additional workers get the counts of worker 0.
 
-        With another number of nodes all parts go on from the mean position.
+        With another number of nodes all shares continue from the mean position.
         """
         super().load_state_dict(state, rank_states)
         if rank_states:

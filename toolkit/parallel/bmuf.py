@@ -100,7 +100,7 @@ class Bmuf(Distributed):
     """
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.start`."""
         super().start(model, optimizer)
         self._begin()
 
@@ -110,20 +110,20 @@ class Bmuf(Distributed):
         self._in_block = 0  # steps taken in the current block
 
     def after_step(self) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.after_step`."""
         super().after_step()
         self._in_block += 1
         if self._in_block == self.config.bmuf.block:
             self._end_block()
 
     def end_epoch(self) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.end_epoch`."""
         if self._in_block:
             self._end_block()
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        """See `Strategy`: the global model."""
+        """Implement `Strategy.consensus`: the global model."""
         local = self.flat.weights()
         self.flat.set_weights(self._state.global_weights)
         try:
@@ -133,17 +133,17 @@ class Bmuf(Distributed):
             self.flat.set_weights(local)
 
     def agree_on_checkpoint(self, due: bool) -> bool:
-        """See `Strategy`: between blocks, when all workers have the same weights."""
+        """Decide on a checkpoint between blocks, when all workers have the same weights."""
         return self._in_block == 0 and self.rank_zero_decides(due)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Strategy`; between blocks the workers' weights are compared."""
+        """Implement `Strategy.state_dict`; between blocks the workers' weights are compared."""
         if self._in_block == 0:
             self.check_replicas()
         return super().state_dict() | {"bmuf": self._state.state_dict(), "in_block": self._in_block}
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """See `Strategy`: within a block the worker's weights; and its optimizer state."""
+        """Return the worker's optimizer state and, within a block, its weights."""
         state = super().rank_state_dict()
         if self._in_block:
             state["weights"] = self.flat.weights()
@@ -152,7 +152,7 @@ class Bmuf(Distributed):
         return state
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`; with another number of workers the block starts over."""
+        """Restore a checkpoint; with another number of workers the block starts over."""
         super().load_state_dict(state, rank_states)
         if not state:
             self._begin()
@@ -168,6 +168,7 @@ class Bmuf(Distributed):
             self.optimizer.load_state_dict(rank_states[0]["optimizer"])
 
     def _end_block(self) -> None:
+        """Average the workers' models, update the global model and start the next block."""
         self._in_block = 0
         # Equation 2: the mean of the N workers' models.
         mean = self.workers.all_reduce(self.flat.weights()).wait() / self.workers.world_size

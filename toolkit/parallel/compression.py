@@ -10,7 +10,7 @@ copying the gradient takes.
 The host of a GPU that reads a value waits until the GPU has computed it. So on a GPU a message has
 a fixed size (`encode_fixed`): capacity for a number of elements that the host has chosen before.
 Its first word is the number of elements beyond the threshold, -1 where a value is not finite; the
-others are those of `SPARSE`. What does not fit, the elements with the highest indices, stays in the
+others are those of `SPARSE`. Elements that do not fit, those with the highest indices, stay in the
 residual for the next step.
 """
 
@@ -32,7 +32,7 @@ LARGEST = np.float32(np.finfo(np.float32).max)
 STEPS_BEHIND = 2
 """Steps after which the host looks at the numbers of elements; they have long been computed."""
 MARGIN = 2.0
-"""Capacity of a message, relative to the fullest one of the step that is known."""
+"""Capacity of a message, relative to the fullest message of the latest step with known counts."""
 MIN_ELEMENTS = 64  # elements
 
 
@@ -80,11 +80,12 @@ def decode(message: Tensor, threshold: float, total: Tensor) -> int:
 
 
 def _header(form: int, like: Tensor) -> Tensor:
+    """Return the first word of a message, which gives its format, on the device of `like`."""
     return torch.full((1,), form, dtype=torch.int32, device=like.device)
 
 
 def _encode(gradient: Tensor, residual: Tensor, threshold: float, capacity: int) -> Tensor:
-    """See `encode`; up to `capacity` elements are sent as `SPARSE`."""
+    """Encode as `encode` does; up to `capacity` elements are sent in the format `SPARSE`."""
     size, tau = len(gradient), np.float32(threshold)
     g, r = gradient.contiguous().numpy(), residual.numpy()
     words = np.empty(capacity + 1, dtype=np.uint32)
@@ -173,6 +174,7 @@ def _take_bitmap(
 
 @njit(nogil=True, cache=True)
 def _add_sparse(words: np.ndarray, tau: float, total: np.ndarray) -> int:
+    """Add the elements of a sparse message to `total`; return their number."""
     # A word is the index, shifted left by one bit, and the sign.
     for word in words:
         total[word >> np.uint32(1)] += -tau if word & np.uint32(1) else tau
@@ -181,6 +183,7 @@ def _add_sparse(words: np.ndarray, tau: float, total: np.ndarray) -> int:
 
 @njit(nogil=True, cache=True)
 def _add_bitmap(words: np.ndarray, tau: float, total: np.ndarray) -> int:
+    """Add the elements of a bitmap message to `total`; return their number."""
     count = 0
     for index, word in enumerate(words):
         element = index * PER_WORD
@@ -215,7 +218,7 @@ def encode_fixed(gradient: Tensor, residual: Tensor, threshold: Tensor, capacity
     index = torch.arange(len(residual), dtype=torch.int32, device=residual.device)
     words = (index << 1) | minus.int()  # an index has 31 bits, so that the sign bit may be set
     message = torch.zeros(capacity + 1, dtype=torch.int32, device=residual.device)
-    message.scatter_(0, torch.where(sent, place, 0).long(), words)  # what is not sent: to word 0
+    message.scatter_(0, torch.where(sent, place, 0).long(), words)  # not sent: to word 0
     message[0] = place[-1].masked_fill(~torch.isfinite(residual.sum()), -1)
     # r -= tau for elements sent as +tau, r += tau for those sent as -tau: 1 - 2 * [r < 0]
     residual -= threshold * (sent.to(residual.dtype) - 2 * (sent & minus).to(residual.dtype))
@@ -258,7 +261,7 @@ class MessageCapacity:
 
     Args:
       sizes: number of elements of every bucket.
-      streams: of the device.
+      streams: streams of the device.
     """
 
     def __init__(self, sizes: list[int], streams: Streams) -> None:
@@ -278,7 +281,7 @@ class MessageCapacity:
         return self._capacities
 
     def add(self, numbers: Tensor) -> None:
-        """Add what a step has sent.
+        """Record how many elements were beyond the threshold in a step.
 
         Args:
           numbers: the number of elements beyond the threshold of the fullest message of each

@@ -81,7 +81,8 @@ class AdpsgdConfig(Settings):
     all with all while they compute the next gradient, which keeps equally fast workers in step with
     each other and is best for large batches."""
     workers_per_node: NonNegativeInt = 0
-    """For `hadpsgd`: workers per node, which average gradients; 0: those of a host. 8 (B4)."""
+    """Workers per node, which average gradients, for `hadpsgd`; 0: all workers of a host. 8
+    (B4)."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ class AsgdConfig(Settings):
     """Asynchronous SGD (A19)."""
 
     gradients_per_update: NonNegativeInt = 0
-    """Number of gradients, from any workers, whose mean makes an update; 0: as many as workers, so
-    that an update is as large as that of `ssgd`. 1 applies every gradient on arrival."""
+    """Number of gradients, from any workers, whose mean makes an update. 0: the number of workers,
+    so that updates are as large as those of `ssgd`. 1 applies every gradient on arrival."""
     max_gradient_norm: Positive = 5.0
     """Clipping: larger norms of the mean gradient are scaled down to this. (The trainer's own
     `max_gradient_norm` has no effect, as its optimizer sees no gradients.)"""
@@ -132,5 +133,5 @@ class ParallelConfig(Settings):
             raise ValueError("rate_scaling is not for bmuf, whose workers train on their own")
 
     def rate_factor(self, workers: int) -> float:
-        """Return how many times as high the learning rates of so many workers are."""
+        """Return the factor by which learning rates are multiplied for N workers."""
         return {"none": 1.0, "linear": float(workers), "root": workers**0.5}[self.rate_scaling]

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def adapted(threshold: Any, density: Any, config: GtcConfig) -> Any:
-    """Return tau after a step in which a worker sent a share `density` of its elements.
+    """Return the adapted tau after a step in which a worker sent a share `density` of its elements.
 
     Changes by at most 15 %, since the density follows the threshold with a delay. Both may be
     numbers, or scalars on a device.
@@ -67,16 +67,16 @@ class GtcState:
 
 
 class FixedMessages:
-    """See `toolkit.parallel.gtc.Exchange`.
+    """Messages of a fixed size for each bucket of gradients, for GPUs; an `Exchange`.
 
     As soon as a bucket's gradients are complete they are encoded, on a stream beside the backward
     pass, and the messages of all workers collected; they are decoded after the pass. A threshold of
     0 sends everything: the gradients are summed by an all-reduce.
 
     Args:
-      strategy: the method, with its parameters as one vector.
-      streams: of the device; by default its own.
-      max_bytes: of a bucket.
+      strategy: the training method, with the model's parameters as one vector.
+      streams: streams of the device; by default its own.
+      max_bytes: largest size in bytes of a bucket.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class FixedMessages:
 
     @property
     def threshold(self) -> Tensor:
-        """See `Exchange`."""
+        """Implement `Exchange.threshold`."""
         return self._tau
 
     @threshold.setter
@@ -103,7 +103,7 @@ class FixedMessages:
         self._tau.fill_(value)
 
     def backward(self, loss: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Exchange`."""
+        """Implement `Exchange.backward`."""
         weights = self._workers.all_reduce(weight.detach().float().reshape(1).clone())
         if self._config.threshold:
             self._capacities = self._capacity.next()
@@ -112,7 +112,7 @@ class FixedMessages:
         numbers, sent = [], 0.0
         for index, (_, exchange, encoded) in enumerate(exchanges):
             self._streams.wait(encoded)
-            # [B] the sum of all workers' messages; [N] elements beyond the threshold of each
+            # [B] sum of all workers' messages; [N] elements beyond the threshold by worker
             total, beyond = self._finish(index, exchange.wait())
             self._buckets.set_gradients(index, total)
             numbers.append(beyond.amax().float())
@@ -126,17 +126,17 @@ class FixedMessages:
         return weights.wait()[0], density
 
     def residual(self) -> Tensor:
-        """See `Exchange`."""
+        """Implement `Exchange.residual`."""
         return self._buckets.join(self._residuals)
 
     def set_residual(self, residual: Tensor) -> None:
-        """See `Exchange`."""
+        """Implement `Exchange.set_residual`."""
         parts = self._buckets.divide(residual)
         for of_bucket, part in zip(self._residuals, parts, strict=True):
             of_bucket.copy_(part)
 
     def stop(self) -> None:
-        """See `Exchange`."""
+        """Implement `Exchange.stop`."""
         self._buckets.remove()
 
     def _begin(self, index: int, gradient: Tensor) -> tuple[Tensor, AsyncResult, object]:
@@ -168,30 +168,30 @@ class FixedMessages:
 
 
 class Exchange(Protocol):
-    """A worker's side of the exchange: its residual, and what the messages of all add up to."""
+    """Exchange of compressed gradients between workers; keeps this worker's residual."""
 
     threshold: Any
     """tau, a number or a scalar on the device; the same for all workers."""
 
     def backward(self, loss: Tensor, weight: Tensor) -> tuple[Any, Any]:
-        """Compute gradients and replace them by the sum of what all workers sent (all).
+        """Compute gradients, and replace them by the sum of all workers' messages (collective).
 
         Args:
-          loss: whose gradients are exchanged.
-          weight: of this worker's batch.
+          loss: the loss whose gradients are exchanged.
+          weight: weight of this worker's batch.
 
         Returns:
           The sum of the workers' weights; the mean share of the elements that a worker sent.
         """
 
     def residual(self) -> Tensor:
-        """Return what was not sent yet: [W] in the order of the parameters."""
+        """Return the gradient that was not sent yet: [W] in the order of the parameters."""
 
     def set_residual(self, residual: Tensor) -> None:
-        """Replace it."""
+        """Replace the residual."""
 
     def stop(self) -> None:
-        """The training ends."""
+        """Release the resources of the exchange when the training ends."""
 
 
 class WholeMessages:
@@ -203,7 +203,7 @@ class WholeMessages:
 
     @property
     def threshold(self) -> float:
-        """See `Exchange`."""
+        """Implement `Exchange.threshold`."""
         return self._state.threshold
 
     @threshold.setter
@@ -211,7 +211,7 @@ class WholeMessages:
         self._state.threshold = value
 
     def backward(self, loss: Tensor, weight: Tensor) -> tuple[float, float]:
-        """See `Exchange`."""
+        """Implement `Exchange.backward`."""
         loss.backward()
         message = self._state.encode(self._flat.gradients())
         messages, weights = self._workers.all_gather(message, float(weight))
@@ -223,15 +223,15 @@ class WholeMessages:
         return sum(weights), density
 
     def residual(self) -> Tensor:
-        """See `Exchange`."""
+        """Implement `Exchange.residual`."""
         return self._state.residual
 
     def set_residual(self, residual: Tensor) -> None:
-        """See `Exchange`."""
+        """Implement `Exchange.set_residual`."""
         self._state.residual.copy_(residual)
 
     def stop(self) -> None:
-        """See `Exchange`."""
+        """Implement `Exchange.stop`."""
 
 
 class Gtc(Distributed):
@@ -253,7 +253,7 @@ class Gtc(Distributed):
         self._exchange: Exchange | None = None
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.start`."""
         super().start(model, optimizer)
         self.stop()
         if isinstance(optimizer, torch.optim.Adam) and self.workers.rank == 0:
@@ -275,12 +275,12 @@ class Gtc(Distributed):
         return FixedMessages(self)
 
     def stop(self, failed: bool = False) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.stop`."""
         if self._exchange is not None:
             self._exchange.stop()
 
     def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.backward`."""
         summed = self.config.gtc.grad_scale == "sum"
         if accumulated and not summed:
             self.divide_gradients(weight)
@@ -294,7 +294,7 @@ class Gtc(Distributed):
             parameter.grad /= scale
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Strategy`: also the threshold and the sums of `report`."""
+        """Implement `Strategy.state_dict`: also the threshold and the sums of `report`."""
         return super().state_dict() | {
             "threshold": float(self._exchange.threshold),
             "weight": float(self._weight),
@@ -303,11 +303,11 @@ class Gtc(Distributed):
         }
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """See `Strategy`: the residual."""
+        """Implement `Strategy.rank_state_dict`: the residual."""
         return super().rank_state_dict() | {"residual": self._exchange.residual()}
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`; residuals of removed workers are added to those that remain."""
+        """Restore a checkpoint; residuals of removed workers are added to those that remain."""
         super().load_state_dict(state, rank_states)
         if not state:
             return
@@ -323,7 +323,7 @@ class Gtc(Distributed):
         self._exchange.set_residual(residual)
 
     def report(self) -> dict[str, float]:
-        """See `Strategy`: also the mean share of elements sent, and the threshold."""
+        """Implement `Strategy.report`: also the mean share of elements sent, and the threshold."""
         density = float(self._density) / max(1, self.steps)
         threshold = float(self._exchange.threshold)
         return super().report() | {"density": density, "threshold": threshold}

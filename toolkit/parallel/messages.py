@@ -1,8 +1,8 @@
 """Weights between two workers, and their copies between device and host.
 
-A GPU works through a stream of operations in order. Copies and averaging go to streams beside the
-one in which the training computes; events say which of them must be done before which. On the CPU
-every operation is done when its call returns, and none of this is needed.
+A GPU works through a stream of operations in order. Copies and averaging use other streams than the
+training; events define which operations must be complete before others. On the CPU every operation
+is complete when its call returns, and none of this is needed.
 """
 
 import threading
@@ -28,19 +28,19 @@ Answer = Callable[[Tensor, float], Tensor]
 
 
 class Streams(Protocol):
-    """What is needed of a device's streams."""
+    """Operations on a device's streams; on the CPU they do nothing."""
 
     def new(self) -> Any:
-        """Make a stream beside that of the training."""
+        """Create a stream in addition to that of the training."""
 
     def use(self, stream: Any) -> AbstractContextManager[Any]:
         """Return a context in which this thread's operations go to a stream."""
 
     def record(self) -> Any:
-        """Return an event that is over when all operations of the present stream so far are."""
+        """Record an event that completes after all operations queued on the current stream."""
 
     def wait(self, event: Any) -> None:
-        """Let later operations of the present stream wait for an event; the caller goes on."""
+        """Let later operations of the current stream wait for an event; the host does not wait."""
 
     def buffer(self, size: int) -> Tensor:
         """Allocate [size] float32 on the host, pinned where copies need that."""
@@ -57,52 +57,52 @@ class CudaStreams:
         self._device = device
 
     def new(self) -> torch.cuda.Stream:
-        """See `Streams`."""
+        """Implement `Streams.new`."""
         return torch.cuda.Stream(self._device)
 
     def use(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:
-        """See `Streams`."""
+        """Implement `Streams.use`."""
         return torch.cuda.stream(stream)
 
     def record(self) -> torch.cuda.Event:
-        """See `Streams`."""
+        """Implement `Streams.record`."""
         return torch.cuda.current_stream(self._device).record_event()
 
     def wait(self, event: torch.cuda.Event) -> None:
-        """See `Streams`."""
+        """Implement `Streams.wait`."""
         torch.cuda.current_stream(self._device).wait_event(event)
 
     def buffer(self, size: int) -> Tensor:
-        """See `Streams`."""
+        """Implement `Streams.buffer`."""
         return torch.empty(size, pin_memory=True)
 
 
 class _Done:
-    """The event of what is done already."""
+    """An event that has already completed."""
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
 
 class HostStreams:
-    """The CPU: every operation is done when its call returns."""
+    """The streams of the CPU, where every operation is complete when its call returns."""
 
     def new(self) -> None:
-        """See `Streams`."""
+        """Implement `Streams.new`."""
 
     def use(self, stream: None) -> AbstractContextManager[Any]:
-        """See `Streams`."""
+        """Implement `Streams.use`."""
         return nullcontext()
 
     def record(self) -> _Done:
-        """See `Streams`."""
+        """Implement `Streams.record`."""
         return _Done()
 
     def wait(self, event: _Done) -> None:
-        """See `Streams`."""
+        """Implement `Streams.wait`."""
 
     def buffer(self, size: int) -> Tensor:
-        """See `Streams`."""
+        """Implement `Streams.buffer`."""
         return torch.empty(size)
 
 
@@ -115,7 +115,7 @@ class Turns:
     """Order of the operations of several threads, each with its stream, on the same tensors.
 
     Args:
-      streams: of the device that holds the tensors.
+      streams: streams of the device that holds the tensors.
     """
 
     def __init__(self, streams: Streams) -> None:
@@ -125,7 +125,7 @@ class Turns:
 
     @contextmanager
     def ordered(self) -> Iterator[None]:
-        """Context of operations that come after all earlier ones, and before all later ones."""
+        """Return a context for operations that come after all earlier and before all later ones."""
         with self._lock:
             self._streams.wait(self._last)
             yield
@@ -139,7 +139,7 @@ class HostCopies:
     copy never overwrites what is still being sent.
 
     Args:
-      streams: of the device.
+      streams: streams of the device.
       size: P.
       device: that of the tensors.
     """
@@ -151,7 +151,7 @@ class HostCopies:
         number = 0 if isinstance(streams, HostStreams) else 2
         self._out = [streams.buffer(size) for _ in range(number)]
         self.count = 0
-        """How many tensors were brought to the host."""
+        """Number of tensors copied to the host."""
 
     def stream(self) -> AbstractContextManager[Any]:
         """Return a context in which this thread's operations go to a stream of their own.
@@ -161,7 +161,7 @@ class HostCopies:
         return self._streams.use(self._stream)
 
     def to_host(self, tensor: Tensor) -> Tensor:
-        """Copy [P] to the host and wait until it is there; it is valid until the next but one."""
+        """Copy [P] to the host and wait; the copy stays valid during the next call, not longer."""
         self.count += 1
         if not self._out:
             return tensor
@@ -171,7 +171,7 @@ class HostCopies:
         return buffer
 
     def to_device(self, buffer: Tensor) -> Tensor:
-        """Begin to copy a pinned [P] to the device; for operations of the same stream."""
+        """Begin to copy a pinned [P] to the device, for operations of the same stream."""
         return buffer.to(self._device, non_blocking=True)
 
 
@@ -187,7 +187,7 @@ class PointToPoint:
     Args:
       workers: the process group.
       size: P, number of values of a request and of a reply.
-      streams: of the device from and to which the values are copied.
+      streams: streams of the device from and to which the values are copied.
     """
 
     def __init__(self, workers: Workers, size: int, streams: Streams) -> None:
@@ -209,7 +209,7 @@ class PointToPoint:
         """Answer the requests of `clients` in threads, until each has closed.
 
         Args:
-          clients: their ranks.
+          clients: ranks of the clients.
           make: called for each of them, so that every thread has an `Answer` of its own.
         """
         for client in clients:
@@ -231,7 +231,7 @@ class PointToPoint:
         """Send a request to a rank that serves this one, and wait for its reply.
 
         Args:
-          server: its rank.
+          server: rank of the server.
           payload: [P] float32 on the CPU.
           number: sent along with the payload.
 
@@ -269,6 +269,7 @@ class PointToPoint:
         self._threads.clear()
 
     def _serve(self, client: int, answer: Answer) -> None:
+        """Answer the requests of a client until it closes; runs in a thread."""
         header, payload, number = _header(CLOSE), self._streams.buffer(self._size), 0
         while True:
             with self._workers.exchange():
@@ -284,12 +285,14 @@ class PointToPoint:
             number += 1
 
     def _send(self, tensor: Tensor, peer: int, tag: int) -> None:
+        """Send a tensor to a rank, and count its bytes."""
         dist.send(tensor, peer, group=self._group, tag=tag)
         with self._counting:
             self.sent += tensor.numel() * tensor.element_size()
 
 
 def _header(kind: int, number: float = 0.0) -> Tensor:
+    """Return the header of a message: its kind and the number attached to it."""
     return torch.tensor([kind, number], dtype=torch.float64)
 
 

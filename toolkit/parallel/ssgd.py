@@ -24,7 +24,7 @@ class Buckets(Generic[Exchange]):
     Args:
       parameters: the trainable parameters.
       exchange: begins the exchange of a bucket of this number with this gradient [B].
-      max_bytes: of a bucket, unless a single parameter has more.
+      max_bytes: largest size in bytes of a bucket, unless a single parameter has more.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Buckets(Generic[Exchange]):
 
     @contextmanager
     def backward(self) -> Iterator[list[Exchange]]:
-        """Context of a backward pass, whose list has the exchanges of all buckets afterwards."""
+        """Return a context for a backward pass; its list holds all exchanges afterwards."""
         self._hook()
         self._ready = [0] * len(self._buckets)
         self._pending_exchanges = {}
@@ -126,6 +126,7 @@ class Buckets(Generic[Exchange]):
             self._exchange(index)
 
     def _exchange(self, index: int) -> None:
+        """Pass the gradients of a bucket to the exchange, as one vector."""
         parts = [
             (torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1)
             for p in self._buckets[index]
@@ -143,17 +144,17 @@ class Ssgd(Distributed):
     has_equal_replicas = True
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.start`."""
         super().start(model, optimizer)
         self._buckets = GradientBuckets(self.flat.parameters, self.workers)
 
     def stop(self, failed: bool = False) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.stop`."""
         if hasattr(self, "_buckets"):
             self._buckets.remove()
 
     def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
-        """See `Strategy`; what was accumulated is in the buckets with what is added to it."""
+        """Compute the gradients, which are exchanged together with those accumulated before."""
         self._buckets.backward(loss, weight)
 
 
@@ -205,18 +206,18 @@ class Scpsgd(Distributed):
     has_equal_replicas = True
 
     def after_step(self) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.after_step`."""
         super().after_step()
         # x_i <- 1/K sum_j x_j: the mixing matrix whose entries are all 1/K
         summed = self.workers.all_reduce(self.flat.weights()).wait()
         self.flat.set_weights(summed / self.workers.world_size)
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """See `Strategy`: the optimizer state, which comes from this worker's gradients."""
+        """Return the optimizer state, which comes from this worker's gradients."""
         return super().rank_state_dict() | {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`; additional workers start from the optimizer state of rank 0."""
+        """Restore a checkpoint; additional workers start from the optimizer state of rank 0."""
         super().load_state_dict(state, rank_states)
         if rank_states:
             self.optimizer.load_state_dict(rank_states[0]["optimizer"])

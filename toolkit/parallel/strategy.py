@@ -56,11 +56,11 @@ class Strategy:
     """A method of data-parallel training, as the training loop calls it; here a single process.
 
     Every rank runs the same loop over its part of the same batches. All ranks call the methods in
-    the same order. Methods marked (all) are collective: they wait for the other ranks.
+    the same order. Methods marked "(collective)" wait for the other ranks.
     """
 
     rank = 0
-    """This process's rank."""
+    """Rank of this process."""
     world_size = 1
     """Number of ranks."""
     applies_constraints = False
@@ -71,7 +71,7 @@ class Strategy:
         self.optimizer: Optimizer
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Begin a training (all), with no state of an earlier one.
+        """Begin a training, with no state of an earlier one (collective).
 
         Rank 0's weights are broadcast. The other methods work on this model and optimizer.
         """
@@ -116,7 +116,7 @@ class Strategy:
         return step
 
     def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
-        """Compute the gradients and leave in every `grad` the one that the optimizer shall use.
+        """Compute the gradients, and leave in every `grad` the gradient for the optimizer.
 
         Args:
           loss: this rank's loss, summed over its batch.
@@ -139,10 +139,10 @@ class Strategy:
         """Change the weights, or the optimizer's state, after the optimizer's step."""
 
     def end_epoch(self) -> None:
-        """Finish what is in progress (all), such as a block that the epoch's end cuts short."""
+        """Finish what is in progress, such as a block that the epoch cuts short (collective)."""
 
     def consensus(self) -> AbstractContextManager[None]:
-        """Return a context (all) in which the model holds the consensus weights of all ranks.
+        """Return a context in which the model holds all ranks' consensus weights (collective).
 
         These are the same on every rank, and are validated and stored. Afterwards the rank's own
         weights are restored.
@@ -150,7 +150,7 @@ class Strategy:
         return nullcontext()
 
     def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Sum scalars by name over all ranks (all)."""
+        """Sum scalars by name over all ranks (collective)."""
         return dict(sums)
 
     def agree_on_checkpoint(self, due: bool) -> bool:
@@ -166,7 +166,7 @@ class Strategy:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the method's state for a checkpoint, the same on every rank (all).
+        """Return the method's state for a checkpoint, the same on every rank (collective).
 
         Made of tensors, numbers, strings, lists and dicts.
         """
@@ -181,7 +181,7 @@ class Strategy:
         return {}
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """Restore a checkpoint (all), after `start`; model and optimizer are restored already.
+        """Restore a checkpoint, after `start`; model and optimizer are restored (collective).
 
         A single process drops the state of several workers, beyond the weights, with a warning.
 
@@ -201,7 +201,7 @@ class Strategy:
         return {}
 
     def barrier(self) -> None:
-        """Wait until every rank has arrived (all)."""
+        """Wait until every rank has arrived (collective)."""
 
 
 def make_strategy(config: ParallelConfig, device: torch.device | str = "cpu") -> Strategy:

@@ -43,7 +43,7 @@ class FlatParameters:
         self._sizes = [p.numel() for p in self.parameters]
 
     def __len__(self) -> int:
-        """Number of values."""
+        """Return the number of values."""
         return sum(self._sizes)
 
     def views(self, flat: Tensor) -> list[Tensor]:
@@ -82,7 +82,7 @@ class Workers:
     An operation that fails because a worker is lost raises `WorkerLostError`, which names it.
 
     Args:
-      device: device of the tensors to exchange, "cpu" (gloo) or "cuda" (nccl).
+      device: device of the exchanged tensors, "cpu" (gloo) or "cuda" (nccl).
       timeout: seconds to wait for the other ranks in an operation.
     """
 
@@ -197,7 +197,7 @@ class Workers:
         self._connection.watchdog.check()
 
     def end_steps(self) -> None:
-        """Wait until every rank has taken its last step, however long that takes (all)."""
+        """Wait until every rank has taken its last step, however long that takes (collective)."""
         with self._connection.watchdog.stalls.waiting(self.timeout.total_seconds()):
             self.barrier()
 
@@ -211,7 +211,7 @@ class Workers:
         self._connection.watchdog.stalls.idle()
 
     def pause(self) -> None:
-        """Wait for a moment before looking again at what other ranks do.
+        """Sleep briefly before checking the other ranks again.
 
         Raises:
           WorkerLostError: a worker is lost.
@@ -224,13 +224,13 @@ class Workers:
         self._connection.barrier()
 
     def _other_share(self, group: object) -> float:
-        """Return (N - 1) / N for a group of N members."""
+        """Return (N - 1) / N for a group of N members: the share that the others hold."""
         size = dist.get_world_size(group)
         return (size - 1) / size
 
     @contextmanager
     def exchange(self) -> Iterator[None]:
-        """Context of a communication: on failure, name the worker that caused it."""
+        """Return a context for a communication; on failure the error names the worker at fault."""
         watchdog = self._connection.watchdog
         watchdog.exchanges += 1
         try:
@@ -240,6 +240,7 @@ class Workers:
 
 
 def _bytes(tensor: Tensor) -> int:
+    """Return the size of a tensor in bytes."""
     return tensor.numel() * tensor.element_size()
 
 
@@ -284,7 +285,7 @@ class Distributed(Strategy):
         """Optimizer steps since the start of the training."""
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.start`."""
         super().start(model, optimizer)
         self.flat = FlatParameters(model.parameters())
         self.steps, self.workers.sent = 0, 0.0
@@ -300,7 +301,7 @@ class Distributed(Strategy):
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        """See `Strategy`: weights are the same on every rank, running statistics are averaged."""
+        """Return a context in which running statistics are averaged over the ranks."""
         local = [buffer.clone() for buffer in self._running_statistics()]
         for buffer in self._running_statistics():
             buffer.copy_(self.workers.all_reduce(buffer.clone()).wait() / self.workers.world_size)
@@ -311,7 +312,7 @@ class Distributed(Strategy):
                 buffer.copy_(value)
 
     def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `Strategy`."""
+        """Implement `Strategy.sum_over_ranks`."""
         local = {name: float(value) for name, value in sums.items()}
         # In the order of the ranks, so that every rank adds the same numbers in the same order
         totals: dict[str, float] = {}
@@ -321,26 +322,26 @@ class Distributed(Strategy):
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in totals.items()}
 
     def agree_on_checkpoint(self, due: bool) -> bool:
-        """See `Strategy`: at every tenth step rank 0 decides."""
+        """Implement `Strategy.agree_on_checkpoint`: at every tenth step rank 0 decides."""
         return self.steps % STEPS_BETWEEN_AGREEMENTS == 0 and self.rank_zero_decides(due)
 
     def rank_zero_decides(self, due: bool) -> bool:
-        """Return rank 0's value of `due` (all)."""
+        """Return rank 0's value of `due` on every rank (collective)."""
         return bool(self.workers.all_gather_object(due)[0])
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Strategy`; where the workers' weights should be the same, they are compared."""
+        """Return the state; weights that should be equal on all workers are compared."""
         if self.has_equal_replicas:
             self.check_replicas()
         return {"steps": self.steps, "sent": self.workers.sent, "ranks": self.workers.world_size}
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """See `Strategy`: the running statistics, if there are any."""
+        """Implement `Strategy.rank_state_dict`: the running statistics, if there are any."""
         running = self._running_statistics()
         return {"running": [buffer.clone() for buffer in running]} if running else {}
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.load_state_dict`."""
         if not state:
             logger.info(
                 "continuing a single-process training with %d workers", self.workers.world_size
@@ -354,19 +355,19 @@ class Distributed(Strategy):
                 buffer.copy_(torch.stack(values).mean(dim=0) if len(values) > 1 else values[0])
 
     def world_size_changed(self, state: dict[str, Any]) -> bool:
-        """Whether a checkpoint was written with another number of workers."""
+        """Return whether a checkpoint was written with another number of workers."""
         return state["ranks"] != self.workers.world_size
 
     def report(self) -> dict[str, float]:
-        """See `Strategy`: mean bytes sent per step and worker; counted as in `workers`."""
+        """Return the mean bytes sent per step and worker, as `workers` counts them."""
         return {"bytes_per_step": self.workers.sent / max(1, self.steps)}
 
     def barrier(self) -> None:
-        """See `Strategy`."""
+        """Implement `Strategy.barrier`."""
         self.workers.barrier()
 
     def check_replicas(self) -> None:
-        """Compare the bits of all ranks' weights by a checksum (all).
+        """Compare the bits of all ranks' weights by a checksum (collective).
 
         Raises:
           ReplicasDifferError: naming the ranks that differ from rank 0.
@@ -385,4 +386,5 @@ class Distributed(Strategy):
             )
 
     def _running_statistics(self) -> list[Tensor]:
+        """Return the floating-point buffers of the model, such as batch statistics."""
         return [b for b in self.model.buffers() if b.dtype.is_floating_point]

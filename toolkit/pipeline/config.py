@@ -18,7 +18,7 @@ from toolkit.config.fields import (
 from toolkit.features.config import LOW_RATE_FACTOR, FrontendConfig
 
 ComputeThreads = Annotated[int, Range(1, 100_000)]
-"""Threads or cores, of which there is at least one."""
+"""A number of threads or cores, at least 1."""
 LowRateOffset = Annotated[int, Range(0, LOW_RATE_FACTOR - 1)]
 """Raw frame at which the first low-rate frame begins."""
 SECRETS = ("key", "secret", "token", "password", "credential")
@@ -34,15 +34,15 @@ class StoreConfig(Settings):
     tries: PositiveInt = 8
     """Number of tries of a call, the first included, before it counts as failed."""
     first_wait: NonNegative = 0.2
-    """Seconds: the longest wait before the second try, doubled from try to try; the actual wait is
-    uniform from 0 to it, so that workers do not come back together."""
+    """Longest wait before the second try in seconds; it doubles from try to try. The actual wait is
+    drawn uniformly from 0 to it, so that workers do not retry at the same time."""
     longest_wait: NonNegative = 20.0
-    """Seconds: no wait is longer."""
+    """Upper limit of the wait between two tries in seconds."""
     timeout: NonNegative = 60.0
     """Seconds without an answer after which a call is given up and repeated."""
     part_bytes: Annotated[int, Range(5 << 20)] = 64 << 20
-    """Objects of at least twice this size are sent to S3 in parts of it; S3's smallest part has
-    5 MiB."""
+    """Size in bytes of the parts in which objects of at least twice this size are sent to S3, whose
+    smallest part has 5 MiB."""
 
     def check(self) -> None:
         """Refuse credentials among the options."""
@@ -69,7 +69,7 @@ class ExecutorConfig(Settings):
     threads: ComputeThreads = 1
     """Threads per worker for computing; results may depend on it in the last bits."""
     scratch: Path | None = None
-    """Local folder for scratch; None: the system's temporary folder."""
+    """Local folder for temporary files; None: the system's temporary folder."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class ExecutorSection(Settings):
     """The executor of the pipeline's steps; results are the same byte for byte."""
 
     kind: Literal["local", "spark"] = "local"
-    """`local`: as many processes of this machine as there are jobs; `spark`: a Spark cluster."""
+    """`local`: processes of this machine, one per job; `spark`: a Spark cluster."""
     settings: ExecutorConfig = field(default_factory=ExecutorConfig)
     """Settings of both kinds."""
     spark: SparkConfig = field(default_factory=SparkConfig)
@@ -203,11 +203,12 @@ class CacheConfig(Settings):
     """Local copies of objects."""
 
     folder: Path | None = None
-    """Where they lie, best on a fast disk; None: in the user's cache."""
+    """Folder of the copies, best on a fast disk; None: the user's cache folder."""
     gigabytes: Positive = 50.0
-    """Disk that they may take. Two windows of shards (`chunks.shuffle_frames`) should fit."""
+    """Disk space that the copies may take. Two groups of shards (`chunks.shuffle_frames`) should
+    fit."""
     threads: ComputeThreads = 12
-    """Objects that are fetched at a time."""
+    """Number of objects that are fetched at the same time."""
 
 
 DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
@@ -220,7 +221,7 @@ class RunPlan(Settings):
     lake: str = ""
     """Prefix of the lake: a folder, or a URL such as `s3://bucket/lake`."""
     out: str = ""
-    """Prefix of all that is written: a folder or a URL."""
+    """Prefix of all outputs: a folder or a URL."""
     steps: tuple[Literal["features", "targets"], ...] = ("features", "targets")
     """`features`: select, extract, shuffle and estimate statistics; `targets`: the teacher's
     targets and shards for training."""

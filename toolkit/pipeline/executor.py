@@ -102,8 +102,8 @@ class Progress:
         """Estimated seconds left; None until a partition is done in this run."""
         if self.done == self.kept:
             return None
-        # Only this run's work tells the speed: partitions of earlier runs took no time here.
-        # By hours of audio where they are known, else by partitions
+        # The speed is that of this run's work: partitions of earlier runs took no time here. By
+        # hours of audio where they are known, else by partitions
         if self.hours > self.hours_kept:
             return 3600 * (self.hours_total - self.hours) / self.rate
         return self.seconds * (self.total - self.done) / (self.done - self.kept)
@@ -195,7 +195,7 @@ class Executor(ABC):
         partitions = [_located(partition) for partition in partitions]
         if len({partition.id for partition in partitions}) < len(partitions):
             raise ExecutorError(f"{step.name}: two partitions have the same id")
-        # 2. A marker of the same step, configuration and inputs says that a partition is done.
+        # 2. A partition with a marker of the same step, configuration and inputs is done.
         markers, calls = all_finished(step, partitions, out, self.config.store, self.numeric)
         results = {name: marker.result for name, marker in markers.items()}
         runs = {name: marker.run for name, marker in markers.items()}
@@ -249,7 +249,7 @@ class Executor(ABC):
         runs: dict[str, object],
         tracker: Progress,
     ) -> dict[str, TaskResult]:
-        """Run the missing partitions in rounds: a failed one waits for the next round."""
+        """Run the missing partitions in rounds; a failed one is tried again in the next round."""
         failures: dict[str, int] = {}
         failed_partitions: dict[str, TaskResult] = {}
         round_number = 0
@@ -261,19 +261,18 @@ class Executor(ABC):
                 # Spark may run a partition twice; the first result counts.
                 if attempt.partition in results:
                     continue
+                progressed = True
                 if attempt.result is not None:
                     results[attempt.partition] = attempt.result
                     runs[attempt.partition] = attempt.run
-                    progressed = True
                 # A partition that failed `tries` times is set aside, so that it cannot hold up the
                 # others.
-                elif attempt.counted:
+                else:
                     failures[attempt.partition] = failures.get(attempt.partition, 0) + 1
-                    progressed = True
                     if failures[attempt.partition] >= self.config.tries:
                         failed_partitions[attempt.partition] = attempt
                 tracker.record(attempt)
-            # No attempt came back that counts: further rounds would never end.
+            # No attempt came back: further rounds would never end.
             if not progressed:
                 raise ExecutorError(f"{step.name}: no partition could be attempted")
             round_number += 1
@@ -296,6 +295,7 @@ class Executor(ABC):
 
 
 def _absolute(path: str) -> str:
+    """Return a local path as an absolute one; other URLs stay as they are."""
     return os.path.abspath(local_path(path)) if is_local(path) else path
 
 
@@ -386,7 +386,7 @@ def read_summary(store: ObjectStore, out: str) -> dict[str, Any] | None:
 
 
 def outputs_digest(out: str, results: Sequence[StepResult]) -> str:
-    """Return one digest of the names that a step gave below `out` and the contents of all outputs.
+    """Return one digest of the names and contents of all outputs of a step.
 
     It does not depend on `out` itself, nor on the order of the results.
     """
@@ -399,12 +399,13 @@ def outputs_digest(out: str, results: Sequence[StepResult]) -> str:
 
 
 def _counts(run: Mapping[str, Any]) -> Counts:
+    """Return the store's calls and bytes in the statistics of a run."""
     calls = {**run, "seconds": run.get("store_seconds", 0.0)}
     return Counts(**{name: calls[name] for name in Counts().to_dict() if name in calls})
 
 
 def _totals(results: Sequence[StepResult]) -> dict[str, float]:
-    """Add up the numbers that the results have in `about`."""
+    """Sum the numbers in the results' `about`, by name."""
     totals: dict[str, float] = {}
     for result in results:
         for name, value in result.about.items():

@@ -99,7 +99,7 @@ class Record:
 
 
 def readable(lines: Iterable[bytes]) -> Iterator[Record]:
-    """Yield the records among the lines of a metadata object."""
+    """Yield the valid records of a metadata object's lines."""
     for line in lines:
         try:
             yield Record.from_line(line)
@@ -135,7 +135,7 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
     try:
         content = store.get(f"{url}/{LAKE}")
     except MissingObjectError:
-        # Listed objects have no digests: their versions tell whether they have changed.
+        # Listed objects have no digests: their versions show whether they have changed.
         listed = store.list(f"{url}/{METADATA}", versions=True)
         objects = [ref for ref in listed if ref.path.endswith(".jsonl")]
         if not objects:
@@ -201,14 +201,17 @@ def metadata_totals(objects: tuple[ObjectRef, ...]) -> Mapping[str, float] | Non
 
 
 def _relative(path: str, url: str) -> str:
+    """Return a path relative to the lake's URL, if it lies below it."""
     return path.removeprefix(f"{url}/")
 
 
 def _natural(value: object) -> bool:
+    """Return whether a value is an integer from 0 to 2^63 - 1."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def _text(value: object, empty: bool = False) -> str:
+    """Return a value if it is text that can be written as UTF-8; raise a ValueError otherwise."""
     if not isinstance(value, str) or not (value or empty):
         raise ValueError(f"{reprlib.repr(value)} where a name is expected")
     value.encode()  # fails for half a surrogate pair, which could not be written
@@ -223,11 +226,11 @@ logger = logging.getLogger(__name__)
 def copy_lake(store: ObjectStore, source: str, target: str) -> Lake:
     """Copy metadata and audio; objects that are there with their size are kept.
 
-    Later steps give the same bytes for both, since paths in a lake are relative to it. Audio that
-    is missing and lines that are no records are left to them: they list each.
+    Later steps write the same bytes for both lakes, since paths in a lake are relative to it. They
+    also report missing audio and invalid records; copying ignores these.
 
     Args:
-      store: of both places.
+      store: store of both places.
       source: prefix of the lake.
       target: prefix of the copy.
 
@@ -256,6 +259,7 @@ def copy_lake(store: ObjectStore, source: str, target: str) -> Lake:
 
 
 def _copy(store: ObjectStore, source: str, target: str, audio: str) -> None:
+    """Copy one object to the target lake, unless it is there with the same size."""
     size = store.size(resolve(audio, source))
     if size is None:
         logger.warning("%s: there is no such audio", resolve(audio, source))

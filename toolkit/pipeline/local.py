@@ -96,8 +96,9 @@ class WorkerProcess:
     def finish(self) -> TaskResult:
         """Wait for the job and return its outcome.
 
-        A worker that died must be replaced (`alive`). So must one whose job failed, which ends: it
-        may be the process that is broken, as by an error of CUDA, and the next attempt fail too.
+        A worker that died must be replaced (`alive`). So must a worker whose job failed: the
+        process ends, since it may be broken, for instance by a CUDA error, and the next attempt
+        would fail too.
         """
         try:
             answer = pickle.loads(self.connection.recv_bytes())
@@ -130,7 +131,7 @@ class WorkerProcess:
         return self._process.is_alive() and not self.connection.closed
 
     def close(self) -> None:
-        """Kill the process, whatever it does, and remove its scratch folder."""
+        """Kill the process, even if it is computing, and remove its scratch folder."""
         self._process.kill()
         self._process.join()
         self.connection.close()
@@ -138,6 +139,7 @@ class WorkerProcess:
 
 
 def _serve(connection: Connection, scratch: Path, threads: int) -> None:
+    """Run the jobs that arrive on a connection until it closes; the loop of a worker process."""
     # A parent that is killed cannot end its workers: they watch it.
     threading.Thread(target=_exit_with_parent, args=(scratch,), daemon=True).start()
     while True:
@@ -158,6 +160,7 @@ def _serve(connection: Connection, scratch: Path, threads: int) -> None:
 
 
 def _exit_with_parent(scratch: Path) -> None:
+    """Remove the scratch folder and exit once the parent process is gone."""
     multiprocessing.parent_process().join()
     shutil.rmtree(scratch, ignore_errors=True)
     os._exit(1)
@@ -172,6 +175,7 @@ def attempt(job: Task, scratch: Path) -> TaskResult:
     partition = job.partition
 
     def statistics() -> dict[str, Any]:
+        """Return the statistics of this attempt, for `TaskResult.run`."""
         calls = store.counts.to_dict()
         return {
             "hours": partition.about.get("hours"),
@@ -211,17 +215,18 @@ def attempt(job: Task, scratch: Path) -> TaskResult:
 
 
 def cpu_slots(workers: int) -> tuple[str, ...]:
-    """Return the slots of `workers` processes that compute on the CPU."""
+    """Return a slot "cpu" for each of `workers` processes."""
     return ("cpu",) * workers
 
 
 class LocalExecutor(Executor):
     """Runs partitions in processes of this machine, first in, first out.
 
-    The processes go on from step to step, since what they import takes seconds, and end with it.
+    The processes are kept from step to step, since their imports take seconds, and end with the
+    executor.
 
     Args:
-      config: what holds for every executor.
+      config: settings that all executors share.
       slots: the device of each worker. `("cuda:0", "cuda:1")` is a small version of the paper's
         GPU scheduler (C20): the next partition goes to the device that is free.
     """
@@ -308,6 +313,7 @@ class LocalExecutor(Executor):
 
 
 def _close(workers: dict[str, list[WorkerProcess]]) -> None:
+    """Close the idle workers of all devices."""
     for idle in workers.values():
         while idle:
             idle.pop().close()

@@ -1,10 +1,10 @@
 """Markers of finished partitions: `_done/<partition id>.<digest of the work>.json`.
 
 A marker is created after its objects, and never replaced: of two attempts at the same work one
-creates it, and the other takes over its result. What belongs to a partition is what its marker
-names, not what a listing shows. A marker of another configuration or of other inputs, or one whose
-outputs are gone, is ignored. A reader that finds an output damaged has the marker removed, so that
-its partition is done again.
+creates it, and the other takes over its result. The outputs of a partition are those that its
+marker names, not those that a listing shows. A marker of another configuration or of other inputs,
+or one whose outputs are gone, is ignored. A reader that finds an output damaged has the marker
+removed, so that its partition is done again.
 
 Objects are named after their content, so that two attempts never share a name: they may run at the
 same time, and on processors of different kinds their last bits may differ. An object that a step
@@ -44,7 +44,7 @@ class AttemptStore(ObjectStore):
     """The store of one attempt at a partition.
 
     Args:
-      config: of the store.
+      config: configuration of the store.
       out: prefix of the step's output; what is written elsewhere keeps its name.
       scratch: the attempt's own folder, which may lie below `out`.
     """
@@ -54,6 +54,7 @@ class AttemptStore(ObjectStore):
         self._out, self._scratch = f"{out}/", f"{scratch}/"
 
     def _name(self, path: str, digest: str) -> str:
+        """Return the path of an object with the digest of its content in its name."""
         if not path.startswith(self._out) or path.startswith(self._scratch):
             return path
         folder, slash, name = path.removeprefix(self._out).rpartition("/")
@@ -80,7 +81,7 @@ _FORM = {
 }
 READS = 4
 THREADS = 32
-"""Markers read at the same time, since reading one is nearly all waiting."""
+"""Number of markers that are read in parallel, as reading one is mostly waiting."""
 
 
 class MarkerError(ToolkitError):
@@ -101,7 +102,7 @@ class Marker:
     recorded."""
 
     def commit(self, store: ObjectStore, out: str, partition: str) -> "Marker":
-        """Create the marker below `out`, unless another attempt has; return the one that counts.
+        """Create the marker below `out`, unless another attempt has; return the valid one.
 
         Raises:
           MarkerError: the other attempt's marker cannot be read.
@@ -125,7 +126,8 @@ class Marker:
     @classmethod
     def read(cls, store: ObjectStore, path: str) -> "Marker | None":
         """Read a marker; None when there is none or it is damaged, however often it is read."""
-        # The digest is in the content: what a faulty transfer has changed is read again.
+        # The marker contains its own digest: content that a faulty transfer has changed is read
+        # again.
         for _ in range(READS):
             try:
                 return cls._parse(store.get(path), path.rsplit("/", 2)[0])
@@ -137,6 +139,7 @@ class Marker:
 
     @classmethod
     def _parse(cls, content: bytes, out: str) -> "Marker":
+        """Return the marker in the content of its file; raise an error if it is damaged."""
         record = validated(json.loads(content), _FORM)
         if record["digest"] != _digest(record):
             raise ValueError("the digest is not that of the content")
@@ -157,7 +160,7 @@ def marker_path(
 
 
 def partition_of(path: str) -> str:
-    """Return the id of the partition that a marker at `path` is of."""
+    """Return the partition id in the path of a marker."""
     return path.rsplit("/", 1)[-1].removesuffix(".json").rpartition(".")[0]
 
 
@@ -172,7 +175,7 @@ def finished(
 
     Args:
       store, step, partition, out: as for `Step.run`.
-      numeric: what it must have been computed with, `Marker.numeric`; None: not recorded.
+      numeric: the numeric environment that it must have, see `Marker.numeric`; None: not recorded.
     """
     marker = Marker.read(store, marker_path(step, partition, out, numeric))
     if marker is None or marker.work != work_digest(step, partition) or marker.numeric != numeric:
@@ -191,8 +194,8 @@ def all_finished(
     """Return the markers of all finished partitions by id, and the calls made to find them.
 
     One LIST finds the candidates; for a new run that is the only call. A marker for this work that
-    does not count, since it or what it names is damaged, is removed: it would be in the way. So
-    this must not be called while attempts are going on.
+    is damaged, or names damaged objects, is removed, since it would prevent a new one. So this must
+    not be called while attempts are going on.
     """
     store = ObjectStore(config)
     listed = {ref.path for ref in store.list(f"{out}/{FOLDER}")}
@@ -218,7 +221,7 @@ def all_finished(
 def remove_markers_of(store: ObjectStore, path: str) -> bool:
     """Remove the markers that name a damaged object, so that its partition is done again.
 
-    The object stays: only what a marker names is known to be a pipeline's, and not a user's.
+    The object is kept: an object that no marker names could be a user's file.
 
     Returns:
       Whether there was such a marker.
@@ -256,24 +259,28 @@ def rebuild_damaged(store: ObjectStore, hint: str = REBUILD_HINT) -> Iterator[No
 
 
 def _path(out: str, partition: str, step_digest: str, numeric: Mapping[str, str] | None) -> str:
+    """Return the path of a marker, which depends on the step and the numeric environment."""
     variables = None if numeric is None else dict(numeric)
-    # 64 bits of the digest tell apart the markers of one partition.
+    # 64 bits of the digest are enough to distinguish the markers of one partition.
     key = digest_bytes(json.dumps([step_digest, variables], sort_keys=True).encode())[:16]
     return f"{out}/{FOLDER}/{partition}.{key}.json"
 
 
 def _digest(record: Mapping[str, Any]) -> str:
+    """Return the digest of a marker's record, without the field `digest`."""
     content = {name: value for name, value in record.items() if name != "digest"}
     return digest_bytes(json.dumps(content, sort_keys=True).encode())
 
 
 def _move(ref: ObjectRef, old: str, new: str) -> ObjectRef:
+    """Return a reference with the prefix `old` of its path replaced by `new`."""
     if not ref.path.startswith(old):
         return ref
     return replace(ref, path=new + ref.path.removeprefix(old))
 
 
 def _is_absolute(path: str) -> bool:
+    """Return whether a path is absolute or a URL."""
     return path.startswith("/") or "://" in path
 
 
@@ -294,7 +301,7 @@ def remove_leftovers(
 
     Args:
       store, step, partitions, out, numeric: as for `toolkit.pipeline.markers.finished`.
-      results: of all partitions.
+      results: results of all partitions.
     """
     # 1. Markers. `foreign` ones stay, and so do the objects that they name.
     valid = {p.id: marker_path(step, p, out, numeric) for p in partitions}
@@ -335,19 +342,17 @@ class TaskResult:
 
     partition: str
     result: StepResult | None
-    """None after a failure."""
+    """Result of the step; None after a failure."""
     reason: str = ""
-    """Why it failed, in one line."""
+    """Reason of a failure in one line; empty without one."""
     trace: str = ""
     """Traceback of the failure."""
     run: Mapping[str, Any] = field(default_factory=dict)
-    """`hours` of the partition, if it says so; `seconds`, of which `store_seconds` in calls of the
-    store; `cpu_seconds`; `peak_bytes` (the process's peak memory); `device`; and the store's calls
-    and bytes."""
-    counted: bool = True
-    """Whether a failure counts towards the partition's number of tries."""
+    """Statistics: `hours` of the partition if known, `seconds` (wall time), `store_seconds` (the
+    part spent in calls of the store), `cpu_seconds`, `peak_bytes` (peak memory of the process),
+    `device`, and the store's calls and bytes."""
     damaged: str | None = None
-    """Path of the object, if it failed because that is damaged."""
+    """Path of the damaged object that made the job fail; None if there was none."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -364,7 +369,7 @@ class TaskResult:
 def numeric_variables(threads: int) -> dict[str, str]:
     """Return the environment variables on which the last bits of a worker's results depend.
 
-    They are set before its interpreter starts, since libraries read them when they are loaded; so
-    it does not matter what the process that starts it has loaded or set.
+    They are set before the worker's interpreter starts, since libraries read them when they are
+    loaded. What the parent process has loaded or set does not matter.
     """
     return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), BLAS_VARIABLE: blas_setting()}

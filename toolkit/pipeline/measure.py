@@ -30,12 +30,12 @@ FRONTEND = "front end, samples to features"
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Speeds of the pipeline's steps on one core, and what else a plan needs to know of them."""
+    """Speeds of the pipeline's steps on one core, and the rates from which a plan is computed."""
 
     speeds: dict[str, tuple[float, ...]]
-    """Seconds of audio per second of processor time in each round, by step; and `FRONTEND`."""
+    """Seconds of audio per second of CPU time in each round, by step; and `FRONTEND`."""
     rates: Rates
-    """What `toolkit pipeline plan` reads."""
+    """The rates that `toolkit pipeline plan` reads."""
     notes: tuple[str, ...]
     """Sentences about the audio, and the calls and bytes of extraction."""
 
@@ -73,7 +73,7 @@ def measure_steps(minutes: float = 6.0, repeats: int = 3) -> MeasuredSteps:
     The steps take turns, every second round in reverse, after one round that is not timed.
 
     Args:
-      minutes: of audio. Target generation, with a teacher of the paper's size (C9), uses a
+      minutes: minutes of audio. Target generation, with a teacher of the paper's size (C9), uses a
         twentieth of it.
       repeats: timed rounds.
     """
@@ -138,11 +138,13 @@ class _NoiseLake:
         self.step_runs = self._prepare()
 
     def _lake(self, layout: str, base: str) -> "Lake":
+        """Return the lake with a layout below `base`, which the first call writes."""
         if base not in self.lakes:
             self.lakes[base] = write_lake(self.utterances, self.store, f"{base}/lake", layout)
         return self.lakes[base]
 
     def _files(self, layout: str, base: str) -> list[ObjectRef]:
+        """Select nearly all audio of a lake; return the files of records."""
         from toolkit.pipeline.config import SelectConfig
         from toolkit.pipeline.steps.select import select_records
 
@@ -152,6 +154,7 @@ class _NoiseLake:
         return select_records(lake, config, executor, self.store, f"{base}/selected").files
 
     def _extract(self, layout: str, base: str) -> _StepRun:
+        """Return the extraction of a lake's audio, ready to run."""
         from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
 
         files = self._files(layout, base)
@@ -160,6 +163,7 @@ class _NoiseLake:
         return _StepRun(step, plan_extract(files), 3600 * hours)
 
     def _prepare(self) -> dict[str, _StepRun]:
+        """Prepare every step; return it with its partitions and seconds of audio, by name."""
         from toolkit.pipeline.config import RepartitionConfig, ShuffleConfig, StatsConfig
         from toolkit.pipeline.shards import shards_of
         from toolkit.pipeline.steps.shuffle import (
@@ -263,6 +267,7 @@ class _NoiseLake:
         return Rates(steps, measured=about)
 
     def _select_rate(self) -> StepRate:
+        """Measure the rate of the selection."""
         start = time.process_time()
         self._files("aggregated", str(self.folder))
         seconds = time.process_time() - start
@@ -293,17 +298,18 @@ def fetch_ratio() -> float:
 
 
 class _InProcess:
-    """An executor without processes or markers."""
+    """An executor that runs partitions in this process and writes no markers."""
 
     def __init__(self, lake: _NoiseLake) -> None:
         self._lake = lake
 
     def run(self, step: "Step", partitions: "list[Partition]", out: str) -> "list[StepResult]":
+        """Run a step over its partitions, one after the other."""
         return self._lake.run(_StepRun(step, list(partitions), 0.0))
 
 
 def _store_seconds(counts: Counts) -> float:
-    """Return the time of calls and bytes on one connection to a store like the paper's."""
+    """Return the duration of calls and transfers on one connection to the paper's store."""
     return counts.calls * LATENCY + (counts.bytes_read + counts.bytes_written) / BANDWIDTH
 
 
@@ -332,6 +338,7 @@ class _Utterance:
 
 
 def _noise(minutes: float) -> list[_Utterance]:
+    """Make utterances of noise with `minutes` of audio in all."""
     import numpy as np
 
     from toolkit.corpus.audio import encode_audio

@@ -35,11 +35,11 @@ _VERSIONS = ("ETag", "etag", "mtime", "LastModified", "created")
 
 
 class FilesystemError(ToolkitError):
-    """There is no such kind of store, or its library is not installed."""
+    """The kind of store is unknown, or its library is not installed."""
 
 
 def is_local(path: str) -> bool:
-    """Tell whether a path or URL is on a local disk."""
+    """Return whether a path or URL is on a local disk."""
     return "://" not in path or path.startswith(("file://", "local://"))
 
 
@@ -52,7 +52,7 @@ def filesystem(path: str, options: Mapping[str, Any], timeout: float) -> Any:
     """Return fsspec's file system for a path.
 
     Raises:
-      FilesystemError: its library is missing, or fsspec knows no such store.
+      FilesystemError: its library is missing, or fsspec does not support the kind of store.
     """
     protocol = "file" if is_local(path) else path.split("://", 1)[0]
     return _filesystem(protocol, json.dumps(dict(options), sort_keys=True), timeout)
@@ -66,8 +66,8 @@ def find(path: str, files: Any) -> Iterator[tuple[str, int, str]]:
       files: its file system.
 
     Yields:
-      The path below the prefix, the size in bytes, and what tells the object from others written
-      there: its ETag, or the time when it was written. Sorted by path.
+      The path below the prefix, the size in bytes, and the object's version: its ETag, or the time
+      when it was written. Sorted by path.
     """
     where = str(local_path(path)) if is_local(path) else path
     root = files._strip_protocol(where).rstrip("/") + "/"
@@ -79,6 +79,7 @@ def find(path: str, files: Any) -> Iterator[tuple[str, int, str]]:
 
 @lru_cache(maxsize=8)
 def _filesystem(protocol: str, options: str, timeout: float) -> Any:
+    """Return fsspec's file system of a protocol; cached."""
     import fsspec
 
     if protocol not in fsspec.available_protocols():
@@ -149,7 +150,7 @@ SECRET = re.compile(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether a store's failure is transient, so that another try may succeed.
+    """Return whether a store's failure is transient, so that another try may succeed.
 
     Server errors, time-outs, resets and truncated bodies are raised as a dozen classes of several
     libraries, so every error is transient unless it is known to be permanent.
@@ -180,7 +181,7 @@ class DamagedObjectError(ObjectError):
 
     Args:
       message: what is wrong.
-      path: of the object.
+      path: path of the object.
     """
 
     def __init__(self, message: str, path: str) -> None:
@@ -291,7 +292,8 @@ class ObjectStore:
             try:
                 self._remote(path).pipe_file(path, data, mode="create", **self._parts(path))
             except OSError as error:
-                # s3fs knows a refusal by the server's message. Ceph sends none: that gives EINVAL.
+                # s3fs recognises a refusal by the server's message. Ceph sends no message, and s3fs
+                # raises EINVAL.
                 refused = error.errno == EINVAL and self.size(path) is not None
                 if not refused and not isinstance(error, FileExistsError):
                     raise
@@ -308,9 +310,10 @@ class ObjectStore:
 
         Args:
           local: the file.
-          path: of the object.
+          path: path of the object.
           about: metadata.
-          link: the file is never changed again, so that an object on the same disk may share it.
+          link: store a hard link to the file if both are on one disk; the file must never change
+            again.
         """
         size, digest = local.stat().st_size, file_digest(local).digest
         path = self._name(path, digest)
@@ -420,8 +423,8 @@ class ObjectStore:
 
         Args:
           prefix: the folder.
-          versions: put what tells an object from others written there, its ETag or the time when it
-            was written, into `about`.
+          versions: put the object's version, its ETag or the time when it was written, into
+            `about`.
         """
         prefix = prefix.rstrip("/")
 
@@ -437,16 +440,19 @@ class ObjectStore:
         return refs
 
     def _name(self, path: str, digest: str) -> str:
-        """Return the path at which an object of that content is written."""
+        """Return the path at which an object with this content digest is written."""
         return path
 
     def _remote(self, path: str) -> Any:
+        """Return fsspec's file system for a path, with the store's options."""
         return filesystem(path, self.config.options, self.config.timeout)
 
     def _parts(self, path: str) -> dict[str, int]:
+        """Return fsspec's argument for the part size of an upload to S3."""
         return {"chunksize": self.config.part_bytes} if path.startswith("s3") else {}
 
     def _put_calls(self, path: str, size: int) -> int:
+        """Return the number of calls that an upload of `size` bytes takes."""
         if not path.startswith("s3") or size < 2 * self.config.part_bytes:
             return 1
         # A call per part, rounded up; one begins the upload and one completes it.
@@ -481,23 +487,27 @@ class ObjectStore:
             self._count(seconds=time.perf_counter() - start)
 
     def _count(self, **increments: float) -> None:
+        """Add to the store's counts by name, thread-safe."""
         with self._lock:
             for name, value in increments.items():
                 setattr(self.counts, name, getattr(self.counts, name) + value)
 
     def _tries(self, path: str, error: Exception) -> int:
+        """Return how many times a call that failed with this error is tried in all."""
         # A second read of a local file helps if it was being replaced during the first.
         if isinstance(error, _DamagedError):
             return 2 if is_local(path) else self.config.tries
         return self.config.tries if not is_local(path) and is_transient(error) else 1
 
     def _wait(self, tries: int) -> float:
+        """Draw the seconds to wait after `tries` tries."""
         # Exponential backoff with full jitter.
         wait = self.config.first_wait * 2 ** (tries - 1)
         return self._random.uniform(0, min(self.config.longest_wait, wait))
 
 
 def _check(ref: ObjectRef, size: int, digest: Callable[[], str]) -> None:
+    """Raise a `_DamagedError` if size or digest differ from those of the reference."""
     if ref.size >= 0 and size != ref.size:
         raise _DamagedError(f"{size} bytes instead of {ref.size}")
     if ref.digest is not None and digest() != ref.digest:

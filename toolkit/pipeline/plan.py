@@ -87,7 +87,7 @@ class Plan:
     hours_per_file: float
     hours_per_shard: float
     aggregated: bool
-    """These three are the arguments of `plan`."""
+    """Argument of `plan`, as are `hours_per_file` and `hours_per_shard`."""
 
     @property
     def seconds(self) -> float:
@@ -180,7 +180,8 @@ def _fuse(parts: Sequence[StepRate]) -> StepRate:
     """Add up the computation; bytes are the first input, the last shards and the statistics."""
 
     def speed(end: str) -> float:
-        # One after the other on the same audio: the seconds per hour of audio, 1 / speed, add up.
+        # The steps run one after the other on the same audio: their seconds per hour of audio, 1 /
+        # speed, add up.
         return 1 / sum(1 / (getattr(part, end) or part.speed) for part in parts)
 
     written = parts[1].written + parts[2].written
@@ -216,6 +217,7 @@ def _row(
     gets: float,
     puts: float,
 ) -> StepPlan:
+    """Plan one step: its partitions, calls, bytes, wall time and bottleneck."""
     slots = cluster.devices if rate.device and cluster.devices else cluster.cores
     workers = cluster.nodes * slots
     partitions = max(1, math.ceil(hours / per_partition))
@@ -296,11 +298,11 @@ def planned_figures(plan: Plan, rates: Rates) -> dict[str, str]:
 
 
 def nodes_for(days: float, reference: Plan, rates: Rates) -> int:
-    """Find the least number of nodes that do the same in `days`, by bisection up to 100,000.
+    """Return the smallest number of nodes, up to 100,000, that finish the run in `days`.
 
     Args:
       days: the limit.
-      reference: a plan, with any number of nodes.
+      reference: a plan for any number of nodes.
       rates: those of the plan.
 
     Raises:

@@ -104,9 +104,9 @@ def make_training_shards(
     """Compute a teacher's targets of all features, and shards for training (C11, C20, C21).
 
     Args:
-      features: of `make_features`.
+      features: result of `make_features`.
       teacher: the trained model.
-      settings: the part of its posteriors to store, and the offsets of the frames.
+      settings: number of posteriors to store per frame, and the frame offsets.
       parts: the length of the shards.
       frontend: front end of the features.
       executor, store, base: as in `make_features`.
@@ -156,7 +156,8 @@ def extract_features(
 ) -> tuple[ShardSet, Cmvn]:
     """Write the features of selected files: see `prepare_features`.
 
-    Those `lost` before, (utterance, reason), are listed and counted with those that fail here.
+    Utterances that were `lost` before, (utterance, reason), are listed together with those that
+    fail here.
     """
     # 1. One pass over the audio: features, in shuffled order, and the sums of each shard.
     step = FusedStep(
@@ -169,7 +170,7 @@ def extract_features(
     )
     partitions = plan_extract(files, file_order(config.shuffle.seed, len(files)))
     out = output_path(step, partitions, base)
-    # A result without outputs stands for the selection, so that its failures are listed too.
+    # A result without outputs represents the selection, so that its failures are listed too.
     results = [StepResult((), tuple(lost)), *executor.run(step, partitions, out)]
     # 2. List the shards, then merge the sums into the normaliser.
     url = f"{out}/shuffle"
@@ -225,6 +226,7 @@ def repartition(
 
 
 def _targets_manifest(config: TargetsConfig, results: Sequence[StepResult]) -> str:
+    """Return the text of `targets.json`."""
     frames = sum(result.about["targets"] for result in results)
     manifest = {
         "senones": results[0].about["senones"],
@@ -239,11 +241,12 @@ def _targets_manifest(config: TargetsConfig, results: Sequence[StepResult]) -> s
 
 
 def _failures(results: Sequence[StepResult]) -> list[tuple[str, str]]:
+    """Return (utterance, reason) of all failures in the results of a step."""
     return [failure for result in results for failure in result.failures]
 
 
 class RunPlanError(ToolkitError):
-    """A plan of a run lacks something, or this machine does."""
+    """A run plan is incomplete, or this machine lacks what the plan needs."""
 
 
 def read_plan(path: Path) -> RunPlan:
@@ -267,7 +270,7 @@ def read_plan(path: Path) -> RunPlan:
 def run_plan(
     plan: RunPlan, outputs: list[str], report: Callable[[Progress], None] | None = None
 ) -> None:
-    """Run the steps of a plan; what is done already is kept.
+    """Run the steps of a plan; finished partitions are kept.
 
     Args:
       plan: the settings.
@@ -310,6 +313,7 @@ def run_plan(
 
 
 def _check_device(plan: RunPlan) -> None:
+    """Raise an error if the plan's GPU does not exist on this machine."""
     if plan.device == "cpu" or plan.executor.kind != "local":
         return
     import torch
@@ -322,4 +326,5 @@ def _check_device(plan: RunPlan) -> None:
 
 
 def _beside(path: str, base: Path) -> str:
+    """Return a local path relative to the folder `base`; URLs stay as they are."""
     return str(base / path) if is_local(path) and "://" not in path else path

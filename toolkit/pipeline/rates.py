@@ -1,4 +1,4 @@
-"""Speeds and bytes of the pipeline's steps: as a file, and as finished runs have recorded them."""
+"""Speeds and bytes of the pipeline's steps: read from a file, or computed from finished runs."""
 
 import json
 import math
@@ -44,7 +44,7 @@ class StepRate(Settings):
     low: float | None = None
     """Lower end of the speed's 95 % interval, or of its range over the rounds; None: unknown."""
     high: float | None = None
-    """Its upper end; None: unknown, or no bound."""
+    """Upper end of that interval; None: unknown, or no bound."""
     measured_on: str = ""
     """Data on which the speed was measured, in words."""
 
@@ -60,7 +60,7 @@ class Rates(Settings):
     audio_bytes: float = 256e3 / 8 * 3600
     """Bytes of audio per hour: 256 kbps (C35)."""
     measured: Mapping[str, str] = field(default_factory=dict)
-    """Where and when the rates were measured: processor, date."""
+    """Processor and date of the measurement."""
 
     def with_speed(self, name: str, speed: float, device: bool = False) -> "Rates":
         """Return rates with another speed of one step, on a core or on a device."""
@@ -94,17 +94,17 @@ ORDER = {name: number for number, name in enumerate((*FEATURES, "targets", "repa
 
 
 class MeasuredRatesError(ToolkitError):
-    """No rates follow from what is there."""
+    """The records of finished runs are not sufficient to compute rates."""
 
 
 @dataclass(frozen=True)
 class PartitionRun:
-    """What one partition took."""
+    """Time and data volume of one partition."""
 
     hours: float
     """Hours of audio."""
     seconds: float
-    """Seconds of the processor, or with a device seconds without the calls of the store."""
+    """CPU time in seconds; with a device, the wall time without the calls of the store."""
     read: int
     """Bytes read."""
     written: int
@@ -114,7 +114,7 @@ class PartitionRun:
 
     @classmethod
     def of(cls, marker: Marker) -> "PartitionRun":
-        """Read a marker."""
+        """Return the time and data volume that a marker records."""
         run: Mapping[str, Any] = marker.run
         device = str(run.get("device", "cpu")) != "cpu"
         # A GPU works while the processor waits for it, so its time is the wall time.
@@ -179,6 +179,7 @@ def _finished(store: ObjectStore, prefixes: Sequence[str]) -> Iterable[tuple[str
 
 
 def _partitions(store: ObjectStore, out: str) -> Iterable[PartitionRun]:
+    """Yield the partitions that have finished in the output of a step."""
     for ref in store.list(f"{out}/{FOLDER}"):
         marker = Marker.read(store, ref.path)
         if marker is None:
@@ -192,6 +193,7 @@ def _partitions(store: ObjectStore, out: str) -> Iterable[PartitionRun]:
 
 
 def _rate(runs: Sequence[PartitionRun]) -> StepRate:
+    """Return the rate of a step, with a 95 % interval of its speed over the partitions."""
     hours, seconds = sum(run.hours for run in runs), sum(run.seconds for run in runs)
     if not hours or not seconds:
         raise MeasuredRatesError("a step has no hours of audio, or took no time")

@@ -55,6 +55,7 @@ def summary_page(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _text_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """Return a table of text cells as HTML."""
     return Table(
         title,
         [Column(name, text=name in LEFT) for name in columns],
@@ -79,6 +80,7 @@ def summary_text(summary: Mapping[str, Any]) -> str:
 
 
 def _row(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a step in the table of summaries."""
     wall = max(summary["wall_seconds"], 1e-9)
     calls = summary["calls"]
     kept_note = f" ({summary['kept']} kept)" if summary["kept"] else ""
@@ -121,7 +123,7 @@ LEFT = ("step", "bound by", "measured on")
 
 @dataclass(frozen=True)
 class PlanReport:
-    """A plan with what its text, its JSON and its page show of it."""
+    """The plan of a run, formatted as text, JSON or HTML."""
 
     plan: Plan
     alternative: Plan | None
@@ -162,7 +164,7 @@ class PlanReport:
         return rows
 
     def sentences(self) -> list[str]:
-        """Return what the table does not show: totals, assumptions, and what less time takes."""
+        """Return totals, assumptions and the nodes for less time, which the table lacks."""
         plan = self.plan
         lines = [f"All steps, one after the other: {duration(plan.seconds)}"]
         interval = _interval(*plan.interval)
@@ -176,6 +178,7 @@ class PlanReport:
         return lines
 
     def _nodes_within(self, days: float) -> str:
+        """Say how many nodes finish the run in `days`, and at which cost."""
         plan = self.plan
         try:
             nodes = nodes_for(days, plan, self.rates)
@@ -247,10 +250,12 @@ def plan_page(report: PlanReport) -> str:
 
 
 def _interval(least: float, most: float) -> str:
+    """Format an interval of wall times; empty if both ends are equal."""
     return "" if least == most else f"{duration(least)} to {duration(most)}"
 
 
 def _fusion(plan: Plan, alternative: Plan) -> str:
+    """Say what fusion of the steps saves, or would save."""
     fused, apart = (plan, alternative) if plan.fused else (alternative, plan)
     names = ", ".join(fused.fused)
     saved = f"{(fused.saved or 0) / 1e12:,.2f} TB and"
@@ -261,7 +266,7 @@ def _fusion(plan: Plan, alternative: Plan) -> str:
 
 
 def _assumptions(cluster: Cluster, rates: Rates) -> str:
-    """Say what the cluster is taken to be, since the paper names instances, not speeds."""
+    """Describe the assumed cluster, since the paper names instances, not speeds."""
     where = rates.measured.get("cpu", "the machine where the rates were measured")
     when = f" ({rates.measured['date']})" if "date" in rates.measured else ""
     return (

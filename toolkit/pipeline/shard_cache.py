@@ -1,9 +1,9 @@
 """Training shards in an object store, read through a local cache that is filled ahead (C21).
 
 `shards.jsonl` names the objects of every shard with size and digest. An object is copied to the
-cache when it is opened, or before, and is known there by its digest: processes of a machine share
-a cache, and so do trainings. When the cache is full, what was opened longest ago is removed; files
-that are open stay readable.
+cache when it is opened, or before. The copy is named by the object's digest, so that all processes
+and trainings on a machine can share a cache. When the cache is full, what was opened longest ago is
+removed; files that are open stay readable.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ class CachedShards:
     Args:
       url: prefix of the set.
       store: reads objects, repeats calls and checks digests.
-      folder: of the cache.
+      folder: folder of the cache.
       config: its size, and threads.
 
     Raises:
@@ -44,7 +44,7 @@ class CachedShards:
 
     def __init__(self, url: str, store: ObjectStore, folder: Path, config: CacheConfig) -> None:
         self.name = url
-        """See `ShardFiles`."""
+        """Name of the set in messages, see `ShardFiles`."""
         self._store, self._folder = store, Path(folder)
         self._most = int(config.gigabytes * 1e9)
         self._objects = {shard.index: shard.objects for shard in read_shards(store, url)}
@@ -56,11 +56,11 @@ class CachedShards:
         self._pool = ThreadPoolExecutor(config.threads, "shards")
 
     def manifest(self, name: str) -> bytes:
-        """See `ShardFiles`."""
+        """Implement `ShardFiles.manifest`."""
         return self._store.get(f"{self.name}/{name}")
 
     def open(self, field: str, shard: int) -> BinaryIO:
-        """See `ShardFiles`.
+        """Implement `ShardFiles.open`.
 
         Raises:
           ObjectError: it cannot be fetched, or is damaged.
@@ -70,27 +70,29 @@ class CachedShards:
         return self._opened(self._objects[shard][field])
 
     def prefetch(self, shards: Sequence[int]) -> None:
-        """See `ShardFiles`: fetches in other threads; failures come up when files are opened."""
+        """Fetch shards in other threads; failures are raised when the files are opened."""
         for shard in shards:
             for ref in self._objects.get(shard, {}).values():
                 if not self._copy(ref).exists():
                     self._pool.submit(self._fetch_ahead, ref)
 
     def close(self) -> None:
-        """Wait for what is being fetched ahead, and end the threads."""
+        """Wait for objects that are being fetched ahead, and end the threads."""
         self._pool.shutdown()
 
     def _copy(self, ref: ObjectRef) -> Path:
+        """Return the path of the local copy of an object."""
         return self._folder / str(ref.digest)
 
     def _fetch_ahead(self, ref: ObjectRef) -> None:
+        """Fetch an object into the cache; runs in a thread."""
         with suppress(Exception):
             self._opened(ref).close()
 
     def _opened(self, ref: ObjectRef) -> BinaryIO:
         """Open the local copy of an object; fetch it first if there is none.
 
-        One thread of all processes fetches an object; others that want it wait.
+        Only one thread among all processes fetches an object; others that need it wait.
         """
         if is_local(ref.path):
             return open(local_path(ref.path), "rb")

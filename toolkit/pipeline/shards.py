@@ -192,8 +192,8 @@ def write_manifests(
     Args:
       store: the store to write to.
       out: prefix of the shards.
-      results: of the step or steps that wrote them.
-      frontend: of the features; None where there are none.
+      results: results of the step or steps that wrote them.
+      frontend: frontend of the features; None where there are none.
 
     Returns:
       The shards.
@@ -245,6 +245,7 @@ def read_shards(store: ObjectStore, out: str) -> list[Shard]:
 
 
 def _listed(shard: Shard, out: str) -> dict:
+    """Return a shard as plain data for the list of shards, with paths relative to `out`."""
     objects = {}
     for field, ref in shard.objects.items():
         path = _layout(out, field, shard.index) if is_local(out) else ref.path
@@ -254,14 +255,17 @@ def _listed(shard: Shard, out: str) -> dict:
 
 
 def _layout(out: str, field: str, index: int) -> str:
+    """Return the path of a field of a shard in the Shar layout."""
     return f"{out}/{SHARDS}/{field_file(field, index)}"
 
 
 def _relative(path: str, out: str) -> str:
+    """Return a path relative to `out`; both may be URLs."""
     return posixpath.relpath(path.split("://", 1)[-1], out.split("://", 1)[-1])
 
 
 def _resolved(name: str, out: str) -> str:
+    """Return the path or URL of a name that is relative to `out`."""
     scheme, separator, where = out.rpartition("://")
     return f"{scheme}{separator}{posixpath.normpath(f'{where}/{name}')}"
 

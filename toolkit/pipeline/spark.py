@@ -79,6 +79,7 @@ class SparkExecutor(Executor):
         self._context = self._connect()
 
     def _connect(self) -> Any:
+        """Start a Spark context, and ship the project and further packages to its executors."""
         import pyspark
 
         os.environ["PYSPARK_PYTHON"] = self.spark.python or sys.executable
@@ -96,6 +97,7 @@ class SparkExecutor(Executor):
         return context
 
     def _properties(self) -> dict[str, str]:
+        """Return Spark's properties for the settings."""
         spark = self.spark
         properties = {
             "spark.master": spark.master,
@@ -234,7 +236,7 @@ def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> It
       payload: from the driver.
       rows: partitions as JSON.
       device: device of the step, such as `cuda:0`.
-      attempt: Spark's attempt number; from 1 on, markers of earlier attempts are looked for.
+      attempt: Spark's attempt number, from 0; above 0, markers of earlier attempts are looked for.
 
     Yields:
       `TaskResult`s as JSON.

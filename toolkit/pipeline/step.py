@@ -29,7 +29,7 @@ class Partition:
     """The unit of work, of resuming and of retrying."""
 
     id: str
-    """Unique in its step, valid as part of an object's name."""
+    """Id, unique within the step and valid as part of an object's name."""
     inputs: tuple[ObjectRef, ...]
     """Objects in the order in which the step reads them."""
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -53,10 +53,10 @@ class Partition:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a step may use while it runs one partition."""
+    """Device, threads and scratch folder that a step may use for one partition."""
 
     device: str
-    """As torch names it: `cpu`, `cuda:1`, ..."""
+    """Device in torch's notation: `cpu`, `cuda:1`, ..."""
     threads: int
     """Number of threads for computing."""
     scratch: Path
@@ -97,11 +97,11 @@ class Step(Protocol):
 
     @property
     def name(self) -> str:
-        """Short and valid in an object's name, such as `extract`."""
+        """Name of the step, short and valid in an object's name, such as `extract`."""
 
     @property
     def config(self) -> Any:
-        """A frozen dataclass of all settings on which the output depends."""
+        """Return a frozen dataclass of all settings on which the output depends."""
 
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
@@ -219,6 +219,7 @@ class FusedStep:
 
 
 def _keep(ref: ObjectRef, folder: str, out: str, store: ObjectStore) -> ObjectRef:
+    """Store an object of a step whose outputs are kept below `out`; return its reference there."""
     name = os.path.relpath(ref.path, folder)
     return store.put_file(local_path(ref.path), f"{out}/{name}", ref.about, link=True)
 

@@ -1,4 +1,4 @@
-"""Progress bars with the memory that a stage of a recipe holds at the moment."""
+"""Progress bars that also show the memory which a recipe's stage currently uses."""
 
 import sys
 from collections.abc import Iterator

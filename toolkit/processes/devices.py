@@ -84,9 +84,9 @@ def torch_threads(count: int | None) -> Iterator[None]:
     differs between one thread and two.
 
     Args:
-      count: of threads; None: in a recipe, where `OMP_NUM_THREADS` is not the user's, one for each
-        core that this process may use, of which those that torchrun has started on the same machine
-        have equal shares; else as many as before.
+      count: number of threads. None: if the user has not set `OMP_NUM_THREADS`, one per core that
+        this process may use, divided among the processes that torchrun started on this machine;
+        otherwise unchanged.
     """
     import torch
 

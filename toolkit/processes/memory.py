@@ -23,9 +23,9 @@ _resident = 0  # bytes, as of the last sample of a watch that is running
 class MemoryWatch:
     """Measures the peak resident size of this process and its descendants in a `with` block.
 
-    Every `INTERVAL` seconds the sizes of all are added up; what they share counts for each of them.
-    The server from which workers are forked does not count, since they share its memory. Of this
-    process alone the system also knows the peak in between.
+    Every `INTERVAL` seconds the sizes of all these processes are added up; shared memory counts for
+    each of them. The server from which workers are forked does not count, since they share its
+    memory. For this process alone, the system also records the peak in between.
     """
 
     def __init__(self) -> None:
@@ -56,10 +56,12 @@ class MemoryWatch:
         _resident = 0
 
     def _watch(self) -> None:
+        """Sample the memory at intervals until the block is left; runs in a thread."""
         while not self._stop.wait(INTERVAL):
             self._sample()
 
     def _sample(self) -> None:
+        """Measure the resident size of the process and its descendants, and update the peak."""
         global _resident
         import psutil
 
@@ -77,7 +79,7 @@ class MemoryWatch:
 
 
 def is_fork_server(child: "Process") -> bool:
-    """Whether a child of this process is the server from which its workers are forked.
+    """Return whether a child of this process is the server from which its workers are forked.
 
     The workers have the server's command line, but are its children.
     """

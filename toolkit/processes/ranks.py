@@ -21,7 +21,7 @@ FIRST_POLL, LAST_POLL = 0.002, 0.05  # seconds; the longer the wait, the rarer t
 
 
 def world_size() -> int:
-    """Return how many processes work together: as many as torchrun started, or 1 without it."""
+    """Return the number of ranks that torchrun started, or 1 without torchrun."""
     if _single or not all(name in os.environ for name in TORCHRUN_VARIABLES):
         return 1
     return int(os.environ["WORLD_SIZE"])
@@ -33,7 +33,7 @@ def rank() -> int:
 
 
 def processes_here() -> int:
-    """Return how many of them torchrun has started on this machine."""
+    """Return the number of ranks that torchrun has started on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", world_size())) if world_size() > 1 else 1
 
 
@@ -108,7 +108,7 @@ class RankGroup:
         self._sent += 1
 
     def receive(self) -> dict[str, Any]:
-        """Wait for the next message that rank 0 broadcasts; for followers.
+        """Wait for the next message that rank 0 broadcasts; for the other ranks.
 
         Raises:
           WorkerLostError: a process was lost meanwhile.
@@ -132,7 +132,7 @@ class RankGroup:
         """Wait, however long it takes, until every rank has called this.
 
         Raises:
-          WorkerLostError: a rank was lost and will never do so.
+          WorkerLostError: a rank was lost.
         """
         key = f"barrier/{self._barriers}"
         self._barriers += 1
@@ -150,11 +150,13 @@ class RankGroup:
             return self._store.add(f"count/{name}", number)
 
     def _await(self, key: str) -> Any:
+        """Wait until a key has a value, and return the value."""
         with self._name_lost_rank():
             self._until(lambda: self._store.has(key))
             return self._store.get(key)
 
     def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds; raise a `WorkerLostError` if a rank is lost meanwhile."""
         interval = FIRST_POLL
         while not condition():
             self.watchdog.check()
@@ -163,7 +165,7 @@ class RankGroup:
 
     @contextmanager
     def _name_lost_rank(self) -> Iterator[None]:
-        """Name the process that took the store with it when the store is gone."""
+        """Raise a `WorkerLostError` that names the lost rank if the store cannot be reached."""
         try:
             yield
         except RuntimeError as error:

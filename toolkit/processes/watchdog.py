@@ -3,8 +3,8 @@
 Every rank writes a heartbeat into the store each second. Rank 0 reads all of them, the others read
 rank 0's and the failure: a sentence that says what went wrong, after which all ranks exit.
 
-The heartbeats come from a thread, which goes on when the main thread hangs. So they also carry how
-many steps the main thread has taken (`StallDetector`), for training whose ranks do not wait for
+The heartbeats come from a thread, which continues when the main thread hangs. So they also carry
+how many steps the main thread has taken (`StallDetector`), for training whose ranks do not wait for
 each other; where they do, an exchange with a rank that hangs times out.
 """
 
@@ -54,7 +54,7 @@ class KeyValueStore:
         self.add(f"{key}/there", 1)
 
     def has(self, key: str) -> bool:
-        """Whether the key has a value."""
+        """Return whether the key has a value."""
         return self.add(f"{key}/there", 0) > 0
 
     def get(self, key: str) -> Any:
@@ -72,10 +72,10 @@ def _pid_space() -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip() + os.readlink("/proc/self/ns/pid")
     except OSError:
-        return f"{socket.gethostname()} {os.getpid()}"  # equal to no other process's
+        return f"{socket.gethostname()} {os.getpid()}"  # unlike that of any other process
 
 
-SLACK = 4.0  # seconds by which what is known of other ranks may be out of date
+SLACK = 4.0  # seconds by which the known status of other ranks may be out of date
 
 
 class StallDetector:
@@ -86,7 +86,7 @@ class StallDetector:
     `limit` allows in each step.
 
     Args:
-      rank: of this process.
+      rank: rank of this process.
     """
 
     def __init__(self, rank: int) -> None:
@@ -120,11 +120,11 @@ class StallDetector:
         self._change(waits=False, limit=None, rounds=self._status["rounds"] + 1)
 
     def status(self) -> dict:
-        """Return what the other ranks must know of this one, as plain values."""
+        """Return this rank's status for the other ranks, as plain values."""
         return self._status
 
     def update(self, rank: int, status: dict) -> None:
-        """Take in the status of a rank."""
+        """Record the status that a rank has sent."""
         now = time.monotonic()
         previous = self._statuses.get(rank, ({}, now))[0]
         if status["limit"] is None:
@@ -139,7 +139,7 @@ class StallDetector:
     def stalled(self) -> list[int]:
         """List the ranks that have taken no step for `limit` seconds.
 
-        When there is one, those within `SLACK` seconds of the limit are listed too.
+        If there is such a rank, ranks within `SLACK` seconds of the limit are listed too.
         """
         self.update(self._rank, self._status)
         statuses = dict(self._statuses)
@@ -162,6 +162,7 @@ class StallDetector:
         return [rank for rank, seconds in idle.items() if seconds > self.limit - SLACK]
 
     def _change(self, **values: float | None) -> None:
+        """Change values of this rank's status."""
         self._status = {**self._status, **values}
         self.update(self._rank, self._status)
 
@@ -174,13 +175,13 @@ GLOO_TIMEOUTS = ("imed out", "Application timeout")  # of an exchange, and of th
 
 
 class Watchdog:
-    """Two threads: one talks to the store, which may block it; the other decides who is lost.
+    """Detects lost ranks in two threads: one uses the store, which may block; one decides.
 
     An exception that nobody catches is passed on to the other ranks before this one exits.
 
     Args:
       store: on a connection of its own.
-      rank: of this process.
+      rank: rank of this process.
       world_size: the number of ranks.
     """
 
@@ -258,13 +259,16 @@ class Watchdog:
         self._wait_for(lambda: self._rank in self._departed, 10 * HEARTBEAT_INTERVAL)
 
     def _on_exception(self, kind: type, error: BaseException, trace: TracebackType | None) -> None:
+        """Send an exception that ends this process to the other ranks."""
         self._hook(kind, error, trace)
         self.fail(f"worker {self._rank} failed: {kind.__name__}: {error}")
 
     def _on_terminate(self, *_: object) -> None:
+        """Note the time of a SIGTERM."""
         self._terminated = time.monotonic()
 
     def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait until a condition holds, at most `seconds`."""
         end = time.monotonic() + seconds
         while not condition() and time.monotonic() < end:
             time.sleep(HEARTBEAT_INTERVAL / 20)
@@ -298,6 +302,7 @@ class Watchdog:
         self._store.put(f"heartbeat/{self._rank}", self._heartbeat())
 
     def _heartbeat(self) -> dict:
+        """Return what this rank's heartbeat says: its number, process, exchanges and steps."""
         return {
             "number": self._heartbeats,
             "host": self._host,
@@ -360,9 +365,9 @@ class Watchdog:
         return self._stalled_worker()
 
     def _stalled_worker(self) -> str | None:
-        """Say which process takes no steps; of several, the one that started fewest exchanges.
+        """Name the process that takes no steps; of several, the one with the fewest exchanges.
 
-        The others may be waiting for that one. Only rank 0 sees all ranks; it checks itself too.
+        The other ranks may be waiting for it. Only rank 0 sees all ranks; it checks itself too.
         """
         if self._rank > 0:
             return None
@@ -391,6 +396,7 @@ class Watchdog:
         return f"{_worker(rank, behind[rank])} hangs, or is slower than parallel.timeout allows"
 
     def _end(self) -> None:
+        """End the process at once, with the reason on standard error."""
         reason = self.failure or "stopped by a signal (SIGTERM)"
         sys.stderr.write(f"error: [worker {self._rank}] {reason}. {RESUME_ADVICE}\n")
         sys.stderr.flush()
@@ -398,13 +404,14 @@ class Watchdog:
 
 
 def _worker(rank: int, heartbeat: dict | None) -> str:
+    """Name a rank in a message, with process and host if its heartbeat is known."""
     if heartbeat is None:
         return f"worker {rank}"
     return f"worker {rank} (process {heartbeat['pid']} on {heartbeat['host']})"
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process of this host runs; one that has ended but was not waited for does not."""
+    """Return whether a process of this host runs; a zombie, which was not waited for, does not."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")

@@ -112,7 +112,7 @@ def _new_pool(jobs: int) -> ProcessPoolExecutor:
 
 
 _shared: dict[int, ProcessPoolExecutor] | None = None
-"""By number of processes, in a `with` block of `shared_workers`."""
+"""The pools of `shared_workers` by their number of processes; None outside of its `with` block."""
 
 
 @contextmanager
@@ -135,18 +135,19 @@ def shared_workers() -> Iterator[None]:
             pool.shutdown(cancel_futures=True)
 
 
-_worker_seconds = 0.0  # processor seconds of the workers of all pools
+_worker_seconds = 0.0  # CPU seconds of the workers of all pools
 
 
 def _timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
+    """Return the result of a function for an item, and the CPU seconds that it took."""
     start = process_time()
     return function(item), process_time() - start
 
 
 def processor_seconds() -> float:
-    """Return the processor time of this process and that of its workers for their items.
+    """Return the CPU time of this process and of the items that its workers computed.
 
-    The system adds up the times of child processes alone, and workers are children of a server.
+    The system adds up the times of child processes only, but workers are children of a server.
     """
     return process_time() + _worker_seconds
 
@@ -162,14 +163,14 @@ def map_in_processes(
 
 
 def worker_context() -> BaseContext:
-    """Return the context in which to start processes that compute.
+    """Return multiprocessing's context for starting processes that compute.
 
     They are never forked from this process: threads that k2's search leaves behind do not survive a
     fork, nor does CUDA. On Linux they are forked from multiprocessing's server, which computes
     nothing. It starts at the first call and imports the modules of the project that this process
     has imported, once instead of in each worker: a recipe's modules take some four seconds of
     processor time. Its environment variables and streams are those of that moment; `start_worker`
-    takes over today's variables. Where the server cannot run, processes are spawned.
+    takes over the current variables. Where the server cannot run, processes are spawned.
     """
     if sys.platform != "linux" or len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
         return multiprocessing.get_context("spawn")
@@ -227,9 +228,9 @@ def _working_directory(folder: Path) -> Iterator[None]:
 def block_sigint() -> Iterator[None]:
     """Block SIGINT, which Ctrl-C sends to all processes, in those that start in the `with` block.
 
-    Their parent ends them. Otherwise Ctrl-C would end them with tracebacks while they import, and
-    an exception where C code calls back would be ignored: a worker would go on without a piece of
-    speech, say, and write the others.
+    Their parent ends them. Otherwise Ctrl-C would end them with tracebacks while they import.
+    Worse, C code that calls back ignores exceptions: a worker could lose a piece of speech and
+    write the rest.
     """
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -277,9 +278,9 @@ def freeze_imports() -> None:
 def import_modules(names: Sequence[str]) -> None:
     """Import modules in the given order and exclude them from garbage collection.
 
-    The server of `worker_context` imports what this process has imported when it starts. What a
-    later stage imports would be loaded by each worker again, which takes two seconds and memory
-    that is not shared.
+    The server of `worker_context` imports what this process has imported when it starts. Modules
+    that only a later stage imports would be loaded by each worker again, which takes two seconds
+    and memory that is not shared.
     """
     if any(name not in sys.modules for name in names):
         for name in names:
@@ -297,7 +298,7 @@ def map_in_threads(
 
     Args:
       function: an exception in it is raised at its position.
-      items: any number, even without end.
+      items: any iterable, even an endless one.
       jobs: threads.
       prefetch: items that may be under way or done before their results are taken; at least `jobs`,
         or some threads never have work.

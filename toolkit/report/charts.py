@@ -129,10 +129,12 @@ class _Drawing:
         return Markup("".join(parts))
 
     def _x(self, value: float) -> float:
+        """Return the horizontal position of a value in pixels."""
         share = (value - self._x0) / ((self._x1 - self._x0) or 1.0)
         return LEFT + share * (self._right - LEFT)
 
     def _y(self, value: float) -> float:
+        """Return the vertical position of a value in pixels."""
         if self._chart.log_y:
             low, high = math.log(self._y0), math.log(self._y1)
             # 0 has no logarithm: a value below the axis is drawn at its lower end.
@@ -274,7 +276,7 @@ def interval_svg(intervals: Sequence[Interval], width: float, label: str) -> Mar
 
     Args:
       intervals: at least one.
-      width: of the drawing in pixels.
+      width: width of the drawing in pixels.
       label: description for screen readers.
     """
     # Names to the left of `axis_begin`, values to the right of `axis_end`.
@@ -326,7 +328,7 @@ def histogram_svg(
     Args:
       counts: [B] utterances of each bin.
       edges: [B + 1] ends of the bins in seconds.
-      width: of the drawing in pixels.
+      width: width of the drawing in pixels.
       label: description for screen readers.
     """
     bins = len(counts)
@@ -402,11 +404,12 @@ def log_ticks(low: float, high: float, gap: float) -> list[float]:
 
 
 def number(value: float) -> str:
-    """Format a number of an axis, such as 1,600 or 0.05."""
+    """Format the label of a tick, such as 1,600 or 0.05."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
 
 
 def _range(values: Sequence[Sequence[float]], zero: bool) -> tuple[float, float]:
+    """Return the range of a linear axis for these values, with room above the highest."""
     finite = [v for series_values in values for v in series_values if math.isfinite(v)]
     if not finite:
         return 0.0, 1.0
@@ -417,6 +420,7 @@ def _range(values: Sequence[Sequence[float]], zero: bool) -> tuple[float, float]
 
 
 def _log_range(values: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the range of a logarithmic axis for these values, with room at both ends."""
     positive = [v for series_values in values for v in series_values if math.isfinite(v) and v > 0]
     if not positive:
         return 1.0, 10.0

@@ -73,15 +73,17 @@ def overview(errors: SplitErrors) -> Markup:
 
 
 def _titled(title: str, *parts: Markup) -> Markup:
+    """Return parts of a page below a subtitle."""
     return joined([macros("parts.html").subtitle(title), *parts])
 
 
 def counts_card(title: str, counts: Sequence[tuple[str, int]]) -> Markup:
-    """Return a list of what was counted, with bars; empty if nothing was."""
+    """Return a card that lists items with their counts as bars; empty without items."""
     return macros("run.html").counts_card(title, counts) if counts else Markup("")
 
 
 def _speakers(decode: Decode) -> Markup:
+    """Return a table of the speakers with the highest WER; empty for a single speaker."""
     scores = sorted(decode.score.by_speaker().items(), key=lambda item: (-item[1].percent, item[0]))
     rows = [
         TableRow([Cell(name or "-"), Cell(f"{s.percent:.2f}"), Cell(f"{s.errors:,}")])
@@ -115,7 +117,7 @@ def worst_utterances(
     times = read_word_times(run, best)
     cards: list[Markup] = []
     for utterance in worst(best, number):
-        # Alignments before players: they are small and say most.
+        # Alignments before players: they are small and say the most.
         alignments = budget.take(_system_alignments(errors, utterance))
         if not alignments:
             continue
@@ -137,6 +139,7 @@ def worst_utterances(
 
 
 def _utterance_facts(errors: SplitErrors, utterance: UtteranceScore) -> str:
+    """Return an utterance's duration, speaker and number of errors in words."""
     entry = errors.split.utterances[utterance.id]
     speaker = f", speaker {entry.speaker}" if entry.speaker else ""
     return (
@@ -185,6 +188,7 @@ def _pair_class(pair: Pair) -> str:
 
 
 def _counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -192,15 +196,15 @@ LEXICON = "lang/lexicon.txt"
 MAX_PHONE_CONFUSIONS = 15
 MAX_PHONES = 12
 MIN_OCCURRENCES = 10
-"""Occurrences that a phone must have for a rate of its own."""
+"""Fewest occurrences of a phone for which an error rate is shown."""
 
 
 def phone_overview(run: RunFolder, errors: SplitErrors) -> Markup:
     """Return the phone errors of the best GMM system on a split.
 
     The phones of a word are its first pronunciation in the lexicon, in reference and hypothesis
-    alike: they show what word errors sound like, not what was said. Empty if no GMM system was
-    decoded, or if the run has no lexicon.
+    alike: they show what word errors sound like, not what was actually said. Empty if no GMM system
+    was decoded, or if the run has no lexicon.
     """
     # Neural systems have senones, whose confusions need no lexicon.
     systems = [d for d in errors.decodes if (_system_folder(run, d) / "gmm.safetensors").exists()]
@@ -246,6 +250,7 @@ def phone_pairs(decode: Decode, lexicon: Lexicon) -> list[list[Pair]]:
 
 
 def _system_folder(run: RunFolder, decode: Decode) -> Path:
+    """Return the folder of the system that a decode is of."""
     return run.root / decode.name.partition("/")[0]
 
 
@@ -277,16 +282,16 @@ def _phone_rates(pairs: Sequence[Sequence[Pair]]) -> Markup:
 
 MAX_BINS = 8
 MIN_BIN_UTTERANCES = 10
-"""Least number of utterances of a bin."""
+"""Smallest number of utterances in a bin."""
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Utterances with similar values."""
+    """Utterances with similar values of a factor, such as their duration."""
 
     low: float
     high: float
-    """The lowest and the highest value."""
+    """The highest value; `low` is the lowest."""
     middle: float
     """The median value."""
     utterances: int
@@ -330,9 +335,9 @@ def quantile_bins(
 
 
 def factor_figures(errors: SplitErrors) -> Markup:
-    """Return figures of the WER of a split's best system against what may explain errors.
+    """Return figures of the WER of a split's best system against possible causes of errors.
 
-    Factors of which too few utterances are known, or that do not vary, are left out.
+    Factors that are known for too few utterances, or that do not vary, are left out.
     """
     # 1. The utterances, and a value of each factor for every one of them; None: unknown.
     rows = [(u, errors.split.utterances[u.id]) for u in errors.shown.score.utterances]
@@ -362,6 +367,7 @@ def factor_figures(errors: SplitErrors) -> Markup:
 
 
 def _factor_figure(split: str, factor: str, unit: str, bins: Sequence[Bin]) -> Markup:
+    """Return a figure of the WER of groups of utterances against a factor."""
     titles = [
         f"{group.low:.3g} to {group.high:.3g} {unit}: WER {group.wer:.2f} %, "
         f"{group.errors:,} errors in {group.words:,} words of {group.utterances:,} utterances"
@@ -387,7 +393,7 @@ SIGNIFICANCE_LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Difference:
-    """One decode against another of the same utterances."""
+    """The difference between two decodes of the same utterances, with its significance."""
 
     points: float
     """Difference of word error rates in percentage points; below 0 the second is better."""
@@ -397,8 +403,11 @@ class Difference:
 
     @property
     def p_value(self) -> float:
-        """That of the matched pairs test or, of fewer than `MANY_SEGMENTS` segments, whose mean is
-        not normally distributed, the exact one."""
+        """Return the p-value of the matched pairs test, or of the exact test.
+
+        With fewer than `MANY_SEGMENTS` segments, whose mean is not normally distributed, it is that
+        of the exact test.
+        """
         return self.exact if self.test.segments < MANY_SEGMENTS else self.test.p_value
 
     @property
@@ -422,12 +431,12 @@ def compare_decodes(first: Decode, second: Decode) -> Difference:
 
 
 def format_p_value(value: float) -> str:
-    """Return a p-value as it is shown."""
+    """Format a p-value, such as "p 0.012" or "p < 0.001"."""
     return "p < 0.001" if value < 0.001 else f"p {value:.3f}"
 
 
 def pairwise_tests_table(errors: SplitErrors) -> Markup:
-    """Return the table of a split: in each cell the row's system against the column's."""
+    """Return a table that compares the systems of a split, each with each."""
     decodes = sorted(errors.decodes, key=lambda decode: decode.score.errors)[:MAX_SYSTEMS]
     if len(decodes) < 2:
         return Markup("")
@@ -454,6 +463,7 @@ def pairwise_tests_table(errors: SplitErrors) -> Markup:
 def _pairwise_row(
     number: int, decode: Decode, differences: Sequence[Difference | None]
 ) -> TableRow:
+    """Return the row of a system in the table of comparisons."""
     cells = [
         Cell("")
         if difference is None
@@ -468,6 +478,7 @@ def _pairwise_row(
 
 
 def _pairwise_note(systems: int, differences: Collection[Difference]) -> str:
+    """Return the note below the table of comparisons."""
     note = (
         "The row's WER minus that of the system with the column's number, in percentage points, in "
         f"bold where p is below {SIGNIFICANCE_LEVEL:g} by NIST's matched pairs test (MAPSSWE); p "
@@ -484,10 +495,10 @@ def _pairwise_note(systems: int, differences: Collection[Difference]) -> str:
 
 
 ALIGNMENT_DIR, ALIGNERS = "ali", ("sat", "lda_mllt", "tri", "mono")
-"""Where recipes keep the alignment of the training data, and the systems that make it: the last
-that was trained."""
+"""Folder in which recipes keep the alignment of the training data, and the systems that may have
+made it: the last one that was trained."""
 WORD_BEGIN_SUFFIXES = ("_B", "_S")
-"""Suffixes of the phones that begin a word."""
+"""Suffixes of the phones at the beginning of a word."""
 
 
 def worst_alignments(
@@ -516,10 +527,10 @@ def worst_alignments(
     likelihoods = {row["utterance"]: float(row["log_likelihood_per_frame"]) for row in rows}
     # Utterances that could not be aligned have no likelihood.
     aligned = sorted((value, id) for id, value in likelihoods.items() if not math.isnan(value))
-    # An id may be in other splits too; the first is that of training, which is aligned.
+    # An id may be in several splits; the first is the training split, which is aligned.
     of_split = {id: split for split in reversed(splits) for id in split.utterances}
-    # 2. The lowest. Those without audio are not replaced by the next ones: if no recording can be
-    # read, that would try the whole training data.
+    # 2. The utterances with the lowest likelihoods. Those without audio are not replaced by the
+    # next ones: if no recording can be read, that would try the whole training data.
     lowest = [(value, id) for value, id in aligned if id in of_split][:number]
     cards: list[Markup] = []
     for likelihood, id in lowest:
@@ -563,11 +574,12 @@ def word_times_from_phones(
 
 
 def _silence(topology: Topology) -> str:
+    """Return the name of the silence phone."""
     return topology.phones[topology.silence - 1]
 
 
 def _spoken_phones(phones: Sequence[TimedToken], topology: Topology) -> list[TimedToken]:
-    """Return the phones without silences, without the marks of their places in words."""
+    """Return the phones without silences, and without the suffixes for their place in a word."""
     return [
         p._replace(token=without_positions((p.token,))[0])
         for p in phones

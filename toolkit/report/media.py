@@ -135,6 +135,7 @@ def png(pixels: np.ndarray, colours: np.ndarray) -> bytes:
 
 
 def _uri(kind: str, content: bytes) -> str:
+    """Return content as a data URI."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
@@ -163,9 +164,9 @@ def player(clip: Clip, times: Sequence[TimedToken], utterance: UtteranceScore) -
     """Return a spectrogram with the recognised words below it, and an audio player.
 
     Args:
-      clip: audio and picture.
-      times: of the recognised words; they are left out where they belong to another text.
-      utterance: what was recognised.
+      clip: audio and spectrogram.
+      times: times of the recognised words; they are left out where they belong to another text.
+      utterance: the recognised utterance.
     """
     recognised = [pair for pair in utterance.pairs if pair[1] is not None]
     if not times or [pair[1] for pair in recognised] != [entry.token for entry in times]:
@@ -189,6 +190,7 @@ Tier = list[tuple[TimedToken, str, str, str]]
 def _player(
     clip: Clip, utterance: str, tokens_with_edges: Sequence[TimedToken], tiers: Sequence[Tier]
 ) -> Markup:
+    """Return the HTML of a player: spectrogram, time axis, rows of tokens and audio."""
     top_khz = SAMPLING_RATE / 2000
     boundaries = sorted({at for token in tokens_with_edges for at in (token.start_s, token.end_s)})
     return macros("run.html").player(
@@ -206,6 +208,7 @@ def _player(
 
 
 def _tier(clip: Clip, tokens: Sequence[TimedToken], classes: Sequence[str]) -> Tier:
+    """Return tokens with their CSS classes and their places below the spectrogram."""
     seconds = clip.seconds or 1.0
     return [
         (
@@ -219,10 +222,12 @@ def _tier(clip: Clip, tokens: Sequence[TimedToken], classes: Sequence[str]) -> T
 
 
 def _left_percent(clip: Clip, seconds: float) -> str:
+    """Return the horizontal place of a time on the spectrogram."""
     return f"{min(100.0, 100 * seconds / (clip.seconds or 1.0)):.2f}%"
 
 
 def _word_class(pair: Pair) -> str:
+    """Return the CSS class of an aligned word: inserted, right or substituted."""
     if pair[0] is None:
         return "new"
     return "right" if pair[0] == pair[1] else "sub"

@@ -33,6 +33,7 @@ _UNLIMITED_WIDTH = 10_000
 
 @lru_cache
 def _environment() -> "Environment":
+    """Return jinja2's environment for the templates of this folder."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -96,7 +97,7 @@ class Column:
 class TableRow:
     """A table row; its first cell is its heading, or is empty to continue the row before.
 
-    Small print of the heading is for phones alone, in place of columns that they leave out.
+    Small print of the heading is shown on phones only, in place of the columns that they leave out.
     """
 
     cells: Sequence[Cell]
@@ -126,7 +127,7 @@ class Table:
     published: bool = False
     """Whether all numbers are from a paper."""
     remarks: Sequence[str] = ()
-    """Listed below the note."""
+    """Remarks, listed below the note."""
     stacked: bool = False
     """Put small print below the text of its cell instead of beside it."""
 
@@ -141,7 +142,7 @@ class Table:
 
     @property
     def has_details(self) -> list[bool]:
-        """For each column, whether any of its cells has small print: then all keep room for it."""
+        """Whether any cell of a column has small print; then all cells keep room for it."""
         return [any(row.cells[n].detail for row in self.rows) for n in range(len(self.columns))]
 
     @property
@@ -201,6 +202,7 @@ class Table:
 
 
 def _cell_text(cell: Cell) -> str:
+    """Return the text of a cell in a terminal, with its detail in parentheses."""
     return f"{cell.text} ({cell.detail})" if cell.detail else cell.text
 
 
@@ -209,12 +211,12 @@ class Section:
     """A section of the page."""
 
     name: str
-    """Its anchor, for links."""
+    """Anchor of the section, for links."""
     title: str
     lead: str = ""
     """A sentence or two below the heading."""
     parts: Sequence[Markup] = ()
-    """Its content."""
+    """Content of the section."""
 
 
 @dataclass
@@ -236,7 +238,7 @@ class Page:
             self.sections.append(section)
 
     def html(self) -> str:
-        """Return the page as HTML; what is no Unicode text becomes question marks."""
+        """Return the page as HTML; characters that are not valid Unicode become question marks."""
         page = _environment().get_template("page.html")
         html = page.render(
             page=self, style=_assets(("page.css", *self.styles)), script=_assets(self.scripts)
@@ -246,7 +248,7 @@ class Page:
 
 
 def _assets(names: Sequence[str]) -> Markup:
-    """Return files of this folder one after the other, to be inlined as they are."""
+    """Return the concatenated content of files of this folder, to be inlined."""
     return Markup("".join((FOLDER / name).read_text(encoding="utf-8") for name in names))
 
 
@@ -303,7 +305,7 @@ def folded(summary: str, content: Markup) -> Markup:
 
 
 def joined(parts: Iterable[Markup]) -> Markup:
-    """Return parts one after the other."""
+    """Concatenate parts of a page."""
     return Markup("").join(parts)
 
 

@@ -102,6 +102,7 @@ def _stage_view(
     failed: set[int],
     partial: set[int],
 ) -> StageView:
+    """Return a stage with its state, time and result."""
     marker = markers.get(number)
     title = marker.title if marker else titles.get(number, "")
     seconds_done = marker.seconds if marker else 0.0
@@ -129,10 +130,10 @@ def _stage_view(
 
 
 def _passed_over(failure: str, number: int, markers: Mapping[int, Marker | None]) -> bool:
-    """Whether a later stage was started after a failure, whose time is in the third line.
+    """Return whether a later stage was started after a failure, whose time is in the third line.
 
     An attempt with other settings may fail and leave the outputs of the one before as they are. The
-    run goes on with these where its settings are theirs again.
+    run uses these outputs when its settings are theirs again.
     """
     lines = failure.splitlines()
     later = [marker.started for n, marker in markers.items() if n > number and marker]
@@ -158,7 +159,7 @@ def _stale_reason(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:
 
 
 def _differs(name: str, read: Content, output: str, current: Content) -> bool:
-    """Whether the content that a stage has read differs from the output that is there now."""
+    """Return whether the content that a stage has read differs from the current output."""
     if name == output:
         return read.digest != current.digest
     # The input is a file or folder inside the output ...
@@ -193,6 +194,7 @@ def stage_table(stages: list[StageView]) -> Markup:
 
 
 def _format_memory(marker: Marker | None) -> str:
+    """Format the peak memory of a stage; empty if it is not known."""
     if marker is None or not marker.peak_bytes:
         return ""
     mebibytes = marker.peak_bytes / 2**20
@@ -200,7 +202,7 @@ def _format_memory(marker: Marker | None) -> str:
 
 
 def state_counts(stages: list[StageView]) -> str:
-    """Say how many stages are in which state: "22 done, 1 failed"."""
+    """Return the number of stages in each state, such as "22 done, 1 failed"."""
     counts = {state: sum(stage.state == state for stage in stages) for state in STATES}
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
 
@@ -251,6 +253,7 @@ def read_splits(run: RunFolder) -> list[Split]:
 
 
 def _read_split(run: RunFolder, name: str, path: Path) -> Split:
+    """Read the utterances of a manifest that are not excluded."""
     exclusions = run.root / "check/excluded.tsv"
     out: set[tuple[str, int]] = set()
     try:
@@ -288,12 +291,14 @@ def _manifest_utterances(run: RunFolder, path: Path) -> Iterator[tuple[str, Utte
 
 
 def _finite_duration(value: Any) -> float:
+    """Return a duration as a number; raise a ValueError if it is not finite."""
     if not math.isfinite(number := float(value)):
         raise ValueError(f"a duration of {value}")
     return number
 
 
 def _snr_db(custom: Any) -> float | None:
+    """Return the signal-to-noise ratio in a cut's custom fields, if there is one."""
     snr = custom.get("snr_db") if isinstance(custom, dict) else None
     return float(snr) if isinstance(snr, (int, float)) and math.isfinite(snr) else None
 
@@ -336,6 +341,7 @@ def duration_figures(splits: Sequence[Split]) -> Markup:
 
 
 def _duration_histogram(split: Split) -> Markup:
+    """Return a histogram of the durations in a split."""
     seconds = np.array([u.seconds for u in split.utterances.values()])
     # [24] utterances and [25] limits in seconds.
     counts, edges = np.histogram(
@@ -359,6 +365,7 @@ def language_tables(run: RunFolder) -> Markup:
 
 
 def _vocabulary(run: RunFolder) -> Markup:
+    """Return a table of the sizes of vocabulary and lexicon."""
     sizes: dict[str, Any] = {}
     lang = run.json("lang/report.json")
     if isinstance(lang, dict):
@@ -387,6 +394,7 @@ def _vocabulary(run: RunFolder) -> Markup:
 
 
 def _perplexities(run: RunFolder) -> Markup:
+    """Return a table of the language models' perplexities."""
     rows = []
     for folder in ("lm", "rescoring"):
         for row in run.table(f"{folder}/perplexity.tsv"):
@@ -424,6 +432,7 @@ def finding_list(run: RunFolder) -> Markup:
 
 
 def _finding(kind: Mapping[str, str], findings: Sequence[Mapping[str, Any]]) -> Markup:
+    """Return the findings of one kind as HTML."""
     return macros("run.html").finding(
         kind["severity"],
         kind["title"],
@@ -458,8 +467,8 @@ class Decode:
 def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
     """Read and score all hypotheses, in the order in which they were written.
 
-    Utterances that no system has a line for do not count, as in the recipe's results: in runs of
-    earlier versions those without features.
+    Utterances without a line from any system are not scored, as in the recipe's results. In runs of
+    earlier versions these are the utterances without features.
     """
     # 1. Read the hypotheses of each system and split. Those of finished stages come first.
     splits_by_name = {split.name: split for split in splits}
@@ -488,6 +497,7 @@ def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
 
 
 def _score_decode(split: Split, hypotheses: Mapping[str, str], decoded: Collection[str]) -> Score:
+    """Score hypotheses against the transcripts of the utterances that were decoded."""
     used = {name: u for name, u in split.utterances.items() if u.text and name in decoded}
     references = {name: utterance.text for name, utterance in used.items()}
     speakers = {name: utterance.speaker for name, utterance in used.items()}
@@ -529,8 +539,8 @@ def confusions(alignments: Iterable[Sequence[Pair]], number: int) -> Confusions:
 def read_result_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result]:
     """Return the rows of `decode/*/rows.json`, in the order of the stages, and of `results.json`.
 
-    The former exist before the recipe is finished, and are newer when a stage has run again; the
-    latter has the error rates with speakers unknown.
+    `rows.json` exists before the recipe is finished, and is newer when a stage has run again;
+    `results.json` has the error rates with unknown speakers.
     """
     output_names = [name for stage in stages if stage.marker for name in stage.marker.outputs]
     # Files of unfinished stages come last.
@@ -598,6 +608,7 @@ def gains_table(run: RunFolder) -> Markup:
 
 
 def _gain_cell(gain: Mapping[str, float | None]) -> Cell:
+    """Return a cell with a relative reduction and its confidence interval."""
     if gain.get("werr") is None:
         return Cell("-")
     interval = "" if gain["low"] is None else f"{gain['low']:.1f} to {gain['high']:.1f}"

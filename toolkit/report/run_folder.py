@@ -99,7 +99,7 @@ class RunFolder:
         return [dict(zip(head, row, strict=False)) for row in rows if len(row) == len(head)]
 
     def part(self, make: Callable[[], T], otherwise: T) -> T:
-        """Return what `make` makes of the run's files, `otherwise` when they are damaged."""
+        """Return the result of `make`, or `otherwise` if files of the run are damaged."""
         try:
             return make()
         except DAMAGE as error:
@@ -128,15 +128,15 @@ class Run:
 
     path: str
     recipe: str
-    """Its name; empty where it is not known."""
+    """Name of the recipe; empty if it is not known."""
     profile: str
     stages_done: int
     ended: str
     """When the last stage ended, in ISO format; empty if none has."""
     bytes: int
-    """The sizes of its files."""
+    """Size of all files of the run in bytes."""
     best: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """By split the lowest word error rate in percent, and the system."""
+    """Lowest word error rate in percent, and its system, by split."""
 
 
 def find_runs(folder: Path) -> list[Run]:
@@ -176,11 +176,13 @@ def find_runs(folder: Path) -> list[Run]:
 
 
 def _is_run(path: Path) -> bool:
+    """Return whether a folder has markers of stages or the record of a command."""
     stages = path / "stages"
     return bool(_markers(stages)) or os.path.lexists(stages / "last_command.json")
 
 
 def _folders_in(folder: Path) -> list[Path]:
+    """Return the folders in a folder, sorted; none if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(Path(entry.path) for entry in entries if entry.is_dir())
@@ -189,6 +191,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _markers(stages: Path) -> list[Path]:
+    """Return the paths of the stages' markers, sorted; none if the folder cannot be read."""
     try:
         return sorted(path for path in stages.iterdir() if _MARKER_NAME.fullmatch(path.name))
     except OSError:
@@ -196,6 +199,7 @@ def _markers(stages: Path) -> list[Path]:
 
 
 def _file_size(path: str) -> int:
+    """Return the size of a file in bytes; 0 if it is gone."""
     try:
         return os.lstat(path).st_size
     except OSError:
@@ -203,6 +207,7 @@ def _file_size(path: str) -> int:
 
 
 def _read_run(root: Path, paths: Sequence[Path]) -> Run:
+    """Read the entry of a run directory for the list of runs."""
     run = RunFolder.open(root)
     markers = [marker for path in paths if isinstance(marker := run.json(path.absolute()), dict)]
     last_command = run.json("stages/last_command.json")
@@ -224,14 +229,15 @@ def _read_run(root: Path, paths: Sequence[Path]) -> Run:
 
 
 def _string(value: Any) -> str:
+    """Return a value if it is a string, else an empty string."""
     return value if isinstance(value, str) else ""
 
 
 def _best_results(root: Path) -> dict[str, tuple[float, str]]:
     """Return the lowest WER of each split, with its system.
 
-    From results.json, or before the last stage from what is decoded. What was decoded again since
-    then replaces its row in results.json.
+    The results come from results.json, or before the last stage from the decodes. A decode that was
+    repeated since then replaces its row in results.json.
     """
     results = root / "results.json"
     decoded = [
@@ -247,6 +253,7 @@ def _best_results(root: Path) -> dict[str, tuple[float, str]]:
 
 
 def _readable_results(path: Path) -> list[Result]:
+    """Return the rows of a results.json; none if it cannot be read."""
     try:
         return read_results(path)
     except ResultsError:
@@ -254,6 +261,7 @@ def _readable_results(path: Path) -> list[Result]:
 
 
 def _megabytes(size: int) -> str:
+    """Format a size in megabytes."""
     return f"{size / 1e6:.{0 if size >= 1e7 else 1}f} MB"
 
 

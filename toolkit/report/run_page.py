@@ -161,6 +161,7 @@ def _chosen_weights(run: RunFolder, folder: Path) -> Mapping[str, object]:
 
 
 def _is_same_value(text: str, value: object) -> bool:
+    """Return whether the text of a weight in a table stands for this value."""
     if isinstance(value, (int, float)):
         try:
             return abs(float(text) - value) < 1e-6
@@ -188,7 +189,7 @@ def utterance_browser(splits: Sequence[SplitErrors], budget: Budget) -> Markup:
 
 
 def _browser_rows(errors: SplitErrors, max_bytes: int) -> Markup:
-    """Return the rows of a split, in at most so many bytes; empty if none fits."""
+    """Return the rows of a split, in at most `max_bytes`; empty if none fits."""
     utterances = errors.shown.score.utterances
     chosen: Sequence[UtteranceScore] = utterances
     while chosen:
@@ -210,10 +211,12 @@ def _browser_rows(errors: SplitErrors, max_bytes: int) -> Markup:
 
 
 def _num_bytes(text: str) -> int:
+    """Return the size of a text in UTF-8."""
     return len(text.encode("utf-8", "replace"))
 
 
 def _browser_row(errors: SplitErrors, utterance: UtteranceScore) -> list[object]:
+    """Return the row of an utterance, with the fields of `BROWSER_FIELDS`."""
     entry = errors.split.utterances[utterance.id]
     return [
         utterance.id,
@@ -263,6 +266,7 @@ def commands_table(stages: Sequence[StageView]) -> Table | None:
 
 
 def _command_of(stage: StageView) -> tuple[str, str, str]:
+    """Return the command of a stage, and the commits and versions that it ran with."""
     marker = stage.marker
     assert marker is not None
     commits = [_commit_text(attempt.code) for attempt in marker.provenance.attempts]
@@ -271,6 +275,7 @@ def _command_of(stage: StageView) -> tuple[str, str, str]:
 
 
 def _commit_text(code: CodeVersion) -> str:
+    """Return a commit, with a note if files were changed."""
     commit = (code.commit or "unknown")[:12]
     return commit + (" with local changes" if code.dirty else "")
 
@@ -311,6 +316,7 @@ def problem_list(run: RunFolder) -> Markup:
 
 
 def _folded_text(title: str, text: str) -> Markup:
+    """Return a text that is collapsed below its title."""
     return macros("parts.html").folded_text(title, text)
 
 
@@ -376,6 +382,7 @@ class _RunPage:
         return page
 
     def _title(self) -> str:
+        """Return the recipe and the profile of the run, or else the name of its folder."""
         last_command = self._run.json("stages/last_command.json")
         names: list[Any] = []
         if isinstance(last_command, dict):
@@ -383,6 +390,7 @@ class _RunPage:
         return " ".join(str(name) for name in names if name) or self._run.root.name
 
     def _lead(self) -> str:
+        """Return the summary at the head of the page: stages, total time, lowest error rates."""
         seconds = sum(stage.seconds for stage in self._stages)
         lead = [
             f"Stages: {state_counts(self._stages)}, {duration(seconds)} in total."
@@ -541,6 +549,7 @@ class _RunPage:
         )
 
     def _clip(self, split: Split, utterance: str) -> Clip | None:
+        """Return audio and spectrogram of an utterance; None if it has no readable audio."""
         if not split.utterances[utterance].has_audio:
             self._run.note(split.path, "no players: the corpus has features and no audio")
             return None
@@ -611,7 +620,7 @@ def write_comparison(first: Path, second: Path, out: Path) -> list[str]:
 
 
 def _distinct_names(runs: Sequence[RunFolder]) -> tuple[str, str]:
-    """Return the names of the directories, with as many parents as tell them apart."""
+    """Return the shortest ends of the directories' paths that differ."""
     first, second = (run.root.parts for run in runs)
     depths = range(1, max(len(first), len(second)) + 1)
     # As few folders of the paths as make the names differ.
@@ -662,6 +671,7 @@ def _decodes_by_name(run: RunFolder) -> Decodes:
 
 
 def _comparison_table(first: Decodes, second: Decodes) -> Markup:
+    """Return a table of the WER of both runs, by system and split."""
     keys = sorted({**first, **second}, key=lambda key: (key[1], key[0]))
     rows = [
         TableRow([Cell(name), Cell(split), *_error_cells(first.get(key), second.get(key))])
@@ -682,6 +692,7 @@ def _comparison_table(first: Decodes, second: Decodes) -> Markup:
 
 
 def _error_cells(first: Decode | None, second: Decode | None) -> list[Cell]:
+    """Return both error rates, their difference, its p-value and the changed utterances."""
     rates = [Cell(f"{decode.score.percent:.2f}" if decode else "-") for decode in (first, second)]
     if first is None or second is None:
         return [*rates, Cell("-"), Cell("-"), Cell("-")]
@@ -696,7 +707,7 @@ def _error_cells(first: Decode | None, second: Decode | None) -> list[Cell]:
         if comparison.interval
         else ""
     )
-    better, _, worse = comparison.utterances
+    better, _, worse = comparison.better_equal_worse
     return [
         *rates,
         Cell(f"{comparison.difference:+.2f}", interval, best=test.significant),
@@ -706,6 +717,7 @@ def _error_cells(first: Decode | None, second: Decode | None) -> list[Cell]:
 
 
 def _settings_table(first: Sequence[StageView], second: Sequence[StageView]) -> Markup:
+    """Return a table of the settings that differ between two runs."""
     sides = _flatten(_merged_parameters(first)), _flatten(_merged_parameters(second))
     names = [name for name in sorted({**sides[0], **sides[1]}) if _is_different(name, *sides)]
     rows = [
@@ -724,10 +736,12 @@ def _settings_table(first: Sequence[StageView], second: Sequence[StageView]) -> 
 
 
 def _is_different(name: str, first: Mapping[str, str], second: Mapping[str, str]) -> bool:
+    """Return whether a setting has different values in two runs."""
     return first.get(name) != second.get(name)
 
 
 def _merged_parameters(stages: Sequence[StageView]) -> dict[str, Any]:
+    """Return the settings that any of the stages has read."""
     parameters: dict[str, Any] = {}
     for stage in stages:
         parameters |= stage.marker.provenance.parameters if stage.marker else {}
@@ -745,7 +759,7 @@ def _flatten(value: Any, name: str = "") -> dict[str, str]:
 
 
 def _shorten_values(*sides: str) -> list[str]:
-    """Cut the texts of a setting that differs; long ones begin shortly before they differ."""
+    """Shorten the different values of a setting; long ones begin shortly before they differ."""
     # Skip the common beginning but for a quarter of the room, which shows where the change is.
     skipped = 0
     if max(map(len, sides)) > MAX_VALUE_CHARACTERS:
@@ -760,7 +774,7 @@ def _shorten_values(*sides: str) -> list[str]:
 
 
 def _changed_by_split(first: Decodes, second: Decodes) -> list[Markup]:
-    """Return the utterances of each split with other errors, by the system of B with fewest."""
+    """Return, for each split, the utterances whose errors differ between two runs."""
     parts: list[Markup] = []
     for split in sorted({split for _, split in second}):
         common = [key for key in second if key[1] == split and key in first]
@@ -772,11 +786,13 @@ def _changed_by_split(first: Decodes, second: Decodes) -> list[Markup]:
 
 
 def _same_references(first: Decode, second: Decode) -> bool:
+    """Return whether two decodes have the same utterances and references."""
     sides = ([(u.id, u.ref_text) for u in decode.score.utterances] for decode in (first, second))
     return next(sides) == next(sides)
 
 
 def _changed_utterances(first: Decode, second: Decode) -> list[Markup]:
+    """Return cards of the utterances with fewer, then with more errors in the second decode."""
     pairs = list(zip(first.score.utterances, second.score.utterances, strict=True))
     # Improvements first, the largest first.
     pairs.sort(key=lambda pair: (pair[1].errors - pair[0].errors, pair[0].id))
@@ -795,6 +811,7 @@ def _changed_utterances(first: Decode, second: Decode) -> list[Markup]:
 
 
 def _changed_card(first: UtteranceScore, second: UtteranceScore) -> Markup:
+    """Return a card of an utterance with its alignments in both runs."""
     return macros("run.html").changed_card(
         first.id,
         first.errors,

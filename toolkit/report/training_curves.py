@@ -120,6 +120,7 @@ def network_figures(histories: Sequence[History]) -> Markup:
 
 
 def _metric_figure(history: History, metric: str) -> Markup:
+    """Return a figure of a metric by epoch, in training and in validation."""
     scale = 100.0 if metric in FRACTION_METRICS else 1.0
     series = [
         history_series(history.rows, key, "epoch", name, scale, colour, dashed)
@@ -160,7 +161,7 @@ def history_series(
       rows: the history.
       key: the field; rows without it, or where it is not finite, are left out.
       count: the field on the x axis, such as epoch.
-      name: of the line.
+      name: name of the line.
       scale: factor on the values.
       colour: index into the page's palette.
       dashed: whether the line is dashed.
@@ -194,6 +195,7 @@ def run_log_figures(run: RunFolder) -> Markup:
 
 
 def _loss_figure(run: RunFolder, log: RunLog) -> Markup:
+    """Return a figure of the training loss over time, smoothed, and the validation loss."""
     steps = log.of(Step)
     if len(steps) < 2:
         return Markup("")
@@ -217,6 +219,7 @@ def _loss_figure(run: RunFolder, log: RunLog) -> Markup:
 
 
 def _error_rate_figure(run: RunFolder, log: RunLog) -> Markup:
+    """Return a figure of WER and CER on the validation data over time."""
     evaluated = log.of(Evaluated)
     if not evaluated:
         return Markup("")
@@ -234,6 +237,7 @@ def _error_rate_figure(run: RunFolder, log: RunLog) -> Markup:
 
 
 def _sample_sentences(run: RunFolder, log: RunLog) -> Markup:
+    """Return sentences that were recognised during training, with their references."""
     events = [event for event in log.of(Sentences) if event.references]
     if not events:
         return Markup("")
@@ -279,6 +283,7 @@ def training_progress(run: RunFolder, histories: Sequence[History]) -> Markup:
 
 
 def _progress_figure(history: History, key: str) -> Markup:
+    """Return a figure of one of `PROGRESS_METRICS` by epoch; empty for a single epoch."""
     label, log = PROGRESS_METRICS[key]
     series = history_series(history.rows, key, "epoch", "")
     if len(series.x) < 2 or (log and min(series.y) <= 0):
@@ -350,6 +355,7 @@ def beam_figures(run: RunFolder) -> Markup:
 
 
 def _beam_figure(report: Any) -> Markup:
+    """Return a figure of WER against real-time factor, a point for each beam."""
     rows = _measured_rows(report, "widths")
     points = [
         (row["real_time_factor"], row["wer"], f"beam {row['beam']:g}, {row['active']:,} states")
@@ -365,6 +371,7 @@ def _beam_figure(report: Any) -> Markup:
 
 
 def _sweep_figure(report: Any) -> Markup:
+    """Return a figure of WER against decoding time, a point for each width of the CTC search."""
     rows = _measured_rows(report, "rows")
     points = [(row["seconds"], row["wer"], f"width {row['width']:,}") for row in rows]
     caption = (
@@ -376,12 +383,14 @@ def _sweep_figure(report: Any) -> Markup:
 
 
 def _measured_rows(report: Any, key: str) -> Sequence[Mapping[str, Any]]:
+    """Return the rows of a report; none if the file does not have them."""
     return report.get(key, []) if isinstance(report, dict) else []
 
 
 def _wer_time_figure(
     points: Sequence[tuple[float, float, str]], x_label: str, caption: str
 ) -> Markup:
+    """Return a figure of WER against the time of the search; empty for fewer than two points."""
     if len(points) < 2:
         return Markup("")
     x, y, names = zip(*sorted(points), strict=True)

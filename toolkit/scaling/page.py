@@ -192,12 +192,12 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
 
 
 def _chosen(fitted: bool, otherwise: Kind = "assumed") -> Kind:
-    """Return the kind of a value that was perhaps chosen for the results to be as published."""
+    """Return the kind of a value: "fitted" if it was chosen to match published results."""
     return "fitted" if fitted else otherwise
 
 
 SOURCE = "source"
-"""Heading of a column that is too wide for the terminal and only on the page."""
+"""Heading of a column that only the page shows, as it is too wide for a terminal."""
 Values = Mapping[str, object]
 
 
@@ -246,7 +246,7 @@ def write_studies(
       run: a finished run directory whose frames are used; None: synthetic frames.
       table1_settings: of the study `table1`.
       frontier: the study `frontier`.
-      validation: of the study `validate`.
+      validation: settings of the study `validate`.
       report: called with a line of progress.
     """
     results = Results()
@@ -320,11 +320,11 @@ class Results:
         """Add Table I (C31), its inputs, and its dependence on them.
 
         Args:
-          outcomes: of the long trainings.
-          short: of those as long as the paper's.
-          inputs: of the long ones.
-          speedups: with other inputs.
-          accuracies: with other inputs.
+          outcomes: outcomes of the long trainings.
+          short: outcomes of the trainings as long as the paper's.
+          inputs: inputs of the long trainings.
+          speedups: speed-ups with other inputs.
+          accuracies: accuracies with other inputs.
         """
         single, *parallel_outcomes = outcomes
         reported = {(row[0], row[1]): row[2:] for row in published("C31").rows}
@@ -381,6 +381,7 @@ class Results:
         self._add("table1", "Table I", parts, [figure(chart, "Speed-up against one worker")])
 
     def _inputs(self, inputs: Sequence[Input]) -> Table:
+        """Return the table of a simulation's inputs, and keep it as CSV."""
         rows = [asdict(entry) for entry in inputs]
         self._files["table1_inputs.csv"] = csv_text(rows)
         columns = {"name": "input", "value": "value", "kind": "kind", "why": SOURCE}
@@ -393,6 +394,7 @@ class Results:
         )
 
     def _speedups(self, variations: Sequence[Variation]) -> Table:
+        """Return the table of speed-ups with one input changed, and keep it as CSV."""
         rows = [_variation_values(variation) for variation in variations]
         self._files["table1_speedups.csv"] = csv_text(rows)
         return _table(
@@ -404,6 +406,7 @@ class Results:
         )
 
     def _accuracies(self, variations: Sequence[Retrained]) -> Table:
+        """Return the table of accuracies with one input changed, and keep it as CSV."""
         rows = []
         for variation in variations:
             row: dict[str, object] = {"input": variation.name}
@@ -578,6 +581,7 @@ class Results:
         self._add("frontier", "Large batches", [table, self._tolerances(study, trained)], parts)
 
     def _tolerances(self, study: Frontier, trained: Sequence[Trained]) -> Table:
+        """Return the table of the largest batches by tolerance, and keep it as CSV."""
         rows: list[dict[str, object]] = [{"method": NAMES[method]} for method in study.methods]
         for tolerance in TOLERANCES:
             reached = study.reached(trained, tolerance)
@@ -605,6 +609,7 @@ class Results:
         write_atomically(out / "scaling.html", self._page.html())
 
     def _add(self, name: str, title: str, tables: Sequence[Table], parts: Sequence[Markup]) -> None:
+        """Print the tables of a study, and add its section to the page."""
         for table in tables:
             printed = [n for n, column in enumerate(table.columns) if column.title != SOURCE]
             columns = [table.columns[n] for n in printed]
@@ -619,12 +624,14 @@ def _relative(outcome: Outcome, single: Outcome) -> float:
 
 
 def _peak_note(variations: Sequence[Variation]) -> str:
+    """Say with how many workers GTC is fastest, and which inputs change that."""
     table, *other_variations = variations
     moving = ", ".join(f"{v.name} ({v.peak})" for v in other_variations if v.peak != table.peak)
     return f"It is {table.peak} in the table; inputs that change it: {moving or 'none of these'}."
 
 
 def _variation_values(variation: Variation) -> dict[str, object]:
+    """Return the row of speed-ups of a variation."""
     values: dict[str, object] = {"input": variation.name}
     for method, speedups in (("gtc", variation.gtc), ("bmuf", variation.bmuf)):
         for workers, speedup in zip(TABLE1[method], speedups, strict=True):
@@ -649,6 +656,7 @@ def _table(
 
 
 def _texts(columns: Mapping[str, str], row: Values) -> Iterator[str]:
+    """Yield the text of each cell of a row."""
     for key in columns:
         value = row[key]
         yield "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

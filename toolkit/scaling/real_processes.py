@@ -34,16 +34,16 @@ LONGEST_RUN = 1800.0  # seconds
 
 @dataclass(frozen=True)
 class Load:
-    """Steps of every process, which sleep instead of computing."""
+    """Work of every process: steps that sleep instead of computing."""
 
     seconds: float = 0.1
-    """Seconds of a step."""
+    """Duration of a step in seconds."""
     steps: int = 60
     """Steps of a worker in an epoch."""
     factor: float = 5.0
     """Factor by which the last worker is slower in every second epoch."""
     rounds: int = 1
-    """Epochs without and with the slow worker, in turns, of which the medians count."""
+    """Number of epochs without and with the slow worker, in turns; medians are reported."""
     weights: int = 100_000
     """Weights of the model."""
 
@@ -53,9 +53,9 @@ class Measured:
     """The epochs of one method."""
 
     uniform: float
-    """Seconds of an epoch in which all workers are equally fast."""
+    """Duration of an epoch in which all workers are equally fast, in seconds."""
     slow: float
-    """Seconds of an epoch with a slow worker."""
+    """Duration of an epoch with a slow worker, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Machine:
     """Measurements with a number of processes on this machine."""
 
     epochs: dict[str, Measured]
-    """By method; under `INDEPENDENT` the mean over the processes, and the slow one's."""
+    """Epochs by method; `INDEPENDENT` has the mean over the processes, and the slow process's."""
     reduction: float
-    """Seconds of an all-reduce of the weights over all processes."""
+    """Duration of an all-reduce of the weights over all processes, in seconds."""
 
 
 def measure(methods: dict[str, ParallelConfig], workers: int, load: Load) -> Machine:
-    """Train with each method in turn in so many processes of this machine, over gloo.
+    """Train with each method in turn in `workers` processes of this machine, over gloo.
 
     Args:
       methods: name -> its configuration.
@@ -119,7 +119,7 @@ def _work(
     load: Load,
     folder: Path,
 ) -> None:
-    """Run in each process: train, and report the seconds of the epochs."""
+    """Train in one of the processes, and report the durations of the epochs."""
     start_worker({**os.environ, **{name: str(value) for name, value in environment.items()}})
     rank = environment["RANK"]
     epochs_by_method = {}
@@ -137,7 +137,7 @@ def _work(
 def _train(
     strategy: Any, config: ParallelConfig | None, load: Load, out: Path, rank: int
 ) -> list[float]:
-    """Train, and return the seconds of every epoch."""
+    """Train, and return the duration of every epoch in seconds."""
     settings = TrainerConfig(
         epochs=1 + 2 * load.rounds,
         optimizer="sgd",
@@ -155,7 +155,7 @@ def _train(
 
 
 def _reduction(workers: Workers, weights: int) -> float:
-    """Measure the seconds of an all-reduce (all)."""
+    """Measure the duration of an all-reduce (collective)."""
     times = []
     for _ in range(EXCHANGES):
         workers.barrier()
@@ -226,7 +226,7 @@ class Compared:
     method: str
     workers: int
     measured: tuple[float, float]
-    """Without and with the slow worker."""
+    """Measured seconds of an epoch without and with the slow worker."""
     predicted: tuple[float, float]
 
     def error(self, slow: bool) -> float:
@@ -245,7 +245,7 @@ def validate(
 
     Args:
       workers: numbers of processes.
-      load: their work.
+      load: work of each process.
       report: called with a line for each number.
       methods: some of `METHODS`.
     """

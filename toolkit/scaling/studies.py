@@ -78,7 +78,7 @@ def make_task(run: Path | None, seed: int = 0) -> FrameTask:
 
     Args:
       run: see `frames_of`; None for frames drawn from Gaussians.
-      seed: of weights, order, and the choice of utterances if there are too many.
+      seed: seed of weights, order, and the choice of utterances if there are too many.
     """
     if run is None:
         return FrameTask(*synthetic_frames(SyntheticConfig()), seed=seed)
@@ -97,7 +97,7 @@ def frames_of(run: Path, seed: int = 0) -> tuple[Frames, Frames]:
 
     Args:
       run: run directory with `fbank`, `ali`, `senones` and `sat`.
-      seed: of the choice of utterances if there are too many.
+      seed: seed of the choice of utterances if there are too many.
 
     Returns:
       Frames to train on and to validate on. As in training, utterances are held out together with
@@ -139,7 +139,7 @@ def _frames(
 def measured_shares(steps: int = 60) -> tuple[float, ...]:
     """Measure the variation of training step times on this machine: times divided by their mean.
 
-    The times are processor times of a small LSTM on chunks of 32 frames, after some warm-up steps.
+    The times are CPU times of a small LSTM on chunks of 32 frames, after some warm-up steps.
     """
     model = LstmModel(LstmConfig(input_dim=192, hidden=64, layers=2, output_dim=250))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -258,6 +258,7 @@ def speedup_variations(scenario: Scenario, densities: Sequence[float]) -> list[V
 
 
 def _variation(name: str, scenario: Scenario, densities: Sequence[float]) -> Variation:
+    """Simulate the speed-ups of Table I in a scenario."""
     gtc = [
         simulate("gtc", workers, replace(scenario, density=density), None).speedup
         for workers, density in zip(TABLE1["gtc"], densities, strict=True)
@@ -363,7 +364,7 @@ def ibm(shares: Sequence[float]) -> list[tuple[Outcome, bool]]:
 
 
 def stragglers(shares: Sequence[float]) -> list[tuple[Outcome, Outcome]]:
-    """Simulate time with equal workers and with one ten times as slow, for each method."""
+    """Simulate the time with equal workers, and with one that is ten times slower, by method."""
     pairs = []
     methods = ("ssgd", "gtc", "bmuf", "adpsgd delayed", "asgd", "hadpsgd", "adpsgd")
     for method in methods:
@@ -386,7 +387,7 @@ TOLERANCES = (0.05, 0.1, 0.2, 0.4)
 
 @dataclass(frozen=True)
 class Trained:
-    """One training of the study."""
+    """One training of the study of large batches."""
 
     method: str
     batch: int
@@ -534,7 +535,7 @@ class Frontier(Settings):
 
 POWERS = (0.0, 1 / 3, 2 / 3, 1.0)
 """Rates tried for a batch k times the baseline's: its best rate times k to these powers. 1 is the
-paper's scaling; all methods and batches have as many trials as the baseline."""
+paper's scaling. All methods and batches have the same number of trials as the baseline."""
 
 
 @dataclass(frozen=True)
@@ -546,7 +547,7 @@ class Trial:
     """Frames of a step of all learners together."""
     rate: float
     power: float
-    """See `POWERS`; 0 for the baseline."""
+    """Power of the batch ratio, see `POWERS`; 0 for the baseline."""
     outcome: Outcome
 
     @property
@@ -557,7 +558,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TunedBatches:
-    """Settings of the study."""
+    """Settings of the study of batch sizes with tuned learning rates."""
 
     smallest: int = 256
     """Frames of a step of the baseline, which is one worker."""
@@ -575,7 +576,7 @@ class TunedBatches:
     """Measured variation of step times, which makes models stale."""
 
     def trials(self, task: SequenceTask, report: Report) -> Iterator[Trial]:
-        """Train the baseline with every rate, then every method and batch with as many."""
+        """Train the baseline with every rate, then each method and batch with equally many."""
         alone = [self._train("ssgd", self.smallest, rate, 0.0, task) for rate in self.rates]
         yield from alone
         base = min(alone, key=lambda trial: trial.loss)
@@ -628,7 +629,7 @@ class TunedBatches:
     def _train(
         self, method: str, batch: int, rate: float, power: float, task: SequenceTask
     ) -> Trial:
-        """Train; learners with equal weights and states are simulated as one."""
+        """Train once; learners with equal weights and states are simulated as one."""
         learners = 1 if method == "ssgd" else self.learners
         learner_rate = rate / learners  # of one learner, which is multiplied by their number
         decay_epochs = self.epochs - self.warm_epochs
@@ -649,12 +650,13 @@ class TunedBatches:
 
 
 FEWER = 10.0
-"""Momentum 0.9 makes steps ten times as long; rates are as many times lower, tau as many higher."""
+"""Momentum 0.9 makes steps ten times as long: learning rates are divided by this, tau is
+multiplied."""
 
 
 @dataclass(frozen=True)
 class Later:
-    """Settings of the study."""
+    """Settings of the study of methods with momentum that came after the papers."""
 
     workers: int = 64
     minibatches: int = 120_000

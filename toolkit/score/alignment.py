@@ -55,8 +55,8 @@ def align(ref: Sequence[str], hyp: Sequence[str], weights: Weights = "kaldi") ->
 def pairs_of(steps: bytes, ref: Sequence[str], hyp: Sequence[str]) -> list[Pair]:
     """Return the pairs of an alignment from its steps.
 
-    The members of a correct pair are equal: where a fragment matched, or a word was left out that
-    may be, both are the word of the reference (or, where it has none, of the hypothesis).
+    The members of a correct pair are equal: where a fragment matched, or an optional word was left
+    out, both are the reference word, or the hypothesis word if there is no reference word.
     """
     refs, hyps = iter(ref), iter(hyp)
     pairs: list[Pair] = []
@@ -107,7 +107,7 @@ def _encode(
     ends = np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)))
     if sequences and all(isinstance(sequence, str) for sequence in sequences):
         characters = "".join(map(str, sequences)).encode("utf-32-le", "surrogatepass")
-        # Can be written to: for other arrays numba would compile the kernel once more.
+        # The arrays are writable: for read-only ones numba would compile the kernel once more.
         return np.frombuffer(bytearray(characters), np.int32), ends
     units = map(index.__getitem__, chain.from_iterable(sequences))
     return np.fromiter(units, np.int32, int(ends[-1]) if len(ends) else 0), ends
@@ -358,7 +358,7 @@ def align_texts(
     `toolkit.score.nist.grammar.nist_aligner` also understands alternatives and other marks.
 
     Args:
-      ids: of the utterances, for the errors of other aligners.
+      ids: ids of the utterances, for the errors of other aligners.
       refs: texts as they were read.
       hyps: texts as they were read.
       unit: what is compared, see `toolkit.score.wer.score`.

@@ -131,6 +131,7 @@ def compare_boundaries(
 
 
 def _by_utterance(entries: Iterable[CtmEntry]) -> dict[tuple[str, str], list[CtmEntry]]:
+    """Group the entries by utterance and channel, sorted by time."""
     groups = defaultdict(list)
     for entry in entries:
         groups[entry.utterance, entry.channel].append(entry)
@@ -140,6 +141,7 @@ def _by_utterance(entries: Iterable[CtmEntry]) -> dict[tuple[str, str], list[Ctm
 def _paired(
     reference: list[CtmEntry], hypothesis: list[CtmEntry]
 ) -> list[tuple[CtmEntry, CtmEntry]]:
+    """Return the words that two alignments have in common, as pairs in order."""
     ref_entries, hyp_entries = iter(reference), iter(hypothesis)
     pairs = []
     for ref, hyp in align([e.token for e in reference], [e.token for e in hypothesis]):
@@ -156,6 +158,7 @@ def _differences(pairs: list[tuple[CtmEntry, CtmEntry]]) -> np.ndarray:
 
 
 def _deviation(differences: np.ndarray) -> Deviation:
+    """Return the statistics of boundary differences in ms."""
     absolute = np.abs(differences)
     # A microsecond of tolerance, since times are rounded decimals.
     within = {limit: float(np.mean(absolute <= limit + 0.001)) for limit in WITHIN_MS}
@@ -170,6 +173,7 @@ def _deviation(differences: np.ndarray) -> Deviation:
 def _worst(
     pairs: dict[str, list[tuple[CtmEntry, CtmEntry]]], differences: dict[str, np.ndarray]
 ) -> list[UtteranceDeviation]:
+    """Return the utterances with the largest mean deviation, the worst first."""
     deviations = []
     for utterance, values in differences.items():
         absolute = np.abs(values)  # [W, 2]

@@ -78,8 +78,8 @@ class Comparison:
         )
 
     @cached_property
-    def utterances(self) -> tuple[int, int, int]:
-        """Numbers of utterances in which the second system has fewer, as many, and more errors."""
+    def better_equal_worse(self) -> tuple[int, int, int]:
+        """Numbers of utterances with fewer, equally many and more errors of the second system."""
         # Both scores have the same references in the same order.
         utterance_pairs = zip(self.first.utterances, self.second.utterances, strict=True)
         signs = Counter(int(np.sign(b.errors - a.errors)) for a, b in utterance_pairs)
@@ -102,7 +102,8 @@ class Comparison:
     def remarks(self) -> list[str]:
         """Return warnings about the validity of the tests."""
         remarks = []
-        # Of 2^N exchanges, the observed one and its mirror image are always as extreme.
+        # Of the 2^N exchanges, the observed one and its mirror image are always as extreme as
+        # observed.
         least = 2.0 ** (1 - self.units)
         if least > 0.05:
             remarks.append(
@@ -125,8 +126,8 @@ def compare(first: Score, second: Score) -> Comparison:
       second: the score of the system compared with it.
 
     Raises:
-      ScoreError: the two were not scored on the same references in the same way. Of alternatives
-        each system may have taken its own.
+      ScoreError: the two were not scored on the same references in the same way. The systems may
+        have taken different alternatives of a reference.
     """
     if first.unit != second.unit:
         raise ScoreError("one system was scored in words, the other in characters")
@@ -166,8 +167,8 @@ def compare(first: Score, second: Score) -> Comparison:
     if len(blocks) > 1:
         if (units == units_second).all():
             rates = significance.percent(errors_second - errors_first, units)
-        else:  # of the references' alternatives, each system has its own
-            filled = (units > 0) & (units_second > 0)  # one may have taken @, the other a word
+        else:  # each system has taken its own alternatives of the references
+            filled = (units > 0) & (units_second > 0)  # one may have taken @, not the other
             rates = significance.percent(errors_second[filled], units_second[filled])
             rates = rates - significance.percent(errors_first[filled], units[filled])
         interval = significance.interval_of(rates, first.resampled, len(blocks))
@@ -189,7 +190,7 @@ def comparison_numbers(comparison: Comparison) -> dict[str, object]:
     """
     c, pairs = comparison, comparison.matched_pairs
     enough = pairs.segments >= MANY_SEGMENTS
-    better, equal, worse = c.utterances
+    better, equal, worse = c.better_equal_worse
     return {
         "unit": c.first.unit,
         "first": c.first.percent,
@@ -239,7 +240,7 @@ def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator
             f"Matched pairs: p {_p(pairs.p_value)}, z {pairs.z:.2f} (NIST's test on "
             f"{pairs.segments} segments)"
         )
-    better, equal, worse = c.utterances
+    better, equal, worse = c.better_equal_worse
     yield f"Utterances: {second} better in {better}, worse in {worse}, as many errors in {equal}"
     unit = c.first.unit if c.first.unit == "word" else "character"
     words = [word for word in c.words() if word.difference]
@@ -273,9 +274,11 @@ def _speakers(comparison: Comparison, first: str, second: str) -> Iterator[str]:
 
 
 def _errors_by_word(score: Score) -> Counter:
+    """Count the errors by word: the reference word, or the inserted word."""
     wrong = (pair for u in score.utterances if u.errors for pair in u.pairs if pair[0] != pair[1])
     return Counter(hyp if ref is None else ref for ref, hyp in wrong)
 
 
 def _p(value: float) -> str:
+    """Format a p-value with four decimals."""
     return "below 0.0001" if value < 1e-4 else f"{value:.4f}"

@@ -26,11 +26,12 @@ from toolkit.score.transcripts import (
 from toolkit.storage.lines import LISTED
 
 BY_ID = "id"
-"""Given instead of a file of speakers: these are then in the ids, see `speaker_of_id`."""
+"""Given in place of a file of speakers: the speakers are taken from the ids, see
+`speaker_of_id`."""
 
 HARDLY_PLAIN = 10
-"""Lines whose first words, all different and the same on both sides in order, are taken for ids; in
-fewer lines without ids a recogniser may well have got them all right."""
+"""Number of lines from which on equal first words on both sides, all different, are taken for ids.
+In fewer lines without ids, a recogniser may well get all first words right."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ScoringInput:
     speakers: Mapping[str, str] | None
     """Speaker of every reference; None if they are not known."""
     notes: tuple[str, ...] = ()
-    """Messages about the formats that were read and about what is not scored."""
+    """Messages about the formats that were read, and about texts that are not scored."""
     marked: bool = False
     """Whether texts may have alternatives: see `toolkit.score.nist.grammar`."""
 
@@ -55,7 +56,8 @@ class InputReader:
         their names.
       speakers: a file like Kaldi's utt2spk, or `BY_ID`; None: the speakers that the references
         name.
-      glm: a file of mapping rules, applied to all that is read; see `toolkit.score.nist.glm`.
+      glm: a file of mapping rules, applied to everything that is read; see
+        `toolkit.score.nist.glm`.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class InputReader:
         return ScoringInput(first.texts, hyps, speakers, notes, marked)
 
     def _transcripts(self, path: Path, side: Side, named: bool = False) -> Transcripts:
+        """Read transcripts and apply the mapping rules; a file is read once."""
         if (path, side, named) not in self._read:
             transcripts = read_transcripts(
                 path, self._form, named, side, leave_out_faulty=side == "ref"
@@ -155,12 +158,14 @@ class InputReader:
         return first, second, (doubt,)
 
     def _as_text(self, path: Path, side: Side) -> Transcripts | None:
+        """Read a file as Kaldi's text; None if its lines do not begin with ids."""
         try:
             return self._transcripts(path, side, named=True)
         except TranscriptError:
             return None
 
     def _by_time(self, ref: Path, hyp: Path) -> ScoringInput:
+        """Read an STM file and a CTM file, whose words are assigned to the segments by time."""
         if form_by_name(hyp) != "ctm":
             raise TranscriptError(
                 f"{hyp}: the reference {ref} is an STM file, against which only a CTM file can be "
@@ -198,6 +203,7 @@ class InputReader:
     def _speakers_of(
         self, refs: Mapping[str, str], named: Mapping[str, str]
     ) -> Mapping[str, str] | None:
+        """Return the speakers: from the ids, from a file, or as the transcripts name them."""
         if self._speakers == BY_ID:
             return {utterance: speaker_of_id(utterance) for utterance in refs}
         if self._speakers is not None:
@@ -219,7 +225,7 @@ def _note_faulty(refs: Transcripts) -> str:
 def _as_referenced(
     refs: Mapping[str, str], hyps: Mapping[str, str], folded: Callable[[str], str]
 ) -> tuple[Mapping[str, str], int]:
-    """Give hypotheses the ids of references that are the same folded, such as without case.
+    """Rename hypotheses to the reference ids that equal theirs after folding, such as of case.
 
     Returns:
       The hypotheses by their new ids, and how many ids have changed.
@@ -240,11 +246,12 @@ def _as_referenced(
 
 
 def _composed(id: str) -> str:
+    """Return an id with composed letters (Unicode's NFC)."""
     return unicodedata.normalize("NFC", id)
 
 
 def _by_stem(side: Transcripts) -> Transcripts:
-    """Name the texts of a folder by their files alone, as others do, if these names differ."""
+    """Name the texts of a folder by their file names alone, if these are all different."""
     texts = {Path(id).name: text for id, text in side.texts.items()}
     return (
         replace(side, texts=texts)
@@ -256,7 +263,7 @@ def _by_stem(side: Transcripts) -> Transcripts:
 def speaker_of_id(utterance: str) -> str:
     """Return the part of an id before its first slash, hyphen or underscore, looked for in turn.
 
-    sclite does the same with `-i spu_id`, but for the slash of ids that are paths.
+    sclite does the same with `-i spu_id`, except for slashes, which ids of files have.
 
     Raises:
       SpeakerError: the id has none of them.
@@ -278,7 +285,7 @@ class SpeakerError(ToolkitError):
 def names_of(paths: list[Path]) -> list[str]:
     """Return short names of files or folders: the parts in which their paths differ.
 
-    White space in them is replaced by `_`. Where names would then be the same, they are numbers.
+    White space in them is replaced by `_`. If names would then be equal, numbers are used instead.
     """
     shared = 0
     parts = [path.parts for path in paths]

@@ -71,6 +71,7 @@ class ScoringFilter:
         """Describes the normalisation in full, to be printed with the error rate."""
 
     def _named(self, drop: Sequence[str]) -> str:
+        """Return the name of the normalisation, with the versions of its rules."""
         versions = {"none": "none", "case": "case-1", "basic": "basic-4"}
         name = versions.get(self._rules, f"{self._policy.id}+tags-1")
         if drop:
@@ -86,6 +87,7 @@ class ScoringFilter:
         return self._map(text) if self._map else text
 
     def _apply(self, text: str) -> str:
+        """Apply the rules to a text."""
         if self._rules == "none":
             return text
         if self._rules == "case":
@@ -128,11 +130,12 @@ def basic(text: str, counts: TextCounts | None = None) -> str:
 
 
 def _kept(character: str) -> bool:
-    """Whether a character is kept: letters, marks and numbers; all others separate words."""
+    """Return whether a character is kept: letters, marks and numbers; all others separate words."""
     return character.isalnum() or _is_mark(character)
 
 
 def _is_mark(character: str) -> bool:
+    """Return whether a character is a combining mark."""
     return not character.isascii() and unicodedata.category(character)[0] == "M"
 
 

@@ -80,11 +80,13 @@ def inline(utterance: UtteranceScore, unit: str = "word") -> str:
 
 
 def _visible(pair: Pair) -> tuple[str, str]:
+    """Return a pair with spaces made visible."""
     ref, hyp = ("" if unit is None else unit.replace(" ", "␣") for unit in pair)
     return ref, hyp
 
 
 def _table(title: str, rows: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """Yield a title and rows of count and label, the largest counts first."""
     yield ""
     yield title
     for count, label in sorted(rows, key=lambda row: (-row[0], row[1])):
@@ -167,7 +169,7 @@ def speaker_lines(score: Score) -> Iterator[str]:
             + "".join(f"{count:7d}" for count in errors)
             + "".join(f"{rate:7.1f}" for rate in rows[-1])
         )
-    rows.pop()  # the sums are no speaker
+    rows.pop()  # the row of sums is not a speaker
     for name, average in (
         ("Mean", statistics.mean),
         ("S.D.", _deviation),
@@ -187,6 +189,7 @@ def _rates(score: Score) -> tuple[float, ...]:
 
 
 def _deviation(values: tuple[float, ...]) -> float:
+    """Return the standard deviation; 0 for one value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
@@ -240,6 +243,7 @@ def kaldi_lines(utterance: UtteranceScore) -> Iterator[str]:
 
 
 def _centred(text: str, width: int) -> str:
+    """Centre a text in `width` columns."""
     right_padding = (width - len(text)) // 2
     return f"{text + ' ' * right_padding:>{width}}"
 
@@ -249,8 +253,8 @@ def write_score_folder(score: Score, folder: Path) -> None:
 
     These are `wer.txt` (the summary), `score.json` (its numbers), `per_utterance.tsv` and
     `report.txt` (confusions and alignments); with known speakers also `per_speaker.txt` and Kaldi's
-    `per_spk`; with words as units also Kaldi's `per_utt`. Those of them that an earlier score has
-    left and this one lacks are removed.
+    `per_spk`; with words as units also Kaldi's `per_utt`. Files of an earlier score that this score
+    does not have are removed.
     """
     folder = Path(folder)
     summary = f"{score.summary(interval=True)}\n{score.method}\n"
@@ -319,6 +323,7 @@ def all_numbers(score: Score, utterances: bool) -> dict[str, object]:
 
 
 def _counts(part: Score) -> dict[str, object]:
+    """Return the error rate and counts of a part of the score."""
     return {
         "percent": part.percent if part.ref_units else None,
         "errors": part.errors,

@@ -117,7 +117,7 @@ _FIELDS = {_SHORT.get(field, field): field for field in Result.__dataclass_field
 
 
 def read_results(path: Path) -> list[Result]:
-    """Read results.json; if the file does not exist there are no rows.
+    """Read the rows of results.json; return none if the file does not exist.
 
     Raises:
       ResultsError: the file is not a list of rows with the fields of `Result`.
@@ -218,6 +218,7 @@ def markdown_table(results: Iterable[Result]) -> str:
 
 
 def _alone(split: str) -> str:
+    """Return the heading of a split's results with every utterance recognised alone."""
     return f"{split}, speaker unknown"
 
 
@@ -235,7 +236,7 @@ logger = logging.getLogger(__name__)
 
 
 def can_be_scored(references: Mapping[str, str], split: str) -> bool:
-    """Whether any reference of a split has a word; a warning says that none has."""
+    """Return whether any reference of a split has a word; warn if none has."""
     words = any(text.split() for text in references.values())
     if not words:
         logger.warning("%s has no error rate: none of its transcripts has a word", split)
@@ -243,7 +244,7 @@ def can_be_scored(references: Mapping[str, str], split: str) -> bool:
 
 
 def write_texts(hypotheses: Mapping[str, str], out: Path) -> None:
-    """Write `text`, a line for each utterance, into a folder that is made."""
+    """Write hypotheses as a file `text` in a folder, a line for each utterance."""
     out.mkdir(parents=True, exist_ok=True)
     lines = [f"{u} {h}".rstrip() + "\n" for u, h in hypotheses.items()]
     write_atomically(out / "text", "".join(lines))

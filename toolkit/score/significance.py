@@ -13,7 +13,7 @@ from toolkit.score.alignment import Pair
 LEVEL = 0.95
 """Confidence level: the probability with which an interval should cover the true rate."""
 REPLICATES = 10_000
-"""Number of resampled test sets; with so many, the ends of an interval vary by about 2 % of its
+"""Number of resampled test sets; with this number, the ends of an interval vary by about 2 % of its
 width with the seed."""
 SEED = 1
 MIN_SPEAKERS = 6
@@ -220,7 +220,7 @@ def matched_pairs(
     # Gillick and Cox: Z_i = errors of the second minus errors of the first system in segment i;
     # z = mean(Z) / (deviation(Z) / sqrt(n)) is approximately normal for n >= MANY_SEGMENTS.
     mean = float(np.mean(differences)) if differences else 0.0
-    # The unbiased estimate, as in sc_stats.
+    # The unbiased estimate of the deviation, as in sc_stats.
     deviation = float(np.std(differences, ddof=1)) if len(differences) > 1 else 0.0
     return MatchedPairs(len(differences), mean, deviation)
 
@@ -228,7 +228,7 @@ def matched_pairs(
 def _segments(first: Sequence[Pair], second: Sequence[Pair]) -> list[int]:
     """Return the difference of errors of each segment with errors.
 
-    An utterance in whose reference the two systems took different alternatives is one segment.
+    An utterance is one segment if the systems took different alternatives of its reference.
     """
     differences = []
     difference, wrong, right_run = 0, False, 0

@@ -41,12 +41,11 @@ class TranscriptError(ToolkitError):
 
 _FILES = ("audio", "audio_filepath", "path", "file")
 _IDS = ("id", "utterance", *_FILES, "name")
-"""Keys of a record's id; the first that it has counts, as `name` may be that of a speaker.
-
-Of the path of a file the id is the name without folder, suffix and white space.
-"""
+"""Keys of a record's id. The first key that a record has counts, as `name` may be that of a
+speaker. If the value is the path of a file, the id is the file's name without folder, suffix and
+white space."""
 _OF_A_HYPOTHESIS = "pred_text"
-"""Key of the hypothesis in NeMo's manifests; `text` is the reference."""
+"""Key of the hypothesis in NeMo's manifests, where `text` is the reference."""
 
 
 # Surrogates, which JSON can write alone and UTF-8 cannot.
@@ -56,14 +55,16 @@ _PARTS = ("segments", "transcription")
 
 
 class _Record(NamedTuple):
+    """A transcript in a JSON file."""
+
     id: str
     text: str | None
-    """None: of a recording that could not be read, or words of a stream that may change yet."""
+    """None if the recording could not be read, or if the words of a stream may still change."""
     speaker: str | None = None
     part: bool = False
     """Whether it is an utterance of a stream, which has several."""
     place: str | None = None
-    """For an id that comes from a file name: the file's path, and the start time of a part."""
+    """The file's path, and the start time of a part, for an id that comes from a file name."""
     key: str = "text"
     """Key of the text in the record."""
 
@@ -73,18 +74,18 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
 
     - `.jsonl`: a record per line: a lhotse cut (the texts of its supervisions are concatenated), or
       a mapping with `id` (or `utterance`, the path of a file under `audio`, `audio_filepath`,
-      `path` or `file`, or `name`), `text`, and optionally `speaker`. One with an `error` and no
-      text (or null), as `toolkit transcribe` writes it of a recording that it cannot read, is left
-      out. Of its streams (`final`) the final utterances are concatenated. A record with an `offset`
-      is named by the path of its file and this, and so is one whose file is named as another.
-    - any other: a list of such records, or a mapping from ids to texts or records; or records line
-      by line as well; or Whisper's `text`, `segments` or `transcription` of a recording, which is
-      named like the file unless it has an id.
+      `path` or `file`, or `name`), `text`, and optionally `speaker`. A record with an `error` and
+      no text (or null), which `toolkit transcribe` writes for an unreadable recording, is left out.
+      The final utterances of its streams (`final`) are concatenated. A record with an `offset`, or
+      whose file has the name of another file, is named by the path of its file and the offset.
+    - any other file: a list of such records; a mapping from ids to texts or records; a record per
+      line; or Whisper's `text`, `segments` or `transcription` of a recording, which is named like
+      the file unless it has an id.
 
     Args:
       path: gzipped where its name ends in .gz.
-      side: of a record with a `pred_text`, as NeMo writes them, that is the hypothesis; where some
-        have one, the others have no hypothesis.
+      side: "hyp" takes the `pred_text` of NeMo's records; if some records have one, the others have
+        no hypothesis.
 
     Returns:
       Text by id, and speaker by id.
@@ -96,7 +97,7 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
     speakers: dict[str, str] = {}
     parts: set[str] = set()
     records = list(_records(path, side))
-    # NeMo writes `pred_text` beside the reference's `text`, but not of recordings that failed.
+    # NeMo writes `pred_text` beside the reference's `text`, but not for recordings that failed.
     recognised = any(record.key == _OF_A_HYPOTHESIS for _, record in records)
     for place, record in _named_apart(records):
         id, text, speaker, part, *_ = record
@@ -165,7 +166,7 @@ def _records(path: Path, side: Side) -> Iterator[tuple[str, _Record]]:
 
 
 def _has_records_in_lines(path: Path) -> bool:
-    """Whether the first line of a file is a record by itself, and not all of the file."""
+    """Return whether the first line of a file is a record by itself, and not all of the file."""
     filled = [line for _, line in read_lines(path, TranscriptError) if line.strip()]
     try:
         return len(filled) > 1 and isinstance(json.loads(filled[0]), dict)
@@ -174,7 +175,7 @@ def _has_records_in_lines(path: Path) -> bool:
 
 
 def _named_apart(records: Sequence[tuple[str, _Record]]) -> Iterator[tuple[str, _Record]]:
-    """Give records whose files have the same name longer ids."""
+    """Replace the ids of records by their paths if their files have the same name."""
     # `a/x.wav` and `b/x.wav` have the same name: their ids become paths.
     id_counts = Counter(record.id for _, record in records if record.place is not None)
     for place, record in records:
@@ -184,16 +185,19 @@ def _named_apart(records: Sequence[tuple[str, _Record]]) -> Iterator[tuple[str, 
 
 
 def _is_record(mapping: dict) -> bool:
-    """Whether a mapping is one record, not one from ids to texts."""
+    """Return whether a mapping is one record, not one from ids to texts."""
     texts = ("text", _OF_A_HYPOTHESIS, "supervisions")
     return any(key in mapping for key in _IDS) and any(key in mapping for key in texts)
 
 
 def _id_key(record: dict) -> str | None:
+    """Return the key of a record's id, the first of `_IDS` with a text or a number."""
     return next((key for key in _IDS if type(record.get(key)) in (str, int)), None)
 
 
 def _parsed(place: str, text: str | bytes) -> Any:
+    """Parse JSON; a key that occurs twice is an error."""
+
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)
         if len(record) < len(pairs):
@@ -208,6 +212,7 @@ def _parsed(place: str, text: str | bytes) -> Any:
 
 
 def _record(place: str, record: Any, side: Side) -> _Record:
+    """Read one transcript from a JSON mapping."""
     if not isinstance(record, dict):
         raise TranscriptError(f"{place}: a record must be a mapping with `id` and `text`")
     key = _id_key(record)
@@ -215,7 +220,7 @@ def _record(place: str, record: Any, side: Side) -> _Record:
         raise TranscriptError(f"{place}: the record has no `id`")
     id, longer = str(record[key]), None
     if key in _FILES:
-        # White space goes as in the ids of a folder of texts.
+        # White space is replaced as in the ids of a folder of texts.
         longer = "_".join(Path(id).with_suffix("").as_posix().split()) if Path(id).name else id
         offset = record.get("offset")
         if isinstance(offset, int | float):
@@ -254,26 +259,28 @@ def _text(part: dict, side: Side) -> Any:
 
 
 def _key(part: dict, side: Side) -> str:
+    """Return the key of the text for a side."""
     return _OF_A_HYPOTHESIS if side == "hyp" and _OF_A_HYPOTHESIS in part else "text"
 
 
 _LINE = re.compile(r"(\S[^\t]*):\t(\w+)=(.*)")
-"""Name of a cut, what the line has of it (`timestamp_hyp` too), and its value in Python."""
+"""A line of icefall's files: cut id, kind (`ref`, `hyp` or `timestamp_hyp`), and a list in Python's
+notation."""
 
 
 def is_recogs(lines: Sequence[str]) -> bool:
-    """Whether all lines, which are not blank, are of such a file."""
-    matches = (_LINE.fullmatch(line) for line in lines)  # of a long text the first line decides
+    """Return whether all non-blank lines have the format of icefall's recogs files."""
+    matches = (_LINE.fullmatch(line) for line in lines)  # usually the first line decides
     return bool(lines) and all(match and match[3][:1] in "[(" for match in matches)
 
 
 def recogs_texts(path: Path, lines: Sequence[tuple[int, str]], side: Side) -> dict[str, str]:
-    """Return the references or the hypotheses of such a file by the names of their cuts.
+    """Return the references or hypotheses of icefall's recogs file by cut id.
 
     Args:
       path: for messages.
       lines: (number, line), without blank ones.
-      side: which of them.
+      side: the side to return.
 
     Raises:
       TranscriptError: a line is malformed, or names a cut a second time; the message names it.
@@ -293,6 +300,7 @@ def recogs_texts(path: Path, lines: Sequence[tuple[int, str]], side: Side) -> di
 
 
 def _words(place: str, value: str) -> list[str]:
+    """Return the words in a list in Python's notation."""
     try:
         words = ast.literal_eval(value)  # literals alone: nothing is executed
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
@@ -342,9 +350,9 @@ class Transcripts:
     speakers: dict[str, str] = field(default_factory=dict)
     """Speaker by utterance id, where the file or folder names them."""
     faulty: dict[str, str] = field(default_factory=dict)
-    """By utterance id (or `line N`, where it has none), lines that are not UTF-8 and left out."""
+    """Lines that are not UTF-8 and are left out, by utterance id or `line N`."""
     faulty_advice: str = ""
-    """Advice that is right for all of these lines; empty where there is none."""
+    """Advice that holds for all of these lines; empty if there is none."""
 
     @property
     def marked(self) -> bool:
@@ -407,15 +415,15 @@ def read_transcripts(
     - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise icefall's when every line is one
       of its, trn when every line ends in an id in parentheses, text when every line's first field
       has a digit, `-` or `_`, and plain when no line's has. With `named` never plain. (Two files
-      that are plain by this may be text yet: see `toolkit.score.inputs`.)
+      that are plain by this rule may still be text: see `toolkit.score.inputs`.)
 
     Blank lines are skipped in text, trn and icefall's files, comments (`;;`) in trn files.
 
     Args:
       path: file or folder.
-      form: its format; a file named *.ctm is a CTM whatever it is.
+      form: its format; a file named *.ctm is read as a CTM in any case.
       named: whether lines begin with an id.
-      side: which text is read of files that have both, references and hypotheses.
+      side: the text that is read from files with references and hypotheses.
       leave_out_faulty: leave out lines of text, trn and plain files that are not UTF-8, unless they
         are too many (see `toolkit.storage.lines.too_many`).
 
@@ -528,6 +536,7 @@ def read_speakers(path: Path) -> dict[str, str]:
 
 
 def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcripts:
+    """Read a Kaldi data directory, or a folder with a file for each utterance or chapter."""
     if (folder / "text").is_file():
         utt2spk = folder / "utt2spk"
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
@@ -611,6 +620,7 @@ def _ctm_texts(path: Path) -> dict[str, str]:
 
 
 def _detect(path: Path, lines: list[tuple[int, str]], named: bool) -> Form:
+    """Return the format that the lines of a file have."""
     filled = [(number, line) for number, line in lines if split_words(line)]
     if is_recogs([line for _, line in filled]):
         return "icefall"
@@ -643,6 +653,7 @@ def _text_line(path: Path, number: int, line: str) -> tuple[str, str]:
 
 
 def _trn_line(path: Path, number: int, line: str) -> tuple[str, str]:
+    """Split a line of a trn file into utterance id and words."""
     match = _TRN.match(line)
     if match is None:
         raise TranscriptError(

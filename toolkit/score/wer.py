@@ -20,7 +20,8 @@ from toolkit.storage.lines import has_other_space
 _NOTABLE = 0.3
 """Share of substitutions above which case and punctuation are remarked upon."""
 _LONGEST = 2000
-"""Characters: longer words are left alone, since many marks on a letter take quadratic time."""
+"""Longest word, in characters, that is compared in Unicode's normal form: many marks on a letter
+take quadratic time."""
 
 
 def orthography_notes(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
@@ -57,6 +58,7 @@ def orthography_notes(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
 
 
 def _substitutions(utterance: UtteranceScore) -> Iterator[tuple[str, str]]:
+    """Yield the substituted words of an utterance: reference, hypothesis."""
     if utterance.substitutions:
         for ref, hyp in utterance.pairs:
             if ref is not None and hyp is not None and ref != hyp:
@@ -64,6 +66,7 @@ def _substitutions(utterance: UtteranceScore) -> Iterator[tuple[str, str]]:
 
 
 def _composed(text: str) -> str:
+    """Return a text with composed letters (Unicode's NFC)."""
     if text.isascii():
         return text
     words = text.split(" ")
@@ -71,12 +74,13 @@ def _composed(text: str) -> str:
 
 
 def _helped(ref: str, hyp: str) -> bool:
-    """Whether the rules that are advised change one of two words; if not, they were applied."""
+    """Return whether the advised rules change one of two words; if not, they have been applied."""
     return len(ref) > _LONGEST or len(hyp) > _LONGEST or (basic(ref), basic(hyp)) != (ref, hyp)
 
 
 @lru_cache(maxsize=1 << 16)
 def _bare(word: str) -> str:
+    """Return the letters and digits of a word, without case."""
     return "".join(c for c in word.casefold() if c.isalnum())
 
 
@@ -154,7 +158,8 @@ class Score:
     def resampled(self) -> significance.Unit:
         """The unit of resampling: speakers if all are known and there are enough of them.
 
-        The interval then holds for speakers like these; with utterances, only for these speakers.
+        With speakers, the interval holds for speakers like these; with utterances, only for these
+        very speakers.
         """
         speakers = {utterance.speaker for utterance in self.utterances}
         enough = len(speakers) >= significance.MIN_SPEAKERS
@@ -365,6 +370,7 @@ def _check_ids(
     speakers: Mapping[str, str] | None,
     mode: Missing,
 ) -> None:
+    """Raise a `ScoreError` if references, hypotheses and speakers do not belong together."""
     if not refs:
         raise ScoreError("there is no reference to score against: the reference set is empty")
     absent = [utterance for utterance in refs if utterance not in hyps]

@@ -24,7 +24,7 @@ PIECE = 0.1
 
 
 class ClientStream:
-    """Recognises what a client sends; used in one thread at a time.
+    """Recognises the audio that a client sends; used in one thread at a time.
 
     The pieces, and so the words, do not depend on how the audio is cut into messages.
 
@@ -41,16 +41,16 @@ class ClientStream:
     def take(self, content: bytes) -> list[StreamResult]:
         """Take more samples, 16 bits each; return the final results, then the newest partial one.
 
-        The partial one is missing where nothing was recognised after the last final one.
+        The partial result is missing if nothing was recognised after the last final result.
         """
         content = self._rest + content
-        # Recognise whole pieces; the bytes of a part of one wait for the next message.
+        # Recognise whole pieces; the bytes of an incomplete piece wait for the next message.
         end = len(content) // self._size * self._size
         self._rest = content[end:]
         results: list[StreamResult] = []
         for begin in range(0, end, self._size):
             result = self._stream.push(_samples(content[begin : begin + self._size]))
-            # A newer result replaces a partial one, which the client has not seen yet.
+            # A newer result replaces a partial result that the client has not seen yet.
             if results and results[-1].final is None:
                 results.pop()
             results.append(result)
@@ -71,7 +71,7 @@ class ClientStream:
 
 
 def _samples(content: bytes) -> torch.Tensor:
-    """Samples [S] float32 within [-1, 1]."""
+    """Return 16-bit samples as float32 [S] within [-1, 1]."""
     return torch.from_numpy(np.frombuffer(content, "<i2").astype(np.float32) / np.float32(32768))
 
 
@@ -79,7 +79,7 @@ Result = TypeVar("Result")
 
 
 class Client:
-    """One client, from the greeting to the last words.
+    """The conversation with one client, from the greeting to the final words.
 
     The next message is read when the one before has been recognised. A client that sends faster
     than the machine recognises is thus slowed down by TCP and loses nothing.
@@ -88,9 +88,9 @@ class Client:
       connection: the open WebSocket.
       audio: the format of its samples.
       stream: recognises its audio.
-      pool: the threads that recognise; a client has one task at most in their queue, so that they
-        serve the clients in turn.
-      limits: what it may do.
+      pool: the recognition threads; a client has at most one task in their queue, so that clients
+        are served in turn.
+      limits: limits for this client.
     """
 
     def __init__(
@@ -115,17 +115,17 @@ class Client:
         """Recognise a stream.
 
         Args:
-          system: what recognises, as the page names it.
+          system: name of the recogniser, as the page shows it.
 
         Raises:
-          RefusedError: the client broke a rule. What was recognised before has been sent, where the
-            rule limits length or time.
+          RefusedError: the client broke a rule. If the rule limits length or time, all earlier
+            words have been sent.
           ConnectionClosed: the client is gone.
         """
-        # 1. Each side says its format; they must agree.
+        # 1. Both sides declare their format; they must agree.
         await self._send(protocol.hello(self._audio, system))
         self._audio.check(await self._receive())
-        # 2. Audio until a message of text, which asks for the end.
+        # 2. Receive audio until a text message requests the end.
         try:
             while isinstance(message := await self._receive(), bytes):
                 self._count(message)
@@ -135,7 +135,7 @@ class Client:
             with suppress(FrontendError):
                 await self._finish()
             raise
-        # 3. The last words.
+        # 3. Send the last words.
         try:
             await self._finish()
         except FrontendError as error:
@@ -143,9 +143,11 @@ class Client:
         await self._send(protocol.done(self.seconds))
 
     async def _finish(self) -> None:
+        """Send the results that are left at the end of the stream."""
         await self._show(await self._recognise(self._stream.finish))
 
     def _count(self, message: bytes) -> None:
+        """Count the samples of a message; raise an error if it breaks a limit."""
         self._samples += protocol.samples_of(message)
         elapsed = monotonic() - self._since
         # A client that sends a file at full speed would keep the threads from the others.
@@ -158,12 +160,15 @@ class Client:
             raise _LimitError(f"a stream may last {self._limits.longest:g} s: begin another")
 
     async def _receive(self) -> str | bytes:
+        """Wait for the client's next message."""
         return await self._within(self._connection.recv(), "nothing came")
 
     async def _send(self, message: str) -> None:
+        """Send a message to the client."""
         await self._within(self._connection.send(message), "results were not read")
 
     async def _within(self, waiting: Awaitable[Result], fault: str) -> Result:
+        """Wait for at most `Limits.idle` seconds; raise a `_LimitError` after that."""
         try:
             return await asyncio.wait_for(waiting, self._limits.idle)
         except asyncio.TimeoutError as error:  # TimeoutError itself from Python 3.11 on
@@ -172,13 +177,15 @@ class Client:
     async def _recognise(
         self, function: Callable[..., list[StreamResult]], *content: Any
     ) -> list[StreamResult]:
+        """Call a function in a recognition thread, and wait for its results."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, function, *content)
 
     async def _show(self, results: Sequence[StreamResult]) -> None:
+        """Send results to the client."""
         for result in results:
             await self._send(protocol.result_message(result))
 
 
 class _LimitError(RefusedError):
-    """A stream was too long or stood still: its words so far are worth something."""
+    """A stream was too long or stalled; the client still gets the words recognised so far."""

@@ -1,8 +1,8 @@
 """The messages between a client and the server; docs/packages/serve.md describes them.
 
-A client is told the format (`hello`), declares that of its audio (`begin`), sends samples as binary
-messages, and asks for the last words (`end`). It gets `partial` and `final` results, then `done`,
-or `error` at any time.
+The server sends the format (`hello`). The client declares the format of its audio (`begin`), sends
+samples as binary messages, and requests the last words (`end`). It gets `partial` and `final`
+results, then `done`; or `error` at any time.
 """
 
 import json
@@ -18,7 +18,7 @@ from toolkit.storage.reading import DAMAGE_ERRORS, quoted, reason, validated
 POLICY, TOO_BIG, BUSY = 1008, 1009, 1013
 """Close codes of RFC 6455: against the rules, a message too big, try again later."""
 LONGEST_REASON = 123
-"""Bytes that a close frame has room for."""
+"""Maximum size in bytes of the reason in a close frame."""
 
 
 class RefusedError(ToolkitError):
@@ -36,19 +36,19 @@ class RefusedError(ToolkitError):
 
 @dataclass(frozen=True)
 class Limits(Settings):
-    """What a client may do before it is refused; times in seconds."""
+    """Limits for a client; if it exceeds one, it is refused. Times are in seconds."""
 
     clients: PositiveInt = 10
-    """Number of clients at the same time."""
+    """Maximum number of clients at the same time."""
     longest: Positive = 3600.0
-    """Length of a stream, of its audio and of its time on the clock."""
+    """Maximum length of a stream, both of its audio and in wall time."""
     frame_bytes: PositiveInt = 65536
-    """Size of a message; 2 s of audio at 16 kHz."""
+    """Maximum size of a message in bytes; 2 s of audio at 16 kHz."""
     ahead: Positive = 5.0
-    """How far the audio may be ahead of real time, counted from the connection on. A client that is
-    late, such as after a pause of the network, may catch up at any speed."""
+    """Maximum time by which the audio may be ahead of real time since the connection began. A
+    client that falls behind, such as after a network outage, may catch up at any speed."""
     idle: Positive = 30.0
-    """Time without a message, and longest time in which a client may leave results unread."""
+    """Maximum time without a message, and maximum time for which results may stay unread."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class AudioFormat:
     """The only format of samples that a server takes."""
 
     rate: int
-    """Hz."""
+    """Sampling rate in Hz."""
     format: str = "s16le"
-    """16 bits, signed, little-endian."""
+    """Sample format: 16 bits, signed, little-endian."""
     channels: int = 1
-    """Channels; one."""
+    """Number of channels: 1."""
 
     def __str__(self) -> str:
         return f"{self.format}, {self.rate} Hz, channels: {self.channels}"
@@ -78,7 +78,7 @@ class AudioFormat:
 
 
 def check_end(message: str | bytes) -> None:
-    """Check that a message of text asks for the end of the stream.
+    """Check that a text message requests the end of the stream.
 
     Raises:
       RefusedError: it does not.
@@ -87,7 +87,7 @@ def check_end(message: str | bytes) -> None:
 
 
 def samples_of(message: bytes) -> int:
-    """Return how many samples a message holds.
+    """Return the number of samples in a message.
 
     Raises:
       RefusedError: it holds a part of one.
@@ -127,11 +127,12 @@ def close_reason(message: str) -> str:
 
 
 def _message(kind: str, **fields: Any) -> str:
+    """Return a message of a type with its fields as JSON."""
     return json.dumps({"type": kind, **fields}, ensure_ascii=False)
 
 
 def _of_type(message: str | bytes, kind: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a message of text as plain data."""
+    """Parse a text message, and check its type and fields."""
     if isinstance(message, bytes):
         raise RefusedError(f'samples came before the message of type "{kind}"')
     try:

@@ -1,8 +1,8 @@
 """The server of live recognition: HTTP for its page, WebSockets for streams, and who may connect.
 
-Only pages that this server has delivered and the user's own programs may. A page of another site
-can make the browser connect to this server. Its address is then in the header `Origin`, or, where a
-name server has given that site's name the address of this machine (DNS rebinding), in `Host`.
+Only pages of this server and the user's own programs may connect. A page of another site can make
+the browser connect to this server. Its address is then in the header `Origin`, or, where a name
+server has given that site's name the address of this machine (DNS rebinding), in `Host`.
 """
 
 import asyncio
@@ -38,15 +38,15 @@ class ServeConfig(Settings):
     host: str = "127.0.0.1"
     """Address to listen on. There is no authentication: whoever can reach it can use the server."""
     port: Annotated[int, Range(0, 65535)] = 8000
-    """TCP port; 0: any that is free."""
+    """TCP port; 0 selects a free port."""
     threads: Annotated[int, Range(1, 100_000)] = 2
-    """Threads that recognise; streams wait in line for them."""
+    """Number of recognition threads; streams wait in line for them."""
     limits: Limits = field(default_factory=Limits)
-    """What a client may do."""
+    """Limits for each client."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
+    """Return whether an address can be reached from this machine only."""
     address = _address(host)
     return host == LOCAL if address is None else address.is_loopback
 
@@ -54,9 +54,9 @@ def is_loopback(host: str) -> bool:
 def refusal(hosts: Sequence[str], origins: Sequence[str], served: str) -> str | None:
     """Return why a request is refused; None if it is not.
 
-    `Host` must be an address, which no name server can redirect, `localhost` or the name that is
-    served; any port, since it may be forwarded. `Origin` must be that host. Programs send none; all
-    browsers do when they open a WebSocket.
+    `Host` must be an IP address, which no name server can redirect, `localhost`, or the name that
+    is served; with any port, since it may be forwarded. `Origin` must be that host. Programs send
+    no `Origin`; all browsers do when they open a WebSocket.
 
     Args:
       hosts: all headers `Host` of the request.
@@ -75,7 +75,7 @@ def refusal(hosts: Sequence[str], origins: Sequence[str], served: str) -> str | 
 
 
 def _hostname(host: str) -> str | None:
-    """The name or address in a header `Host`, in lower case, without port and brackets."""
+    """Return the name or address in a header `Host`, in lower case, without port and brackets."""
     try:
         parts = urlsplit(f"//{host}")
         valid = parts.netloc == host and "@" not in host and parts.port != 0
@@ -85,6 +85,7 @@ def _hostname(host: str) -> str | None:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an IP address; None if the text is not one."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -98,7 +99,7 @@ TYPES = {
     "/page.js": ("page.js", "text/javascript"),
     "/recorder.js": ("recorder.js", "text/javascript"),
 }
-"""Paths, with their files and types; there are no others."""
+"""File and content type by URL path; no other paths are served."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src data:; base-uri 'none';"
     " form-action 'none'; frame-ancestors 'none'",
@@ -108,7 +109,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of every answer: the page loads nothing from elsewhere, and no page may embed it."""
+"""Headers of every response: the page loads nothing from other sites, and cannot be embedded."""
 
 
 def read_page_file(path: str) -> tuple[bytes, str] | None:
@@ -134,25 +135,25 @@ except ImportError as error:
     ) from error
 
 PATH = "/stream"
-"""Where the WebSocket is."""
+"""URL path of the WebSocket."""
 GRACE = 5.0
-"""Seconds for the handshakes at the beginning and end of a connection."""
+"""Timeout in seconds of the handshakes at the beginning and end of a connection."""
 FAILED = 1011
-"""Close code of RFC 6455: a fault of the server."""
+"""Close code of RFC 6455 for an internal error of the server."""
 
 Report = Callable[[str], None]
-"""Takes a line for the person who runs the server."""
+"""Called with a line for the person who runs the server."""
 
 
 class Server:
-    """Takes requests and connections.
+    """Serves the page by HTTP, and a stream of recognition on each WebSocket.
 
     Args:
-      recogniser: what recognises, shared by all clients.
-      endpoint: when utterances end.
+      recogniser: the recogniser, shared by all clients.
+      endpoint: rules for the end of an utterance.
       system: the recogniser's name, as the page shows it.
       config: the settings.
-      report: gets a line for each client that leaves or is refused.
+      report: called with a line for each client that leaves or is refused.
     """
 
     def __init__(
@@ -173,8 +174,8 @@ class Server:
     async def listening(self) -> AsyncIterator[str]:
         """Serve inside the `async with` block; yields the page's address.
 
-        At the end clients are told that the server goes away, and what is being recognised is
-        waited for.
+        At the end clients are told that the server goes away, and recognition in progress is
+        completed.
 
         Raises:
           ToolkitError: the address cannot be listened on.
@@ -190,11 +191,11 @@ class Server:
                 config.port,
                 process_request=self._answer,
                 server_header=None,
-                compression=None,  # nothing grows when it is unpacked
+                compression=None,  # a compressed message could become huge when unpacked
                 max_size=limits.frame_bytes,
                 open_timeout=GRACE,
                 close_timeout=GRACE,
-                ping_interval=None,  # the limit on idle time finds those that are gone
+                ping_interval=None,  # the limit on idle time detects clients that are gone
                 logger=quiet,
             )
         except OSError as error:
@@ -216,7 +217,7 @@ class Server:
             self._pool.shutdown()
 
     def _answer(self, connection: websockets.ServerConnection, request: Request) -> Response | None:
-        """Answer a request by HTTP; None: go on with the WebSocket."""
+        """Answer an HTTP request; return None to continue with the WebSocket handshake."""
         headers = request.headers
         fault = refusal(headers.get_all("Host"), headers.get_all("Origin"), self._config.host)
         if fault is not None:
@@ -250,13 +251,13 @@ class Server:
                 outcome = f"refused: {error}"
                 await _end(connection, str(error), error.code)
             except ConnectionClosed as closed:
-                # Where the client closes, `sent` is the echo of what it gave for a reason.
+                # If the client closes, `sent` is the echo of its reason.
                 if not closed.rcvd_then_sent and closed.sent is not None and closed.sent.reason:
                     outcome = f"refused: {closed.sent.reason}"
             self._report(
                 f"client {number}, {_name(connection)}: {client.seconds:.1f} s of audio, {outcome}"
             )
-        except Exception:  # of the recogniser: the other clients go on
+        except Exception:  # an error of the recogniser: other clients are not affected
             self._report(f"client {number}: {traceback.format_exc()}")
             await _end(connection, "the server failed; its output says how", FAILED)
         finally:
@@ -266,7 +267,7 @@ class Server:
 async def _end(connection: websockets.ServerConnection, reason: str, code: int) -> None:
     """Tell a client why its stream ends, and close the connection.
 
-    What the client still sends is read and dropped: the answer to the closing lies behind it.
+    Messages that the client still sends are read and dropped: its close frame comes after them.
     """
     with suppress(ConnectionClosed, asyncio.TimeoutError):
         await asyncio.wait_for(connection.send(protocol.error(reason)), GRACE)
@@ -278,11 +279,13 @@ async def _end(connection: websockets.ServerConnection, reason: str, code: int) 
 
 
 def _name(connection: websockets.ServerConnection) -> str:
+    """Return the address and port of a client, for messages."""
     address = connection.remote_address
     return f"{address[0]} port {address[1]}" if address else "a client that is gone"
 
 
 def _response(status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> Response:
+    """Return an HTTP response with the common headers."""
     headers = Headers(
         {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"}
     )

@@ -18,7 +18,7 @@ from toolkit.train.config import FrameTrainingConfig, PassCount, WholeUtteranceC
 
 @dataclass(frozen=True)
 class SelfTrainingConfig(Settings):
-    """Selection of the recognised utterances."""
+    """Selection of recognised utterances, and their alignment."""
 
     share: PositiveShare = 0.5
     """Share of the frames that is kept, of the most confident utterances; 1 for all utterances that
@@ -34,14 +34,14 @@ class SelfTrainingConfig(Settings):
 
 @dataclass(frozen=True)
 class RecognisedPhonesConfig(Settings):
-    """How much of a lattice of recognised speech training sees."""
+    """How many word sequences of a recognised lattice are used for training."""
 
     samples: ListLength = 50
     """Number of paths drawn from a lattice in proportion to their posteriors."""
     alternatives: PositiveInt = 1
-    """Most word sequences that are kept of an utterance, those drawn most often. 1: the likeliest
-    words alone, as if they had been said; with 8 the far-field demo's student deletes more words
-    and makes 21 % more errors."""
+    """Largest number of word sequences kept per utterance, those drawn most often. With 1, only the
+    likeliest words are kept, as if they were the transcript; with 8 the far-field demo's student
+    deletes more words and makes 21 % more errors."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class SelectionConfig(Settings):
 class ScheduledConfig(FrameTrainingConfig):
     """Sub-epochs on chunks, then some on whole utterances; each ends with the labelled data.
 
-    Of unlabelled data a batch has about `chunks.chunks_per_batch` chunks. The student's inputs of
-    both kinds have the masks of `specaugment`, the teacher's had not.
+    Batches of unlabelled data have about `chunks.chunks_per_batch` chunks. All inputs of the
+    student are masked by `specaugment`; those of the teacher were not.
     """
 
     epochs: PassCount = 15
@@ -69,13 +69,13 @@ class ScheduledConfig(FrameTrainingConfig):
     """Fine-tuning sub-epochs on whole utterances; 3 (C12)."""
     hours_per_sub_epoch: Positive | None = 55_000.0
     """Hours of unlabelled audio in a sub-epoch, counted before selection; 55,000 (C12), so that 18
-    make 990,000. Data that are less are gone through again, in another order. None: all
-    sub-epochs together are one pass over the data."""
+    make 990,000. Smaller data sets are repeated in another order. None: all sub-epochs together are
+    one pass over the data."""
     labelled_rate_factor: Positive = 1.2
     """Learning rate on labelled data, relative to that on unlabelled data at the time: "slightly
     higher" (C12, which gives no value)."""
     select: SelectionConfig = SelectionConfig()
-    """Which unlabelled utterances are learnt from; all by default."""
+    """Selection of the unlabelled utterances to train on; all by default."""
 
 
 @dataclass(frozen=True)

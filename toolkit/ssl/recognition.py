@@ -46,7 +46,7 @@ class Recognised:
     """A recognised utterance."""
 
     utterance: str
-    """Its id."""
+    """Id of the utterance."""
     frames: int
     """Number of raw frames."""
     text: str
@@ -59,7 +59,7 @@ class RecognisedStore(FeatureStore):
     """The utterances of a feature store that have a recognised text, which is their transcript.
 
     Args:
-      path: of the feature store.
+      path: path of the feature store.
       texts: recognised texts by utterance.
     """
 
@@ -84,7 +84,7 @@ class RecognisedScorer(NeuralScorer):
 
     @cached_property
     def store(self) -> RecognisedStore:
-        """See `RecognisedStore`."""
+        """Implement `RecognisedStore.store`."""
         return RecognisedStore(self.features, read_texts(self.texts))
 
 
@@ -156,7 +156,7 @@ def recognise_and_align(
     ]
     report_aligned = partial(report, shards_done=shards)
     counts = align_at_offsets(scorers, senones, lang, config.align, out, jobs, report_aligned)
-    # `Recognised.frames` are raw frames; an hour has so many of them.
+    # `Recognised.frames` are raw frames; this is their number per hour.
     hour = 3600e3 / scorer.store.manifest["frontend"]["frame_shift_ms"]
     frames = sum(u.frames for u in selected)
     return {
@@ -305,7 +305,7 @@ class RecognisedPhones:
 
     Args:
       folder: the folder.
-      features: of the utterances, for their lengths.
+      features: features of the utterances, for their lengths.
       samples: the number of paths drawn.
     """
 
@@ -318,7 +318,7 @@ class RecognisedPhones:
 
     @property
     def ids(self) -> list[str]:
-        """The utterances in which something was recognised."""
+        """The utterances for which phones are stored."""
         return self._rows.ids
 
     def load(self, utterance: str) -> PhoneAlternatives:
@@ -378,8 +378,8 @@ def recognise_phones(
       device: where the network computes.
 
     Returns:
-      `utterances`, `recognised`, `hours` of these, `alternatives` and `best` (mean number, and mean
-      posterior of the likeliest) of an utterance.
+      `utterances`; `recognised`, those with phones, and their `hours`; per utterance the mean
+      number of `alternatives`, and `best`, the mean posterior of the likeliest.
 
     Raises:
       TrainingDataError: nothing was recognised.
@@ -421,7 +421,7 @@ class _PhoneRecogniser:
     out: Path
 
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
-        """Write the phones of each utterance in which some were found."""
+        """Write the phones of each utterance that has any."""
         number, ids = shard
         path = self.out / f"phones.{number:06d}.tar"
         if path.exists():

@@ -76,11 +76,11 @@ def train_student(
 
     Args:
       unlabelled: a folder of features with targets as the data pipeline's repartition writes it;
-        or several of the same utterances with targets at other offsets, which the passes over the
-        data take in turn, each a folder or the files of shards that lie elsewhere.
+        or several such sets of the same utterances with targets at other offsets, which the passes
+        over the data use in turn. Each is a folder, or the files of shards stored elsewhere.
       features: labelled data, as in `train_cross_entropy`.
-      alignments: as many, with targets of the raw frames.
-      normaliser: of the student's raw features, labelled or not.
+      alignments: a store for each of `features`, with targets of the raw frames.
+      normaliser: normaliser of the student's raw features, labelled or not.
       config: sizes, schedule, seed.
       num_targets: C, number of senones; the teacher must have as many.
       out: folder of this training alone.
@@ -193,14 +193,14 @@ class AlternatingBatches:
         self._sources = unlabelled, labelled
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         number, kind = divmod(epoch, 2)
         return self._sources[kind].num_steps(number, world_size)
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         number, kind = divmod(epoch, 2)
         return self._sources[kind].batches(number, start, rank, world_size)
 
@@ -232,7 +232,7 @@ def alternating_schedule(config: TrainerConfig, labelled_factor: float) -> Sched
 def student_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute `distillation` for a `KBestBatch`, else `cross_entropy`; see `Objective`.
 
-    The two have different sums, which distinguishes the kinds of passes in a history.
+    The two losses have different sums, which distinguishes the kinds of passes in a history.
     """
     return (distillation if isinstance(batch, KBestBatch) else cross_entropy)(model, batch)
 

@@ -130,6 +130,7 @@ def reliability_figure(
 
 
 def _png(figure: Figure) -> bytes:
+    """Return a figure as PNG."""
     stream = io.BytesIO()
     FigureCanvasAgg(figure).print_png(stream)
     return stream.getvalue()
@@ -144,7 +145,7 @@ class TrainedModel:
     normaliser: Path
     """File of the normaliser."""
     device: str = "cpu"
-    """Where the model computes."""
+    """Device on which the model computes."""
 
     def load(self) -> tuple[nn.Module, Cmvn]:
         """Load model and normaliser."""
@@ -478,7 +479,7 @@ def _compute_utterances(
 
 
 def _store(utterances: Sequence[Utterance], k: int) -> tuple[dict[str, KBest], int]:
-    """Store targets as the pipeline does; return what is read back, and the number of bytes."""
+    """Store targets as the pipeline does; return the targets read back, and the number of bytes."""
     stored = {}
     with tempfile.TemporaryFile() as file:
         tar = TarWriter(file)
@@ -529,6 +530,7 @@ def _tensors(best: KBest) -> tuple[Tensor, Tensor]:
 
 
 def _write(rows: Sequence[Row], out: Path) -> None:
+    """Write the measurements for all k as JSON, as a table and as a figure."""
     values = [asdict(row) for row in rows]
     write_atomically(out / "choice_of_k.json", json.dumps(values, indent=1) + "\n")
     names = [field.name for field in fields(Row)]

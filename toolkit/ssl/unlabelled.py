@@ -5,9 +5,9 @@ and, in `shards/`, `cuts.NNNNNN.jsonl`, `features.NNNNNN.tar`, `targets.NNNNNN.t
 reads only the two manifests, so that half a million shards are opened at once. Shards in an object
 store are opened by `toolkit.pipeline.shard_cache`.
 
-The number of batches of an epoch must be known before it is read. For labelled data it follows
-from the lengths of the utterances; of a million hours only the shards' totals are known. So these
-determine the number of batches of some shards, among which their utterances are divided equally.
+The number of batches of an epoch must be known before it is read. For labelled data it follows from
+the lengths of the utterances. For a million hours only the shards' totals are known: they determine
+the number of batches, among which the utterances of the shards are divided equally.
 """
 
 import json
@@ -51,7 +51,7 @@ class Example:
     """A training utterance with its targets."""
 
     name: str
-    """Its id."""
+    """Id of the utterance."""
     features: Tensor
     """[T, F] float32, raw."""
     state: CmnState
@@ -67,10 +67,10 @@ class Example:
 
 
 class ShardFiles(Protocol):
-    """The files of a set of shards, wherever they lie."""
+    """The files of a set of shards, in a local folder or in an object store."""
 
     name: str
-    """What messages call the set: its folder or address."""
+    """Name of the set in messages: its folder or address."""
 
     def manifest(self, name: str) -> bytes:
         """Read a manifest of the set: `features.json` or `targets.json`."""
@@ -93,11 +93,11 @@ class FolderFiles:
         self._folder, self.name = Path(folder), str(folder)
 
     def manifest(self, name: str) -> bytes:
-        """See `ShardFiles`."""
+        """Implement `ShardFiles.manifest`."""
         return regular(self._folder / name).read_bytes()
 
     def open(self, field: str, shard: int) -> BinaryIO:
-        """See `ShardFiles`."""
+        """Implement `ShardFiles.open`."""
         return open(self._folder / SHARDS / field_file(field, shard), "rb")
 
     def prefetch(self, shards: Sequence[int]) -> None:
@@ -108,7 +108,7 @@ class TeacherShards:
     """A set of shards of features with a teacher's targets.
 
     Args:
-      files: the folder of the set, or its files where they lie elsewhere.
+      files: the folder of the set, or its files in another place.
 
     Raises:
       TargetError: it has no features or no targets.
@@ -223,7 +223,7 @@ class Selection:
     """The digest of the shards; empty in files of earlier versions, and where all is selected."""
 
     def takes(self, example: Example) -> bool:
-        """Whether an utterance is selected."""
+        """Return whether an utterance is selected."""
         return self.config.share == 1 or selection_score(self.config, example) >= self.threshold
 
     def save(self, path: Path) -> None:
@@ -349,7 +349,7 @@ class SubEpochs:
       hours: hours of audio per sub-epoch, before selection; None: `count` sub-epochs are one pass.
       count: number of sub-epochs.
       max_frames: raw frames that are in memory together; a shard with more is alone.
-      seed: of the order.
+      seed: seed of the order.
 
     Raises:
       TrainingDataError: the sources differ or are empty, or a sub-epoch has no shard.
@@ -485,7 +485,7 @@ class TeacherBatches:
     Args:
       data: the sub-epochs.
       sampler: divides the utterances that are in memory together into batches.
-      seed: of the order.
+      seed: seed of the order.
       first: number of earlier sub-epochs: epoch e of this source is sub-epoch first + e.
     """
 
@@ -498,13 +498,13 @@ class TeacherBatches:
         self._first = first
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         return sum(self._counts(self._data.shard_sets(self._first + epoch), world_size))
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `BatchSource`; skips shards before `start`, loads the next ones ahead."""
+        """Yield a rank's batches; shards before `start` are skipped, the next ones loaded ahead."""
         number = self._first + epoch
         shard_sets = self._data.shard_sets(number)
         counts = self._counts(shard_sets, world_size)

@@ -1,7 +1,7 @@
 """Stages that run in the background, in a process of their own, while later stages start.
 
-As Kaldi's recipes decode in the background while they train the next system. Which process runs a
-stage changes nothing but the time: a stage waits for the outputs that it reads.
+Kaldi's recipes likewise decode in the background while they train the next system. Results do not
+depend on which process runs a stage: a stage waits for the outputs that it reads.
 """
 
 import os
@@ -18,7 +18,8 @@ from toolkit.stages.log import StageLog, Verbosity
 from toolkit.stages.signals import TERMINATED, exit_on_signals
 
 StagesFunction = Callable[["BufferedLog", Callable[[], bool]], None]
-"""Runs stages and writes to a log; its second argument says if the main process waits for them."""
+"""Runs stages and writes to a log; the second argument says whether the main process waits for
+them."""
 
 
 class BackgroundError(ToolkitError):
@@ -26,10 +27,10 @@ class BackgroundError(ToolkitError):
 
 
 class BackgroundStages:
-    """Stages that run in a process of their own, from now on.
+    """Stages in a separate process, which starts with the construction of the object.
 
     Args:
-      numbers: of the stages.
+      numbers: numbers of the stages.
       outputs: names of their outputs when they last finished.
       jobs: the worker processes that they use.
       run_stages: runs them; picklable.
@@ -47,7 +48,7 @@ class BackgroundStages:
         self.numbers, self.outputs, self.jobs = numbers, outputs, jobs
         self._log = log
         self._which = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
-        # `wait` raises this unless the process sends its own outcome, which replaces it.
+        # `wait` raises an error with this message, unless the process sends its own outcome.
         self._failure: str | None = (
             f"the process of {self._which} was killed, perhaps because memory ran out: the same"
             " command continues, with --jobs 1 one stage after the other"
@@ -56,7 +57,7 @@ class BackgroundStages:
         self._lines, sender = context.Pipe(duplex=False)
         self._awaited = context.Event()
         arguments = (sender, run_stages, self._awaited, log.verbosity, dict(os.environ))
-        # Ctrl-C is this process's to handle: it stops the other one.
+        # This process handles Ctrl-C and stops the other one.
         with block_sigint():
             self._process = context.Process(target=_run_stages, args=arguments)
             self._process.start()
@@ -67,14 +68,14 @@ class BackgroundStages:
 
     @property
     def running(self) -> bool:
-        """Whether they are still running."""
+        """Whether the process of the stages is still running."""
         return self._process.is_alive()
 
     def wait(self) -> None:
-        """Wait until all of them are done.
+        """Wait until all stages are done.
 
         Raises:
-          BackgroundError: one of them failed; the message is its own.
+          BackgroundError: a stage failed; the message is that of its error.
         """
         self._awaited.set()
         self._join()
@@ -84,16 +85,18 @@ class BackgroundStages:
             raise BackgroundError(self._failure)
 
     def stop(self) -> None:
-        """End them with SIGTERM; unfinished outputs stay for the next run."""
+        """End the process with SIGTERM; unfinished outputs stay for the next run."""
         self._process.terminate()
         self._join()
 
     def _join(self) -> None:
+        """Wait for the end of the process and of the thread that receives its lines."""
         self._process.join()
         self._listener.join()
         excluded_pids.discard(self._process.pid)
 
     def _listen(self) -> None:
+        """Receive the lines and the outcome of the stages; runs in a thread."""
         while True:
             try:
                 kind, value = self._lines.recv()
@@ -131,6 +134,7 @@ def _run_stages(
     verbosity: Verbosity,
     environment: dict[str, str],
 ) -> None:
+    """Run stages in the new process, and send their lines and their outcome."""
     from toolkit.processes.bars import hide_progress_bars
 
     # The server of workers forked this process: it has the server's environment, not the caller's.

@@ -1,7 +1,7 @@
 """Restarts a recipe in the project's own Python environment, so that `./run.py` works by itself.
 
-Runs before the right interpreter is found, in any Python from 3.8 on, and so imports the standard
-library and `toolkit.startup` alone. A recipe starts with:
+This runs before the right interpreter is found, in any Python from 3.8 on, so it imports only the
+standard library and `toolkit.startup`. A recipe starts with:
 
     #!/usr/bin/env python3
     import sys
@@ -43,9 +43,9 @@ def use_project_environment(root: Path) -> None:
     if main is None or Path(root).resolve() not in Path(main).resolve().parents:
         return
     sys.excepthook = _end_quietly
-    # 2. Set what libraries read when they are loaded.
-    # Threads of OpenMP that spin while they wait make training 14 times slower where another
-    # process uses one of the cores. The variable is read when torch is loaded, which is later.
+    # 2. Set the environment variables that libraries read when they are loaded. Threads of OpenMP
+    # that spin while they wait make training 14 times slower where another process uses one of the
+    # cores. The variable is read when torch is loaded, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     default_to_one_thread()
     # 3. Restart, once: the guard stops a loop if the new interpreter reports another prefix.

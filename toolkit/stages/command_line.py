@@ -60,10 +60,10 @@ class ProfileError(ToolkitError):
 
 
 class _RunFolder(click.Path):
-    """A path that is not empty; click would take an empty one for the present folder."""
+    """A click type for a path that is not empty; click takes "" for the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path."""
+        """Return the path, or fail if it is empty."""
         if value == "":
             raise SelectionError("--exp is empty: is a variable of the shell not set?")
         return super().convert(value, param, ctx)
@@ -77,7 +77,7 @@ def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
     """
     freeze_imports()
     with exit_on_signals(), _exit_on_errors():
-        # 1. What the command line asks for; contradictions end here.
+        # 1. Parse the options; contradictory ones are errors.
         program = Path(sys.argv[0]).name
         typed = _click_command(recipe).make_context(program, list(arguments)).params
         profile = chosen_profile(recipe, typed["profile"])
@@ -89,7 +89,7 @@ def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
             "set": list(typed["overrides"]),
             "config": str(typed["config"].absolute()) if typed["config"] else None,
         }
-        # 2. Options that only look: no lock, nothing is written.
+        # 2. Options that only print: no lock, nothing is written.
         if typed["listing"] or typed["dry_run"] or typed["stale_code"]:
             if ranks.rank() == 0:
                 with report_broken_output(), _storage_errors(directory.root):
@@ -142,14 +142,14 @@ def _exit_on_errors() -> Iterator[None]:
         sys.exit(error.exit_code)
     except click.exceptions.Exit as end:  # of --help
         sys.exit(end.exit_code)
-    except (KeyboardInterrupt, click.Abort):  # if the handler of Ctrl-C is not ours
+    except (KeyboardInterrupt, click.Abort):  # if Ctrl-C has another handler
         click.echo("interrupted; the same command continues", err=True)
         sys.exit(INTERRUPTED)
 
 
 @contextmanager
 def _storage_errors(root: Path) -> Iterator[None]:
-    """Turn errors of the file system in a `with` block into messages with advice."""
+    """Turn OSErrors in a `with` block into messages that say what to do."""
     try:
         yield
     except BrokenPipeError:
@@ -159,6 +159,7 @@ def _storage_errors(root: Path) -> Iterator[None]:
 
 
 def _progress_bars(options: RunOptions) -> AbstractContextManager[None]:
+    """Return a context that hides progress bars if the run is quiet."""
     if options.verbosity != "quiet":
         return nullcontext()
     from toolkit.processes.bars import hide_progress_bars
@@ -267,14 +268,14 @@ def _run_options(
     typed: Mapping[str, Any],
     words: Sequence[str],
 ) -> RunOptions:
-    """Return what the command line asks for.
+    """Return the run options that were given on the command line.
 
     Args:
-      recipe: of the command line.
+      recipe: the recipe of the command line.
       profile: its profile.
       directory: its run directory.
       typed: values by the names of click's options.
-      words: of the command line.
+      words: words of the command line.
 
     Raises:
       ToolkitError: options contradict each other, or name something that does not exist.
@@ -306,7 +307,7 @@ def _run_options(
     for number in sorted(forced):
         if not first <= number <= last:
             raise SelectionError(f"--force {number} is outside of stages {first} to {last}")
-    # 3. The configuration. Markers and logs are UTF-8, so all texts in them must be, too.
+    # 3. The configuration. Markers and logs are UTF-8, so all texts in it must be valid UTF-8.
     check_device(typed["device"])
     config = load_config(
         recipe.profiles[profile], recipe.folder, typed["config"], typed["overrides"]
@@ -331,6 +332,7 @@ def _run_options(
 def _show(
     recipe: Declaration, directory: RunDirectory, options: RunOptions, typed: Mapping[str, Any]
 ) -> None:
+    """Print what --list, --stale-code or --dry-run asks for."""
     planner = Planner(directory, recipe.stages, options.config)
     if typed["listing"]:
         show_list(planner, recipe.folder, typed["as_json"])
@@ -345,8 +347,8 @@ def _profile(recipe: Declaration, directory: RunDirectory, options: RunOptions) 
     """Run the stage of the options in a new process, under py-spy.
 
     Raises:
-      ProfileError: py-spy cannot run it, or the stage is not done afterwards, which its process has
-        explained.
+      ProfileError: py-spy cannot run the stage, or the stage is not done afterwards, for which its
+        process has printed the reason.
     """
     number, output = options.first, directory.profile(options.first)
     script, *arguments = shlex.split(options.command)
@@ -373,7 +375,7 @@ def _profile(recipe: Declaration, directory: RunDirectory, options: RunOptions) 
 
 
 def _py_spy(output: Path) -> list[str]:
-    """Return the command under which a Python program, appended to it, has its flame graph drawn.
+    """Return py-spy's command line, to which the Python command to profile is appended.
 
     py-spy exits with 0 whatever the program's exit status is.
 
@@ -394,6 +396,7 @@ def _py_spy(output: Path) -> list[str]:
 
 
 def _without_profile_stage(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without --profile-stage and its value."""
     remaining = []
     words = iter(arguments)
     for word in words:
@@ -441,7 +444,7 @@ def _compare_with_last(directory: RunDirectory, present: dict, to_stderr: bool) 
 
 
 def _note_missing(config: Any) -> None:
-    """Note settings whose file does not exist: the stage that reads it may be hours away."""
+    """Log settings whose file does not exist: the stage that reads it may be hours away."""
     for key, value in flatten(result_parameters(config)).items():
         if key in OUTPUT_SETTINGS or not is_path(value) or has_magic(value):
             continue

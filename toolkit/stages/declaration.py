@@ -1,4 +1,4 @@
-"""What a recipe declares, stages over typed configurations, and what a command line asks for."""
+"""The declarations of a recipe: its stages over typed configurations, and its run options."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class Stage:
     `toolkit.stages.background`."""
 
     def is_enabled(self, config: Any) -> bool:
-        """Whether the configuration enables the stage."""
+        """Return whether the configuration enables the stage."""
         return not self.when or _any_set(self.when, config)
 
     def skip_reason(self, config: Any) -> str:
@@ -47,17 +47,19 @@ class Stage:
         return f"{self.when} is {'not set' if '=' in self.when else 'off'}"
 
     def runs_in_background(self, config: Any) -> bool:
-        """Whether the configuration enables the stage, and lets it run in the background."""
+        """Return whether the configuration enables the stage, and lets it run in the background."""
         if not self.background_when or not self.is_enabled(config):
             return False
         return _any_set(self.background_when, config)
 
 
 def _any_set(keys: str, config: Any) -> bool:
+    """Return whether any of several settings enables the stage, see `Stage.when`."""
     return any(_is_set(key, config) for key in keys.split(" or "))
 
 
 def _is_set(key: str, config: Any) -> bool:
+    """Return whether a setting is true, or has the value after `=`."""
     name, has_value, value = key.partition("=")
     setting = attrgetter(name)(config)
     return str(setting) == value if has_value else bool(setting)
@@ -109,9 +111,9 @@ class Declaration:
         one folder have different ones.
       on_finish: called with the run directory whenever the last stage is done, whether it ran or
         was skipped; prints the recipe's results.
-      modules: what the stages' functions import when they run. It is imported before the first
-        stage that runs, in this order, so that workers are forked from a server that has it too;
-        `--list` and `--help` do without.
+      modules: modules that the stages' functions import when they run. They are imported before the
+        first stage that runs, in this order, so that workers are forked from a server that has them
+        too; `--list` and `--help` do not need them.
     """
 
     def __init__(

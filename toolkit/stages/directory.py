@@ -32,7 +32,7 @@ TAKEOVER_TIMEOUT = 1.0
 """Seconds for replacing the file that stands for the lock of a killed run."""
 
 TRASHES = "trash", "trash-background"
-"""Folders in `.partial` for what is being deleted: the run's, and that of background stages."""
+"""Folders in `.partial` for files to delete: one of the run, one of background stages."""
 
 
 class StorageError(ToolkitError):
@@ -75,16 +75,16 @@ class RunDirectory:
     def lock(self, command: str) -> Iterator[None]:
         """Lock the run directory in a `with` block; `stages/.lock.holder` names the holder.
 
-        The operating system releases the lock when the process ends, even if it is killed. If
-        files cannot be locked, the file `stages/.lock.held` stands for the lock; that of a killed
+        The operating system releases the lock when the process ends, even if it is killed. If files
+        cannot be locked, the file `stages/.lock.held` stands for the lock; the file of a killed
         process of this host is replaced.
 
         Args:
-          command: of this process, for the message of a second one.
+          command: command of this process, for the message of a second one.
 
         Raises:
           LockedError: another process works in the run; the message names that process.
-          LinkError: a link or no regular file is where the runner writes.
+          LinkError: a path that the runner writes is a link or not a regular file.
         """
         self.refuse_links(self.stages, self.partials)
         self.stages.mkdir(parents=True, exist_ok=True)
@@ -134,6 +134,7 @@ class RunDirectory:
             ) from error
 
     def _locked_by(self) -> str:
+        """Say which process holds the lock, for messages."""
         holder = self._read_lock_holder()
         return (
             f"another run is going on in {self.root}: process {holder.get('pid')} on "
@@ -151,7 +152,7 @@ class RunDirectory:
         """Return the digests of files, with those remembered in this run directory.
 
         Args:
-          folders: of the places outside it, `InputNames.folders`.
+          folders: folders of the places outside it, `InputNames.folders`.
         """
         return Digests(self.root, self.digests, folders)
 
@@ -176,7 +177,7 @@ class RunDirectory:
         return self.profiles / f"{stage:02d}.svg"
 
     def partial(self, stage: int, name: str = "") -> Path:
-        """Return where a stage builds its output `name`; without a name, the folder of them all."""
+        """Return where a stage builds its output `name`, or without a name all of them."""
         return self.partials / f"{stage:02d}" / name
 
     def provenance(self, stage: int) -> Path:
@@ -184,11 +185,11 @@ class RunDirectory:
         return self.partials / f"{stage:02d}.json"
 
     def progress(self, stage: int) -> Path:
-        """Return the path of how far a stage's partial outputs are."""
+        """Return the path of the progress file of a stage's partial outputs."""
         return self.partials / f"{stage:02d}.progress.json"
 
     def write_places(self, folders: Mapping[str, str]) -> None:
-        """Write where the places are that names in manifests begin with."""
+        """Write the folders of the path aliases with which paths in manifests begin."""
         self.write(self.root / PLACES, places_text(folders))
 
     def refuse_links(self, *paths: Path) -> None:
@@ -197,7 +198,7 @@ class RunDirectory:
             refuse_links(self.root, path)
 
     def write(self, path: Path, text: str) -> None:
-        """Write a file of the runner's whole or not at all; a link at `path` is replaced.
+        """Write a file atomically; a link at `path` is replaced.
 
         Raises:
           LinkError: its folder is a link.
@@ -208,7 +209,7 @@ class RunDirectory:
     def discard(self, path: Path) -> None:
         """Move a file or folder to the trash in one step; `empty_trash` frees its space.
 
-        Links inside a folder go with it, and what they point at stays.
+        Links inside a folder are moved with it; their targets stay.
 
         Raises:
           LinkError: it is a link or reached through one; nothing was moved.
@@ -227,7 +228,7 @@ class RunDirectory:
         self.empty_trash()
 
     def empty_trash(self) -> None:
-        """Delete what was discarded; raises a `LinkError` if the trash is a link."""
+        """Delete the contents of the trash; raises a `LinkError` if the trash is a link."""
         self.refuse_links(self._trash)
         if self._trash.exists():
             shutil.rmtree(self._trash)
@@ -236,7 +237,7 @@ class RunDirectory:
         """Rename the partial outputs of a finished stage to their names, and write its marker last.
 
         Once `NN.publishing.json` exists the stage is finished. If this process is killed before the
-        marker is written, `recover` of the next run does what remains, each step only once.
+        marker is written, `recover` in the next run completes the remaining steps.
 
         Raises:
           LinkError: an output is a link or would be moved through one. The outputs wait in
@@ -247,7 +248,7 @@ class RunDirectory:
         self._put_in_place(marker, digests)
 
     def recover(self, digests: Digests) -> None:
-        """Finish what a killed run was publishing; delete its temporary files and the trash.
+        """Finish the publication of a killed run; delete its temporary files and the trash.
 
         Raises:
           LinkError: something would be moved or deleted through a link; it is left as it is.
@@ -267,6 +268,7 @@ class RunDirectory:
         remove_temporaries(self.partials)
 
     def _put_in_place(self, marker: Marker, digests: Digests) -> None:
+        """Replace a stage's earlier outputs by the new ones, and write its marker."""
         # Each step may have been done by a killed run: all of them can be repeated.
         # 1. Refuse links before anything moves.
         stage, old = marker.stage, outputs_of(self.marker(marker.stage), marker.title)
@@ -301,6 +303,7 @@ class RunDirectory:
 
 
 def _is_alive(pid: int | None) -> bool:
+    """Return whether a process runs."""
     import psutil
 
     return pid is not None and psutil.pid_exists(pid)
@@ -360,7 +363,7 @@ def storage_error(error: BaseException, root: Path) -> StorageError | None:
 def _without_parents(path: Path) -> Path:
     """Return an absolute path without `..`, by which names below it could not be compared.
 
-    What `..` leads to is looked up, since a link may stand before it; links behind it stay.
+    `..` is resolved on disk, since a link may precede it; links after it are kept.
     """
     if ".." not in path.parts:
         return path
@@ -369,6 +372,7 @@ def _without_parents(path: Path) -> Path:
 
 
 def _is_within(path: str | Path, root: Path) -> bool:
+    """Return whether a path is a folder or lies in it."""
     return Path(os.fsdecode(path)).absolute().is_relative_to(root)
 
 

@@ -24,11 +24,11 @@ class Output:
     """A file or folder that a finished stage made and can make again."""
 
     name: str
-    """Its path below the run directory."""
+    """Path of the output below the run directory."""
     stage: int
     title: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     seconds: float
     """Wall time of its stage, which may have made other outputs too."""
 
@@ -50,6 +50,7 @@ def removed(directory: RunDirectory) -> list[str]:
 
 
 def _outputs(directory: RunDirectory) -> Iterator[Output]:
+    """Yield the outputs of all finished stages."""
     for path in sorted(directory.stages.glob("[0-9][0-9].json")):
         try:
             marker = Marker.read(path)
@@ -61,10 +62,10 @@ def _outputs(directory: RunDirectory) -> Iterator[Output]:
 
 
 def choose(directory: RunDirectory, names: Sequence[str]) -> list[Output]:
-    """Return the outputs of these names.
+    """Return the outputs with the given names.
 
     Raises:
-      CleanError: there is none of a name, or it is protected.
+      CleanError: an output does not exist, or is protected.
     """
     outputs = {output.name: output for output in removable(directory)}
     chosen = []

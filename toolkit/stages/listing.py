@@ -1,4 +1,4 @@
-"""What `run.py --list`, `--dry-run` and `--stale-code` print; they change nothing."""
+"""The output of `run.py --list`, `--dry-run` and `--stale-code`, which change nothing."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from toolkit.stages.runner import refusal
 WIDTH = 100
 GAP = "  "
 INDENT = " " * 7
-"""Below a row, under the titles."""
+"""Indentation of the lines below a row of the table, which aligns them with the titles."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def show_list(planner: Planner, source: Path, as_json: bool = False) -> None:
     """Print each stage's state, time and result, and its code if that is not the present one.
 
     Args:
-      planner: of the run directory.
+      planner: planner of the run directory.
       source: the recipe's folder.
       as_json: whether to print JSON instead of a table.
     """
@@ -66,6 +66,7 @@ def show_list(planner: Planner, source: Path, as_json: bool = False) -> None:
 
 
 def _row(planned: PlannedStage, code: Sequence[str], skip_reason: str) -> Row:
+    """Return the table row of a stage."""
     stage, state, marker = planned.stage, planned.state, planned.state.marker
     kind = str(replace(state, why=""))
     reason = str(state).removeprefix(kind)
@@ -78,6 +79,7 @@ def _row(planned: PlannedStage, code: Sequence[str], skip_reason: str) -> Row:
 
 
 def _plain(planned: PlannedStage, code: Sequence[str], skip_reason: str) -> dict[str, Any]:
+    """Return the state of a stage as plain data, for --json."""
     stage, state, marker = planned.stage, planned.state, planned.state.marker
     return {
         "stage": stage.number,
@@ -95,7 +97,7 @@ def _plain(planned: PlannedStage, code: Sequence[str], skip_reason: str) -> dict
 
 
 def _number(value: Any) -> Any:
-    """Return None for an infinity and for no number, which JSON does not have."""
+    """Return a number for JSON; None for infinity and NaN, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -145,7 +147,7 @@ def _code_differences(
 
 
 def _refusal(planner: Planner, options: RunOptions, planned: PlannedStage) -> str | None:
-    """Return in what words a run would refuse to continue a stage, None if it would not."""
+    """Return the message if a run would refuse to continue a stage, else None."""
     number = planned.stage.number
     if planned.action != "run" or number in options.forced or options.accept_code_change:
         return None
@@ -172,6 +174,7 @@ def table_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[-1] = 0
     return [
@@ -181,6 +184,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _folded(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the lines of a table within the width; longer texts stand below their row."""
     stage, kind, time = (
         max(len(getattr(row, name)) for row in (HEAD, *rows)) for name in ("stage", "kind", "time")
     )
@@ -219,6 +223,7 @@ def _folded(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _below(text: str) -> list[str]:
+    """Return the lines of a text that stands below its row."""
     return textwrap.wrap(
         text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False
     )

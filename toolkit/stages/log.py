@@ -35,7 +35,7 @@ class StageLog:
     """Prints lines on standard output and appends them, with the time, to a log file.
 
     Args:
-      path: of the log file.
+      path: path of the log file.
       verbosity: how much is printed.
     """
 
@@ -50,7 +50,7 @@ class StageLog:
           always: whether it is printed if the verbosity is `quiet`.
 
         Raises:
-          LinkError: a link or no regular file is in the place of the log file.
+          LinkError: the log file is a link or not a regular file.
         """
         if always or self.verbosity != "quiet":
             self._print(f"{timestamp()} {line}" if self._timed else line)
@@ -67,11 +67,13 @@ class StageLog:
 
     @property
     def _timed(self) -> bool:
+        """Whether lines are printed with the time before them."""
         to_terminal = sys.stdout is not None and sys.stdout.isatty()
         return self.verbosity == "verbose" or (self.verbosity == "normal" and not to_terminal)
 
     @staticmethod
     def _print(line: str) -> None:
+        """Print a line, above progress bars if there are any."""
         tqdm = _tqdm_with_bars()
         if tqdm is None:
             click.echo(printable(line))
@@ -93,6 +95,8 @@ def _tqdm_with_bars() -> Any:
 
 
 class _LogHandler(logging.Handler):
+    """Writes log records of the `logging` module to the stage log."""
+
     def __init__(self, stage_log: StageLog) -> None:
         super().__init__(logging.DEBUG if stage_log.verbosity == "verbose" else logging.INFO)
         self._stage_log = stage_log
@@ -137,6 +141,7 @@ def headline(numbers: dict) -> str:
 
 
 def _number(value: bool | float | str) -> str:
+    """Format a headline number."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -182,7 +187,7 @@ def _errors_reported(report: Callable[[str, OSError], None]) -> Iterator[None]:
         yield
     finally:
         for name, stream in wrapped.items():
-            if getattr(sys, name) is stream:  # and not what another thread has put there
+            if getattr(sys, name) is stream:  # and not another thread's replacement
                 setattr(sys, name, originals[name])
 
 
@@ -190,7 +195,7 @@ def _errors_reported(report: Callable[[str, OSError], None]) -> Iterator[None]:
 def survive_broken_output(write_to_file: Callable[[str], None]) -> Iterator[None]:
     """Go on in a `with` block when standard output or error cannot be written.
 
-    A pipe was closed, or the disk of a file is full. Every writer in this process is concerned,
+    A pipe was closed, or the disk of a file is full. This applies to every writer in this process,
     such as progress bars and warnings of libraries.
 
     Args:
@@ -218,7 +223,8 @@ def survive_broken_output(write_to_file: Callable[[str], None]) -> Iterator[None
 def _report_thread(hook: Callable) -> Callable:
     """Return a hook that reports an `OSError` that ends a thread in one line.
 
-    Such as that of TensorBoard's writer when the disk is full: who waits for the thread raises it.
+    An example is TensorBoard's writer on a full disk. The function that waits for the thread raises
+    the error.
     """
 
     def report(ended: threading.ExceptHookArgs) -> None:
@@ -253,9 +259,9 @@ def report_broken_output() -> Iterator[None]:
 
 
 def _lead_nowhere(stream: TextIO) -> None:
-    """Lead a stream, and what is still in its buffer, to nowhere, here and in new processes.
+    """Redirect a stream and its buffered output to /dev/null, here and in child processes.
 
-    Not in workers of a server that runs already (`toolkit.processes.workers`).
+    This has no effect on workers of a server that is running already (`toolkit.processes.workers`).
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())

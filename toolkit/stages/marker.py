@@ -43,7 +43,7 @@ class CodeVersion:
     diff: str
     """Digest of `git diff HEAD`; empty if nothing differs."""
     versions: dict[str, str | None]
-    """See `toolkit.environment.result_versions`."""
+    """Versions of packages, see `toolkit.environment.result_versions`."""
 
     def __str__(self) -> str:
         if self.commit is None:
@@ -53,7 +53,7 @@ class CodeVersion:
     def changes(self, now: "CodeVersion") -> list[str]:
         """Return how `now` differs: "commit a -> b", "torch 2.14 -> 2.15"; empty if it is equal.
 
-        A package that only one of them names counts as equal.
+        A package that only one of the two versions names counts as equal.
         """
         return [f"{name} {old} -> {new}" for name, old, new in self.differences(now)]
 
@@ -80,7 +80,7 @@ class Attempt:
     started: str
     code: CodeVersion
     numeric: dict[str, str | int | None]
-    """See `toolkit.environment.numeric_environment`."""
+    """Numeric environment, see `toolkit.environment.numeric_environment`."""
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Provenance:
     """Each configuration section that the stage read, and each setting that it read alone by its
     dotted key, as plain data."""
     inputs: dict[str, Content] = field(default_factory=dict)
-    """By name, see `toolkit.stages.plan`."""
+    """Size and digests of the inputs by name, see `toolkit.stages.plan`."""
     attempts: list[Attempt] = field(default_factory=list)
     """The attempts that worked on the outputs, in order."""
     forced: bool = False
@@ -107,7 +107,7 @@ class Provenance:
     def update_numeric(self) -> bool:
         """Note the present numeric environment of the last attempt; return whether it changed.
 
-        What torch uses is known only once the stage has loaded it.
+        The numeric environment of torch is known only after the stage has loaded torch.
         """
         numeric = numeric_environment()
         if not self.attempts or self.attempts[-1].numeric == numeric:
@@ -177,7 +177,7 @@ class Progress:
 class UnreadableMarkerError(ToolkitError):
     """A marker that is damaged or was written by another version of the runner.
 
-    The runner gives its message as the reason why the stage runs again.
+    The runner logs its message as the reason why the stage runs again.
     """
 
 
@@ -189,7 +189,7 @@ class Marker:
     title: str
     provenance: Provenance
     outputs: dict[str, Content]
-    """By path relative to the run directory."""
+    """Size and digests of the outputs by path relative to the run directory."""
     command: str
     started: str
     ended: str
@@ -265,7 +265,7 @@ class Marker:
 
 
 def _is_inside(name: str) -> bool:
-    """Whether a relative path stays below its folder, as outputs, which are removed, must."""
+    """Return whether a relative path stays below its folder, as paths of outputs must."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
@@ -274,7 +274,7 @@ def outputs_of(path: Path, title: str | None = None) -> list[str]:
     """Return the names of the outputs in the marker at `path`, none if it cannot be read.
 
     Args:
-      path: of the marker.
+      path: path of the marker.
       title: if given, the outputs of a stage with another title, which had this number before, are
         left out.
     """
@@ -286,6 +286,7 @@ def outputs_of(path: Path, title: str | None = None) -> list[str]:
 
 
 def _contents_to_plain(contents: dict[str, Content]) -> dict[str, Any]:
+    """Return sizes and digests as plain data for JSON."""
     return {
         name: {key: value for key, value in dataclasses.asdict(content).items() if value != {}}
         for name, content in sorted(contents.items())
@@ -293,9 +294,10 @@ def _contents_to_plain(contents: dict[str, Content]) -> dict[str, Any]:
 
 
 def _contents_from_plain(data: dict[str, Any]) -> dict[str, Content]:
+    """Restore what `_contents_to_plain` returned."""
     return {name: from_plain(Content, content) for name, content in data.items()}
 
 
 def parameters_digest(parameters: dict[str, Any]) -> str:
-    """Return a digest that does not depend on the order of keys."""
+    """Return a digest of parameters that does not depend on the order of keys."""
     return digest_bytes(json.dumps(parameters, sort_keys=True).encode())

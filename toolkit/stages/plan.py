@@ -1,9 +1,9 @@
 """Plans a run: which stages are done, why others are stale, and what would run.
 
-Markers name the inputs of a stage so that they hold after those were moved. What lies in the run
-directory is named by its path there. What a setting names is called after the setting, such as
-`{lm.text}`; what lies in a corpus by its path in the corpus's folder, such as `{corpus.root}/wav`.
-Everything else has its absolute path.
+Markers name the inputs of a stage so that the names stay valid when files are moved. An input in
+the run directory is named by its path there; an input that a setting names, by the setting, such as
+`{lm.text}`; an input in a corpus, by its path in the corpus's folder, such as `{corpus.root}/wav`.
+Every other input is named by its absolute path.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ from toolkit.storage.paths import RUN, PathAliases, folder_of, overlap, parse_ma
 from toolkit.storage.reading import reason, regular
 
 LONGEST_LINE = 10_000
-"""Characters of a message that are read."""
+"""Largest number of characters that are read of a failure's message."""
 
 MOST_REASONS = 3
 PATTERN = "pattern"
-"""Kind of an input that is all files which a pattern matches."""
+"""Kind of an input that consists of all files matching a pattern."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class PlannedStage:
 class Planner:
     """Compares the markers in a run directory with the present files and configuration.
 
-    It writes nothing, and serves `--list`, `--dry-run` and runs alike.
+    It writes nothing; `--list`, `--dry-run` and runs all use it.
 
     Args:
       directory: the run directory.
-      stages: of the recipe.
+      stages: stages of the recipe.
       config: the present configuration.
-      digests: of the files; None: those that the run directory remembers.
+      digests: digests of the files; None: those that the run directory remembers.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class Planner:
     def state(self, stage: Stage) -> State:
         """Return the state of a stage; nothing is written.
 
-        A stage that the configuration skips is done if it has something to lose: its outputs stay
-        for when it is enabled again.
+        A stage that the configuration skips counts as done if it has outputs: they are kept until
+        it is enabled again.
         """
         state = self._state(stage.number)
         has_outputs = state.marker is not None and bool(state.marker.outputs)
@@ -119,6 +119,7 @@ class Planner:
         return state
 
     def _state(self, stage: int) -> State:
+        """Compute the state of a stage, see `state`."""
         directory = self.directory
         progress = Progress.read(directory.progress(stage))
         provenance = Provenance.read(directory.provenance(stage))
@@ -162,7 +163,7 @@ class Planner:
         return sorted(marker.outputs) if marker and self._number(marker) == stage else []
 
     def _number(self, marker: Marker) -> int:
-        """Return the present number of the stage of a marker; recipes renumber stages."""
+        """Return the current number of a marker's stage, as recipes renumber stages."""
         return self._numbers.get(marker.title, marker.stage)
 
     def _marker_changes(self, marker: Marker) -> list[str]:
@@ -194,10 +195,10 @@ class Planner:
         return reasons
 
     def present(self, name: str, kind: str) -> Content | None:
-        """Return the present content of an input, None if it does not exist.
+        """Return the current size and digest of an input, None if it does not exist.
 
         Args:
-          name: of the input.
+          name: name of the input.
           kind: "content", "listing" or "existence", see `Run.need`, `PATTERN` or `AUDIO`.
         """
         if kind == AUDIO:
@@ -211,7 +212,7 @@ class Planner:
         return listing(path, since) if kind == "listing" else self.digests.content(path)
 
     def _matches(self, pattern: Path) -> Content | None:
-        """Return the content of the files that a pattern matches, None if there are none."""
+        """Return size and digests of the files that match a pattern; None if there are none."""
         folder = fixed_folder(pattern)
         paths = filter(os.path.isfile, sorted(glob(str(pattern), recursive=True)))
         contents = {os.path.relpath(p, folder): self.digests.content(Path(p)) for p in paths}
@@ -223,15 +224,15 @@ class Planner:
     def audio(
         self, manifest: str, known_digests: Mapping[str, str] | None = None
     ) -> tuple[Content | None, dict[str, str]]:
-        """Return the content of the audio files that a manifest names.
+        """Return the digests of the audio files that a manifest names.
 
         Args:
           manifest: its path, relative to the run directory.
           known_digests: digests by path that are known already.
 
         Returns:
-          Their content, None without the manifest, and their digests by path; "" stands for a file
-          that is not there.
+          Their number and combined digest, None without the manifest; and the digest of each file
+          by path, "" for a file that does not exist.
         """
         path = self.directory.root / manifest
         if not path.is_file():
@@ -243,10 +244,12 @@ class Planner:
         return Content(0, combined(by_name), len(files), AUDIO), digests
 
     def _digest(self, file: Path) -> str:
+        """Return the digest of a file; "" if it does not exist."""
         content = self.digests.content(file)
         return content.digest if content else ""
 
     def _parameter_changes(self, provenance: Provenance) -> Iterator[str]:
+        """Yield the settings that differ from those in `provenance`, with both values."""
         recorded = provenance.parameters
         # Compare what the stage read then with the same settings of the present configuration.
         values = {}  # of the sections, and of the settings inside sections, that still exist
@@ -261,7 +264,7 @@ class Planner:
             elif key not in old:
                 yield f"`{key}` {_show(new[key])} is a new parameter"
             elif same_setting(key, old[key], new[key], provenance.inputs):
-                continue  # another path: `changes` compares the contents
+                continue  # only the path differs: `changes` compares the contents
             # In Python True == 1: a change between bool and number counts too.
             elif old[key] != new[key] or isinstance(old[key], bool) != isinstance(new[key], bool):
                 old_text, new_text = _show(old[key]), _show(new[key])
@@ -303,6 +306,7 @@ def join_reasons(reasons: list[str]) -> str:
 
 
 def _why(state: State) -> str:
+    """Return why a stage is not done."""
     if state.kind == "pending":
         return "never run"
     return state.why if state.kind == "stale" else str(state)
@@ -326,6 +330,7 @@ def _makers(reader: Marker | None, stages: Sequence[tuple[Stage, State]]) -> set
 
 
 def _first_line(failure: Path) -> str:
+    """Return the first line of the file of a stage's failure: its message."""
     try:
         with open(regular(failure), encoding="utf-8", errors="replace") as file:
             return file.readline(LONGEST_LINE).rstrip("\n")
@@ -334,14 +339,16 @@ def _first_line(failure: Path) -> str:
 
 
 def _show(value: Any) -> str:
+    """Return a setting's value as short text."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 MAP = "map_paths"
-"""Last part of the settings whose mappings `OLD=NEW` are places: NEW of the N-th is `{KEY.N}`."""
+"""Last part of the keys of settings with mappings `OLD=NEW`; the NEW of mapping N is the alias
+`{KEY.N}`."""
 ROOT = "root"
-"""Last part of the settings that are places: names may begin with the folder of one."""
+"""Last part of the keys of settings whose folder is an alias: names may begin with it."""
 
 
 class InputNames:
@@ -349,7 +356,7 @@ class InputNames:
 
     Args:
       root: the run directory.
-      config: of the recipe.
+      config: configuration of the recipe.
     """
 
     def __init__(self, root: Path, config: Any) -> None:
@@ -365,18 +372,19 @@ class InputNames:
 
     @cached_property
     def folders(self) -> dict[str, str]:
-        """The folders of the settings that are places."""
+        """The folders of the path aliases, by the settings that define them."""
         settings = self._settings.items()
         roots = {key: folder_of(value) for key, value in settings if key.split(".")[-1] == ROOT}
         return {**roots, **self._mapped}
 
     def names(self, path: str, sections: Iterable[str]) -> list[str]:
-        """Return how a marker names an input: by each setting that it is, by a place, or as it is.
+        """Return the names that markers may use for an input: settings, a path alias, or its path.
 
         Args:
           path: absolute, or relative to the run directory.
           sections: what the stage has read of the configuration: top-level fields, and dotted
-            settings; the input is not called after others, on which the stage does not depend.
+            settings; the input is not named after other settings, on which the stage does not
+            depend.
         """
         sections = tuple(sections)
         read = {
@@ -387,11 +395,11 @@ class InputNames:
         exact = [f"{{{key}}}" for key in sorted(read) if self._settings.get(key) == path]
         folders = {key: folder for key, folder in self.folders.items() if key in read}
         name = PathAliases(folders).name(path)
-        # A setting may be a file, whose folder is the place: that is an input of another name.
+        # A setting may be a file whose folder is the alias: the file itself has another name.
         return exact or [f"{name}/" if name.startswith("{") and name.endswith("}") else name]
 
     def is_gone(self, name: str) -> bool:
-        """Whether an input was called after a setting that is not a path any more."""
+        """Return whether an input was called after a setting that is not a path any more."""
         setting, brace, _ = name.removeprefix("{").partition("}")
         is_path_setting = setting in self._settings or setting in self._mapped
         return bool(brace) and name.startswith("{") and not is_path_setting
@@ -414,17 +422,17 @@ def audio_input(manifest: str) -> str:
 
 
 def is_path(value: Any) -> bool:
-    """Whether a plain setting is an absolute path, as all paths in a configuration are."""
+    """Return whether a plain setting is an absolute path, as all paths in a configuration are."""
     return isinstance(value, str) and value.startswith("/")
 
 
 def is_outside(name: str) -> bool:
-    """Whether an input lies outside the run directory, by its name."""
+    """Return whether an input lies outside the run directory, by its name."""
     return name.startswith(("/", "{"))
 
 
 def same_setting(key: str, old: Any, new: Any, inputs: Mapping[str, Any]) -> bool:
-    """Whether a setting is another path to what the stage has recorded as an input.
+    """Return whether a setting is another path to an input that the stage has recorded.
 
     Then the contents decide, see `Planner.changes`.
     """

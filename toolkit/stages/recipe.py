@@ -78,7 +78,7 @@ def load_recipe(path: Path) -> Recipe:
     profiles = getattr(module, "PROFILES", None)
     if declared_here or not isinstance(profiles, Mapping):
         return (declared_here or recipes)[0]
-    return recipes[0].for_corpus(file, profiles, module.__doc__ or "")  # as its last line does
+    return recipes[0].for_corpus(file, profiles, module.__doc__ or "")  # as its `main` line does
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class RecipeSetting:
     """A setting of a recipe, with the source of its value."""
 
     key: str
-    """Dotted, as `--set` takes it."""
+    """Dotted key of the setting, as `--set` takes it."""
     value: Any
     """The value as plain data, like `default`."""
     source: str
@@ -94,7 +94,7 @@ class RecipeSetting:
     default: Any
     """The value without profile and `--set`."""
     expects: str
-    """Its type in words."""
+    """Type of the setting in words."""
     text: str
     """Description of the setting."""
 
@@ -126,6 +126,6 @@ def recipe_settings(
             source = "--set"
         rows.append(RecipeSetting(source=source, **vars(setting)))
     if not rows:
-        apply_overrides(profile_config, [f"{key}=none"], Path.cwd())  # says which key is near
+        apply_overrides(profile_config, [f"{key}=none"], Path.cwd())  # suggests a similar key
         raise ConfigError(f"unknown key `{key}`")
     return rows

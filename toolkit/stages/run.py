@@ -21,7 +21,7 @@ from toolkit.storage.paths import overlap
 RESERVED = ("stages", "profiles", ".partial", "log.txt")
 PROGRESS_EVERY = 1.0  # seconds
 MOST_NAMED = 3
-"""Stages that an error names."""
+"""Largest number of stages that an error message names."""
 
 
 class MissingInputError(ToolkitError):
@@ -34,7 +34,7 @@ class DeclarationError(ToolkitError):
 
 @dataclasses.dataclass(frozen=True)
 class StageOutputs:
-    """Another stage of the recipe with the names of its outputs, for error messages."""
+    """Number, title and outputs of another stage of the recipe, for error messages."""
 
     number: int
     title: str
@@ -49,8 +49,8 @@ class Run:
       config: the configuration; each section that is read is recorded.
       jobs: how many worker processes to use; results must not depend on it.
       command: the command line of this run, for result tables.
-      provenance: what was recorded so far. None on ranks other than 0, which record nothing and
-        have the same paths as rank 0.
+      provenance: parameters and inputs recorded so far. None on ranks other than 0, which record
+        nothing and use the same paths as rank 0.
 
     Args:
       wait_for: called with the name of an input, which a background stage may be making.
@@ -86,15 +86,15 @@ class Run:
     ) -> Path:
         """Return the path of an input and record it.
 
-        Where a file or folder of the user is does not matter if the configuration says it, see
+        The location of a user's file or folder does not matter if the configuration names it, see
         `toolkit.stages.plan`.
 
         Args:
           path: relative to the run directory, or absolute for a file or folder of the user.
           compare: which change makes the stage stale. "content": of a file, or of any file in a
             folder; files are read once, and again when size, times or inode change. "listing": of
-            a folder the names, sizes and modification times alone, as for a corpus whose audio is
-            watched by `need_audio`. "existence": that it is gone.
+            the names, sizes and modification times in a folder, as for a corpus whose audio
+            `need_audio` checks. "existence": of whether it exists.
 
         Raises:
           MissingInputError: it does not exist, or is a pipe or a device. The message names the
@@ -106,7 +106,7 @@ class Run:
         return full_path
 
     def exists(self, name: str) -> bool:
-        """Return whether the run directory has a file or folder `name`; nothing is recorded."""
+        """Return whether the run directory has a file or folder `name`, without recording it."""
         return (self._directory.root / name).exists()
 
     def digest(self, path: str) -> str:
@@ -116,7 +116,7 @@ class Run:
     def need_matches(self, pattern: str | Path) -> None:
         """Record the files of the user that a pattern matches, by their contents.
 
-        Files that match it later, or no longer, are a change too.
+        Files that match it later, or no longer match, count as a change too.
 
         Raises:
           MissingInputError: it matches no file.
@@ -133,7 +133,7 @@ class Run:
           manifest: its path, relative to the run directory.
 
         Returns:
-          Digests by absolute path, "" for files that are not there; on ranks other than 0 nothing.
+          Digests by absolute path, "" for files that do not exist; empty on ranks other than 0.
 
         Raises:
           MissingInputError: there is no such manifest.
@@ -162,7 +162,7 @@ class Run:
             self._check_declared(name)
             waits_since = time.monotonic()
             self._wait_for(name)
-            self._started += time.monotonic() - waits_since  # the time of another stage
+            self._started += time.monotonic() - waits_since  # time of another stage
         content = self._planner.present(name, kind)
         if content is None:
             raise MissingInputError(self._missing(name))
@@ -170,6 +170,7 @@ class Run:
         return content
 
     def _check_declared(self, name: str) -> None:
+        """Raise a `DeclarationError` if the output `name` is not allowed."""
         if any(overlap(name, output) for output in self.outputs):
             raise DeclarationError(f"stage {self.stage} needs `{name}`, which it makes itself")
         for stage in self._other_stages:
@@ -181,9 +182,9 @@ class Run:
     def make(self, name: str) -> Path:
         """Return where to build the output `name`, a file or folder of the run directory.
 
-        The path is the same in each attempt. What an interrupted attempt left there stays as long
-        as parameters and inputs are the same, so that a long stage can resume from it. The output
-        is renamed to `name` once the stage has succeeded.
+        The path is the same in each attempt. Files of an interrupted attempt are kept there while
+        parameters and inputs are the same, so that a long stage can resume. The output is renamed
+        to `name` once the stage has succeeded.
 
         Raises:
           LinkError: a link stands where the output is built or will be, or on the way there.
@@ -214,14 +215,14 @@ class Run:
     def previous(self, output: Path) -> Path | None:
         """Return the output of the last success, so that parts of it can be reused.
 
-        The marker then names the attempts that made it, too.
+        The marker then also names the attempts that made this output.
 
         Args:
-          output: what `make` has returned for it.
+          output: the path that `make` returned for it.
 
         Returns:
-          None if there is none, if it was changed, if other code or packages made it, after
-          `--force`, and on ranks other than 0.
+          The path; None if there is no such output, if it was changed, if other code or packages
+          made it, after `--force`, and on ranks other than 0.
         """
         name = output.relative_to(self._directory.partial(self.stage)).as_posix()
         marker = self._planner.marker(self.stage)
@@ -284,7 +285,8 @@ class Run:
                 self._write_provenance()
 
     def _record_input(self, name: str, content: Content) -> None:
-        assert self.provenance is not None  # asked by all callers
+        """Record an input in the provenance, unless it is recorded already."""
+        assert self.provenance is not None  # all callers check this
         self._needed.add(name)
         names = self._planner.names.names(name, self.provenance.parameters)
         if any(self.provenance.inputs.get(each) != content for each in names):
@@ -293,7 +295,7 @@ class Run:
                 self._write_provenance()
 
     def _write_provenance(self) -> None:
-        """Write it before anything that depends on it is written."""
+        """Write the provenance before any output that depends on it is written."""
         assert self.provenance is not None
         self.provenance.update_numeric()
         path = self._directory.provenance(self.stage)
@@ -308,6 +310,7 @@ class Run:
         return str(Path(path).absolute()) if Path(path).is_absolute() else normalised
 
     def _missing(self, name: str) -> str:
+        """Return the message for a missing input: its maker, or the setting that names it."""
         if is_outside(name):
             fault = "is not a regular file" if Path(name).exists() else "does not exist"
             return f"`{name}` {fault}{self._key_hint(name)}"
@@ -324,6 +327,7 @@ class Run:
         return message
 
     def _key_hint(self, path: str) -> str:
+        """Return advice on the setting whose value is this path; empty if there is none."""
         for key, value in flatten(to_plain(self._planner.config)).items():
             if value == path:
                 return f"; say where it is with --set {key}=PATH"
@@ -360,4 +364,5 @@ def plain_headline(headline: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _made_by(stage: StageOutputs, name: str) -> bool:
+    """Return whether a stage makes the input `name`."""
     return any(overlap(name, output) for output in stage.outputs)

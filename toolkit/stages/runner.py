@@ -42,7 +42,7 @@ class Runner:
     Args:
       stages: all stages of the recipe.
       directory: where they run.
-      options: of the command line.
+      options: options of the command line.
       stage_log: the run's log.
       modules: what the stages' functions import, see `Declaration`.
     """
@@ -59,7 +59,7 @@ class Runner:
         self.options, self.stage_log = options, stage_log
         self.planner = Planner(directory, stages, options.config)
         self.digests = self.planner.digests
-        # As it is at the start: what is edited later is not what runs, as far as it is loaded.
+        # The code at the start: later edits do not affect modules that are loaded.
         self.code = code_version(options.source)
         self.chosen = [s for s in stages if options.first <= s.number <= options.last]
         self._background: BackgroundStages | None = None
@@ -70,7 +70,7 @@ class Runner:
         Raises:
           ToolkitError: a stage failed; those before it are finished.
         """
-        # 1. Put in place what an interrupted run has finished but not renamed.
+        # 1. Rename outputs that an interrupted run has finished.
         self.directory.recover(self.digests)
         # 2. Fail now rather than after hours of earlier stages.
         self._check_engines()
@@ -89,7 +89,8 @@ class Runner:
                     continue
                 self._wait_for_inputs(stage)
                 if not self.skips(stage):
-                    # Imports of torch and numba take seconds: only where a stage needs them.
+                    # Imports of torch and numba take seconds: import them only if a stage needs
+                    # them.
                     import_modules(self.modules)
                     if not self._start_in_background(stage):
                         self.run_stage(stage)
@@ -100,7 +101,7 @@ class Runner:
         self.digests.save()
 
     def skips(self, stage: Stage) -> bool:
-        """Whether a stage is done and not forced; if so, log it."""
+        """Return whether a stage is done and not forced; if so, log it."""
         if not self.planner.state(stage).done or stage.number in self.options.forced:
             return False
         skip_reason = stage.skip_reason(self.options.config)
@@ -139,7 +140,8 @@ class Runner:
         # 2. Call the function. 3. Digest the outputs, put them in place and write the marker.
         try:
             with in_stage(number), broadcast_stage(stage, options.config), MemoryWatch() as memory:
-                # The recorded configuration is asked, so that what enables a stage is a parameter.
+                # Use the recorded configuration, so that the setting that enables a stage is a
+                # parameter.
                 enabled = stage.is_enabled(run.config)
                 numbers = plain_headline(stage.function(run) if enabled else None)
             provenance.update_numeric()
@@ -156,7 +158,7 @@ class Runner:
                 peak_bytes=memory.peak_bytes,
             )
             self.directory.publish(marker, self.digests)
-        except BackgroundError:  # of a stage for whose output this one has waited
+        except BackgroundError:  # this stage has waited for an output of the failed one
             raise
         except (Exception, SystemExit) as error:
             raise self._failure(stage, error) from error
@@ -170,7 +172,7 @@ class Runner:
           The provenance of those that are resumed, or a new one, and the seconds spent on them.
 
         Raises:
-          OtherCodeError: other code made those that would be resumed.
+          OtherCodeError: other code made the outputs that would be resumed.
           LinkError: there is a link among them.
         """
         forced, accepted = number in self.options.forced, self.options.accept_code_change
@@ -195,6 +197,7 @@ class Runner:
         return Provenance(forced=forced), 0.0
 
     def _outputs(self, run: Run) -> dict[str, Content]:
+        """Return the digests of a stage's outputs, by name."""
         outputs = {}
         for name in run.outputs:
             content = self.digests.content(self.directory.partial(run.stage, name), sync=True)
@@ -204,6 +207,7 @@ class Runner:
         return outputs
 
     def _other_stages(self, number: int) -> list[StageOutputs]:
+        """Return the other stages with the names of their outputs."""
         return [
             StageOutputs(stage.number, stage.title, tuple(self.planner.outputs(stage.number)))
             for stage in self.stages
@@ -230,8 +234,8 @@ class Runner:
     def _start_in_background(self, stage: Stage) -> bool:
         """Start a stage, and those after it that may too, in a process of their own, if that helps.
 
-        There is one such process at a time, with half of the jobs. There is none on a GPU, which
-        one stage fills, nor under torchrun.
+        There is at most one such process, with half of the jobs. There is none on a GPU, which one
+        stage fills, and none under torchrun.
 
         Returns:
           Whether it was started.
@@ -279,8 +283,8 @@ class Runner:
         """Wait for an input that a background stage is making.
 
         Args:
-          name: of the input.
-          missing: whether one that does not exist may be such an input.
+          name: name of the input.
+          missing: whether to wait also for an input that does not exist yet.
         """
         if self._background is None or is_outside(name):
             return
@@ -336,7 +340,7 @@ def _run_stages(
     """Run stages in the background of the process that holds the run's lock.
 
     Args:
-      stages: of the recipe.
+      stages: stages of the recipe.
       root: the run directory.
       options: which stages, and how.
       jobs: worker processes while the other process runs stages; `options.jobs` when it waits.
@@ -354,7 +358,7 @@ def _run_stages(
 
 
 def refusal(number: int, changes: Sequence[str]) -> str:
-    """Return why a stage is not continued with other code, and the two ways out."""
+    """Return the message that a stage is not continued with other code, with the two remedies."""
     return (
         f"stage {number} was begun with other code or packages: {'; '.join(changes)}. To "
         "continue it with the present ones, which its marker will then list beside the earlier "

@@ -1,8 +1,8 @@
 """Ends a run on SIGTERM and Ctrl-C: a line names the stage, and the same command continues.
 
 Nothing is raised where the signal arrives. C code that calls back into Python, such as numba's
-compiler, libsndfile and espeak-ng, ignores exceptions and would go on with half a kernel or half a
-recording. The process exits at once instead, as if it had been killed, which loses nothing.
+compiler, libsndfile and espeak-ng, ignores exceptions and would continue with half a kernel or half
+a recording. The process exits at once instead, as if it had been killed, which loses nothing.
 """
 
 import contextlib
@@ -41,8 +41,8 @@ def in_stage(number: int) -> Iterator[None]:
 def exit_on_signals(message: bool = True) -> Iterator[None]:
     """Exit on SIGTERM (status 143) and on Ctrl-C (130) in a `with` block; child processes end too.
 
-    A second signal kills. A process that ignores one of them, or handles SIGTERM itself, goes on
-    doing so. Nothing is done in other threads than the main one.
+    A second signal kills. A process that ignores one of the signals, or handles SIGTERM itself,
+    continues to do so. Nothing is done in other threads than the main one.
 
     Args:
       message: whether to print a line on standard error.
@@ -56,7 +56,7 @@ def exit_on_signals(message: bool = True) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         for caught in previous_handlers:
             signal.signal(caught, signal.SIG_DFL)
-        if os.getpid() != process:  # a fork, such as a reader of batches
+        if os.getpid() != process:  # a forked process, such as a reader of batches
             os.kill(os.getpid(), number)
             return
         _exit(number, message)
@@ -72,6 +72,7 @@ def exit_on_signals(message: bool = True) -> Iterator[None]:
 
 
 def _exit(number: int, message: bool) -> None:
+    """Print the message, run the clean-ups, end the child processes and exit."""
     status = TERMINATED if number == signal.SIGTERM else INTERRUPTED
     # Clean-up that waits for what the signal has interrupted would wait for ever.
     timer = threading.Timer(2 * GRACE, os._exit, (status,))
@@ -87,11 +88,12 @@ def _exit(number: int, message: bool) -> None:
     _end_descendants()
     for cleanup in cleanups:
         cleanup()
-    multiprocessing.util._exit_function()  # removes semaphores, of which a warning would tell
+    multiprocessing.util._exit_function()  # removes semaphores, which avoids a warning
     os._exit(status)
 
 
 def _end_descendants() -> None:
+    """End all child processes: with SIGTERM, after `GRACE` seconds by killing them."""
     descendants = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

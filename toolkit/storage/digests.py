@@ -32,9 +32,9 @@ class Content:
     """Size and digest of a file or folder."""
 
     size: int
-    """Bytes in all."""
+    """Total size in bytes."""
     digest: str
-    """Digest of what `kind` says."""
+    """Digest of the data that `kind` names."""
     count: int = 1
     """Number of files."""
     kind: str = "content"
@@ -94,7 +94,7 @@ class Digests:
             cached = self._cache.pop(self._key(old / name), None)
             status = (new / name).stat()
             now = stamp(status)
-            # All but the change time, which the rename has set, must be as before.
+            # Everything except the change time, which the rename has set, must be as before.
             if cached and [*cached[:2], cached[3]] == [*now[:2], now[3]]:
                 self._cache[self._key(new / name)] = [*now, *cached[4:]]
 
@@ -110,8 +110,8 @@ class Digests:
     def since(self, path: Path, status: os.stat_result) -> int:
         """Return the modification time, in ns, that a file had when it first had its content.
 
-        So a file that was touched stays the same in a `listing`. For a file that is not in the
-        cache, or whose size has changed, it is the present modification time, without reading.
+        So a file that was touched counts as unchanged in a `listing`. For a file that is not in the
+        cache, or whose size has changed, return the current modification time without reading it.
         """
         cached = self._cache.get(self._key(path))
         if cached is None or cached[0] != status.st_size:
@@ -185,10 +185,10 @@ def listing(
 ) -> Content | None:
     """Return a digest of the names, sizes and modification times of the files in a folder.
 
-    Unlike for `Digests.content`, the files are not read. None when there is no such folder.
+    Unlike in `Digests.content`, the files are not read. Return None when there is no such folder.
 
     Args:
-      path: of the folder.
+      path: path of the folder.
       since: returns the modification time, in ns, that counts for a file, such as `Digests.since`;
         None: its present one.
     """
@@ -270,8 +270,8 @@ def _since(digest: FileDigest, cached: list | None) -> int:
     """Return the time in ns since when a file has its content, which the cache may know."""
     if cached is not None and cached[4] == digest.digest:
         return cached[5]
-    # Usually the modification time. Where an edit has set it back to that of the former content,
-    # the change time, which no program can set, tells the two apart.
+    # Usually the modification time. If an edit has set it back to the former time, the change time,
+    # which no program can set, distinguishes the two.
     set_back = cached is not None and cached[5] == digest.stamp[1]
     return digest.stamp[2] if set_back else digest.stamp[1]
 

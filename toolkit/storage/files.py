@@ -23,9 +23,9 @@ LONGEST_NAME = 240
 """Bytes of a file's name that its temporary file's name takes over; 14 are added, and file systems
 allow 255."""
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-"""Errors of a file system without hard links."""
+"""Error numbers of file systems that do not support hard links."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Errors of writes to a full disk, or beyond a limit on the size of files; they name no file."""
+"""Error numbers of a full disk or a limit on file sizes; these errors name no file."""
 _writes = True
 
 
@@ -57,7 +57,7 @@ def open_atomically(path: Path, mode: str = "w", every_rank: bool = False) -> It
     temporary = _temporary(path)
     try:
         with _named(path, temporary):
-            # "x": what has the temporary name already, such as a link, is not written through.
+            # "x": an existing file of the temporary name, such as a link, is not written through.
             with open(temporary, mode.replace("w", "x"), encoding=encoding) as file:
                 yield file
                 file.flush()
@@ -148,7 +148,7 @@ def _temporary(path: Path) -> Path:
 
 @contextmanager
 def _named(path: Path, temporary: Path) -> Iterator[None]:
-    """Put the file's name into an `OSError` that names the temporary file, or `NO_ROOM`'s none."""
+    """Replace the temporary file's name in an `OSError` by that of the target file."""
     try:
         yield
     except OSError as error:
@@ -206,7 +206,7 @@ def open_regular(path: Path, flags: int) -> int:
     """Open a regular file, or create it; refuse a link, a pipe or a device of that name.
 
     Args:
-      path: of the file.
+      path: path of the file.
       flags: `os.open`'s, such as `os.O_RDWR`.
 
     Returns:
@@ -216,7 +216,7 @@ def open_regular(path: Path, flags: int) -> int:
       LinkError: a link, a pipe or a device has its name.
       OSError: it cannot be opened for another reason.
     """
-    # 1. Refuse with a clear message what is there already.
+    # 1. Refuse an existing link, pipe or device with a clear message.
     if path.is_symlink():
         raise LinkError(_link_message(path))
     if path.exists() and not path.is_file():
@@ -232,10 +232,12 @@ def open_regular(path: Path, flags: int) -> int:
 
 
 def _special_message(path: Path) -> str:
+    """Return the message that a path is not a regular file."""
     return f"`{path}` is not a regular file; remove it, or choose another directory with --exp DIR"
 
 
 def _link_message(link: Path) -> str:
+    """Return the message that a path is a link, with its target."""
     return (
         f"`{link}` is a link (to `{os.readlink(link)}`), and nothing in a run directory is "
         "written, moved or deleted through a link: what it points at may not be the run's. Remove "
@@ -254,7 +256,7 @@ def visible_files(folder: Path) -> list[Path]:
     Links to folders are followed, except those to a folder that they are in, which would not end.
     """
     files: list[Path] = []
-    # By folder that is still to be visited: the folders that it is in
+    # For each folder still to be visited: the folders that contain it
     above: dict[str, frozenset[_Identity]] = {os.fspath(folder): frozenset()}
     for parent, folders, names in os.walk(folder, followlinks=True):
         ancestors = above.pop(parent) | {_identity(parent)}

@@ -1,10 +1,10 @@
-"""Reading of all text files: lines in UTF-8, what happens to lines that are not, and words.
+"""Reading of all text files: lines in UTF-8, treatment of lines that are not, and words.
 
 A faulty line has bytes that are not UTF-8, or a zero byte. There are three ways to read a file:
 
 - `read_lines` raises an error at the first faulty line: for files of programs (models, tables);
-- `TextLines` leaves faulty lines out and lists them; it refuses a text of which more than a few
-  lines, and more than a share, are faulty: for files that people write;
+- `TextLines` leaves faulty lines out and lists them; it refuses a text with too many faulty lines,
+  in number and as a share: for files that people write;
 - `decoded_lines` yields faulty lines too: for readers that name the utterance of such a line.
 
 A file of UTF-16 or UTF-32 that begins with its byte order mark is decoded. Only a newline ends a
@@ -48,12 +48,12 @@ ICONV = "`iconv -f cp1252 -t utf-8` (cp1251 for Cyrillic letters)"
 
 
 def is_faulty(text: str) -> bool:
-    """Whether a text, decoded by surrogateescape, has a zero byte or a byte that is not UTF-8."""
+    """Return whether a text, decoded by surrogateescape, has a zero byte or an invalid byte."""
     return "\0" in text if text.isascii() else _UNDECODED.search(text) is not None
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text, decoded by surrogateescape, has no byte that is not UTF-8."""
+    """Return whether a text, decoded by surrogateescape, has no byte that is not UTF-8."""
     return text.isascii() or _SURROGATE.search(text) is None
 
 
@@ -185,7 +185,7 @@ def _lines(file: BufferedIOBase) -> Iterator[str]:
 
 def _count(line: str, counts: LineCounts) -> None:
     """Count a line."""
-    # Most lines are ASCII, and decided fast.
+    # Most lines are ASCII: a fast check suffices.
     if line.isascii() and "\0" not in line:
         counts.lines += bool(line) and not line.isspace()
         return
@@ -195,12 +195,12 @@ def _count(line: str, counts: LineCounts) -> None:
         return
     counts.faulty += 1
     counts.zero_bytes += "\0" in line
-    # Without the bytes that are not UTF-8, are there letters that are?
+    # Does the line without the invalid bytes have letters beyond ASCII?
     counts.utf8_letters |= not _UNDECODED.sub("", line).isascii()
 
 
 def too_many(faulty: int, total: int) -> bool:
-    """Whether a text with so many faulty lines of a total is refused, see `MAX_FAULTY`."""
+    """Return whether `faulty` of `total` lines are too many to read a text, see `MAX_FAULTY`."""
     return faulty > 0 and (faulty == total or (faulty > MIN_FAULTY and faulty > MAX_FAULTY * total))
 
 
@@ -291,7 +291,7 @@ def key_and_rest(line: str) -> tuple[str, str]:
 
 
 def has_other_space(text: str) -> bool:
-    """Whether a text has white space other than `WHITE_SPACE`, which does not separate words."""
+    """Return whether a text has white space besides `WHITE_SPACE`, which separates no words."""
     return _OTHER.search(text) is not None
 
 

@@ -2,7 +2,7 @@
 
 An alias is `{place}` or `{place}/relative/path`. The place `run` is the run directory; the others
 are called after settings, such as `{corpus.root}`: the folder that the setting has now.
-`stages/places.json` says where they are, so that manifests can be read without the settings.
+`stages/places.json` holds these folders, so that manifests can be read without the settings.
 Absolute paths stand for themselves.
 
 A mapping `OLD=NEW` is for paths of another machine: NEW replaces OLD at the beginning of a path,
@@ -38,7 +38,7 @@ class UnsafePathError(ToolkitError):
 
 
 def safe_name(name: str) -> str:
-    """Turn any text into a relative path that stays in its folder; `/` separates folders.
+    """Convert any text to a relative path that stays in its folder; `/` separates folders.
 
     - Roots, `.`, `..` and empty components are left out.
     - Control characters become `_`.
@@ -55,7 +55,7 @@ def safe_name(name: str) -> str:
     path = "/".join([*(_short(f, LONGEST_FOLDER) for f in folders), _short(last, LONGEST_NAME)])
     if _size(path) <= LONGEST_PATH and len(parts) <= DEEPEST:
         return path
-    # Too long or too deep in all: a single component
+    # The whole path is too long or too deep: use a single component
     return _short("_".join(parts), LONGEST_NAME)
 
 
@@ -120,7 +120,7 @@ def _without_controls(part: str) -> str:
 
 
 def _is_control(character: str) -> bool:
-    """Whether a character is a control character or cannot be part of a file's name at all."""
+    """Return whether a character is a control character or not possible in a file name."""
     # A byte of a file's name that is not UTF-8, decoded by surrogateescape
     if "\udc80" <= character <= "\udcff":
         return False
@@ -222,7 +222,7 @@ def places_of(path: Path) -> PathAliases | None:
 
 
 def _inside(path: str, folder: str) -> bool:
-    """Whether a path is a folder or lies in it, both normalised."""
+    """Return whether a path is a folder or lies in it, both normalised."""
     return path == folder or path.startswith(f"{folder}/")
 
 
@@ -234,7 +234,7 @@ _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\|[A-Za-z]:$")
 
 
 def is_of_windows(path: str) -> bool:
-    """Whether a path begins with a drive or a server, as absolute paths of Windows do."""
+    """Return whether a path begins with a drive or a server, as absolute paths of Windows do."""
     return _WINDOWS.match(path) is not None
 
 
@@ -282,7 +282,7 @@ def suggestion(missing: Iterable[str]) -> str:
 
 
 def _is_below(path: str, folder: str) -> bool:
-    """Like `_inside`, for a folder that may be the root."""
+    """Return whether a path lies in a folder, which unlike in `_inside` may be the root."""
     return path == folder or path.startswith(folder if folder == "/" else f"{folder}/")
 
 

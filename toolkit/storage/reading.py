@@ -61,11 +61,11 @@ def reading(
     A `ToolkitError`, which is written for the user already, passes unchanged.
 
     Args:
-      path: of the file or folder, as the message names it. A pipe or a device is refused, see
+      path: path of the file or folder, as the message names it. A pipe or a device is refused, see
         `regular`.
       error: the class to raise, usually that of the package.
       advice: what the user can do about it.
-      problem: what the message says of the file.
+      problem: what is wrong with the file, for the message.
     """
     try:
         regular(path)
@@ -77,7 +77,7 @@ def reading(
 def regular(path: Path | str) -> Path:
     """Return `path`; refuse a pipe, a socket or a device, of which reading might never end.
 
-    A missing file, a folder, and what the shell has opened (`SHELLS`) are left to the reader.
+    Missing files, folders, and files opened by the shell (`SHELLS`) pass: the reader handles them.
 
     Raises:
       OSError: it is a pipe, a socket or a device.
@@ -159,7 +159,7 @@ def validated(value: Any, schema: Any, name: str = "the content") -> Any:
 
 
 def _fits(value: Any, schema: Any) -> bool:
-    """Whether a value fits a schema that is no list and no mapping, see `validated`."""
+    """Return whether a value fits a schema that is not a list or a mapping, see `validated`."""
     if schema is Any:
         return True
     # Python's booleans are integers; here they are not.
@@ -174,7 +174,7 @@ def _fits(value: Any, schema: Any) -> bool:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether text has no lone surrogate, which JSON can express but UTF-8 cannot encode."""
+    """Return whether text has no lone surrogate, which JSON can express but UTF-8 cannot encode."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -205,7 +205,7 @@ def read_tensors(
         "I64"), and the number of dimensions. The entry "*" holds for all other tensors; without it
         they may be anything.
       framework: "pt" for tensors of torch, "np" for arrays of numpy.
-      optional: the same of tensors that may be there.
+      optional: the same for tensors that may be missing.
 
     Returns:
       All tensors by name, and the metadata.
@@ -229,7 +229,7 @@ def read_tensors(
 
 
 def _is_finite(tensor: Any) -> bool:
-    """Whether all values of a tensor of numpy or torch are finite.
+    """Return whether all values of a tensor of numpy or torch are finite.
 
     Minimum and maximum suffice, as both are NaN if any value is. For 100 MB of float32 this takes
     16 ms; `torch.isfinite`, which allocates masks, takes 200 ms.
@@ -321,7 +321,7 @@ def read_archive(path: Path) -> dict[str, "np.ndarray"]:
 
 
 def _parse_any_array(content: bytes) -> "np.ndarray":
-    """Like `parse_array`, but for arrays of text too."""
+    """Return the array of numbers or texts in the bytes of a `.npy` file."""
     import numpy as np
 
     stream = io.BytesIO(content)

@@ -3,7 +3,7 @@
 From a corpus to a batch: `ShardGroups` says which shards are in memory together in an epoch, a
 `BatchSampler` divides the utterances of such a group into rows (utterance, first frame, frames) and
 these into batches, and `collate` cuts a batch's rows out of the group. All of it is a function of
-(seed, epoch), so that a training that was killed goes on with the batch that would have come next.
+(seed, epoch), so that a killed training resumes with the next batch.
 """
 
 import json
@@ -42,7 +42,7 @@ BatchKind = TypeVar("BatchKind", bound="TensorBatch")
 
 
 class TensorBatch:
-    """What batches of all kinds share: their tensors go to a device together, and into a file."""
+    """Base class of batches, whose tensors move to a device, or into a file, together."""
 
     ids: list[str]
     _computed: ClassVar[tuple[str, ...]]
@@ -117,11 +117,11 @@ class MicroBatches:
         return sum(batch.frames for batch in self.batches)
 
     def to(self, device: torch.device) -> "MicroBatches":
-        """Move all of them, see `Batch`."""
+        """Move all batches to a device, see `Batch`."""
         return MicroBatches(tuple(batch.to(device) for batch in self.batches))
 
     def pin(self) -> "MicroBatches":
-        """Pin all of them, see `Batch`."""
+        """Copy all batches to pinned memory, see `Batch`."""
         return MicroBatches(tuple(batch.pin() for batch in self.batches))
 
 
@@ -131,7 +131,7 @@ def micro_batches(batch: Any) -> tuple[Any, ...]:
 
 
 class AccumulatedBatches:
-    """A `BatchSource` whose step is `accumulate` batches of another, or what an epoch has left.
+    """A `BatchSource` whose step is `accumulate` batches of another, fewer at an epoch's end.
 
     Args:
       data: the batches.
@@ -143,14 +143,14 @@ class AccumulatedBatches:
         self._accumulate = accumulate
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         # Rounded up: the batches left over at the end of an epoch are a step of their own.
         return -(-self._data.num_steps(epoch, world_size) // self._accumulate)
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[MicroBatches]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         batches = self._data.batches(epoch, start * self._accumulate, rank, world_size)
         while step_batches := tuple(islice(batches, self._accumulate)):
             yield MicroBatches(step_batches)
@@ -196,7 +196,7 @@ def collate(
       left_context: frames before the scored ones.
       right_context: frames after the scored ones.
       lookahead: frames after these, of the inputs alone.
-      width: scored frames of the padded rows; None: those of the longest row.
+      width: scored frames of the padded rows; None: as many as in the longest row.
     """
     utterance, start, scored = torch.from_numpy(rows).unbind(1)  # [N] each
     end = (int(scored.max()) if width is None else width) + right_context
@@ -228,7 +228,7 @@ def stack_utterances(
 
     Args:
       utterances: [U].
-      loaded: of each, what `Corpus.load` returns; one is in memory at a time.
+      loaded: result of `Corpus.load` for each utterance; one is in memory at a time.
       offset: raw frame to begin with, 0 to 2.
     """
     # Rows of one matrix: utterance u has the rows first[u] to first[u] + length[u].
@@ -303,6 +303,7 @@ class ShardGroups:
 
     @property
     def _fits(self) -> bool:
+        """Return whether the whole corpus fits into one group."""
         return sum(self._frames) <= self._max_frames
 
 
@@ -331,19 +332,19 @@ class ChunkSampler:
         self._lookahead = lookahead
 
     def num_batches(self, lengths: np.ndarray, rng: np.random.Generator) -> int:
-        """See `BatchSampler`."""
+        """Implement `BatchSampler.num_batches`."""
         chunks = int((-(-lengths // self._config.frames)).sum())
         return -(-chunks // self._config.chunks_per_batch)
 
     def batches(self, lengths: np.ndarray, rng: np.random.Generator) -> Sequence[np.ndarray]:
-        """See `BatchSampler`."""
+        """Implement `BatchSampler.batches`."""
         # [chunks, 3]: chunks of all utterances of the group in random order
         chunks = rng.permutation(cut_chunks(lengths, self._config.frames))
         size = self._config.chunks_per_batch
         return [chunks[first : first + size] for first in range(0, len(chunks), size)]
 
     def collate(self, group: ShardGroup, rows: np.ndarray) -> Batch:
-        """See `BatchSampler`; all batches have the same width."""
+        """Implement `BatchSampler.collate`; all batches have the same width."""
         config = self._config
         return collate(
             group,
@@ -385,11 +386,11 @@ class UtteranceSampler:
         self._lookahead = lookahead
 
     def num_batches(self, lengths: np.ndarray, rng: np.random.Generator) -> int:
-        """See `BatchSampler`; it takes as long as `batches`."""
+        """Count the batches of utterances of these lengths; takes as long as `batches`."""
         return len(self.batches(lengths, rng))
 
     def batches(self, lengths: np.ndarray, rng: np.random.Generator) -> Sequence[np.ndarray]:
-        """See `BatchSampler`."""
+        """Implement `BatchSampler.batches`."""
         max_frames = self._config.batch_frames
         rows = rng.permutation(cut_long_utterances(lengths, self._config.max_frames))  # [R, 3]
         # A bucket is a run of the shuffled rows with the frames of `BUCKET_BATCHES` batches.
@@ -400,7 +401,7 @@ class UtteranceSampler:
         return [rows[batches[i]] for i in rng.permutation(len(batches))]
 
     def collate(self, group: ShardGroup, rows: np.ndarray) -> Batch:
-        """See `BatchSampler`."""
+        """Implement `BatchSampler.collate`."""
         return collate(group, rows, lookahead=self._lookahead)
 
     def estimate(self, frames: int, utterances: int, world_size: int) -> int:
@@ -410,7 +411,7 @@ class UtteranceSampler:
     def split(
         self, lengths: np.ndarray, count: int, rng: np.random.Generator
     ) -> Sequence[np.ndarray]:
-        """See `ChunkSampler.split`; batches have about as many frames as each other."""
+        """Divide utterances into `count` batches with about equal numbers of frames."""
         rows = rng.permutation(cut_long_utterances(lengths, self._config.max_frames))
         rows = _at_least(rows, count)
         # 1. Cut the shuffled rows into `count` runs, and these into buckets of consecutive runs.
@@ -434,9 +435,9 @@ class CorpusBatches:
 
     Args:
       groups: the shards.
-      sampler: of the rows and batches of each group.
-      seed: of the order within groups.
-      first_epoch: number of epochs before, in which the offset and the order go on.
+      sampler: sampler of the rows and batches of each group.
+      seed: seed of the order within groups.
+      first_epoch: number of earlier epochs, from which offset and order continue.
     """
 
     def __init__(
@@ -450,13 +451,13 @@ class CorpusBatches:
         self._counts: dict[int, list[int]] = {}
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         return sum(self._num_batches(self._first_epoch + epoch)) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `BatchSource`; skips groups before `start`, and loads the next one ahead."""
+        """Yield a rank's batches; groups before `start` are skipped, the next one loaded ahead."""
         epoch += self._first_epoch
         utterances = self._groups.utterances(epoch)
         counts = self._num_batches(epoch)
@@ -489,6 +490,7 @@ class CorpusBatches:
         return self._counts[epoch]
 
     def _rng(self, epoch: int, group: int) -> np.random.Generator:
+        """Return the random generator of a group in an epoch."""
         return np.random.default_rng([self._seed, epoch, group])
 
 
@@ -521,7 +523,7 @@ def cut_chunks(lengths: np.ndarray, frames: int | np.ndarray) -> np.ndarray:
 
     Args:
       lengths: [U] frames of the utterances.
-      frames: of a chunk, a number or [U].
+      frames: frames of a chunk, a number or [U].
 
     Returns:
       [chunks, 3] int64: index of the utterance, first frame in it, number of frames.
@@ -549,7 +551,7 @@ def cut_long_utterances(lengths: np.ndarray, max_frames: int) -> np.ndarray:
 
 
 def by_length(utterances: Iterable[Utterance]) -> list[Utterance]:
-    """Sort from the longest to the shortest, independently of the order given."""
+    """Sort utterances from the longest to the shortest; their given order has no effect."""
     return sorted(utterances, key=lambda u: (-u.frames, u.source, u.name))
 
 
@@ -561,7 +563,7 @@ def slices_within(lengths: Iterable[int], max_frames: int) -> list[slice]:
     frames is a batch of its own.
 
     Args:
-      lengths: of each row, above 0.
+      lengths: length of each row, above 0.
       max_frames: the limit.
 
     Returns:
@@ -587,7 +589,7 @@ def equal_parts(sizes: np.ndarray, count: int) -> np.ndarray:
       count: number of runs.
 
     Returns:
-      [R] the run of each item: the one in which its middle lies, unless a run were empty then.
+      [R] the run of each item: the run in which its middle lies, unless that left a run empty.
     """
     rows = np.arange(len(sizes))
     # Item r is in run floor(middle_r / total * count), with middle_r = sum_(q<r) s_q + s_r / 2.
@@ -616,7 +618,7 @@ def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
     With a depth of 0 two are in memory at a time: the one that the caller has, and the next.
 
     An exception of `items` is raised at its position. Closing the returned generator ends the
-    thread after its current item. Useful where computing an item waits for files or for torch,
+    thread after its current item. This is useful if computing an item waits for files or for torch,
     which release the interpreter lock.
     """
     ready: queue.SimpleQueue = queue.SimpleQueue()
@@ -653,7 +655,7 @@ def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
             yield item
             del item
     finally:
-        # The caller is done, or has closed the generator: wake the thread, which then ends.
+        # The caller has finished or closed the generator: wake the thread, which then ends.
         stopped.set()
         free_places.release()
         thread.join()

@@ -1,4 +1,4 @@
-"""What a training stores: checkpoints, weights of epochs, and the headline that marks its end.
+"""The files of a training: checkpoints, weights of epochs, and the headline that marks its end.
 
 A checkpoint is nested dicts and lists of tensors and plain values in one safetensors file.
 """
@@ -28,7 +28,7 @@ from toolkit.train.errors import TrainingError
 logger = logging.getLogger(__name__)
 HEADLINE = "headline.json"
 NUM_CHECKPOINTS = 2
-"""Checkpoints that are kept: the newest, and the one before it in case the newest is damaged."""
+"""Number of checkpoints that are kept: the newest, and the one before it in case of damage."""
 MAX_BATCHES = 200
 """Largest number of batches from which statistics of batch normalisation are estimated."""
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.safetensors")
@@ -133,7 +133,7 @@ class EpochWeights:
     """Stored weights of the epochs that may still be selected.
 
     Args:
-      folder: of the stored weights.
+      folder: folder of the stored weights.
       average_epochs: number of last epochs that are averaged; 1: no averaging.
       prefer_average: see `TrainerConfig`.
     """
@@ -147,10 +147,10 @@ class EpochWeights:
         """Store the weights of the newest epoch, and remove those that cannot be selected any more.
 
         The best epoch before the newest is kept as well: a run that is killed before the epoch's
-        checkpoint repeats that epoch, on a GPU maybe with a lower score.
+        checkpoint repeats that epoch, on a GPU possibly with a lower score.
 
         Args:
-          model: after epoch len(history) - 1.
+          model: the model after epoch len(history) - 1.
           history: a record per epoch; of equal scores the latest counts as the best.
         """
         scores = [selection_score(held_out_metrics(record)) for record in history]
@@ -188,7 +188,7 @@ class EpochWeights:
         best = _best(scores)
         number = min(self._average_epochs, len(scores))
         if number > 1:
-            # The average is kept only if it scores at least what it is compared with below.
+            # The average is kept only if it scores no less than the score chosen below.
             average = _average([self._load(e) for e in range(len(scores) - number, len(scores))])
             model.load_state_dict(average)
             average_metrics = evaluate()
@@ -221,10 +221,10 @@ def update_batch_norm(
 ) -> None:
     """Estimate the running means and variances of a model's batch normalisations again.
 
-    An average of weights comes with an average of other networks' statistics, which are not its
-    own. As in Kaldi's nnet3-combine its own are estimated on training data without dropout, here
-    over the first `MAX_BATCHES` batches with equal weights. Every rank uses the same batches, so
-    that all ranks have the same statistics. A model without batch normalisation is not changed.
+    The statistics of an averaged network are not the average of the networks' statistics. As in
+    Kaldi's nnet3-combine they are estimated on training data without dropout, here over the first
+    `MAX_BATCHES` batches with equal weights. Every rank uses the same batches, so that all ranks
+    have the same statistics. A model without batch normalisation is not changed.
 
     Args:
       model: in evaluation mode afterwards.
@@ -296,16 +296,18 @@ def finish_training(
 
 
 def _remove_checkpoints(out: Path) -> None:
+    """Delete the checkpoints of a finished training."""
     for path in out.rglob("checkpoints/*.safetensors"):
         path.unlink(missing_ok=True)
 
 
 def _stem(epoch: int, step: int) -> str:
+    """Return the beginning of a checkpoint's file name."""
     return f"epoch-{epoch:04d}-step-{step:08d}"
 
 
 def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Collect the tensors of nested containers; these become JSON lists tagged by kind."""
+    """Split nested containers into tensors and JSON, which tags the kind of each container."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return ["tensor", name]

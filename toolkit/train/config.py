@@ -25,7 +25,7 @@ from toolkit.models.config import BlstmConfig, CtcConfig, LstmConfig, TdnnfConfi
 from toolkit.parallel.config import ParallelConfig
 
 Amp = Literal["fp32", "bf16", "fp16", "auto"]
-"""See `TrainerConfig.amp`."""
+"""Name of a precision, see `TrainerConfig.amp`."""
 OptimizerName = Literal["adam", "adamw", "sgd", "adadelta", "adadelta_tensorflow"]
 LossPer = Literal["utterances", "labels"]
 EvaluatorKind = Literal["swap", "in_place", "resident", "process", "elsewhere"]
@@ -43,7 +43,7 @@ AdaDelta is as published, without a learning rate (A18); TensorFlow's steps are 
 
 
 PassCount = Annotated[int, Range(1, 1_000_000)]
-"""Passes over the data, of which there is at least one."""
+"""A number of passes over the data, at least 1."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ straight line leads to the edge, as in Kaldi's VTLN."""
 
 @dataclass(frozen=True)
 class UtteranceMaskConfig(SpecAugmentConfig):
-    """What batches are changed by, in frames of 10 ms; by nothing by default."""
+    """Masks and warping of batches, in frames of 10 ms; none by default."""
 
     time_width: NonNegativeInt = 15
     """Largest width of a time mask in frames of 10 ms; widths are drawn from 0 to this."""
@@ -378,7 +378,7 @@ class LfmmiConfig(CorpusTrainerConfig):
     l2: NonNegative = 5e-5
     """Weight of half the squared norm of a frame's outputs (Kaldi's l2_regularize: 5e-5)."""
     boost: NonNegative = 0.0
-    """Of boosted MMI: log-likelihood that a wrong frame of 30 ms gains in the denominator."""
+    """Boost of boosted MMI: log-likelihood that a wrong frame of 30 ms gains in the denominator."""
 
     specaugment: SpecAugmentConfig = SpecAugmentConfig()
     """SpecAugment's masks on the training batches; none by default."""
@@ -435,7 +435,7 @@ class ReaderConfig(Settings):
 
 @dataclass(frozen=True)
 class StatesConfig(Settings):
-    """Intervals between the states of a training, and the evaluator."""
+    """Intervals between the states of a training, and the evaluator of its epochs."""
 
     sentences_every: PositiveInt = 50
     """Iterations between two recognitions of training sentences; 50 (A22)."""

@@ -28,7 +28,7 @@ MAX_SHARE = 1 / 8
 """Largest share of the utterances that is held out with their speakers; of 8 speakers, the one with
 the fewest utterances always fits."""
 ENOUGH_SPEAKERS = 10
-"""Speakers to hold out if `MAX_SHARE` allows, even if fewer have the utterances asked for."""
+"""Number of speakers to hold out if `MAX_SHARE` allows, even if fewer have enough utterances."""
 
 
 class Alignments(Protocol):
@@ -47,7 +47,7 @@ class Utterance:
     """One training utterance."""
 
     name: str
-    """Its id."""
+    """Id of the utterance."""
     source: int
     """Index of its pair of stores."""
     frames: int
@@ -57,8 +57,8 @@ class Utterance:
 class Corpus:
     """The utterances of some stores whose features and alignment have the same length.
 
-    Opening it reads all alignments once, to check them and to count the targets, unless nobody
-    needs the counts.
+    Opening it reads all alignments once, to check them and to count the targets, unless the counts
+    are not needed.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Corpus:
         self.counts = torch.zeros(num_targets or 0, dtype=torch.int64)
         """[C]: number of raw frames of each target; zero if not counted."""
         self.supervisions: dict[str, Any] = {}
-        """By utterance, without frame targets."""
+        """Supervisions by utterance, if there are no frame targets."""
         self.excluded: dict[str, str] = {}
         """Utterance id -> reason for its exclusion from training."""
         self.shards: list[list[Utterance]] = []
@@ -138,6 +138,7 @@ class Corpus:
         return Utterance(name, source, frames)
 
     def _check_range(self, name: str, targets: Tensor) -> None:
+        """Raise an error if an alignment has a target that does not exist."""
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.counts):
             invalid = targets.min() if targets.min() < 0 else targets.max()
             raise TrainingDataError(
@@ -255,7 +256,7 @@ def open_corpora(
 
     Args:
       sources: pairs of stores, see `Corpus`.
-      normaliser: of the raw features.
+      normaliser: normaliser of the raw features.
       num_targets: C, or None without frame targets.
       config: how many utterances to hold out, and how many may be excluded.
       out: folder of the training.
@@ -313,7 +314,7 @@ def split_by_speaker(speakers: Mapping[str, str], number: int, seed: int = 0) ->
     Args:
       speakers: speaker by utterance; augmented copies belong to the speakers of their originals.
       number: utterances to hold out; 0: none.
-      seed: of the checksums.
+      seed: seed of the checksums.
     """
     by_speaker: dict[str, list[str]] = {}
     for original, members in _families(speakers).items():
@@ -354,7 +355,7 @@ def _choose_speakers(
 def select_held_out(names: Iterable[str], number: int, seed: int = 0) -> set[str]:
     """Select utterances for validation by a checksum of their ids, at most a tenth of all.
 
-    More data change few of the chosen utterances, and their order changes none.
+    Additional data change few of the chosen utterances, and the order of the data changes none.
     """
     ranked = _ranked(names, seed)
     return set(ranked[: min(number, len(ranked) // 10)])

@@ -141,8 +141,8 @@ def train_cross_entropy(
 
     Args:
       features: one store or several, such as one of augmented copies beside that of the originals.
-      alignments: as many, with targets of the raw frames of `features`.
-      normaliser: of the raw features.
+      alignments: a store for each of `features`, with targets of the raw frames.
+      normaliser: normaliser of the raw features.
       config: sizes, schedule, seed.
       num_targets: C, number of senones.
       out: folder of this training alone.
@@ -150,7 +150,7 @@ def train_cross_entropy(
       progress: called from time to time with (steps done, steps in all).
       valid: held-out stores; without them training speakers, or utterances, are held out.
       objective: cross entropy, or another with the sums `weight` and `accuracy`; a training with
-        another one, by the function's name, does not count as finished.
+        another objective, by the function's name, does not count as finished.
 
     Returns:
       `frame_accuracy` (0 to 1) of the model on held-out data at low rate (without any, that of the

@@ -63,7 +63,7 @@ class Sentences:
 
 
 class Joined:
-    """Collects sentences in 8 bytes each and 4 per word.
+    """Collects sentences compactly: 8 bytes for each sentence and 4 for each word.
 
     A list of arrays would take 250 bytes more per sentence.
     """
@@ -77,21 +77,21 @@ class Joined:
         self._ends.append(len(self._words))
 
     def sentences(self) -> Sentences:
-        """Return them all."""
+        """Return all collected sentences."""
         words = np.asarray(self._words, dtype=np.int32)
         return Sentences(words, np.asarray(self._ends, dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class LmText:
-    """What a neural language model is trained on."""
+    """The text that a neural language model is trained on."""
 
     shortlist: Shortlist
-    """Its words."""
+    """The words that the network tells apart."""
     train: Sentences
-    """To train on."""
+    """Sentences to train on."""
     valid: Sentences
-    """Held out."""
+    """Sentences that are held out for validation."""
     counts: np.ndarray
     """int64 [V], how often each word of the shortlist is to be predicted in `train`."""
 
@@ -148,7 +148,7 @@ class SentenceBatches:
     Args:
       sentences: the text.
       words: words per batch, with sentence ends and padding; a longer sentence is a batch.
-      seed: of the order.
+      seed: seed of the order.
     """
 
     def __init__(self, sentences: Sentences, words: int, seed: int) -> None:
@@ -158,13 +158,13 @@ class SentenceBatches:
         self._cuts = _cuts(np.sort(self._lengths) + 1, words)  # with the sentence end
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`; all epochs have as many."""
+        """Implement `BatchSource.num_steps`; all epochs have as many."""
         return (len(self._cuts) - 1) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         random = np.random.default_rng([self._seed, epoch])
         # By length, the last key; sentences of one length in a random order. Thus the lengths in a
         # batch are those for which `_cuts` was computed.
@@ -175,12 +175,13 @@ class SentenceBatches:
             yield self._batch(order[self._cuts[number] : self._cuts[number + 1]])
 
     def __iter__(self) -> Iterator[Batch]:
-        """Every batch once, in order of length, to validate on."""
+        """Yield every batch once, in order of length, for validation."""
         order = np.argsort(self._lengths, kind="stable")
         for start, end in zip(self._cuts, self._cuts[1:], strict=False):
             yield self._batch(order[start:end])
 
     def _batch(self, numbers: np.ndarray) -> Batch:
+        """Make a batch of the sentences with these numbers."""
         lengths = self._lengths[numbers] + 1  # with <s> before, or </s> after the words
         inputs = np.full((len(numbers), lengths.max()), LAST)
         targets = np.full_like(inputs, LAST)
@@ -229,7 +230,7 @@ class SampledSoftmaxLoss:
         self._noise = (noise / noise.sum()).float()
 
     def __call__(self, model: WordLstm, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `toolkit.train.trainer.Objective`."""
+        """Implement `Objective.__call__`."""
         hidden, _ = model(batch.inputs)  # [N, T, H]
         hidden, targets = hidden.flatten(0, 1), batch.targets.flatten()
         weights = batch.weights.flatten()
@@ -249,7 +250,7 @@ def sampled_losses(
     """Estimate minus the log-probability of each target.
 
     Args:
-      model: whose output layer is used.
+      model: the model whose output layer is used.
       hidden: [N, H].
       targets: [N] words.
       drawn: [S] words drawn independently from `noise`.

@@ -58,7 +58,7 @@ class Phones(Protocol):
     """The phones of a store's utterances, such as `AlignedPhones`."""
 
     transcribed: bool
-    """Whether they are those of transcripts, on which a network can be validated."""
+    """Whether the phones come from transcripts, on which a network can be validated."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -73,7 +73,7 @@ class AlignedPhones:
 
     Args:
       states: the state id of every raw frame.
-      topology: of `states`.
+      topology: topology of `states`.
     """
 
     transcribed = True
@@ -102,9 +102,9 @@ def split_transcribed(
 
     Args:
       features: stores of raw features.
-      phones: as many, of what was said.
+      phones: the phones of each store's utterances.
       number: utterances to hold out, see `toolkit.train.corpus.split_by_speaker`.
-      seed: of the choice.
+      seed: seed of the choice.
 
     Raises:
       TrainingDataError: two stores have an utterance of the same id.
@@ -179,7 +179,7 @@ class LfmmiChunkSampler(UtteranceSampler):
       config: lengths and batch size.
       lookahead: frames of input beyond the last output.
       supervisions: the phones of each utterance.
-      maker: of the numerators.
+      maker: makes the numerators.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class LfmmiChunkSampler(UtteranceSampler):
         self._maker = maker
 
     def collate(self, group: ShardGroup, rows: np.ndarray) -> LfmmiBatch:
-        """See `BatchSampler`; a batch in which no chunk has a numerator keeps all, with weight 0.
+        """Make the batch of some rows; chunks without a numerator are left out if possible.
 
         Numerators are made here, in the thread that loads batches ahead.
         """
@@ -248,7 +248,7 @@ class LfmmiBatches(CorpusBatches):
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[LfmmiBatch]:
-        """See `BatchSource`.
+        """Implement `BatchSource.batches`.
 
         Raises:
           TrainingDataError: no chunk so far has a numerator, after an epoch or many chunks.
@@ -257,7 +257,8 @@ class LfmmiBatches(CorpusBatches):
             self._without += len(batch.ids_without_numerator)
             self._with += len(batch.numerators)
             self._warn(batch.ids_without_numerator)
-            # A denominator of other alignments shows at once, not after an epoch without learning.
+            # A denominator of other alignments is detected at once, not after an epoch without
+            # learning.
             if self._without >= MAX_WITHOUT_NUMERATOR:
                 self._require_some()
             yield batch
@@ -265,6 +266,7 @@ class LfmmiBatches(CorpusBatches):
             self._require_some()
 
     def _require_some(self) -> None:
+        """Raise an error if no chunk so far has a numerator."""
         if self._without and not self._with:
             raise TrainingDataError(
                 f"the phones of all {self._without} chunks, such as those of {min(self._warned)},"
@@ -300,12 +302,12 @@ class LfmmiLoss:
     `cross_entropy`; `divergence`, of batches of two views.
 
     Args:
-      denominator: of P pdfs.
-      leak: of the leaky HMM.
+      denominator: denominator of P pdfs.
+      leak: coefficient of the leaky HMM.
       cross_entropy: weight of the second head's cross entropy.
       l2: weight of half the squared norm of a frame's scores.
       consistency: weight of the divergence between two views of a chunk.
-      boost: of boosted MMI, in training, see `toolkit.fsa.lfmmi.lfmmi`.
+      boost: boost of boosted MMI, in training, see `toolkit.fsa.lfmmi.lfmmi`.
     """
 
     def __init__(
@@ -325,11 +327,11 @@ class LfmmiLoss:
         self._boost = boost
 
     def __call__(self, model: nn.Module, batch: LfmmiBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `toolkit.train.trainer.Objective`."""
+        """Implement `Objective.__call__`."""
         if not batch.numerators:
             return _zero_loss(model)
         logits, _ = model(batch.inputs, lengths=batch.lengths)
-        # Frames around a chunk are the network's context; the criterion is of the chunk alone.
+        # Frames around a chunk are the network's context; the criterion uses only the chunk.
         frames = int(batch.chunk_lengths.max())
         scored = slice(batch.left_context, batch.left_context + frames)
         # Two heads, [N, T, P] each: the criterion's scores, and the logits of cross entropy.
@@ -368,7 +370,7 @@ class LfmmiLoss:
 
 def _zero_loss(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
     """Return a loss with gradients of 0, and a weight of 1: the loss is divided by the weight."""
-    # Every parameter takes part, so that all have gradients, as the other ranks' have.
+    # Every parameter takes part, so that all have gradients, like those of the other ranks.
     loss = sum(0.0 * parameter.sum() for parameter in model.parameters())
     unit, zero = torch.ones((), device=loss.device), torch.zeros((), device=loss.device)
     return loss, {"weight": unit, "objective": zero, "cross_entropy": zero}
@@ -392,11 +394,11 @@ def train_lfmmi(
 
     Args:
       features: stores of raw features.
-      phones: as many, of what was said; `AlignedPhones` of transcribed speech, of which alone some
-        is held out.
-      senones: of the network, at the low frame rate.
-      denominator: of the same senones.
-      normaliser: of the raw features.
+      phones: phones for each store; utterances are held out only from transcribed speech
+        (`AlignedPhones`).
+      senones: senones of the network, at the low frame rate.
+      denominator: denominator of the same senones.
+      normaliser: normaliser of the raw features.
       config: sizes, schedule, seed.
       out: folder of this training alone.
       device: where to train.

@@ -1,8 +1,8 @@
 """Progress reports of a training: progress bar, log lines, TensorBoard, tracker, callback.
 
 The environment variable `TOOLKIT_TRACKER` selects MLflow or Weights & Biases. The tracker's own
-variables (`MLFLOW_TRACKING_URI`, `WANDB_MODE`, ...) say where runs go and under which account.
-The tracker is no setting of recipes, since results do not depend on it.
+variables (`MLFLOW_TRACKING_URI`, `WANDB_MODE`, ...) determine where runs are stored and under which
+account. The tracker is not a setting of recipes, since results do not depend on it.
 """
 
 import logging
@@ -41,7 +41,7 @@ def phase_progress(
 
     Args:
       progress: called as progress(steps done, steps of all phases).
-      num_steps: of each phase.
+      num_steps: number of steps of each phase.
       phase: number of this one, from 0.
     """
     if progress is None:
@@ -76,7 +76,7 @@ class Monitor:
           OSError: events are lost, for example because the disk is full.
         """
         if self._writer is not None:
-            self._writer.flush()  # raises what ended the writer's thread; close() does not
+            self._writer.flush()  # raises the error that ended the writer's thread
             self._writer.close()
             self._writer = None
         if self._tracker is not None:
@@ -84,7 +84,7 @@ class Monitor:
             self._tracker = None
 
     def epoch(self, title: str, steps: int, done: int, first_step: int) -> "EpochMonitor":
-        """Monitor an epoch of `steps` steps, `done` of them done, `first_step` before it."""
+        """Return the monitor of an epoch of `steps` steps, `done` of them done."""
         return EpochMonitor(self, title, steps, done, first_step)
 
     def report_progress(self, step: int) -> None:
@@ -155,6 +155,7 @@ class EpochMonitor:
         return {"frames_per_second": self._frames / seconds, "data_wait": self._waited / seconds}
 
     def _rates_in_words(self) -> dict[str, str]:
+        """Return the rates as the progress bar shows them."""
         rates = self.rates()
         return {
             "frames/s": f"{rates['frames_per_second']:.0f}",
@@ -292,6 +293,6 @@ class _TolerantTracker:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Warn, and pass no more metrics on."""
+        """Log a warning, and send no more metrics to the tracker."""
         self._has_failed = True
         logger.warning("%s records no further metrics of this training: %s", self._name, error)

@@ -60,7 +60,7 @@ def _uncompiled(kind: type[Optimizer]) -> Callable[..., Optimizer]:
 
 
 def _fused(kind: type[Optimizer], model: nn.Module) -> dict[str, bool]:
-    """Return the argument for a step in one kernel, where torch and the device have it."""
+    """Return the argument that selects torch's fused step, if torch and the device have it."""
     on_gpu = any(parameter.is_cuda for parameter in model.parameters())
     # Torch 1.13 has it for Adam, but cannot resume from a checkpoint.
     has_fused = torch.__version__ >= "2" and "fused" in inspect.signature(kind).parameters
@@ -71,8 +71,8 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Restore an optimizer's state on its own device, which may not be the one of the checkpoint.
 
     Args:
-      optimizer: of `make_optimizer`.
-      state: what `state_dict` returned, perhaps elsewhere.
+      optimizer: result of `make_optimizer`.
+      state: result of `state_dict`, perhaps on another device.
     """
     # A checkpoint also has the implementation, which depends on the device: keep this optimizer's.
     groups = [

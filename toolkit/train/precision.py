@@ -34,7 +34,7 @@ class Precision:
     With float16 the loss is multiplied by a factor, so that small gradients do not become 0. A step
     whose gradients overflow is skipped and the factor halved; after 2,000 steps without overflow it
     is doubled (the constants are torch's GradScaler's). Unlike there, the state is in every
-    checkpoint, and a training that goes on has the same losses.
+    checkpoint, so that a resumed training has the same losses.
 
     Args:
       config: `amp`, `tf32`, and the method of several processes.
@@ -112,7 +112,7 @@ class Precision:
         return norm, not self._scaling or self._adapt(bool(torch.isfinite(norm)))
 
     def _adapt(self, finite: bool) -> bool:
-        """Change the factor after a step; return whether to take it."""
+        """Change the loss scale after a step; return whether to take the step."""
         # Overflow: halve and skip. Otherwise double after 2,000 steps in a row.
         if not finite and self._factor > MIN_SCALE:
             self._factor, self._since = max(MIN_SCALE, self._factor / 2), 0
@@ -140,7 +140,7 @@ class NonFiniteDetector:
     more work. Here each number is copied in the queue after its step, and read once that is done.
 
     Args:
-      device: of the numbers.
+      device: device of the numbers.
     """
 
     def __init__(self, device: torch.device) -> None:

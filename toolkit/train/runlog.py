@@ -65,7 +65,7 @@ class Step(Event):
     step: int = 0
     """Iterations done since creation."""
     epoch: int = 0
-    """Counted from 1."""
+    """Epoch, counted from 1."""
     loss: float = 0.0
     """CTC loss per utterance (or label, see the configuration) over these iterations (A17)."""
     examples: int = 0
@@ -117,7 +117,7 @@ class Evaluated(Event):
     step: int = 0
     """Iterations after which the weights were evaluated."""
     epoch: int = 0
-    """From 1."""
+    """Epoch, counted from 1."""
     wer: float = 0.0
     """Word error rate in per cent (A25)."""
     cer: float = 0.0
@@ -174,7 +174,7 @@ class RunLog:
 
     path: Path
     events: tuple[Event, ...]
-    """In chronological order."""
+    """Events in chronological order."""
 
     def of(self, kind: type[E]) -> list[E]:
         """Return the events of one kind, such as `log.of(Evaluated)`."""
@@ -294,7 +294,7 @@ class RunLogWriter:
             file.truncate(end)
         self._starts = starts + 1
         started = Started(seconds, self._starts, step, lost=round(last - seconds, 4))
-        self._zero -= seconds  # the clock goes on from that of the checkpoint
+        self._zero -= seconds  # the clock continues from the checkpoint
         self._append(started)
 
     def write(self, event: Event) -> None:

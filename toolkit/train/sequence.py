@@ -69,7 +69,7 @@ class LatticeBatches:
       lattices: the stores of lattices, one for each source of the corpus.
       config: batch size.
       lookahead: low-rate frames of input beyond the last output.
-      seed: of the order.
+      seed: seed of the order.
     """
 
     def __init__(
@@ -91,19 +91,20 @@ class LatticeBatches:
         return map(self._collate, self._cut(by_length(self._utterances)))
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         return -(-len(self._utterances) // self._config.utterances_per_batch) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[LatticeBatch]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         batches = self._order(epoch)
         # Step s of a rank is batch s * world_size + rank, see `BatchSource`.
         for step in range(start, self.num_steps(epoch, world_size)):
             yield self._collate(batches[step * world_size + rank])
 
     def _order(self, epoch: int) -> list[list[Utterance]]:
+        """Return the batches of an epoch in random order."""
         rng = np.random.default_rng([self._seed, epoch])
 
         def shuffled(items: list) -> list:
@@ -123,10 +124,12 @@ class LatticeBatches:
         return batches
 
     def _cut(self, utterances: list[Utterance]) -> list[list[Utterance]]:
+        """Cut a sequence of utterances into batches."""
         size = self._config.utterances_per_batch
         return [utterances[i : i + size] for i in range(0, len(utterances), size)]
 
     def _collate(self, utterances: list[Utterance]) -> LatticeBatch:
+        """Make a batch of utterances with their lattices."""
         batch = whole_utterances(self._corpus, utterances, self._lookahead)
         lattices = [self._lattices[u.source].load(u.name) for u in utterances]
         return LatticeBatch(**vars(batch), lattices=lattices)
@@ -170,7 +173,7 @@ def unusable_lattices(
 
     Args:
       features: raw features.
-      lattices: of the same utterances at offset 0.
+      lattices: lattices of the same utterances at offset 0.
       max_frames: low-rate frames above which an utterance is left out.
     """
     ids = set(lattices.ids)
@@ -212,7 +215,7 @@ class SequenceLoss:
         self._smoothing = smoothing
 
     def __call__(self, model: nn.Module, batch: LatticeBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `toolkit.train.trainer.Objective`."""
+        """Implement `Objective.__call__`."""
         logits, _ = model(batch.inputs, lengths=batch.lengths)
         log_posteriors = logits.float().log_softmax(dim=-1)  # [N, T, C]
         lengths = batch.lengths.tolist()
@@ -263,10 +266,11 @@ def train_sequence(
     Args:
       model: the folder of the network and its priors.
       features: one store or several.
-      lattices: as many, of the same utterances at offset 0.
-      references: as many, with the reference pdf of every raw frame or of every low-rate frame.
+      lattices: a store for each of `features`, of the same utterances at offset 0.
+      references: a store for each of `features`, with the reference pdf of every raw or every
+        low-rate frame.
       classes: silence and phones of the pdfs.
-      normaliser: of the raw features.
+      normaliser: normaliser of the raw features.
       config: criterion, rates, seed.
       out: folder of this training alone.
       device: where the network is trained, and the criterion computed.

@@ -38,7 +38,7 @@ class SpecAugmented:
     Args:
       data: batches of stacked frames, [N, T + lookahead, 3 F].
       config: number and width of the masks.
-      seed: of the masks.
+      seed: seed of the masks.
       views: how often each row is in a batch, masked differently; for several, batches need
         `of_views`.
     """
@@ -52,23 +52,25 @@ class SpecAugmented:
         self._views = views
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         return self._data.num_steps(epoch, world_size)
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         source = self._data.batches(epoch, start, rank, world_size)
         for step, batch in enumerate(source, start):
             key = [self._seed, _SUBSTREAM, epoch, step * world_size + rank]
             yield self._masked(batch, np.random.default_rng(key))
 
     def _masked(self, batch: Any, rng: np.random.Generator) -> Any:
+        """Return a masked batch, with all views if there are several."""
         views = [self._view(batch, rng) for _ in range(self._views)]
         return views[0] if len(views) == 1 else batch.of_views(views)
 
     def _view(self, batch: Any, rng: np.random.Generator) -> Any:
+        """Return the batch with one draw of masks."""
         return mask_batch(batch, self._config, rng)
 
 
@@ -169,8 +171,8 @@ class MaskedUtterances(SpecAugmented):
     """A source of `CtcBatch` whose batches are masked and warped, see `SpecAugmented`.
 
     Args:
-      data, config, seed, views: see there.
-      edges: those of the mel filters, for `config.warp`.
+      data, config, seed, views: see `SpecAugmented`.
+      edges: lower and upper edge of the mel filters, for `config.warp`.
     """
 
     def __init__(
@@ -185,6 +187,7 @@ class MaskedUtterances(SpecAugmented):
         self._edges = edges
 
     def _view(self, batch: CtcBatch, rng: np.random.Generator) -> CtcBatch:
+        """Return the batch with one draw of masks and frequency warping."""
         config, frames = self._config, batch.inputs.shape[1]
         bins = min(config.mel_bins, batch.inputs.shape[2])
         lengths = batch.input_lengths.numpy()

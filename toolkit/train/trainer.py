@@ -1,7 +1,7 @@
 """The training loop: steps, epochs, validation, checkpoints and exact resumption.
 
-`fit` is the loop of every training. What differs between criteria are the objective, the source of
-batches and, for CTC, the callback.
+`fit` is the loop of every training. Criteria differ in the objective, the source of batches and,
+for CTC, the callback.
 """
 
 import json
@@ -77,12 +77,12 @@ class Callback:
     """Whether ranks may take different numbers of steps."""
 
     def on_start(self, trainer: "Trainer") -> None:
-        """Training begins or resumes; in the latter case `load_state_dict` was called before."""
+        """Called when training begins, or resumes after `load_state_dict`."""
 
     def on_step(
         self, trainer: "Trainer", batch: Any, stats: dict[str, Tensor], checkpoint_due: bool
     ) -> None:
-        """A step has been taken; the hook must leave the model in training mode.
+        """Called after every step; must leave the model in training mode.
 
         Args:
           trainer: can save a checkpoint.
@@ -94,7 +94,7 @@ class Callback:
             trainer.save_checkpoint()
 
     def on_epoch_end(self, trainer: "Trainer") -> None:
-        """All steps of an epoch have been taken, before its validation."""
+        """Called after all steps of an epoch, before its validation."""
 
     def validate(self, trainer: "Trainer") -> dict[str, float]:
         """Evaluate the model after an epoch; weights are selected by these metrics.
@@ -109,10 +109,10 @@ class Callback:
         return trainer.validate()
 
     def on_end(self, trainer: "Trainer") -> None:
-        """The last epoch is finished; the weights are selected next."""
+        """Called after the last epoch, before the weights are selected."""
 
     def close(self) -> None:
-        """Training has ended, successfully or not."""
+        """Called when training has ended, successfully or not."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
@@ -253,7 +253,7 @@ class Trainer:
         self.history: list[dict[str, float]] = []
         """A record per finished epoch."""
         self.initial: dict[str, float] = {}
-        """Held-out metrics before the first epoch, if they were asked for."""
+        """Held-out metrics before the first epoch, with `keep_initial`."""
         self._objective = objective
         self._data = data
         self._steps: BatchSource = data
@@ -286,7 +286,7 @@ class Trainer:
     def running(self) -> Iterator[None]:
         """Return the context of a training: threads, precision, strategy, reports.
 
-        All of them end with it, whether the training failed or not.
+        All of them end with the context, whether the training failed or not.
         """
         failed = True
         try:
@@ -381,7 +381,7 @@ class Trainer:
         return stats
 
     def _compute_gradients(self, batches: Sequence[Any]) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Leave in every `grad` that of the mean loss of all batches, and of all ranks.
+        """Compute the gradients of the mean loss of all batches and all ranks.
 
         Returns:
           The loss of each batch, and the objective's sums over all of them.
@@ -531,7 +531,7 @@ class Trainer:
         if self.step and old_size != strategy.world_size:  # the same share of the epoch is done
             old_steps = self._steps.num_steps(self.epoch, old_size)
             self.step = self.step * self.num_steps[self.epoch] // old_steps
-        # Rank 0 goes on with the sums over all ranks, the others with zeros.
+        # Rank 0 continues with the sums over all ranks, the others with zeros.
         self._sums = {
             name: value.to(self.device) * (strategy.rank == 0)
             for name, value in state["sums"].items()
@@ -555,6 +555,7 @@ class Trainer:
             logger.info("with %d workers, %d before", strategy.world_size, old_size)
 
     def _compute_loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the objective in the training's precision."""
         with self._precision.autocast():
             return self._objective(self.model, batch)
 
@@ -583,13 +584,16 @@ class Trainer:
         raise TrainingError(message)
 
     def _means(self) -> dict[str, float]:
+        """Return the means of the epoch's sums."""
         return means(self._sums)
 
     def _rate(self, step: int) -> float:
+        """Return the learning rate of a step in the current epoch."""
         factor = self.config.parallel.rate_factor(self.strategy.world_size)
         return factor * self._schedule(self.epoch, step, self.num_steps)
 
     def _write_history(self) -> None:
+        """Write the history, on rank 0."""
         if self.strategy.rank == 0:
             write_history(self._out, self.history)
 

@@ -47,7 +47,7 @@ class TtaConfig(Settings):
 def time_to_accuracy(
     seconds: Sequence[float], rates: Sequence[float], target: float, epochs: int = 3
 ) -> float | None:
-    """TTA(a, e): time at which the median error rate of the last e epochs first is <= a (A26).
+    """Return TTA(a, e): when the median error rate of the last e epochs first is <= a (A26).
 
     No accuracy is reached before e epochs have been evaluated.
 
@@ -68,16 +68,16 @@ def time_to_accuracy(
 
 
 def first_epoch(seconds: Sequence[float], rates: Sequence[float], target: float) -> float | None:
-    """DAWNBench's rule: time at which an epoch's error rate first is <= `target`; None if never."""
+    """Return when an epoch's error rate first is <= `target`; None if never (DAWNBench's rule)."""
     return time_to_accuracy(seconds, rates, target, epochs=1)
 
 
 def mlperf(times: Sequence[float | None]) -> float | None:
-    """MLPerf's rule: the mean over runs without the best and the worst.
+    """Return the mean over runs without the best and the worst (MLPerf's rule).
 
     Args:
       times: times by `first_epoch` of runs that differ only in their seeds; None for a run that did
-        not reach the target, of which there may be one, as the worst.
+        not reach the target. One such run is allowed and counts as the worst.
 
     Returns:
       None with fewer than three runs, or when more than one did not reach the target.
@@ -91,7 +91,7 @@ def mlperf(times: Sequence[float | None]) -> float | None:
 
 
 def typical(times: Sequence[float | None]) -> float | None:
-    """The median over runs, with infinity for runs that missed the target; None if it is infinite.
+    """Return the median over runs; None if it is a run that missed the target.
 
     The median of an even number is the later one of the two in the middle.
     """

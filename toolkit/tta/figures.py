@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 CONTRAST = (1, 0, 1, 2, 0, 3, 1, 0)
-"""For each colour of the page's palette the index of a colour that contrasts with it."""
+"""Index of a contrasting colour, for each colour of the page's palette."""
 SECONDS_SHOWN = 25.0
 """Length of the figure of utilisation in seconds (A36: 25)."""
 PHASES = {
@@ -42,7 +42,7 @@ PAUSES: dict[type[Event], str] = {
 
 
 def accuracy_figure(platforms: Sequence[Platform], metric: str, config: TtaConfig) -> Markup:
-    """CER or WER on the validation data over time, with the targets as lines (A35)."""
+    """Return a figure of CER or WER over time, with the targets as lines (A35)."""
     series, rings = [], []
     for colour, platform in enumerate(platforms):
         for number, run in enumerate(platform.runs):
@@ -83,7 +83,7 @@ def accuracy_figure(platforms: Sequence[Platform], metric: str, config: TtaConfi
 
 
 def _searches(platforms: Sequence[Platform]) -> str:
-    """Name the search behind each curve."""
+    """Say which search evaluated each curve."""
     search_by_platform = {platform.name: platform.first.search for platform in platforms}
     if len(set(search_by_platform.values())) == 1:
         search = next(iter(search_by_platform.values()))
@@ -95,6 +95,7 @@ def _searches(platforms: Sequence[Platform]) -> str:
 
 
 def _rings(platform: Platform, colour: int, metric: str, config: TtaConfig) -> list[Ring]:
+    """Return circles at the points where a platform reaches the targets."""
     rings = []
     for target in getattr(config, metric):
         tta = platform.first.tta(metric, target, config.epochs)
@@ -105,7 +106,7 @@ def _rings(platform: Platform, colour: int, metric: str, config: TtaConfig) -> l
 
 
 def loss_figure(platforms: Sequence[Platform]) -> Markup:
-    """Training loss, smoothed, on a logarithmic axis (A35)."""
+    """Return a figure of the training loss, smoothed, on a logarithmic axis (A35)."""
     series = []
     for colour, platform in enumerate(platforms):
         for number, run in enumerate(platform.runs):
@@ -119,7 +120,7 @@ def loss_figure(platforms: Sequence[Platform]) -> Markup:
 
 
 def throughput_figure(platforms: Sequence[Platform], title: str) -> Markup:
-    """Utterances per second over time, with the dips where models are swapped (A37)."""
+    """Return a figure of throughput over time, with dips at model swaps (A37)."""
     numbered = [(n, platform, platform.first) for n, platform in enumerate(platforms)]
     most = max((float(run.throughput[1].max(initial=0.0)) for _, _, run in numbered), default=0.0)
     last = max(run.log.seconds for _, _, run in numbered) / 60
@@ -157,7 +158,7 @@ def throughput_figure(platforms: Sequence[Platform], title: str) -> Markup:
 
 
 def utilisation_figure(platform: Platform, colour: int) -> Markup:
-    """Utilisation of a platform's first run in 25 seconds, with the phases of a step (A36)."""
+    """Return a figure of 25 s of a platform's utilisation, with a step's phases (A36)."""
     run = platform.first
     paused = _pauses(run)
     # 1. Choose the window, preferably one without pauses.
@@ -240,6 +241,7 @@ def _pauses(run: TrainingRun) -> list[Band]:
 
 
 def _shifted(bands: Sequence[Band], zero: float) -> list[Band]:
+    """Return bands on a time axis that begins at `zero`."""
     return [replace(band, begin=band.begin - zero, end=band.end - zero) for band in bands]
 
 
@@ -259,7 +261,7 @@ def _key(kinds: Sequence[tuple[str, str]]) -> Markup:
 
 
 def states_figure(platforms: Sequence[Platform]) -> Markup:
-    """Share of each state in the time of each platform's first run (A22, A39)."""
+    """Return a figure of the share of each state in the platforms' first runs (A22, A39)."""
     bars = []
     for platform in platforms:
         seconds = platform.first.states
@@ -275,6 +277,7 @@ def states_figure(platforms: Sequence[Platform]) -> Markup:
 
 
 def _share_text(state: str, share: float) -> str:
+    """Format the share of a state in percent."""
     return f"{state} {100 * share:.{0 if share >= 0.1 else 1}f} %"
 
 
@@ -334,6 +337,7 @@ def system_figure(platform: Platform) -> Markup:
 
 
 def _features(system: dict[str, Any]) -> list[Block]:
+    """Return the diagram's boxes from audio to records."""
     return [
         Block("audio", "", "storage"),
         Block("front end", f"{system['values']} values per frame", "processors"),
@@ -343,6 +347,7 @@ def _features(system: dict[str, Any]) -> list[Block]:
 
 
 def _acoustic_model(system: dict[str, Any], replicas: int, computing: Where) -> list[Block]:
+    """Return the diagram's boxes from records to log-probabilities."""
     copies = f"{replicas} copies of it" if replicas > 1 else "one copy"
     readers = system["readers"]
     return [
@@ -359,6 +364,7 @@ def _acoustic_model(system: dict[str, Any], replicas: int, computing: Where) -> 
 
 
 def _language_model(system: dict[str, Any], settings: dict[str, Any]) -> list[Block]:
+    """Return the diagram's boxes from log-probabilities to text."""
     search, _, language_model = str(settings.get("evaluation", "")).partition(", ")
     return [
         Block("log-probabilities", f"of {system['units']} outputs", "processors"),
@@ -394,6 +400,7 @@ def _chains_svg(name: str, chains: dict[str, Sequence[Block]], width: int, most:
 
 
 def _block(block: Block, x: float, y: float, width: float) -> str:
+    """Draw a box with its text."""
     hue = f" c{COLOURS[block.where]}" if block.where else ""
     lines = [(block.text, ""), (block.small, " small")] if block.small else [(block.text, "")]
     # Baseline of the first line: texts are 16 units apart and centred in the box.
@@ -411,6 +418,7 @@ def _block(block: Block, x: float, y: float, width: float) -> str:
 
 
 def _short(text: str) -> str:
+    """Shorten a text to fit a box."""
     return (
         text if len(text) <= MAX_BOX_CHARACTERS else f"{text[: MAX_BOX_CHARACTERS - 1].rstrip()}…"
     )
@@ -480,6 +488,7 @@ def panels(
 def _panels_svg(
     samples: np.ndarray, images: list[str], labels: list[str], rate: int, width: float
 ) -> Markup:
+    """Draw waveform, energies and cepstra as one SVG."""
     seconds, inside = len(samples) / rate, width - LEFT - RIGHT
     top = [20 + n * (PANEL_HEIGHT + PANEL_GAP) for n in range(3)]
     height = top[-1] + PANEL_HEIGHT + 30
@@ -521,7 +530,7 @@ def _wave(samples: np.ndarray, top: float, inside: float) -> str:
 
 
 def _png(values: np.ndarray) -> str:
-    """Return [T, F] as an image: time to the right, the first feature at the bottom."""
+    """Return features [T, F] as a PNG: time to the right, the first feature at the bottom."""
     from matplotlib.image import imsave
 
     file = io.BytesIO()

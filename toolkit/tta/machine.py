@@ -30,7 +30,7 @@ MISSING = "the package nvidia-ml-py is missing: `pip install nvidia-ml-py`"
 
 
 def package_is_missing() -> bool:
-    """Whether the package is not installed."""
+    """Return whether the package is not installed."""
     try:
         import pynvml  # noqa: F401
     except ImportError:
@@ -74,12 +74,14 @@ class Devices:
         return tuple(share for share in shares if share is not None)
 
     def _share(self, handle: Any) -> float | None:
+        """Return the utilisation of a device, 0 to 1; None if it is not reported."""
         try:
             return self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
         except self._nvml.NVMLError:
             return None
 
     def _link(self, handle: Any) -> str:
+        """Return the connection of a device to the host; empty if it is not reported."""
         try:
             generation = self._nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
             width = self._nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
@@ -103,6 +105,7 @@ def _handles(nvml: Any) -> list[Any]:
 
 
 def _text(name: str | bytes) -> str:
+    """Return a name as text; older versions of NVML's bindings return bytes."""
     return name.decode() if isinstance(name, bytes) else name
 
 
@@ -156,6 +159,7 @@ def _read(path: Path) -> str:
 
 
 def _link(folder: Path) -> str:
+    """Return the connection of a device to the host by the files of its driver."""
     speed, width = _read(folder / "max_link_speed").split(" ")[0], _read(folder / "max_link_width")
     generation = GENERATIONS.get(speed)
     return f"PCIe {generation} x{width}" if generation and width.isdigit() else ""
@@ -179,8 +183,8 @@ NO_DRIVER = "neither NVML nor the files of the driver amdgpu know the devices"
 class Accelerators:
     """The devices that a training here would use.
 
-    NVIDIA's are known by NVML and AMD's by their driver's files, with their utilisation; others by
-    torch alone, if it is loaded, without.
+    NVML lists NVIDIA's devices and the driver's files list AMD's, both with utilisation. Other
+    devices are known only to torch, if it is loaded, without utilisation.
     """
 
     def __init__(self) -> None:
@@ -195,7 +199,7 @@ class Accelerators:
         files, torch_devices = self._amd.describe() if self._amd else [], _known_to_torch()
         if len(files) != len(torch_devices):
             return torch_devices or files
-        # torch knows the names of AMD's devices, the driver's files their links.
+        # torch has the names of AMD's devices, the driver's files have their links.
         return [
             replace(d, link=f.link or d.link) for d, f in zip(torch_devices, files, strict=True)
         ]
@@ -231,11 +235,13 @@ def _known_to_torch() -> list[Device]:
 
 
 def _is_rocm() -> bool:
+    """Return whether torch, if it is loaded, was built for ROCm."""
     torch = sys.modules.get("torch")
     return bool(getattr(getattr(torch, "version", None), "hip", None))
 
 
 def _has_mps() -> bool:
+    """Return whether torch, if it is loaded, can use Apple's GPU."""
     torch = sys.modules.get("torch")
     mps = getattr(getattr(torch, "backends", None), "mps", None)
     return mps is not None and mps.is_available()
@@ -346,6 +352,7 @@ def describe(folder: Path | None = None) -> dict[str, Any]:
 
 
 def _processors() -> dict[str, Any]:
+    """Describe the processors: name, sockets, cores and clock rate."""
     import psutil
 
     frequency = psutil.cpu_freq()
@@ -363,6 +370,7 @@ def _processors() -> dict[str, Any]:
 
 
 def _system() -> str:
+    """Return the name of the operating system."""
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):
@@ -388,7 +396,7 @@ def _storage(folder: Path) -> str | None:
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     device = os.stat(existing).st_dev
     block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
-    if block.name.startswith(("vd", "xvd")):  # reports itself as rotating, whatever the real disk
+    if block.name.startswith(("vd", "xvd")):  # virtual disks always report themselves as rotating
         return f"{kind} on a virtual disk"
     for place in (block, block.parent):  # a partition has no queue of its own
         try:

@@ -57,6 +57,7 @@ def result_cards(platforms: Sequence[Platform], config: TtaConfig) -> Markup:
 def _result_card(
     platform: Platform, colour: int, target: tuple[str, float] | None, config: TtaConfig
 ) -> Markup:
+    """Return the card of a platform with its time to accuracy."""
     run, price = platform.first, platform.price
     headline = Markup("")
     if target is not None:
@@ -141,6 +142,7 @@ def _topology(machine: dict[str, Any]) -> Markup:
 
 
 def _cores(machine: dict[str, Any]) -> str:
+    """Format the number of cores; empty if it is not known."""
     return f"{machine['cores']} cores" if machine.get("cores") else ""
 
 
@@ -151,6 +153,7 @@ def _link_width(link: str) -> float:
 
 
 def _box(x: float, y: float, width: float, height: float, text: str, small: str = "") -> str:
+    """Draw a box with a text and a second, smaller line."""
     first = y + height / 2 + (4 if not small else -3)
     below = (
         f'<text class="label small" x="{x + width / 2:g}" y="{first + 15:g}" '
@@ -191,6 +194,7 @@ def files(studies: Studies) -> dict[str, str]:
 
 
 def _times(studies: Studies) -> Rows:
+    """Yield the rows of the CSV of times to accuracy."""
     for study, (platforms, config) in studies.items():
         for platform in platforms:
             price = platform.price.total if platform.price else None
@@ -211,6 +215,7 @@ def _times(studies: Studies) -> Rows:
 
 
 def _run(run: TrainingRun) -> Rows:
+    """Yield the row of a run in the CSV of runs."""
     yield {
         "seconds": run.log.seconds,
         "starts": run.log.starts,
@@ -226,6 +231,7 @@ def _run(run: TrainingRun) -> Rows:
 
 
 def _evaluations(run: TrainingRun) -> Rows:
+    """Yield the rows of a run in the CSV of evaluations."""
     for event in run.evaluations:
         names = ("seconds", "epoch", "step", "cer", "cer_usual", "wer", "ser", "loss")
         row = {name: getattr(event, name) for name in (*names, "duration", "waited")}
@@ -233,6 +239,7 @@ def _evaluations(run: TrainingRun) -> Rows:
 
 
 def _steps(run: TrainingRun) -> Rows:
+    """Yield the rows of a run in the CSV of training steps."""
     smooth, rates = run.losses()[1].tolist(), run.throughput[1].tolist()
     for event, smoothed, rate in zip(run.steps, smooth, rates, strict=True):
         yield {
@@ -248,6 +255,7 @@ def _steps(run: TrainingRun) -> Rows:
 
 
 def _utilisation(run: TrainingRun) -> Rows:
+    """Yield the rows of a run in the CSV of utilisation."""
     for event in run.utilisation:
         yield {
             "seconds": event.seconds,
@@ -258,6 +266,7 @@ def _utilisation(run: TrainingRun) -> Rows:
 
 
 def _number(value: float | None) -> float | None:
+    """Round a number to four decimals; None stays None."""
     return None if value is None else round(value, 4)
 
 
@@ -439,6 +448,7 @@ def _lead(platforms: Sequence[Platform], config: TtaConfig) -> str:
 
 
 def _hardware_section(platforms: Sequence[Platform], config: TtaConfig) -> Section:
+    """Return the section on throughput and utilisation."""
     return Section(
         "machine",
         "Throughput and utilisation",
@@ -453,6 +463,7 @@ def _hardware_section(platforms: Sequence[Platform], config: TtaConfig) -> Secti
 
 
 def _equal_section(platforms: Sequence[Platform], config: TtaConfig) -> Section:
+    """Return the section on trainings with equal batches."""
     batches = sorted({platform.first.log.created.batch for platform in platforms})
     of = f" of {batches[0]} utterances" if len(batches) == 1 and batches[0] else ""
     return Section(
@@ -469,10 +480,12 @@ def _equal_section(platforms: Sequence[Platform], config: TtaConfig) -> Section:
 
 
 def _html(table: Table | None) -> Markup:
+    """Return a table as HTML; empty without a table."""
     return Markup("") if table is None else table.html()
 
 
 def _published(item: str) -> Markup:
+    """Return a published table by its item, collapsed."""
     return _folded(published_table(item))
 
 
@@ -482,6 +495,7 @@ def _folded(table: Table) -> Markup:
 
 
 def _footer(platforms: Sequence[Platform]) -> str:
+    """Return the footer of the page, with the number of logs and the commits."""
     commits = {
         str(((run.log.created.about or {}).get("machine") or {}).get("commit") or "")[:12]
         for platform in platforms

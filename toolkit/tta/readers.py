@@ -55,6 +55,7 @@ def write_synthetic_records(folder: Path, utterances: int, seed: int = 0) -> Non
 
 
 def _record(frames: int, generator: np.random.Generator) -> Record:
+    """Make a synthetic utterance."""
     features = generator.normal(12, 3, (frames, DIMENSION)).astype(np.float16)
     # 100 frames are a second; no label is the blank.
     labels = generator.integers(0, Characters().blank, frames * LABELS_PER_SECOND // 100)
@@ -199,6 +200,7 @@ def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable
 
 
 def _peak_with_children() -> int:
+    """Return the peak memory of this process and its readers in bytes."""
     import psutil
 
     process = psutil.Process()
@@ -288,6 +290,7 @@ def _doubled(first: int, last: int) -> list[int]:
 def _smallest_of_the_best(
     rows: Sequence[Measurement], size: Callable[[Measurement], int]
 ) -> Measurement:
+    """Return the measurement with the smallest `size` among those nearly as fast as the best."""
     best = max(row.rate for row in rows)
     return min((row for row in rows if (1 + GAIN) * row.rate >= best), key=size)
 
@@ -353,6 +356,7 @@ def tune_readers(
 
 
 def _print(tuned: TuningResult, model: str) -> None:
+    """Print the measurements as a table."""
     from rich.console import Console
     from rich.table import Table
 

@@ -124,7 +124,7 @@ class TrainingRun:
         seconds_by_state["training"] = sum(step.seconds_in_step for step in self.steps)
         for name, kind in (("sentences", Sentences), ("saving", Saved), ("swapping", Swapped)):
             seconds_by_state[name] = sum(event.duration for event in self.log.of(kind))
-        # Only the time that training waits: an evaluation elsewhere costs none.
+        # Count only the time that training waits: an evaluation elsewhere takes none.
         seconds_by_state["evaluating"] = sum(event.waited for event in self.evaluations)
         seconds_by_state[STATES[-1]] = max(0.0, self.log.seconds - sum(seconds_by_state.values()))
         return seconds_by_state
@@ -168,6 +168,7 @@ class Platform:
 
 
 def _lists(curve: tuple[np.ndarray, np.ndarray]) -> tuple[list[float], list[float]]:
+    """Return the two arrays of a curve as lists."""
     return curve[0].tolist(), curve[1].tolist()
 
 
@@ -237,6 +238,7 @@ def log_folder(folder: Path) -> Path:
 
 
 def _own_name(run: TrainingRun) -> str:
+    """Return the name of a run by its log, or else by its folder."""
     name = (run.log.created.about or {}).get("name")
     return str(name) if name else (recipe_folder(run.folder) or run.folder.resolve()).name
 

@@ -62,7 +62,7 @@ def sweep(
     """
     utterances = list(log_probs.values())
     frames = sum(map(len, utterances))
-    # A frame compiles the search, which the first width would otherwise be charged with.
+    # Search one frame first, so that the time of the first width does not include compilation.
     decoder.decode(utterances[0][:1])
     for width in widths:
         wider_decoder = decoder.widened(width)
@@ -108,6 +108,7 @@ def stored_sweep(
 
 
 def _stored_rows(path: Path, split: str, jobs: int) -> list[Row]:
+    """Return the rows that an earlier sweep with the same split and jobs has stored."""
     if not os.path.lexists(path):
         return []
     with reading(path, BenchRunError, "remove it to sweep again", "is no sweep"):

@@ -72,6 +72,7 @@ def published_tables() -> dict[str, Published]:
 
 
 def _read_published(item: str, entry: dict[str, Any], sources: dict[str, str]) -> Published:
+    """Read one published table."""
     return Published(
         item=item,
         title=entry["title"],
@@ -106,7 +107,7 @@ def duration(seconds: float) -> str:
 
 
 def tta_table(platforms: Sequence[Platform], config: TtaConfig, title: str) -> Table:
-    """TTA in minutes, with percentages of the first platform's (as in A32 and A34)."""
+    """Return a table of TTA in minutes and in percent of the first platform's (A32, A34)."""
 
     def times(platform: Platform, metric: str, target: float) -> float | None:
         return platform.tta(metric, target, config.epochs)
@@ -127,7 +128,7 @@ def tta_table(platforms: Sequence[Platform], config: TtaConfig, title: str) -> T
 
 
 def rules_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
-    """Times from the same logs by three rules (A26, A40)."""
+    """Return a table of times from the same logs by three rules (A26, A40)."""
     rules: list[tuple[str, Times]] = [
         (f"median of {config.epochs} epochs", lambda p, m, a: p.tta(m, a, config.epochs)),
         ("DAWNBench", Platform.dawnbench),
@@ -157,6 +158,7 @@ def rules_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
 def _row_of_times(
     platform: Platform, base: Platform, config: TtaConfig, times: Times
 ) -> list[Cell]:
+    """Return the cells of a platform: minutes, and percentages of the base platform's."""
     cells = [Cell(platform.name)]
     for target in config.targets:
         tta, base_tta = times(platform, *target), times(base, *target)
@@ -166,6 +168,7 @@ def _row_of_times(
 
 
 def _target_columns(config: TtaConfig) -> list[Column]:
+    """Return a column for each target accuracy."""
     return [Column(f"{a:g} %", f"{NAMES[metric]} at most") for metric, a in config.targets]
 
 
@@ -195,7 +198,7 @@ def _mark_best(
 
 
 def cost_table(platforms: Sequence[Platform]) -> Table | None:
-    """Prices of the platforms (A29); None unless one has a price."""
+    """Return a table of the platforms' prices (A29); None unless one has a price."""
     priced = [(n, p, p.price) for n, p in enumerate(platforms) if p.price and p.price.total]
     if not priced:
         return None
@@ -225,13 +228,14 @@ def cost_table(platforms: Sequence[Platform]) -> Table | None:
 
 
 def _money(value: float | None) -> str:
+    """Format an amount of money."""
     if value is None:
         return NA
     return f"{value:.2g}" if 0 < value < 0.1 else f"{value:,.2f}"
 
 
 def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None:
-    """Price/performance: TTA times price (A38); None unless a platform has a price."""
+    """Return a table of TTA times price (A38); None unless a platform has a price."""
     base = next((p for p in platforms if p.price and p.price.total), None)
     if base is None:
         return None
@@ -259,7 +263,7 @@ def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | Non
 
 
 def rent_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None:
-    """Rent until each accuracy, DAWNBench's cost of training; None unless there is a rent."""
+    """Return a table of the rent until each accuracy; None unless there is a rent."""
     rented = [(n, p, p.price) for n, p in enumerate(platforms) if p.price and p.price.per_hour]
     rows, values = [], []
     for colour, platform, price in rented:
@@ -277,7 +281,7 @@ def rent_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None
 
 
 def published_price_table() -> Table:
-    """TTA times price of the paper's platforms, computed from its tables 1 and 4 (A29, A32)."""
+    """Return TTA times price of the paper's platforms, from its tables 1 and 4 (A29, A32)."""
     costs, times = published("A29"), published("A32")
     base_times = times.rows[0]
     rows = []
@@ -296,7 +300,7 @@ def published_price_table() -> Table:
 
 
 def efficiency_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
-    """Hardware efficiency (throughput) and training efficiency (utterances needed) (A27, A38)."""
+    """Return a table of throughput and of the utterances that training needs (A27, A38)."""
     targets = [t for t in config.targets if any(p.tta(*t, config.epochs) for p in platforms)]
     target = targets[-1] if targets else None  # the hardest target that any platform reaches
     reached = f"{NAMES[target[0]]} {target[1]:g} %" if target else "an accuracy"
@@ -370,13 +374,14 @@ def _decimal_places(value: Value) -> int:
 
 
 def _format_value(value: Value, digits: int) -> str:
+    """Format a value of a published table."""
     if value is None:
         return NA
     return value if isinstance(value, str) else f"{value:,.{digits}f}"
 
 
 def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> Table | None:
-    """Final WERs from the results.json of the recipes' runs (A33); None if there are none.
+    """Return a table of final WERs of the recipes' runs (A33); None if there are none.
 
     Args:
       platforms: the platforms and their runs.
@@ -431,7 +436,7 @@ def sweep_table(path: Path) -> Table:
 
 
 def stage_table(platforms: Sequence[Platform]) -> Table | None:
-    """Wall time of every stage of the recipes' runs (A39); None where no stage has finished."""
+    """Return a table of the wall time of every stage (A39); None if none has finished."""
     times = [stage_times(platform.first.folder) for platform in platforms]
     titles = {number: title for stages in times for number, title, _ in stages}
     if not titles:

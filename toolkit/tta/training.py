@@ -87,7 +87,7 @@ def train_by_plan(
     """Train, or resume an interrupted training, see `train_ctc`.
 
     Args:
-      plan: what is trained, and on what.
+      plan: data and settings of the training.
       root: the run directory with the plan's files.
       out: folder of this training alone.
       device: where to train.
@@ -95,15 +95,15 @@ def train_by_plan(
       command: the command line, for the log.
       progress: see `train_ctc`.
     """
-    # 1. What evaluates the epochs: output units, search, dictionary and language model.
+    # 1. Prepare the evaluation of epochs: output units, search, dictionary and language model.
     evaluation = plan.evaluation
     units, search = load_units(root / evaluation.units), evaluation.evaluation
     files = SearchFiles(root / evaluation.words, root / evaluation.arpa)
     recognition = make_recognition(units, evaluation.width, jobs, search, files)
     if plan.train.states.evaluator == "elsewhere":
         evaluation.write(out)
-    # 2. What the log says about the machine and the system. The description has torch's threads,
-    # so it is made with those of the training.
+    # 2. Describe the machine and the system for the log. The description has torch's number of
+    # threads, so it is made with those of the training.
     with torch_threads(plan.train.threads):
         machine = describe(out.parent)
     precision = Precision(plan.train, torch.device(device), ranks.world_size()).name
@@ -179,13 +179,13 @@ def repeated(
 ) -> list[Path]:
     """Train a finished training again until there are so many runs, which differ in their seeds.
 
-    Repeats that are finished are kept, and one that was interrupted goes on.
+    Finished repeats are kept, and an interrupted one is resumed.
 
     Args:
       run_folder: the folder of a training, or the run directory that contains it.
-      runs: how many, the given one included.
+      runs: number of runs, the given one included.
       device, jobs, command: see `train_by_plan`.
-      tell: called with what is being done.
+      tell: called with a line of progress.
 
     Returns:
       The folders of all runs, the given one first.

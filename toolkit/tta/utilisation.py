@@ -162,13 +162,14 @@ def _root() -> psutil.Process:
 
 
 def _seconds(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process."""
     times = process.cpu_times()
     return times.user + times.system
 
 
 Phase = Literal["transfer", "compute", "update"]
 LEAST_SWING = 0.15
-"""If the devices' mean utilisation varies by less than this share, no phases are detected."""
+"""Smallest variation of the devices' mean utilisation with which phases are detected."""
 WAITING, WORKING = 0.25, 0.75
 """A device below the first share while another is above the second waits for it."""
 
@@ -307,7 +308,8 @@ def waiting(samples: Window) -> list[float]:
 def mean_utilisation(samples: Sequence[Utilisation]) -> tuple[float, list[float]]:
     """Return the mean share of all cores and of each device, weighted by the samples' spans.
 
-    The cores' share is that of the training, or of the whole machine where the log has only that.
+    The share of the cores is that of the training, or of the whole machine if the log has only
+    that.
     """
     if not samples:
         return 0.0, []
@@ -327,4 +329,5 @@ def mean_utilisation(samples: Sequence[Utilisation]) -> tuple[float, list[float]
 
 
 def _cores(sample: Utilisation) -> float:
+    """Return the mean utilisation of all cores in a sample."""
     return float(np.mean(sample.cpu)) if sample.cpu else 0.0

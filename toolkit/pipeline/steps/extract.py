@@ -58,7 +58,7 @@ class Span:
     """A byte range of an object."""
 
     path: str
-    """The object, as in the records."""
+    """Path of the object, as in the records."""
     start: int
     end: int
 
@@ -156,6 +156,7 @@ class _Spans:
             self._copies.setdefault(span.path, []).append((span.start, copied))
 
     def read(self, store: ObjectStore, record: Record) -> bytearray | FetchError:
+        """Read a record's audio from a copied span or a local file, or return the error."""
         if record.audio in self._copies:
             copies = self._copies[record.audio]
             # The last span that begins at or before the record holds all of it, see `plan_spans`.
@@ -173,6 +174,7 @@ class _Spans:
         return content
 
     def _local_file(self, audio: str, store: ObjectStore) -> BinaryIO | None:
+        """Open a local audio file, which stays open; None if there is none."""
         if audio not in self._open:
             store.counts.get += 1
             path = local_path(resolve(audio, self._lake))
@@ -192,7 +194,7 @@ def _part(file: BinaryIO, record: Record, start: int) -> bytearray | FetchError:
 
 
 def _read_span(store: ObjectStore, span: Span, path: str) -> bytes | None:
-    """Read a span as far as the object reaches; None: no such object."""
+    """Read a span, or its part within the object; return None if there is no such object."""
     if span.start == span.end:
         return b""  # HTTP has no empty range: servers answer with the whole object
     try:
@@ -227,6 +229,7 @@ class _Workers:
         yield from map_in_threads(partial(self._call, function), items, threads, 2 * threads + 1)
 
     def _call(self, function: Callable[[ObjectStore, Item], Value], item: Item) -> Value:
+        """Apply the function in a thread, with an object store of its own."""
         if not hasattr(self._local, "store"):
             self._local.store = ObjectStore(self._store.config)
             self._stores.append(self._local.store)

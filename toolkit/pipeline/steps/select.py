@@ -43,6 +43,7 @@ def random_numbers(seed: int) -> Callable[[str], int]:
     keyed = hashlib.blake2b(digest_size=8, key=str(seed).encode())
 
     def number(id: str) -> int:
+        """Return the random number of a record's id."""
         hasher = keyed.copy()
         hasher.update(id.encode())
         return int.from_bytes(hasher.digest(), "big")
@@ -200,7 +201,7 @@ def plan_sample(lake: Lake) -> list[Partition]:
 
 
 def is_eligible(record: Record, config: SelectConfig) -> bool:
-    """Whether a record's length, time and locale are within the limits of `config`."""
+    """Return whether a record's length, time and locale are within the limits of `config`."""
     return (
         config.min_duration <= record.duration <= config.max_duration
         and (config.since is None or record.time >= config.since)
@@ -323,7 +324,7 @@ def plan_group(sampled: Iterable[StepResult]) -> list[Partition]:
 
 
 ALMOST_ALL = 0.999
-"""Largest share of what is eligible that is selected: the threshold needs a small margin."""
+"""Largest share of the eligible audio that can be selected: the threshold needs a small margin."""
 
 
 class Selection(NamedTuple):
@@ -345,8 +346,8 @@ def select_records(
 ) -> Selection:
     """Select records of the lake and group them into files by speaker.
 
-    This process reads no records, but for the first object with any of a lake whose hours are not
-    known: how many hours are eligible, the sample itself tells.
+    This process reads records only if the hours of the lake are not known, and then from one
+    object. The sample itself shows how many hours are eligible.
 
     Args:
       lake: the lake to select from.

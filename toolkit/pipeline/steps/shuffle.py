@@ -65,6 +65,7 @@ def utterance_order(seed: int, file: int, count: int) -> list[int]:
 
 
 def _permutation(seed: str, count: int) -> list[int]:
+    """Return a random permutation of `count` numbers, a function of the seed."""
     order = list(range(count))
     random.Random(seed).shuffle(order)  # a string is hashed for the seed: the same in every process
     return order
@@ -161,15 +162,18 @@ def equal_parts(sizes: Sequence[int], count: int) -> list[int]:
 
 
 def _in_order(partition: Partition) -> list[Shard]:
+    """Return the shards of a partition in the order of its inputs."""
     order = list(dict.fromkeys(ref.about["shard"] for ref in partition.inputs))
     return sorted(shards_of(partition.inputs), key=lambda shard: order.index(shard.index))
 
 
 def _all_rows(inputs: Iterable) -> Iterator[tuple[bytes, dict[str, bytes]]]:
+    """Yield all rows of several shards, one shard after the other."""
     for rows in inputs:
         yield from rows.read(range(len(rows)))
 
 
 def _size(line: bytes) -> tuple[int, float]:
+    """Return frames and seconds of the cut in a line of JSON."""
     cut = json.loads(line)
     return cut["features"]["num_frames"], cut["duration"]

@@ -69,7 +69,7 @@ class NormaliserStats:
           features: [T, F] raw features, as stored.
           state: sum and number of the frames of the speaker's earlier utterances.
           prior_frames: P.
-          kind: of the features.
+          kind: kind of the features.
         """
         # x, a: [T, F] float64; b: [T]. The names are those of the module's docstring.
         x = features[counted_frames(features, kind)].double()
@@ -167,7 +167,7 @@ class Stats:
 
     config: StatsConfig
     kind: str = "fbank"
-    """Of the features, see `toolkit.features.silence.counted_frames`."""
+    """Kind of the features, see `toolkit.features.silence.counted_frames`."""
     name = "stats"
 
     def run(

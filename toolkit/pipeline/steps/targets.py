@@ -67,6 +67,7 @@ class Teacher:
                 )
 
         def place(path: Path) -> str:
+            """Return the path or URL at which a file of the model is stored."""
             return str(path) if url is None else f"{url}/{file_digest(path).digest}/{path.name}"
 
         paths = {name: path.absolute() for name, path in files.items()}
@@ -175,6 +176,7 @@ def batches(lengths: Sequence[int], frames: int) -> list[list[int]]:
 
 
 def _no_targets(model: nn.Module, k: int) -> KBest:
+    """Return the targets of an utterance without frames."""
     return k_best(torch.zeros(0, model.config.output_dim), k)
 
 

@@ -1,7 +1,7 @@
 """Simulation of data-parallel training: real updates on a small task, in virtual time.
 
-Computed for real are every worker's gradients on a small task, and the method's updates from them.
-Simulated is the time: steps take as long as measured or configured, messages as long as the
+Every worker's gradients on a small task, and the method's updates from them, are computed for real.
+The time is simulated: steps take as long as measured or configured, messages as long as the
 modelled network needs for the real model's bytes.
 
 Some methods came after the papers' and are simulated before any of them is built for real
@@ -47,7 +47,7 @@ from toolkit.scaling.simulator.tasks import Task
 
 WORD = 4  # bytes
 Rounding = Callable[[Tensor], Tensor]
-"""Rounds [K, P] to what is sent of it."""
+"""Rounds values [K, P] of K workers to the precision in which they are sent."""
 
 
 def ssgd(run: Run) -> Outcome:
@@ -87,7 +87,7 @@ def gtc(run: Run) -> Outcome:
 def compressed(
     run: Run, make: Callable[[int, GtcConfig], GtcState], last: OptimizerName
 ) -> Outcome:
-    """Send compressed gradients.
+    """Take synchronous steps with compressed gradients, as `gtc` does.
 
     Args:
       run: the training.
@@ -131,7 +131,7 @@ def compressed(
 
 
 def _share(scenario: Scenario) -> float:
-    """Words of a message per element, in the shorter of the two formats."""
+    """Return the words of a message per element, in the shorter of the two formats."""
     bitmap = 1 / PER_WORD if scenario.gtc.dense_fallback else 1.0
     return min(scenario.density, bitmap)
 
@@ -226,8 +226,7 @@ def train(
       run: the training.
       update: returns new weights from old ones, the minibatches' indices and the learning rate.
       exchange: returns seconds, bytes sent, and bytes between hosts of a step's communication.
-      outlasting: returns the seconds that a communication of so many seconds adds to a step of so
-        many.
+      outlasting: returns the seconds that a communication adds to a step, both given in seconds.
       until: share of the data after which to stop.
 
     Returns:
@@ -266,13 +265,14 @@ def all_reduce(run: Run, share: float = 1.0) -> tuple[float, float, float]:
 
 
 def _count(run: Run, seconds: float, sent: float, between: float) -> None:
+    """Add the time and the bytes of a communication to the outcome."""
     run.outcome.communicated += seconds * run.workers
     run.outcome.sent += sent
     run.outcome.between += between
 
 
 def _spread(models: Tensor) -> float:
-    """Consensus distance divided by the norm of the mean model."""
+    """Return the consensus distance divided by the norm of the mean model."""
     mean = models.mean(dim=0)
     # sqrt(mean_i ||x_i - mean||^2) / ||mean||.
     return float((models - mean).square().sum(dim=1).mean().sqrt() / mean.norm())
@@ -299,7 +299,7 @@ class EventQueue:
 
 
 def shared_steps(run: Run, nodes: int) -> list[StepQueue]:
-    """Return the steps as each node sees them: shared as in `SharedBatches`.
+    """Return the steps that each node takes, shared as in `SharedBatches`.
 
     Minibatches that are too few for all workers are dropped, as by the training loop.
     """
@@ -501,18 +501,18 @@ def to_float16(values: Tensor) -> Tensor:
 
 
 def to_8_bits(values: Tensor) -> Tensor:
-    """Round to 255 steps between minus and plus the largest value of each row, 1 byte per value."""
+    """Round each row to 255 steps between minus and plus its largest value, 1 byte per value."""
     # 127 is the largest magnitude of a signed byte; 1e-30 avoids 0 / 0 in rows of zeros.
     step = values.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
     return (values / step).round() * step
 
 
 def ssgd_rounded(run: Run, rounding: Rounding, share: float) -> Outcome:
-    """S-SGD whose workers send rounded gradients, and keep what rounding has left for the next.
+    """Simulate S-SGD with rounded gradients; rounding errors are added to the next gradient.
 
     Args:
       run: the training.
-      rounding: of the gradients.
+      rounding: rounds the gradients.
       share: bytes of a rounded value, as a share of a float32's.
     """
     optimizer = run.optimizers(1) if run.task else None
@@ -532,7 +532,7 @@ def ssgd_rounded(run: Run, rounding: Rounding, share: float) -> Outcome:
 
 
 def post_local(run: Run, until: float) -> Outcome:
-    """S-SGD for a share `until` of the data, then workers on their own, averaged now and then."""
+    """Simulate S-SGD for a share `until` of the data, then local steps with periodic averaging."""
     optimizer = run.optimizers(1) if run.task else None
 
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
@@ -548,11 +548,11 @@ class CorrectedState(GtcState):
     """Threshold compression of a worker's momentum, in place of its gradient.
 
     The optimizer after the exchange has no momentum then. Where an element is sent its momentum
-    begins anew, so that an old gradient does not carry on.
+    begins anew, so that old gradients have no further effect.
 
     Args:
       size: P.
-      config: of the threshold.
+      config: configuration of the threshold.
     """
 
     def __init__(self, size: int, config: GtcConfig) -> None:
@@ -560,7 +560,7 @@ class CorrectedState(GtcState):
         self._velocity = torch.zeros(size)
 
     def encode(self, gradient: Tensor) -> Tensor:
-        """See `GtcState`."""
+        """Implement `GtcState.encode`."""
         # Momentum correction of Lin et al. 2018: u <- m u + g; the residual accumulates u, not g.
         self._velocity.mul_(MOMENTUM).add_(gradient)
         message = super().encode(self._velocity)

@@ -46,7 +46,7 @@ class Network(Settings):
         return -(-workers // self.per_host)
 
     def all_reduce(self, workers: int, size: float) -> float:
-        """Seconds of an all-reduce of `size` bytes: a ring in each host, then a ring of the hosts.
+        """Return the seconds of an all-reduce of `size` bytes: in each host, then between hosts.
 
         A ring of n sends 2 (n - 1) / n of the bytes, in 2 (n - 1) messages one after the other.
         """
@@ -56,7 +56,7 @@ class Network(Settings):
         return within + max(across, self._through_core(2 * (hosts - 1) * size))
 
     def broadcast(self, workers: int, size: float) -> float:
-        """Seconds of a broadcast to `workers` of one host, pipelined along a chain as in nccl.
+        """Return the seconds of a broadcast to `workers` of one host, pipelined as in nccl.
 
         A tree, as in gloo, takes longer.
         """
@@ -65,7 +65,7 @@ class Network(Settings):
         return size / (self.inside * GIGABIT) + (workers - 1) * self.latency_inside
 
     def all_to_all(self, sizes: Sequence[float]) -> float:
-        """Seconds until every worker has the messages of all others, of `sizes` bytes by worker.
+        """Return the seconds until every worker has all messages, of `sizes` bytes by worker.
 
         A message is sent to each receiver separately. A host's card carries its workers' messages
         to all other hosts and vice versa; the slower direction of the slowest host counts, and
@@ -87,15 +87,17 @@ class Network(Settings):
         return seconds
 
     def bytes_between(self, sizes: Sequence[float]) -> float:
-        """Bytes sent between hosts in `all_to_all`."""
+        """Return the bytes sent between hosts in `all_to_all`."""
         first = [host * self.per_host for host in range(self.hosts(len(sizes)))]
         hosts = [sizes[i : i + self.per_host] for i in first]
         return sum(sum(here) * (len(sizes) - len(here)) for here in hosts)
 
     def _through_core(self, size: float) -> float:
+        """Return the seconds that bytes take through the core network; 0 without a limit."""
         return size / (self.core * GIGABIT) if self.core else 0.0
 
     def _ring(self, members: int, size: float, rate: float, latency: float) -> float:
+        """Return the seconds of a ring all-reduce among `members`."""
         # A ring of n members reduces and then gathers chunks of 1 / n: n - 1 steps each.
         steps = 2 * (members - 1)
         return steps * (size / members / (rate * GIGABIT) + latency)
@@ -114,7 +116,7 @@ class NetworkCards:
         """Bytes sent from one host to another."""
 
     def copy(self, now: float, worker: int, seconds: float) -> float:
-        """Occupy the processors of a worker's host for some seconds; return the end time."""
+        """Occupy the processors of a worker's host for `seconds`; return the end time."""
         key = self._network.host(worker), "memory"
         self._free[key] = max(now, self._free.get(key, 0.0)) + seconds
         return self._free[key]
@@ -153,7 +155,7 @@ class Optimizers:
     They are element-wise, so that a single optimizer of all workers' weights is equivalent.
 
     Args:
-      name: of the optimizer.
+      name: name of the optimizer.
       workers: N.
       size: P, number of weights of a model.
     """
@@ -185,7 +187,7 @@ class Optimizers:
 
 @dataclass(frozen=True)
 class StepTimes(Settings):
-    """Computation time of a worker per minibatch."""
+    """Computation time of a worker per minibatch, with its variation."""
 
     seconds: Positive = 0.3
     """Mean seconds."""
@@ -366,7 +368,7 @@ class Run:
         return self.scenario.minibatches - self.outcome.minibatches
 
     def optimizers(self, workers: int) -> Optimizers:
-        """Construct the optimizers of so many models of the task."""
+        """Construct the optimizers of this number of models of the task."""
         return Optimizers(self.scenario.optimizer, workers, self.task.size)
 
     def draw(self, workers: Sequence[int]) -> np.ndarray:
@@ -415,5 +417,6 @@ class Run:
         return self.outcome
 
     def _measure(self, weights: Tensor) -> None:
+        """Add the loss and accuracy of a model to the learning curve."""
         epoch = self.outcome.minibatches * self.scenario.frames / self.task.frames
         self.outcome.curve.append((epoch, *self.task.evaluate(weights)))

@@ -37,7 +37,7 @@ class SyntheticConfig:
 
 @dataclass(frozen=True)
 class SpeechLikeConfig:
-    """Frames that look like speech to a network: what a frame is depends on those around it.
+    """Speech-like frames, whose classes depend on the neighbouring frames.
 
     Phones follow each other by a bigram and last some frames; features glide from one phone's
     target to the next, under a speaker's offset and noise that is correlated in time.
@@ -119,7 +119,7 @@ class EpochSampler:
 
     Args:
       size: samples of an epoch: frames or chunks.
-      seed: of the permutations.
+      seed: seed of the permutations.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -131,7 +131,7 @@ class EpochSampler:
 
         Args:
           first: samples before it, over all epochs.
-          count: its number of samples; it may go on into the next epochs.
+          count: its number of samples; it may extend into the next epochs.
         """
         parts = []
         while count:
@@ -154,7 +154,7 @@ class FrameTask:
       train: training frames.
       valid: validation frames.
       hidden: units of each hidden layer.
-      seed: of the initial weights and of the order of the frames.
+      seed: seed of the initial weights and of the order of the frames.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class FrameTask:
         return weights
 
     def gradients(self, weights: Tensor, minibatches: Sequence[int], frames: int) -> Tensor:
-        """See `Task`."""
+        """Implement `Task.gradients`."""
         chosen = torch.stack(
             [self.sample_indices(number * frames, frames) for number in minibatches]
         )
@@ -279,7 +279,7 @@ class SequenceTask:
       train: training frames in their order in time; what is left of the last chunk is not used.
       valid: validation frames, likewise.
       hidden: cells of the LSTM.
-      seed: of the initial weights and of the order of the chunks.
+      seed: seed of the initial weights and of the order of the chunks.
     """
 
     def __init__(self, train: Frames, valid: Frames, hidden: int = 24, seed: int = 0) -> None:
@@ -304,11 +304,11 @@ class SequenceTask:
         return SequenceTask(self._train, self._valid, self._hidden, seed)
 
     def initial(self) -> Tensor:
-        """See `Task`."""
+        """Implement `Task.initial`."""
         return self._initial.clone()
 
     def gradients(self, weights: Tensor, minibatches: Sequence[int], frames: int) -> Tensor:
-        """See `Task`; `frames` are whole chunks."""
+        """Implement `Task.gradients`; `frames` are whole chunks."""
         chunks = frames // CHUNK
         gradients = []
         for index, number in enumerate(minibatches):
@@ -334,6 +334,8 @@ class SequenceTask:
 
 
 class _Lstm(nn.Module):
+    """An LSTM layer and an output layer."""
+
     def __init__(self, inputs: int, hidden: int, classes: int) -> None:
         super().__init__()
         self.lstm = nn.LSTM(inputs, hidden, batch_first=True)

@@ -74,6 +74,7 @@ def parse_finite(text: str) -> float | None:
 
 
 def _ctm_seconds(place: str, name: str, text: str) -> float:
+    """Return the seconds in a field of a CTM; not a number for `*`."""
     seconds = math.nan if text == "*" else parse_finite(text)
     if seconds is None:
         raise CtmError(f"{place}: {name} {quoted(text)} is neither a number of seconds nor *")
@@ -83,9 +84,9 @@ def _ctm_seconds(place: str, name: str, text: str) -> float:
 def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
     """Apply mapping rules to each word, as csrfilt.sh does.
 
-    A word that becomes several is divided evenly in time; alternatives are put between the tokens
-    for them, unless the word stands within alternatives already: those of the rule are added to
-    them. A word that becomes nothing is left out.
+    A word that becomes several words is divided evenly in time. Alternatives are put between their
+    tokens; inside existing alternatives, those of the rule are added to them. A word that becomes
+    nothing is left out.
 
     Raises:
       GlmError: rules cannot be applied to a word; the message names its place.
@@ -139,8 +140,8 @@ def timed_words(entries: Iterable[CtmEntry]) -> list[TimedWord]:
 def _gathered(entries: list[CtmEntry]) -> Iterator[TimedWord]:
     """Yield the words and alternatives of a channel in the file's order.
 
-    The start is what words are sorted by, the middle assigns them to a segment: of alternatives the
-    earliest start and the latest middle.
+    Words are sorted by their start, and assigned to a segment by their middle. Alternatives have
+    the earliest start and the latest middle of their words.
     """
     previous_start = 0.0
     inside: list[CtmEntry] | None = None
@@ -177,6 +178,7 @@ def _middle(entry: CtmEntry, otherwise: float) -> float:
 
 
 def _in_braces(end: CtmEntry, inside: list[CtmEntry]) -> str:
+    """Return the alternatives of a CTM as text in braces."""
     alternatives: list[list[str]] = [[]]
     for entry in inside:
         if entry.token.upper() == NEXT:
@@ -194,6 +196,7 @@ def _in_braces(end: CtmEntry, inside: list[CtmEntry]) -> str:
 
 
 def _place(entry: CtmEntry) -> str:
+    """Return where an entry of a CTM is, for messages."""
     return f"{entry.utterance} {entry.channel} at {entry.start:g} s"
 
 
@@ -247,6 +250,7 @@ def read_stm(path: Path) -> list[StmSegment]:
 
 
 def _segment(place: str, line: str) -> StmSegment:
+    """Parse a line of an STM file."""
     fields = split_words(line)
     if len(fields) < 5:
         raise StmError(
@@ -262,6 +266,7 @@ def _segment(place: str, line: str) -> StmSegment:
 
 
 def _seconds(place: str, text: str) -> float:
+    """Return the seconds in a field of an STM file."""
     seconds = parse_finite(text)
     if seconds is None or seconds < 0:
         raise StmError(f"{place}: {text!r} is not a number of seconds")
@@ -279,6 +284,7 @@ def write_stm(segments: Iterable[StmSegment], path: Path) -> None:
 
 
 def _stm_line(segment: StmSegment) -> str:
+    """Format a segment as a line; raise an `StmError` if it could not be read back."""
     names = (segment.recording, segment.channel, segment.speaker)
     if any(len(name.split()) != 1 or name != name.strip() for name in names):
         raise StmError(f"{segment}: a name is empty or has white space")
@@ -336,7 +342,7 @@ class SegmentTranscripts:
 
     refs: dict[str, str]
     hyps: dict[str, str]
-    """Without the segments of channels that the CTM does not contain."""
+    """Hypotheses by segment, without the segments of channels that the CTM does not contain."""
     speakers: dict[str, str]
     unscored_channels: tuple[tuple[str, int], ...]
     """Recordings and channels without a segment, with the number of words recognised there, which
@@ -354,13 +360,13 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
     the microsecond, so that ties in the files are ties here (in sclite they depend on rounding).
 
     Alternatives are one word, whose middle is the latest of its words. Names of recordings and
-    channels are the same where they differ in case alone. Unlike in sclite, recordings, segments
-    and words may be in any order, a recording without words in the CTM is not an error, and words
-    that differ in case are different.
+    channels that differ only in case are the same. Unlike in sclite, recordings, segments and words
+    may be in any order, a recording without words in the CTM is not an error, and words that differ
+    in case are different.
 
     Args:
-      segments: of the STM.
-      words: of the CTM, with alternatives as they stand there.
+      segments: segments of the STM.
+      words: words of the CTM, with alternatives as they stand there.
 
     Raises:
       StmError: there is no segment.
@@ -396,6 +402,7 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
 
 
 def _folded(recording: str, channel: str) -> tuple[str, str]:
+    """Return recording and channel in one case, by which they are compared."""
     return recording.casefold(), channel.casefold()
 
 
@@ -403,6 +410,7 @@ def _unscored_channels(
     segments: dict[tuple[str, str], list[StmSegment]],
     words: dict[tuple[str, str], list[TimedWord]],
 ) -> tuple[tuple[str, int], ...]:
+    """Return the channels without segments, with their numbers of words."""
     without = [words[channel] for channel in sorted(words.keys() - segments.keys())]
     return tuple(
         (f"{channel_words[0].recording} {channel_words[0].channel}", len(channel_words))
@@ -427,6 +435,7 @@ def _assign_words(
 
 
 def _id(segment: StmSegment, recordings: dict[str, str]) -> str:
+    """Return a new utterance id for a segment: recording, channel and times."""
     start, end = round(1000 * segment.start), round(1000 * segment.end)
     id = f"{segment.recording}-{segment.channel}_{start:07d}-{end:07d}"
     copy = 2

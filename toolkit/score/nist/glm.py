@@ -5,8 +5,8 @@ A file of rules has a line for each of them, such as
     [CAN'T] => [{ CAN'T / CAN NOT }] / [ ] __ [ ]
 
 which replaces the text before `=>` by the text after it between the contexts around `__`. The first
-token of the file begins comments. Lines with `*` in front are settings, of which CASE_SENSITIVE and
-COPY_NO_HIT have a meaning here. After a comment `;; INPUT_DEPENDENT_APPLICATION = "stm|hyp"` the
+token of the file begins comments. Lines with `*` in front are settings; only CASE_SENSITIVE and
+COPY_NO_HIT have an effect here. After a comment `;; INPUT_DEPENDENT_APPLICATION = "stm|hyp"` the
 rules hold for these formats and sides alone.
 """
 
@@ -55,7 +55,7 @@ class Glm:
     rules: tuple[Rule, ...]
     case_sensitive: bool = True
     copies: bool = True
-    """Whether what no rule matches is kept."""
+    """Whether text that no rule matches is kept."""
 
     @classmethod
     def read(cls, path: Path, kind: Kind, side: Side) -> "Glm":
@@ -134,13 +134,14 @@ class Glm:
         return rules
 
     def _compared(self, text: str) -> str:
+        """Return a text as it is compared: in one case, unless the rules are case-sensitive."""
         return text if self.case_sensitive else text.translate(_UPPER)
 
     def __call__(self, text: str) -> str:
         """Filter a transcript as csrfilt.sh does with `-dh`.
 
         The letters a to z become upper case; the rules are applied; hyphens inside words become
-        spaces; a word in parentheses that has become several is several such words.
+        spaces; if a word in parentheses becomes several words, each of them is in parentheses.
 
         Raises:
           GlmError: parentheses do not match, or one pair stands within another.

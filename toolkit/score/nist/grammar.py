@@ -48,7 +48,7 @@ _PART = re.compile(rf"[{{}}/]|[^{WHITE_SPACE}{{}}/]+")
 
 
 _DEEPEST = 50
-"""Alternatives within alternatives; more are taken for damage."""
+"""Largest depth of alternatives within alternatives; a deeper text counts as damaged."""
 
 
 class GrammarError(ToolkitError):
@@ -66,7 +66,7 @@ class Grammar:
     """A word in parentheses may be left out, as in sclite with -D."""
 
     def marks(self, text: str) -> bool:
-        """Whether anything in a text may mean more than words as they are."""
+        """Return whether anything in a text may mean more than words as they are."""
         return (
             _MARKED.search(text) is not None
             or (self.optional and "(" in text)
@@ -74,7 +74,7 @@ class Grammar:
         )
 
     def is_optional(self, word: str) -> bool:
-        """Whether a word may be left out."""
+        """Return whether a word may be left out."""
         return self.optional and len(word) > 2 and word[0] == "(" and word[-1] == ")"
 
     def spoken(self, word: str) -> str:
@@ -173,7 +173,7 @@ def mapped(items: Items, apply: Callable[[str], str], grammar: Grammar) -> Items
             items_mapped.append(item)
         elif grammar.is_optional(item):
             finish()
-            for whole in split_words(apply(item)):  # rules may name it with its parentheses
+            for whole in split_words(apply(item)):  # a rule may match a word with its parentheses
                 words = [whole]
                 if grammar.is_optional(whole):
                     words = [f"({word})" for word in split_words(apply(whole[1:-1]))]
@@ -189,9 +189,10 @@ _COSTS = {"kaldi": (1.0, 1.0, 0.5, False), "sclite": (4.0, 3.0, 2.0, True)}
 _EMPTY, _NEVER = 0.001, 1e9
 """Gap at @; @ is not aligned with anything."""
 _MOST = 10**6
-"""Pairs of arcs that follow each other in a network, as of a thousand alternatives twice."""
+"""Largest number of pairs of successive arcs in a network, as two groups of a thousand alternatives
+in a row have."""
 _MOST_PAIRS = 4 * 10**8
-"""Pairs of such pairs: some seconds and GB, as of texts of 20,000 words."""
+"""Largest number of pairs of such pairs, as two texts of 20,000 words have: some seconds and GB."""
 
 
 @dataclass
@@ -288,9 +289,9 @@ class Aligned:
     """The best path through two networks."""
 
     ref: list[str]
-    """Its words in the reference, without @."""
+    """Words of the best path in the reference, without @."""
     hyp: list[str]
-    """Its words in the hypothesis, without @."""
+    """Words of the best path in the hypothesis, without @."""
     steps: bytes
     """The alignment: one byte per step, see `toolkit.score.alignment`."""
 
@@ -368,6 +369,7 @@ def _backtrace(
 
 
 def _empty(network: Network) -> np.ndarray:
+    """Return which arcs have no word: [A] bool."""
     return np.array([word == NO_WORD for word in network.words])
 
 
@@ -387,7 +389,7 @@ def _equal(ref: Network, hyp: Network, grammar: Grammar) -> np.ndarray:
 
 
 def is_fragment(word: str, grammar: Grammar) -> bool:
-    """Whether a word is marked as a fragment; of words in parentheses only at their ends."""
+    """Return whether a hyphen marks a word as a fragment; in parentheses, only one at the end."""
     return word[:1] == "-" or word[-1:] == "-" or (grammar.is_optional(word) and word[-2] == "-")
 
 
@@ -458,8 +460,8 @@ def _fill(
 def nist_aligner(grammar: Grammar) -> Aligner:
     """Return an aligner that chooses alternatives, fragments and optional words as sclite does.
 
-    Alternatives are chosen by words, also where characters are then compared, and so are words that
-    may be left out: see `_by_characters`. The normalisation is applied to the words between marks.
+    Alternatives and optional words are chosen by words, even if characters are compared afterwards:
+    see `_by_characters`. The normalisation is applied to the words between marks.
 
     Args:
       grammar: how marks in the texts are understood.
@@ -517,8 +519,8 @@ def _align_marked_texts(
 def _by_characters(best: Aligned, grammar: Grammar, weights: Weights) -> tuple[str, str, bytes]:
     """Align the characters of the best path; return the two texts and the steps.
 
-    Parentheses of words that may be left out are no characters. Where such a word was left out, all
-    its characters are, and the space beside it.
+    The parentheses of optional words do not count as characters. If such a word was left out, all
+    its characters and the space beside it are left out.
     """
     steps = best.steps
     is_left_out = [
@@ -542,7 +544,7 @@ def _by_characters(best: Aligned, grammar: Grammar, weights: Weights) -> tuple[s
 
 
 def _without(words: Sequence[str], left_out: Sequence[bool]) -> tuple[str, str, dict[int, int]]:
-    """Return a text, the text without some words, and by place in this the characters less."""
+    """Return the full text, the text without the words left out, and the gaps' lengths by place."""
     spoken = " ".join(word for word, out in zip(words, left_out, strict=True) if not out)
     gaps: dict[int, int] = {}
     at = 0
@@ -559,7 +561,7 @@ def _without(words: Sequence[str], left_out: Sequence[bool]) -> tuple[str, str, 
 
 
 def _one_path(items: Items, grammar: Grammar) -> bool:
-    """Whether a transcript is nothing but words that must be there as they are."""
+    """Return whether a transcript is nothing but words that must be there as they are."""
     return all(
         isinstance(item, str)
         and item != NO_WORD

@@ -1,7 +1,7 @@
 """Reports in sclite's forms, for programs that read them: sgml, pralign (.pra), rsum (.raw), .sys.
 
 `sclite -P`, sc_stats and Kaldi's `best_wer.sh` take these files for sclite's own. Words are
-compared as they stand in them, so that alignments are marked as case-sensitive.
+compared with their case, so alignments are marked as case-sensitive.
 """
 
 import statistics
@@ -53,6 +53,7 @@ def sgml_lines(score: Score, title: str) -> Iterator[str]:
 
 
 def _cells(utterance: UtteranceScore) -> Iterator[str]:
+    """Yield the alignment's steps as cells of the sgml format."""
     for letter, ref, hyp in _steps(utterance):
         ref_cell = "" if ref is None else f'"{_quotable(ref)}"'
         hyp_cell = "" if hyp is None else f'"{_quotable(hyp)}"'
@@ -67,7 +68,7 @@ def _quotable(word: str) -> str:
 def _steps(utterance: UtteranceScore) -> Iterator[tuple[str, str | None, str | None]]:
     """Yield letter, reference word and hypothesis word of each step; None for a gap.
 
-    A word that is left out, or added, as it may be, stands beside an empty word.
+    An optional word that is left out or added is aligned with an empty word.
     """
     refs, hyps = iter(utterance.ref), iter(utterance.hyp)
     for step in utterance.steps:
@@ -82,6 +83,7 @@ def _steps(utterance: UtteranceScore) -> Iterator[tuple[str, str | None, str | N
 
 
 def _by_speaker(score: Score) -> dict[str, list[UtteranceScore]]:
+    """Group the utterances by speaker."""
     utterances: dict[str, list[UtteranceScore]] = {}
     for utterance in score.utterances:
         utterances.setdefault(utterance.speaker or _NOBODY, []).append(utterance)
@@ -113,6 +115,7 @@ def pra_lines(score: Score, title: str) -> Iterator[str]:
 
 
 def _cell(step: tuple[str, str | None, str | None], row: int, width: int) -> str:
+    """Return a cell of an alignment: reference (row 0), hypothesis (1) or evaluation (2)."""
     letter, *words = step
     if row == 2:
         return "" if letter == "C" else letter
@@ -131,6 +134,7 @@ def sys_lines(score: Score, title: str) -> Iterator[str]:
 
 
 def _sizes(utterances: Sequence[UtteranceScore]) -> tuple[int, int]:
+    """Return the numbers of sentences and of reference words."""
     return len(utterances), sum(u.ref_units for u in utterances)
 
 
@@ -141,6 +145,7 @@ def _counts(utterances: Sequence[UtteranceScore]) -> tuple[int, ...]:
 
 
 def _rates(utterances: Sequence[UtteranceScore]) -> tuple[float, ...]:
+    """Return the counts of `_counts` in percent of words, and of sentences for the last."""
     sentences, words = _sizes(utterances)
     *counts, wrong = _counts(utterances)
     return (*(100 * n / words if words else 0.0 for n in counts), 100 * wrong / sentences)
@@ -149,6 +154,7 @@ def _rates(utterances: Sequence[UtteranceScore]) -> tuple[float, ...]:
 def _table(
     score: Score, title: str, total: str, values: Callable[..., tuple[float, ...]]
 ) -> Iterator[str]:
+    """Yield the lines of sclite's table by speaker, with sum, mean, deviation and median."""
     speakers = _by_speaker(score)
     rows = [(*_sizes(speaker_score), *values(speaker_score)) for speaker_score in speakers.values()]
     everything = (*_sizes(score.utterances), *values(score.utterances))
@@ -189,6 +195,7 @@ def _table(
 
 
 def _spread(values: Sequence[float]) -> float:
+    """Return the standard deviation; 0 for one value."""
     # Divided by N - 1, as in sclite; one speaker has no deviation.
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
@@ -202,7 +209,7 @@ def write_sclite_reports(score: Score, folder: Path) -> None:
     """Write the texts as they were compared, for sclite, and its reports to a folder.
 
     These are `ref.trn` and `hyp.trn`; with words as units also `hyp.sgml`, `hyp.pra`, `hyp.raw` and
-    `hyp.sys`, which are otherwise removed where an earlier score has left them.
+    `hyp.sys`, which are otherwise removed if an earlier score has written them.
 
     Raises:
       TrnError: an id or a text cannot stand in a trn file; nothing is written then.
@@ -235,7 +242,7 @@ def trn_remarks(score: Score) -> Iterator[str]:
 
 
 def _has_marks(text: str) -> bool:
-    """Whether words are not read as themselves from a trn file."""
+    """Return whether words are not read as themselves from a trn file."""
     words = split_words(text)
     try:
         return NO_WORD in words or list(parse(text)) != words

@@ -83,7 +83,7 @@ class HeldOutEvaluation:
         self._objective = objective
 
     def __call__(self, model: CtcModel) -> dict[str, float]:
-        """Evaluate; the model is left in evaluation mode.
+        """Evaluate a model, which is left in evaluation mode.
 
         Returns:
           `loss` per weight; `wer`, `cer` (the paper's definition), `cer_usual` and `ser` in per
@@ -224,7 +224,7 @@ class EvaluationFolder:
         write_atomically(self._folder / _FINISHED, "")
 
     def is_finished(self) -> bool:
-        """Whether no more models follow."""
+        """Return whether no more models follow."""
         return (self._folder / _FINISHED).exists()
 
     def write_plan(self, text: str) -> None:

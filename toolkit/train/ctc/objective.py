@@ -39,7 +39,7 @@ class CtcLoss:
         self._consistency = consistency
 
     def __call__(self, model: nn.Module, batch: CtcBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `toolkit.train.trainer.Objective`."""
+        """Implement `Objective.__call__`."""
         outputs, lengths = model(batch.inputs, batch.input_lengths)
         return self.from_outputs(outputs, lengths, batch)
 

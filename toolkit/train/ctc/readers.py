@@ -47,7 +47,7 @@ class CtcBatch(TensorBatch):
     frames: int
     """Number of valid frames, the sum of `input_lengths`."""
     views: int = 1
-    """How often each utterance is there: rows n and n + N / views are the same one, masked
+    """Number of views of each utterance: rows n and n + N / views are the same one, masked
     differently."""
 
     _computed: ClassVar[tuple[str, ...]] = ("inputs", "labels")
@@ -130,7 +130,7 @@ class RecordSource:
     Args:
       records: the folder that `write_records` wrote.
       config: batches and readers.
-      seed: of the order.
+      seed: seed of the order.
       normaliser: applied to the raw features; None leaves them as they are. Picklable.
 
     Raises:
@@ -161,13 +161,13 @@ class RecordSource:
             )
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """See `BatchSource`."""
+        """Implement `BatchSource.num_steps`."""
         return -(-len(self.records) // self._config.utterances_per_batch) // world_size
 
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[CtcBatch]:
-        """See `BatchSource`."""
+        """Implement `BatchSource.batches`."""
         groups = self._part(epoch, rank, world_size)[start:]
         return self._batches_of(groups, lambda: self._part(epoch + 1, rank, world_size))
 
@@ -182,7 +182,8 @@ class RecordSource:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without reader processes: a copy in another process reads by itself.
 
-        Nothing would end its readers there, and a process waits for its children before it exits.
+        In the other process nothing would end the readers, and a process waits for its children
+        before it exits.
         """
         config = replace(self._config, readers=0)
         return {**self.__dict__, "_config": config, "_pool": None, "_buffer": {}}
@@ -216,6 +217,7 @@ class RecordSource:
         return [groups[i] for i in rng.permutation(len(groups))]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
+        """Cut an order of utterances into batches."""
         size = self._config.utterances_per_batch
         return [order[i : i + size] for i in range(0, len(order), size)]
 
@@ -228,6 +230,7 @@ class RecordSource:
     def _batches_of(
         self, groups: "list[NumberedGroup]", next_epoch: "Callable[[], list[NumberedGroup]]"
     ) -> Iterator[CtcBatch]:
+        """Read batches in this process or in the pool, and yield them in order."""
         arrays = (
             self._read_in_process(groups)
             if self._config.readers == 0
@@ -237,6 +240,7 @@ class RecordSource:
             yield self._batch(group, inputs, labels)
 
     def _read_in_process(self, groups: "list[NumberedGroup]") -> Iterator[Arrays]:
+        """Read batches in this process."""
         read = BatchReader(self.records, self._config.pad_to, self._normaliser)
         for _, group in groups:
             yield read(group)
@@ -288,6 +292,7 @@ class RecordSource:
         return self._pool
 
     def _batch(self, group: np.ndarray, inputs: np.ndarray, labels: np.ndarray) -> CtcBatch:
+        """Make a batch from the arrays that a reader has returned."""
         lengths = self.records.frames[group]
         return CtcBatch(
             ids=[self.records.names[i] for i in group],
@@ -300,7 +305,7 @@ class RecordSource:
 
 
 class _LongestFirst:
-    """See `RecordSource.longest_first`."""
+    """Batches from the longest utterance to the shortest, see `RecordSource.longest_first`."""
 
     def __init__(self, source: RecordSource) -> None:
         self._source = source

@@ -184,6 +184,7 @@ def read_record(index: FileIndex, row: int) -> Record:
 
 
 def _pack(record: Record) -> bytes:
+    """Compress an utterance into a block."""
     # [F, T] and the bytes of float16 apart, [2, F, T]: neighbours are alike, and compress better.
     by_dimension = np.ascontiguousarray(record.features.T.astype("<f2"))
     planes = by_dimension.view(np.uint8).reshape(*by_dimension.shape, 2).transpose(2, 0, 1)
@@ -192,6 +193,7 @@ def _pack(record: Record) -> bytes:
 
 
 def _unpack(content: bytes, frames: int, dimension: int, labels: int, cmn_frames: int) -> Record:
+    """Restore an utterance from a decompressed block."""
     cmn_sum = np.frombuffer(content, "<f8", dimension).copy()  # writable, as torch wants it
     labels_array = np.frombuffer(content, "<i4", labels, 8 * dimension)
     # The parts stand in the order of `_pack`: 8 F bytes of sums, 4 L of labels, 2 F T of features.
@@ -349,6 +351,7 @@ def count_too_long(features: Path, config: RecordConfig) -> int:
 
 
 def _is_too_long(store: FeatureStore, name: str, config: RecordConfig) -> bool:
+    """Return whether an utterance is longer than `max_seconds`."""
     shift = store.manifest["frontend"]["frame_shift_ms"]
     return store.num_frames(name) * shift > 1000 * config.max_seconds
 
@@ -361,10 +364,10 @@ class _Plan:
     digest: str
     """Identifier of the content, see `write_file`."""
     labels: dict[str, list[int]]
-    """By utterance."""
+    """Labels by utterance id."""
 
     def is_done(self, out: Path) -> bool:
-        """Whether the file is there with this content."""
+        """Return whether the file is there with this content."""
         try:
             return read_index(record_path(out, self.number)).plan == self.digest
         except RecordError:
@@ -407,6 +410,7 @@ def _select(
 def _require(
     usable: Sequence, faulty: Mapping[str, str], total: int, config: RecordConfig, out: Path
 ) -> None:
+    """Raise an error if too many utterances are unusable, or none is left."""
     if usable and len(faulty) <= config.max_excluded * total:
         return
     example = next(iter(sorted(faulty.items())), None)
@@ -418,6 +422,7 @@ def _require(
 
 
 def _plan(number: int, store: FeatureStore, labels: dict[str, list[int]]) -> _Plan:
+    """Plan a record file: its number, a digest of its content, and its labels."""
     content = [[name, store.num_frames(name), ids] for name, ids in labels.items()]
     description = json.dumps([FORMAT, store.manifest["frontend"], content], sort_keys=True)
     return _Plan(number, hashlib.sha256(description.encode()).hexdigest(), labels)
@@ -436,6 +441,7 @@ def _opened(features: Path, written: int) -> FeatureStore:
 
 
 def _records(store: FeatureStore, labels: Mapping[str, list[int]]) -> Iterator[tuple[str, Record]]:
+    """Yield the utterances of a file with their ids."""
     for name, ids in labels.items():
         state, raw = store.cmn_state(name), store.load(name).half().numpy()
         yield name, Record(raw, np.array(ids, dtype=np.int32), state.frames, state.sum.numpy())

@@ -134,7 +134,7 @@ class Machine:
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint.
 
-        Whichever state the machine is in, a resumed training continues in Training after it.
+        A resumed training continues in Training, whatever state the machine is in now.
         """
         return {"step": self.step, "saved": self._saved}
 
@@ -143,7 +143,7 @@ class Machine:
         self.step, self._saved = state["step"], state["saved"]
 
     def _visit(self, *states: State) -> Iterator[State]:
-        """Go from Training through states and back."""
+        """Change from Training to each state in turn, and back to Training."""
         for state in states:
             self.go_to(state)
             if state is State.SAVING:
@@ -205,7 +205,7 @@ class TrainingStates(Callback):
         self._tick = monotonic()  # when the state Training was entered
 
     def on_start(self, trainer: Trainer) -> None:
-        """See `Callback`; starts or resumes the log."""
+        """Implement `Callback.on_start`; starts or resumes the log."""
         self._rank, self._world_size = trainer.strategy.rank, trainer.strategy.world_size
         if self._rank == 0:
             if self._position is None:
@@ -227,7 +227,7 @@ class TrainingStates(Callback):
     def on_step(
         self, trainer: Trainer, batch: Any, stats: dict[str, Tensor], checkpoint_due: bool
     ) -> None:
-        """See `Callback`; visits the states that are due after an iteration."""
+        """Implement `Callback.on_step`; visits the states that are due after an iteration."""
         interval = self._interval
         interval["seconds"] += monotonic() - self._tick
         batches = micro_batches(batch)
@@ -246,14 +246,14 @@ class TrainingStates(Callback):
         self._tick = monotonic()
 
     def on_epoch_end(self, trainer: Trainer) -> None:
-        """See `Callback`; logs the last iterations, and writes the checkpoint to evaluate from."""
+        """Log the last iterations, and write the checkpoint that evaluation starts from."""
         if self._interval["examples"]:
             self._log_step(trainer)
         for _ in self.machine.after_epoch():
             self._save(trainer)
 
     def validate(self, trainer: Trainer) -> dict[str, float]:
-        """See `Callback`; evaluates in this process or submits to the background evaluator."""
+        """Evaluate in this process, or submit the model to the background evaluator."""
         trained = self._log.seconds()
         if self._background is None:
             result = self._evaluate(trainer, trained)
@@ -269,11 +269,11 @@ class TrainingStates(Callback):
         return result
 
     def evaluate(self, trainer: Trainer) -> dict[str, float]:
-        """See `Callback`."""
+        """Implement `Callback.evaluate`."""
         return _with_accuracy(ranks.on_rank_zero(lambda: self._evaluation(trainer.model)))
 
     def on_end(self, trainer: Trainer) -> None:
-        """See `Callback`; waits for a pending evaluation."""
+        """Implement `Callback.on_end`; waits for a pending evaluation."""
         self._collect(trainer)
         if self._rank == 0:
             if self._background is not None:
@@ -281,11 +281,11 @@ class TrainingStates(Callback):
             self._log.write(Finished(step=trainer.steps_done(), epochs=len(trainer.history)))
 
     def close(self) -> None:
-        """See `Callback`."""
+        """Implement `Callback.close`."""
         self._running.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Callback`."""
+        """Implement `Callback.state_dict`."""
         return {
             "machine": self.machine.state_dict(),
             "log": self._log.position() if self._rank == 0 else None,
@@ -294,12 +294,13 @@ class TrainingStates(Callback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Callback`."""
+        """Implement `Callback.load_state_dict`."""
         self.machine.load_state_dict(state["machine"])
         self._position, self._interval = state["log"], state["interval"]
         self._pending = state["pending"]
 
     def _log_step(self, trainer: Trainer) -> None:
+        """Log the iterations since the last `Step` event."""
         interval, self._interval = self._interval, _empty_interval()
         event = Step(
             loss=float(interval["loss"] / interval["weight"]),
@@ -309,11 +310,13 @@ class TrainingStates(Callback):
         self._write(trainer, event)
 
     def _save(self, trainer: Trainer) -> None:
+        """Write a checkpoint, and log how long it took."""
         started = monotonic()
         trainer.save_checkpoint()
         self._write(trainer, Saved(duration=monotonic() - started))
 
     def _generate(self, trainer: Trainer, batch: CtcBatch) -> None:
+        """Recognise sentences of the last training batch, and log them."""
         if self._rank > 0:
             return
         started = monotonic()
@@ -398,12 +401,14 @@ class TrainingStates(Callback):
             pending["logged"] = True
 
     def _write(self, trainer: Trainer, event: Event) -> None:
+        """Log an event with the current step and epoch, on rank 0."""
         if self._rank == 0:
             place: dict[str, Any] = {"step": trainer.steps_done(), "epoch": trainer.epoch + 1}
             self._log.write(replace(event, **place))
 
 
 def _empty_interval() -> dict[str, Any]:
+    """Return zero sums for the next `Step` event."""
     return {"loss": 0.0, "weight": 0.0, "examples": 0.0, "seconds": 0.0}
 
 

@@ -126,5 +126,6 @@ def train_ctc(
 
 
 def _times(out: Path) -> dict[str, float]:
+    """Return the throughput and the minutes of a training, from its log."""
     log = read_run_log(out)
     return {"examples_per_second": log.examples_per_second, "minutes": log.seconds / 60}
