@@ -19,7 +19,7 @@ from toolkit.hmm.config import TreeConfig
 
 @dataclass(frozen=True)
 class AlignConfig(Settings):
-    """The search for the best path through a transcript."""
+    """Settings of the beam search for the best path through a transcript."""
 
     acoustic_scale: Positive = 0.1
     """Factor on log-likelihoods; Kaldi's default for alignment."""
@@ -42,7 +42,7 @@ class AlignConfig(Settings):
 
 @dataclass(frozen=True)
 class LongConfig(Settings):
-    """How a long recording is cut into windows; frames are 10 ms."""
+    """Settings for cutting long recordings into windows; lengths in frames of 10 ms."""
 
     search: AlignConfig = AlignConfig()
     """The search within a window."""
@@ -54,7 +54,7 @@ class LongConfig(Settings):
     """Frames of speech that must follow in a window for the path before them to be accepted."""
 
     def check(self) -> None:
-        """Check the lengths of windows against each other."""
+        """Check that the window lengths are consistent."""
         if not 2 * self.margin < self.window <= self.longest:
             raise ValueError(
                 f"need 2 * margin < window <= longest, not {self.margin}, {self.window} and"
@@ -64,7 +64,7 @@ class LongConfig(Settings):
 
 @dataclass(frozen=True)
 class EmConfig(Settings):
-    """EM iterations; the defaults are those of Kaldi's train_deltas.sh."""
+    """Settings of EM training; the defaults are those of Kaldi's train_deltas.sh."""
 
     iterations: Annotated[int, Range(1, 1_000_000)] = 35
     """EM iterations (Kaldi: 35, monophones 40)."""
@@ -83,7 +83,7 @@ class EmConfig(Settings):
     """Share of utterances without an alignment at which training stops."""
 
     def check(self) -> None:
-        """Check that Gaussians are split within the iterations."""
+        """Check that the last Gaussian split lies within the iterations."""
         if self.grow_until > self.iterations:
             raise ValueError(
                 f"grow_until is {self.grow_until}, must be at most iterations ({self.iterations})"
@@ -92,7 +92,7 @@ class EmConfig(Settings):
 
 @dataclass(frozen=True)
 class MonophoneConfig(Settings):
-    """Kaldi's train_mono.sh, with its values as defaults."""
+    """Settings of monophone training; the defaults are those of Kaldi's train_mono.sh."""
 
     em: EmConfig = EmConfig(
         iterations=40,
@@ -109,7 +109,7 @@ class MonophoneConfig(Settings):
 
 @dataclass(frozen=True)
 class TriphoneConfig(Settings):
-    """Kaldi's train_deltas.sh."""
+    """Settings of triphone training, as in Kaldi's train_deltas.sh."""
 
     tree: TreeConfig = TreeConfig()
     """The phonetic decision tree."""
@@ -133,7 +133,7 @@ class LdaMlltConfig(TriphoneConfig):
 
 @dataclass(frozen=True)
 class SatConfig(TriphoneConfig):
-    """Kaldi's train_sat.sh."""
+    """Settings of speaker-adaptive training, as in Kaldi's train_sat.sh."""
 
     em: EmConfig = EmConfig(gaussians=15_000)
     """The EM schedule."""
@@ -143,7 +143,7 @@ class SatConfig(TriphoneConfig):
 
 @dataclass(frozen=True)
 class CorpusAlignConfig(Settings):
-    """Alignment of a whole corpus."""
+    """Settings for aligning a whole corpus."""
 
     search: AlignConfig = AlignConfig()
     """The search of one utterance."""

@@ -1,4 +1,4 @@
-"""Alignment of recordings of any length with their words, window by window, and its confidence."""
+"""Aligns recordings of any length with their words, window by window, with confidences."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -102,7 +102,7 @@ class RecordingScores:
         return columns
 
     def log_posteriors(self, begin: int, pdfs: Tensor) -> Tensor:
-        """log p(phone | x) at the samples among the frames aligned to pdfs[n] from `begin` on."""
+        """Return log p(phone | x) at the sampled frames of a span aligned to `pdfs`."""
         samples = torch.tensor(samples_among(begin, begin + len(pdfs)), dtype=torch.int64)
         aligned = pdfs[SAMPLE_STEP * samples + 1 - begin].long()
         phones = self._of_phones.phone_of_pdf[aligned]
@@ -111,7 +111,7 @@ class RecordingScores:
 
 
 def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int]) -> list[float]:
-    """Geometric means of posteriors over spans of frames.
+    """Return the geometric means of posteriors over spans of frames.
 
     Args:
       log_posteriors: at every sample of a recording.
@@ -156,7 +156,7 @@ class RecordingAlignment:
     """The widest search beam that was needed."""
 
     def word_ends(self, silence: int) -> list[int]:
-        """For each word the position in `phones` behind its last phone."""
+        """Return, for each word, the position in `phones` after its last phone."""
         following = [*self.word_phones[1:], len(self.phones)]
         return [phone - (self.phones[phone - 1] == silence) for phone in following]
 
@@ -180,7 +180,7 @@ class WindowCut:
 def find_cut(
     path: UtteranceAlignment, silence: int, margin: int, must_cut: bool
 ) -> WindowCut | None:
-    """Find where to cut a window off from the next one; None: more audio is needed to decide.
+    """Find where to cut a window off from the next one; None if more audio is needed to decide.
 
     The cut is at the last pause that is followed by `margin` frames of speech in the window, or
     else at the last such beginning of a word, or, where nearly all of the window is silence, within
@@ -221,13 +221,14 @@ def find_cut(
 
 
 def _before(path: UtteranceAlignment, phone: int, lead: int) -> WindowCut:
+    """Return the cut before a phone; the next window repeats the last `lead` words."""
     words = bisect_left(path.word_phones, phone)
     resume = path.word_frames[words - lead] if lead else path.phone_frames[phone]
     return WindowCut(path.phone_frames[phone], phone, words, resume, lead)
 
 
 def cut_at_end(path: UtteranceAlignment) -> WindowCut:
-    """The end of the last window."""
+    """Return the cut after the last frame of the last window."""
     return WindowCut(len(path.states), len(path.phones), len(path.word_phones), len(path.states))
 
 
@@ -239,7 +240,7 @@ def join(
     cut: WindowCut,
     silence: int,
 ) -> tuple[RecordingAlignment, int]:
-    """Continue an alignment by the path through the next window.
+    """Extend an alignment by the path through the next window.
 
     The path takes over at the last word of the lead that begins in the same frame in both, or else
     where the window begins.
@@ -289,12 +290,12 @@ PHONE_RATE = 0.2
 
 
 class NoPathError(ToolkitError):
-    """No path through the graph of the words fits the audio."""
+    """Raised when no path through the words' graph fits the audio."""
 
 
 @dataclass(frozen=True)
 class _WindowStart:
-    """Where a window begins, and the alignment up to there."""
+    """The first frame of a window, and the alignment before it."""
 
     done: RecordingAlignment
     """The alignment by the windows before it."""
@@ -306,7 +307,7 @@ class _WindowStart:
 
 @dataclass
 class _WindowPath:
-    """The path through a window."""
+    """The best path through a window."""
 
     aligned: UtteranceAlignment
     """Phones and words, frames counted from the window's beginning."""
@@ -320,7 +321,7 @@ def align_long(
     compiler: TranscriptGraphs,
     config: LongConfig,
 ) -> RecordingAlignment:
-    """Align a recording with its transcript, however long it is.
+    """Align a recording of any length with its transcript, window by window.
 
     A window of the audio is aligned with the next words, its end open. Its path is accepted up to
     the last pause, or else the last beginning of a word, that `margin` frames of speech follow in
@@ -387,7 +388,7 @@ def _align_window(
     compiler: TranscriptGraphs,
     config: LongConfig,
 ) -> _WindowPath | None:
-    """Align all remaining words in the last window, else as many as the audio may hold."""
+    """Align all remaining words in the last window, or in others as many as the audio may hold."""
     last = end == scores.num_frames
     if last and compiler.min_frames(words_left) > end - begin:
         return None
@@ -409,7 +410,7 @@ def _align_window(
 def _search(
     window: Tensor, graph: TrainingGraph, senones: Senones, config: AlignConfig
 ) -> UtteranceAlignment | None:
-    """Search with ever wider beams, but never with more states than fit into memory."""
+    """Search with ever wider beams, as long as the states fit into memory."""
     max_active = MAX_STATES // len(window)
     for beam in config.beams():
         once = replace(
@@ -422,7 +423,7 @@ def _search(
 
 
 def _prefix(words: Sequence[str], budget: float, compiler: TranscriptGraphs) -> Sequence[str]:
-    """The first words, up to the one that exceeds `budget` phones."""
+    """Return the first words, up to and including the one that exceeds `budget` phones."""
     phones = 0
     for count, word in enumerate(words, 1):
         phones += min(map(len, compiler.lang.pronunciation_ids(word)))
@@ -439,6 +440,7 @@ def _reason(
     compiler: TranscriptGraphs,
     config: LongConfig,
 ) -> str:
+    """Explain why no path fits a window: too little audio for the words, or no path in the beam."""
     needed = compiler.min_frames(words_left)
     where = f"from {begin / 100:.2f} s on: " if begin else ""
     if last and needed > end - begin:

@@ -1,4 +1,4 @@
-"""Acoustic models over a feature store, and utterances with their scores.
+"""Scorers: acoustic models that score the utterances of a feature store.
 
 Scores are computed one by one on the CPU, and in batches ahead of the searches on a GPU.
 """
@@ -22,7 +22,7 @@ from toolkit.processes.workers import map_in_threads
 
 
 class Scorer(Protocol):
-    """An acoustic model over stored features.
+    """An acoustic model that scores the utterances of a feature store.
 
     It is passed to worker processes, so it holds paths and opens them when first used.
     """
@@ -32,18 +32,18 @@ class Scorer(Protocol):
 
     @property
     def store(self) -> FeatureStore:
-        """The features that are scored."""
+        """The feature store."""
 
     def log_likelihoods(self, utterance: str) -> Tensor:
-        """log p(x_t | pdf) up to a constant per frame: [T, P]."""
+        """Return log p(x_t | pdf) [T, P], up to a constant per frame."""
 
     def scores_of(self, utterance: str, pdfs: Tensor) -> FrameScores:
-        """The columns `pdfs` of these, [T, len(pdfs)], for a search that may read a few."""
+        """Return the columns `pdfs` of `log_likelihoods`: [T, len(pdfs)]."""
 
 
 @dataclass
 class GmmScorer:
-    """A GMM system over stored cepstra, 100 frames per second."""
+    """A GMM system that scores stored cepstra at 100 frames per second."""
 
     model: Path
     """The system's folder, see `GmmSystem.save`."""
@@ -77,19 +77,19 @@ class GmmScorer:
 
     @property
     def store(self) -> FeatureStore:
-        """The features that are scored."""
+        """The store of raw cepstra."""
         return self._system.features.store
 
     def log_likelihoods(self, utterance: str) -> Tensor:
-        """Log-densities of every pdf: [T, P]."""
+        """Return the log densities of every pdf: [T, P]."""
         return self._system.gmm.log_likelihoods(self._system.features.load(utterance))
 
     def scores_of(self, utterance: str, pdfs: Tensor) -> LazyGmmScores:
-        """Log-densities of these pdfs, computed where they are read: [T, len(pdfs)]."""
+        """Return the log densities of some pdfs, computed on access: [T, len(pdfs)]."""
         return LazyGmmScores(self._system.gmm, self._system.features.load(utterance), pdfs)
 
     def __getstate__(self) -> dict:
-        """Pickle the paths, without what was loaded from them."""
+        """Pickle the paths only, not the loaded models."""
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
 
 
@@ -105,18 +105,18 @@ BATCHES_AHEAD = 2
 
 
 class BatchScorer(Scorer, Protocol):
-    """A scorer that can compute on a GPU."""
+    """A scorer that scores several utterances at once, also on a GPU."""
 
     device: str
     """Where it computes."""
 
     def batch_log_likelihoods(self, utterances: Sequence[str]) -> list[Tensor]:
-        """`log_likelihoods` of several utterances, on the CPU."""
+        """Return `log_likelihoods` of several utterances, as tensors on the CPU."""
 
 
 @dataclass(frozen=True)
 class ScoredUtterance:
-    """An utterance and its scores."""
+    """An utterance with its scores."""
 
     utterance: str
     """Its id."""
@@ -161,7 +161,7 @@ def map_scored_shards(
 
 @dataclass(frozen=True)
 class _OnShard:
-    """A shard's work; picklable where `function` is."""
+    """Applies a function to one shard; picklable if `function` is."""
 
     function: Work
     scorer: Scorer
