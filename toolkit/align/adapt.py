@@ -79,7 +79,7 @@ def refined(
     utterances: Sequence[Sequence[str]],
     features: GmmFeatures,
 ) -> dict[str, Tensor]:
-    """Add up statistics and compose the new transform [D, D+1] of each speaker with the earlier one.
+    """Estimate each speaker's new transform [D, D+1] and compose it with the earlier one.
 
     A speaker without statistics keeps the earlier transform. A speaker's statistics, which take
     half a megabyte, are released after the speaker's last part: where parts follow the speakers'

@@ -276,6 +276,7 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
 @dataclasses.dataclass(frozen=True)
 class _Leaf:
     """A converted value in the tree of sections."""
+
     value: Any
 
 

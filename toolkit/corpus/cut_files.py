@@ -1,4 +1,4 @@
-"""Corpora that lhotse has prepared: files of cuts."""
+"""Reads corpora that lhotse has prepared as files of cuts or supervisions."""
 
 import copy
 import gzip
@@ -32,7 +32,7 @@ ADVICE = "write it again with lhotse"
 
 
 def cut_files(root: Path) -> dict[str, Path]:
-    """Find the files of cuts in a folder by the part of the corpus.
+    """Find the cut files in a folder; return them by part of the corpus.
 
     The part is what follows `cuts` in the name, as in `librispeech_cuts_train-clean-5.jsonl.gz`, or
     what precedes it. If no name has `cuts`, the part is the whole name of a `.jsonl` file. If there
@@ -74,7 +74,7 @@ def cut_files(root: Path) -> dict[str, Path]:
 
 
 def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
-    """Read the utterances of a file of lhotse's cuts, one for each supervision.
+    """Read the utterances of a file of lhotse cuts, one per supervision.
 
     A file of supervisions with a file of recordings beside it is read as well. Files are lines of
     JSON, or one JSON array (`.json`).
@@ -117,12 +117,12 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
 
 
 def _faulty(text: str, place: str) -> FaultyText:
-    """Return the fault of a transcript that is not UTF-8."""
+    """Return a placeholder for a transcript that is not UTF-8."""
     return FaultyText(f"{place}: {shown(text)}")
 
 
 def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
-    """Yield the cuts, with their file and line or number."""
+    """Yield each cut with its file and its line or number."""
     # For a file of supervisions: the recordings beside it, with which they become cuts.
     is_other = _OTHER.search(path.name.partition(".json")[0])
     recordings_path = _recordings_beside(path) if is_other else None
@@ -141,7 +141,7 @@ def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
 
 
 def _check(item: Any) -> None:
-    """Check the types of the fields of a cut that are used; lhotse does not check them.
+    """Check the types of a cut's fields, which lhotse does not check.
 
     Raises:
       ValueError, AttributeError: a field is missing or of another type; `reading` catches them.
@@ -156,7 +156,7 @@ def _check(item: Any) -> None:
 
 
 def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a manifest of lhotse as plain data, with their file and line or number.
+    """Yield each item of a lhotse manifest as plain data, with its file and line or number.
 
     A manifest is lines of JSON, or one JSON array if its name ends in `.json` or `.json.gz`.
 
@@ -181,7 +181,7 @@ def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _recordings_beside(path: Path) -> Path | None:
-    """Return the file of recordings of a file of supervisions; None: there is none."""
+    """Return the file of recordings that belongs to a file of supervisions; None without one."""
     name, _, suffix = path.name.replace("supervisions", "recordings").rpartition(".json")
     same = Path(f"{name}.json{suffix}").name
     names = [same, *(f"{name}{suffix}" for suffix in SUFFIXES)]
@@ -192,7 +192,7 @@ def _recordings_beside(path: Path) -> Path | None:
 def _cut_of_supervision(
     supervision: Any, recordings: Mapping[str, Any], path: Path
 ) -> dict[str, Any]:
-    """Return the plain data of the cut of a supervision.
+    """Make the plain data of a cut from a supervision and its recording.
 
     Args:
       supervision: the supervision.
@@ -221,7 +221,7 @@ def _cut_of_supervision(
 
 
 def _usable(cut: Cut, place: str) -> MonoCut:
-    """Return the cut if it is of one channel of audio files, else raise a ManifestError."""
+    """Return the cut if it is one channel of audio files; raise a ManifestError otherwise."""
     if not isinstance(cut, MonoCut) or cut.recording is None:
         kind = "cut without a recording" if isinstance(cut, MonoCut) else type(cut).__name__
         raise ManifestError(f"{place}: {cut.id} is a {kind}: give cuts of one channel (MonoCut)")
@@ -244,14 +244,14 @@ def _usable(cut: Cut, place: str) -> MonoCut:
 
 
 def _name(transform: Any) -> str:
-    """Return the name of a transform, which may be plain data or lhotse's object."""
+    """Return the name of a transform given as plain data or as a lhotse object."""
     return transform["name"] if isinstance(transform, Mapping) else type(transform).__name__
 
 
 def _audio(
     cut: MonoCut, supervision: SupervisionSegment | None, path: Path, path_map: PathMap
 ) -> AudioSegment:
-    """Return the audio of a supervision of a cut, or of the whole cut."""
+    """Return the audio of a cut's supervision, or of the whole cut."""
     recording = cut.recording
     matching_sources = [source for source in recording.sources if cut.channel in source.channels]
     source = (matching_sources or recording.sources)[0]
