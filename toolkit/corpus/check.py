@@ -169,7 +169,7 @@ def decode(path: str) -> AudioInfo:
 
 
 def _int16(samples: np.ndarray) -> np.ndarray:
-    """Round samples in [-1, 1] to 16 bits; equal audio stored as floats then has an equal digest."""
+    """Round samples in [-1, 1] to 16 bits, so that a copy stored as floats has the same digest."""
     scaled = np.rint(np.nan_to_num(samples).clip(-1, 1) * np.float32(32768))
     return scaled.clip(max=32767).astype(np.int16)
 

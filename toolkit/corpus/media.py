@@ -280,7 +280,7 @@ class _Decoder:
         return self._container is not None and start >= self._begin
 
     def read(self, start: int, count: int, channels: int) -> np.ndarray:
-        """Return samples [S, channels] from `start`, int16 or float; fewer at the end of the file."""
+        """Return samples [S, channels] from `start`, int16 or float; fewer at the file's end."""
         samples: np.ndarray | None = None
         done = 0
         for block in self._following(start) if count else ():

@@ -34,7 +34,7 @@ class Splits:
 
     @classmethod
     def of(cls, names: Iterable[str], corpus: CorpusConfig) -> "Splits":
-        """Sort split names: `train` for training, matches of `corpus.dev` for tuning, others for test."""
+        """Sort split names into training (`train`), tuning (matches of `corpus.dev`) and test."""
         evaluation_splits = [name for name in names if name != "train"]
         tune = tuple(
             name for name in evaluation_splits if name == "dev" or matches(name, corpus.dev)

@@ -22,7 +22,7 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
 
 @dataclass(frozen=True)
 class DecodeConfig(Settings):
-    """The search, and the grid of weights tried on the development set (C2)."""
+    """Settings of the lattice search, and the grid of weights tried on the development set (C2)."""
 
     acoustic_scale: Annotated[float, Range(above=0, below=math.inf)] = 0.08
     """Factor on acoustic log-likelihoods in the first search; others are at the scale tuned."""
@@ -44,7 +44,7 @@ class DecodeConfig(Settings):
     """Pruning when a larger language model rescores the lattices."""
 
     def check(self) -> None:
-        """Refuse grids without a value, and values that are infinite."""
+        """Raise a ValueError for a grid that is empty or has infinite values."""
         if not self.scales or not self.penalties:
             raise ValueError("scales and penalties need a value each")
         for name in ("scales", "penalties"):
@@ -59,7 +59,7 @@ class DecodeConfig(Settings):
 
 @dataclass(frozen=True)
 class NbestConfig(Settings):
-    """What is extracted from each lattice."""
+    """Settings of the n-best lists extracted from each lattice."""
 
     count: ListLength = 10
     """Length of the n-best lists."""
@@ -67,7 +67,7 @@ class NbestConfig(Settings):
 
 @dataclass(frozen=True)
 class NeuralRescoringConfig(Settings):
-    """The n-best lists and the weights tried on the development set."""
+    """Length of the n-best lists, and the grid of weights tried on the development set."""
 
     count: ListLength = 100
     """Length of the n-best lists."""
@@ -76,14 +76,14 @@ class NeuralRescoringConfig(Settings):
     neural model is not used where it does not help."""
 
     def check(self) -> None:
-        """Refuse a grid without a value."""
+        """Raise a ValueError for an empty grid."""
         if not self.weights:
             raise ValueError("weights needs a value")
 
 
 @dataclass(frozen=True)
 class LatticeConfig(Settings):
-    """Search and density of denominator lattices."""
+    """Settings of denominator lattices: search and lattice density."""
 
     acoustic_scale: Positive = 0.3
     """Factor on acoustic log-likelihoods during the search; the same as in the sMBR training that
@@ -104,7 +104,7 @@ SYMBOLS = 50
 
 @dataclass(frozen=True)
 class PrefixConfig(Settings):
-    """Settings of the search."""
+    """Settings of the CTC prefix beam search."""
 
     width: ListLength = 256
     """Prefixes kept per frame (A24: 1 for sentences during training, 64 in the equal-batch study,
@@ -118,7 +118,7 @@ class PrefixConfig(Settings):
 
 @dataclass(frozen=True)
 class WordsConfig(Settings):
-    """Settings of the search and of the score of a text.
+    """Settings of the CTC beam search over dictionary words, and the score of a text.
 
     The score of a text is
 
@@ -156,7 +156,7 @@ class WordsConfig(Settings):
     """Length of the n-best list."""
 
     def check(self) -> None:
-        """Refuse infinite weights."""
+        """Raise a ValueError for infinite weights."""
         for name in ("lm_weight", "word_bonus"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name} is {getattr(self, name)}, must be finite")
@@ -164,7 +164,7 @@ class WordsConfig(Settings):
 
 @dataclass(frozen=True)
 class GraphConfig(Settings):
-    """Settings of the search and of the score of a text.
+    """Settings of the CTC search in a decoding graph, and the score of a text.
 
     Texts are scored as in `WordsConfig`, but with the best alignment instead of the sum over all.
     """
@@ -181,7 +181,7 @@ class GraphConfig(Settings):
 
 @dataclass(frozen=True)
 class TuneConfig(Settings):
-    """The grid of weights to try; it is extended where the best pair lies at its end."""
+    """The grid of weights to try; it is extended while the best pair lies at an edge."""
 
     lm_weights: tuple[Positive, ...] = (0.4, 0.7, 1.0, 1.5, 2.0)
     """Factors on the language model's log-probability."""
@@ -192,14 +192,14 @@ class TuneConfig(Settings):
     standard errors of the difference; None: the fewest errors decide."""
 
     def check(self) -> None:
-        """Refuse a grid without a value."""
+        """Raise a ValueError for an empty grid."""
         if not self.lm_weights or not self.word_bonuses:
             raise ValueError("lm_weights and word_bonuses need a value each")
 
 
 @dataclass(frozen=True)
 class BeamTuneConfig(Settings):
-    """The beams to try."""
+    """The beam widths and margins to try."""
 
     widths: tuple[ListLength, ...] = (16, 32, 64, 128, 256, 512)
     """Widths, ascending; the last is doubled while twice the width finds better texts."""
@@ -207,7 +207,7 @@ class BeamTuneConfig(Settings):
     """Margins in natural log units, ascending."""
 
     def check(self) -> None:
-        """Refuse beams that do not ascend."""
+        """Raise a ValueError for beams that do not ascend."""
         for name in ("widths", "margins"):
             values = getattr(self, name)
             if not values or list(values) != sorted(set(values)):
@@ -216,7 +216,7 @@ class BeamTuneConfig(Settings):
 
 @dataclass(frozen=True)
 class CtcDecodeConfig(Settings):
-    """The searches of the final table."""
+    """Settings of the CTC searches in the final table of results."""
 
     prefix: PrefixConfig = PrefixConfig(width=512)
     """Prefix beam search without a dictionary."""
@@ -236,7 +236,7 @@ class CtcDecodeConfig(Settings):
 
 @dataclass(frozen=True)
 class EvaluationConfig(Settings):
-    """The search that evaluates the epochs of a training."""
+    """Settings of the search that evaluates the epochs of a CTC training."""
 
     search: Literal["prefixes", "words", "words+lm"] = "prefixes"
     """`prefixes` needs no dictionary; `words` finds dictionary words; `words+lm` weighs them with
@@ -251,14 +251,14 @@ class EvaluationConfig(Settings):
     """Added for each word."""
 
     def name(self, width: int) -> str:
-        """Describe the search on the page and in its tables."""
+        """Return the name of the search in the report and in its tables."""
         number = "all" if self.utterances is None else self.utterances
         return f"{self.search}, width {width}, {number} utterances"
 
 
 @dataclass(frozen=True)
 class SegmentConfig(Settings):
-    """Where recordings are cut; times in seconds."""
+    """Settings for cutting long recordings into segments; times in seconds."""
 
     longest: Positive = 30.0
     """Longest segment. A recording that is no longer is left in one piece."""
@@ -273,7 +273,7 @@ class SegmentConfig(Settings):
     """Speech score, 0 to 1, below which a frame belongs to a pause."""
 
     def check(self) -> None:
-        """Refuse segments that must be longer than they may be."""
+        """Raise a ValueError if the shortest segment is longer than the longest."""
         if not self.shortest < self.longest:
             raise ValueError(
                 f"shortest is {self.shortest}, must be below longest, which is {self.longest}"

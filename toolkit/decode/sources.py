@@ -1,4 +1,4 @@
-"""Input audio of transcription: files, folders, Kaldi's wav.scp, cuts, and standard input."""
+"""Inputs of transcription: files, folders, Kaldi's wav.scp, cuts and standard input."""
 
 import json
 import logging
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class SourceError(ToolkitError):
-    """An input in which there is nothing to transcribe."""
+    """Raised for an input that contains nothing to transcribe."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Source:
 
     @property
     def called(self) -> str:
-        """The name by which messages call it."""
+        """The name of the recording in messages."""
         return self.origin or self.name
 
     def failed(self, error: ToolkitError) -> Transcript:
-        """The transcript of a recording that cannot be read; the message names it."""
+        """Return the transcript of a recording that cannot be read; its message names the source."""
         named = isinstance(error, AudioError)
         return Transcript(
             self.name, self.key, fault=str(error) if named else f"{self.called}: {error}"
@@ -80,7 +80,7 @@ class Source:
 
 
 def by_speaker(sources: Sequence[Source]) -> list[list[int]]:
-    """Positions of the recordings of each speaker; one without a speaker is on its own."""
+    """Group the positions of recordings by speaker; a recording without a speaker is a group."""
     groups: dict[Hashable, list[int]] = {}
     for number, source in enumerate(sources):
         groups.setdefault(number if source.speaker is None else source.speaker, []).append(number)
@@ -88,14 +88,14 @@ def by_speaker(sources: Sequence[Source]) -> list[list[int]]:
 
 
 def role_of(sources: Sequence[Source]) -> "Role":
-    """The role of the system that recognises recordings: whether any speaker is named."""
+    """Return which role's system to use: it depends on whether any speaker is named."""
     named = any(source.speaker is not None for source in sources)
     return "speaker_known" if named else "speaker_unknown"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """How inputs are read."""
+    """Options for reading inputs."""
 
     channel: int | None = None
     """The channel to use, from 0; None takes the mean of all channels."""
@@ -114,7 +114,7 @@ class Inputs:
     def sources(
         self, arguments: Sequence[str], stdin: BinaryIO | None, folder: Path
     ) -> list[Source]:
-        """List the recordings that the arguments name, in their order.
+        """List the recordings that the arguments name, in order.
 
         Args:
           arguments: files; folders, searched at any depth for suffixes of audio; wav.scp files
@@ -142,6 +142,7 @@ class Inputs:
         return [replace(s, speaker=n or s.speaker) for s, n in zip(sources, named, strict=True)]
 
     def _sources(self, name: str, stdin: BinaryIO | None, folder: Path) -> list[Source]:
+        """List the recordings of one argument."""
         path = Path(name)
         if name == "-":
             if stdin is None:
@@ -161,6 +162,7 @@ class Inputs:
         return [self._file(path, path.stem)]
 
     def _file(self, path: Path, key: str, name: str | None = None) -> Source:
+        """Return a recording in an audio file."""
         blocks = partial(audio_blocks, path, channel=self.channel)
         channel = str((self.channel or 0) + 1)
         if name is None:
@@ -169,6 +171,7 @@ class Inputs:
         return Source(name, safe_name(key), blocks, channel=channel)
 
     def _folder(self, folder: Path) -> list[Source]:
+        """List the recordings in a folder."""
         paths, other_files = audio_files(folder)
         if not paths and (folder / "wav.scp").is_file():
             raise SourceError(f"{folder} is a Kaldi data directory: {_AS_CUTS.format(folder)}")
@@ -183,6 +186,7 @@ class Inputs:
         return [self._file(path, str(path.relative_to(folder).with_suffix(""))) for path in paths]
 
     def _scp(self, path: Path, folder: Path) -> list[Source]:
+        """List the recordings of a wav.scp."""
         from toolkit.corpus.pairing import named_channels
         from toolkit.corpus.wav_scp import PipeRunner, read_scp
 
@@ -212,6 +216,7 @@ class Inputs:
         return sources
 
     def _cuts(self, path: Path) -> list[Source]:
+        """List the recordings of a manifest of cuts."""
         from lhotse import MonoCut
 
         from toolkit.corpus.manifest import UnsafeCutError, channel_name, parse_cut
@@ -237,6 +242,7 @@ class Inputs:
         return sources
 
     def _stdin(self, stdin: BinaryIO, folder: Path) -> list[Source]:
+        """List the recordings on standard input: raw audio, an audio file or a list of paths."""
         if self.raw_rate is not None:
             return [Source("-", "stdin", partial(pcm_blocks, stdin, self.raw_rate))]
         head = stdin.read(12)
@@ -261,7 +267,7 @@ class Inputs:
 
 
 def check_ids(sources: Sequence[Source], ids: Ids) -> None:
-    """Check that no two recordings have the same id, which programs that score take for one.
+    """Check that all recordings have different ids, as scoring programs need.
 
     Args:
       sources: the recordings.
@@ -281,7 +287,7 @@ def check_ids(sources: Sequence[Source], ids: Ids) -> None:
 
 
 def _way_out(first: Source, second: Source, ids: Ids) -> str:
-    """What gives two recordings of the same id different ones."""
+    """Return advice on giving two recordings with the same id different ids."""
     if first.origin and os.path.abspath(first.origin) == os.path.abspath(second.origin):
         return "they are the same file: give each once"
     if ids in _WAYS_OUT and second.origin and _as_id(first.called) != _as_id(second.origin):
@@ -290,12 +296,12 @@ def _way_out(first: Source, second: Source, ids: Ids) -> str:
 
 
 def _as_id(name: str) -> str:
-    """Put `_` for white space, at which lines of text separate the id from the words."""
+    """Replace white space by `_`, since an id ends at white space in text files."""
     return "_".join(name.split())
 
 
 def check_keys(sources: Sequence[Source], suffix: str) -> None:
-    """Check that the results of all recordings can be files beside each other.
+    """Check that the results of all recordings can be files in one folder.
 
     Args:
       sources: the recordings.
@@ -313,7 +319,7 @@ def check_keys(sources: Sequence[Source], suffix: str) -> None:
 
 
 def _may_be_audio(path: Path) -> bool:
-    """Whether a file in a folder, of another suffix than those of audio, is audio."""
+    """Whether a file in a folder is audio despite an unusual suffix."""
     try:
         with regular(path).open("rb") as file:
             return begins_as_audio(file.read(12))
@@ -322,13 +328,13 @@ def _may_be_audio(path: Path) -> bool:
 
 
 def _names(source: Source) -> tuple[str, ...]:
-    """Return the names under which a file of speakers may have a recording."""
+    """Return the names by which a speakers file may refer to a recording."""
     path = source.called
     return source.name, path, Path(path).stem
 
 
 def _cut_blocks(cut: Any, inputs: Inputs, rate: int, seconds: float) -> Iterator[Tensor]:
-    """Yield the samples of a cut: block by block from a plain file, otherwise all at once."""
+    """Yield a cut's samples: block by block from a plain file, otherwise at once."""
     from toolkit.features.cut_audio import load_cut_audio, plain_file
 
     file = plain_file(cut)
@@ -347,7 +353,7 @@ def _channel_blocks(
     rate: int,
     seconds: float,
 ) -> Iterator[Tensor]:
-    """Yield the samples of a recording of which wav.scp or reco2file_and_channel names the channel.
+    """Yield the samples of the channel that wav.scp or reco2file_and_channel names.
 
     Args:
       named: the channels of its file that recordings have.
@@ -369,7 +375,7 @@ def _channel_blocks(
 
 
 def _manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the plain data of cuts with their places: lines of JSON, or one array (.json)."""
+    """Yield each cut's plain data with its place; the file has JSON lines or an array (.json)."""
     from toolkit.corpus.cut_files import manifest_items
     from toolkit.storage.lines import read_lines
     from toolkit.storage.reading import reading
@@ -385,7 +391,7 @@ def _manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _without_channel(cut: Any) -> str:
-    """Why a cut that the toolkit made cannot be read: its file lacks the channel."""
+    """Return why a cut of the toolkit cannot be read, if its file lacks the channel; else ""."""
     from toolkit.corpus.pairing import NO_CHANNEL
 
     custom = validated(cut, {str: Any}).get("custom")
@@ -395,7 +401,7 @@ def _without_channel(cut: Any) -> str:
 
 
 def _speaker(cut: Any) -> str | None:
-    """The speaker of a cut's supervisions, if they name exactly one."""
+    """Return the speaker of a cut's supervisions if they name exactly one."""
     supervisions = validated(cut, {str: Any}).get("supervisions") or []
     speakers = {supervision.get("speaker") for supervision in validated(supervisions, [{str: Any}])}
     (speaker,) = speakers if len(speakers) == 1 else (None,)
@@ -403,5 +409,6 @@ def _speaker(cut: Any) -> str | None:
 
 
 def _broken(fault: str, rate: int, seconds: float) -> Iterator[Tensor]:
+    """Return a generator that raises the fault when it is read."""
     raise AudioError(fault)
     yield  # a generator, which fails when it is read

@@ -1,4 +1,4 @@
-"""Transcription of recordings of any length with a recogniser bundle."""
+"""Transcribes recordings of any length with a recogniser bundle."""
 
 import logging
 from collections import defaultdict
@@ -36,7 +36,7 @@ SMOOTHED = 0.15
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a recording that is recognised as an utterance."""
+    """A segment of a recording that is recognised as one utterance."""
 
     start: int
     """Number of its first frame in the recording, from 0."""
@@ -45,7 +45,7 @@ class Segment:
 
 
 class Segmenter:
-    """Takes a recording's features block by block and returns its segments.
+    """Takes a recording's features block by block and cuts them into segments.
 
     The speech score of a frame is the mean of two values: the position of its energy between
     those of the quiet and the loud frames around it, and the acoustic model's posterior of speech.
@@ -72,13 +72,13 @@ class Segmenter:
 
     @property
     def num_buffered_frames(self) -> int:
-        """Frames in memory, of which no segment has been made yet."""
+        """Number of frames in memory that belong to no segment yet."""
         return 0 if self._features is None else len(self._features)
 
     def push(
         self, features: Tensor, silence: Tensor | None = None, energies: Tensor | None = None
     ) -> list[Segment]:
-        """Take more frames; return the segments that are complete.
+        """Take the next frames; return the segments that are complete.
 
         Args:
           features: [T, F] before normalisation.
@@ -107,7 +107,7 @@ class Segmenter:
         return segments
 
     def _take(self, margin: int) -> list[Segment]:
-        """Take off the first segment, or a stretch without speech except for its margin."""
+        """Remove the first segment, or a stretch without speech except for its margin."""
         speech = self._speech()  # [T]
         if bool(self._silence[0].isnan()):
             # Energy alone is not reliable enough to drop anything.
@@ -130,7 +130,7 @@ class Segmenter:
         return self._cut(resume, slice(begin, end))
 
     def _best_cut(self, speech: np.ndarray, begin: int, margin: int) -> tuple[int, int]:
-        """Return the end of the segment that begins at `begin`, and where the next one may begin.
+        """Return where the segment from `begin` should end, and where the next may begin.
 
         Both are frames; what lies between them is dropped.
         """
@@ -155,6 +155,7 @@ class Segmenter:
         return lowest, lowest
 
     def _cut(self, resume: int, span: slice | None) -> list[Segment]:
+        """Remove frames up to `resume`; return the segment in `span`."""
         segments = []
         if span is not None:
             segments = [Segment(self._begin + span.start, self._features[span].clone())]
@@ -196,7 +197,7 @@ def transcribe(
     int8: bool = False,
     batch: int = 1,
 ) -> Iterator[Transcript]:
-    """Transcribe recordings, in the order given.
+    """Yield the transcripts of recordings in the order given.
 
     A recording is one utterance if it is no longer than `SegmentConfig.longest`, otherwise it is
     cut into segments, the speaker's utterances in order of time. A network on log-mel features
@@ -251,7 +252,7 @@ def transcribe(
 
 @dataclass(frozen=True)
 class _SourceSegment(Segment):
-    """A segment to recognise."""
+    """A segment of a source, ready to be recognised."""
 
     source: int
     """The number of its recording."""
@@ -261,7 +262,7 @@ class _SourceSegment(Segment):
 
 @dataclass(frozen=True)
 class _End:
-    """The end of a recording, or of what can be read of it."""
+    """Marks the end of a recording, or the place where reading it failed."""
 
     source: int
     """The number of the recording."""
@@ -275,7 +276,7 @@ Event = _SourceSegment | _End
 def _batches(
     recogniser: Recogniser, sources: Sequence[Source], config: SegmentConfig, batch: int
 ) -> Iterator[list[Event]]:
-    """Read the recordings; yield what is recognised together, and the ends of recordings in it.
+    """Yield batches of segments to recognise together, and the ends of recordings.
 
     By speaker that is all that a speaker says, whose features memory holds, 20 MB an hour of
     cepstra. Otherwise it is at most `batch` segments; an end does not wait where no segment does.
@@ -301,7 +302,7 @@ def _read_segments(
     numbers: Iterable[int],
     config: SegmentConfig,
 ) -> Iterator[Event]:
-    """Read recordings one after the other, and carry on the mean of each speaker."""
+    """Read recordings in order, and carry each speaker's running mean along."""
     kind = recogniser.frontend_config.kind
     empty = CmnState.empty(recogniser.frontend_config.dimension)
     means: dict[str, CmnState] = {}
@@ -329,7 +330,7 @@ def _read_segments(
 def _segments(
     recogniser: Recogniser, blocks: Iterator[Tensor], config: SegmentConfig
 ) -> Iterator[Segment]:
-    """Yield the whole recording if it is short, otherwise its segments."""
+    """Yield a short recording whole, or a long one's segments."""
     max_samples = config.longest * recogniser.sampling_rate
     first_blocks: list[Tensor] = []
     while sum(map(len, first_blocks)) <= max_samples:
@@ -376,7 +377,7 @@ def transcribe_in_processes(
     int8: bool = False,
     batch: int = 1,
 ) -> Iterator[Transcript]:
-    """Transcribe recordings as `transcribe` does, in `jobs` processes.
+    """Transcribe recordings like `transcribe`, in `jobs` processes.
 
     Every process loads the bundle once and takes whole speakers, so that the results are those of
     one process. With several processes they come in the order of the sources once all are there.
@@ -403,7 +404,7 @@ def transcribe_in_processes(
 
 
 def partition_by_speaker(sources: Sequence[Source], jobs: int) -> list[list[int]]:
-    """Return the positions of the sources that each process takes, those of a speaker together."""
+    """Return each process's share of the sources; a speaker's sources stay together."""
     shares: list[list[int]] = [[] for _ in range(jobs)]
     # Speakers with the most recordings first, each to the process that has the fewest so far.
     for group in sorted(by_speaker(sources), key=len, reverse=True):
@@ -414,4 +415,5 @@ def partition_by_speaker(sources: Sequence[Source], jobs: int) -> list[list[int]
 def _transcribed(
     sources: Sequence[Source], model: Path, **settings: bool | str | int
 ) -> list[Transcript]:
+    """Transcribe some sources, in a worker process."""
     return list(transcribe(model, sources, **settings))

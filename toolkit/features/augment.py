@@ -1,4 +1,4 @@
-"""Augmented copies of training utterances: speed, reverberation and noise.
+"""Makes augmented copies of training utterances: speed, reverberation and noise.
 
 A copy is a cut of its own, with transforms in its recording, from which `extract` makes features
 as from any other. Its id is the original's with a suffix: `_sp0.9` for the speed (as lhotse has
@@ -32,7 +32,7 @@ _SUFFIX = re.compile(r"(?:_sp(\d+(?:\.\d+)?)(_aug)?|_aug)$")
 
 
 class AugmentError(ToolkitError):
-    """Noises or impulse responses that cannot be used."""
+    """Raised for noise files or impulse responses that cannot be used."""
 
 
 def augmented(cuts: "Iterable[MonoCut]", config: AugmentConfig) -> "Iterator[MonoCut]":
@@ -64,7 +64,7 @@ def original_and_speed(name: str) -> tuple[str, Fraction]:
 
 
 def original_id(name: str) -> str:
-    """Return the id of the utterance that a copy, or a copy of a copy, goes back to."""
+    """Return the id of the utterance from which a copy (or a copy of a copy) was made."""
     while (shorter := original_and_speed(name)[0]) != name:
         name = shorter
     return name
@@ -72,7 +72,7 @@ def original_id(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Audio:
-    """A noise or an impulse response."""
+    """A noise file or an impulse response."""
 
     path: str
     seconds: float
@@ -80,7 +80,7 @@ class _Audio:
 
 
 def _audio_files(folder: Path) -> list[_Audio]:
-    """List the audio files of a folder, by path."""
+    """List the audio files of a folder, sorted by path."""
     suffixes = AUDIO_SUFFIXES | MEDIA_SUFFIXES
     paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in suffixes)
     if not paths:
@@ -101,7 +101,7 @@ def _audio_files(folder: Path) -> list[_Audio]:
 def _copy(
     cut: "MonoCut", speed: float, config: AugmentConfig, noises: list[_Audio], rooms: list[_Audio]
 ) -> "MonoCut":
-    """Return the copy of a cut at one speed, with the room and noise that its id draws."""
+    """Make a cut's copy at one speed; its id determines the random room and noise."""
     from toolkit.features.cut_audio import AddNoise, Reverberate, is_costly
 
     # 1. The speed, which changes the id too.
