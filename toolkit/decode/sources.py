@@ -72,7 +72,7 @@ class Source:
         return self.origin or self.name
 
     def failed(self, error: ToolkitError) -> Transcript:
-        """Return the transcript of a recording that cannot be read; its message names the source."""
+        """Return a transcript that says why the recording cannot be read."""
         named = isinstance(error, AudioError)
         return Transcript(
             self.name, self.key, fault=str(error) if named else f"{self.called}: {error}"

@@ -134,7 +134,7 @@ class GmmFeatures:
 
     @cached_property
     def _means(self) -> dict[str, Tensor]:
-        """The mean of each speaker's cepstra."""
+        """Cache of the speakers' cepstral means."""
         return {}
 
     @cached_property

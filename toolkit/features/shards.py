@@ -178,7 +178,7 @@ class TarWriter:
             self._add_member(f"{id}.json", json.dumps(manifest).encode())
 
     def _add_member(self, name: str, *content: bytes) -> None:
-        """Add the header of a member of the given size."""
+        """Add a member: header, content and padding."""
         # A member is its header and its content, padded to whole blocks.
         size = sum(map(len, content))
         self.write(b"".join([member_header(name, size), *content, bytes(-size % BLOCK)]))
@@ -205,7 +205,7 @@ class TarWriter:
 
 
 def read_members(file: IO[bytes]) -> Iterator[tuple[str, int, int, int]]:
-    """Yield the members of a tar, with their names and bytes.
+    """Yield the name, position and size of each member of a tar.
 
     Yields:
       Name, offset of its first header, offset of its content, size of its content, in bytes.
@@ -302,7 +302,7 @@ class FeatureFormat(Protocol):
 
 
 def field_file(field: str, index: int | None) -> str:
-    """Return the file name of a shard's field (`cuts`, `features`, ...); None for a glob pattern."""
+    """Return the file name of a shard's field, such as `cuts`; a glob pattern without an index."""
     number = "*" if index is None else f"{index:06d}"
     return f"{field}.{number}.{'jsonl' if field == CUTS else 'tar'}"
 

@@ -1,4 +1,4 @@
-"""LF-MMI's denominator: a phone n-gram without smoothing or back-off arcs as one HMM over pdfs."""
+"""LF-MMI's denominator: an unsmoothed phone n-gram without back-off arcs as an HMM over pdfs."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ Counts = dict[History, Counter[int]]
 
 
 def phone_ngram(sentences: Iterable[Sequence[int]], config: PhoneNgramConfig) -> Fst:
-    """Estimate a phone n-gram and write it as an acceptor, a state for each history.
+    """Estimate a phone n-gram model, and write it as an acceptor with a state per history.
 
     As Kaldi's chain-est-phone-lm: relative frequencies, so that a phone that never followed a
     history cannot follow it, which keeps the graph sparse; and histories that are dropped leave
@@ -52,7 +52,7 @@ def phone_ngram(sentences: Iterable[Sequence[int]], config: PhoneNgramConfig) ->
 
 
 def _merged(counts: Counts, config: PhoneNgramConfig) -> Counts:
-    """Give the counts of the longest histories to their suffixes, except for the best ones."""
+    """Merge the counts of long histories into their suffixes, except for the best histories."""
     # The counts that a suffix would have if all longer histories were given to it.
     longest = [history for history in counts if len(history) == config.order - 1]
     by_suffix: Counts = defaultdict(Counter)
@@ -71,7 +71,7 @@ def _merged(counts: Counts, config: PhoneNgramConfig) -> Counts:
 
 
 def _gain(counts: Counter[int], shared: Counter[int]) -> float:
-    """The log-likelihood that phones gain by their own distribution instead of a shared one.
+    """Return the log-likelihood that a history gains by a distribution of its own.
 
     sum_p n(p) log((n(p) / n) / (m(p) / m)), n the own counts and m the shared ones.
     """
@@ -80,7 +80,7 @@ def _gain(counts: Counter[int], shared: Counter[int]) -> float:
 
 
 def _acceptor(counts: Counts, order: int) -> Fst:
-    """The states that can be reached, breadth first, and their arcs."""
+    """Return the reachable states, breadth first, and their arcs."""
     number: dict[History, int] = {(): 0}
     waiting = deque([()])
     rows: list[tuple[int, int, int]] = []
@@ -117,12 +117,12 @@ STEPS = 100
 
 
 class DenominatorError(ToolkitError):
-    """A file that holds no denominator."""
+    """Raised when a file does not hold a denominator."""
 
 
 @dataclass(frozen=True, eq=False)
 class Denominator:
-    """An HMM of S states and A transitions, of which each state reads one pdf when it is entered.
+    """An HMM with S states and A transitions; each state reads one pdf when it is entered.
 
     It has no end: a chunk may stop anywhere.
     """
@@ -141,23 +141,23 @@ class Denominator:
 
     @property
     def num_states(self) -> int:
-        """S."""
+        """Number of states, S."""
         return len(self.pdf)
 
     @cached_property
     def begin(self) -> np.ndarray:
-        """[S] float64: the weight with which a chunk's first frame is read by each state."""
+        """Weight with which each state reads a chunk's first frame: [S] float64."""
         moved = np.zeros(self.num_states)
         np.add.at(moved, self.target, self.initial[self.source] * self.weight)
         return moved
 
     def save(self, path: Path) -> None:
-        """Write as safetensors."""
+        """Write the denominator as safetensors."""
         write_atomically(path, save({name: vars(self)[name] for name in _SHAPES}))
 
     @classmethod
     def load(cls, path: Path) -> "Denominator":
-        """Read what `save` wrote.
+        """Read a denominator that `save` wrote.
 
         Raises:
           DenominatorError: naming the file.
@@ -169,7 +169,7 @@ class Denominator:
             return denominator
 
     def _check(self) -> None:
-        """Check what the recursions rely on: given an ill-formed HMM they read out of bounds."""
+        """Check the assumptions of the recursions, which would read out of bounds otherwise."""
         arcs, states = len(self.source), self.num_states
         if {len(self.target), len(self.weight)} != {arcs} or len(self.initial) != states:
             raise ValueError("its tensors do not belong together")
@@ -192,7 +192,7 @@ _SHAPES = {
 
 
 def make_denominator(phones: Fst, senones: Senones) -> Denominator:
-    """Compose a phone language model with context and topology.
+    """Compose a phone language model with phonetic context and HMM topology.
 
     As Kaldi's chain-make-den-fst: the initial probabilities are those of the HMM's states averaged
     over its first 100 frames, each state's transitions scaled to add up to 1 and what ends on the
@@ -224,7 +224,7 @@ def make_denominator(phones: Fst, senones: Senones) -> Denominator:
 def _initial(
     source: np.ndarray, target: np.ndarray, probability: np.ndarray, states: int
 ) -> np.ndarray:
-    """[S] float64: the state probabilities averaged over the first `STEPS` frames from state 0.
+    """Return the state probabilities averaged over the first `STEPS` frames: [S] float64.
 
     Args:
       source, target, probability: [A] of the transitions, those of a state at most 1 in all.

@@ -1,4 +1,4 @@
-"""Word sequences of a lattice: the n best, and samples from the posterior."""
+"""Word sequences of a lattice: n-best lists, and samples from the posterior."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ Array = np.ndarray
 
 
 def sampled_arcs(lattice: Lattice, scores: Array, count: int) -> Array:
-    """The arcs of `count` paths, [count, T + 1] int64.
+    """Return the arcs of `count` sampled paths: [count, T + 1] int64.
 
     Systematic sampling: with the paths in order of their arcs, the probability mass is divided into
     `count` equal parts, and the path in the middle of each is taken. Less variance than independent
@@ -30,7 +30,7 @@ def sampled_arcs(lattice: Lattice, scores: Array, count: int) -> Array:
 
 @njit(nogil=True, cache=True)
 def _sample(first: Array, target: Array, scores: Array, count: int, length: int) -> Array:
-    """Draw paths, see `sampled_arcs`.
+    """Draw paths in proportion to their posteriors; see `sampled_arcs`.
 
     Args:
       first: [S + 1] where the arcs of each state begin.
@@ -91,7 +91,7 @@ class Hypothesis:
 
 
 def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothesis]:
-    """The `count` best word sequences, each once, the best first.
+    """Return the `count` best distinct word sequences, best first.
 
     Exact: of the partial sequences that reach a state only the `count` best can be part of the
     result, since all of them can continue in the same ways. Those whose best completion is worse
@@ -139,7 +139,7 @@ def _best_sequences(
     worst: float,
     count: int,
 ) -> tuple[Array, Array, Array, Array]:  # pragma: no cover (compiled)
-    """At most `count` of the word sequences whose score is at least `worst`, the best first.
+    """Return at most `count` word sequences that score at least `worst`, best first.
 
     Args:
       source: [A].
@@ -229,7 +229,7 @@ def _best_sequences(
 
 
 def _history(history: int, parent: Array, last_word: Array) -> tuple[int, ...]:
-    """The words of a history."""
+    """Return the words of a history, a node of a linked list."""
     words = []
     while history:
         words.append(int(last_word[history]))
@@ -238,7 +238,7 @@ def _history(history: int, parent: Array, last_word: Array) -> tuple[int, ...]:
 
 
 def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[tuple[int, ...]]:
-    """The word ids of `count` paths drawn in proportion to their posteriors.
+    """Return the word ids of `count` paths sampled by their posteriors.
 
     The same paths in every call: the probability mass is divided into `count` equal parts. A
     lattice without arcs has no path.
@@ -254,4 +254,5 @@ def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[
 
 
 def _words(lattice: Lattice, arc: int) -> list[int]:
+    """Return the words on an arc of a lattice."""
     return lattice.words[lattice.splits[arc] : lattice.splits[arc + 1]].tolist()

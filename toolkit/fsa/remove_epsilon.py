@@ -1,4 +1,4 @@
-"""Removal of arcs that read nothing."""
+"""Removes arcs with input epsilon, which read nothing."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,11 @@ from toolkit.kernels import njit
 
 
 class EpsilonError(ToolkitError):
-    """A transducer whose score grows without reading."""
+    """Raised for a transducer with an epsilon cycle of positive score."""
 
 
 class EpsilonClosures(NamedTuple):
-    """The best epsilon paths from each state, the empty one included, in the order of states."""
+    """The best epsilon paths from each state, including the empty one, in order of states."""
 
     begin: np.ndarray
     """[states + 1] where the paths from each state begin."""
@@ -32,7 +32,7 @@ class EpsilonClosures(NamedTuple):
 
 
 def remove_epsilon(fst: Fst) -> Fst:
-    """The transducer without arcs that read nothing, equal in the tropical semiring.
+    """Return the transducer without input epsilons, equal in the tropical semiring.
 
     Every arc that reads is followed by the best epsilon path to each state of its target's closure;
     arcs out of the start's closure also have that path in front. Scores are added, words
@@ -100,7 +100,7 @@ def remove_epsilon(fst: Fst) -> Fst:
 def _concatenate_rows(
     *parts: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate rows of ragged arrays: row i is that of all parts' i-th rows, in their order.
+    """Concatenate ragged arrays row by row: row i joins the i-th rows of all parts.
 
     Args:
       parts: splits, words and [N] rows of each.
@@ -129,7 +129,7 @@ def _epsilon_closures(
     splits: np.ndarray,
     words: np.ndarray,
 ) -> tuple[bool, EpsilonClosures]:
-    """The closures of the start and of the targets of arcs that read.
+    """Return the epsilon closures of the start and of the targets of reading arcs.
 
     Args:
       first, target, label, splits, words: of the transducer, see `Fst`.
@@ -217,7 +217,7 @@ def _closure(
     start: int,
     position_of: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The best paths from a state to those reached without reading (Bellman-Ford with a queue).
+    """Return the best epsilon paths from a state (Bellman-Ford with a queue).
 
     Args:
       first, target, label, score: see `_epsilon_closures`.

@@ -1,4 +1,4 @@
-"""Compiled kernels (numba) of dense search: a trellis that grows frame by frame and is pruned.
+"""Compiled kernels (numba) of dense search on a trellis that is pruned as it grows.
 
 The rules of pruning are those of k2's pruned intersection (`intersect_dense_pruned`), so that on
 the same graph both keep the same arcs: how the beam narrows and widens, which frames at the end are
@@ -28,7 +28,7 @@ ROUNDING = 2.0**-18
 
 
 class GraphArrays(NamedTuple):
-    """A decoding graph, its arcs sorted by source."""
+    """A decoding graph with arcs sorted by source."""
 
     first: Array
     """[states + 1] int32: where the arcs of each state begin."""
@@ -43,7 +43,7 @@ class GraphArrays(NamedTuple):
 
 
 class Trellis(NamedTuple):
-    """The paths kept so far. Level t holds the states before frame t; arcs lead to the next level.
+    """The paths kept so far; level t holds the states before frame t, arcs lead to level t + 1.
 
     Arrays have room for more; `arcs_at` and `states_at` tell what is in use.
     """
@@ -74,7 +74,7 @@ class Trellis(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def empty_trellis(beam: float) -> Trellis:
-    """A trellis without frames: the graph's start state alone."""
+    """Return a trellis without frames, which holds the graph's start state only."""
     return Trellis(
         np.zeros(1, np.int64),
         np.zeros(64, np.int64),
@@ -92,7 +92,7 @@ def empty_trellis(beam: float) -> Trellis:
 
 @njit(cache=True, nogil=True)
 def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) -> np.float32:
-    """The beam of a frame: narrower where too many states are active, wider where too few.
+    """Return a frame's beam: narrower for too many active states, wider for too few.
 
     Args:
       beam: of the frame before.
@@ -111,7 +111,7 @@ def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) 
 
 @njit(cache=True, nogil=True)
 def add_final_column(row: Array, ending: bool) -> Array:
-    """A frame's scores [P] such that those of label l stand at l + 1, that of the final arcs at 0.
+    """Return a frame's scores with the final label's score 0 first: label l at l + 1.
 
     One of both is out of reach, so that a loop over arcs needs no branches.
     """
@@ -133,7 +133,7 @@ def advance_frame(
     output: float,
     position_of: Array,
 ) -> Trellis:
-    """Read a frame: expand the states of the last level, drop what falls outside the beam.
+    """Read a frame: expand the last level's states, and drop those outside the beam.
 
     Args:
       trellis: its arrays are written to, or replaced by larger ones.
@@ -245,7 +245,7 @@ def advance_frame(
 
 @njit(nogil=True, cache=True)
 def prune_trellis(trellis: Trellis, back: int, unpruned: int, output: float) -> None:
-    """Drop from some of the newest frames the arcs outside the output beam, whatever follows.
+    """Drop arcs of recent frames that are outside the output beam in any continuation.
 
     Args:
       trellis: pruned in place.
@@ -291,7 +291,7 @@ def prune_trellis(trellis: Trellis, back: int, unpruned: int, output: float) -> 
 
 @njit(nogil=True, cache=True)
 def _compact(trellis: Trellis, begin: int, keep_arc: Array, alive: Array) -> None:
-    """Remove arcs from the frame before level `begin` on, and states from that level on."""
+    """Remove dropped arcs from the frame before level `begin` on, and unused states."""
     n = trellis.frames[0]
     new_position = np.cumsum(alive) - 1  # among the states left, from level `begin` on
     base = trellis.states_at[begin]
@@ -335,7 +335,7 @@ def _compact(trellis: Trellis, begin: int, keep_arc: Array, alive: Array) -> Non
 def search(
     graph: GraphArrays, scores: Array, limits: tuple[float, int, int], output: float
 ) -> Trellis:
-    """Search a whole utterance, scores [T, P] float32, up to the graph's final state.
+    """Search an utterance's scores [T, P] float32 to the graph's final state.
 
     Its last level is empty if no path reaches that state, and otherwise holds it alone.
     """
@@ -353,7 +353,7 @@ def search(
 
 @njit(nogil=True, cache=True)
 def prune_end(trellis: Trellis, output: float) -> None:
-    """Prune for the last time, after the arcs to the final state."""
+    """Prune a last time, after the arcs to the final state."""
     frames = trellis.frames[0] - 1
     prune_trellis(trellis, 1 + frames % PRUNE_EVERY + PRUNE_BACK - PRUNE_EVERY, 0, output)
 
@@ -363,19 +363,19 @@ FrameScores = Tensor | LazyGmmScores
 
 
 def kernel_scores(scores: FrameScores) -> Array | MixtureArrays:
-    """Scores as the kernels take them: float32, on the CPU."""
+    """Convert scores to the form that the kernels take: float32, on the CPU."""
     if isinstance(scores, LazyGmmScores):
         return scores.arrays()
     return np.ascontiguousarray(scores.detach().cpu().numpy(), dtype=np.float32)
 
 
 def num_frames(scores: Any) -> int:
-    """T, of what `kernel_scores` returns; for kernels only."""
+    """Return T for the result of `kernel_scores`; callable in kernels only."""
     raise NotImplementedError
 
 
 def frame_row(scores: Any, frame: int, graph: GraphArrays, states: Array) -> Array:
-    """Return a frame's scores as `add_final_column` does, of the arcs that leave `states` at least.
+    """Return a frame's scores like `add_final_column`; lazy ones only for arcs from `states`.
 
     For kernels only.
 
@@ -391,32 +391,39 @@ def frame_row(scores: Any, frame: int, graph: GraphArrays, states: Array) -> Arr
 # numba wants the parameters of an overload and of what it returns annotated alike.
 @overload(num_frames)
 def _num_frames(scores: Any) -> Any:
+    """Choose the implementation of `num_frames` by the type of the scores."""
     return _num_tensor_rows if isinstance(scores, types.Array) else _num_lazy_rows
 
 
 def _num_tensor_rows(scores: Any) -> int:
+    """Return T of scores in an array."""
     return len(scores)
 
 
 def _num_lazy_rows(scores: Any) -> int:
+    """Return T of lazy GMM scores."""
     return len(scores.rows)
 
 
 @overload(frame_row)
 def _frame_row(scores: Any, frame: Any, graph: Any, states: Any) -> Any:
+    """Choose the implementation of `frame_row` by the type of the scores."""
     return _tensor_row if isinstance(scores, types.Array) else _lazy_row
 
 
 def _tensor_row(scores: Any, frame: Any, graph: Any, states: Any) -> Array:
+    """Return a frame's scores from an array."""
     return add_final_column(scores[min(frame, len(scores) - 1)], frame == len(scores))
 
 
 def _lazy_row(scores: Any, frame: Any, graph: Any, states: Any) -> Array:
+    """Return a frame's lazily computed GMM scores."""
     return _lazy_gmm_row(scores, frame, graph, states)
 
 
 @njit(cache=True, nogil=True)
 def _lazy_gmm_row(scores: MixtureArrays, frame: int, graph: GraphArrays, states: Array) -> Array:
+    """Compute a frame's GMM scores for the arcs that leave `states`."""
     ending = frame == len(scores.rows)
     row = add_final_column(np.full(len(scores.first), -np.inf, np.float32), ending)
     if ending:
@@ -433,7 +440,7 @@ def _lazy_gmm_row(scores: MixtureArrays, frame: int, graph: GraphArrays, states:
 def viterbi(
     graph: GraphArrays, scores: Array | MixtureArrays, limits: tuple[float, int, int]
 ) -> tuple[Array, float]:
-    """The best path of scores through a graph, pruned as `search_kernels.search`.
+    """Return the best path of scores through a graph, pruned as in `search_kernels.search`.
 
     Keeps one arc per state and frame where a lattice keeps them all, and adds up in float64.
 

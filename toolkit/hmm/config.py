@@ -9,7 +9,7 @@ from toolkit.config.fields import NonNegative, NumClasses, PositiveInt, Settings
 
 @dataclass(frozen=True)
 class TreeConfig(Settings):
-    """How a phonetic decision tree is built, and when it stops growing."""
+    """Settings for growing a phonetic decision tree."""
 
     max_leaves: NumClasses = 2000
     """Leaves of all roots together at which splitting stops; clustering then leaves fewer pdfs.

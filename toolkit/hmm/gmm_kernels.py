@@ -1,4 +1,4 @@
-"""Compiled loops over the Gaussians of mixtures: scores where asked for, and the E step.
+"""Compiled loops over Gaussians of mixtures: scores on demand, and the E step.
 
 As operators of torch the E step costs some 30 microseconds for each pdf that occurs, which in ten
 minutes of speech is most of its time.
@@ -19,7 +19,7 @@ FLUSH = 64
 
 
 class MixtureArrays(NamedTuple):
-    """Frames and mixtures as kernels take them."""
+    """Frames and mixtures in the form that kernels take."""
 
     rows: Array
     """[T, 2 D] float32: squares of a frame's values, then the values."""
@@ -37,7 +37,7 @@ class MixtureArrays(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def demanded_score(scores: MixtureArrays, frame: int, column: int) -> float:
-    """Compute one score, float32."""
+    """Compute a single score, float32."""
     row, best, total = scores.rows[frame], np.float32(-np.inf), np.float32(0.0)
     # Log-sum-exp in one pass: `total` counts in multiples of the best Gaussian so far.
     for gaussian in range(scores.first[column], scores.behind[column]):
@@ -53,7 +53,7 @@ def demanded_score(scores: MixtureArrays, frame: int, column: int) -> float:
 # Sums in any order, so that they are computed many at a time.
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def product(a: Array, b: Array) -> float:
-    """Return the inner product of two vectors, in float32."""
+    """Return the inner product of two vectors in float32."""
     total = np.float32(0.0)
     for i in range(len(a)):
         total += a[i] * b[i]
@@ -73,7 +73,7 @@ def add_frames(
     linear: Array,
     squares: Array,
 ) -> float:
-    """Add frames to the statistics of G Gaussians, each to those of the pdf it is aligned to.
+    """Add frames to the statistics of G Gaussians, each frame to its aligned pdf's Gaussians.
 
     Args:
       x: [T, D] float32.
