@@ -1,4 +1,4 @@
-"""Settings of the lexicon, the vocabulary, the language model and the units of CTC models."""
+"""Settings of lexicon, vocabulary and language model, and of CTC output units."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ SPLITS_CLITICS = ("english-upper-3", "letters-upper-2")
 
 @dataclass(frozen=True)
 class LangConfig(Settings):
-    """How words get their pronunciations and which words the recogniser knows."""
+    """Settings of the lexicon and the vocabulary."""
 
     lexicon: Path | Literal["graphemes", "cmudict"] | None = None
     """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style, or with columns of probabilities as
@@ -66,16 +66,16 @@ class LangConfig(Settings):
 
     @property
     def lexicon_file(self) -> Path | None:
-        """The file or folder that the lexicon is read from, if it is read from one."""
+        """File or folder of the lexicon; None if it does not come from a path."""
         return self.lexicon if isinstance(self.lexicon, Path) else None
 
     @property
     def words_file(self) -> Path | None:
-        """The file that lists `words`, if one does."""
+        """File that lists the vocabulary (`words`); None if there is none."""
         return self.words if isinstance(self.words, Path) else None
 
     def check(self) -> None:
-        """Refuse settings that contradict each other."""
+        """Raise a ValueError if settings contradict each other."""
         if self.lexicon == "cmudict":
             object.__setattr__(self, "lexicon", None)  # as in runs from before it had a name
         if self.split_clitics and self.normaliser not in SPLITS_CLITICS:
@@ -89,7 +89,7 @@ class LangConfig(Settings):
 
 @dataclass(frozen=True)
 class NgramConfig(Settings):
-    """Where the n-gram language model comes from."""
+    """Settings of the n-gram language model."""
 
     text: Path | None = None
     """Text with a sentence per line: a file, a folder (its .txt and .txt.gz files) or a pattern;
@@ -111,7 +111,7 @@ class NgramConfig(Settings):
     """"numpy" (this package's modified Kneser-Ney) or "lmplz" (KenLM's program, when on PATH)."""
 
     def check(self) -> None:
-        """Refuse cutoffs that fall, or that drop words."""
+        """Raise a ValueError for decreasing cutoffs, or cutoffs that drop words."""
         counts = self.min_counts
         if not counts or counts[0] != 1 or list(counts) != sorted(counts):
             raise ValueError(f"min_counts is {counts}, must start with 1 and not decrease")
@@ -119,7 +119,7 @@ class NgramConfig(Settings):
 
 @dataclass(frozen=True)
 class UnitsConfig(Settings):
-    """The output units of a CTC model."""
+    """Settings of a CTC model's output units."""
 
     kind: Literal["characters", "bpe", "unigram", "sentencepiece"] = "characters"
     """`characters` (A16: 30 with the separator and blank; of a language with other letters those of
@@ -131,6 +131,6 @@ class UnitsConfig(Settings):
     """The sentencepiece model of the kind `sentencepiece`, from elsewhere, used as it is."""
 
     def check(self) -> None:
-        """Refuse a model for other kinds than sentencepiece, and that kind without a model."""
+        """Raise a ValueError unless exactly the kind sentencepiece has a model."""
         if (self.kind == "sentencepiece") != (self.model is not None):
             raise ValueError("the kind sentencepiece needs a model, and other kinds take none")

@@ -17,7 +17,7 @@ from toolkit.features.config import LOW_RATE_FACTOR
 
 @dataclass(frozen=True)
 class LstmConfig(Settings):
-    """Sizes of an `LstmModel`."""
+    """Layer sizes of an `LstmModel`."""
 
     input_dim: LayerSize = 192
     """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
@@ -35,7 +35,7 @@ class LstmConfig(Settings):
 
 @dataclass(frozen=True)
 class BlstmConfig(Settings):
-    """Sizes of a `BlstmModel`."""
+    """Layer sizes of a `BlstmModel`."""
 
     input_dim: LayerSize = 192
     """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
@@ -51,13 +51,13 @@ class BlstmConfig(Settings):
 
     @property
     def lookahead(self) -> int:
-        """Input frames needed beyond the last: none, since the whole utterance is given."""
+        """Input frames needed after the last one: none, as whole utterances are given."""
         return 0
 
 
 @dataclass(frozen=True)
 class TdnnfConfig(Settings):
-    """Sizes of a `TdnnfModel`."""
+    """Layer sizes and strides of a `TdnnfModel`."""
 
     input_dim: LayerSize = 192
     """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
@@ -79,7 +79,7 @@ class TdnnfConfig(Settings):
     factor is drawn for each value of each row and shared by all its frames."""
 
     def check(self) -> None:
-        """Check the strides, and the sizes against each other."""
+        """Raise a ValueError if strides or sizes do not fit each other."""
         if self.input_dim % LOW_RATE_FACTOR:
             raise ValueError(f"input_dim is {self.input_dim}, must be a multiple of 3")
         if not self.strides or list(self.strides[: self.at_full_rate]) != [1] * self.at_full_rate:
@@ -97,12 +97,12 @@ class TdnnfConfig(Settings):
 
     @property
     def at_full_rate(self) -> int:
-        """Number of layers that run at 100 Hz."""
+        """Number of layers that run at 100 frames per second."""
         return sum(stride == 1 for stride in self.strides)
 
     @property
     def raw_context(self) -> int:
-        """Raw frames on either side of an output's own that the output depends on."""
+        """Raw frames on either side of an output's own frames that it depends on."""
         return 1 + sum(self.strides)
 
     @property
@@ -112,13 +112,13 @@ class TdnnfConfig(Settings):
 
     @property
     def lookahead(self) -> int:
-        """Input frames needed beyond the last: none, since the whole utterance is given."""
+        """Input frames needed after the last one: none, as whole utterances are given."""
         return 0
 
 
 @dataclass(frozen=True)
 class CtcConfig(Settings):
-    """Sizes of a `CtcModel`; the defaults are the paper's, 25.6 million parameters."""
+    """Layer sizes of a `CtcModel`; the defaults are the paper's, with 25.6 million parameters."""
 
     input_dim: LayerSize = 93
     """D, values per frame of 10 ms: 80 log-mel energies and 13 cepstra (A1)."""
@@ -144,7 +144,7 @@ class CtcConfig(Settings):
     """Probability of dropping a value between two layers; 0.05 (A13)."""
 
     def check(self) -> None:
-        """Check the three lists against each other."""
+        """Raise a ValueError if the three lists have different lengths."""
         if not len(self.channels) == len(self.kernels) == len(self.strides) > 0:
             raise ValueError("channels, kernels and strides need one value each per convolution")
         if any(s > k for s, k in zip(self.strides, self.kernels, strict=True)):
@@ -169,7 +169,7 @@ class CtcConfig(Settings):
 
 @dataclass(frozen=True)
 class WordLstmConfig(Settings):
-    """Sizes of a `WordLstm`."""
+    """Layer sizes of a `WordLstm`."""
 
     vocabulary: PositiveInt = 20_000
     """V, number of words with <s>, </s> and <UNK>. Training sets it to what its text needs."""

@@ -1,4 +1,4 @@
-"""The network of the CTC recipe: convolution, LSTMs, batch normalisation, dropout (A12-A16)."""
+"""The CTC network: convolutions, LSTMs, batch normalisation and dropout (A12-A16)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from toolkit.processes.devices import full_float32, to_device
 
 
 class MaskedBatchNorm(nn.Module):
-    """Normalises each feature over the real frames of a batch: (x - mean) / sqrt(var + epsilon).
+    """Normalises features over a batch's real frames: (x - mean) / sqrt(var + epsilon).
 
     Differs from `nn.BatchNorm1d` in what it takes as the batch: padding counts neither in the
     batch's statistics nor in the running ones, and comes out as 0. Computed in float32 (or wider)
@@ -36,7 +36,7 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(features))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Normalise, in training with the batch's own statistics, else with the running ones.
+        """Normalise by the batch's statistics in training, else by running statistics.
 
         Args:
           x: [N, T, F].
@@ -69,7 +69,7 @@ class MaskedBatchNorm(nn.Module):
         return y if padding is None else y.masked_fill(padding, 0)
 
     def _track(self, mean: Tensor, var: Tensor, count: Tensor | int) -> None:
-        """Update the running statistics; the variance there is the unbiased estimate."""
+        """Update the running statistics, which use the unbiased variance."""
         degrees = count - 1  # Bessel's correction: n / (n - 1), at least of one frame
         degrees = degrees.clamp(min=1) if isinstance(degrees, Tensor) else max(degrees, 1)
         unbiased = var * (count / degrees)
@@ -79,7 +79,7 @@ class MaskedBatchNorm(nn.Module):
 
 
 class CtcState(NamedTuple):
-    """The state of a stream between two calls."""
+    """The state of a stream between two calls of `CtcModel.stream`."""
 
     tails: list[Tensor]
     """For each convolution the inputs [N, t, F] that its next outputs still need."""
@@ -154,7 +154,7 @@ class CtcModel(nn.Module):
         return _log_softmax(self.output(x)), lengths
 
     def stream(self, inputs: Tensor, state: CtcState | None = None) -> tuple[Tensor, CtcState]:
-        """Compute the outputs that the next inputs make possible.
+        """Compute all outputs that the next inputs make possible.
 
         Over consecutive calls they are those of the whole utterance, however it is cut up.
 
@@ -192,14 +192,16 @@ class CtcModel(nn.Module):
         return _log_softmax(self.output(x)), CtcState(tails, lstms)
 
     def _convolve(self, convolution: nn.Conv1d, x: Tensor) -> Tensor:
+        """Apply a convolution and its activation to x [N, T, F]."""
         y = convolution(x.transpose(1, 2)).transpose(1, 2)
         return y.relu() if self.config.activation == "relu" else y
 
     def _between(self, x: Tensor, layer: int, mask: Tensor | None) -> Tensor:
-        """Batch normalisation and dropout after a layer."""
+        """Apply batch normalisation and dropout after a layer."""
         return functional.dropout(self.norms[layer](x, mask), self.config.dropout, self.training)
 
     def _recur(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
+        """Run an LSTM over the real frames, with the fastest implementation."""
         if is_faster_than_torch(lstm, x):
             return run_lstm(lstm, x, lengths=lengths.clamp(min=1))[0]
         if not lstm.bidirectional or bool((lengths == x.shape[1]).all()):
@@ -228,7 +230,7 @@ def ctc_log_probs(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor
 
 
 def output_lengths(config: CtcConfig, lengths: Tensor) -> Tensor:
-    """Count the output frames of inputs, 0 for those that are too short.
+    """Return the numbers of output frames; 0 for inputs that are too short.
 
     A convolution without padding gives floor((x - kernel) / stride) + 1 frames. The paper's
     equation 5 lacks its rounding brackets; 1,670 frames make 830 (A12), for which reading them
@@ -241,12 +243,12 @@ def output_lengths(config: CtcConfig, lengths: Tensor) -> Tensor:
 
 
 def frames_after_convolution(lengths: Tensor, kernel: int, stride: int) -> Tensor:
-    """Count the frames after a convolution without padding."""
+    """Return the numbers of frames after a convolution without padding."""
     return (torch.div(lengths - kernel, stride, rounding_mode="floor") + 1).clamp(min=0)
 
 
 def _mask(lengths: Tensor, x: Tensor) -> Tensor | None:
-    """Mark the real frames of x [N, T, F]; None: all are."""
+    """Return which frames of x [N, T, F] are real; None if all are."""
     frames = x.shape[1]
     if bool((lengths == frames).all()):
         return None
@@ -254,11 +256,12 @@ def _mask(lengths: Tensor, x: Tensor) -> Tensor | None:
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
+    """Return the log-softmax in float32 or higher precision."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
 
 
 def _initialise(lstm: nn.LSTM) -> None:
-    """Draw input and recurrent weights as one Xavier matrix; set the forget biases to 1.
+    """Draw input and recurrent weights as one Xavier matrix; set forget biases to 1.
 
     Two biases per gate exist for cuDNN; the second starts at 0.
     """
