@@ -410,7 +410,7 @@ class SpeakerRecogniser(Recogniser):
         return system.adapted(load_transforms(out))
 
     def _network_scores(self, system: GmmSystem, folder: Path) -> Iterator[tuple[str, Tensor]]:
-        """Return the network's scores of each utterance."""
+        """Yield each utterance's scores from the network."""
         write_gmm_features(system, folder / FEATURES)
         store = FeatureStore(folder / FEATURES)
         for name in store.ids:
@@ -418,7 +418,7 @@ class SpeakerRecogniser(Recogniser):
 
 
 def _gmm_scores(system: GmmSystem) -> Iterator[tuple[str, Tensor]]:
-    """Return a GMM system's scores of each utterance."""
+    """Yield each utterance's scores from a GMM system."""
     for name in system.features.store.ids:
         yield name, system.gmm.log_likelihoods(system.features.load(name))
 

@@ -183,7 +183,7 @@ class LatticeTraversal:
         return ragged_ranges(self._first, states)
 
     def output_words(self, arc: np.ndarray) -> "list[tuple[np.ndarray, np.ndarray]]":
-        """Yield (positions in `arc`, word ids) of the first words on arcs, the second, ..."""
+        """Return (positions in `arc`, word ids) of the arcs' first words, second words, ..."""
         begin, end = self.splits[arc], self.splits[arc + 1]
         steps = []
         while True:

@@ -137,7 +137,7 @@ def _bins(
 def _along(
     source_distance: Array, word: int, bin_words: Array, distance: Array, moves: Array
 ) -> None:  # pragma: no cover (compiled)
-    """Return the expected errors after an arc, for each number of bins passed.
+    """Compute the expected errors after an arc, for each number of bins passed.
 
     The edit-distance recursion of Xu, Povey, Mangu and Zhu, "Minimum Bayes risk decoding and system
     combination based on a recursion for edit distance" (2011), for the words of one arc.

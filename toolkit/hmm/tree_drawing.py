@@ -72,7 +72,7 @@ def dot(tree: Tree, roots: Iterable[Root]) -> str:
 
 
 def _drawn_root(tree: Tree, root: Root) -> Iterator[str]:
-    """Return the lines that draw a root."""
+    """Yield the lines that draw a root."""
     below = list(leaves(root.node))
     pdfs = len({leaf.pdf for leaf in below})
     frames = sum(leaf.frames for leaf in below)
@@ -81,7 +81,7 @@ def _drawn_root(tree: Tree, root: Root) -> Iterator[str]:
 
 
 def _drawn(tree: Tree, node: Node, start: str, indent: str) -> Iterator[str]:
-    """Return the lines that draw a node and the nodes below it."""
+    """Yield the lines that draw a node and the nodes below it."""
     if isinstance(node, Leaf):
         yield f"{start}pdf {node.pdf}"
         return
