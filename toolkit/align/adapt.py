@@ -54,7 +54,7 @@ def accumulate_fmllr(partition: AlignedUtterances, system: GmmSystem) -> Speaker
     for utterance in aligned:
         speakers.setdefault(system.features.speaker(utterance), []).append(utterance)
     for speaker, utterances in speakers.items():
-        # Only frames of speech that are no digital silence.
+        # Only speech frames that are not digital silence.
         of_speaker = {u: aligned[u] for u in utterances}
         statistics[speaker] = FmllrStatistics.zeros(system.features.dimension)
         for x, batch, counted in aligned_frames(of_speaker, system.features):
@@ -82,13 +82,13 @@ def refined(
     """Estimate each speaker's new transform [D, D+1] and compose it with the earlier one.
 
     A speaker without statistics keeps the earlier transform. A speaker's statistics, which take
-    half a megabyte, are released after the speaker's last part: where parts follow the speakers'
-    order, there are few at a time.
+    half a megabyte, are released after the speaker's last part: if parts are sorted by speaker, few
+    statistics are in memory at a time.
 
     Args:
       parts: statistics of frames that the speakers' earlier transforms have been applied to.
-      utterances: of each part.
-      features: with these transforms, which the new ones are composed with.
+      utterances: the utterances of each part.
+      features: GMM features with the earlier transforms.
     """
     # The last part with frames of each speaker, and the speakers that end with each part.
     last_part = {features.speaker(u): n for n, names in enumerate(utterances) for u in names}
@@ -143,7 +143,7 @@ def adapt_speakers(
       independent: the system of the first pass, over the same cepstra.
       hypotheses: the recognised words of every utterance, in the store's order.
       lang: the folder of the lexicon.
-      config: the search of its alignments.
+      config: settings of the forced alignments.
       out: the file of the transforms.
       jobs: worker processes.
     """
@@ -184,7 +184,7 @@ def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs
     their transforms.
 
     Args:
-      system: a system trained with fMLLR, with the present transforms of `adapt_speakers`.
+      system: a system trained with fMLLR, with the current transforms of `adapt_speakers`.
       search: the decoding pass.
       out: the file of the refined transforms.
       jobs: worker processes.

@@ -73,9 +73,9 @@ def write_aligner_bundle(
 
     Args:
       system: the folder of a GMM system.
-      lang: the folder of the lexicon that it was trained with; its G2P model if it has one.
-        Otherwise one is trained here.
-      frontend: of the system's cepstra.
+      lang: the folder of the lexicon that it was trained with. Its G2P model is copied; without
+        one, a model is trained.
+      frontend: the front end of the system's cepstra.
       out: the bundle; `final/aligner` of a run.
       lexicon: more words to include, such as a whole dictionary; pronunciations with phones that
         the system lacks are left out, and words in `lang` keep the ones they have.
@@ -151,9 +151,9 @@ class GmmAlignerFiles:
     bundle: Path
     """The folder that `write_aligner_bundle` made."""
     pronunciations: tuple[tuple[str, Pronunciation], ...] = ()
-    """Words that its lexicon lacks, with a guessed pronunciation, sorted."""
+    """Words that the bundle's lexicon lacks, with guessed pronunciations, sorted."""
     unpronounced: frozenset[str] = frozenset()
-    """Words without one, which are aligned as spoken noise."""
+    """Words without a pronunciation, which are aligned as spoken noise."""
     unit_tier: ClassVar[str] = "phones"
     by_speaker: ClassVar[bool] = True
 
@@ -254,8 +254,8 @@ class GmmAligner:
       pronunciations: of words that the bundle's lexicon lacks.
 
     Raises:
-      AlignerError: the folder is no bundle, its words were normalised by other rules, or its files
-        come from different bundles.
+      AlignerError: the folder is not a bundle, its words were normalised by other rules, or its
+        files come from different bundles.
       GraphMismatchError: its lexicon has other phones than its systems.
     """
 
@@ -305,7 +305,7 @@ class GmmAligner:
 
         Args:
           audio: the file.
-          channel: its channel, from 0; None: the mean of all.
+          channel: its channel, from 0; None for the mean of all channels.
 
         Raises:
           AudioError, FrontendError: the file cannot be read, or is shorter than a window.
@@ -323,7 +323,7 @@ class GmmAligner:
     ) -> FmllrStatistics:
         """Accumulate a recording's statistics for its speaker's fMLLR (see `estimate_fmllr`).
 
-        The recording is aligned with the speaker-independent system; frames of speech count.
+        The recording is aligned with the speaker-independent system; speech frames count.
 
         Args:
           features: [T, F] raw cepstra.
@@ -334,7 +334,7 @@ class GmmAligner:
           NoPathError: no path leads through audio and words.
         """
         system = self._system
-        # Align without a transform; only speech that is no digital silence counts.
+        # Align without a transform; only speech that is not digital silence counts.
         states = self._independent.align(features, mean, words).states.long()
         speech = speech_mask(states, system.senones.topology)
         speech &= counted_frames(features, self.frontend.config.kind)
@@ -389,7 +389,7 @@ class GmmAligner:
         A word ends where the next one or a silence begins. Phones are written without the marks of
         position-dependent ones.
         """
-        # A phone ends where the next one begins, a word behind its last phone that is no silence.
+        # A phone ends where the next one begins; a word ends after its last phone except silence.
         starts = alignment.phone_frames
         ends = [*starts[1:], alignment.num_frames]
         word_starts = [starts[phone] for phone in alignment.word_phones]

@@ -28,7 +28,7 @@ class AlignConfig(Settings):
     retries: tuple[Positive, ...] = (4.0, 16.0)
     """Factors by which the beam is widened when no path survives (Kaldi: 10, then 40)."""
     max_active: Annotated[int, Range(2, MAX_ACTIVE)] = 2000
-    """Of the first beam, see `toolkit.fsa.config.Beam`."""
+    """Most active states with the first beam; see `toolkit.fsa.config.Beam`."""
 
     def check(self) -> None:
         """Check that the beams are valid."""
@@ -51,7 +51,7 @@ class LongConfig(Settings):
     longest: PositiveInt = 18000
     """Frames to which a window may grow when it holds too little speech for a reliable cut."""
     margin: PositiveInt = 400
-    """Frames of speech that must follow in a window for the path before them to be accepted."""
+    """Speech frames that must follow in a window for the path before them to be accepted."""
 
     def check(self) -> None:
         """Check that the window lengths are consistent."""
@@ -71,12 +71,12 @@ class EmConfig(Settings):
     realign: tuple[int, ...] = (10, 20, 30)
     """Iterations, counted from 1, that begin with a new Viterbi alignment."""
     gaussians: NumClasses = 10_000
-    """Gaussians of all pdfs together in the end."""
+    """Total number of Gaussians at the end of training."""
     grow_until: PositiveInt = 25
-    """The iteration that splits Gaussians last."""
+    """The last iteration that splits Gaussians."""
     min_occupancy: NonNegative = 10.0
-    """Frames below which a Gaussian is removed (Kaldi: 10, monophones 3); one with fewer than
-    twice as many is not split."""
+    """Frames below which a Gaussian is removed (Kaldi: 10, monophones 3); one with fewer than twice
+    as many is not split."""
     align: AlignConfig = AlignConfig()
     """The search of the alignments."""
     max_failed: Share = 0.2
@@ -103,8 +103,8 @@ class MonophoneConfig(Settings):
     )
     """The EM schedule (Kaldi's)."""
     max_utterances: PositiveInt = 2000
-    """Train on this many utterances at most, those of the fewest words. Kaldi's recipes take those
-    of the fewest frames (subset_data_dir.sh --shortest)."""
+    """Train on at most this many utterances, those with the fewest words. Kaldi's recipes choose
+    those with the fewest frames (subset_data_dir.sh --shortest)."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,13 @@ class TriphoneConfig(Settings):
 
 @dataclass(frozen=True)
 class LdaMlltConfig(TriphoneConfig):
-    """Kaldi's train_lda_mllt.sh; splicing and dimension as in C4."""
+    """Settings of LDA + MLLT training, as in Kaldi's train_lda_mllt.sh; splicing and dimension of
+    C4."""
 
     em: EmConfig = EmConfig(gaussians=15_000)
     """The EM schedule."""
     splice: Annotated[int, Range(0, 1000)] = 3
-    """Frames on either side that LDA sees (Kaldi: 4 of 13 cepstra; here of 39 with deltas, C4)."""
+    """Frames spliced on either side for LDA (Kaldi: 4 of 13 cepstra; here 39 with deltas, C4)."""
     dimension: Annotated[int, Range(1, 10_000)] = 40
     """Dimensions that LDA keeps (C4)."""
     mllt: tuple[int, ...] = (2, 4, 6, 12)

@@ -41,7 +41,7 @@ def align_corpus(
       config: search and limits.
       out: gets one `ali.NNNNNN.tar` per feature shard and `table.tsv`; shards that an
         earlier run finished are kept.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (shards done, shards).
 
     Raises:
@@ -95,7 +95,7 @@ def align_at_offsets(
       lang: the folder of the lexicon.
       config: search and limits.
       out: gets the alignments in `ali.0`, `ali.1` and `ali.2`.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (shards done, shards), each of which counts once per offset.
 
     Returns:

@@ -24,9 +24,9 @@ class TimedToken(NamedTuple):
     start_s: float
     """Seconds from the beginning of the utterance or recording."""
     end_s: float
-    """Likewise."""
+    """End, in the same seconds."""
     confidence: float | None = None
-    """Probability that the token is right; None: unknown."""
+    """Probability that the token is correct; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def write_ctm(rows: Iterable[tuple[str, str, Iterable[TimedToken]]], path: Path)
 def ctm_lines(utterance: str, channel: str, tokens: Iterable[TimedToken]) -> Iterator[str]:
     """Yield lines of a CTM file: `utterance channel start duration token [confidence]`.
 
-    Start and end are rounded to 1 ms each, so that what touches still touches, and what overlaps in
-    the file overlaps in the tokens.
+    Start and end are rounded to 1 ms each, not the duration. So adjacent tokens stay adjacent, and
+    rounding makes no overlaps.
 
     Raises:
       CtmError: a time that is negative or not finite, a field that is empty or has white space.
@@ -139,7 +139,7 @@ def _parse_number(name: str, text: str) -> float:
 TOLERANCE = 0.05
 """Seconds by which an alignment may reach beyond the end of the audio."""
 SLIVER = 0.0001
-"""Largest gap or overlap, in seconds, that is put down to rounding."""
+"""Largest gap or overlap, in seconds, that counts as a rounding error."""
 
 Interval = tuple[float, float, str]
 
@@ -157,7 +157,7 @@ def write_textgrid(
       tiers: tokens of one recording in order of time, by the name of the tier ("words",
         "phones"). Time between them becomes intervals without text; one that ends at most
         `TOLERANCE` after the audio is shortened to it.
-      duration_s: of the audio in seconds, where every tier ends.
+      duration_s: length of the audio in seconds, where every tier ends.
 
     Raises:
       TextGridError: tokens that overlap, have no length or are outside the audio.

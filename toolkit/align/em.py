@@ -46,8 +46,8 @@ class AlignedUtterances(Protocol):
 class Partition:
     """A fixed group of training utterances that one worker processes together.
 
-    The partitions do not depend on the number of processes, and their statistics are added in
-    order, so that no result depends on it either.
+    Neither the partitions nor the order in which their statistics are added depend on the number
+    of processes, so the results do not either.
     """
 
     transcripts: tuple[tuple[str, tuple[str, ...]], ...]
@@ -70,7 +70,7 @@ class Partition:
 def sum_statistics(parts: Iterable[Statistics]) -> Statistics:
     """Add up the statistics of the partitions in order; there must be at least one.
 
-    Each part is let go once it is added: there may be more than memory holds.
+    Each part is released once it is added, as all parts together may exceed the memory.
     """
     parts = iter(parts)
     total = next(parts)
@@ -177,7 +177,7 @@ def aligned_frames(
       features: of these utterances.
 
     Yields:
-      Features [T, D], the state ids by utterance, and which frames are no digital silence [T].
+      Features [T, D], the utterances' state ids, and which frames are not digital silence [T].
     """
     frames: list[Tensor] = []
     states: list[Tensor] = []
@@ -215,7 +215,7 @@ def accumulate_tree(
       partition: aligned utterances.
       features: the features whose likelihood the tree maximises.
       topology: of the alignments.
-      low_rate: accumulate by this topology's states instead, see `Topology.low_rate_targets`.
+      low_rate: count by the states of this topology instead, see `Topology.low_rate_targets`.
     """
     statistics = TreeStatistics(features.dimension)
     for x, batch, _ in aligned_frames(partition.load(), features):
@@ -322,7 +322,7 @@ def train_em(
         history = []
     initial = system.senones.num_pdfs
     for iteration in Bar(range(len(history) + 1, config.iterations + 1), name):
-        # Viterbi alignment with the present system, in the iterations of the schedule.
+        # Viterbi alignment with the current system, in the iterations of the schedule.
         if iteration in config.realign:
             failed = data.realign(system)
             require_aligned(data, failed, config.max_failed)
@@ -352,7 +352,7 @@ def train_em(
         )
         _save_checkpoint(checkpoint, system, floor, history)
         progress(iteration, config.iterations)
-    # The checkpoint and the alignments are removed last: without them training would begin anew.
+    # The checkpoint and the alignments are removed last: without them training would restart.
     system.save(out)
     save_transforms(out / "fmllr.safetensors", system.features.transforms)
     write_atomically(out / "history.json", json.dumps(history, indent=1) + "\n")

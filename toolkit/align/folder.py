@@ -1,6 +1,6 @@
 """Aligns a folder of recordings with their texts, in several processes.
 
-An acoustic model takes part as an `Aligner`: GMMs in `toolkit.align.aligner`, CTC networks in
+Acoustic models implement `Aligner`: GMMs in `toolkit.align.aligner`, CTC networks in
 `toolkit.decode.ctc.recogniser`.
 """
 
@@ -46,7 +46,7 @@ class FileOutcome:
     log_likelihood_per_frame: float
     """Unscaled; NaN when failed."""
     confidence: float
-    """Geometric mean over the frames of speech of the aligned phone's posterior; 0 when failed."""
+    """Geometric mean over the speech frames of the aligned phone's posterior; 0 when failed."""
     guessed: str
     """Words whose pronunciation was guessed from their spelling, separated by spaces."""
     reason: str
@@ -75,7 +75,7 @@ def textgrid_path(out: Path, utterance: str) -> Path:
 def write_outcomes(outcomes: Sequence[FileOutcome], out: Path) -> None:
     """Write outcomes to `table.tsv`: a header and one line of tab-separated values per recording.
 
-    Of recordings that failed the TextGrids of an earlier alignment into `out` are removed.
+    TextGrids of an earlier alignment are removed from `out` if their recordings failed now.
     """
     for failed in (o for o in outcomes if not o.aligned):
         with suppress(UnsafePathError):
@@ -124,7 +124,7 @@ class RecordingTimes:
     log_likelihood_per_frame: float
     """Unscaled."""
     confidence: float
-    """Geometric mean over the frames of speech of the aligned unit's posterior."""
+    """Geometric mean over the speech frames of the aligned unit's posterior."""
     retried: bool = False
     """Whether a wider beam was needed."""
 
@@ -137,7 +137,7 @@ class Aligner(Protocol):
 
         Args:
           audio: the file.
-          channel: its channel, from 0; None: the mean of all.
+          channel: its channel, from 0; None for the mean of all channels.
 
         Raises:
           ToolkitError: the file cannot be read, or is too short.
@@ -151,7 +151,7 @@ class Aligner(Protocol):
     ) -> FmllrStatistics:
         """Return a recording's statistics for its speaker's fMLLR transform.
 
-        Args and errors: as `align`.
+        For arguments and errors see `align`.
         """
 
     def align(
@@ -162,7 +162,7 @@ class Aligner(Protocol):
         Args:
           features: [T, F] from `features`.
           words: the normalised transcript, one word at least.
-          speaker: of the recording's speaker; None unless `AlignerFiles.by_speaker`.
+          speaker: mean and transform of its speaker; None unless `AlignerFiles.by_speaker`.
 
         Raises:
           ToolkitError: the words cannot be aligned with the audio.
@@ -210,7 +210,7 @@ class AlignJob:
     out: Path
     """The folder of the results."""
     channel: int | None = None
-    """The channel of the files, from 0; None: the mean of all."""
+    """The channel of the files, from 0; None for the mean of all channels."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class AlignTask:
     speaker: str
     """The speaker's name."""
     left_out: str = ""
-    """Characters of the written text that are no letters, such as digits."""
+    """Characters of the written text that are not letters, such as digits."""
 
     def file(self, job: AlignJob, suffix: str) -> Path:
         """Return the path of an intermediate file of this recording."""
@@ -246,7 +246,7 @@ class RecordingFeatures:
     sum: tuple[float, ...] = ()
     """[F] sum over these frames."""
     fault: str = ""
-    """Why there are none."""
+    """Why there are no features."""
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,7 @@ def align_folder(
       speakers: a file of `utterance speaker`; a speaker's recordings are normalised, and with an
         adapting system adapted, together.
       jobs: worker processes; the results do not depend on them.
-      channel: the channel of the files, from 0; None: the mean of all.
+      channel: the channel of the files, from 0; None for the mean of all channels.
 
     Returns:
       An outcome for every text and every audio file, sorted by utterance.

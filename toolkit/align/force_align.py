@@ -79,7 +79,7 @@ def force_align(
     Args:
       log_likelihoods: for each utterance [T_n, L_n], a column for each of its graph's pdfs.
       graphs: for each its training graph, from `TranscriptGraphs`.
-      senones: those of the graphs.
+      senones: the senones of the graphs.
       config: the search; utterances without a path are tried again with the wider beams.
     """
     alignments: list[UtteranceAlignment | None] = [None] * len(graphs)
@@ -215,8 +215,9 @@ class TranscriptGraphs:
         return path[torch.arange(frames) * len(path) // frames]
 
 
-# Frames searched at a time. It matters to k2 alone, whose overhead per frame the utterances share:
-# those of 10 s one by one take it 4.5 times as much processor time, 16 at a time no less than 4.
+# Frames searched at a time. This matters only to k2, whose overhead per frame is shared by the
+# utterances of a call: for utterances of 10 s, one call each takes 4.5 times as much CPU time as a
+# call for four, and a call for 16 takes no less per utterance.
 SEARCH_FRAMES = 4000
 
 
@@ -230,7 +231,7 @@ def align_batched(
 
     Args:
       transcripts: utterances with their words.
-      log_likelihoods: (utterance, pdfs [L]) -> [T, L], all of them or computed where they are read.
+      log_likelihoods: (utterance, pdfs [L]) -> [T, L], as a tensor or computed on access.
       compiler: lexicon and HMMs.
       config: the search.
 

@@ -18,7 +18,7 @@ from toolkit.storage.paths import first_clash, printable, safe_name
 logger = logging.getLogger(__name__)
 
 MANY = 10
-"""Recordings of one folder from which a warning says that they count as one speaker's."""
+"""Number of recordings in a folder from which a warning says that they count as one speaker."""
 TEXT = frozenset({".txt", ".lab"})
 """Suffixes of transcripts in a folder of them."""
 
@@ -45,8 +45,8 @@ class Recording:
     def spoken(self, policy: TextPolicy, unknown: bool = True) -> tuple[list[str], str]:
         """Normalise the text; return its words and the removed text.
 
-        Tags are left out, and where the policy normalises text, numbers in digits: nobody knows how
-        they were said.
+        Tags are left out. If the policy normalises text, numbers in digits are left out, too, as
+        nobody knows how they were read.
 
         Args:
           policy: how text becomes words.
@@ -68,7 +68,8 @@ class Recording:
 def audio_files(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return a folder's audio files, at any depth, and its other visible files, by suffix.
 
-    A film beside a file of audio of the same name, which was probably made from it, is another.
+        A video is among the other files if an audio file has the same name, since that was probably
+    extracted from it.
     """
     files = visible_files(folder)
     named = {path.with_suffix("") for path in files if path.suffix.lower() in AUDIO_SUFFIXES}
@@ -88,8 +89,8 @@ def read_inputs(
     """Pair audio files with their texts; a file or text without a partner gets a fault.
 
     A text belongs to the audio file whose path below `audio`, without suffix, is the text's name,
-    or else to the only one whose file name without suffix is, with _ for white space, as
-    `toolkit transcribe` writes names. Hidden files are left out.
+    or else to the only audio file with this file name (without suffix, with _ for white space, as
+    `toolkit transcribe` writes names). Hidden files are left out.
 
     Args:
       audio: a folder, searched at any depth.
@@ -97,10 +98,10 @@ def read_inputs(
         whose names are their paths below it.
       speakers: a file of `utterance speaker`. An utterance that it lacks (or any, without it) has
         its folder's name as its speaker, or its own name if it lies in `audio` itself.
-      by_speaker: whether a speaker's recordings are normalised together; if so, a warning says
-        that many recordings count as one speaker's.
+      by_speaker: whether a speaker's recordings are normalised together; if so, a warning is
+        given when many recordings count as one speaker.
 
-    A text that is not UTF-8 is a fault of its recording alone.
+    A text that is not UTF-8 becomes a fault of its recording.
 
     Returns:
       Recordings, sorted by utterance.
@@ -254,7 +255,7 @@ def _pairs(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Split each non-blank line at its first white space.
 
     Returns:
-      The rest of the line by name; and by name what is wrong with a line that is not UTF-8.
+      The rest of each line by its first word, and the faults of lines that are not UTF-8.
     """
     pairs: dict[str, str] = {}
     faulty: dict[str, tuple[int, str]] = {}

@@ -65,8 +65,8 @@ def match_words(
       lang: the lexicon.
 
     Returns:
-      The word and phones of each word, and whether silence precedes each and the end; the first
-      way in the order of the lexicon where there are several. None if there is none.
+      The (word, phones) of each word, and whether silence precedes each word and the end. Of
+      several solutions, the first in the order of the lexicon is returned; None if there is none.
     """
     reached_positions: dict[int, tuple[int, bool, Entry] | None] = {0: None}
     steps = []

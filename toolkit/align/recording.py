@@ -23,7 +23,7 @@ BLOCK_FRAMES = 1500
 SCALE = 0.5
 """Factor on log-likelihoods in phone posteriors."""
 SAMPLE_STEP = 3
-"""Every third frame is a sample, in which all pdfs are scored, not only those of a window's words.
+"""Every third frame is a sample: all pdfs are scored there, not only those of a window's words.
 With HMMs of three states every phone has at least one."""
 
 
@@ -68,7 +68,7 @@ class RecordingScores:
     """Scores of a recording, of which only what a window needs is ever in memory.
 
     Args:
-      features: (first frame, frame behind the last) -> [frames, D].
+      features: (first frame, end frame) -> [frames, D].
       log_likelihoods: (x [n, D], pdfs [L]) -> [n, L].
       num_frames: T, at least 2.
       posteriors: computes the phone posteriors.
@@ -116,7 +116,7 @@ def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int])
     Args:
       log_posteriors: at every sample of a recording.
       starts: first frame of each span.
-      ends: the frame behind each span, beyond its start.
+      ends: the frame after each span, greater than its start.
 
     Returns:
       A confidence within [0, 1] for each span; one without a sample has that of the next one.
@@ -130,8 +130,8 @@ def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int])
 
 
 LEAD_WORDS = 5
-"""Words that a window repeats when it cannot begin at a pause: its first phone lacks the left
-context, and the path needs some phones to agree with that of the whole recording."""
+"""Words that a window repeats when it cannot begin at a pause: its first phone lacks its left
+context, and the path takes some phones to agree with that of the previous window."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class RecordingAlignment:
     """The alignment of a recording: phones and words with their frames."""
 
     states: Tensor
-    """[T] int32, the state id of every frame; a pause that was cut begins anew at the cut."""
+    """[T] int32, the state id of every frame; a pause that was cut starts again at the cut."""
     log_likelihoods: Tensor
     """[T] of each frame, unscaled."""
     log_posteriors: Tensor
@@ -182,20 +182,20 @@ def find_cut(
 ) -> WindowCut | None:
     """Find where to cut a window off from the next one; None if more audio is needed to decide.
 
-    The cut is at the last pause that is followed by `margin` frames of speech in the window, or
-    else at the last such beginning of a word, or, where nearly all of the window is silence, within
-    that silence.
+    The cut is at the last pause that is followed by `margin` speech frames in the window. Without
+    one, it is at the last word beginning followed by as many. If nearly all of the window is
+    silence, it is within the silence.
 
     Args:
       path: the path through the window.
       silence: the silence phone.
-      margin: frames of speech that must follow the cut.
+      margin: speech frames that must follow the cut.
       must_cut: whether there must be a cut, however short the accepted part.
     """
     size = len(path.states)
     starts = [*path.phone_frames, size]
     first_phones = set(path.word_phones)
-    # Pauses and beginnings of words that `margin` frames of speech follow, the latest first.
+    # Pauses and beginnings of words that `margin` speech frames follow, the latest first.
     pauses, words, speech = [], [], 0
     for i in reversed(range(len(path.phones))):
         speech += (starts[i + 1] - starts[i]) * (path.phones[i] != silence)
@@ -324,7 +324,7 @@ def align_long(
     """Align a recording of any length with its transcript, window by window.
 
     A window of the audio is aligned with the next words, its end open. Its path is accepted up to
-    the last pause, or else the last beginning of a word, that `margin` frames of speech follow in
+    the last pause, or else the last beginning of a word, that `margin` speech frames follow in
     the window; there, or some words before, the next window begins. A window without that much
     speech grows. The last window must reach the last word.
 
@@ -337,7 +337,7 @@ def align_long(
       config: search and windows.
 
     Raises:
-      NoPathError: says from when on no path leads through the rest, and the likely cause.
+      NoPathError: no path; the message says from which time on, and the likely cause.
     """
     num_frames, silence = scores.num_frames, compiler.senones.topology.silence
     empty = RecordingAlignment(
@@ -366,7 +366,7 @@ def align_long(
         if cut is None:
             size = min(2 * size, config.longest)
             continue
-        # Fill in what the path gives from the joint on.
+        # Fill in the frames from the joint on.
         longer, joint = join(done, path, begin, start.lead, cut, silence)
         accepted, behind = slice(joint - begin, cut.end), begin + cut.end
         longer.states[joint:behind] = path.states[accepted]

@@ -24,7 +24,7 @@ from toolkit.processes.workers import map_in_threads
 class Scorer(Protocol):
     """An acoustic model that scores the utterances of a feature store.
 
-    It is passed to worker processes, so it holds paths and opens them when first used.
+    Scorers are sent to worker processes: they hold paths, and open the files on first use.
     """
 
     frame_shift: float
@@ -95,11 +95,11 @@ class GmmScorer:
 
 Result = TypeVar("Result")
 Work = Callable[[Scorer, int, tuple[int, Sequence[str]]], Result]
-"""Takes a scorer, the number of threads to search with, and a shard: its number and its ids."""
+"""Function of a scorer, the number of search threads, and a shard (its number and ids)."""
 BATCH = 32
 """Most utterances per batch on a GPU."""
 BATCH_FRAMES = 24_000
-"""Most raw frames (10 ms) per batch there, padding included: 100 MB of scores of 3,183 pdfs. A
+"""Most raw frames (10 ms) per batch on a GPU, with padding: 100 MB of scores for 3,183 pdfs. A
 longer utterance is a batch of its own."""
 BATCHES_AHEAD = 2
 
@@ -123,10 +123,10 @@ class ScoredUtterance:
     log_likelihoods: Tensor
     """[T, P], see `Scorer.log_likelihoods`; on the CPU."""
     seconds: float
-    """Seconds that the scores took: of the processor, or the utterance's share of the GPU's."""
+    """Time for the scores: CPU seconds, or the utterance's share of the GPU's seconds."""
     clock: Callable[[], float]
-    """Processor time in seconds, by which to measure what is done with the scores: that of the
-    process, or of the thread where several search."""
+    """CPU clock in seconds for measuring the search: that of the process, or of the thread if
+    several threads are in use."""
 
 
 def on_gpu(scorer: Scorer) -> bool:
@@ -179,10 +179,10 @@ def map_utterances(
     On a GPU, batches are scored in a thread ahead of `threads` others that apply the function.
 
     Args:
-      function: such as a search; called from several threads at a time if the scorer is on a GPU.
+      function: for example a search; several threads call it at once if the scorer is on a GPU.
       scorer: the acoustic model.
       ids: the utterances.
-      threads: of the function; the CPU's scorers have one.
+      threads: number of threads for the function; 1 for scorers on the CPU.
     """
     if on_gpu(scorer):
         yield from map_in_threads(function, _ahead(scorer, ids), threads, 2 * threads)

@@ -21,7 +21,7 @@ from toolkit.storage.reading import reading
 
 ADVICE = "align again"
 FRAME_SECONDS, LOW_RATE_SECONDS = 0.01, 0.03
-"""Step of frames, and of frames at the low rate (C3)."""
+"""Frame shift in seconds, and that of low-rate frames (C3)."""
 
 
 class MissingAlignmentError(ToolkitError):
@@ -211,7 +211,7 @@ def read_table(path: Path) -> list[Outcome]:
 class AugmentedAlignments:
     """Targets of the 10 ms frames of augmented copies.
 
-    Changing the speed scales time, and nothing else moves a frame: frame t of a copy, centred at
+    Changing the speed only scales time: frame t of a copy, centred at
     (t + 1/2) of its frames, has the target of the original's frame that contains the time
     (t + 1/2) * speed. So copies need no alignment of their own.
 
@@ -238,7 +238,7 @@ class AugmentedAlignments:
     def load(self, utterance: str) -> Tensor:
         """The target of every 10 ms frame, [T] int64.
 
-        Where the original's alignment does not fit the copy's features, T is what fits the former.
+        If the lengths of alignment and features disagree, T is the length that fits the alignment.
         """
         name, speed = original_and_speed(utterance)
         targets = self._alignments.load(name)

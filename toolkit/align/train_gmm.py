@@ -167,8 +167,8 @@ def train_lda_mllt(
 ) -> dict[str, float]:
     """Train triphone GMMs on LDA + MLLT features; mirrors Kaldi's steps/train_lda_mllt.sh.
 
-    As there, LDA and MLLT are estimated without silence frames. See `train_triphone` for arguments
-    and errors.
+    As in Kaldi, LDA and MLLT are estimated without silence frames. See `train_triphone` for
+    arguments and errors.
     """
     with training_data(partition_utterances(transcripts, out), lang, config.em, jobs) as data:
 
@@ -205,7 +205,7 @@ def _with_mllt(data: TrainingData, system: GmmSystem) -> GmmSystem:
 def accumulate_lda(
     partition: AlignedUtterances, features: GmmFeatures, senones: Senones
 ) -> LdaStatistics:
-    """Accumulate LDA statistics over the frames of speech."""
+    """Accumulate LDA statistics over the speech frames."""
     statistics = LdaStatistics.zeros(senones.num_pdfs, features.dimension)
     for x, batch, counted in aligned_frames(partition.load(), features):
         statistics.accumulate(*speech_frames(x, batch, counted, senones))
@@ -213,7 +213,7 @@ def accumulate_lda(
 
 
 def accumulate_mllt(partition: AlignedUtterances, system: GmmSystem) -> MlltStatistics:
-    """Accumulate MLLT statistics over the frames of speech."""
+    """Accumulate MLLT statistics over the speech frames."""
     statistics = MlltStatistics.zeros(system.features.dimension)
     for x, batch, counted in aligned_frames(partition.load(), system.features):
         statistics.accumulate(system.gmm, *speech_frames(x, batch, counted, system.senones))
@@ -273,7 +273,7 @@ def build_low_rate_senones(
       system: the folder of the GMM system, with `fmllr.safetensors` if it is speaker-adapted.
       cepstra: the feature store of the aligned utterances.
       alignments: the folder of the alignments.
-      config: how far the tree grows.
+      config: settings of the tree.
       out: gets `topology.json` and `tree.json`.
       jobs: worker processes.
 

@@ -129,7 +129,7 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
     without its length is read after its frames have been counted, see `mp3_pieces`, and a WAV file
     with several chunks of samples as one with a single chunk, see `wav_pieces`.
 
-    What libsndfile does not read, such as M4A, is read by PyAV, see `toolkit.corpus.media`.
+    PyAV reads formats that libsndfile does not, such as M4A; see `toolkit.corpus.media`.
 
     Args:
       source: a file's name, or the opened file, which can seek.
@@ -138,7 +138,7 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
 
     Raises:
       soundfile.SoundFileError, OSError: the file cannot be read. A streamed file whose end is
-        missing cannot be read either, unless it was cut between two frames, which does not show.
+      missing cannot be read either, unless it was cut between two frames, which is undetectable.
     """
     by_name = isinstance(source, str | os.PathLike)
     opened = _Unseekable if in_order else soundfile.SoundFile
@@ -300,10 +300,10 @@ def rate_fault(rate: int) -> str:
 def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
     """Return how many of the samples declared in its header a file lacks.
 
-    libsndfile reports the number in the file. This one is known for WAV, AIFF, AU, AVR, CAF, SPHERE
-    and VOC; PVF and IRCAM headers have no length. For compressed samples it is estimated from their
-    bytes. It is 0 for other formats, for less than a hundredth of a second, and for the placeholder
-    sizes of programs that write to a pipe.
+    libsndfile reports the number of samples in the file. The declared number is known for WAV,
+    AIFF, AU, AVR, CAF, SPHERE and VOC; PVF and IRCAM headers have none. For compressed samples the
+    result is an estimate from the bytes. It is 0 for other formats, for less than a hundredth of a
+    second, and for the placeholder sizes of programs that write to a pipe.
 
     Args:
       path: path of the file.

@@ -358,7 +358,7 @@ def _with_size(
 def au_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
     """Return the pieces of an AU file with the missing size added; None for other files.
 
-    Such a size is 0, or a placeholder other than the one that libsndfile knows.
+    A missing size is 0, or a placeholder that libsndfile does not recognise.
     """
     file.seek(0)
     head = file.read(12)
@@ -404,7 +404,7 @@ def ogg_end(file: BinaryIO) -> Literal["", "open", "chained"]:
     """Return how an Ogg file ends, according to its page flags.
 
     "open": its end is missing, or is not marked. "chained": other streams follow its streams, which
-    libsndfile does not read. Empty: neither, or it is no Ogg file.
+    libsndfile does not read. Empty: neither, or it is not an Ogg file.
     """
     streams: set[bytes] = set()
     size = file.seek(0, os.SEEK_END)

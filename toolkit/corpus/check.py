@@ -363,8 +363,8 @@ def between_splits(
 ) -> list[Finding]:
     """Find speakers, ids and utterances shared by splits, and splits with a single speaker.
 
-    The speakers of a split that was held out of the training data were chosen by
-    `toolkit.corpus.split`: a single one is no finding, and shared ones are one note for the split.
+    `toolkit.corpus.split` chose the speakers of a split that was held out of the training data: a
+    single speaker is not a finding, and speakers shared with train are one note for the split.
     """
     findings, held_out = [], set()
     # The splits that have a speaker, and those that have an utterance id
@@ -382,7 +382,7 @@ def between_splits(
             owners["shared-id"].setdefault(id, []).append(split)
     for kind, names in owners.items():
         for name, owning_splits in sorted(names.items()):
-            # A speaker of train and of splits held out of it is no finding about the speaker.
+            # A speaker of train and of splits held out of it is not a finding about the speaker.
             independent_splits = (
                 [s for s in owning_splits if s not in held_out]
                 if kind == "speaker-overlap"

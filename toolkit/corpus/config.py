@@ -35,8 +35,8 @@ def reader_names(folder: Path | None = None) -> list[str]:
 def reader_exists(name: str) -> bool:
     """Return whether a corpus reader has this name.
 
-    Without a package `local`, as where the toolkit is installed without its checkout, every name
-    is accepted: no corpus can be read there.
+    Without a package `local` (the toolkit is installed without its repository) every name is
+    accepted, as no corpus can be read there anyway.
     """
     folder = _local_folder()
     return folder is None or (name.isidentifier() and _is_reader(folder, name))
@@ -97,12 +97,12 @@ class CorpusConfig(Settings):
     feats.scp in Kaldi data directories, which then need no audio. Copies at other speeds or with
     noise (`augment`) and the bundles of the last stage need audio."""
     speakers: Literal["recording", "auto"] = "recording"
-    """Who speaks where the corpus names no speaker. "recording": each recording is a speaker of its
-    own; "auto": stage 2 clusters the recordings of each split by their sound, see
+    """The speaker of utterances for which the corpus names none. "recording": each recording is a
+    speaker of its own. "auto": stage 2 clusters the recordings of each split by their sound, see
     `toolkit.features.speakers`."""
     map_paths: tuple[str, ...] = ()
-    """Mappings `OLD=NEW`: audio and archives of features that the corpus names below the folder
-    OLD are read from NEW, of several that fit by the longest OLD."""
+    """Mappings `OLD=NEW`: files that the corpus names below the folder OLD (audio, archives of
+    features) are read from NEW. If several mappings fit, the one with the longest OLD is used."""
 
     def check(self) -> None:
         """Raise a ValueError for an invalid reader, path mapping or feature source."""

@@ -36,7 +36,7 @@ def cut_files(root: Path) -> dict[str, Path]:
 
     The part is what follows `cuts` in the name, as in `librispeech_cuts_train-clean-5.jsonl.gz`, or
     what precedes it. If no name has `cuts`, the part is the whole name of a `.jsonl` file. If there
-    are no cuts, files of supervisions count that have a file of recordings beside them. `.json`
+    are no cuts, files of supervisions with a matching file of recordings are taken. `.json`
     files of other names are ignored.
 
     Raises:
@@ -44,7 +44,7 @@ def cut_files(root: Path) -> dict[str, Path]:
     """
     if root.is_file():
         return {"train": root}
-    # Candidates of three kinds; the first kind that there is counts, in the order at the end.
+    # Three kinds of candidates; the first kind that exists is taken, in the order below.
     names, cuts, supervisions = [], [], []
     for path in sorted(root.glob("*.json*")):
         name, _, suffix = path.name.partition(".json")
@@ -76,8 +76,8 @@ def cut_files(root: Path) -> dict[str, Path]:
 def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     """Read the utterances of a file of lhotse cuts, one per supervision.
 
-    A file of supervisions with a file of recordings beside it is read as well. Files are lines of
-    JSON, or one JSON array (`.json`).
+    A file of supervisions with a matching file of recordings can be read as well. Files contain
+    lines of JSON, or one JSON array (`.json`).
 
     An utterance is named after its cut, or after the supervision where a cut has several. White
     space in the name becomes _, as ids in texts end at white space. Names of audio are mapped by
@@ -161,7 +161,7 @@ def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
     A manifest is lines of JSON, or one JSON array if its name ends in `.json` or `.json.gz`.
 
     Raises:
-      ManifestError: it cannot be read, or is no JSON.
+      ManifestError: it cannot be read, or is not JSON.
     """
     opened = gzip.open if path.name.endswith(".gz") else open
     with (
@@ -200,7 +200,7 @@ def _cut_of_supervision(
       path: path of the file of recordings.
 
     Raises:
-      ValueError, KeyError, ...: it is no supervision; `reading` catches them.
+      ValueError, KeyError, ...: it is not a supervision; `reading` catches them.
     """
     name = validated(supervision, _SUPERVISION, "it")["recording_id"]
     if name not in recordings:

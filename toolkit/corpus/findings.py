@@ -22,7 +22,7 @@ class FindingKind:
     """A kind of finding: its name, severity and fix."""
 
     severity: str
-    """"error": utterances are excluded; "warning": look at it; "note": nothing to do."""
+    """"error": utterances are excluded; "warning": to be inspected; "note": no action needed."""
     excluded_from: str
     """Splits from which the utterance is excluded: "all", "train" or "none"."""
     title: str
@@ -311,7 +311,7 @@ SURVEY_KINDS: dict[str, FindingKind] = {
         " `end`; a column of durations is not read",
     ),
 }
-"""Kinds that `toolkit new-corpus` looks for beside some of `FINDING_KINDS`; the check does not."""
+"""Kinds that only `toolkit new-corpus` finds, in addition to some of `FINDING_KINDS`."""
 
 
 @dataclass(frozen=True)

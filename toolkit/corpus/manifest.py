@@ -116,7 +116,7 @@ def parse_cut(cut_data: Any, place: str, places: PathAliases | None = None) -> C
     Raises:
       UnsafeCutError: it names a command, a URL, an archive that would be unpickled, or an unknown
         transform; the message says which, and what to do.
-      ValueError, KeyError, TypeError, ...: it is no cut; `reading` catches them.
+      ValueError, KeyError, TypeError, ...: it is not a cut; `reading` catches them.
     """
     id = validated(cut_data, {"id": str, "type": str}, "the line")["id"]
     cut_data = to_absolute_paths(cut_data, places)
@@ -217,7 +217,7 @@ NO_SPEAKER = "no_speaker"
 OTHER_SPEAKER = "other_speaker"
 """Holds, in `custom`, which other speaker the corpus names for the cut."""
 CHANNEL_NAME = "channel_name"
-"""Holds, in `custom`, what the corpus calls the cut's channel: A, B, 1, ..."""
+"""Holds, in `custom`, the name of the cut's channel in the corpus: A, B, 1, ..."""
 FEATURE_MATRIX = "feature_matrix"
 """Holds, in `custom`, where the cut's features are in the Kaldi archive that takes the place of its
 audio: `offset` in bytes, `range` of rows and columns, and `dimension`."""
@@ -312,8 +312,8 @@ def make_cut(
       start, end: seconds in the recording; `end` None or negative: the recording's end.
       fault: (kind of `toolkit.corpus.findings.FINDING_KINDS`, detail), which the check will report.
         A segment outside its recording gets its fault here.
-      note: the same for something harmless; a trimmed segment gets its note here.
-      channel: the channel of the recording, from 0; None: the mean of all.
+      note: (kind, detail) of something harmless; a trimmed segment gets its note here.
+      channel: the channel of the recording, from 0; None for the mean of all channels.
       channel_name: name of the channel in the corpus, for CTM files and the like; None: its number
         from 1.
     """
@@ -362,8 +362,8 @@ def flag_missing_speaker(cut: MonoCut, why: str, recording_id: str | None = None
     """Use the recording as the speaker of a cut without one, and flag it for the check.
 
     If the channels of a recording are not mixed, each channel is a speaker. A recording has one
-    microphone and usually one talker. So its mean is of one talker, over more speech than that of
-    an utterance.
+    microphone and usually one talker, so means over a recording are better estimates than means
+    over an utterance.
 
     Args:
       why: the reason for the report.
@@ -458,7 +458,7 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
       excluded: the check's excluded.tsv; utterances listed there for this split are left out.
 
     Raises:
-      ManifestError: a line that is no cut.
+      ManifestError: a line that is not a cut.
       UnsafeCutError: a cut that names more than local files, see `toolkit.corpus.manifest`.
     """
     excluded_copies = read_exclusions(excluded, Path(path).stem) if excluded is not None else set()

@@ -50,7 +50,7 @@ _AMR_WB_BYTES = (18, 24, 33, 37, 41, 47, 51, 59, 61, 6, 0, 0, 0, 0, 1, 1)
 """Bytes of a frame of AMR, and of its wide band, by the mode (RFC 4867); 0: an invalid mode."""
 _TRUNCATED = "truncated; fetch the file again"
 _NO_MORE, _DAMAGED = 0, -1
-"""In place of the size of an element: the rest of the file has no elements; the element is invalid.
+"""Used instead of an element's size: no elements follow in the file; the element is invalid.
 """
 _HISTORY = 1 << 20
 """Samples per channel that a decoder keeps before its position, so that reads may overlap."""
@@ -147,7 +147,7 @@ class MediaFile:
         """
         count = max(0, self.frames - self._position)
         count = count if frames < 0 else min(count, frames)
-        # A decoder only goes forwards: for samples that it has dropped, begin again with another.
+        # A decoder only moves forwards: for samples that it has dropped, start a new one.
         if self.decoder is None or not self.decoder.holds(self._position):
             if self.decoder is not None:
                 self.decoder.close()

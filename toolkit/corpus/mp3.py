@@ -114,8 +114,8 @@ class _FrameSizes(dict[bytes, int]):
 def mp3_pieces(file: BinaryIO, trusts_tag: bool = True) -> tuple[Piece, ...] | None:
     """Return the pieces of an MP3 file, preceded by a header with the number of frames.
 
-    None: the file's own tag has the number, or it is no MP3 file. In a sequence of several files
-    all frames are counted. Only headers are read, which takes about 0.1 s per hour.
+    The result is None if the file's own tag has the number, or it is not an MP3 file. In a sequence
+    of several files all frames are counted. Only headers are read: about 0.1 s per hour of audio.
 
     Args:
       file: the opened file, at any position.

@@ -72,7 +72,7 @@ class FaultyText:
 NOT_UTF8 = "not-utf8"
 """Fault of an utterance whose line in a text or table is not UTF-8."""
 NO_CHANNEL = "no-channel"
-"""Fault of an utterance whose file lacks its channel, or that names none while others do."""
+"""Fault of an utterance whose file lacks its channel, or that names no channel while others do."""
 MAX_CHANNELS = 1024
 """Largest number of channels of a file, in libsndfile."""
 
@@ -139,7 +139,7 @@ def pair(
     recordings: dict[str, tuple[Recording, str | None]] = {}
     cuts = []
     for id in dict.fromkeys([*texts_by_id, *audio_by_id]):
-        # The n-th text belongs to the n-th audio; a missing one is the last that there is.
+        # The n-th text belongs to the n-th audio; the shorter list repeats its last item.
         copies = zip_longest(texts_by_id.get(id, []), audio_by_id.get(id, []))
         text, item = None, None
         for next_text, next_item in copies:

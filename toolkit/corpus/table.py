@@ -103,7 +103,7 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
     fitting = [row for row in rows if row.fault is None or row.fault[0] != BAD_LINE]
     part = _part(fitting[0], path)
     for id, row in zip(ids, rows, strict=True):
-        # The split of a bad line is unknown: it goes to the part of the line before.
+        # The split of a faulty line is unknown: it is assigned to the part of the previous line.
         if row.fault is None or row.fault[0] != BAD_LINE:
             part = _part(row, path)
         by_part.setdefault(part, []).append((id, row))

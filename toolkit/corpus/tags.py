@@ -68,7 +68,8 @@ _ALIKE = frozenset({"LATIN", "GREEK", "CYRILLIC"})
 def word_of_two_alphabets(text: str) -> str | None:
     """Return the first word that mixes letters of similar alphabets; None without one.
 
-    For programs a Cyrillic word with a Latin i is another word than the one that it looks like.
+    A Cyrillic word with a Latin i looks like the correct word, but is a different word for
+    programs.
     """
     return next((word for word in _LETTERS.findall(text) if len(_alphabets(word)) > 1), None)
 

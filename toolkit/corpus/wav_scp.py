@@ -18,7 +18,7 @@ from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, key_and_
 from toolkit.storage.paths import PathMap, map_path, printable
 
 PIPE_CLOSED = 141
-"""Exit status of a program whose reader, such as `head`, ended before it (SIGPIPE)."""
+"""Exit status of a program whose output is no longer read, as by `head` (SIGPIPE)."""
 DECODERS = {
     "flac": {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"},
     "sph2pipe": {"-p"},
@@ -34,7 +34,7 @@ def read_scp(
 ) -> list[tuple[str, AudioSegment]]:
     """Read a wav.scp: return the recording id and audio of each line.
 
-    The channels are those in the file reco2file_and_channel beside it, if there is one.
+    Channels come from the file reco2file_and_channel in the same folder, if it exists.
     """
     sides = _sides(path.parent / "reco2file_and_channel")
     recordings = [

@@ -111,9 +111,9 @@ class RecogniserSettings(Settings):
     retries: tuple[float, ...] = (2.0,)
     """Factors by which the beam is widened when no path survives."""
     rescoring: Rescoring | None = None
-    """The second pass; None: there is none."""
+    """The second pass; None if there is none."""
     neural: NeuralRescoring | None = None
-    """The pass after that; None: there is none."""
+    """The pass after that; None if there is none."""
     by_speaker: bool = False
     """Whether the features are those of a GMM system, normalised by the mean of all recordings of
     a speaker; otherwise they are the front end's, with a running mean."""
@@ -125,7 +125,7 @@ def read_settings(folder: Path) -> RecogniserSettings:
     """Read the settings of a system's bundle.
 
     Raises:
-      BundleError: the folder is no bundle.
+      BundleError: the folder is not a bundle.
     """
     if not (folder / SETTINGS).is_file():
         raise BundleError(
@@ -167,7 +167,7 @@ def read_ctc_settings(folder: Path) -> CtcSettings:
     """Read the settings of a CTC network's bundle.
 
     Raises:
-      BundleError: the folder is no such bundle.
+      BundleError: the folder is not such a bundle.
     """
     if not is_ctc(folder):
         raise BundleError(f"{folder} is not the bundle of a CTC network: it has no {CTC_SETTINGS}")
@@ -347,11 +347,11 @@ class TunedSearch:
     tuned: Path
     """`tuned.json` of the decode that chose scale and penalty."""
     rescorer: Path | None = None
-    """The language model of the second pass; None: there is none."""
+    """The language model of the second pass; None if there is none."""
     rescorer_tuned: Path | None = None
     """`tuned.json` of the second pass."""
     neural: "NeuralFiles | None" = None
-    """The neural language model of the last pass; None: there is none."""
+    """The neural language model of the last pass; None if there is none."""
 
 
 @dataclass(frozen=True)

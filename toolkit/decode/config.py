@@ -31,9 +31,9 @@ class DecodeConfig(Settings):
     penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
     """Word penalties tried on the development set, added per word; negative means fewer words."""
     untuned_within: NonNegative | None = None
-    """Keep `acoustic_scale`, and the penalty nearest to none, unless others make fewer errors by
-    more than so many standard errors of the difference. For networks whose criterion has a scale of
-    its own; None: the fewest errors decide."""
+    """Keep `acoustic_scale` and the smallest penalty unless other weights make fewer errors by more
+    than this many standard errors of the difference. For networks trained at a scale of their own.
+    None: the weights with the fewest errors are taken."""
     # LDA + MLLT on the demo, dev and test: 122 errors with 15 and 7,000, 96 with these, 90 with 19
     # and 24,000 in twice the time; SAT 72 and 68.
     beam: Beam = Beam(search=17.0, output=4.0, max_active=12_000)

@@ -57,7 +57,7 @@ def make_lattices(
       graph: the decoding graph's file.
       config: search, density and limits.
       out: the folder to write.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (shards done, shards).
 
     Returns:

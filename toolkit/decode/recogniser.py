@@ -439,7 +439,7 @@ def load_recogniser(
       int8: compute in 8 bits, which CTC networks can on the CPU.
 
     Raises:
-      BundleError: the folder is no bundle, or its network cannot compute in 8 bits there.
+      BundleError: the folder is not a bundle, or its network cannot compute in 8 bits there.
     """
     ctc = is_ctc(bundle)
     settings = None if ctc else read_settings(bundle)

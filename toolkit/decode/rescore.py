@@ -81,7 +81,7 @@ def make_nbest_lists(
       penalty: word penalty with which the best are chosen, at the decoder's acoustic scale.
       count: length of the lists.
       out: the folder that gets a file per feature shard; those of an earlier run are kept.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
 
     Raises:
       NbestListError: a file of an earlier run is damaged.

@@ -179,7 +179,7 @@ class Decoder:
     limits: RescoreLimits = RescoreLimits()
     """Pruning of the second pass."""
     neural: NeuralPass | None = None
-    """The pass after that, see `best`; None: there is none."""
+    """The pass after that, see `best`; None if there is none."""
 
     def search(
         self, log_likelihoods: Tensor, clock: Callable[[], float] = time.process_time
@@ -394,7 +394,7 @@ def decode_store(
       weights: for each pass the pairs of scale and penalty to decode with.
       out: the folder that gets files per feature shard; those of an earlier call, with the same
         scorer and decoder, are kept.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (shards done, shards).
 
     Returns:

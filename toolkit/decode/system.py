@@ -403,7 +403,7 @@ def write_nbest_and_ctm(
       config: what is extracted.
       out: the folder that gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`,
         `words.ctm` and `word_lattices/`.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (splits done, splits).
 
     Returns:
@@ -530,7 +530,7 @@ def write_word_times(
       lang: the folder of the lexicon.
       senones: those of the acoustic model.
       out: the folder with a folder for each split.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
     """
     scale, beam = decoder.config.acoustic_scale, decoder.config.beam.search
     for split, scorer in scorers.items():

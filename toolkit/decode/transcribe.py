@@ -115,7 +115,7 @@ class Segmenter:
                 return self._cut(len(speech), slice(0, len(speech)))
             end, resume = self._best_cut(speech, 0, len(speech))
             return self._cut(resume, slice(0, end))
-        # Frames of speech; none: drop all but a margin, in which the next segment may begin.
+        # Speech frames; none: drop all but a margin, in which the next segment may begin.
         loud = np.flatnonzero(speech >= self._config.threshold)
         if not len(loud):
             return self._cut(len(speech) - margin, None)

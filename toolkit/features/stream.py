@@ -27,7 +27,7 @@ def extract_file(path: Path, frontend: Frontend, channel: int | None = None) -> 
     Args:
       path: an audio file.
       frontend: its frame shift divides a second.
-      channel: the channel of the file, from 0; None: the mean of all.
+      channel: the channel of the file, from 0; None for the mean of all channels.
 
     Returns:
       [T, F] float32, T = round(S / step).

@@ -144,7 +144,7 @@ def prune(lattice: AnyFst, beam: float = math.inf) -> AnyFst | None:
     forward, backward = forward_scores(lattice), backward_scores(lattice)
     path_scores = forward[lattice.source] + lattice.scores + backward[lattice.target]
     best = float(path_scores.max())
-    if not math.isfinite(best):  # no path, or scores that are no numbers
+    if not math.isfinite(best):  # no path, or scores that are not numbers
         return None
     # The margin allows for the rounding of sums in another order; -1e300 drops arcs on no path.
     arcs = np.flatnonzero(path_scores > max(best - beam - 1e-6 * abs(best), -1e300))

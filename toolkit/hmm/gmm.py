@@ -227,7 +227,7 @@ class Gmm:
 
         Raises:
           ValueError: the sizes of frames, pdfs, statistics and mixtures do not fit together.
-          GmmError: there is a frame whose likelihood is no number.
+          GmmError: there is a frame whose likelihood is not a number.
         """
         counts = torch.bincount(pdfs, minlength=self.num_pdfs)
         fits = len(x) == len(pdfs) and len(counts) == self.num_pdfs

@@ -85,7 +85,7 @@ def add_frames(
       linear, squares: [G, D] float64, added to: sums of posterior * x and posterior * x^2.
 
     Returns:
-      The sum of the frames' log-likelihoods; nan as soon as one is no number, or no Gaussian has
+      The sum of the frames' log-likelihoods; nan as soon as one is not a number, or no Gaussian has
       weight.
     """
     dimension, likelihood, begin = x.shape[1], 0.0, 0
@@ -100,7 +100,7 @@ def add_frames(
             for i, value in enumerate(x[order[position]]):
                 row[i] = value * value
                 row[dimension + i] = value
-            # Log-densities of the pdf's Gaussians; nan where a value is no number.
+            # Log-densities of the pdf's Gaussians; nan where a value is not a number.
             best = np.float32(-np.inf)
             for j in range(size):
                 posteriors[j] = (

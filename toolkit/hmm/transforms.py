@@ -235,7 +235,7 @@ def update_mllt_row(matrix: Tensor, d: int, inverse: Tensor, count: float) -> No
 
 
 MIN_FRAMES = 500
-"""Frames of speech below which a speaker's transform is the identity (Kaldi: 500)."""
+"""Speech frames below which a speaker's transform is the identity (Kaldi: 500)."""
 
 
 @dataclass

@@ -136,7 +136,7 @@ def load_openfst(path: Path) -> Fst:
       is the last.
 
     Raises:
-      GraphError: the file is no such transducer; the message names it.
+      GraphError: the file is not such a transducer; the message names it.
     """
     with reading(path, GraphError, ADVICE, "no transducer"):
         return _read(Path(path).read_bytes())
@@ -277,7 +277,7 @@ def with_transition_ids(graph: Fst, transitions: Transitions) -> Fst:
     # Final arcs get a valid dummy label; their target is overwritten by _LEAVES below.
     target_labels = np.where(is_final, 1, graph.labels)[~from_start]
     target = transitions.state[target_labels - 1]
-    # A self-loop stays in the phone; an arc to HMM state 0 that is no loop enters a new phone.
+    # A self-loop stays in the phone; an arc to HMM state 0 that is not a loop enters a new phone.
     is_loop = (graph.source == graph.target) & ~graph.writes
     leaves_phone = is_final[~from_start] | ((target == 0) & ~is_loop[~from_start])
     labels = np.full(graph.num_arcs + 1, EPSILON, np.int32)
@@ -432,8 +432,8 @@ def load_graph(path: Path, model: Path | None = None) -> Fst:
         it reads columns of the log-likelihoods, counted from 1.
 
     Raises:
-      GraphError: it is no graph, or reads transition ids that the model does not have.
-      KaldiModelError: `model` is no transition model.
+      GraphError: it is not a graph, or reads transition ids that the model does not have.
+      KaldiModelError: `model` is not a transition model.
     """
     graph = load_openfst(path)
     if model is not None:

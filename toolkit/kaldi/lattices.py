@@ -64,7 +64,7 @@ def read_compact_lattices(
       frame_shift: seconds per frame.
 
     Raises:
-      LatticeStoreError: the file is no such archive; the message names it.
+      LatticeStoreError: the file is not such an archive; the message names it.
     """
     with reading(path, LatticeStoreError, ADVICE, "no archive of compact lattices"):
         content = Path(path).read_bytes()
@@ -150,7 +150,7 @@ def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | 
     Arcs of infinite cost are on no path. None: there is no path.
 
     Raises:
-      ValueError: it has a cycle, a state with different times, or costs that are no numbers.
+      ValueError: it has a cycle, a state with different times, or costs that are not numbers.
     """
     if not all(arc.graph > -np.inf and arc.acoustic > -np.inf for arc in arcs):
         raise ValueError("costs that are no numbers")

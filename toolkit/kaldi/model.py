@@ -469,7 +469,7 @@ def read_tree(path: Path, topology: Topology, phone_ids: Mapping[int, int]) -> T
       phone_ids: the topology's id of each phone, by Kaldi's id.
 
     Raises:
-      KaldiModelError: it is no tree, or one that this toolkit cannot represent: with wider
+      KaldiModelError: it is not a tree, or one that this toolkit cannot represent: with wider
         contexts, or with a pdf of states at different positions in their phones.
     """
     with reading(path, KaldiModelError, TREE_ADVICE, "no tree of Kaldi"):

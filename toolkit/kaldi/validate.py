@@ -69,7 +69,7 @@ def data_dir_remarks(folder: Path) -> list[str]:
     """List faults that validate_data_dir.sh accepts and other programs may not.
 
     They are utterances without words, recordings without a file, speakers without utterances, times
-    that are no numbers, and a text that is not UTF-8.
+    that are not numbers, and a text that is not UTF-8.
     """
     folder = Path(folder)
     if any(not (folder / name).is_file() for name in _REQUIRED):

@@ -109,7 +109,7 @@ class CtcScorer:
           [T', C] float32, on the CPU.
 
         Raises:
-          BundleError: they are no numbers.
+          BundleError: they are not numbers.
         """
         (log_probs,) = self.batch_log_probs([(features, state)])
         return log_probs
@@ -136,7 +136,7 @@ class CtcScorer:
         """Score the next normalised frames [T, F] of a stream; see `CtcModel.stream`.
 
         Raises:
-          BundleError: the outputs are no numbers.
+          BundleError: the outputs are not numbers.
         """
         device = next(self.model.parameters()).device
         with full_float32(device):

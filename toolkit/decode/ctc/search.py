@@ -236,7 +236,7 @@ class BeamSearch:
         """Return the words that end in nodes of the tree, or with `complete` the only words that
         can; -1: none."""
         here = self._tree.nodes[place]
-        # A single word lies below the node; the root, of depth 0, is no unfinished word.
+        # A single word lies below the node; the root, of depth 0, is not a unfinished word.
         only = (here["depth"] > 0) & (here["high"] == here["low"] + 1) & self._options.complete
         return np.where((here["word"] < 0) & only, here["low"], here["word"])
 

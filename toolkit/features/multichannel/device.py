@@ -192,7 +192,7 @@ class BeamSelector:
 
     Each beam has a noise floor, which follows falling power at once and rising power slowly. The
     beam with the highest power over its own floor is chosen if that ratio is at least `SPEECH_DB`,
-    and `MARGIN_DB` above that of the present beam. In pauses the beam stays.
+    and `MARGIN_DB` above that of the current beam. In pauses the beam stays.
 
     Args:
       beams: their number.
