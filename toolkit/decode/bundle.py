@@ -75,7 +75,7 @@ class NeuralRescoring(Settings):
     count: ListLength
     """Length of the lists."""
     word_penalty: Finite
-    """Word penalty with which they are chosen; the search is made at the scale of the weights."""
+    """Word penalty for choosing the hypotheses; the search uses the acoustic scale of `weights`."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class FirstPass(Settings):
     lattice_scale: FinitePositive
     """Acoustic scale of the adapted pass on whose lattices the transform is refined."""
     adaptation: EmConfig
-    """The alignments of its words, on which the transform is estimated."""
+    """Settings of the alignments from which the transform is estimated."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +107,18 @@ class RecogniserSettings(Settings):
     weights: Weights
     """Acoustic scale and word penalty of the best path, tuned on development data."""
     made_with: dict[str, str] = field(default_factory=dict)
-    """The engines of the process that wrote it (`toolkit.engines`); any recognises with it."""
+    """Engines of the process that wrote the bundle (`toolkit.engines`); all engines can use it."""
     retries: tuple[float, ...] = (2.0,)
     """Factors by which the beam is widened when no path survives."""
     rescoring: Rescoring | None = None
     """The second pass; None if there is none."""
     neural: NeuralRescoring | None = None
-    """The pass after that; None if there is none."""
+    """The pass with a neural language model; None if there is none."""
     by_speaker: bool = False
     """Whether the features are those of a GMM system, normalised by the mean of all recordings of
     a speaker; otherwise they are the front end's, with a running mean."""
     first_pass: FirstPass | None = None
-    """What speakers are adapted with; None: they are not adapted. Only where `by_speaker`."""
+    """Settings of the speaker adaptation; None: no adaptation. Only if `by_speaker`."""
 
 
 def read_settings(folder: Path) -> RecogniserSettings:
@@ -174,8 +174,8 @@ def read_ctc_settings(folder: Path) -> CtcSettings:
     return read_plain(folder / CTC_SETTINGS, CtcSettings, BundleError, ADVICE)
 
 
-# Compiled searches read beyond their arrays where sizes disagree, and files of another bundle give
-# wrong words without an error: the checks below compare the files of a bundle.
+# If sizes disagree, compiled searches read out of bounds, and files from another bundle give wrong
+# # words without an error. So the checks below compare the files of a bundle.
 MISMATCH = "they come from different bundles; restore the bundle or write it again"
 
 
@@ -280,7 +280,7 @@ class Card:
     wer_unknown_speaker: dict[str, float] = field(default_factory=dict)
     """WER in percent by split, every utterance recognised alone."""
     tuned_on: tuple[str, ...] = ()
-    """Those of the splits on which weights were tuned and the system was chosen."""
+    """Names of the splits on which weights were tuned and the system was chosen."""
 
     def __str__(self) -> str:
         lm = f" with {self.lm}" if self.lm else ""
@@ -554,8 +554,7 @@ def write_ctc_bundle(
 
 SYSTEMS = "systems.json"
 Role = Literal["speaker_known", "speaker_unknown", "stream"]
-"""What a system is the best for: recordings whose speakers are named, recordings whose speakers
-are not, streams."""
+"""What a system is the best for: recordings with speaker names, recordings without, or streams."""
 
 
 @dataclass(frozen=True)
@@ -612,7 +611,7 @@ class Bundle:
         """Return the bundle folder of the system to use.
 
         Args:
-          role: what is recognised; a system that is named must be able to do it.
+          role: what is to be recognised; a system chosen by name must support it.
           name: the system's name; None: the best for `role`.
 
         Raises:
@@ -642,7 +641,7 @@ class Bundle:
     def network(self) -> Path:
         """Return the bundle folder of the network that `toolkit export` exports.
 
-        Of several systems a CTC network, or the best that can recognise a stream.
+        Of several systems it is a CTC network, or else the best that can recognise streams.
 
         Raises:
           BundleError: there is no such system.

@@ -47,9 +47,9 @@ from toolkit.storage.files import write_atomically
 
 LATTICES, CTM, TEXT = "word_lattices", "words.ctm", "text"
 OTHER = -1
-"""The id of words that are not known: what is said where a confidence is below 1."""
+"""The id of unknown words, which have the rest of the probability if a confidence is below 1."""
 LEAST = 1e-4
-"""Confidences are taken as at least this."""
+"""Lower limit of confidences."""
 logger = logging.getLogger(__name__)
 
 
@@ -79,7 +79,7 @@ def read_system(path: Path, words: WordTable) -> System:
     Args:
       path: a folder with `word_lattices/`, else with `words.ctm` (and `text`, for what could not be
         aligned), else with `text`; a CTM file; or a file of transcripts, see
-        `toolkit.score.read.read_transcripts`. Words without confidences are taken as sure.
+        `toolkit.score.read.read_transcripts`. Words without confidences have the confidence 1.
       words: gives ids to the words of all systems.
 
     Raises:
@@ -186,8 +186,8 @@ def _chain(entries: Sequence[CtmEntry], words: WordTable) -> tuple[WordLattice, 
 
 
 PARTS = {1: 1, 2: 10, 3: 6, 4: 4}
-"""By the number of systems: of how many equal parts weights are made when they are tuned; 2 parts
-for more systems."""
+"""By number of systems: the number of equal parts of which weights consist in tuning; 2 parts for
+more systems."""
 GROUP = 50
 """Utterances that a worker process takes at a time."""
 
@@ -196,8 +196,8 @@ Rule = Literal["mbr", "best"]
 RULES: tuple[Rule, ...] = get_args(Rule)
 """mbr: the words with the fewest expected errors; best: those of the best path."""
 Row = Sequence[tuple[WordLattice, np.ndarray] | None]
-"""The lattices of an utterance, one of each system, with the scores of their arcs; None where the
-search failed, which says nothing."""
+"""The lattices of an utterance, one per system, with the scores of their arcs; None if the search
+failed, in which case the system has no vote."""
 MapResult = TypeVar("MapResult")
 
 
@@ -225,7 +225,7 @@ def combine(
     """Combine the results of several systems into one text per utterance.
 
     Args:
-      systems: one or more; where the words of one lack an utterance, it has heard nothing.
+      systems: one or more; a system whose words lack an utterance has recognised nothing in it.
       combination: their weights, and the rule.
       words: with which the systems were read.
       jobs: worker processes.
@@ -260,8 +260,8 @@ def tune_combination(
 ) -> CombinationTuning:
     """Find the rule and the weights with the fewest word errors; single systems compete.
 
-    Of several rules the best path is tried only where all systems have lattices: a chain's
-    probabilities are no scores of paths.
+    The rule "best" is tried only if all systems have lattices: the probabilities in a chain are not
+    path scores.
 
     Args:
       splits: for each development split the systems and the references.
@@ -290,7 +290,7 @@ def tune_combination(
             split_score, count = score(references, texts), counts[combination]
             errors = [*count.by_utterance, *(u.errors for u in split_score.utterances)]
             counts[combination] = ErrorCount.of(errors, count.words + split_score.ref_units)
-    # Of equals the most even weights: their sum of squares is the smallest.
+    # Ties go to the most even weights, whose sum of squares is the smallest.
     best = choose(counts, lambda combination: sum(weight**2 for weight in combination.weights))
     return CombinationTuning(best, counts)
 

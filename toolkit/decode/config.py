@@ -25,7 +25,8 @@ class DecodeConfig(Settings):
     """Settings of the lattice search, and the grid of weights tried on the development set (C2)."""
 
     acoustic_scale: Annotated[float, Range(above=0, below=math.inf)] = 0.08
-    """Factor on acoustic log-likelihoods in the first search; others are at the scale tuned."""
+    """Factor on acoustic log-likelihoods in the first search; later searches use the tuned
+    scale."""
     scales: tuple[Positive, ...] = (0.05, 0.06, 0.08, 0.1, 0.12)
     """Acoustic scales tried on the development set."""
     penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
@@ -72,8 +73,8 @@ class NeuralRescoringConfig(Settings):
     count: ListLength = 100
     """Length of the n-best lists."""
     weights: tuple[Share, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
-    """Weights of the neural model's log-probability tried; the n-gram's has the rest. With 0 the
-    neural model is not used where it does not help."""
+    """Weights of the neural model's log-probability to try; the n-gram model has 1 minus the
+    weight. With 0 among them, the neural model is not used if it does not help."""
 
     def check(self) -> None:
         """Raise a ValueError for an empty grid."""
@@ -243,8 +244,8 @@ class EvaluationConfig(Settings):
     the n-grams (A21). Sample sentences are recognised by the same search with one prefix (A24),
     or greedily without a dictionary."""
     utterances: PositiveInt | None = None
-    """How many utterances are recognised, such as 25 or 250; None: all. They are chosen by a
-    checksum of their ids. The loss is always that of all."""
+    """Number of utterances to recognise, such as 25 or 250; None: all. They are chosen by a
+    checksum of their ids. The loss is always computed on all utterances."""
     lm_weight: NonNegative = 1.0
     """Factor on the language model's log-probability."""
     word_bonus: float = 0.0

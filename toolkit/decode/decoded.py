@@ -26,11 +26,11 @@ class NbestList:
     texts: tuple[str, ...]
     """Words of each hypothesis, the best under the weights of the search first."""
     acoustic: tuple[float, ...]
-    """Acoustic log-likelihood of each, unscaled."""
+    """Acoustic log-likelihood of each hypothesis, unscaled."""
     graph: tuple[float, ...]
-    """Log-probability of each one's pronunciations, silences and HMM transitions."""
+    """Log-probability of each hypothesis's pronunciations, silences and HMM transitions."""
     lm: tuple[float, ...]
-    """Log-probability of each by the n-gram language model."""
+    """Log-probability of each hypothesis by the n-gram language model."""
 
     @classmethod
     def of(
@@ -40,7 +40,7 @@ class NbestList:
 
         Args:
           hypotheses: from `toolkit.fsa.nbest.n_best`.
-          weights: those that it was called with.
+          weights: the weights passed to `n_best`.
           words: the names of the words.
         """
         # score = scale * acoustic + graph + lm + penalty * words, solved for the graph's part.
@@ -160,7 +160,7 @@ class DecodedUtterance:
         """Return the utterance with times relative to its recording or stream, rounded to 1 ms.
 
         Words are shifted to the recording's time. They end with the utterance at the latest: the
-        last row of scores may stand for frames behind it.
+        last row of scores may stand for frames after it.
         """
         start_s, end_s = round(start_s, 3), round(end_s, 3)
         words = self.words and tuple(

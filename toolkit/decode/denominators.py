@@ -62,14 +62,14 @@ def make_lattices(
 
     Returns:
       utterances, failed, retried, density (arcs per frame), MB_per_hour (of the files) and, for
-      the shards made by this call, RTF (seconds of one core per second of speech).
+      the shards made by this call, RTF (CPU seconds per second of speech).
 
     Raises:
       LatticeFailuresError: more than `max_failed` of the utterances have no lattice.
     """
     make_shard = partial(_make_shard, graph, config, out)
     shards = list(map_scored_shards(make_shard, scorer, jobs, "lattices", progress))
-    _codec(graph).remove_from(out, len(shards))  # of an earlier run with more of them
+    _codec(graph).remove_from(out, len(shards))  # shards of an earlier run that had more of them
     failed = [line for shard in shards for line in shard.header.info.failed]
     write_atomically(out / "failed.tsv", "".join(f"{name}\t{why}\n" for name, why in failed))
     total = len(scorer.store.ids)
@@ -172,7 +172,7 @@ def _finished(path: Path, codec: GraphCodec, ids: Sequence[str]) -> ShardHeader[
         return None
     try:
         header = codec.read_header(path)
-    except LatticeStoreError:  # another graph's among them
+    except LatticeStoreError:  # also a shard of another graph
         return None
     # Made for the same utterances, with a lattice or without.
     return header if {*header.ids, *header.failed} == set(ids) else None

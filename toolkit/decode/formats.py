@@ -52,7 +52,7 @@ def line(transcript: Transcript, form: str) -> str:
 def plain(transcript: Transcript) -> dict:
     """Convert a transcript to JSON data; a recording that failed has an `error` and no text.
 
-    Only such a one has a name that is not UTF-8, which is then shown as far as possible.
+    Only a broken recording can have a name that is not UTF-8; the name is shown as far as possible.
     """
     if transcript.fault:
         return {"name": printable(transcript.name), "error": transcript.fault}
@@ -105,7 +105,8 @@ def _cues(transcript: Transcript) -> Iterator[tuple[float, float, str]]:
     """Yield subtitle cues: (start, end, text of one or two lines)."""
     cue: list[TimedToken] = []
     for word in [*_words(transcript), None]:
-        # A subtitle ends before a word that is too much, too late, or behind a pause.
+        # A subtitle ends before a word that makes it too long, in characters or time, or follows a
+        # pause.
         if cue and (word is None or _is_full(cue, word)):
             text = " ".join(cued.token for cued in cue)
             yield cue[0].start_s, cue[-1].end_s, _two_lines(text)

@@ -84,7 +84,7 @@ def load_decoder(
       BundleError: graph or language models are not those of the acoustic model and the words.
       GraphError: the graph cannot be read.
     """
-    # The last pass decides on scale and weights: its search is made at the scale tuned for it.
+    # The last pass determines the weights; the search uses the scale that was tuned for it.
     words = SymbolTable.read(folder / "words.txt")
     weights, acoustic_scale = settings.weights, settings.search_scale
     grammar, neural, limits = None, None, RescoreLimits()
@@ -112,11 +112,11 @@ def load_graph(path: Path, num_pdfs: int, words: SymbolTable) -> Fst:
 
     Args:
       path: its file.
-      num_pdfs: of the acoustic model that it is for.
+      num_pdfs: number of pdfs of the acoustic model.
       words: the bundle's words.
 
     Raises:
-      BundleError: it is not that of the acoustic model and the words.
+      BundleError: the graph does not match the acoustic model and the words.
       GraphError: it cannot be read.
     """
     graph = load_fst(path)
@@ -355,8 +355,8 @@ class SpeakerRecogniser(Recogniser):
           utterances: for each its cepstra [T, F], in order of time, not normalised.
 
         Yields:
-          The position of each utterance that is more than digital silence, and its log-likelihoods
-          [T, P], without words in digital silence.
+          The position of each utterance with sound, and its log-likelihoods [T, P], in which
+          digital silence cannot get words.
         """
         kind = self.frontend_config.kind
         sounding = {
@@ -367,13 +367,13 @@ class SpeakerRecogniser(Recogniser):
         config, shift = self.frontend_config, self.frontend_config.frame_shift_ms / 1000
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            # A feature store in a temporary folder: the functions of the recipes read stores, whose
-            # float16 values and means the words of recipe and bundle have in common.
+            # A feature store in a temporary folder: the recipes' functions read stores. So recipe
+            # and # bundle use the same float16 values and means, and recognise the same words.
             stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in sounding.items()]
             written, frames = write_shard(folder / CEPSTRA / SHARDS, 0, stored, config)
             write_manifest(folder / CEPSTRA, config, [{"utterances": written, "frames": frames}])
             system = self._gmm.on(folder / CEPSTRA)
-            # Of fewer frames every estimate is the identity, whatever the first pass recognises.
+            # With fewer frames every transform is the identity, so the first pass is not needed.
             if sum(map(len, utterances)) >= MIN_FRAMES:
                 with hide_progress_bars():
                     system = self._adapted(system, folder)
@@ -454,8 +454,8 @@ def load_recogniser(
 def recognise_alone(bundle: Path, features: Path, jobs: int) -> dict[str, str]:
     """Recognise each utterance of a split as if it were its speaker's first and only one.
 
-    The mean of the normalisation begins anew with each utterance, and a system that adapts to
-    speakers has that utterance alone to adapt to.
+    The normalisation mean is reset for each utterance, and a system with speaker adaptation adapts
+    to that utterance only.
 
     Args:
       bundle: the folder of one system.
@@ -463,7 +463,7 @@ def recognise_alone(bundle: Path, features: Path, jobs: int) -> dict[str, str]:
       jobs: worker processes, each with the bundle in its memory.
 
     Returns:
-      Text by utterance id; of utterances without features, last, it is empty.
+      Text by utterance id; utterances without features come last, with empty texts.
     """
     store = FeatureStore(features)
     ids = store.ids

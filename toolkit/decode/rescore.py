@@ -1,8 +1,8 @@
 """Rescores the n-best lists of hybrid and CTC searches with a neural language model.
 
-The score of a text of a CTC search, see `WordsConfig`, divided by the weight w of the language
-model, is the sum that rescoring weighs: with the acoustic scale 1 / w and the word penalty
-word_bonus / w, without a score of the graph.
+For CTC, the score of a text (see `WordsConfig`) is divided by the language model weight w. This
+gives the sum that rescoring uses, with acoustic scale 1 / w, word penalty word_bonus / w and no
+graph score.
 """
 
 import json
@@ -136,7 +136,7 @@ class RescoringWeights(Settings):
     """The weights by which a hypothesis's scores are added up."""
 
     neural: Share
-    """Weight of the neural model's log-probability, 0 to 1; the n-gram's has the rest."""
+    """Weight of the neural model's log-probability, 0 to 1; the n-gram model has 1 minus it."""
     acoustic_scale: FinitePositive
     """Factor on acoustic log-likelihoods."""
     word_penalty: Finite
@@ -163,8 +163,8 @@ class RescoringWeights(Settings):
     def total(self, nbest: NbestList, neural: np.ndarray) -> np.ndarray:
         """Return the weighted total score of each hypothesis.
 
-        The language models are interpolated log-linearly: their log-probabilities are added with
-        weights, which needs of the n-gram model only what the lattice holds.
+        The language models are interpolated log-linearly: their weighted log-probabilities are
+        added. That of the n-gram model is known from the lattice.
 
         Args:
           nbest: K hypotheses.
@@ -190,14 +190,14 @@ class RescoringWeights(Settings):
     def words(self, nbest: NbestList, neural: np.ndarray) -> tuple[list[str], list[float]]:
         """Return the words of the best hypothesis, and the posterior of each word.
 
-        Of hypotheses sampled in proportion to the exponentials of their totals this is the share
-        that contains the word there, see `toolkit.decode.words.word_confidences`.
+        A posterior is the share of sampled hypotheses that contain the word in this position (see
+        `toolkit.decode.words.word_confidences`). Samples are drawn in proportion to exp(total).
         """
         best = self.best(nbest, neural).split()
         if not best:
             return [], []
-        # Systematic samples of the list: SAMPLES points, equally far apart on the cumulative sum of
-        # exp(total), of which the largest is subtracted first.
+        # Systematic sampling: SAMPLES equidistant points on the cumulative sum of exp(total). The #
+        # largest total is subtracted first, to avoid overflow.
         total = self.total(nbest, neural)
         mass = np.cumsum(np.exp(total - total.max()))
         places = np.searchsorted(mass, (np.arange(SAMPLES) + 0.5) / SAMPLES * mass[-1])
@@ -249,7 +249,7 @@ class RescoredLists:
     neural: Sequence[np.ndarray]
     """[K] log-probabilities by the neural model, in the same order."""
     real_time_factor: float
-    """Seconds of one core, of the search and of the neural model, per second of speech."""
+    """Real-time factor: CPU seconds of search and neural model per second of speech."""
     errors: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     """Errors and words by utterance and hypothesis, as they were counted."""
 
@@ -266,8 +266,8 @@ class RescoredLists:
         Args:
           lists: the list of each utterance.
           model: the neural model.
-          audio_seconds: seconds of speech of them all.
-          search_seconds: seconds of one core that the search took.
+          audio_seconds: total seconds of speech.
+          search_seconds: CPU seconds of the search.
         """
         start = time.process_time()
         neural = neural_scores(model, list(lists.values()))
@@ -297,7 +297,7 @@ class RescoredLists:
 
 
 ListsAt = Callable[[str, float], RescoredLists]
-"""Searches a split at an acoustic scale and rescores what it finds."""
+"""Function that searches a split at an acoustic scale and rescores the n-best lists."""
 Texts = Mapping[str, Mapping[str, str]]
 """By split and utterance."""
 
@@ -371,13 +371,14 @@ def tune_rescoring(
 ) -> tuple[RescoringWeights, dict[float, Tuning]]:
     """Tune scale and penalty for each neural model weight; see `toolkit.decode.tune.tune`.
 
-    The weight with the fewest errors is taken, of equals the smallest: the neural model counts as
-    much as it helps.
+    The weight with the fewest errors is taken, and the smallest among equals: the neural model gets
+      no more weight than it earns.
 
     Args:
       count_errors: takes the neural model's weight, the scale of a search and points; rescores the
         lists of that search and counts errors.
-      words: of the references; with too few the lowest weight is taken, with `first_weights`.
+      words: number of words in the references; if there are too few, the lowest weight is taken,
+        with `first_weights`.
       first_weights: the weights without the neural model.
       axes, keep: see `rescore_lists`.
       neural_weights: to try, 0 to 1.
@@ -588,9 +589,9 @@ class CtcRescorer:
 
 
 SCALES = (2 / 3, 0.8, 1.0, 1.25, 1.5)
-"""Acoustic scales that are tried, as factors of that of the search with the n-grams alone."""
+"""Acoustic scales to try, relative to the scale of the search with n-grams only."""
 PENALTIES = (-1.0, -0.5, 0.0, 0.5, 1.0)
-"""Word penalties that are tried, beside that of the search."""
+"""Word penalties to try, in addition to that of the search."""
 
 
 def rescore_ctc(
@@ -607,11 +608,11 @@ def rescore_ctc(
 ) -> dict[str, float]:
     """Make n-best lists of every split by a CTC search, rescore them, and score them.
 
-    Nothing is kept of a call that was interrupted: on the demo one takes four seconds.
+    An interrupted call starts again from the beginning: on the demo a call takes four seconds.
 
     Args:
       splits: the splits, by name.
-      tune_on: those on which the weights are tuned.
+      tune_on: the splits on which the weights are tuned.
       decoder: the tuned search with the n-grams.
       lm: the n-grams.
       model: the neural language model.

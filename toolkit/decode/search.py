@@ -102,8 +102,8 @@ class DecodedPass:
     audio_seconds: float
     """Length of the utterance."""
     decode_seconds: float
-    """Processor time of the network, this pass and those before it, for one pair of weights; of a
-    network on a GPU the utterance's share of its batch's wall time."""
+    """CPU time of the network, this pass and earlier passes, for one pair of weights. For a network
+    on a GPU its part is the utterance's share of the batch's wall time."""
     beam: float
     """The search beam that gave a lattice; 0 if none did, in which case hypotheses are empty."""
     hypotheses: tuple[str, ...]
@@ -125,7 +125,7 @@ class SearchResult:
     lattices: tuple[Lattice, ...]
     """One for each pass; empty when no path survived the widest beam."""
     seconds: tuple[float, ...]
-    """Processor time up to the end of each pass."""
+    """CPU time up to the end of each pass."""
     cut: bool
     """See `DecodedPass.cut`."""
 
@@ -173,13 +173,13 @@ class Decoder:
     acoustic_scale: float
     """Factor on the log-likelihoods in the search."""
     beams: Sequence[Beam]
-    """Pruning: each is tried where no path survives the one before."""
+    """Beams: each is tried if no path survives the previous one."""
     grammar: Grammar | None = None
     """The n-grams that rescore the lattices in a second pass; None: there is no such pass."""
     limits: RescoreLimits = RescoreLimits()
     """Pruning of the second pass."""
     neural: NeuralPass | None = None
-    """The pass after that, see `best`; None if there is none."""
+    """The pass with a neural language model, see `best`; None if there is none."""
 
     def search(
         self, log_likelihoods: Tensor, clock: Callable[[], float] = time.process_time
@@ -293,7 +293,8 @@ class SearchStream:
         """Return the words so far, which may still change.
 
         Args:
-          speech: speech has begun: where no word is finished, show those that may be under way.
+          speech: whether speech has begun: then words that may be under way are shown if no word is
+            finished.
         """
         words = self._search.best_words()
         if not words and speech:
@@ -302,7 +303,7 @@ class SearchStream:
 
     def finish(self) -> DecodedUtterance:
         """End the utterance; return its best words after all passes."""
-        # Where no path has survived, all scores are searched once more with the wider beams.
+        # If no path has survived, all scores are searched again with the wider beams.
         scores, beams = torch.cat(self._scores), self._decoder.beams
         lattice, beam = self._search.finish(), beams[0]
         if lattice is None and len(scores):
@@ -384,9 +385,9 @@ def decode_store(
 ) -> list[list[DecodedPass]]:
     """Decode every utterance of the scorer's feature store.
 
-    Lattices are made once, at the acoustic scale of the search, and kept in `out`; each pair of
-    weights then takes its best path, also in later calls. An utterance of which no path survives
-    even the widest beam gets empty hypotheses, as does one without features.
+    Lattices are made once, at the acoustic scale of the search, and kept in `out`. The best path
+    for each pair of weights comes from them, also in later calls. An utterance gets empty
+    hypotheses if no path survives the widest beam, or if it has no features.
 
     Args:
       scorer: the acoustic model with its features.

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from toolkit.decode.bundle import Role
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
-"""(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""
+"""(sampling rate in Hz, seconds) -> samples [S] in blocks of at most this many seconds."""
 
 Ids = Literal["stem", "relative", "path"]
-"""What names a file in results: its name without suffix; its path below the folder that was given,
-without suffix; or its path as it was given."""
+"""How files are named in results: by file name without suffix, by path relative to the given folder
+without suffix, or by the path as given."""
 
 LONGEST = 4096
-"""Bytes of a path in a list of them, at most: Linux's."""
+"""Maximum length in bytes of a path in a list: Linux's PATH_MAX."""
 TABLES = (".csv", ".tsv")
 _AS_CUTS = "`toolkit kaldi import-data {} --out data.jsonl`, and transcribe data.jsonl"
 _WAYS_OUT: dict[Ids, str] = {
@@ -60,7 +60,7 @@ class Source:
     blocks: Blocks
     """Reads the audio; raises AudioError when it is broken."""
     speaker: str | None = None
-    """Who speaks, if that is known."""
+    """The speaker, if known."""
     origin: str = ""
     """Its name in messages: the path as it was given; empty: `name`."""
     channel: str = "1"
@@ -106,8 +106,8 @@ class Inputs:
     file or a list of paths."""
     speakers: Path | None = None
     """A file of `recording speaker`, such as Kaldi's utt2spk; a recording is named by its id, its
-    path, or its file's name without suffix. Those that it lacks have the speaker of their cut, or
-    none."""
+    path, or its file's name without suffix. Recordings that the file lacks have the speaker of
+    their cut, or none."""
     ids: Ids = "stem"
     """The ids of files; those of wav.scp and of cuts are their own."""
 
@@ -124,7 +124,7 @@ class Inputs:
             recordings have been read.
 
         Raises:
-          SourceError: an input without recordings, or speakers of none of them.
+          SourceError: an input has no recordings, or the file of speakers names none of them.
           InputError: a file of speakers that cannot be read.
         """
         sources = [source for name in arguments for source in self._sources(name, stdin, folder)]
@@ -274,7 +274,7 @@ def check_ids(sources: Sequence[Source], ids: Ids) -> None:
       ids: what names files, see `Inputs.ids`.
 
     Raises:
-      SourceError: two have.
+      SourceError: two recordings have the same id.
     """
     first: dict[str, Source] = {}
     for source in sources:
@@ -356,8 +356,8 @@ def _channel_blocks(
     """Yield the samples of the channel that wav.scp or reco2file_and_channel names.
 
     Args:
-      named: the channels of its file that recordings have.
-      option: the value of --channel, from 0; it must be that channel.
+      named: the channels of the file that recordings name.
+      option: the value of --channel, from 0; it must be the recording's channel.
     """
     from toolkit.corpus.pairing import choose_channel
 

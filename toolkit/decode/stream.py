@@ -326,7 +326,7 @@ class RecogniserStream:
         config, shift = self._endpoint, self._parts.frame_shift
         if config is None:
             return False
-        # Too long, or silent for long enough behind speech.
+        # Too long, or silent for long enough after speech.
         too_long = self._search.num_rows * shift >= config.longest
         return too_long or (
             self._onset_s is not None and self._activity.silent * shift >= config.silence
@@ -346,8 +346,8 @@ class RecogniserStream:
 class Latency:
     """How far recognition lags behind a live stream.
 
-    The clock advances by the processing time, and waits for a block that would not have been
-    spoken yet. A file that is read at full speed thus gives the figures of a microphone.
+    A simulated clock advances by the processing time, and waits for a block that would not have
+    been spoken yet. So a file read at full speed gives the latency of a microphone.
     """
 
     audio: float = 0.0

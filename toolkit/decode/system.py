@@ -96,8 +96,8 @@ def decode_system(
       system, scorers, tune_on, decoder, passes, jobs, command, progress: see `decode_passes`.
       lang: the folder of the lexicon; None: no times of words.
       senones: those of the acoustic model, to align the words.
-      nbest: write n-best lists, calibrated confidences and word lattices too, see
-        `write_nbest_and_ctm`; None: the times alone, see `write_word_times`.
+      nbest: also write n-best lists, calibrated confidences and word lattices, see
+        `write_nbest_and_ctm`; None: write the times only, see `write_word_times`.
 
     Returns:
       What `decode_passes` and `write_nbest_and_ctm` return.
@@ -159,8 +159,8 @@ def decode_passes(
     )
     if not enough_words_to_tune(words_of(references, tune_on), consequence):
         axes, keep = weight_axes([first.acoustic_scale], [first.word_penalty]), None
-    # Each pass has weights of its own, which count only where its lattices are searched at their
-    # scale.
+    # Each pass has its own weights, which are valid only if its lattices were searched at their #
+    # acoustic scale.
     tunings = []
     for number, decoding_pass in enumerate(passes):
         decoding_pass.out.mkdir(parents=True, exist_ok=True)
@@ -391,13 +391,13 @@ def write_nbest_and_ctm(
 ) -> dict[str, float]:
     """Write n-best lists, word lattices, word times and confidences of every split.
 
-    Splits are searched anew where `decode_passes` has left no lattices at the weights' scale.
+    Splits are searched again if `decode_passes` has left no lattices at the weights' scale.
 
     Args:
       scorers: the acoustic model on each split.
       tune_on: the splits on which the confidences are calibrated.
       decoder: graph and search; the lattices of its last pass are used.
-      weights: of that pass, at whose acoustic scale the decoder searches.
+      weights: tuned weights of that pass; the decoder searches at their acoustic scale.
       lang: the folder of the lexicon.
       senones: those of the acoustic model, to align the words.
       config: what is extracted.
@@ -522,7 +522,7 @@ def write_word_times(
 ) -> None:
     """Write `words.ctm`, without confidences, beside the `text` of every split.
 
-    Utterances whose alignment the beam loses are left out.
+    Utterances for which no alignment survives the beam are left out.
 
     Args:
       scorers: the acoustic model on each split.

@@ -132,7 +132,7 @@ class Segmenter:
     def _best_cut(self, speech: np.ndarray, begin: int, margin: int) -> tuple[int, int]:
         """Return where the segment from `begin` should end, and where the next may begin.
 
-        Both are frames; what lies between them is dropped.
+        Both are frame numbers; frames between them are dropped.
         """
         first, last = begin + self._shortest, begin + self._longest
         # Begins and ends of pauses are where `quiet`, framed by zeros, changes.
@@ -141,7 +141,7 @@ class Segmenter:
         spans = edges.reshape(-1, 2).tolist()
         later = [span for span in spans if span[0] >= first]
         under_way = [(first, stop) for start, stop in spans if start < first]
-        # Of a pause that begins too early the rest counts, where there is no other.
+        # If a pause begins too early, its later part counts, unless there is another pause.
         for spans_in_reach in (later, under_way):
             pauses = [(b - a, a, b) for a, b in spans_in_reach if b - a >= self._pause]
             if pauses:
@@ -202,9 +202,10 @@ def transcribe(
     A recording is one utterance if it is no longer than `SegmentConfig.longest`, otherwise it is
     cut into segments, the speaker's utterances in order of time. A network on log-mel features
     normalises by the running mean of a speaker's recordings so far, and never holds a long one in
-    memory; a system that recognises by speaker hears all recordings of a speaker before it gives
-    the first result (`Source.speaker`; where there is none, the recording is a speaker). For a
-    broken recording the transcript holds the fault, and the others are still transcribed.
+    memory; a system that recognises by speaker reads all recordings of a speaker before it returns
+    the first result (see `Source.speaker`; a recording without a speaker is a speaker). The
+    transcript of a broken recording holds the fault, and the other recordings are still
+    transcribed.
 
     Args:
       model: a bundle, such as exp/demo/final; of several systems the best for recordings whose
@@ -232,7 +233,7 @@ def transcribe(
     for events in _batches(recogniser, sources, config or SegmentConfig(), batch):
         ends = {event.source: event for event in events if isinstance(event, _End)}
         broken = {number for number, end in ends.items() if end.error is not None}
-        # Nothing is recognised of a recording that breaks off: it would adapt its speaker's model.
+        # A recording that breaks off is not recognised at all: it would affect its speaker's model.
         segments = [e for e in events if isinstance(e, _SourceSegment) and e.source not in broken]
         utterances = recogniser.recognise_batch([(s.features, s.state) for s in segments], details)
         for segment, utterance in zip(segments, utterances, strict=True):
@@ -257,7 +258,7 @@ class _SourceSegment(Segment):
     source: int
     """The number of its recording."""
     state: CmnState
-    """The mean of what its speaker said before."""
+    """Mean state after the speaker's earlier segments."""
 
 
 @dataclass(frozen=True)
@@ -278,8 +279,9 @@ def _batches(
 ) -> Iterator[list[Event]]:
     """Yield batches of segments to recognise together, and the ends of recordings.
 
-    By speaker that is all that a speaker says, whose features memory holds, 20 MB an hour of
-    cepstra. Otherwise it is at most `batch` segments; an end does not wait where no segment does.
+    With recognition by speaker a batch is all that a speaker says; memory holds the features, 20 MB
+    per hour of cepstra. Otherwise a batch has at most `batch` segments; the end of a recording is
+    yielded at once if no segment is waiting.
     """
     if recogniser.by_speaker:
         for numbers in by_speaker(sources):
@@ -354,7 +356,7 @@ def _frames(
     config = recogniser.frontend_config
     mean = CmnState.empty(config.dimension)
     feature_stream, energy_stream = StreamingFrontend(recogniser.frontend), None
-    if recogniser.by_speaker:  # cepstra tell less of the energy than log-mel features
+    if recogniser.by_speaker:  # cepstra give the energy less exactly than log-mel features
         energy_stream = StreamingFrontend(Frontend(replace(config, kind="fbank")))
     for block in chain(blocks, [None]):
         features = feature_stream.finish() if block is None else feature_stream.push(block)

@@ -1,12 +1,13 @@
 """Tunes weights on development splits by a grid search; the grid is extended as needed (C2).
 
-Lattices that were searched at one acoustic scale lack paths that a search at another would find:
-the beam is in units of the scaled scores. So the weights found in lattices are where the next
-search is made, and only what was found by a search at its own scale counts.
+Lattices that were searched at one acoustic scale lack paths that a search at another would find, as
+the beam is in units of the scaled scores. So the next search is made at the scale of the best
+weights in the present lattices, and in the end only weights count whose lattices were searched at
+their own scale.
 
-Of the thirty points of a grid some have fewer errors than others by chance, the more so the fewer
-words there are to tune on. Where the weights before tuning are known to be good, others count only
-if they make significantly fewer errors.
+Of the thirty points of a grid, some have fewer errors than others by chance, especially if there
+are few words to tune on. If the weights before tuning are known to be good, they are replaced only
+by weights with significantly fewer errors.
 """
 
 import json
@@ -26,7 +27,7 @@ from toolkit.storage.files import write_atomically
 logger = logging.getLogger(__name__)
 
 MIN_WORDS = 3
-"""Words of the references below which nothing is tuned."""
+"""Smallest number of reference words for tuning."""
 Point = tuple[float, ...]
 """A value for each axis of a grid."""
 Key = TypeVar("Key")
@@ -37,7 +38,7 @@ class Axis:
     """The values of one weight in a grid, and how the grid is extended beyond them."""
 
     name: str
-    """As it is called in headlines, such as scale."""
+    """Name in tables, such as scale."""
     values: tuple[float, ...]
     """Ascending, each once."""
     below: Callable[[tuple[float, ...]], float]
@@ -88,11 +89,11 @@ class ErrorCount(NamedTuple):
     """Word errors of a set of utterances with one choice of weights."""
 
     errors: int
-    """Of all."""
+    """Word errors of all utterances."""
     words: int
-    """Of the references."""
+    """Words in the references."""
     by_utterance: tuple[int, ...]
-    """The errors of each, in the same order for all weights."""
+    """The errors of each utterance, in the same order for all weights."""
 
     @classmethod
     def of(cls, errors: Sequence[int], words: int) -> "ErrorCount":
@@ -109,7 +110,8 @@ class ErrorCount(NamedTuple):
 
         Args:
           reference: the count of the same utterances.
-          standard_errors: of the sum of the utterances' differences; 0: any fewer errors will do.
+          standard_errors: the required difference, in standard errors of the sum of the utterances'
+            differences; 0: any smaller number of errors.
         """
         saved = np.subtract(reference.by_utterance, self.by_utterance)
         # The sum of N differences has the standard error sqrt(N var), with var's unbiased estimate.
@@ -128,7 +130,8 @@ class Keep(NamedTuple):
 
 
 CountErrors = Callable[[float | None, Sequence[Point]], Sequence[ErrorCount]]
-"""Searches at an acoustic scale, None where no search depends on it; counts errors of points."""
+"""Function that searches at an acoustic scale (None if searches do not depend on one) and counts
+the errors of points."""
 TieBreak = Callable[[Point, float | None], tuple[float, ...]]
 """Orders points with equally many errors, given the scale of the search."""
 
@@ -138,14 +141,15 @@ class Tuning:
     """The chosen weights, and all weights that were tried."""
 
     best: Point
-    """Fewest errors of those that were searched at their own scale, or those before tuning."""
+    """The point with the fewest errors among those searched at their own scale, or the kept
+    point."""
     axes: tuple[Axis, ...]
     """The grid of the search at that scale."""
     at_edge: list[str]
     """Sides of the grid on which the weights lie although it was extended as often as allowed."""
     tried: dict[Point, tuple[float | None, ErrorCount]]
-    """The scale of the search in whose lattices each point was tried, its own if there was one, and
-    the count."""
+    """For each point the scale of the search in whose lattices it was tried (its own if possible),
+    and the count."""
 
     @property
     def count(self) -> ErrorCount:

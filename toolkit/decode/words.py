@@ -275,9 +275,9 @@ class WordAligner:
     ) -> list[tuple[int, int]] | None:
         """Return each word's first frame and end frame (exclusive) by forced alignment.
 
-        The best path itself does not give them: a decoding graph outputs a word where no other
-        word is possible any more, which is often late. None where the alignment's beam loses the
-        path.
+        The best path itself does not give them: a decoding graph outputs a word when no other word
+          is possible any more, which is often late. The result is None if no alignment survives the
+          beam.
 
         Args:
           words: what was recognised, at least one.
@@ -305,8 +305,8 @@ class WordAligner:
 
 
 PENALTY = 100.0
-"""Log-likelihood by which all but silence is less likely than silence in a row of digital silence:
-at the acoustic scales in use, from 0.05 to 1, 5 and more where beams are 13 to 17."""
+"""In digital silence, the log-likelihoods of all outputs but silence are this much below that of
+silence: after scaling by 0.05 to 1 this is 5 or more, with beams of 13 to 17."""
 
 
 class SilencePosteriors:
@@ -333,7 +333,7 @@ class SilencePosteriors:
 def silence_pdfs(senones: Senones) -> Tensor:
     """Return which pdfs belong to pauses between words: [P] bool.
 
-    Those of noise are not among them, unless both phones share a root of the tree.
+    Pdfs of noise are not included, unless noise and silence share a root of the tree.
     """
     topology = senones.topology
     pauses = torch.tensor(topology.phone_of_state_id) == topology.silence
@@ -471,9 +471,9 @@ class CtcAlignment:
     units: tuple[TimedToken, ...]
     """Its units, spaces left out."""
     log_likelihood_per_frame: float
-    """Of the best path."""
+    """Log-probability of the best path."""
     confidence: float
-    """Of all labels together."""
+    """Confidence of all labels together."""
 
 
 class CtcWordAligner:

@@ -75,7 +75,7 @@ class Decoded:
     """The samples of a whole audio file and its properties."""
 
     samples: Tensor
-    """[S] float32 within [-1, 1] at the rate asked for, or int16, see `decode_audio`."""
+    """[S] float32 within [-1, 1] at the requested rate, or int16, see `decode_audio`."""
     sampling_rate: int
     """Sampling rate of the file, in Hz."""
     num_samples: int
@@ -93,8 +93,8 @@ def decode_audio(
       content: bytes of the file.
       name: its name in messages.
       sampling_rate: rate to resample to, in Hz.
-      int16: leave samples of 16 bits as they are where nothing has to be mixed or resampled; a
-        `Frontend` takes them too, which saves two passes over them.
+      int16: return 16-bit samples unchanged if they need no mixing or resampling. A `Frontend`
+        accepts them, which saves two passes over them.
     """
     samples, rate = pcm16(content) or _read(io.BytesIO(content), name)
     check_rate(rate, name)
@@ -152,7 +152,7 @@ def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> 
         return AudioError(str(unwritable))
     if isinstance(source, Path) and source.is_file() and not source.stat().st_size:
         return AudioError(f"{path}: is an empty file")
-    if type(error) is soundfile.SoundFileRuntimeError:  # not libsndfile's, see `open_audio`
+    if type(error) is soundfile.SoundFileRuntimeError:  # raised by `open_audio`
         return AudioError(f"{path}: {error}")
     reason = getattr(error, "error_string", error)  # without the name of what was opened
     return AudioError(f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)")
@@ -176,7 +176,8 @@ def _read(
                     )
             if length <= 0:
                 raise AudioError(f"{path}: no samples")
-            # 16 bits as they are: libsndfile's conversion to float32 takes longer than reading.
+            # 16-bit samples stay integers: libsndfile's conversion to float32 takes longer than
+            # reading.
             kind = "int16" if file.subtype == "PCM_16" else "float32"
             with open_at(source, file, start) as part:
                 samples = part.read(length, dtype=kind, always_2d=True)
@@ -444,7 +445,7 @@ class Resampler:
         received = self._begin + len(self._kept)
         # 1. Outputs are final whose input samples, up to `_reach` later, have all arrived.
         resampled = self._until(max(0, (received - self._reach) * self._up // self._down))
-        # 2. Drop what the next output does not depend on, in multiples of _down.
+        # 2. Drop samples that the next output does not depend on, in multiples of _down.
         needed = self._returned * self._down // self._up - self._reach
         drop = max(0, needed // self._down * self._down - self._begin)
         self._kept, self._begin = self._kept[drop:], self._begin + drop

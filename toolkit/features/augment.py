@@ -1,10 +1,9 @@
 """Makes augmented copies of training utterances: speed, reverberation and noise.
 
-A copy is a cut of its own, with transforms in its recording, from which `extract` makes features
-as from any other. Its id is the original's with a suffix: `_sp0.9` for the speed (as lhotse has
-it), then `_aug` where noise or rooms are configured. The speaker has the same suffix, so that the
-causal mean is that of the speaker at one speed. Copies need no alignment of their own, see
-`toolkit.align.store`.
+A copy is a separate cut with transforms in its recording; `extract` treats it like any other cut.
+Its id is the original's with a suffix: `_sp0.9` for the speed (as in lhotse), then `_aug` if noise
+or rooms are configured. The speaker has the same suffix, so that causal means do not mix speeds.
+Copies need no alignment, see `toolkit.align.store`.
 """
 
 import random
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from lhotse.cut import MonoCut
 
 ROUND_RATE = 16000
-"""Hz, to which audio is resampled before its speed is changed where its own rate, such as 11,025,
-has too few divisors."""
+"""Rate in Hz to which audio is resampled before a speed change if its own rate, such as 11,025, has
+too few divisors."""
 _SUFFIX = re.compile(r"(?:_sp(\d+(?:\.\d+)?)(_aug)?|_aug)$")
 
 
@@ -38,10 +37,10 @@ class AugmentError(ToolkitError):
 def augmented(cuts: "Iterable[MonoCut]", config: AugmentConfig) -> "Iterator[MonoCut]":
     """Yield the augmented copies of cuts, for `extract`.
 
-    The room and noise of a copy depend on the seed and its id alone.
+    The room and noise of a copy depend only on the seed and its id.
 
     Args:
-      cuts: of one supervision each; gone through once for each speed.
+      cuts: cuts with one supervision each; iterated once for each speed.
       config: which copies to make.
 
     Raises:

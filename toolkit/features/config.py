@@ -18,8 +18,8 @@ from toolkit.config.fields import (
 )
 
 Scope = Literal["causal", "whole", "global"]
-"""What a frame is normalised with: the frames up to it, all of its file and the earlier ones, or
-the training data alone, for features that are adapted to the speaker already."""
+"""Frames with which a frame is normalised: those up to it; all of its file and earlier files; or
+only the training data, for features that are already adapted to the speaker."""
 LOW_RATE_FACTOR = 3
 """Frames of 10 ms per low-rate frame, and number of offsets (C5)."""
 DEFAULT_MEL_BINS = {"fbank": 64, "fbank_mfcc": 80, "mfcc": 23, "plp": 23}
@@ -108,8 +108,8 @@ PRESETS = {
     "fbank80": FrontendConfig("fbank", num_mel_bins=80),
     "fbank40": FrontendConfig("fbank", num_mel_bins=40, frame_length_ms=10.0),
 }
-"""The benchmark's 93 values per frame (A1), and what it compares them with: 80 log-mel of 25 ms
-windows and 40 of 10 ms windows (A2)."""
+"""The 93 values per frame of the benchmark (A1), and those that it compares them with: 80 log-mel
+energies of 25 ms windows, and 40 of 10 ms windows (A2)."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class AugmentConfig(Settings):
     rooms_share: Share = 0.5
     """Share of the copies that are reverberated."""
     seed: int = 0
-    """Random seed; with a copy's id it decides what the copy gets."""
+    """Random seed; together with a copy's id it determines the copy's room and noise."""
 
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
@@ -174,16 +174,16 @@ class EchoConfig(Settings):
     block: Annotated[int, Range(16, 1 << 24)] = 256
     """Samples per update of the filter."""
     stability: Annotated[float, Range(0.9, 1.0)] = 0.999
-    """How much of the echo path stays the same from one block to the next; below 1 the filter can
-    track a path that changes."""
+    """Share of the echo path that persists from one block to the next; below 1 the filter can track
+    a changing path."""
     smoothing: ShareBelowOne = 0.6
     """Smoothing, from block to block, of the power of all that is not echo."""
     first_power: PositiveShare = 0.03
     """Initial estimate of the echo's share of the microphones' power. With a high one the filter
     adapts to the speech too."""
     passes: Annotated[int, Range(1, 1000)] = 2
-    """Times that the filter goes over an utterance. A device's filter has adapted to what was
-    played before the utterance; where utterances stand alone, the earlier passes stand for that."""
+    """Number of passes of the filter over an utterance. A device's filter has adapted to the
+    playback before the utterance; for single utterances, earlier passes replace that."""
 
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
@@ -202,8 +202,8 @@ class BeamformingConfig(Settings):
     shift: Annotated[int, Range(1, 1 << 24)] = 128
     """Samples from frame to frame."""
     quiet_share: ProperShare = 0.15
-    """Share of the frames, the quietest, that are taken as noise only: every utterance has pauses,
-    at least before and after it."""
+    """Share of the frames that are taken as noise only, the quietest ones: every utterance has
+    pauses, at least before and after it."""
     oversubtraction: Positive = 8.0
     """Factor on that noise before it is subtracted from a frame's power; the rest is speech."""
     loading: NonNegative = 1e-3
@@ -282,8 +282,8 @@ class DeviceConfig(Settings):
     selection: SelectionConfig = SelectionConfig()
     """Choice of a beam."""
     first_seconds: Positive = 0.2
-    """Playback that is heard before the echo cancellers begin to adapt: it tells them how loud the
-    echo may be."""
+    """Duration of playback before the echo cancellers begin to adapt; it shows how loud the echo
+    may be."""
 
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""

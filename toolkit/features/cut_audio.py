@@ -151,7 +151,7 @@ def _resamplings(cut: Cut) -> Iterator[tuple[int, int]]:
                 yield settings["source_sampling_rate"], settings["target_sampling_rate"]
             elif name == "Narrowband":
                 yield settings["source_sampling_rate"], TELEPHONE_RATE
-            elif name == "Speed":  # at the rate of the recording, wherever it stands
+            elif name == "Speed":  # at the rate of the recording, in any position
                 yield round(recording.sampling_rate * settings["factor"]), recording.sampling_rate
 
 

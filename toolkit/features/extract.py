@@ -231,7 +231,7 @@ class _Plan:
 
     index: int
     digest: str
-    """Of all that determines its content, see `_digest`."""
+    """Digest of everything that determines the shard's content, see `_digest`."""
     cuts: "list[MonoCut]"
 
 
@@ -422,7 +422,7 @@ def features_on_device(
             return error
 
     def compute(batch: list[Tensor | Exception]) -> list[Tensor | Exception]:
-        # Exceptions of `load` keep their places among the features.
+        # Exceptions of `load` stay at their positions among the features.
         computed = iter(frontend.batch([x for x in batch if isinstance(x, Tensor)]))
         return [next(computed) if isinstance(x, Tensor) else x for x in batch]
 

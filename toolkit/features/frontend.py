@@ -35,10 +35,10 @@ class Frontend:
 
     As in Kaldi with `--snip-edges=false --dither=0 --use-energy=false`: T = round(S / step), so
     that frame t covers the same time in every kind, and alignments are valid for all of them.
-    There is one difference: without dither PLP of digital silence is NaN. Frames of digital
-    silence, and no others, get Kaldi's dither of one 16-bit step from a fixed seed. Their C0 is
-    -2^-10, just below the C0 of all other frames, by which `toolkit.features.silence` finds them.
-    `fbank_mfcc` sums the spectrum's magnitude as in A1, all others its power as in Kaldi.
+    There is one difference: without dither, PLP of digital silence would be NaN. So frames of
+    digital silence, and no others, get Kaldi's dither of one 16-bit step from a fixed seed. Their
+    C0 is -2^-10, just below the C0 of all other frames, by which `toolkit.features.silence` finds
+    them. `fbank_mfcc` sums the spectrum's magnitude as in A1, all others its power as in Kaldi.
 
     Args:
       config: the settings.
@@ -315,11 +315,11 @@ def mel_filters(points: Tensor, size: int, rate: float) -> Tensor:
 class FilterBank(nn.Module):
     """Computes mel energies of frames, in Kaldi's order of operations.
 
-    From each frame its mean is subtracted, then from each sample 0.97 of the one before
-    (pre-emphasis). Povey's window and zero padding to a power of two follow. The order affects more
-    than the last bit: a narrow filter may hold a thousandth of the amplitude, and its logarithm
-    shows one rounding of a sample. With noise and 80 filters the largest error is 8e-4 with one
-    rounding fewer in the pre-emphasis, and 2e-5 with Kaldi's roundings. Frames are those of
+    The mean of each frame is subtracted, then 0.97 times the previous sample (pre-emphasis).
+    Povey's window and zero padding to a power of two follow. The order affects more than the last
+    bit: a narrow filter may hold a thousandth of the amplitude, and its logarithm shows one
+    rounding of a sample. With noise and 80 filters the largest error is 8e-4 with one rounding
+    fewer in the pre-emphasis, and 2e-5 with Kaldi's roundings. Frames are those of
     `--snip-edges=false`: the signal is mirrored at both ends.
 
     Args:

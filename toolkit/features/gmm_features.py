@@ -19,7 +19,7 @@ from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
 ADVICE = "train the system again, or restore the file"
 MAX_SPLICE = 50
 CACHED_BYTES = 64 << 20
-"""Size of a front end's features, before fMLLR, that a process caches: 1.1 hours of 40 values per
+"""Bytes of features, before fMLLR, that a process caches per front end: 1.1 hours of 40 values per
 frame. Training passes over the same utterances dozens of times, and computing their features takes
 a quarter of a pass. There are caches for two front ends: that of a system, and that of the system
 from which it is trained."""

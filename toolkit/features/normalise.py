@@ -1,6 +1,6 @@
 """Causal mean normalisation per speaker, then a global mean and variance (C5, C17, C19).
 
-Systems that decode only whole files can use the mean and variance of the file instead. Features are
+Systems that decode whole files only can use the mean and variance of the file instead. Features are
 stored raw and normalised when they are loaded, by a `Cmvn` and the running sum over the
 speaker's earlier utterances, which is stored with each utterance.
 """

@@ -3,7 +3,7 @@
 A shard is `cuts.NNNNNN.jsonl` and a tar for each field, such as `features.NNNNNN.tar`;
 `CutSet.from_shar(in_dir=...)` reads a folder of them without this package. Lhotse's SharWriter is
 not used: it writes cuts with gzip, whose header holds the time, and moves every cut to the start of
-its recording. The bytes of these files depend on their content alone.
+its recording. The bytes of these files depend only on the data.
 
 Features are stored raw at the front end's rate as float16 `.npy`. Measured on 72 s of read
 speech, 64 log-mel, one core: 46 MB/h, largest error 0.008 (0.3 % of a standard deviation),
@@ -331,7 +331,7 @@ def write_shard(
     spans. Where features do not show digital silence, the cut's own field stays.
 
     Args:
-      folder: a folder of shards alone.
+      folder: a folder that contains shards only.
       index: number of the shard.
       utterances: (cut or its `to_dict()`, speaker, raw features [T, F]); a speaker's
         follow each other in time order.
@@ -350,7 +350,7 @@ def write_shard(
     ):
         tar = TarWriter(file)
         for cut, speaker, features in utterances:
-            # The running sums start anew with each speaker.
+            # The running sums restart with each speaker.
             if speaker != current:
                 current, state = speaker, CmnState.empty(config.dimension)
             # 1. The features as float16, with lhotse's manifest of them.

@@ -68,9 +68,9 @@ def outside(silent: Sequence[Sequence[int]], num_frames: int) -> Tensor:
 class SilentSpans:
     """Finds the frames of an utterance or stream in which no word can be spoken.
 
-    A frame of digital silence is one of them if the `SILENT_AFTER` frames before it are digital
-    silence, too, or all frames before it. It does not depend on later frames, so that a stream and
-    the whole utterance have the same spans.
+    A frame of digital silence belongs to a span if the `SILENT_AFTER` frames before it, or all
+    frames before it, are digital silence, too. It does not depend on later frames, so that a stream
+    and the whole utterance have the same spans.
 
     Args:
       kind: kind of the front end, see `counted_frames`.

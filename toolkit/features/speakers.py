@@ -5,8 +5,8 @@ clusters for which one Gaussian in place of two improves the Bayesian informatio
 until no pair improves it: Chen and Gopalakrishnan (1998), Speaker, environment and channel change
 detection and clustering via the Bayesian information criterion.
 
-The mean of a recording is not removed from its cepstra. So clusters are of speakers with their
-microphones, for which means and transforms by speaker compensate.
+The mean of a recording is not removed from its cepstra. So a cluster is a speaker with a
+microphone; means and transforms by speaker compensate for both.
 """
 
 import logging
@@ -127,7 +127,7 @@ def cluster_recordings(statistics: Sequence[FrameStatistics]) -> list[int]:
     """
     if len(statistics) < 2:
         return list(range(len(statistics)))
-    # The cost of merging every pair, of which only those of the merged cluster change later.
+    # The costs of merging all pairs; after a merge, only those of the merged cluster change.
     clusters = _Clusters(statistics)
     size = len(statistics)
     costs = np.full((size, size), np.inf)  # [i, j] for i < j; inf where one has been merged

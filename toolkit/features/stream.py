@@ -21,8 +21,8 @@ OVERLAP = 1
 def extract_file(path: Path, frontend: Frontend, channel: int | None = None) -> Tensor:
     """Compute the features of a file, equal to `frontend(load_audio(path))`, block by block.
 
-    Blocks begin at whole seconds, where the samples of every rate and the frames coincide. It warns
-    of a file whose end is missing.
+    Blocks begin at whole seconds, where samples of every rate and frames coincide. The function
+    warns of a file whose end is missing.
 
     Args:
       path: an audio file.

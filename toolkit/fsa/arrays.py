@@ -6,7 +6,7 @@ from toolkit.kernels import njit
 
 Array = np.ndarray
 SCORE_UNIT = 2.0**-22
-"""The unit of exact scores: as fine as float32 is at 4, which is where scores of words lie."""
+"""The unit of exact scores: the resolution of float32 at 4, the magnitude of word scores."""
 
 
 def to_fixed_point(scores: np.ndarray) -> np.ndarray:

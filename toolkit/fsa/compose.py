@@ -10,7 +10,7 @@ from toolkit.fsa.fst import EPSILON, FINAL, Fst, select_words
 from toolkit.kernels import njit
 
 _END = np.iinfo(np.int32).max
-"""Stands for the label to the final state, so that epsilons come first."""
+"""Replaces the label of arcs to the final state, so that epsilons are sorted first."""
 
 
 class CompositionError(ToolkitError):

@@ -64,8 +64,8 @@ class RescoreLimits(Settings):
 
     beam: Positive = 10.0
     """Score below the best path at which a path is dropped, in the lattice's scaled log units;
-    paths are scored by the new model up to the last word that is known and by the old one from
-    there on. Word penalties that are tried later find more to choose from in a wider one."""
+    paths are scored by the new model up to the last known word, and by the old model from there on.
+    A wider beam leaves more choice to word penalties that are tried later."""
     max_active: Annotated[int, Range(1, MAX_ACTIVE)] = 4000
     """Pairs of lattice state and language model state kept per frame at most."""
 
@@ -89,8 +89,8 @@ class Criterion(Settings):
     """`smbr`: the expected number of frames with the right pdf; `mpfe`: with the right phone (MPE
     counted by frames, as Kaldi's networks are trained); `mmi`: the reference's log posterior."""
     acoustic_scale: Positive = 0.3
-    """Factor kappa on log-likelihoods. Kaldi has 0.1 for 100 frames per second; at 33 the scale
-    that decodes best is about three times that, and training wants the same."""
+    """Factor kappa on log-likelihoods. Kaldi uses 0.1 at 100 frames per second. At 33, the best
+    scale for decoding and for training is about three times that."""
     lm_scale: NonNegative = 1.0
     """Factor on the lattice's graph scores (Kaldi's lmwt: 1)."""
     one_silence_class: bool = True

@@ -26,9 +26,9 @@ def phone_ngram(sentences: Iterable[Sequence[int]], config: PhoneNgramConfig) ->
     """Estimate a phone n-gram model, and write it as an acceptor with a state per history.
 
     As Kaldi's chain-est-phone-lm: relative frequencies, so that a phone that never followed a
-    history cannot follow it, which keeps the graph sparse; and histories that are dropped leave
-    their counts to their suffixes. Kaldi drops one history after the other, always the one that
-    costs least; here all are compared with their suffixes' counts once.
+    history cannot follow it, which keeps the graph sparse; and the counts of dropped histories are
+    added to their suffixes. Kaldi drops one history after the other, always the one that costs
+    least; here all are compared with their suffixes' counts once.
 
     Args:
       sentences: the phones of each utterance.
@@ -53,7 +53,7 @@ def phone_ngram(sentences: Iterable[Sequence[int]], config: PhoneNgramConfig) ->
 
 def _merged(counts: Counts, config: PhoneNgramConfig) -> Counts:
     """Merge the counts of long histories into their suffixes, except for the best histories."""
-    # The counts that a suffix would have if all longer histories were given to it.
+    # The counts that a suffix would have if all longer histories were merged into it.
     longest = [history for history in counts if len(history) == config.order - 1]
     by_suffix: Counts = defaultdict(Counter)
     for history in longest:
@@ -195,9 +195,10 @@ def make_denominator(phones: Fst, senones: Senones) -> Denominator:
     """Compose a phone language model with phonetic context and HMM topology.
 
     As Kaldi's chain-make-den-fst: the initial probabilities are those of the HMM's states averaged
-    over its first 100 frames, each state's transitions scaled to add up to 1 and what ends on the
-    way left out. Kaldi's transition probabilities are 1/2 all over, which cancels; here they are 1.
-    The graph is not minimised: `expand_phones` makes equal units of contexts one.
+    over its first 100 frames, with each state's transitions scaled to add up to 1, and without the
+    probability of sentences that end on the way. Kaldi's transition probabilities are 1/2 all over,
+    which cancels; here they are 1. The graph is not minimised: `expand_phones` makes equal units of
+    contexts one.
 
     Args:
       phones: from `phone_ngram`.

@@ -33,16 +33,16 @@ def determinize(fst: Fst) -> Fst:
     """Return an equivalent transducer in which no state has two arcs with the same label.
 
     Mohri's algorithm in the tropical semiring: a state of the result is a set of states of `fst`,
-    each with the score and the words by which it lags behind. Scores come as early as they can
-    (what the best of a set has gained is on the arc to the set), and so do words (what all of a
-    set have written). So do the `lm_scores`, on their own. Of two ways to the same state with the
-    same words the better one is kept.
+    each with a residual score and residual words. Scores are output as early as possible (the best
+    score of a set is on the arc to the set), and so are words (the common prefix of a set) and,
+    separately, the `lm_scores`. Of two paths to the same state with the same words, the better one
+    is kept.
 
-    As OpenFst's and Kaldi's fstdeterminizestar; k2's keeps whole sequences of arcs apart, and so
-    has a copy of the next state for every word that leads there. Label 0 is a label like others.
-    An input string with several outputs keeps them all, in several arcs to the final state.
-    Scores are added in integers (see `toolkit.fsa.arrays.to_fixed_point`), so that equal sets are
-    found equal.
+    The result is like that of OpenFst and of Kaldi's fstdeterminizestar. k2 distinguishes whole
+    sequences of arcs, and so has a copy of the next state for every word that leads there. Label 0
+    is a label like others. An input string with several outputs keeps them all, in several arcs to
+    the final state. Scores are added in integers (see `toolkit.fsa.arrays.to_fixed_point`), so that
+    equal sets are found equal.
 
     Args:
       fst: connected (see `toolkit.fsa.fst`).
@@ -115,7 +115,7 @@ class SubsetElements(NamedTuple):
     score: Array
     """int64, residual score; the best of a subset is 0."""
     lm: Array
-    """int64, likewise."""
+    """int64, residual LM score."""
     string: Array
     """int32, residual words: a number in `OutputStrings`."""
 
@@ -319,8 +319,8 @@ def _append_element(
 ) -> int:
     """Append successor k to the subset at `begin` if its (state, string) is new there.
 
-    Successors come sorted, so that the better of two equal ones is there already. Returns the new
-    size of the subset.
+    Successors are sorted, so that the better of two equal ones is already there. The result is the
+    new size of the subset.
     """
     end = begin + size
     if (
@@ -410,7 +410,7 @@ def _append_words(
         length, suffix = length + 1, strings.key[suffix] & _MASK
     if length > LONGEST:
         return string, strings, -1
-    # Strings share their ends: unpack the words of this one, then link them anew from the back.
+    # Strings share their ends: unpack the words of this one, then link them again from the back.
     prefix = np.empty(length, np.int32)
     for k in range(length):
         prefix[k] = strings.key[string] >> _LOW

@@ -23,9 +23,9 @@ class PdfClasses:
     """The phone of each pdf, and whether that phone is silence."""
 
     silence: Tensor
-    """[P] bool: belongs to silence or noise."""
+    """[P] bool: whether the pdf belongs to silence or noise."""
     phones: Tensor
-    """[P] int64: its phone."""
+    """[P] int64: the phone of the pdf."""
 
     @classmethod
     def of(cls, senones: Senones) -> "PdfClasses":
@@ -47,8 +47,9 @@ class SequenceValue:
     """[N] float64 with gradient, to be maximised. `smbr`, `mpfe`: expected number of right frames,
     0 ... T. `mmi`: log posterior of the reference, less the constant of its own graph score."""
     missing: Tensor
-    """[N] int64: frames whose reference pdf is on no arc of the lattice. For `smbr` and `mpfe` they
-    cannot count as right, other frames are not affected; for `mmi` see `drop_frames`."""
+    """[N] int64: number of frames whose reference pdf is on no arc of the lattice. For `smbr` and
+    `mpfe` these frames cannot be correct, and other frames are not affected; for `mmi` see
+    `drop_frames`."""
 
 
 def lattice_frames(lattice: Lattice) -> int:

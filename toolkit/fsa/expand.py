@@ -12,11 +12,11 @@ from toolkit.hmm.senones import Senones
 def expand_phones_to_pdfs(graph: Fst, senones: Senones, open_end: bool = False) -> Fst:
     """Expand each phone of a graph to its HMM states in phonetic context.
 
-    The same as composing H, C and the graph, with two differences. A phone's unit is chosen when
-    the phone is entered, from all that may follow, instead of one phone late: what an arc writes
-    is written in the frame in which its phone begins. And C's P^2 states are never built, only the
-    contexts that occur; so the same function makes decoding graphs and the graphs of single
-    transcripts, and they cannot disagree about silence, context or topology.
+    This is the composition of H, C and the graph, with two differences. A phone's unit is chosen
+    when the phone is entered, from all units that its possible successors allow, instead of one
+    phone later; so the output of an arc is written in the frame in which its phone begins. And C's
+    P^2 states are never built, only the contexts that occur. So the same function makes decoding
+    graphs and the graphs of single transcripts, which have the same silence, context and topology.
 
     The result has a chain of states for every pair of a state of `graph` and a unit that ends
     there; an arc of `graph` becomes the arcs that enter the chain of its phone from the chains
@@ -81,8 +81,8 @@ def _contexts(
     left_contexts = np.unique(np.append(target * num_phones + phone, silence))
     right_contexts = np.unique(np.append(source * num_phones + phone, ends * num_phones + silence))
 
-    # 2. Each arc with each phone before it and each behind it: the unit that it then is. A chain is
-    # a unit that ends in a state.
+    # 2. The unit of each arc with each phone before and after it. A chain is a unit that ends in a
+    # # state.
     arc, pair = _join(source, left_contexts // num_phones)
     left_phone = left_contexts[pair] % num_phones
     row, pair = _join(target[arc], right_contexts // num_phones)

@@ -24,8 +24,8 @@ class PackedLattices:
     """N lattices with A arcs and S states in total, utterance by utterance, on one device.
 
     A recursion takes 2A steps: every arc from its source to its target, and from a copy of its
-    target to a copy of its source, where the copy of state s is s + S. So what is before each
-    state and what is behind it are computed together.
+    target to a copy of its source, where the copy of state s is s + S. So forward and backward sums
+    are computed together.
     """
 
     scores: Tensor

@@ -25,7 +25,7 @@ AnyFst = TypeVar("AnyFst", bound="Fst")
 class Fst:
     """A transducer with A arcs; state 0 is the start, and arcs with label -1 enter the last state.
 
-    The same conventions as k2's, so that graphs pass between engines as they are.
+    The conventions are those of k2, so that engines can exchange graphs.
     """
 
     source: np.ndarray
@@ -35,7 +35,7 @@ class Fst:
     labels: np.ndarray
     """[A] int32 input labels; 0 reads nothing, -1 leads to the final state."""
     scores: np.ndarray
-    """[A] float32 natural logarithms: the more, the better."""
+    """[A] float32 natural logarithms; larger is better."""
     splits: np.ndarray
     """[A + 1] int32: arc a writes `words[splits[a] : splits[a + 1]]`."""
     words: np.ndarray
@@ -119,7 +119,7 @@ class Lattice(Fst):
           graph_arc: see `Lattice.graph_arc`.
           frame: see `Lattice.frame`.
           source: [A] the lattice's own states, ascending.
-          target: [A] likewise.
+          target: [A] the lattice's own states.
           scores: [A] float32.
         """
         splits, words = select_words(graph.splits, graph.words, graph_arc)

@@ -20,8 +20,8 @@ def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
     """Return G, the acceptor of an ARPA file's n-gram model.
 
     As Kaldi's arpa2fst with `--disambig-symbol=#0`: a state per context, back-off arcs that read
-    `#0` and write nothing, <s> as the start and </s> as the end, contexts without n-grams passed
-    over. Where an n-gram's own suffix is not listed, the longest one that is takes its place.
+    `#0` and write nothing, <s> as the start and </s> as the end, contexts without n-grams skipped.
+    If an n-gram's suffix is not listed, its longest listed suffix is used.
 
     Args:
       arpa: the n-gram model.

@@ -40,7 +40,7 @@ def best_path(lattice: Fst) -> BestPath:
 def path_of(fst: Fst, arcs: Array, score: float) -> BestPath:
     """Make a path from arcs of a graph or lattice: one per frame, and one to the final state."""
     counts = fst.splits[arcs + 1] - fst.splits[arcs]
-    # What is written at the end belongs to the last frame.
+    # Words on the arc to the final state belong to the last frame.
     frames = np.repeat(np.minimum(np.arange(len(arcs)), len(arcs) - 2), counts)
     words = [fst.words[fst.splits[arc] : fst.splits[arc + 1]] for arc in arcs[counts > 0]]
     labels = fst.labels[arcs[:-1]].astype(np.int64)

@@ -8,9 +8,8 @@ holds lattices of one kind:
 - `GraphCodec`: arcs of a graph, compressed (C8). A state of a lattice from dense search is a state
   of the graph in a frame, so that an arc of the lattice is an arc of the graph in a frame. Its
   destination, labels and graph score are in the graph, its acoustic score comes from the network.
-  What is left to store is which out-arcs of each state are in use, by their ranks among its
-  out-arcs sorted by score: states are reached by the arcs of the frame before, so that they need
-  not be stored.
+  Only the ranks of each state's used out-arcs, among its out-arcs sorted by score, are stored.
+  States follow from the arcs of the previous frame.
 
 Measured at 10 arcs per frame of 30 ms with a trigram graph of 0.7 M arcs of synthetic speech: 0.45
 MB/h with lzma, 0.49 with zlib; 2 ms to decompress 3.5 minutes of speech. An adaptive range coder
@@ -63,7 +62,7 @@ class ShardHeader(Generic[Info]):
     failed: tuple[str, ...]
     """Utterances without a lattice."""
     info: Info
-    """What the codec keeps beside the lattices."""
+    """The codec's extra information."""
     lengths: tuple[int, ...] | None = None
     """Emitting frames of each lattice, where the codec stores them."""
 
@@ -71,8 +70,8 @@ class ShardHeader(Generic[Info]):
 class LatticeCodec(ABC, Generic[Written, Read, Info]):
     """Base of codecs, which define how a file holds lattices of one kind.
 
-    `Written` are the lattices as they are written, `Read` as they are read, and `Info` is what a
-    file holds beside them.
+    `Written` is the type of lattices when written, `Read` their type when read, and `Info` is extra
+    information in a file.
     """
 
     name: ClassVar[str]
@@ -80,7 +79,7 @@ class LatticeCodec(ABC, Generic[Written, Read, Info]):
     advice: ClassVar[str]
     """What the user can do about a damaged file."""
     absent: ClassVar[str]
-    """Says that a folder has no lattices, and what to do."""
+    """Message that a folder has no lattices, with advice."""
 
     def path(self, folder: Path, number: int) -> Path:
         """Return the path of a shard."""
@@ -144,7 +143,7 @@ def write_lattices(
       path: see `LatticeCodec.path`.
       lattices: by utterance; None where the search failed.
       codec: how they are stored.
-      info: what is kept beside them.
+      info: extra information to store.
     """
     tensors, metadata = codec.encode(lattices, info)
     write_atomically(path, save(tensors, metadata))
@@ -410,7 +409,7 @@ def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 FORMAT = 3
-"""Of compressed shards; 2: a range coder in place of lzma."""
+"""Version of compressed shards; version 2 had a range coder in place of lzma."""
 
 
 def graph_digest(path: Path) -> str:
@@ -459,10 +458,11 @@ class _GraphFields:
 class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
     """Stores lattices as compressed arcs of a graph, identified by its file's digest.
 
-    What is read has memory of its own and the graph's scores alone, without acoustics.
+    Lattices that are read have their own memory, and only the graph's scores, without acoustic
+    ones.
 
     Args:
-      graph: the decoding graph's file; it is loaded when the first lattice is.
+      graph: the decoding graph's file; it is loaded with the first lattice.
     """
 
     name = "lattices"
@@ -556,8 +556,8 @@ _SCORED_COLUMNS = {
 ScoredLattices = tuple[ScoredLattice, ...]
 """The lattices of an utterance, one for each pass of its search."""
 Searches = Sequence[Mapping[str, Any]]
-"""What is known of the search of each utterance, as JSON has it: its id as `utterance`, as `beam`
-the beam that gave lattices (0: none did), as `seconds` a number for each pass."""
+"""Information on each utterance's search, for JSON: `utterance` (id), `beam` (the beam that gave
+lattices; 0: none did), and `seconds` (a number for each pass)."""
 
 
 class ScoredCodec(LatticeCodec[ScoredLattices, ScoredLattices, Searches]):
@@ -717,8 +717,8 @@ class WordCodec(LatticeCodec[WordLattice, WordLattice, WeightsUsed]):
     """Stores word lattices; each shard has its own word ids and their spellings.
 
     Args:
-      words: gives what is read the ids of words that other stores have too.
-      symbol: gives the word of an id that is written; default: that of `words`.
+      words: ids for the words of lattices that are read; several stores may share it.
+      symbol: returns the word of an id when lattices are written; default: that of `words`.
     """
 
     name = "words"

@@ -34,7 +34,7 @@ def lexicon_transducer(
         silence costs the same.
     """
     score = silence_score
-    # `inside` is between words, `pause` before a silence, `paused` behind it.
+    # `inside` is between words, `pause` before a silence, `paused` after it.
     start, between_words, before_silence, after_silence, count = 0, 1, 2, 3, 4
     arcs: list[Arc] = [
         (start, between_words, EPSILON, EPSILON, score),
@@ -76,7 +76,7 @@ def weighted_lexicon_transducer(
       ends: of silence at the start and end of an utterance.
       silence, word_disambig, phone_disambig, silence_disambig: see `lexicon_transducer`.
     """
-    # Words begin in `spoken`, behind a word or the start, or in `paused`, behind a silence.
+    # Words begin in `spoken` (after a word or at the start) or in `paused` (after a silence).
     start, after_word, before_silence, in_silence, after_silence, count = 0, 1, 2, 3, 4, 5
     arcs: list[Arc] = [
         (start, after_word, EPSILON, EPSILON, math.log1p(-ends.start)),

@@ -1,7 +1,7 @@
 """The lattice-free MMI criterion (Povey et al. 2016), optionally boosted, and its gradient.
 
 The denominator's forward-backward has a leaky HMM: in every frame a share of the probability leaks
-from all states to the initial ones, as if chunks began anew with a small weight (section 2.6). The
+from all states to the initial ones, as if chunks restarted with a small weight (section 2.6). The
 transitions are a sparse matrix; a compiled loop multiplies with it on the CPU, torch elsewhere.
 """
 
@@ -41,7 +41,7 @@ def leaky_forward_backward(
     into, out_of, initial, pdf = _tables(denominator, scores.dtype, device)
     ends = lengths.to(device)
     unread = _unread(denominator, scores.shape[2])
-    if unread.any():  # beside the far higher score of one of these all others would be 0
+    if unread.any():  # a far higher score of one of these would make all others 0
         scores = scores.masked_fill(unread.to(device), -torch.inf)
     # Likelihoods relative to the best pdf of each frame.
     top = scores.amax(dim=2)  # [N, T]
@@ -76,7 +76,7 @@ class _Transitions:
     """A sparse transition matrix [S, S]."""
 
     matrix: Tensor
-    """Coalesced, so that its entries are in the order of rows."""
+    """Coalesced sparse tensor: its entries are in the order of rows."""
     first: np.ndarray
     """[S + 1] the first entry of each row."""
 
@@ -135,8 +135,8 @@ class LfmmiValue:
     """The criterion's value for a batch of chunks."""
 
     objective: Tensor
-    """[N] float64 with gradient, to be maximised: the log-likelihood of the numerator less that of
-    the denominator, at most 0. With a boost also less than without."""
+    """[N] float64 with gradient, to be maximised: log-likelihood of the numerator minus that of the
+    denominator, at most 0; a boost lowers it."""
     numerator_posteriors: Tensor
     """[N, T, P] without gradient, of each pdf in each frame; 0 beyond a chunk's frames."""
 
@@ -153,13 +153,13 @@ def lfmmi(
 
     The numerators are summed in float64, the denominator in the precision of the scores.
 
-    With a boost the denominator's paths count the more, the more wrong frames they have, as in
-    boosted MMI (Povey et al. 2008): a pdf's score is raised by `boost` times one less its
-    posterior in the numerator, which counts as given. There the errors are those of phones.
+    With a boost, denominator paths with more wrong frames get more weight, as in boosted MMI (Povey
+    et al. 2008, who count phone errors). A pdf's score is raised by `boost` * (1 - its numerator
+    posterior); the posterior is treated as a constant.
 
     Args:
-      scores: [N, T, P] log-likelihoods of the pdfs, in any scale that the frame decides: what is
-        constant over a frame changes nothing. Rows beyond a chunk's frames must be finite.
+      scores: [N, T, P] log-likelihoods of the pdfs, up to a constant per frame. Rows beyond a
+        chunk's frames must be finite.
       lengths: [N] int64 on the CPU.
       numerators: of each chunk, see `NumeratorMaker`.
       denominator: of the same pdfs.
@@ -205,7 +205,7 @@ class _Lfmmi(torch.autograd.Function):
 
 def _numerators(scores: Tensor, lattices: Sequence[Lattice]) -> tuple[Tensor, Tensor]:
     """Return the numerators' total scores [N] and posteriors [N, T, P], float64."""
-    # Their gradients are needed in validation too.
+    # The gradients are also needed in validation.
     with torch.inference_mode(False), torch.enable_grad():
         packed = pack(lattices, scores.device)
         indices = (packed.utterance[packed.emitting], packed.frame, packed.pdf)

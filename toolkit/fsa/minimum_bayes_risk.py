@@ -2,8 +2,8 @@
 
 Xu, Povey, Mangu and Zhu, "Minimum Bayes risk decoding and system combination based on a recursion
 for edit distance" (Computer Speech and Language, 2011); Kaldi's lattice-mbr-decode. The expected
-edit distance is an upper bound, since the alignment is chosen in the states of the lattice and not
-path by path; it is exact where no two paths meet but in the end.
+edit distance is an upper bound, since the alignment is chosen per lattice state and not per path.
+It is exact if no two paths meet before the end.
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ class Candidate:
     """A word (or no word) in a bin of the confusion network."""
 
     word: int
-    """Word id; 0 is no word."""
+    """Word id; 0 means no word."""
     posterior: float
     begin: float
-    """Seconds, the mean over its occurrences."""
+    """Begin and end in seconds, means over the word's occurrences."""
     end: float
 
 
@@ -53,7 +53,7 @@ def minimum_risk(
     """Find the word sequence with the fewest expected errors, starting at the best path.
 
     The sequence is improved until it stays the same: in each bin the candidate with the largest
-    posterior is chosen. What is found depends on the beginning.
+    posterior is chosen. The result depends on the initial sequence.
 
     Args:
       lattice: of one utterance; words below 0 count as words, and are never chosen.
@@ -72,7 +72,7 @@ def _improved(lattice: WordLattice, arc_posteriors: Array, hypothesis: list[int]
     while True:
         outcome = _bins_around(lattice, arc_posteriors, hypothesis)
         words = [word.word for word in outcome.words]
-        # Only where several sequences have the same risk might they go on in a circle.
+        # The iteration could cycle only among sequences with the same risk.
         if words == hypothesis or outcome.risk > risk - 1e-9:
             return outcome
         hypothesis, risk = words, outcome.risk
@@ -147,8 +147,8 @@ def _along(
       word: of the arc.
       bin_words: [Q] the words in the bins.
       distance: [Q + 1] for the result.
-      moves: [Q + 1] for how it came about: 0, the arc's word is in the bin; 1, it is in none; 2,
-        the bin comes after the arc and holds no word of it.
+      moves: [Q + 1] for the best alignment: 0, the arc's word is in the bin; 1, it is in no bin; 2,
+        the bin comes after the arc and holds none of its words.
     """
     cost_of_no_bin = 0.0 if word == 0 else 1.0 + OUTSIDE
     distance[0], moves[0] = source_distance[0] + cost_of_no_bin, 1

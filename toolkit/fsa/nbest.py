@@ -39,7 +39,7 @@ def _sample(first: Array, target: Array, scores: Array, count: int, length: int)
     """
     states = len(first) - 1
     # Backward recursion in the log domain: beta(s) = log sum over arcs s -> d of exp(score +
-    # beta(d)), the best summand in front for the sake of range.
+    # beta(d)), with the best summand factored out to avoid overflow.
     backward = np.full(states, -np.inf)
     backward[states - 1] = 0.0
     for state in range(states - 2, -1, -1):
@@ -73,7 +73,7 @@ def _sample(first: Array, target: Array, scores: Array, count: int, length: int)
 
 
 BEAMS = (1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
-"""How far n-best lists may reach below the best path, in turn until they are full."""
+"""Beams below the best path's score, tried in turn until an n-best list is full."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
     result, since all of them can continue in the same ways. Those whose best completion is worse
     than the best path by more than a beam are left out, and the beam is widened until `count`
     sequences are within it, so that work grows with what is near the best path rather than with
-    the lattice. Which of sequences with the same score are taken, and their order, is arbitrary.
+    the lattice. The choice among sequences with the same score, and their order, are arbitrary.
 
     Args:
       lattice: of one utterance.

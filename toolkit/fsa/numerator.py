@@ -40,8 +40,8 @@ class PhoneTimes:
     def windows(self, offset: int, tolerance: int) -> np.ndarray:
         """Return the low-rate frames [K, 2] in which each phone may be: first, and end (exclusive).
 
-        A phone may be in every frame whose middle is at most `tolerance` frames of 10 ms before
-        its begin or after its end, and that leaves a frame for each phone before and behind it.
+        A phone may be in every frame whose middle is at most `tolerance` frames of 10 ms before its
+        begin or after its end, and that leaves a frame for each phone before and after it.
 
         Args:
           offset: 0, 1 or 2, the 10 ms frame that the first low-rate frame begins with.
@@ -61,7 +61,7 @@ class PhoneAlternatives:
     """Several recognised phone sequences of an utterance without a transcript."""
 
     times: tuple[PhoneTimes, ...]
-    """At least one, all of as many frames, the most likely first."""
+    """At least one alternative, the most likely first; all have the same number of frames."""
     weights: np.ndarray
     """[N] float64, posteriors: above 0, in all at most 1."""
 
@@ -95,13 +95,13 @@ class NumeratorMaker:
     the edges of the utterance the first phone begins and the last one ends. The paths are composed
     with the denominator, whose scores they have: no path is likelier than in the denominator, and
     the criterion is at most 0 (unless a piece begins in either of two phones with the same pdfs).
-    Kaldi's supervision is the same, but for two phones that are equal and close together, whose
-    windows it does not tell apart.
+    Kaldi's supervision is the same, except for two equal phones that are close together, whose
+    windows it does not distinguish.
 
     The numerator of recognised speech holds the paths of all alternatives, each with its posterior
     on top, as in semi-supervised LF-MMI (Manohar et al. 2018; there the lattice's paths have the
     language model's probabilities, raised to 0.5, in place of posteriors). Alternatives that do not
-    differ within a piece, or near it, are one there.
+    differ within a piece, or near it, are merged.
 
     Args:
       senones: of the low-rate topology with an onset.
@@ -155,11 +155,11 @@ class NumeratorMaker:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return pdfs [K, 2] and windows [K, 2] int64 of the phones that a piece may have.
 
-        Windows count from its begin, and are cut a frame before it and at its end: what is beyond
-        does not matter, and alternatives that differ there alone shall be equal here.
+        Windows are relative to the begin of the piece, and are clipped to one frame before it and
+        to its end. So alternatives that differ only outside the piece become equal.
 
-        Of the phones before the piece the last may matter, of those behind it none. K is 0 where
-        the utterance has more phones than frames.
+        Of the phones before the piece, only the last one may be included, and none of those after
+        it. K is 0 if the utterance has more phones than frames.
         """
         windows = times.windows(piece.offset, tolerance) - piece.start
         near = np.flatnonzero((windows[:, 1] >= 0) & (windows[:, 0] < piece.length))
@@ -240,7 +240,7 @@ def _paths(
         while expanded < level_end:
             state = keys[expanded] % (begin + 1)
             position = keys[expanded] // (begin + 1) % (2 * phones)
-            # A phone goes on with its rest, or the next one begins with its onset.
+            # A phone continues with its rest, or the next one begins with its onset.
             lowest, highest = position | 1, (position | 1) + 2
             if t == 0:  # at the begin, or anywhere
                 lowest, highest = 0, 1 if at_begin else 2 * phones
@@ -274,7 +274,7 @@ def _paths(
                     label[num_arcs], score[num_arcs] = pdf + 1, weights[a]
                     num_arcs, a = num_arcs + 1, a + 1
             expanded += 1
-    # What is left to expand are the states after the last frame.
+    # The states after the last frame are not expanded.
     positions = np.full(num_states, -1, np.int64)
     for state in range(expanded, num_states):
         positions[state] = keys[state] // (begin + 1) % (2 * phones)
@@ -312,7 +312,7 @@ def _join_lattices(lattices: Sequence[Lattice], scores: Sequence[float]) -> Latt
 
     Args:
       lattices: at least one, each with a path.
-      scores: added to those of each one's paths.
+      scores: a score for each lattice, added to those of its paths.
     """
     if len(lattices) == 1 and not scores[0]:
         return lattices[0]

@@ -1,7 +1,7 @@
 """Online dense search: the same search as `search_lattice`, while scores arrive.
 
 k2 1.23.4 has `OnlineDenseIntersecter`, but between two calls it keeps only what lies within the
-*output* beam, so that its result depends on how the scores are cut up: on read speech the best
+*output* beam, so that its result depends on the block size: on read speech the best
 paths' scores fell from 83 to 63 with pieces of one second, to -180 with single frames. Here the
 search of `toolkit.fsa.search` is carried out frame by frame: same beams, same lattice. (Where
 `max_active` is reached in the last four frames, the lattice can have a few arcs more.)

@@ -20,7 +20,7 @@ class EpsilonClosures(NamedTuple):
     begin: np.ndarray
     """[states + 1] where the paths from each state begin."""
     reached: np.ndarray
-    """[paths] the state reached; only such from which something is read."""
+    """[paths] the state reached; only states with arcs that read."""
     score: np.ndarray
     """[paths] int64 in fixed point."""
     lm: np.ndarray
@@ -64,14 +64,14 @@ def remove_epsilon(fst: Fst) -> Fst:
         )
     # 1. All arcs that read, without a path in front (-1).
     arcs = np.flatnonzero(reads)
-    # 2. From the start: each non-empty path of its closure, then each arc that reads behind it.
+    # 2. From the start: each non-empty path of its closure, followed by each arc that reads.
     start_paths = np.flatnonzero(closures.reached[: closures.begin[1]] > 0)
     row, following = ragged_ranges(fst.first, closures.reached[start_paths])
     row, following = row[reads[following]], following[reads[following]]
     front = np.append(np.full(len(arcs), -1), start_paths[row])  # [B] path in front of each arc
     source = np.append(fst.source[arcs], np.zeros(len(row), np.int32))
     arc = np.append(arcs, following)
-    # 3. Each of these with each path of its target's closure behind it: [C] front, arc, behind.
+    # 3. Each of these, followed by each path of its target's closure: [C] front, arc, behind.
     row, behind = ragged_ranges(closures.begin, fst.target[arc])
     source, front, arc = source[row], front[row], arc[row]
     # Row 0 of the paths in front is empty: it stands for none.
@@ -154,7 +154,7 @@ def _epsilon_closures(
         np.zeros(states + 1, np.int32),
         np.empty(len(words), np.int32),
     )
-    # The paths of all states stand one after the other, as the rows of a compressed sparse matrix.
+    # The paths of all states are concatenated, like the rows of a compressed sparse matrix.
     position_of, num_paths, has_gain = np.full(states, -1, np.int32), 0, False
     for state in range(states):
         if needed[state] and not has_gain:

@@ -22,8 +22,8 @@ class RescoreError(ToolkitError):
 class Grammar:
     """An n-gram model as a deterministic on-demand acceptor of word ids (Kaldi's ConstArpaLm).
 
-    A state is the longest context that can still matter: a context that no n-gram continues and
-    that has no back-off weight is shortened to its suffix. Scores are natural logarithms.
+    A state is the longest context that affects later scores: a context that no n-gram continues and
+      that has no back-off weight is shortened to its suffix. Scores are natural logarithms.
 
     Args:
       model: the n-grams.
@@ -130,8 +130,8 @@ class _Composition:
 
     A graph charges the language model's score of a word as early as it can, before the arc that
     writes the word: within a tree of pronunciations that of the best word below. The new model's
-    score comes with the word. So that pairs of one frame can be compared, what the old model has
-    charged since the last word (`pending`) counts until the next one is written.
+    score comes with the word. To make pairs of one frame comparable, the old model's charge since
+    the last word (`pending`) counts until the next word is written.
     """
 
     def __init__(self, lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -> None:

@@ -22,9 +22,9 @@ FINAL_FRAMES = 4
 """Number of frames at the end that are searched with wider beams."""
 PRUNE_EVERY, PRUNE_BACK = 20, 30
 """When, and how many frames back, arcs outside the output beam are dropped. The lattice depends on
-it where arcs are further behind the best path than that beam."""
+them only for arcs outside that beam."""
 ROUNDING = 2.0**-18
-"""What sums of scores in float32 may be off after `PRUNE_BACK` frames, relative to the sums."""
+"""Relative rounding error that float32 sums of scores may have after `PRUNE_BACK` frames."""
 
 
 class GraphArrays(NamedTuple):
@@ -45,7 +45,7 @@ class GraphArrays(NamedTuple):
 class Trellis(NamedTuple):
     """The paths kept so far; level t holds the states before frame t, arcs lead to level t + 1.
 
-    Arrays have room for more; `arcs_at` and `states_at` tell what is in use.
+    Arrays have spare room; `arcs_at` and `states_at` give the used parts.
     """
 
     frames: Array
@@ -113,7 +113,8 @@ def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) 
 def add_final_column(row: Array, ending: bool) -> Array:
     """Return a frame's scores with the final label's score 0 first: label l at l + 1.
 
-    One of both is out of reach, so that a loop over arcs needs no branches.
+    Either all labels or the final label have the score -inf, so that a loop over arcs needs no
+    branches.
     """
     scores = np.full(len(row) + 2, -np.inf, np.float32)
     if ending:
@@ -139,8 +140,8 @@ def advance_frame(
       trellis: its arrays are written to, or replaced by larger ones.
       graph: the graph.
       row: [P] float32, the frame's scores.
-      frames_left: frames that follow; if that is not known, many. -1 follows the arcs to the final
-        state instead, after the last frame.
+      frames_left: number of frames that follow; a large number if unknown. -1: follow the arcs to
+        the final state instead, after the last frame.
       limits: see `adapted_beam`.
       output: see `prune_trellis`. An arc below the beam is kept if it leads to a state within it,
         unless `prune_trellis` would drop it.
@@ -251,8 +252,8 @@ def prune_trellis(trellis: Trellis, back: int, unpruned: int, output: float) -> 
       trellis: pruned in place.
       back: number of frames to prune.
       unpruned: number of newest frames, after those, that are not pruned.
-      output: the most that the best path through an arc may be behind the best one of all that end
-        in the same state after the pruned frames.
+      output: largest difference between the score of the best path through an arc and that of the
+        best path into the same state after the pruned frames.
     """
     n = trellis.frames[0]
     end = n - unpruned
@@ -296,7 +297,7 @@ def _compact(trellis: Trellis, begin: int, keep_arc: Array, alive: Array) -> Non
     new_position = np.cumsum(alive) - 1  # among the states left, from level `begin` on
     base = trellis.states_at[begin]
     first_frame = max(0, begin - 1)
-    arcs_end = trellis.arcs_at[first_frame]  # behind the arcs that are kept
+    arcs_end = trellis.arcs_at[first_frame]  # after the arcs that are kept
     next_arc, first_arc = arcs_end, arcs_end
     # Move the arcs that stay to the front; sources and targets count from the first state of a
     # level.
@@ -319,7 +320,7 @@ def _compact(trellis: Trellis, begin: int, keep_arc: Array, alive: Array) -> Non
             arcs_end += 1
         next_arc = trellis.arcs_at[t + 1]
         trellis.arcs_at[t + 1] = arcs_end
-    # Likewise the states, level by level.
+    # Move the states that stay to the front, too, level by level.
     i = 0
     for t in range(begin, n + 1):
         last = trellis.states_at[t + 1] - base
@@ -388,7 +389,7 @@ def frame_row(scores: Any, frame: int, graph: GraphArrays, states: Array) -> Arr
     raise NotImplementedError
 
 
-# numba wants the parameters of an overload and of what it returns annotated alike.
+# numba requires an overload and the function that it returns to have the same annotations.
 @overload(num_frames)
 def _num_frames(scores: Any) -> Any:
     """Choose the implementation of `num_frames` by the type of the scores."""
@@ -442,7 +443,7 @@ def viterbi(
 ) -> tuple[Array, float]:
     """Return the best path of scores through a graph, pruned as in `search_kernels.search`.
 
-    Keeps one arc per state and frame where a lattice keeps them all, and adds up in float64.
+    It keeps one arc per state and frame, where a lattice keeps all, and adds scores in float64.
 
     Args:
       graph: its labels are column + 1.

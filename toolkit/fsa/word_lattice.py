@@ -3,8 +3,8 @@
 A search's lattice becomes one by pruned determinization, one path for each word sequence, its best,
 as Kaldi's (Povey et al., "Generating exact lattices in the WFST framework", ICASSP 2012): weights
 are pairs of graph and acoustic score, compared by their scaled sum. Of the alignments that Kaldi
-keeps as strings, only the lengths are kept, as the times of the states: a state stands where the
-alignments of all paths into it have come to, the longest common prefix.
+keeps as strings, only the lengths are kept, as the times of the states: the time of a state is the
+  end of the longest common prefix of the alignments of all paths into it.
 """
 
 import heapq
@@ -34,7 +34,7 @@ class WordLattice:
     target: np.ndarray
     """[A] int32."""
     words: np.ndarray
-    """[A] int32 word ids; 0 is no word, as on arcs into the last state."""
+    """[A] int32 word ids; 0 means no word, as on arcs into the last state."""
     graph: np.ndarray
     """[A] float64, the logarithm of the probability by language model, pronunciations and HMMs."""
     acoustic: np.ndarray
@@ -135,9 +135,9 @@ def normalise_to_weight(lattice: WordLattice, scores: np.ndarray, weight: float)
 
 
 MAX_ARCS = 20_000
-"""Arcs of a determinised lattice: beyond, the worst are dropped, but for the best path."""
+"""Largest number of arcs of a determinised lattice; the worst arcs beyond it are dropped."""
 ROUNDING = 1 / 1024
-"""Differences of scores below this do not keep states apart (Kaldi's delta)."""
+"""States whose scores differ by less than this are merged (Kaldi's delta)."""
 Array = np.ndarray
 
 
@@ -261,7 +261,7 @@ def _single_words(scored: ScoredLattice) -> _Arcs:
 class _Edges:
     """Best paths from the end of one word through one more word, or to the end.
 
-    E edges between S states of `_Arcs`, of which only those where words end have any.
+    There are E edges between S states of `_Arcs`; only states where words end have edges.
     """
 
     source: Array
@@ -273,7 +273,7 @@ class _Edges:
     graph: Array
     """[E] float64, summed over the path."""
     acoustic: Array
-    """[E] likewise."""
+    """[E] float64, summed over the path."""
     first: Array
     """[S + 1] the first edge of each state."""
 
@@ -303,8 +303,8 @@ def _without_epsilons(
     """Return the edges (see `_Edges`) on paths with a score of at least `worst`.
 
     Arcs without words lead from one frame to the next (`Lattice`; files are checked when they are
-    read), so that states come in the order in which they are reached: each path to a state is known
-    when its turn comes.
+    read), so that states are in the order in which they are reached: all paths to a state are known
+    before it is expanded.
 
     Args:
       first, target, words, graph, acoustic: of `_Arcs`.
@@ -382,7 +382,7 @@ class _Subset:
     graph: Array
     """[M] float64, added to the scores of the arcs so far."""
     acoustic: Array
-    """[M] likewise."""
+    """[M] float64, added to the acoustic scores of the arcs so far."""
 
     def key(self, acoustic_scale: float) -> tuple[bytes, bytes]:
         """Return a hashable key; subsets with equal keys are merged."""

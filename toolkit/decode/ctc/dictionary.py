@@ -57,8 +57,8 @@ class Dictionary:
         """Make a dictionary by spelling words in a model's output units.
 
         Characters: words have the separator between equal letters, as in training texts (A16).
-        Pieces: each word is segmented as the units do it. Of words with the same symbols, which
-        decoding cannot tell apart, the alphabetically first is kept.
+        Pieces: the units segment each word. Of words with the same symbols, which decoding cannot
+          distinguish, the alphabetically first is kept.
 
         Args:
           words: the dictionary, such as the training words.

@@ -56,7 +56,7 @@ class EvaluationPlan:
     width: ListLength
     """Beam width of the search."""
     weight: LossPer
-    """What the loss is divided by."""
+    """Divisor of the loss."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """The search."""
     words: str = ""
@@ -109,7 +109,8 @@ def evaluate_run(
 ) -> int:
     """Evaluate the epochs of a run's CTC training until it ends, maybe on another machine.
 
-    Returns too when the training is started anew. If it was stopped, waits for it to continue.
+    The function also returns when the training is restarted. If the training was stopped, it waits
+    until it continues.
 
     Args:
       run: the recipe's run directory, whose training has begun.

@@ -25,7 +25,7 @@ from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically
 
 GRAPH = "graph.safetensors"
-# Dense search has no -inf.
+# Dense search does not support -inf.
 _LEAST = -1e4
 RETRIES = (2.0, 4.0)
 """Factors by which the beam is widened when no path survives."""
@@ -144,8 +144,8 @@ class GraphDecoder(CtcDecoder):
     def _search(self, log_probs: LogProbs, lm_weight: float) -> ScoredLattice | None:
         """Search without a word bonus; return None if no path survives."""
         graph, _ = _load(self._folder)
-        # Impossible symbols get a finite score: they hold no -inf. Division by the weight of the
-        # language model leaves the graph's n-grams unscaled.
+        # Impossible symbols get a finite score, as dense search does not support -inf. Division by
+        # the weight of the language model leaves the graph's n-grams unscaled.
         rows = torch.from_numpy(as_array(log_probs, self._columns)).clamp(min=_LEAST)
         scores = rows / lm_weight
         tries = self.config.beam.with_retries(RETRIES)

@@ -351,8 +351,8 @@ def _keep(
         entry, prefix = beam[i], trie[beam[i].node]
         # p_blank(l, t) = p(l, t - 1) y_t(blank), in logs.
         blank, symbol = entry.total + row[now.blank], NONE
-        # p_symbol(l, t) = p_symbol(l, t - 1) y_t(c), c the last symbol; repeated spaces are one
-        # space, so that a space goes on after a blank too.
+        # p_symbol(l, t) = p_symbol(l, t - 1) y_t(c), c the last symbol; repeated spaces are one #
+        # space, so that a space may continue after a blank.
         last = prefix.symbol
         if last >= 0:
             symbol = (entry.total if last == now.space else entry.symbol) + row[last]
@@ -674,8 +674,8 @@ def advance_alignment(
       labels: [L].
       blank: the blank's column.
       scores: [2 L + 1] of blanks and labels in turn, changed in place.
-      steps: [t, 2 L + 1] gets by how many states the best path into each state has moved on; [0, ]
-        if that is not needed.
+      steps: [t, 2 L + 1], written: number of states by which the best path into each state has
+        advanced; [0, ] if not needed.
     """
     # Viterbi over the states of a CTC alignment: even ones are blanks, odd ones labels. A state is
     # kept, reached from the one before, or across a blank between different labels.

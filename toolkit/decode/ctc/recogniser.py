@@ -48,7 +48,7 @@ from toolkit.processes.devices import full_float32
 from toolkit.storage.lines import split_words
 
 WHOLE, WINDOW, CONTEXT = 6000, 3000, 500
-"""In input frames: the longest recording that is scored at once, and the windows of longer ones."""
+"""In input frames: the longest recording that is scored at once, and the window of longer ones."""
 
 
 class CtcScorer:
@@ -82,7 +82,8 @@ class CtcScorer:
         self.subsampling = self.model.config.subsampling
         """Input frames per row of log-probabilities."""
         self.offset = (self.model.config.frames_needed - self.subsampling) / 2
-        """Input frames before the first that the first row stands for: it sees more."""
+        """Input frames before the first frame that the first row stands for: the network's left
+        context."""
 
     @property
     def can_stream(self) -> bool:
@@ -97,8 +98,9 @@ class CtcScorer:
     def log_probs(self, features: Tensor, state: CmnState | None = None) -> Tensor:
         """Return the log-probabilities of an utterance or a whole recording.
 
-        A long one is scored in windows with some context; a `CtcModel` of forward LSTMs carries its
-        state from one to the next instead, and the result is that of the whole.
+        A long recording is scored in windows with some context. A `CtcModel` with unidirectional
+        LSTMs carries its state from window to window instead, which gives the result of the whole
+        recording.
 
         Args:
           features: [T, F] before normalisation.
@@ -109,7 +111,7 @@ class CtcScorer:
           [T', C] float32, on the CPU.
 
         Raises:
-          BundleError: they are not numbers.
+          BundleError: the features give outputs that are not finite.
         """
         (log_probs,) = self.batch_log_probs([(features, state)])
         return log_probs
@@ -136,7 +138,7 @@ class CtcScorer:
         """Score the next normalised frames [T, F] of a stream; see `CtcModel.stream`.
 
         Raises:
-          BundleError: the outputs are not numbers.
+          BundleError: the outputs are not finite.
         """
         device = next(self.model.parameters()).device
         with full_float32(device):
@@ -211,7 +213,7 @@ class CtcRecogniser(Recogniser):
         """The CTC decoder, loaded on first use.
 
         Raises:
-          BundleError: its dictionary cannot be read, or none of its words be written.
+          BundleError: the dictionary cannot be read, or the units cannot write any of its words.
         """
         try:
             words = split_words((self._bundle / WORDS).read_text(encoding="utf-8"))
@@ -275,7 +277,7 @@ class CtcRecogniser(Recogniser):
     def _silence_gate(self) -> SilenceGate:
         """Return the gate that keeps words out of an utterance's digital silence."""
         units = self.scorer.units
-        # In digital silence only the blank is left.
+        # In digital silence only the blank is possible.
         blank = torch.arange(units.size) == units.blank
         middle = int(self.scorer.offset + self.scorer.subsampling / 2)
         return SilenceGate(self.frontend_config.kind, blank, self.scorer.subsampling, middle)
@@ -319,7 +321,7 @@ class CtcScoreStream:
     """Turns features into log-probabilities block by block; normaliser and network keep state.
 
     Args:
-      scorer: of a network of forward LSTMs.
+      scorer: scorer of a network with unidirectional LSTMs.
       kind: of the features, see `FrontendConfig.kind`.
 
     Raises:

@@ -28,7 +28,7 @@ class CtcHypothesis:
     text: str
     """Words separated by single spaces."""
     score: float
-    """In natural log units; each decoder documents its terms."""
+    """Natural logarithm; each decoder documents its terms."""
 
 
 class CtcDecoder(ABC):
@@ -47,8 +47,8 @@ class CtcDecoder(ABC):
             normalised; -inf rules a symbol out.
 
         Returns:
-          At least one hypothesis, the best first. If no complete text is possible, one with the
-          score -inf and the words that were finished, if any.
+          At least one hypothesis, best first. If no complete text is possible, the only hypothesis
+          has the score -inf and the finished words, if any.
 
         Raises:
           CtcDecodeError: the shape is not [T, C], or a value is NaN.
@@ -243,7 +243,7 @@ class BeamSearch:
     def _reading(self, trie: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """Return a number for each prefix's text; equal texts have equal numbers.
 
-        It is made of the node where the last word begins and of that word.
+        The number combines the node where the last word begins, and that word.
         """
         prefixes = trie[nodes]
         # A space at the end adds nothing: go back to the prefix before it.
@@ -277,8 +277,8 @@ class BeamSearch:
 class PrefixDecoder(CtcDecoder):
     """Finds the most likely label sequences, summing the probabilities of all alignments.
 
-    Label sequences that differ only in repeated spaces count as one. Of others with the same text
-    (with and without the separator of double letters) the best is kept.
+    Label sequences that differ only in repeated spaces count as one. Of other sequences with the
+    same text (with and without the separator of double letters) the best is kept.
 
     Args:
       units: the output units, in the order of the posteriors' columns.

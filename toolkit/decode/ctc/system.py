@@ -162,8 +162,8 @@ def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
 
 logger = logging.getLogger(__name__)
 EXTENSIONS = 4
-"""How often a grid is extended where the best pair lies at its end. On AN4 (CR-CTC, 581 words) the
-grid's own corner, 0.4 and 2, makes 37 errors."""
+"""How often a grid is extended if the best pair lies at its edge. On AN4 (CR-CTC, 581 words) the
+corner of the original grid, 0.4 and 2, makes 37 errors."""
 
 
 @dataclass(frozen=True)
@@ -250,9 +250,9 @@ def _first_grid(
     """Return the initial grid of weights and bonuses, and the pair that tuning keeps.
 
     Args:
-      search: has the decoder's own weight and bonus.
+      search: settings with the decoder's own weight and bonus.
       config: the grid.
-      words: of the references.
+      words: number of words in the references.
     """
     weight, bonus = search.lm_weight, search.word_bonus
     consequence = f"language model weight {weight:g} and word bonus {bonus:g} stay"
@@ -283,7 +283,7 @@ def word_bonus_axis(values: Sequence[float]) -> Axis:
 MOST = 4096
 """Widest beam that is tried."""
 IMPROVED = 0.01
-"""Share of utterances that a beam of twice the width may improve if it is to count as converged."""
+"""A beam has converged if twice its width improves at most this share of the utterances."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ def widen(
     """Double a decoder's beam until the texts hardly improve, or the beam is `most` wide.
 
     Returns:
-      What was tried: the decoder's own width first. The last one's width is the answer.
+      The trials, starting with the decoder's own width; the last trial has the width to use.
     """
     width, trials = decoder.config.width, []
     narrow = _best_hypotheses(decoder, utterances, jobs)
@@ -354,8 +354,8 @@ def tune_beam(
 ) -> TunedBeam:
     """Return the narrowest beam that has no more word errors than the widest.
 
-    First the width, at the widest margin, then the margin. What it costs is not measured, so that
-    the choice does not depend on the machine.
+    The width is chosen first, with the widest margin, and then the margin. Run times are not
+    measured, so that the choice does not depend on the machine.
 
     Args:
       decoder: with tuned weights.

@@ -102,7 +102,7 @@ def _read_channels(path: str, cut: "MultiCut") -> np.ndarray:
 
 
 SNR_WINDOW = 512
-"""Samples per frame when ratios of speech to the rest are measured."""
+"""Samples per frame for measuring speech-to-noise ratios."""
 
 
 def ratio_db(signal: np.ndarray, reference: np.ndarray) -> float:
@@ -117,8 +117,8 @@ def ratio_db(signal: np.ndarray, reference: np.ndarray) -> float:
 def snr_db(speech: np.ndarray, noise: np.ndarray) -> float:
     """Return the ratio of two signals' energies in dB, averaged over frequencies.
 
-    The mean is over dB, so that attenuating some frequencies gains nothing. It is over 1/80 to 7/8
-    of the band, outside of which there is little speech.
+    The mean is taken in dB, so that attenuating some frequencies gains nothing, and over 1/80 to
+    7/8 of the band, as there is little speech outside.
     """
     spectra = torch.stft(
         torch.from_numpy(np.stack([speech, noise])).double(),
@@ -292,8 +292,8 @@ class Enhanced:
     erle_db: float | None
     """Echo before over echo after cancellation, at all microphones; None: no echo, or not known."""
     snr_gain_db: float | None
-    """Gain in the ratio of speech to noise and echo over the first microphone: the mean over
-    frequencies, so that attenuating some of them gains nothing; None: not known."""
+    """Gain in the ratio of speech to noise and echo, compared with the first microphone; the mean
+    over frequencies in dB, so that attenuating some of them gains nothing. None: not known."""
 
 
 def enhance(
@@ -305,8 +305,8 @@ def enhance(
 ) -> dict[str, float]:
     """Enhance array recordings to one channel: `out/<set>/<id>.flac` and `out/<set>.jsonl`.
 
-    Utterances that are there already are kept, so `out` must be of the same cuts and settings.
-    The bytes do not depend on `jobs`.
+    Existing utterances are kept, so `out` must belong to the same cuts and settings. The bytes do
+    not depend on `jobs`.
 
     Args:
       sets: array cuts by name, see `toolkit.features.multichannel.beamforming`.

@@ -235,8 +235,8 @@ SPEED_OF_SOUND = 343.0
 """Metres per second."""
 WHITE_NOISE_GAIN_DB = 0.0
 """Lowest gain of the talker over the microphones' own noise. A superdirective beam subtracts
-microphones that hear almost the same at low frequencies, which amplifies that noise. Mean gain in
-the ratio of speech to noise with limits of -10, -6, -3, 0 and 3 dB (20 utterances, 20 degrees):
+microphone signals that are almost equal at low frequencies, which amplifies that noise. Mean gain
+in the ratio of speech to noise with limits of -10, -6, -3, 0 and 3 dB (20 utterances, 20 degrees):
 0.7, 1.2, 1.4, 1.7 and 1.7 dB."""
 LOADINGS = np.concatenate([[0.0], np.logspace(-6, 3, 46)])
 """Diagonal loadings to try, ascending; with the largest the beam is delay-and-sum."""
