@@ -23,7 +23,7 @@ _CTM_LINES = 20
 _PRINTED = f"{__name__}.printed"
 """Key of the context: option names by the path of each output that goes to standard output."""
 _READ = f"{__name__}.read"
-"""The path of the file that stands for standard input."""
+"""Key of the context: path of the temporary file with standard input."""
 _AS_JSON = f"{__name__}.json"
 
 
@@ -57,7 +57,7 @@ class _NoText(click.Path):
 class _TextIn(click.Path):
     """A path to read; `-` stands for a temporary file with the content of standard input.
 
-    The file is named `standard-input`, with the suffix by which readers know JSON and CTM.
+    The file is called `standard-input`, with the suffix by which readers recognise JSON and CTM.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
@@ -68,7 +68,7 @@ class _TextIn(click.Path):
         if meta.get(__name__):
             self.fail("standard input can be read only once", param, ctx)
         meta[__name__] = True
-        # Readers want a file: they read it several times, and its suffix tells the format.
+        # Readers need a file: they read it several times, and detect the format by its suffix.
         if sys.stdin is None:
             self.fail("standard input is closed", param, ctx)
         try:
@@ -128,7 +128,7 @@ TEXT_OUT = _TextOut(path_type=Path)
 JSON_OUT = _JsonOut(path_type=Path)
 """A JSON file to write; with `-` it goes to standard output, and tables to standard error."""
 TEXT_IN_OR_ID = _TextInOr("id")
-"""The word `id`, or a path as of `TEXT_IN`."""
+"""The keyword `id`, or a path as for `TEXT_IN`."""
 FOLDER = _NoText("a folder cannot be standard output")
 """A folder to write."""
 EXISTING_PATH = _NoText(
@@ -228,7 +228,7 @@ def _suffix(content: bytes) -> str:
     matches = [
         _CTM.fullmatch(line.decode("utf-8", "replace")) for line in islice(entries, _CTM_LINES)
     ]
-    # Kaldi's text may have two whole numbers in this place, on each of a few lines.
+    # In a short Kaldi text every line may happen to have two whole numbers in these columns.
     decimal = any("." in time for match in matches if match for time in match.groups())
     return ".ctm" if decimal and all(matches) else ""
 

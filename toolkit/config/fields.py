@@ -11,8 +11,8 @@ TreeConfig(smoothing=2)    # ValueError: smoothing is 2, must be from 0 to 1
 ```
 
 Text comes from the command line, plain data from YAML and JSON. The upper limits of sizes are far
-above what anybody trains with: a larger value is a typing error, or a file that wants the machine's
-memory. Several settings that are large together may still need more than there is.
+above any useful value: a larger one is a typing error or an attack on the machine's memory. Several
+large settings together may still exceed the memory.
 """
 
 import dataclasses
@@ -77,13 +77,13 @@ NonNegative = Annotated[float, Range(0)]
 Finite = Annotated[float, Range(above=-math.inf, below=math.inf)]
 FinitePositive = Annotated[float, Range(above=0, below=math.inf)]
 Share = Annotated[float, Range(0, 1)]
-"""Part of a whole, or a probability; nothing and everything are allowed."""
+"""Share or probability, from 0 to 1."""
 PositiveShare = Annotated[float, Range(above=0, most=1)]
-"""Part of a whole that is not empty."""
+"""Share above 0, up to 1."""
 ShareBelowOne = Annotated[float, Range(0, below=1)]
-"""Part of a whole that leaves something: a dropout, a momentum."""
+"""Share from 0 and below 1, such as a dropout or a momentum."""
 ProperShare = Annotated[float, Range(above=0, below=1)]
-"""Part of a whole that is neither nothing nor everything."""
+"""Share above 0 and below 1."""
 
 LayerSize = Annotated[int, Range(1, 1 << 16)]
 """Units, channels or dimensions of a layer."""
@@ -107,8 +107,8 @@ SamplingRate = Annotated[int, Range(1, 1_000_000)]
 class Settings:
     """Base class of settings, which are frozen dataclasses.
 
-    A new object is checked: every number against the range of its field, every choice against its
-    `Literal`, no number may be NaN; then `check` is called.
+    A new object is checked: every number must be in the range of its field, every choice must be in
+      its `Literal`, and no number may be NaN. Then `check` is called.
 
     Raises:
       ValueError: a value is not allowed; the message names the field, the value and the range.
@@ -137,7 +137,7 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
       annotation: with `Annotated`, as `get_type_hints(include_extras=True)` has it.
 
     Raises:
-      ValueError: it is out of range, none of the choices, or NaN; so is an item of it.
+      ValueError: the value or an item of it is out of range, not among the choices, or NaN.
     """
     if isinstance(value, float) and math.isnan(value):
         raise ValueError(f"{name} is nan, must be a number")
@@ -172,7 +172,7 @@ def _problem(value: Any, annotation: Any) -> str | None:
         choices = " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
         return f"is {quoted(value) if isinstance(value, str) else _short(value)}, must be {choices}"
     if _is_union(annotation):
-        # One of the members must accept the value; members of other types have no say.
+        # One of the members must accept the value; members of other types are ignored.
         members = [member for member in arguments if _is_instance(value, member)]
         problems = [_problem(value, member) for member in members]
         return None if None in problems else next(iter(problems), None)
@@ -270,7 +270,7 @@ def from_plain(kind: type[T], data: Any) -> T:
         except WrongTypeError as error:
             _refuse_problem(name, value, hints[name])  # names the choices, if the type is right
             raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
-        # NaN is for the class to refuse: records of a training may hold it, settings may not.
+        # The class decides about NaN: records of a training may hold it, settings may not.
         _refuse_problem(name, values[name], hints[name])
     try:
         return kind(**values)
@@ -281,7 +281,7 @@ def from_plain(kind: type[T], data: Any) -> T:
 def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str) -> T:
     """Read a dataclass from a JSON file; see `from_plain`, and `reading` for the errors.
 
-    No setting is NaN, which JSON of Python can express and no comparison in a class refuses.
+    NaN is refused: Python's JSON can express it, and comparisons in a class do not detect it.
     """
     with reading(path, error, advice):
         data = read_json(path)

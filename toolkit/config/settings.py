@@ -52,11 +52,11 @@ def load_config(
 ) -> Config:
     """Return the configuration of a profile with the values of a YAML file, then the overrides.
 
-    A class with a method `refuse_contradictions`, which raises a ValueError, has it called.
+    If the class has a method `refuse_contradictions`, which may raise a ValueError, it is called.
 
     Args:
-      profile: makes it.
-      folder: that relative paths of the profile are relative to.
+      profile: function that returns the configuration.
+      folder: base of relative paths in the profile.
       yaml_file: see `load_yaml`.
       overrides: see `apply_overrides`; relative to the working directory.
 
@@ -103,7 +103,7 @@ def load_yaml(config: Config, path: Path, option: str = "--config ") -> Config:
     Args:
       config: the settings to change.
       path: the file.
-      option: what stands before its name in messages; empty where it is an argument.
+      option: the option that precedes the file name in messages; "" if the file is an argument.
 
     Raises:
       ConfigError: names the file and the key.
@@ -334,7 +334,7 @@ def _rebuild(section: Any, tree: Mapping[str, Any], prefix: str) -> Any:
     try:
         return dataclasses.replace(section, **changes)
     except (ValueError, TypeError, ArithmeticError) as error:
-        # The check of the section refused them together: name all that were changed in it.
+        # The section's check refused the combination: name all settings changed in it.
         keys = ", ".join(f"`{prefix}{name}`" for name in changes)
         raise ConfigError(f"{keys}: {error}") from error
 
@@ -414,7 +414,7 @@ def read_yaml(path: Path) -> Any:
 
 
 _CODES = re.compile(r" \((?:[ABC]\d{1,2}(?:, |-)?)+\)")
-"""Items of the papers, which are sources for readers of the code."""
+"""References to items of the papers, which are meant for readers of the code."""
 
 
 @dataclass(frozen=True)
@@ -422,11 +422,11 @@ class Setting:
     """A setting of a configuration, with its type, default and description."""
 
     key: str
-    """Dotted, as `--set` takes it."""
+    """Dotted key, as for `--set`."""
     value: Any
     """The value as plain data, like `default`."""
     default: Any
-    """The value that its class gives it."""
+    """The default value in its class."""
     expects: str
     """The type in words."""
     text: str
@@ -468,7 +468,7 @@ def _field_default(field: dataclasses.Field) -> Any:
 def field_texts(kind: type) -> dict[str, str]:
     """Return the docstrings of a dataclass's fields, also inherited ones, each as one line.
 
-    Items of the papers are left out.
+    References to items of the papers are removed.
     """
     texts: dict[str, str] = {}
     # Base classes first: a class may replace the text of an inherited field.

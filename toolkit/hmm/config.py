@@ -26,6 +26,6 @@ class TreeConfig(Settings):
     questions: Path | None = None
     """Phonetic questions, a set of phones per line (Kaldi's questions.txt); None: from the data."""
     extra_questions: Path | None = None
-    """Sets of phones that are asked besides those from the data (Kaldi's extra_questions.txt)."""
+    """Questions in addition to those from the data (Kaldi's extra_questions.txt)."""
     roots: Path | None = None
     """Which phones share roots (Kaldi's roots.txt); None: the variants of a base phone."""

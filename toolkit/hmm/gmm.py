@@ -179,14 +179,14 @@ class Gmm:
     def products(self, pdfs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return precomputed terms of the log-densities of single Gaussians.
 
-        That of Gaussian g at x is matrix[g] (x^2, x) + constant[g].
+        The log-density of Gaussian g at x is matrix[g] (x^2, x) + constant[g].
 
         Args:
           pdfs: [L].
 
         Returns:
-          The matrix [G, 2 D], the constants [G], and for each of the pdfs its first Gaussian and
-          the one behind its last.
+          The matrix [G, 2 D], the constants [G], and for each pdf its first Gaussian and the one
+          after its last.
         """
         first = self._first[pdfs]
         return self._matrix, self._constant, first, first + self._sizes[pdfs]
@@ -227,7 +227,7 @@ class Gmm:
 
         Raises:
           ValueError: the sizes of frames, pdfs, statistics and mixtures do not fit together.
-          GmmError: there is a frame whose likelihood is not a number.
+          GmmError: the likelihood of a frame is NaN.
         """
         counts = torch.bincount(pdfs, minlength=self.num_pdfs)
         fits = len(x) == len(pdfs) and len(counts) == self.num_pdfs
@@ -286,8 +286,8 @@ class Gmm:
     def split(self, target: int, pdf_occupancy: Tensor, min_count: float = 0.0) -> "Gmm":
         """Split Gaussians up to `target`, allotted to pdfs by occupancy^0.25 (Kaldi's mix-up).
 
-        Each pdf splits its heaviest Gaussian in two, moved apart by a fifth of its standard
-        deviation in random directions, until it has its share. The directions are the same in
+        Each pdf splits its heaviest Gaussian in two until it has its share. The two means differ by
+        a fifth of the standard deviation in a random direction. The directions are the same in
         every call, unlike Kaldi's.
 
         Args:
@@ -326,7 +326,7 @@ class Gmm:
     def transform_means(self, matrix: Tensor) -> "Gmm":
         """Multiply the means by a matrix [D, D], like Kaldi's gmm-transform-means after MLLT.
 
-        The variances stay: the next iterations of EM estimate them anew.
+        The variances stay; the next EM iterations re-estimate them.
         """
         means = (self.means.double() @ matrix.double().T).float()
         return Gmm(self.owner, self.weights, means, self.variances)
@@ -414,9 +414,9 @@ def _shares(target: int, occupancy: Tensor, min_count: float) -> Tensor:
 class LazyGmmScores:
     """Scores [T, L] of T frames, computed on demand for searches that read a few of them.
 
-    A forced alignment reads a tenth of the scores of its utterance: those of the states that its
-    beam reaches in a frame. Matrix products of all of them took it four fifths of its time. It has
-    the length, the shape and the product by a number of the tensor that it stands for.
+    A forced alignment reads a tenth of an utterance's scores: those of the states within its beam.
+    Matrix products for all scores would take four fifths of its time. The class has the length, the
+    shape and the product by a number of the tensor that it replaces.
 
     Raises:
       GmmError: frames and mixtures have different dimensions, or there is no such pdf: compiled

@@ -1,7 +1,7 @@
 """Compiled loops over Gaussians of mixtures: scores on demand, and the E step.
 
-As operators of torch the E step costs some 30 microseconds for each pdf that occurs, which in ten
-minutes of speech is most of its time.
+With torch operators the E step would cost some 30 microseconds per pdf that occurs: for ten minutes
+  of speech, most of its time.
 """
 
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from toolkit.kernels import njit
 
 Array = np.ndarray
 NEGLIGIBLE = np.float32(20.0)
-"""Gaussians this far below the best so far are left out of its sum: 2e-9 of it, which float32 does
-not tell from nothing."""
+"""Gaussians this far below the best one so far are left out of the sum: 2e-9 of it, below the
+resolution of float32."""
 FLUSH = 64
 """Frames that are summed in float32 before they are added to the sums in float64."""
 
@@ -28,9 +28,9 @@ class MixtureArrays(NamedTuple):
     constant: Array
     """[G] float32: what is added to that product."""
     first: Array
-    """[L] int64: the first Gaussian of each column."""
+    """[L] int64: the first Gaussian of each column's pdf."""
     behind: Array
-    """[L] int64: the one behind its last."""
+    """[L] int64: the Gaussian after its last one."""
     scale: np.float32
     """Factor on the log-likelihoods."""
 
@@ -85,8 +85,7 @@ def add_frames(
       linear, squares: [G, D] float64, added to: sums of posterior * x and posterior * x^2.
 
     Returns:
-      The sum of the frames' log-likelihoods; nan as soon as one is not a number, or no Gaussian has
-      weight.
+      The sum of the frames' log-likelihoods; NaN if one is NaN, or no Gaussian has a weight.
     """
     dimension, likelihood, begin = x.shape[1], 0.0, 0
     row = np.empty(2 * dimension, np.float32)

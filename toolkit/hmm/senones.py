@@ -94,7 +94,7 @@ class Senones:
         for phone in topology.phone_ids():
             first, states = topology.state_id(phone, 0), topology.num_states(phone)
             contexts = table[first : first + states].copy()  # [states, left, right]
-            # Id 0 is not a phone: give it silence's pdfs, so that it makes no units of its own.
+            # Id 0 is not a phone: it gets silence's pdfs, so that it does not make separate units.
             contexts[:, 0] = contexts[:, topology.silence]
             contexts[:, :, 0] = contexts[:, :, topology.silence]
             contexts = contexts.reshape(states, -1)

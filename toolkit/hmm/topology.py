@@ -30,20 +30,20 @@ class Topology(Settings):
     At 10 ms every state loops on itself and is followed by the next; a phone is entered at its
     first state and left from its last, so that it lasts at least as many frames as it has states.
     The five states of silence and noise are Kaldi's: the middle ones may follow each other in any
-    order, since a pause has no fixed course.
-    At 30 ms (`at_low_rate`, C3) a phone is an onset of exactly one frame and a rest of any length,
-    none included: the topology of Kaldi's chain models. The onset tells one long phone from two
-    equal ones, which the paper's single-state phones cannot.
+    order, since a pause has no fixed course. At 30 ms (`at_low_rate`, C3) a phone is an onset of
+    exactly one frame and a rest of zero or more frames, as in Kaldi's chain models. The onset
+    distinguishes one long phone from two equal phones, which the paper's single-state phones
+    cannot.
 
-    Transitions carry no weight, so all paths of one length cost the same: durations follow from
-    the acoustics alone, and training and decoding graphs cannot disagree about them. Kaldi trains
-    transition probabilities; there they matter little too (its self-loop scale is 0.1).
+    Transitions have no weights, so all paths of the same length cost the same. Durations follow
+    from the acoustics only, and training and decoding graphs agree about them. Kaldi trains
+    transition probabilities, which also matter little (its self-loop scale is 0.1).
     """
 
     phones: tuple[str, ...]
     """Phone symbols in id order: the phone at index i has id i + 1, as id 0 is epsilon."""
     silence_phones: tuple[str, ...] = ("SIL", "SPN")
-    """Those of `phones` that are not speech: silence, noise."""
+    """The phones that are not speech: silence and noise."""
     states: NumStates = 3
     """HMM states of a speech phone."""
     silence_states: NumStates = 5
@@ -124,7 +124,7 @@ class Topology(Settings):
     def phone_starts(self, states: Tensor) -> Tensor:
         """Return which frames begin a phone in an alignment: state ids [T] to bool [T].
 
-        Two equal phones in a row are told apart unless they have a single looping state.
+        Two equal phones in a row are distinguished unless they have a single looping state.
         """
         phones = torch.tensor(self.phone_of_state_id)[states]
         first = states == torch.tensor(self.first_state_ids)[phones - 1]

@@ -136,7 +136,7 @@ def estimate_lda(statistics: LdaStatistics, dimension: int) -> Tensor:
 
 
 MIN_FRAMES_PER_DIMENSION = 10
-"""Kaldi warns below this number; an estimate from so few frames is of no use."""
+"""Number of frames below which Kaldi warns; an estimate from fewer frames is useless."""
 
 
 MLLT_ROUNDS = 200
@@ -185,7 +185,7 @@ def estimate_mllt(statistics: MlltStatistics) -> tuple[Tensor, float]:
 
     Gales, "Semi-tied covariance matrices for hidden Markov models" (1999), eq. 22, row by row:
     no row's update lowers the objective. The means of the model become M m
-    (`Gmm.transform_means`); its variances are estimated anew by the iterations of EM that follow.
+    (`Gmm.transform_means`); the next EM iterations re-estimate its variances.
 
     Args:
       statistics: of at least 10 frames per dimension.
@@ -259,8 +259,8 @@ class FmllrStatistics(Accumulators):
     def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor, weights: Tensor | None = None) -> None:
         """Add frames with their pdfs; Kaldi gives silence a small weight or none.
 
-        To refine a transform, pass frames that it has already been applied to: the new transform
-        is then to be applied after it.
+        To refine a transform, pass frames to which it has already been applied; the new transform
+        must then be applied after it.
 
         Args:
           gmm: the mixtures of the pdfs.
@@ -313,7 +313,7 @@ def estimate_fmllr(
     inverses, linear = torch.linalg.inv(quadratic).numpy(), statistics.linear.numpy()
     rows = identity.numpy().copy()
     for _ in range(iterations):
-        square = np.linalg.inv(rows[:, :-1])  # anew, as updates add up their rounding
+        square = np.linalg.inv(rows[:, :-1])  # computed again, as rounding errors of updates add up
         for d in range(dimension):
             update_fmllr_row(rows, square, d, inverses[d], linear[d], count)
     transform = torch.from_numpy(rows)

@@ -40,7 +40,7 @@ class Split:
     """An inner node: a question about neighbouring phones, and its two branches."""
 
     ask: str
-    """The position that it asks about: one of `POSITIONS`."""
+    """The position in question: one of `POSITIONS`."""
     phones: frozenset[int]
     """Phone ids for which the answer is yes."""
     gain: float

@@ -166,8 +166,8 @@ def variance_floor(sums: np.ndarray) -> np.ndarray:
 def log_likelihood(sums: np.ndarray, floor: np.ndarray) -> np.ndarray:
     """Return the log-likelihood of frames under a diagonal Gaussian fitted to them.
 
-    The variance is the most likely one that is not below the floor, so that taking a set of frames
-    apart never lowers their likelihood.
+    The variance is the most likely one that is not below the floor, so that splitting a set of
+    frames never lowers its likelihood.
 
     Args:
       sums: [..., 1 + 2D] frames, sum of x, sum of x^2.
@@ -197,7 +197,7 @@ def agglomerate(
       threshold: stop before a merge that loses this much.
 
     Yields:
-      (i, j), i < j: cluster j goes into cluster i and is no more.
+      (i, j), i < j: cluster j is merged into cluster i and no longer exists.
     """
     sums = sums.copy()
     likelihoods = log_likelihood(sums, floor)

@@ -187,7 +187,7 @@ def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int)
         start = min(max(at, round(entry.start / seconds)), num_frames)
         end = min(max(start, round(entry.end / seconds)), num_frames)
         if not spans and start < topology.min_frames(silence):
-            start = 0  # too short a pause: the first phone begins at once
+            start = 0  # the pause is too short: the first phone begins at frame 0
         fill(start)
         spans.append((topology.phones.index(entry.token) + 1, end - start))
         at = end

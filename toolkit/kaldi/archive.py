@@ -243,7 +243,7 @@ def scp_entry(
             f"{f'; {advice}' if advice and not path_map else ''}"
         )
     digits = (match["offset"] or "0").lstrip("0")
-    # Python's int() refuses very long numbers, which are no valid offsets anyway.
+    # Python's int() refuses very long numbers, which are not valid offsets anyway.
     if len(digits) > _LONGEST_OFFSET:
         raise ArchiveError(f"{where}: {key}: no file has a byte {quoted(digits)}")
     return Entry(key, path, int(digits or 0), match["range"] or "")

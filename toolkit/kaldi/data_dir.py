@@ -54,7 +54,7 @@ def read_kaldi_dir(
       and one is above 1. Without a name all channels are averaged.
     - A segment's end of -1 is the end of the recording.
     - Without a speaker in utt2spk, the recording of an utterance is its speaker, and the check
-      warns. If utt2spk has two speakers, the first one counts, and the check warns.
+      warns. If utt2spk names two speakers, the first one is used, and the check warns.
 
     Returns:
       Cuts; faults are recorded in them for the check to report.

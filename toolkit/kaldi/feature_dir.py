@@ -81,7 +81,7 @@ def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:
       Cuts whose recordings name archives; faults are recorded in them for the check to report.
 
     Raises:
-      ManifestError: there is no feats.scp or no text, or the frame shift is another one.
+      ManifestError: feats.scp or text is missing, or the frame shift is not 10 ms.
     """
     for name in ("feats.scp", "text"):
         if not (folder / name).is_file():
@@ -109,7 +109,7 @@ def read_features(cut: MonoCut) -> np.ndarray:
     """Read the features [T, F] float32 of a cut from `read_feature_dir`.
 
     Raises:
-      ArchiveError: they cannot be read, or have another size than when the cut was made.
+      ArchiveError: the features cannot be read, or their shape has changed since the cut was made.
     """
     entry = feature_entry(cut)
     matrix = read_matrix(entry)
@@ -126,7 +126,7 @@ def feature_entry(cut: MonoCut) -> Entry:
     """Return the location of a cut's features.
 
     Raises:
-      ArchiveError: the manifest does not have it.
+      ArchiveError: the cut has no location of features.
     """
     try:
         place = validated((cut.custom or {}).get(FEATURE_MATRIX), _PLACE, FEATURE_MATRIX)
@@ -178,7 +178,7 @@ def _check_frame_shift(folder: Path, num_frames: Mapping[str, int]) -> None:
     """Check for a frame shift of 10 ms, by the file frame_shift or else by utt2dur.
 
     Raises:
-      ManifestError: it is another one.
+      ManifestError: the frame shift is not 10 ms.
     """
     path, shift_ms = folder / "frame_shift", None
     if path.is_file():

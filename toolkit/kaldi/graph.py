@@ -39,8 +39,8 @@ def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
     """Serialise a transducer in OpenFst's `vector` format with `standard` arcs.
 
     Costs are negated scores. Arcs to the final state become final costs; an arc that also writes
-    words stays, and reads epsilon. An arc with several words becomes a sequence of arcs, of which
-    all but the first read epsilon and each writes one word.
+    words stays, and reads epsilon. An arc with several words becomes a sequence of arcs with one
+    word each; all but the first read epsilon.
 
     Args:
       fst: the transducer; its `lm_scores` are not written.
@@ -59,7 +59,7 @@ def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
     at = _STATE_WORDS * np.arange(len(final_costs)) + _ARC_WORDS * first[:-1]
     # Only the lower 32 bits of the arc count are set: `words` is zero elsewhere.
     words[at], words[at + 1] = final_costs.view("<i4"), np.diff(first)
-    # An arc lies behind the headers of its own and all earlier states.
+    # An arc is stored after the headers of its own and all earlier states.
     at = _STATE_WORDS * (source[order] + 1) + _ARC_WORDS * np.arange(len(source))
     for column, values in enumerate((read, written, cost.view("<i4"), target)):
         words[at + column] = values[order]
@@ -263,7 +263,7 @@ def with_transition_ids(graph: Fst, transitions: Transitions) -> Fst:
       transitions: transitions of its senones.
 
     Returns:
-      A graph with a path of T + 1 arcs, of which the first reads epsilon, for each path of T arcs.
+      A graph with a path of T + 1 arcs for each path of T arcs; the first arc reads epsilon.
       In a phone of a single state a loop is an arc from a state to itself that writes no word.
     """
     is_final = graph.labels == FINAL

@@ -147,10 +147,10 @@ def _text(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
 def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | None:
     """Make a lattice from the arcs on paths from start to end, in topological order.
 
-    Arcs of infinite cost are on no path. None: there is no path.
+    Arcs of infinite cost are on no path. The result is None if there is no path.
 
     Raises:
-      ValueError: it has a cycle, a state with different times, or costs that are not numbers.
+      ValueError: the lattice has a cycle, a state with different times, or NaN costs.
     """
     if not all(arc.graph > -np.inf and arc.acoustic > -np.inf for arc in arcs):
         raise ValueError("costs that are no numbers")
@@ -332,7 +332,7 @@ def import_lattices(
                 )
         failed += [utterance for utterance, lattice in lattices.items() if lattice is None]
         write_lattices(codec.path(out, number), lattices, codec, decoding)
-    codec.remove_from(out, len(archives))  # of an earlier import of more archives
+    codec.remove_from(out, len(archives))  # shards of an earlier import with more archives
     return len(utterances) - len(failed), failed
 
 

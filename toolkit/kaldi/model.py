@@ -30,7 +30,7 @@ class Stream:
       content: content of the file; binary if it begins with Kaldi's binary marker.
 
     Raises:
-      ValueError, IndexError, struct.error: by every method, if the file has something else there.
+      ValueError, IndexError, struct.error: raised by every method if the file has other content.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -123,8 +123,8 @@ def transitions_of(topology: Topology, phone: int, state: int) -> list[int]:
 def topology_text(topology: Topology) -> str:
     """Format a topology as Kaldi's text, with equal transition probabilities.
 
-    Each state has a pdf class of its own. The probabilities are only there because the format
-    requires them: this toolkit's transitions have no weights.
+    Each state has a pdf class of its own. The format requires probabilities; this toolkit's
+    transitions have no weights.
     """
     kinds: dict[bool, list[int]] = {}
     for phone in topology.phone_ids():
@@ -531,7 +531,7 @@ def _resolved(
         raise ValueError(f"it has no pdf for state {answers[_CLASS]} of phone {phone}")
     if not isinstance(event, _Question):
         return Leaf(event, _UNTRAINED)
-    # Phones with a branch in common are asked about together; the last branch needs no question.
+    # One question covers all phones with a common branch; the last branch needs no question.
     groups: dict[int, tuple[_Event, set[int]]] = {}
     for kaldi, phone in phone_ids.items():
         branch = event.branches.get(kaldi, event.branches[None])
@@ -574,7 +574,7 @@ def _roots(trees: Mapping[tuple[int, int], Node]) -> list[Root]:
 def _with_unused(roots: Sequence[Root], pdfs: Collection[int]) -> Sequence[Root]:
     """Add unused pdfs to the trees, so that all other pdfs keep their numbers.
 
-    They are put below questions of a root that no phone of this root answers with yes.
+    They are placed in one root, below questions that no phone of this root answers with yes.
     """
     all_phones = {phone for root in roots for phone in root.phones}
     place = next((i for i, root in enumerate(roots) if all_phones - {*root.phones}), None)

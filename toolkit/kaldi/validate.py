@@ -133,7 +133,7 @@ def _speaker_faults(utt2spk: _Table, spk2utt: _Table) -> Iterator[str]:
     listed: list[list[bytes]] = []
     for line in spk2utt.lines:
         speaker, *ids = line.split() or [b""]
-        # The script stops reading at such a line, which shows unless it is among the last.
+        # The script stops reading here, so the comparison below fails unless nothing follows.
         if not ids:
             break
         listed += [[id, speaker] for id in ids]

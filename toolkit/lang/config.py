@@ -16,7 +16,7 @@ Rules = Literal[
 ]
 """The ids of `toolkit.lang.text_policy.TextPolicy` that a recipe may choose."""
 SPLITS_CLITICS = ("english-upper-3", "letters-upper-2")
-"""Those that look words with apostrophes up in the lexicon, and can split them at clitics."""
+"""Policies that look up words with apostrophes in the lexicon, and can split them at clitics."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class LangConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if self.lexicon == "cmudict":
-            object.__setattr__(self, "lexicon", None)  # as in runs from before it had a name
+            object.__setattr__(self, "lexicon", None)  # as in runs of earlier versions
         if self.split_clitics and self.normaliser not in SPLITS_CLITICS:
             raise ValueError(
                 f"split_clitics needs the normaliser {' or '.join(SPLITS_CLITICS)}, not "
@@ -95,18 +95,19 @@ class NgramConfig(Settings):
     """Text with a sentence per line: a file, a folder (its .txt and .txt.gz files) or a pattern;
     None takes the training transcripts."""
     mix_transcripts: bool = True
-    """Interpolate the model of `text` with one of the training transcripts, by the weights that
-    suit the transcripts of the tuning splits best."""
+    """Interpolate the model of `text` with a model of the training transcripts; the weights
+    maximise the likelihood of the tuning splits' transcripts."""
     arpa: Path | None = None
     """An existing ARPA file (.gz too), used instead of a model estimated from `text`."""
     order: Annotated[int, Range(1, 100)] = 3
     """Words per n-gram, 1 or more."""
     min_counts: tuple[int, ...] = (1,)
-    """Count cutoffs: fewest occurrences with which an n-gram is kept, for orders 1, 2, ...; the
-    last value holds for all higher orders. The first must be 1, the values must not decrease."""
+    """Count cutoffs: smallest number of occurrences of an n-gram to keep it, for orders 1, 2, ...;
+    the last value holds for all higher orders. The first must be 1, the values must not
+    decrease."""
     prune: ShareBelowOne = 0.0
-    """Threshold of entropy pruning: n-grams are dropped whose loss raises the perplexity by less
-    than this share of it (1e-8 is mild, 1e-7 strong); 0 keeps all."""
+    """Threshold of entropy pruning: an n-gram is dropped if this raises the perplexity by less than
+    this share of it (1e-8 is mild, 1e-7 strong); 0 keeps all."""
     estimator: Literal["numpy", "lmplz"] = "numpy"
     """"numpy" (this package's modified Kneser-Ney) or "lmplz" (KenLM's program, when on PATH)."""
 

@@ -49,7 +49,7 @@ class Dictionary:
     probabilities: LexiconProbabilities | None = None
     """Probabilities of pronunciations and of silence around them; None: the dictionary has none."""
     notes: tuple[str, ...] = ()
-    """Notes on changes, and on the probabilities in use."""
+    """Notes on changes, and on the use of probabilities."""
     extra_questions: Path | None = None
     """Kaldi's file of phone sets, the questions of trees."""
 
@@ -60,8 +60,8 @@ def read_dictionary(
     """Read a pronunciation dictionary with its probabilities.
 
     Args:
-      path: a file, see `toolkit.lang.dictionary.read_entries`; `silprob.txt` beside
-        lexiconp_silprob.txt is read too. `toolkit.kaldi.dict_lang.read_lexicon` reads folders.
+      path: a file, see `toolkit.lang.dictionary.read_entries`; `silprob.txt` in the folder of
+        lexiconp_silprob.txt is also read. `toolkit.kaldi.dict_lang.read_lexicon` reads folders.
       strip_stress: see `read_entries`.
       policy: how words are spelled; by default in upper case.
 
@@ -77,7 +77,7 @@ def read_dictionary(
         with_numbers += bool(numbers)
         probabilities = _probabilities(f"{path}:{number}", numbers)
         earlier = entries.get((word, phones))
-        # Entries that become the same by case or stress: their probabilities are added.
+        # Entries that become equal without case or stress: their probabilities are added.
         if earlier is not None:
             share = min(1.0, earlier.pronunciation + probabilities.pronunciation)
             probabilities = EntryProbabilities(share, earlier.silence_after, *_factors(earlier))
@@ -140,7 +140,7 @@ def read_entries(
       LexiconError: a word without phones, an integer that may be a probability or a phone, or a
         file without entries; the message names file and line.
     """
-    # 1. Separate the entries from comments, which may be entries in their turn.
+    # 1. Separate the entries from comments, which may turn out to be entries in step 3.
     text = TextLines(LexiconError)
     policy = policy or TextPolicy()
     lines, comments = [], []

@@ -27,9 +27,9 @@ Graphone = tuple[str, tuple[str, ...]]
 
 _SHAPES = ((1, 0), (1, 1), (1, 2), (2, 1))  # letters, phones
 _SHARES = (1.0, 1.0, 0.1, 0.1)
-"""Factors by which every pass multiplies the weights of each shape. Without them the larger shapes,
-of which a word needs fewer, would win over a silent letter."""
-_FLAT = 1e-3  # equal start weight of every graphone; small, so that fewer graphones do not win
+"""Factors by which every pass multiplies the weights of each shape. Without them larger shapes
+would win over silent letters, as a word needs fewer of them."""
+_FLAT = 1e-3  # initial weight of graphones; small, so as not to favour paths with few of them
 
 _MARKS = 2**24  # largest number of possible graphones for a table with a byte for each
 
@@ -121,7 +121,7 @@ class Aligner:
             return np.unique(
                 np.concatenate([np.zeros(0, np.int64), *map(np.unique, graphone_numbers)])
             )
-        marks = np.zeros(self._offsets[-1], bool)  # for cmudict 3 s less than sorting
+        marks = np.zeros(self._offsets[-1], bool)  # saves 3 s compared with sorting, for cmudict
         for numbers in graphone_numbers:
             marks[numbers] = True
         return np.flatnonzero(marks)

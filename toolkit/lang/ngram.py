@@ -66,7 +66,7 @@ class BackoffModel:
         order = len(levels)
         while order and not len(levels[order - 1].word):
             if order > 1 and levels[order - 2].backoff.any():
-                break  # no context below has n-grams any more, but their weights count
+                break  # the level is empty, but the back-off weights below count
             order -= 1
         self.levels = tuple(levels[:order])
         self.ids = {word: index for index, word in enumerate(self.vocabulary)}
@@ -228,7 +228,7 @@ class BackoffModel:
 
 
 SMALLEST = 1e-12
-"""Smallest probability mass; less counts as no mass for the words that a history does not list."""
+"""A probability mass below this counts as 0, for words that a history does not list."""
 
 
 def ngrams(model: BackoffModel, level: int) -> np.ndarray:
@@ -635,7 +635,7 @@ def _selected(level: Level, keep: np.ndarray) -> Level:
 
 
 CHARGE = 1e-7
-"""Probability that is charged for a word that a model lacks: the order of magnitude of rare words.
+"""Probability assumed for a word that a model lacks, of the order of magnitude of rare words.
 """
 
 

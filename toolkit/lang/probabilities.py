@@ -39,9 +39,9 @@ class EntryProbabilities:
 class LexiconProbabilities:
     """Probabilities of pronunciations, and of silence at utterance edges.
 
-    The score of a sentence is a sum of logarithms. They are of `start` or 1 - `start`; for each
-    word, of its pronunciation's probability, its factor for silence or no silence before it, and
-    `silence_after` or 1 - `silence_after`; and of the factor at the end.
+    The score of a sentence is the sum of the logarithms of: `start` or 1 - `start`; for each word
+      its pronunciation's probability, its factor for silence or no silence before it, and
+      `silence_after` or 1 - `silence_after`; and the factor at the end.
     """
 
     entries: Mapping[Entry, EntryProbabilities]

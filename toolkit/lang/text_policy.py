@@ -19,8 +19,8 @@ TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR"}
 QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")
 
 
-# Letters of ordinary Georgian (Mkhedruli) have no case. Python turns them into capitals that are
-# used for headings and that few fonts have; this turns them back.
+# Letters of ordinary Georgian (Mkhedruli) have no case. Python's upper() turns them into capitals #
+# for headings, which few fonts have; this table turns them back.
 GEORGIAN = {code: code - 0x1C90 + 0x10D0 for code in range(0x1C90, 0x1CC0)}
 
 
@@ -35,7 +35,7 @@ _ELIDED = (
     " TWOULD"
 )
 ELISIONS = frozenset(_ELIDED.split())
-"""English words that are written with an apostrophe before them ('TIS), without it."""
+"""English words that are written with an apostrophe at the start ('TIS), listed without it."""
 _MARKS = re.compile(r"((?<![^\W_])[^\W_]+|)('+)(?=([^\W_]*)((?:'[^\W_]+)*))")
 """Apostrophes with the letters on both sides, and the other parts of the word (TISN, 'T)."""
 
@@ -190,9 +190,9 @@ class EnglishRules:
 class EnglishLexiconRules(EnglishRules):
     """`EnglishRules` that also remove most apostrophes at word edges.
 
-    One stays if the lexicon has the word with it (DOGS', 'TIS). Without a lexicon one stays after S
-    or N (DOGS', GOIN'), after a word of `CUT_WORDS`, and before a word of `ELISIONS`. Words are
-    split at clitics if asked for, see `split_clitics`.
+    An apostrophe stays if the lexicon has the word with it (DOGS', 'TIS). Without a lexicon it
+    stays after S or N (DOGS', GOIN'), after a word of `CUT_WORDS`, and before a word of `ELISIONS`.
+    Words are split at clitics if `split_clitics` is set.
     """
 
     id = "english-upper-3"
@@ -220,7 +220,8 @@ def _spelled_edges(word: str) -> str:
 
 
 CUT_WORDS = frozenset({"MO", "O", "OL", "T", "TH", "WI"})
-"""English words with an apostrophe after them, besides those that end in S or N, without it."""
+"""English words that are written with an apostrophe at the end, listed without it; in addition to
+those in S or N."""
 
 
 _PUNCTUATION = re.compile(r"[-.,;:!?\"()\[\]{}/\\_]")
@@ -324,8 +325,8 @@ class LetterLexiconRules(LetterRules):
     """`LetterRules` applied to letters in ordinary form (`ordinary_letters`).
 
     - An apostrophe at the edge of a word stays if the lexicon has the word with it. Without a
-      lexicon none stays.
-    - Words are split at clitics if asked for, see `split_clitics`.
+      lexicon, all are removed.
+    - Words are split at clitics if `split_clitics` is set.
     - Catalan's middle dot between two L separates words only if the lexicon lacks the word.
     - The marks that Armenian writes within words are dropped. A capital sharp s is SS.
     """
@@ -368,7 +369,7 @@ def text_rules(
       split_clitics: split words that the lexicon lacks at its clitics.
 
     Raises:
-      UnknownPolicyError: there is none with this id.
+      UnknownPolicyError: there are no rules with this id.
     """
     if id not in RULES:
         ids = " and ".join(map(repr, sorted(RULES)))
@@ -407,7 +408,7 @@ class TextCounts:
     """Counts of what a policy has removed from texts or changed in them."""
 
     removed: Counter[str] = field(default_factory=Counter)
-    """Characters that the rules do not know, such as &."""
+    """Characters that the rules remove, such as &."""
     tags: Counter[str] = field(default_factory=Counter)
     """Tags, such as [laughter]; see `toolkit.corpus.tags`."""
     marks: Counter[str] = field(default_factory=Counter)
@@ -451,8 +452,8 @@ class LmText:
 class TextPolicy:
     """A policy that turns written text into words.
 
-    Transcripts, lexicons, language model text, CTC units, alignment and scoring ask the same
-    policy, so that a word is spelled alike in all of them.
+    Transcripts, lexicons, language model text, CTC units, alignment and scoring use the same
+    policy, so that a word has the same spelling in all of them.
     """
 
     id: str = EnglishRules.id

@@ -202,7 +202,7 @@ UNKNOWN = 0
 FOREIGN = "sentencepiece"
 SHOWN = 10  # characters in an error
 LATIN_LETTERS = f"{ascii_uppercase}'"
-"""Letters that are always pieces of a language with Latin letters, for words that are not in the
+"""Letters that are always pieces if the language has Latin letters, for words outside the
 transcripts."""
 
 _BRACKETS = re.compile(r"<.+>|\[.+\]")
@@ -211,9 +211,9 @@ _BRACKETS = re.compile(r"<.+>|\[.+\]")
 class Pieces:
     """Word pieces as units; word-initial pieces start with U+2581, blank is the last column.
 
-    The model's symbols for unknown text and for the edges of sentences are no units. A model whose
-    pieces have small letters gets text in lower case, any other in upper case. Symbols in brackets,
-    such as icefall's <blk> and <sos/eos>, and bytes such as <0x6a> do not count for that.
+    The model's symbols for unknown text and sentence boundaries are not units. A model whose pieces
+    have small letters gets text in lower case, any other model in upper case. Symbols in brackets,
+    such as icefall's <blk> and <sos/eos>, and bytes such as <0x6a> are ignored for this decision.
 
     Args:
       kind: `bpe`, `unigram`, or `sentencepiece` for models from elsewhere.
@@ -305,7 +305,7 @@ def train_pieces(
             sentence_iterator=iter(sentences),
             model_writer=model,
             model_type=kind,
-            # The unknown symbol is one more, and no unit.
+            # The unknown symbol is one more, and not a unit.
             vocab_size=pieces + 1,
             character_coverage=1.0,
             required_chars=required,

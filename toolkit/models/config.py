@@ -28,7 +28,7 @@ class LstmConfig(Settings):
     layers: NumLayers = 5
     """Number of LSTM layers; 5 (C6)."""
     lookahead: Annotated[int, Range(0, 1 << 16)] = 3
-    """Input frames (of 30 ms) that are read before an output is given; 3 (C6)."""
+    """Look-ahead: input frames (of 30 ms) after a frame that are read before its output; 3 (C6)."""
     dropout: ShareBelowOne = 0.0
     """Probability of dropping a value between two layers; 0 in the paper."""
 
@@ -44,8 +44,8 @@ class BlstmConfig(Settings):
     hidden: LayerSize = 768
     """Cells per layer and direction; 768 (C9)."""
     layers: NumLayers = 5
-    """Number of layers of two directions; 5 (C9). With 192 inputs and 3,183 targets that makes
-    67.5 million parameters; the paper says 78 million."""
+    """Number of bidirectional layers; 5 (C9). With 192 inputs and 3,183 targets the model has 67.5
+    million parameters; the paper says 78 million."""
     dropout: ShareBelowOne = 0.0
     """Probability of dropping a value between two layers; 0 in the paper."""
 
@@ -68,8 +68,8 @@ class TdnnfConfig(Settings):
     bottleneck: LayerSize = 128
     """Values per frame inside a layer."""
     strides: tuple[Annotated[int, Range(0, 1000)], ...] = (1, 1, 1, 0, 3, 3, 3, 3, 3, 3, 3, 3)
-    """Raw frames (10 ms) that a layer looks to either side. Layers of stride 1, which come first,
-    run at 100 Hz; those of 0 and of multiples of 3 at 33 Hz."""
+    """Raw frames (10 ms) of context on either side of each layer. Layers of stride 1, which come
+    first, run at 100 Hz; those of 0 and of multiples of 3 at 33 Hz."""
     final: LayerSize = 192
     """Values per frame before the output layer."""
     bypass: ShareBelowOne = 0.66
@@ -128,18 +128,18 @@ class CtcConfig(Settings):
     """Outputs of each convolution; one of 600 (A12), the family has 1 to 3 (A14; Deep Speech 2:
     1,280)."""
     kernels: tuple[Annotated[int, Range(1, 1000)], ...] = (11,)
-    """Frames that each convolution sees; 11 (A12)."""
+    """Kernel size of each convolution, in frames; 11 (A12)."""
     strides: tuple[Annotated[int, Range(1, 1000)], ...] = (2,)
-    """Frames that each convolution moves on by; 2 (A12)."""
+    """Stride of each convolution, in frames; 2 (A12)."""
     activation: Literal["relu", "none"] = "relu"
-    """After each convolution; the paper does not say (Deep Speech 2: clipped ReLU)."""
+    """Activation after each convolution; the paper names none (Deep Speech 2: clipped ReLU)."""
     lstm_layers: NumLayers = 5
     """Number of LSTM layers; 5 (A13), the family has 1 to 7 (A14)."""
     hidden: LayerSize = 800
     """Cells per LSTM layer and direction; 800 (A13; Deep Speech 2: 1,510)."""
     bidirectional: bool = False
-    """Whether LSTMs see both directions; forwards only, so that the end of the utterance is not
-    waited for (A13)."""
+    """Whether the LSTMs are bidirectional. Unidirectional ones need not wait for the end of the
+    utterance (A13)."""
     dropout: ShareBelowOne = 0.05
     """Probability of dropping a value between two layers; 0.05 (A13)."""
 

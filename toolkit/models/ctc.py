@@ -16,9 +16,8 @@ from toolkit.processes.devices import full_float32, to_device
 class MaskedBatchNorm(nn.Module):
     """Normalises features over a batch's real frames: (x - mean) / sqrt(var + epsilon).
 
-    Differs from `nn.BatchNorm1d` in what it takes as the batch: padding counts neither in the
-    batch's statistics nor in the running ones, and comes out as 0. Computed in float32 (or wider)
-    under autocast too.
+    Unlike in `nn.BatchNorm1d`, padding is ignored in the batch's and in the running statistics, and
+    its outputs are 0. The computation is in float32 (or wider), also under autocast.
 
     Args:
       features: F.
@@ -70,7 +69,7 @@ class MaskedBatchNorm(nn.Module):
 
     def _track(self, mean: Tensor, var: Tensor, count: Tensor | int) -> None:
         """Update the running statistics, which use the unbiased variance."""
-        degrees = count - 1  # Bessel's correction: n / (n - 1), at least of one frame
+        degrees = count - 1  # Bessel's correction: n / (n - 1), with n - 1 at least 1
         degrees = degrees.clamp(min=1) if isinstance(degrees, Tensor) else max(degrees, 1)
         unbiased = var * (count / degrees)
         with torch.no_grad():
@@ -131,7 +130,7 @@ class CtcModel(nn.Module):
           lengths: [N] int64 on the CPU, the real frames of each row; None: all T.
 
         Returns:
-          log_probs: [N, T', C], float32 at least; those of the padding mean nothing.
+          log_probs: [N, T', C], float32 at least; those of the padding are meaningless.
           lengths: [N], the real ones of the T' frames, see `output_lengths`; 0 for rows
             that are too short. T' is 1 if the longest row is.
         """
@@ -145,7 +144,7 @@ class CtcModel(nn.Module):
             lengths = frames_after_convolution(
                 lengths, self.config.kernels[i], self.config.strides[i]
             )
-            # Frames get fewer by the stride, and so do their lengths and the mask: [N, T'].
+            # The stride reduces the number of frames, and so the lengths and the mask: [N, T'].
             x = self._convolve(convolution, x)
             mask = _mask(lengths, x)
             x = self._between(x, i, mask)
@@ -156,14 +155,14 @@ class CtcModel(nn.Module):
     def stream(self, inputs: Tensor, state: CtcState | None = None) -> tuple[Tensor, CtcState]:
         """Compute all outputs that the next inputs make possible.
 
-        Over consecutive calls they are those of the whole utterance, however it is cut up.
+        The outputs of consecutive calls equal those of the whole utterance, for any block sizes.
 
         Args:
           inputs: [N, T, D], the next frames of N streams; any T.
-          state: what the call before returned; None at the beginning.
+          state: the state that the previous call returned; None at the beginning.
 
         Returns:
-          log_probs [N, t, C], t may be 0, and the state to go on from.
+          log_probs [N, t, C], t may be 0, and the state for the next call.
 
         Raises:
           ValueError: the model is bidirectional, or in training mode.

@@ -47,8 +47,8 @@ _WITH_FRAMES = ("inputs", "log_posteriors")
 class ExportedLstm(nn.Module):
     """`LstmModel`: (inputs [N, T, D], hidden, cell) -> (log-posteriors [N, T, C], hidden, cell).
 
-    Hidden and cell are [layers, N, H], zeros at the beginning. Nothing is skipped: the first
-    `lookahead` outputs belong to no frame.
+    Hidden and cell are [layers, N, H], zeros at the beginning. The first `lookahead` outputs are
+    included, although they belong to no frame.
     """
 
     def __init__(self, model: LstmModel) -> None:
@@ -90,9 +90,9 @@ class ExportedTdnnf(nn.Module):
 class ExportedCtc(nn.Module):
     """`CtcModel`: (inputs [N, T, D], hidden, cell) -> (log-posteriors [N, T', C], hidden, cell).
 
-    Hidden and cell are [layers, N, H], zeros at the beginning; a model of two directions has
-    neither. The convolutions keep no state: each piece begins with the last `overlap` inputs of
-    the piece before. Rows have no padding.
+    Hidden and cell are [layers, N, H], zeros at the beginning; a bidirectional model has neither.
+    The convolutions keep no state: each piece begins with the last `overlap` inputs of the previous
+    piece. Rows have no padding.
     """
 
     def __init__(self, model: CtcModel) -> None:
@@ -135,12 +135,12 @@ class Interface:
     output_dim: int
     """C."""
     state: tuple[int, int] | None
-    """Layers and cells of hidden and cell; None: the model sees whole utterances."""
+    """Layers and cells of the hidden and cell states; None: the model needs whole utterances."""
     lookahead: int
     """Number of outputs at the beginning that belong to no frame, and of inputs needed beyond the
     last frame for its output: copies of it at the end of an utterance."""
     overlap: int
-    """Inputs of the piece before with which a piece begins."""
+    """Number of inputs of the previous piece with which a piece begins."""
     stacked: int
     """Raw frames in an input."""
     stride: int
@@ -218,9 +218,9 @@ class ExportSource:
 def find_export_source(path: Path) -> ExportSource:
     """Find a model and its related files and settings.
 
-    Which features a model of a run directory was trained on its stage's marker says; without one
-    they are the only ones there whose dimension, stacked, is that of the model's input. Features
-    that a GMM system makes have no front end that could be named.
+    The marker of the stage that made the model names its features. Without a marker they are the
+    only features in the run directory whose dimension, stacked, is that of the model's input.
+    Features from a GMM system have no front end to record.
 
     Args:
       path: a bundle (final/), or the folder of a model in its run directory.
@@ -267,7 +267,7 @@ def _stages_that_make(run: Path, model: str) -> list[set[str]]:
     """Return the inputs and outputs of each finished stage that wrote the model."""
     stages = []
     for marker in sorted(run.glob("stages/[0-9]*.json")):
-        if not marker.stem.isdecimal():  # 17.publishing.json of a killed stage, somebody's copies
+        if not marker.stem.isdecimal():  # 17.publishing.json of a killed stage, or a user's copy
             continue
         with reading(marker, ModelError, ADVICE):
             record = read_json(marker, {"inputs": {str: Any}, "outputs": {str: Any}})
@@ -279,7 +279,7 @@ def _stages_that_make(run: Path, model: str) -> list[set[str]]:
 def _features_of(run: Path, stages: Sequence[set[str]]) -> list[Path]:
     """Return the feature folders that stages name; those with normalisers take precedence.
 
-    A student is trained on labelled features too, with the normaliser of the unlabelled ones.
+    A student is also trained on labelled features, with the normaliser of the unlabelled ones.
     """
     names = {PurePosixPath(name) for stage in stages for name in stage}
     with_normaliser = {name.parts[0] for name in names if name.name == _NORMALISER}
@@ -341,8 +341,8 @@ def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
       out: the folder.
 
     Raises:
-      ExportError: a package is missing, the exported model does not give the same as ours, or the
-        folder is that of the model or its normaliser.
+      ExportError: a package is missing, the outputs of the exported model differ, or the folder is
+        that of the model or its normaliser.
     """
     _refuse_own_folder(source, out)
     model = load_model(source.model)
@@ -493,7 +493,7 @@ def _random(rows: int, frames: int, dimension: int) -> Tensor:
 def compare(model: nn.Module, run: Run, interface: Interface) -> float:
     """Return the largest difference between a model's and its export's log-posteriors.
 
-    Whole utterances of several lengths are compared, and where there is a state the same in pieces.
+    Whole utterances of several lengths are compared; for models with a state, also in pieces.
     """
     largest = 0.0
     for rows, outputs in LENGTHS:

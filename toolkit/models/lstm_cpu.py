@@ -1,17 +1,17 @@
 """LSTM layers for training on the CPU with torch 1.13, or in bfloat16 with any torch.
 
-Torch 1.13 builds the graph of a CPU LSTM frame by frame: its backward pass makes the gradient of
-every recurrent weight once per frame and adds them up. Here a layer is one node of the graph and a
-weight's gradient one product over all frames. Measured on one core, in float32, against torch
+Torch 1.13 builds the graph of a CPU LSTM frame by frame: its backward pass computes the gradient of
+every recurrent weight once per frame and adds the results. Here a layer is one node of the graph
+and a weight's gradient one product over all frames. Measured on one core, in float32, against torch
 1.13.1: as fast with chunks of 32 frames (768 cells, batch 64), 1.8 times as fast with one utterance
-(320 cells), 1.9 times with 4 (800 cells). In float32 torch 2.15's own is faster than either.
+(320 cells), 1.9 times with 4 (800 cells). In float32 torch 2.15's own LSTM is faster than either.
 
 In bfloat16 its backward pass, oneDNN's, is slower than products are: of the products' limit
 training reaches 0.69 with torch 2.15's and 0.91 here (5 x 768 cells, batch 64, AMD's avx512_bf16).
 
 Between the product of a frame and that of the next one there are compiled loops of cells. Values
 are float32 or float64; products in bfloat16 are read and written as its bits, as numpy has no such
-type. Each loop has few arrays, so that it is computed many cells at a time.
+type. Each loop has few arrays, so that the compiler can vectorise it.
 """
 
 from functools import cache
@@ -33,7 +33,7 @@ MIN_CELLS = 512
 `docs/packages/models.md`."""
 WEIGHT_TYPES = torch.float32, torch.float64
 MAX_THREADS = 4
-"""Threads up to which it is: only products are shared among threads."""
+"""Number of threads up to which it is faster: only matrix products use several threads."""
 
 Array = np.ndarray
 # 2^y for y in [-0.5, 0.5]: the polynomial whose largest error relative to it is smallest, 2e-9.
@@ -43,7 +43,7 @@ ROUNDS = np.float32(1.5 * 2**23)
 """Added to a float32 of at most 2^22 and subtracted again, it leaves the nearest integer."""
 NAN = 0x7FC0
 UNCHECKED = {"error_model": "numpy"}
-"""Divisions that raise nothing, so that they are computed many at a time."""
+"""Divisions do not raise errors, so that the compiler can vectorise them."""
 ZERO = int(ROUNDS.view(np.int32))
 
 

@@ -161,7 +161,7 @@ class NeuralLm:
           For each sentence float64 [words + 1].
 
         Raises:
-          ModelError: they are not finite.
+          ModelError: the scores are not finite.
         """
         log_probs = []
         for start in range(0, len(sentences), SENTENCES_AT_ONCE):
@@ -189,7 +189,7 @@ class NeuralLm:
         with full_float32(device):
             for place in range(max(map(len, scores_of_sentences), default=0)):
                 rows = [n for n, row in enumerate(scores_of_sentences) if place < len(row)]
-                # The word to read and the word to score of each sentence that is not finished
+                # For each unfinished sentence the word to read and the word to score
                 words = np.array([ids[n][place : place + 2] for n in rows])
                 # A longer prefix is a shorter one and a word: equal pairs are one row of the batch.
                 pairs = np.stack([node[rows], words[:, 0]])

@@ -70,7 +70,7 @@ def log_posteriors(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tenso
     Args:
       model: as `LstmModel`, with `config.lookahead`; put in evaluation mode by this call.
       utterances: low-rate features, [T_n, D] each, on the CPU or the model's device; similar
-        lengths waste the least.
+        lengths need the least padding.
 
     Returns:
       For each utterance [T_n, C], float32, natural logarithm, on the CPU. The batch an utterance
@@ -146,7 +146,7 @@ class NeuralModel:
         """Return `log_likelihoods` of several utterances, computed in one batch.
 
         Raises:
-          ModelError: outputs are not finite, in which a search would find no path.
+          ModelError: outputs are not finite, so that a search would find no path.
         """
         inputs = [stack(self.normaliser.apply(x, state), offset) for x, state in utterances]
         posteriors = log_posteriors(self.model, inputs)
@@ -178,7 +178,7 @@ class NeuralScorer:
     features: Path
     """A feature store of log-mel energies."""
     offset: int = 0
-    """The raw frame that the first stack begins with: 0, 1 or 2."""
+    """The first raw frame of the first stack: 0, 1 or 2."""
     frame_shift: float = 0.03
     """Seconds between frames."""
     device: str = "cpu"
@@ -214,7 +214,7 @@ class OnlineNetwork(Protocol):
     def push(self, inputs: Tensor) -> Tensor:
         """Take the next low-rate frames [t, D]; return the logits [n, C] that are complete.
 
-        They are those of the first frames whose logits were not returned yet.
+        They belong to the first frames whose logits have not been returned yet.
         """
 
     def finish(self, inputs: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ class OnlineLstm:
 class OnlineTdnnf:
     """A TDNN-F that keeps the frames within the next output's context.
 
-    A piece is computed with that context anew: the shorter the pieces, the more is computed twice.
+    Each piece is computed with its full context: the shorter the pieces, the more work is repeated.
     """
 
     def __init__(self, model: TdnnfModel) -> None:

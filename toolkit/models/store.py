@@ -161,7 +161,7 @@ def quantize_int8(model: nn.Module) -> nn.Module:
     The copy cannot be trained and computes on the CPU.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch announces other ways of doing it
+        warnings.simplefilter("ignore")  # torch's deprecation warnings
         quantise = torch.ao.quantization.quantize_dynamic
         return quantise(copy.deepcopy(model).cpu().eval(), LAYERS, torch.qint8)
 

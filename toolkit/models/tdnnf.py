@@ -15,15 +15,16 @@ EVERY_STEPS = 4
 SPEED = 0.125
 """Kaldi's update speed, with which an update converges quadratically."""
 FAR, VERY_FAR = 1.02, 1.1
-"""Ratios of the eigenvalues' mean square to their squared mean above which it is halved, twice."""
+"""The update speed is halved above each of these ratios of the eigenvalues' mean square to their
+squared mean."""
 
 
 def constrain(model: nn.Module, step: int) -> None:
     """Apply the constraint to a model's `semi_orthogonal` matrices, at every fourth step.
 
     Args:
-      model: of any kind; without such a list nothing is done.
-      step: steps taken before, over all epochs.
+      model: any model; without such a list nothing is done.
+      step: number of earlier steps, over all epochs.
     """
     constrain_matrices(getattr(model, "semi_orthogonal", ()), step)
 
@@ -41,8 +42,8 @@ def make_semi_orthogonal(weight: Tensor) -> None:
 
     With P = M M^T and a^2 = tr(P P) / tr(P), the update is M - 4 v / a^2 (P - a^2 I) M with v =
     1/8: a gradient step on ||P - a^2 I||^2. As in Kaldi's floating scale, the norm of M is left to
-    the optimizer, and v is lower for a matrix that is far from its aim, where the step would
-    overshoot.
+    the optimizer, and v is smaller for a matrix that is far from semi-orthogonal, where the step
+    would overshoot.
 
     Args:
       weight: [rows, ...], taken as a matrix of `rows` rows; transposed if it has more rows than
@@ -117,10 +118,10 @@ class FactorisedLayer(nn.Module):
 class TdnnfModel(nn.Module):
     """A convolution over raw frames, factorised layers, and a bottleneck before the logits.
 
-    The stacked frames of the input are taken apart again. The output of low-rate frame n depends on
-    the raw frames up to `config.raw_context` before and after the middle one of the stack;
-    beyond the ends of an utterance its first and last frame are repeated. In training, the batch
-    norm's statistics are over all frames, repeated ones and padding included.
+    The input's stacked frames are split into raw frames again. The output of low-rate frame n
+    depends on the raw frames up to `config.raw_context` before and after the middle one of the
+    stack; beyond the ends of an utterance its first and last frame are repeated. In training, the
+    batch norm's statistics are over all frames, repeated ones and padding included.
     """
 
     def __init__(self, config: TdnnfConfig) -> None:
