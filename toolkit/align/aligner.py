@@ -195,7 +195,7 @@ class GmmAlignerFiles:
         return guessed, sorted(self.unpronounced.intersection(words))
 
     def open(self) -> "GmmAligner":
-        """Load the models."""
+        """Load the models and return the aligner."""
         return GmmAligner(self.bundle, pronunciations=self.pronunciations)
 
 

@@ -28,13 +28,13 @@ With HMMs of three states every phone has at least one."""
 
 
 def samples_among(begin: int, end: int) -> range:
-    """The numbers of the samples among frames begin, ..., end - 1; sample n is frame 3 n + 1."""
+    """Return the sample numbers among frames begin ... end - 1; sample n is frame 3 n + 1."""
     first_samples = [(frame + SAMPLE_STEP - 2) // SAMPLE_STEP for frame in (begin, end)]
     return range(*first_samples)
 
 
 class PhonePosteriors:
-    """Posterior probabilities of phones, frame by frame.
+    """Computes the posterior probabilities of phones in each frame.
 
     A phone's likelihood is the sum over its pdfs, raised to `scale`: neighbouring frames are
     correlated, so that unscaled posteriors would be nearly all 0 or 1. All phones have the same
@@ -56,7 +56,7 @@ class PhonePosteriors:
         self._member = (self.phone_of_pdf[:, None] == torch.arange(self.size)).float()
 
     def __call__(self, log_likelihoods: Tensor) -> Tensor:
-        """Log-likelihoods of all pdfs [T, P] -> posteriors [T, size] by phone id."""
+        """Convert log-likelihoods of all pdfs [T, P] to phone posteriors [T, size]."""
         # p(phone | x) ~ (sum over its pdfs of p(x | pdf)) ^ scale, relative to the best pdf.
         best = log_likelihoods.max(dim=1, keepdim=True).values
         likelihoods = (log_likelihoods - best).exp_() @ self._member
@@ -65,7 +65,7 @@ class PhonePosteriors:
 
 
 class RecordingScores:
-    """Scores of a recording, of which only what a window needs is ever in memory.
+    """Scores of a recording, computed window by window to limit the memory.
 
     Args:
       features: (first frame, end frame) -> [frames, D].
@@ -88,7 +88,7 @@ class RecordingScores:
         self._posteriors = torch.zeros(len(samples_among(0, num_frames)), posteriors.size)
 
     def window(self, begin: int, end: int, pdfs: Tensor) -> Tensor:
-        """Log-likelihoods [end - begin, L] of pdfs [L]; keeps the posteriors of the phones."""
+        """Return log-likelihoods [end - begin, L] of pdfs [L]; keep the phone posteriors."""
         columns = torch.empty(end - begin, len(pdfs))
         for first in range(begin, end, BLOCK_FRAMES):
             behind = min(first + BLOCK_FRAMES, end)

@@ -56,6 +56,7 @@ class GmmScorer:
 
     @cached_property
     def _system(self) -> GmmSystem:
+        """The loaded GMM system, with its speaker transforms."""
         system = GmmSystem.load(self.model, self.features)
         modelled, stored = system.cepstra, system.features.store.dimension
         if stored != modelled:
@@ -174,7 +175,7 @@ class _OnShard:
 def map_utterances(
     function: Callable[[ScoredUtterance], Result], scorer: Scorer, ids: Sequence[str], threads: int
 ) -> Iterator[Result]:
-    """Score utterances, apply a function to each and yield the results in order.
+    """Score utterances, apply a function to each, and yield the results in order.
 
     On a GPU, batches are scored in a thread ahead of `threads` others that apply the function.
 
@@ -191,12 +192,14 @@ def map_utterances(
 
 
 def _alone(scorer: Scorer, utterance: str) -> ScoredUtterance:
+    """Score one utterance on the CPU."""
     start = time.process_time()
     scores = scorer.log_likelihoods(utterance)
     return ScoredUtterance(utterance, scores, time.process_time() - start, time.process_time)
 
 
 def _ahead(scorer: BatchScorer, ids: Sequence[str]) -> Iterator[ScoredUtterance]:
+    """Yield scored utterances; batches are scored in a thread ahead of the consumer."""
     lengths = [scorer.store.num_frames(utterance) for utterance in ids]
 
     def score(rows: slice) -> list[ScoredUtterance]:
@@ -215,7 +218,7 @@ def _ahead(scorer: BatchScorer, ids: Sequence[str]) -> Iterator[ScoredUtterance]
 
 
 def batches_in_order(lengths: Sequence[int]) -> list[slice]:
-    """Divide utterances into batches of neighbours.
+    """Divide utterances into batches of neighbours; return the rows of each batch.
 
     Args:
       lengths: raw frames of each.

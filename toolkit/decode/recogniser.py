@@ -183,7 +183,7 @@ class NetworkRecogniser(Recogniser):
         return SilencePosteriors(self._senones, self.model.log_priors)
 
     def silence_posteriors(self, features: Tensor, state: CmnState) -> Tensor:
-        """See `Recogniser.silence_posteriors`."""
+        """Return the silence posterior of each frame; see `Recogniser`."""
         # The block is scored as an utterance of its own; a row stands for LOW_RATE_FACTOR frames.
         posteriors = self.silence(self.model.log_likelihoods(features, state))
         return posteriors.repeat_interleave(LOW_RATE_FACTOR)[: len(features)]
@@ -217,7 +217,7 @@ class NetworkRecogniser(Recogniser):
     def recognise_batch(
         self, utterances: Sequence[Utterance], details: bool = False
     ) -> list[DecodedUtterance]:
-        """See `Recogniser.recognise_batch`."""
+        """Recognise several utterances; see `Recogniser.recognise_batch`."""
         kind = self.frontend_config.kind
         has_sound = [bool(counted_frames(features, kind).any()) for features, _ in utterances]
         # Utterances of digital silence alone have no words and are not scored.
@@ -237,7 +237,7 @@ class NetworkRecogniser(Recogniser):
     def stream(
         self, endpoint: EndpointConfig | None = None, details: bool = False
     ) -> RecogniserStream:
-        """See `Recogniser.stream`."""
+        """Begin to recognise a stream; see `Recogniser.stream`."""
         aligner = self.word_aligner if details else None
         parts = StreamParts(
             self.frontend,
@@ -424,6 +424,7 @@ def _gmm_scores(system: GmmSystem) -> Iterator[tuple[str, Tensor]]:
 
 
 def _cut(name: str, seconds: float) -> MonoCut:
+    """Make the cut of an utterance for the temporary feature store."""
     return make_cut(name, Recording(name, [], 16000, round(16000 * seconds), seconds), "", SPEAKER)
 
 

@@ -61,7 +61,7 @@ def weight_axes(scales: Sequence[float], penalties: Sequence[float]) -> tuple[Ax
 
 
 def smallest_change(point: Point, search_scale: float | None) -> tuple[float, ...]:
-    """Order weights with equal errors: smallest penalty first, then the nearest scale."""
+    """Return a sort key for weights with equal errors: smallest penalty, nearest scale first."""
     scale, penalty = point
     return abs(penalty), abs(math.log(scale / search_scale)), scale
 

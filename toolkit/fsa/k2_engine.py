@@ -22,7 +22,7 @@ class K2Engine:
         self._graphs: WeakKeyDictionary[Fst, dict[torch.device, k2.Fsa]] = WeakKeyDictionary()
 
     def lattice(self, scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
-        """See `toolkit.fsa.search.search_lattice`."""
+        """Return the lattice of one utterance; see `toolkit.fsa.search.search_lattice`."""
         devices = self._graphs.setdefault(graph, {})
         if scores.device not in devices:
             devices[scores.device] = k2.create_fsa_vec([to_k2(graph)]).to(scores.device)
@@ -31,7 +31,7 @@ class K2Engine:
     def best_paths(
         self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
     ) -> list[BestPath | None]:
-        """See `toolkit.fsa.search.search_best_paths`."""
+        """Return the best paths of utterances; see `toolkit.fsa.search.search_best_paths`."""
         dense = [rows.dense() if isinstance(rows, LazyGmmScores) else rows for rows in scores]
         joined = k2.create_fsa_vec([to_k2(graph) for graph in graphs]).to(dense[0].device)
         lattices = _lattices(dense, joined, graphs, beam)

@@ -484,7 +484,7 @@ class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the graph's file; see `graph_digest`."""
+        """Digest of the graph's file, by `graph_digest`."""
         return graph_digest(self._path)
 
     def encode(
@@ -595,7 +595,7 @@ class ScoredCodec(LatticeCodec[ScoredLattices, ScoredLattices, Searches]):
         return tensors, {"described": json.dumps(list(info))}
 
     def header(self, path: Path, metadata: dict[str, str]) -> ShardHeader[Searches]:
-        """See `LatticeCodec.header`."""
+        """Return the header in a file's metadata; see `LatticeCodec.header`."""
         searches = json.loads(metadata["described"])
         return ShardHeader(
             tuple(search["utterance"] for search in searches if search["beam"]),

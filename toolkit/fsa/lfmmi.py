@@ -82,7 +82,7 @@ class _Transitions:
 
     @classmethod
     def of(cls, matrix: Tensor) -> "_Transitions":
-        """Convert a sparse matrix."""
+        """Make transitions from a sparse torch matrix."""
         matrix = matrix.coalesce()
         row = matrix.indices()[0].cpu().numpy()
         return cls(matrix, np.searchsorted(row, np.arange(len(matrix) + 1)))

@@ -61,7 +61,7 @@ class OnlineSearch:
         return self._count - 1
 
     def advance(self, scores: Tensor) -> None:
-        """Search the next frames.
+        """Search the next frames of scores.
 
         Args:
           scores: [T, P] scaled log-likelihoods, float32; any T.

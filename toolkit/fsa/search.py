@@ -120,12 +120,12 @@ class Engine(Protocol):
     """A dense search engine; all engines follow the same rules and keep the same arcs."""
 
     def lattice(self, scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
-        """See `toolkit.fsa.search.search_lattice`."""
+        """Return the lattice of one utterance; see `search_lattice`."""
 
     def best_paths(
         self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
     ) -> list[BestPath | None]:
-        """See `toolkit.fsa.search.search_best_paths`."""
+        """Return the best paths of utterances; see `search_best_paths`."""
 
 
 def engine() -> Engine:
@@ -171,14 +171,14 @@ class NativeEngine:
     """Searches utterances one by one in compiled kernels that release the GIL."""
 
     def lattice(self, scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
-        """See `toolkit.fsa.search.search_lattice`."""
+        """Return the lattice of one utterance; see `search_lattice`."""
         limits = (beam.search, beam.min_active, beam.max_active)
         return lattice_of(search(graph_arrays(graph), rows_of(scores), limits, beam.output), graph)
 
     def best_paths(
         self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
     ) -> list[BestPath | None]:
-        """See `toolkit.fsa.search.search_best_paths`."""
+        """Return the best paths of utterances; see `search_best_paths`."""
         limits = (beam.search, beam.min_active, beam.max_active)
         paths: list[BestPath | None] = []
         for rows, graph in zip(scores, graphs, strict=True):

@@ -68,6 +68,7 @@ class WordLattice:
 
     @cached_property
     def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Source and target of each arc as int64."""
         return np.int64(self.source), np.int64(self.target)
 
     def total(self, scores: np.ndarray) -> float:

@@ -68,7 +68,7 @@ class TreeStatistics:
         return int(self._sums[:, 0].sum())
 
     def accumulate(self, left: Tensor, states: Tensor, right: Tensor, x: Tensor) -> None:
-        """Add aligned frames.
+        """Add aligned frames to the statistics.
 
         Args:
           left: [T] the phone before each frame's phone.
@@ -135,7 +135,7 @@ class TreeStatistics:
         return count[:, 0], first, second
 
     def __reduce__(self) -> tuple:
-        """Pickle as two arrays."""
+        """Pickle the statistics as two arrays."""
         return _rebuilt, self._sorted()
 
 

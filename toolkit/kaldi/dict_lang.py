@@ -161,7 +161,7 @@ class KaldiDict:
         return replace(Lang.of(lexicon), normaliser=self.policy.id, tags=self.policy.tags)
 
     def lang(self, position_dependent: bool) -> Lang:
-        """Make the vocabulary.
+        """Make the vocabulary of the dict directory.
 
         Args:
           position_dependent: make phones position-dependent (see `with_positions`).

@@ -79,7 +79,7 @@ class BackoffModel:
         return len(self.levels)
 
     def find(self, level: int, context: np.ndarray, word: np.ndarray) -> np.ndarray:
-        """Look up n-grams.
+        """Return the indices of n-grams in a level.
 
         Args:
           level: index of the level, from 0; a level above the highest lists nothing.

@@ -120,7 +120,7 @@ class EnglishRules:
     """Id of these rules wherever their output is stored; changed rules need another id."""
 
     def __init__(self, lexicon: Collection[str] = frozenset(), split_clitics: bool = False) -> None:
-        """Create the rules.
+        """Create the rules for a lexicon.
 
         Args:
           lexicon: words with pronunciations, as these rules write them, for rules that look words

@@ -155,7 +155,7 @@ class Characters:
         return letter if self._as_given else _capital(letter)
 
     def encode(self, text: str) -> list[int]:
-        """See `Units`."""
+        """Encode words as labels of characters."""
         ids: list[int] = []
         words = split_words(text) if self._as_given else text.split()
         for character in " ".join(words):
@@ -172,13 +172,13 @@ class Characters:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """See `Units`."""
+        """Decode labels of characters to words."""
         ids = check_labels(ids, self.blank)
         text = "".join(self._capitals[i] for i in ids if i != self.separator)
         return " ".join(split_words(text) if self._as_given else text.split())
 
     def save(self, folder: Path) -> None:
-        """See `Units`."""
+        """Write the files that `load_units` reads."""
         write_symbols(self, folder)
 
 
@@ -241,7 +241,7 @@ class Pieces:
         return sentencepiece.SentencePieceProcessor(model_proto=self._model)
 
     def encode(self, text: str) -> list[int]:
-        """See `Units`."""
+        """Encode words as labels of word pieces."""
         folded = _unit_text(text, self.policy)
         if self._small and not self._as_given:
             folded = folded.lower()
@@ -260,12 +260,12 @@ class Pieces:
         return not self._labels.keys() >= {*self._processor.encode(character)}
 
     def decode(self, ids: Sequence[int]) -> str:
-        """See `Units`."""
+        """Decode labels of word pieces to words."""
         text = self._processor.decode([self._ids[i] for i in check_labels(ids, self.blank)])
         return _unit_text(text, self.policy)
 
     def save(self, folder: Path) -> None:
-        """See `Units`."""
+        """Write the files that `load_units` reads, including the sentencepiece model."""
         write_atomically(Path(folder) / MODEL, self._model)
         write_symbols(self, folder)
 

@@ -34,7 +34,7 @@ class LstmModel(nn.Module):
     def forward(
         self, inputs: Tensor, state: LstmState | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, LstmState]:
-        """Compute the logits.
+        """Compute the logits of a batch of utterances or pieces.
 
         Frames after n + lookahead do not affect the logits of frame n, so rows of different lengths
         may be padded on the right with anything. The outputs for padding are meaningless, and
@@ -162,7 +162,7 @@ class BlstmModel(nn.Module):
         initialise(self.lstm, self.output)
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, None]:
-        """Compute the logits.
+        """Compute the logits of a batch of utterances.
 
         Args:
           inputs: [N, T, D], padded on the right with anything.

@@ -69,7 +69,7 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise a batch."""
+        """Normalise a batch [N, F, T]."""
         if self.training and x.shape[0] * x.shape[2] == 1:
             return functional.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
@@ -146,7 +146,7 @@ class TdnnfModel(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, None]:
-        """Compute the logits.
+        """Compute the logits of a batch of utterances.
 
         Args:
           inputs: [N, T, D], padded on the right with anything.

@@ -103,7 +103,7 @@ class GraphDecoder(CtcDecoder):
         self.config = config or GraphConfig()
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `CtcDecoder.decode`; the text is empty if no path survives in the widest beam."""
+        """Return the best hypotheses of one utterance; empty text if no path survives any beam."""
         config = self.config
         lattice = self._search(log_probs, config.lm_weight)
         if lattice is None:
@@ -120,13 +120,13 @@ class GraphDecoder(CtcDecoder):
     def decode_many(
         self, utterances: Sequence[LogProbs], jobs: int = 1
     ) -> Iterator[list[CtcHypothesis]]:
-        """See `CtcDecoder.decode_many`; jobs are processes, as part of the work holds the GIL."""
+        """Decode utterances in `jobs` processes, as part of the work holds the GIL."""
         yield from map_in_processes(partial(GraphDecoder.decode, self), utterances, jobs)
 
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
-        """See `WordsDecoder.texts`; pairs with the same language model weight share a search."""
+        """Yield the best texts for each pair of weights; pairs with one LM weight share a search."""
         function = partial(GraphDecoder._all_texts, self, pairs)
         yield from map(list, zip(*map_in_processes(function, utterances, jobs), strict=True))
 

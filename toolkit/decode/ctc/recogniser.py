@@ -262,7 +262,7 @@ class CtcRecogniser(Recogniser):
     def recognise_batch(
         self, utterances: Sequence[Utterance], details: bool = False
     ) -> list[DecodedUtterance]:
-        """See `Recogniser.recognise_batch`."""
+        """Recognise several utterances; see `Recogniser.recognise_batch`."""
         results = []
         scored = self.scorer.batch_log_probs(utterances)
         for (features, _), log_probs in zip(utterances, scored, strict=True):
@@ -298,7 +298,7 @@ class CtcRecogniser(Recogniser):
     def stream(
         self, endpoint: EndpointConfig | None = None, details: bool = False
     ) -> RecogniserStream:
-        """See `Recogniser.stream`; the network must have unidirectional LSTMs only.
+        """Begin to recognise a stream; the network must have unidirectional LSTMs only.
 
         Speech is where a label is the likeliest symbol: a CTC network puts blanks and spaces
         elsewhere.

@@ -107,7 +107,7 @@ class GreedyDecoder(CtcDecoder):
         self._units = units
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `CtcDecoder.decode`; one hypothesis."""
+        """Return the text of the best path as the only hypothesis; see `CtcDecoder.decode`."""
         array = as_array(log_probs, self._units.size)
         best = array.argmax(axis=1)  # [T]
         # The log-probability of that one path, summed in float64.
@@ -293,7 +293,7 @@ class PrefixDecoder(CtcDecoder):
         self._search = BeamSearch(tree, None, options)
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `CtcDecoder.decode`."""
+        """Return the best hypotheses of one utterance; see `CtcDecoder.decode`."""
         array = as_array(log_probs, self._units.size)
         # Twice as many, since several may have the same text.
         return read_hypotheses(self._search.run(array, 2 * self._nbest), self._units, self._nbest)
@@ -412,7 +412,7 @@ class WordsDecoder(CtcDecoder):
         self._search = BeamSearch(words.tree, lm, options)
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `CtcDecoder.decode`."""
+        """Return the best hypotheses of one utterance; see `CtcDecoder.decode`."""
         array = as_array(log_probs, self._units.size)
         nbest = self.config.nbest
         return read_hypotheses(self._search.run(array, nbest), self._units, nbest)
