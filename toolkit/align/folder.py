@@ -369,7 +369,7 @@ def align_folder(
 
     Raises:
       ToolkitError: the aligner cannot be opened.
-      InputError: audio or text that cannot be read at all.
+      InputError: the folder of audio or the texts cannot be read.
     """
     recordings = read_inputs(audio, text, speakers, aligner.by_speaker)
     tasks, outcomes = _tasks(recordings, aligner)

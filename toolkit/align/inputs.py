@@ -46,7 +46,7 @@ class Recording:
         """Normalise the text; return its words and the removed text.
 
         Tags are left out. If the policy normalises text, numbers in digits are left out, too, as
-        nobody knows how they were read.
+        they may be read in several ways.
 
         Args:
           policy: how text becomes words.

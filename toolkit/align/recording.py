@@ -106,7 +106,7 @@ class RecordingScores:
         samples = torch.tensor(samples_among(begin, begin + len(pdfs)), dtype=torch.int64)
         aligned = pdfs[SAMPLE_STEP * samples + 1 - begin].long()
         phones = self._of_phones.phone_of_pdf[aligned]
-        # The floor stands for phones whose share underflows.
+        # The floor replaces posteriors that underflow.
         return self._posteriors[samples, phones].clamp(min=1e-30).log()
 
 

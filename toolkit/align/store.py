@@ -162,7 +162,7 @@ class OffsetAlignments:
         offset uses the targets that were aligned at it.
         """
         rows = [PdfAlignments(store, self._senones).load(utterance) for store in self._stores]
-        frames = sum(map(len, rows))  # of the stacks at all offsets: exactly T
+        frames = sum(map(len, rows))  # number of stacks at all offsets: exactly T
         targets = torch.empty(frames, dtype=torch.int64)
         # Frame 0 is the middle of no stack; it gets the first target.
         targets[0] = rows[0][0]

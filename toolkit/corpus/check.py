@@ -453,8 +453,8 @@ def check(
       jobs: processes that decode audio.
       progress: called with (files decoded, files).
       add_digest: called with the path and the digest of every file that was read.
-      feature_faults: what is wrong with the features of a corpus that has features instead of
-        audio, see `toolkit.kaldi.feature_dir`; None: the corpus has audio, which is decoded.
+      feature_faults: faults of the features, for a corpus that has features instead of audio, see
+        `toolkit.kaldi.feature_dir`; None: the corpus has audio, which is decoded.
 
     Returns:
       Numbers of utterances, excluded ones, errors and warnings, the OOV rate in percent, and the

@@ -189,8 +189,8 @@ class TuneConfig(Settings):
     word_bonuses: tuple[float, ...] = (0.0, 1.0, 2.0)
     """Scores added per word; positive means more words."""
     untuned_within: NonNegative | None = None
-    """Keep the decoder's own weight and bonus unless others make fewer errors by more than so many
-    standard errors of the difference; None: the fewest errors decide."""
+    """Keep the decoder's own weight and bonus unless others make fewer errors by more than this
+    many standard errors of the difference; None: take those with the fewest errors."""
 
     def check(self) -> None:
         """Raise a ValueError for an empty grid."""
@@ -231,8 +231,8 @@ class CtcDecodeConfig(Settings):
     """Beam width of the search over dictionary words while its weights are tuned."""
     widest: ListLength | None = None
     """The search over dictionary words is widened up to this width, while twice the width finds
-    better texts on the development splits, as it does with weak networks. None: it is not, and the
-    log says where it should be."""
+    better texts on the development splits, as it does with weak networks. None: it is not widened,
+    and the log warns if it should be."""
 
 
 @dataclass(frozen=True)
@@ -262,14 +262,14 @@ class SegmentConfig(Settings):
     """Settings for cutting long recordings into segments; times in seconds."""
 
     longest: Positive = 30.0
-    """Longest segment. A recording that is no longer is left in one piece."""
+    """Longest segment. A recording up to this length is not cut."""
     shortest: Positive = 5.0
     """Shortest segment that may end in a pause."""
     pause: Positive = 0.3
     """Shortest pause to cut in."""
     margin: NonNegative = 0.3
-    """Silence that is kept around speech. The rest of a longer pause is dropped, if the acoustic
-    model's posteriors of silence are known."""
+    """Silence to keep around speech. The rest of a longer pause is dropped, if the acoustic model
+    provides silence posteriors."""
     threshold: ProperShare = 0.35
     """Speech score, 0 to 1, below which a frame belongs to a pause."""
 

@@ -184,7 +184,7 @@ class NetworkRecogniser(Recogniser):
 
     def silence_posteriors(self, features: Tensor, state: CmnState) -> Tensor:
         """Return the silence posterior of each frame; see `Recogniser`."""
-        # The block is scored as an utterance of its own; a row stands for LOW_RATE_FACTOR frames.
+        # The block is scored as a separate utterance; a row covers LOW_RATE_FACTOR frames.
         posteriors = self.silence(self.model.log_likelihoods(features, state))
         return posteriors.repeat_interleave(LOW_RATE_FACTOR)[: len(features)]
 

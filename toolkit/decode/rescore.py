@@ -324,8 +324,8 @@ def rescore_lists(
       tune_on: the splits whose word errors decide on the weights.
       first_weights: the weights without the neural model.
       axes: scales and penalties to begin with.
-      keep: `first_weights` are kept unless others make fewer errors by more than so many standard
-        errors of the difference; None: the fewest errors decide.
+      keep: `first_weights` are kept unless others make fewer errors by more than this many standard
+        errors of the difference; None: those with the fewest errors are taken.
       config: weights of the neural model.
       out: the folder that gets `weights.json`, `grid.tsv`, `rows.json` and, by split, hypotheses
         and reports.
@@ -384,7 +384,7 @@ def tune_rescoring(
       neural_weights: to try, 0 to 1.
 
     Returns:
-      The weights, and what was tried by weight of the neural model.
+      The weights, and the trials by weight of the neural model.
     """
     point = first_weights.acoustic_scale, first_weights.word_penalty
     keep_before = None if keep is None else Keep(point, keep)

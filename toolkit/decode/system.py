@@ -400,7 +400,7 @@ def write_nbest_and_ctm(
       weights: tuned weights of that pass; the decoder searches at their acoustic scale.
       lang: the folder of the lexicon.
       senones: those of the acoustic model, to align the words.
-      config: what is extracted.
+      config: settings of the extraction.
       out: the folder that gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`,
         `words.ctm` and `word_lattices/`.
       jobs: worker processes, or threads if the network runs on a GPU.

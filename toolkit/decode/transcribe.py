@@ -31,7 +31,7 @@ MOST, LEAST = 7.0, 1.5
 than `MOST` below the loud ones count as equally quiet; where the range is below `LEAST`, energy
 does not tell speech from noise."""
 SMOOTHED = 0.15
-"""Seconds to either side of a frame over which its speech score is averaged."""
+"""Seconds on either side of a frame over which its speech score is averaged."""
 
 
 @dataclass(frozen=True)

@@ -351,9 +351,9 @@ class SilenceGate:
 
     Args:
       kind: of the raw features, see `FrontendConfig.kind`.
-      silence: [P] bool, which outputs stand for silence.
+      silence: [P] bool, which outputs are silence.
       factor: frames from one row of scores to the next.
-      offset: the frame in the middle of what the first row stands for.
+      offset: the middle frame of those that the first row covers.
     """
 
     def __init__(self, kind: str, silence: Tensor, factor: int, offset: int = 0) -> None:
@@ -381,7 +381,7 @@ class SilenceGate:
         self._row += len(scores)
         if not self._silent.any():
             return scores
-        # The frame in the middle of what each row stands for decides.
+        # The middle frame of those that a row covers decides.
         middle = (rows * self._factor + self._offset).clamp(max=len(self._silent) - 1)
         silent = self._silent[middle]
         gated = scores.clone()
@@ -410,7 +410,8 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
     """Find the best path of a label sequence through CTC log-probabilities.
 
     Exact, without pruning. Memory grows with the square root of the number of frames: the scores
-    are kept every so many frames, and the path is found block by block from the end.
+    are kept at the begin of each block of frames, and the path is found block by block from the
+    end.
 
     Args:
       log_probs: [T, C] float32 without NaN.
@@ -482,7 +483,7 @@ class CtcWordAligner:
     Args:
       units: the network's output units.
       frame_shift: seconds between rows of log-probabilities.
-      offset: seconds before the time that the first row stands for.
+      offset: start time of the first row, in seconds.
     """
 
     def __init__(self, units: Units, frame_shift: float, offset: float) -> None:

@@ -34,8 +34,8 @@ def load_cut_audio(cut: Cut, sampling_rate: int = 16000) -> Tensor:
 
     A MonoCut has one channel, unless its manifest says `mix_channels`.
 
-    Parts of files are read directly; mixed cuts, recordings in memory or with transforms through
-    lhotse, which from then on reads files with `LocalFiles`.
+    Parts of files are read directly. Mixed cuts, and recordings in memory or with transforms, are
+    read by lhotse, which from then on opens files with `LocalFiles`.
 
     Returns:
       [S] float32 within [-1, 1] at `sampling_rate` Hz.

@@ -133,7 +133,7 @@ class Denominator:
     """[A] int32; ascending in each source, no pair of states twice."""
     weight: np.ndarray
     """[A] float64, above 0: the language model's probability, 1 within a phone. The weights of a
-    state's transitions add up to more than 1; what all frames share cancels in the criterion."""
+    state's transitions add up to more than 1; constant factors cancel in the criterion."""
     pdf: np.ndarray
     """[S] int32."""
     initial: np.ndarray
@@ -215,7 +215,7 @@ def make_denominator(phones: Fst, senones: Senones) -> Denominator:
     )
     source, target = (key // states).astype(np.int32), (key % states).astype(np.int32)
     weight = np.bincount(arc.reshape(-1), weight[inside])
-    pdf = np.zeros(states, np.int32)  # that of state 0, which is never entered, means nothing
+    pdf = np.zeros(states, np.int32)  # that of state 0, never entered, is unused
     pdf[graph.target[inside]] = graph.labels[inside] - 1
     return Denominator(
         source, target, weight, pdf, _initial(source, target, weight / leaving[source], states)

@@ -78,8 +78,8 @@ def sequence_objective(
       lattices: one per utterance, as `LatticeStore` loads them: labels are pdf + 1, `scores` the
         graph's part alone, `frame` the row of the scores that an arc reads. Arcs that lead nowhere
         change values and gradients only in that they count for `missing`.
-      log_likelihoods: [N, T, P] log p(x|s), unscaled; what is constant over a frame does not
-        matter. Rows beyond an utterance's frames are not read.
+      log_likelihoods: [N, T, P] log p(x|s), unscaled, up to a constant per frame. Rows beyond an
+        utterance's frames are not read.
       references: [T_n] the right pdf of every frame, best on the device of `log_likelihoods`.
       criterion: what to compute.
       classes: silence and phones of the P pdfs, on the device of `log_likelihoods`.

@@ -87,7 +87,7 @@ class LatticeCodec(ABC, Generic[Written, Read, Info]):
 
     @property
     def pattern(self) -> str:
-        """Regular expression for the names of all shard files."""
+        """Glob pattern for the names of all shard files."""
         return f"{self.name}.*.safetensors"
 
     def files(self, folder: Path) -> list[Path]:
@@ -380,7 +380,7 @@ def _walk(
         states = np.zeros(1, np.int32)  # the start
         for _ in range(frames[lattice] + 1):
             begin = end
-            # Each state of this frame has one arc in use or more, of which the last is marked.
+            # Each state of this frame has at least one used arc; the last one is marked.
             for state in states:
                 position, is_last = first[state] - 1, False
                 while not is_last:

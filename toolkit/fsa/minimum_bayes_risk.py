@@ -126,7 +126,7 @@ def _bins(
         if posterior > 0:
             parts = posterior, b / posterior, e / posterior
             candidates_of_bin[number].append(Candidate(word, *map(float, parts)))
-    # A word below 0 stands for unknown ones and comes last, whatever its posterior.
+    # An id below 0 means unknown words; it comes last, regardless of its posterior.
     return tuple(
         tuple(sorted(candidates, key=lambda c: (c.word < 0, -c.posterior, c.word)))
         for candidates in candidates_of_bin

@@ -96,13 +96,14 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
     Exact: of the partial sequences that reach a state only the `count` best can be part of the
     result, since all of them can continue in the same ways. Those whose best completion is worse
     than the best path by more than a beam are left out, and the beam is widened until `count`
-    sequences are within it, so that work grows with what is near the best path rather than with
-    the lattice. The choice among sequences with the same score, and their order, are arbitrary.
+    sequences are within it, so that work grows with the number of paths near the best one rather
+    than with the lattice. The choice among sequences with the same score, and their order, are
+    arbitrary.
 
     Args:
       lattice: of one utterance.
       weights: the weights of the score.
-      count: most sequences to return; a lattice may have fewer, one without arcs has none.
+      count: largest number of sequences; a lattice may have fewer, one without arcs has none.
     """
     if not lattice.lattice.num_arcs:
         return []

@@ -187,7 +187,7 @@ class NumeratorMaker:
     def _transitions(self) -> tuple[np.ndarray, ...]:
         """Transitions by state, pdf and target: first, targets, pdfs, log weights.
 
-        State S stands for the begin of a piece.
+        State S is the begin of a piece.
         """
         hmm = self._denominator
         entered = np.flatnonzero(hmm.begin)

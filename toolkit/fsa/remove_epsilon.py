@@ -74,7 +74,7 @@ def remove_epsilon(fst: Fst) -> Fst:
     # 3. Each of these, followed by each path of its target's closure: [C] front, arc, behind.
     row, behind = ragged_ranges(closures.begin, fst.target[arc])
     source, front, arc = source[row], front[row], arc[row]
-    # Row 0 of the paths in front is empty: it stands for none.
+    # Row 0 of the paths in front is the empty path.
     splits, words = _concatenate_rows(
         (np.append(np.int32(0), closures.splits), closures.words, front + 1),
         (fst.splits, fst.words, arc),

@@ -117,7 +117,7 @@ def rescore_lattice(lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -
     Args:
       lattice: of one utterance, from `search_lattice` with a graph that has `lm_scores`.
       grammar: the new language model.
-      limits: what is kept.
+      limits: beam and number of pairs to keep.
 
     Raises:
       RescoreError: no path is left, which only scores beyond any float32 can cause.

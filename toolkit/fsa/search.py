@@ -40,7 +40,7 @@ class GraphMismatchError(ToolkitError):
           graph: what the message calls the graph, such as its file.
 
         Raises:
-          GraphMismatchError: it has none: the search would read beyond the scores.
+          GraphMismatchError: a label has no column; the search would read out of bounds.
         """
         if top_label > columns:
             raise cls(

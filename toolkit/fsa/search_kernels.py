@@ -180,7 +180,8 @@ def advance_frame(
     target = with_capacity(trellis.target, arcs_before + num_arcs)
     arc = with_capacity(trellis.arc, arcs_before + num_arcs)
     score = with_capacity(trellis.score, arcs_before + num_arcs)
-    # `expanded` counts arcs in `arc_totals`; candidates stand behind the arcs of earlier frames.
+    # `expanded` counts arcs in `arc_totals`; candidates are stored after the arcs of earlier
+    # frames.
     expanded, candidates_end, num_new = 0, arcs_before, 0
     for i in range(begin, end):
         first, after_last = graph.first[trellis.state[i]], graph.first[trellis.state[i] + 1]
@@ -269,7 +270,7 @@ def prune_trellis(trellis: Trellis, back: int, unpruned: int, output: float) -> 
     alive[states_at[end] - base :] = True
     keep_arc = np.ones(arcs_at[n] - first_arc, np.bool_)
     # From the newest of these frames back: an arc stays if the best path through it is at most
-    # `output` behind the best path into the same end. loss(s) = min over arcs s -> d of
+    # `output` below the best path into the same end. loss(s) = min over arcs s -> d of
     # forward(d) - forward(s) - score + loss(d).
     for t in range(end - 1, begin - 1, -1):
         source_level, target_level = states_at[t], states_at[t + 1]

@@ -26,7 +26,7 @@ class MixtureArrays(NamedTuple):
     matrix: Array
     """[G, 2 D] float32: the factors on a row of each Gaussian."""
     constant: Array
-    """[G] float32: what is added to that product."""
+    """[G] float32: the constants added to that product."""
     first: Array
     """[L] int64: the first Gaussian of each column's pdf."""
     behind: Array

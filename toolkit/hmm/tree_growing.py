@@ -288,7 +288,7 @@ def read_questions(path: Path, topology: Topology) -> Questions:
 def read_extra_questions(path: Path, topology: Topology) -> list[frozenset[int]]:
     """Read Kaldi's extra_questions.txt from a dict or lang folder.
 
-    A phone without its position in the word stands for itself in all positions. Phones that the
+    A phone without a word position means the phone in all positions. Phones that the
     topology lacks, which no word has or which are named otherwise here, are left out.
     """
     places: dict[str, set[int]] = {}

@@ -497,7 +497,7 @@ class TextPolicy:
 
         Args:
           text: text as written, or a transcript.
-          counts: collects what is removed.
+          counts: collects the removed parts of texts.
         """
         counts = TextCounts() if counts is None else counts
         words = self.tokens(text, counts)

@@ -166,11 +166,11 @@ class BlstmModel(nn.Module):
 
         Args:
           inputs: [N, T, D], padded on the right with anything.
-          lengths: [N] on the CPU, the real frames of each row; None: all T. The LSTM from the right
+          lengths: [N] on the CPU, the real frames of each row; None: all T. The backward LSTM
             begins at the last real frame, so that padding changes nothing.
 
         Returns:
-          logits: [N, T, C]; those of the padding mean nothing.
+          logits: [N, T, C]; those of the padding are meaningless.
           None, as there is no state to go on from.
         """
         if is_faster_than_torch(self.lstm, inputs):

@@ -281,7 +281,8 @@ def _to_bits(source: Any, target: Any) -> Any:
 def is_faster_than_torch(lstm: nn.Module, inputs: Tensor) -> bool:
     """Whether `run_lstm` is faster than torch's LSTM, or torch's does not work here.
 
-    On processors without AVX-512 torch's LSTM fails under autocast to bfloat16: oneDNN has none.
+    On processors without AVX-512 torch's LSTM fails under autocast to bfloat16, as oneDNN has no
+    bfloat16 kernels there.
     """
     if not isinstance(lstm, nn.LSTM) or lstm.weight_hh_l0.dtype not in WEIGHT_TYPES:
         return False  # such as a quantised one, which has no weights of that name

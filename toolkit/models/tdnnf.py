@@ -153,7 +153,7 @@ class TdnnfModel(nn.Module):
           lengths: [N] on the CPU, the real frames of each row; None: all T.
 
         Returns:
-          logits: [N, T, C]; those of the padding mean nothing.
+          logits: [N, T, C]; those of the padding are meaningless.
           None, as there is no state to go on from.
         """
         padding = self.config.raw_context - 1

@@ -159,7 +159,7 @@ def _grow(letters: np.ndarray, begin: np.ndarray, nodes: np.ndarray) -> int:
 
 _LN10 = math.log(10.0)
 IMPOSSIBLE = LOG_ZERO * _LN10
-"""Natural logarithm that stands for probability 0."""
+"""Natural logarithm used for probability 0."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Ngrams:
 class _Arcs:
     """N-grams sorted by context state, then by last word.
 
-    There is a unigram for every word, an impossible one where the model has none.
+    Every word has a unigram, an impossible one if the model lacks the word.
 
     Args:
       model: the n-grams.

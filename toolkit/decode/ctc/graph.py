@@ -126,7 +126,7 @@ class GraphDecoder(CtcDecoder):
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
-        """Yield the best texts for each pair of weights; pairs with one LM weight share a search."""
+        """Yield the best texts for each pair of weights; equal LM weights share a search."""
         function = partial(GraphDecoder._all_texts, self, pairs)
         yield from map(list, zip(*map_in_processes(function, utterances, jobs), strict=True))
 

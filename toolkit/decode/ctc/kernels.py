@@ -640,7 +640,7 @@ def mass(lm: _Lm, state: int, first: int, last: int) -> float:
             total += factor * (state_mass - weight * backoff_mass)
         factor *= weight
         state = contexts[state].below
-    # Unigrams, of which there is one for each word.
+    # Unigrams: every word has one.
     if first < last:
         total += factor * (ngrams[last - 1].sum - (ngrams[first - 1].sum if first > 0 else 0.0))
     # Words that the model lacks share the probability of <UNK>.
