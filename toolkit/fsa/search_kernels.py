@@ -111,7 +111,7 @@ def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) 
 
 @njit(cache=True, nogil=True)
 def add_final_column(row: Array, ending: bool) -> Array:
-    """Return a frame's scores with the final label's score 0 first: label l at l + 1.
+    """Return a frame's scores with label l at index l + 1 and the final label at index 0.
 
     Either all labels or the final label have the score -inf, so that a loop over arcs needs no
     branches.
