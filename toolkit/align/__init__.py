@@ -1,1 +1,1 @@
-"""Forced alignment: graphs, stores, corpora, recordings; GMM training, which alternates with it."""
+"""Forced alignment of corpora and of single recordings, and the EM training of GMM systems."""

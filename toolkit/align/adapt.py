@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class SpeakerStatistics:
-    """fMLLR statistics by speaker."""
+    """fMLLR statistics of each speaker."""
 
     def __init__(self, by_speaker: dict[str, FmllrStatistics]) -> None:
         self.by_speaker = by_speaker
@@ -47,14 +47,14 @@ class SpeakerStatistics:
 
 
 def accumulate_fmllr(partition: AlignedUtterances, system: GmmSystem) -> SpeakerStatistics:
-    """Accumulate fMLLR statistics over the frames of speech (in Kaldi: silence weight 0)."""
+    """Accumulate fMLLR statistics over the speech frames (Kaldi's silence weight 0)."""
     statistics: dict[str, FmllrStatistics] = {}
     aligned = partition.load()
     speakers: dict[str, list[str]] = {}
     for utterance in aligned:
         speakers.setdefault(system.features.speaker(utterance), []).append(utterance)
     for speaker, utterances in speakers.items():
-        # Only frames of speech that are no digital silence.
+        # Only speech frames that are not digital silence.
         of_speaker = {u: aligned[u] for u in utterances}
         statistics[speaker] = FmllrStatistics.zeros(system.features.dimension)
         for x, batch, counted in aligned_frames(of_speaker, system.features):
@@ -64,7 +64,7 @@ def accumulate_fmllr(partition: AlignedUtterances, system: GmmSystem) -> Speaker
 
 
 def adapt(data: TrainingData, system: GmmSystem) -> GmmSystem:
-    """Estimate a transform for every speaker from the current alignments.
+    """Estimate an fMLLR transform for every speaker from the current alignments.
 
     A speaker's earlier transform is refined: the new one is estimated on features transformed by
     it, and composed with it.
@@ -79,16 +79,16 @@ def refined(
     utterances: Sequence[Sequence[str]],
     features: GmmFeatures,
 ) -> dict[str, Tensor]:
-    """Return the transform [D, D+1] of every speaker that has statistics or an earlier transform.
+    """Estimate each speaker's new transform [D, D+1] and compose it with the earlier one.
 
     A speaker without statistics keeps the earlier transform. A speaker's statistics, which take
-    half a megabyte, are released after the speaker's last part: where parts follow the speakers'
-    order, there are few at a time.
+    half a megabyte, are released after the speaker's last part: if parts are sorted by speaker, few
+    statistics are in memory at a time.
 
     Args:
       parts: statistics of frames that the speakers' earlier transforms have been applied to.
-      utterances: of each part.
-      features: with these transforms, which the new ones are composed with.
+      utterances: the utterances of each part.
+      features: GMM features with the earlier transforms.
     """
     # The last part with frames of each speaker, and the speakers that end with each part.
     last_part = {features.speaker(u): n for n, names in enumerate(utterances) for u in names}
@@ -117,7 +117,7 @@ def refined(
 
 
 def compose(outer: Tensor, inner: Tensor) -> Tensor:
-    """The transform [D, D+1] that applies `inner` first, then `outer`."""
+    """Return the transform [D, D+1] that applies `inner` first, then `outer`."""
     # A (B x + c) + d = (A B) x + (A c + d)
     square, offset = outer[:, :-1], outer[:, -1:]
     linear = square @ inner[:, :-1]
@@ -133,7 +133,7 @@ def adapt_speakers(
     out: Path,
     jobs: int,
 ) -> None:
-    """Estimate the transforms of speakers from the hypotheses of a first pass.
+    """Estimate each speaker's fMLLR transform from the hypotheses of a first pass.
 
     A first estimate uses alignments of the speaker-independent system, a second one alignments of
     the adapted system with the first transforms.
@@ -143,7 +143,7 @@ def adapt_speakers(
       independent: the system of the first pass, over the same cepstra.
       hypotheses: the recognised words of every utterance, in the store's order.
       lang: the folder of the lexicon.
-      config: the search of its alignments.
+      config: settings of the forced alignments.
       out: the file of the transforms.
       jobs: worker processes.
     """
@@ -166,7 +166,7 @@ SILENCE_WEIGHT = 0.01
 
 @dataclass(frozen=True)
 class LatticeSearch:
-    """The search that makes the lattices; picklable."""
+    """Settings of the search that makes the lattices; picklable."""
 
     graph: Path
     """The decoding graph of the adapted system."""
@@ -177,14 +177,14 @@ class LatticeSearch:
 
 
 def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs: int) -> None:
-    """Estimate transforms anew from all that a decoding pass with the present ones considers.
+    """Re-estimate the transforms from lattices that are decoded with the current ones.
 
     The second estimate of Kaldi's decode_fmllr.sh: every frame counts for each pdf by its
     posterior in the lattice, so that doubtful words count little. Speakers without a lattice keep
     their transforms.
 
     Args:
-      system: a system trained with fMLLR, with the present transforms of `adapt_speakers`.
+      system: a system trained with fMLLR, with the current transforms of `adapt_speakers`.
       search: the decoding pass.
       out: the file of the refined transforms.
       jobs: worker processes.
@@ -198,7 +198,7 @@ def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs
 def accumulate_on_lattices(
     shard: tuple[int, Sequence[str]], system: GmmSystem, search: LatticeSearch
 ) -> SpeakerStatistics:
-    """Accumulate fMLLR statistics over the posteriors of a shard's lattices."""
+    """Accumulate fMLLR statistics weighted by the lattice posteriors of a shard."""
     graph = _graph(search.graph)
     GraphMismatchError.check(graph.top_label, system.gmm.num_pdfs, search.graph)
     weight = _pdf_weights(system)
@@ -221,7 +221,7 @@ def accumulate_on_lattices(
 
 
 def _pdf_weights(system: GmmSystem) -> Tensor:
-    """[P] the weight of each pdf."""
+    """Return the weight of each pdf: [P]."""
     phones, topology = system.senones.phone_of_pdf, system.senones.topology
     # [P] whether the pdf belongs to silence or noise.
     silent = torch.tensor([topology.is_silence(phone) for phone in phones.tolist()])
@@ -230,5 +230,5 @@ def _pdf_weights(system: GmmSystem) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _graph(path: Path) -> Fst:
-    """Load a graph, once per process."""
+    """Load a decoding graph, once per process."""
     return load_fst(path)

@@ -50,12 +50,12 @@ PROJECTION = "projection.safetensors"
 
 
 class AlignerError(ToolkitError):
-    """A folder that is not a complete aligner bundle."""
+    """Raised when a folder is not a complete aligner bundle."""
 
 
 @dataclass(frozen=True)
 class AlignerSettings:
-    """The content of `aligner.json`."""
+    """The fields of a bundle's `aligner.json`."""
 
     frontend: FrontendConfig
     """The front end of the systems' cepstra."""
@@ -69,13 +69,13 @@ def write_aligner_bundle(
     lexicon: Lexicon | None = None,
     independent: Path | None = None,
 ) -> None:
-    """Copy what alignment needs into `out`, so that the folder can be moved anywhere.
+    """Copy a GMM system and its lexicon into `out`, a folder that can be moved anywhere.
 
     Args:
       system: the folder of a GMM system.
-      lang: the folder of the lexicon that it was trained with; its G2P model if it has one.
-        Otherwise one is trained here.
-      frontend: of the system's cepstra.
+      lang: the folder of the lexicon that it was trained with. Its G2P model is copied; without
+        one, a model is trained.
+      frontend: the front end of the system's cepstra.
       out: the bundle; `final/aligner` of a run.
       lexicon: more words to include, such as a whole dictionary; pronunciations with phones that
         the system lacks are left out, and words in `lang` keep the ones they have.
@@ -100,6 +100,7 @@ def write_aligner_bundle(
 
 
 def _copy_system(source: Path, target: Path) -> None:
+    """Copy the files of a GMM system."""
     target.mkdir(parents=True, exist_ok=True)
     for name in SYSTEM_FILES:
         shutil.copyfile(source / name, target / name)
@@ -108,7 +109,7 @@ def _copy_system(source: Path, target: Path) -> None:
 
 
 def _usable(lang: Lang, lexicon: Lexicon) -> Lexicon:
-    """The words of a lexicon that `lang` lacks, with pronunciations in its phones."""
+    """Return the words of `lexicon` that `lang` lacks, if its phones can spell them."""
     # Position-dependent phones (_B, _I, _E, _S) where the system has them.
     marked = lexicon.with_positions() if lang.position_dependent else lexicon
     phones = set(lang.real_phones)
@@ -121,7 +122,7 @@ def _usable(lang: Lang, lexicon: Lexicon) -> Lexicon:
 
 
 def find_bundle(model: Path) -> Path:
-    """The aligner bundle that a folder is or contains.
+    """Return the aligner bundle that a folder is or contains.
 
     Raises:
       AlignerError: the folder neither is nor contains a bundle.
@@ -136,7 +137,7 @@ def find_bundle(model: Path) -> Path:
 
 
 def extend_lang(lang: Lang, added: Mapping[str, Sequence[Pronunciation]]) -> Lang:
-    """`lang` with more words; the phones and their ids stay."""
+    """Return `lang` with more words; its phones and their ids do not change."""
     lexicon = Lexicon({word: list(pronunciations) for word, pronunciations in lang.lexicon.items()})
     for word, pronunciations in added.items():
         lexicon[word] = list(pronunciations)
@@ -145,20 +146,20 @@ def extend_lang(lang: Lang, added: Mapping[str, Sequence[Pronunciation]]) -> Lan
 
 @dataclass(frozen=True)
 class GmmAlignerFiles:
-    """The files of a GMM aligner, see `toolkit.align.folder.AlignerFiles`."""
+    """The files of a GMM aligner; implements `toolkit.align.folder.AlignerFiles`."""
 
     bundle: Path
     """The folder that `write_aligner_bundle` made."""
     pronunciations: tuple[tuple[str, Pronunciation], ...] = ()
-    """Words that its lexicon lacks, with a guessed pronunciation, sorted."""
+    """Words that the bundle's lexicon lacks, with guessed pronunciations, sorted."""
     unpronounced: frozenset[str] = frozenset()
-    """Words without one, which are aligned as spoken noise."""
+    """Words without a pronunciation, which are aligned as spoken noise."""
     unit_tier: ClassVar[str] = "phones"
     by_speaker: ClassVar[bool] = True
 
     @classmethod
     def find(cls, model: Path) -> "GmmAlignerFiles":
-        """The aligner that a folder is or contains.
+        """Return the aligner that a folder is or contains.
 
         Raises:
           AlignerError: the folder neither is nor contains an aligner.
@@ -171,11 +172,11 @@ class GmmAlignerFiles:
         return (self.bundle / SPEAKER_INDEPENDENT).is_dir()
 
     def spoken(self, recording: Recording) -> tuple[list[str], str]:
-        """The words of a recording by the lexicon's policy, and what was left out."""
+        """Normalise a recording's text; return its words and the removed text."""
         return recording.spoken(_lang(self.bundle).policy)
 
     def with_pronunciations(self, words: Collection[str]) -> "GmmAlignerFiles":
-        """Guess how to pronounce the words that the lexicon lacks."""
+        """Return these files with guessed pronunciations of words outside the lexicon."""
         lang = _lang(self.bundle)
         missing = sorted(set(words) - lang.lexicon.keys())
         if not missing or not (self.bundle / G2P).exists():
@@ -189,17 +190,18 @@ class GmmAlignerFiles:
         return replace(self, pronunciations=pairs, unpronounced=unpronounced)
 
     def guessed(self, words: Collection[str]) -> tuple[list[str], list[str]]:
-        """Those of the words with a guessed pronunciation, and those without any; sorted."""
+        """Return the words with guessed pronunciations and those without any, sorted."""
         guessed = [word for word, _ in self.pronunciations if word in words]
         return guessed, sorted(self.unpronounced.intersection(words))
 
     def open(self) -> "GmmAligner":
-        """Load the models."""
+        """Load the models and return the aligner."""
         return GmmAligner(self.bundle, pronunciations=self.pronunciations)
 
 
 @lru_cache(maxsize=1)
 def _lang(bundle: Path) -> Lang:
+    """Load the lexicon of a bundle, once per process."""
     return Lang.load(bundle / LANG)
 
 
@@ -210,7 +212,7 @@ FRAME_SHIFT = 0.01
 
 
 class _System:
-    """A GMM system that aligns cepstra given in memory."""
+    """A GMM system that aligns cepstra held in memory."""
 
     def __init__(self, folder: Path, lang: Lang, config: LongConfig) -> None:
         self.config = config
@@ -223,7 +225,7 @@ class _System:
     def features(
         self, cepstra: Tensor, mean: Tensor, begin: int, end: int, transform: Tensor | None = None
     ) -> Tensor:
-        """Features [end - begin, D] of raw cepstra [T, F], as those of the whole recording."""
+        """Compute the GMM features [end - begin, D] of a span of raw cepstra [T, F]."""
         # The frames that deltas and splicing look at on either side, cut off again afterwards.
         reach = DELTA_REACH + self.frontend.splice
         first = max(0, begin - reach)
@@ -233,6 +235,7 @@ class _System:
     def align(
         self, cepstra: Tensor, mean: Tensor, words: Sequence[str], transform: Tensor | None = None
     ) -> RecordingAlignment:
+        """Align the cepstra of a recording with its words."""
         scores = RecordingScores(
             lambda begin, end: self.features(cepstra, mean, begin, end, transform),
             self.gmm.log_likelihoods,
@@ -243,7 +246,7 @@ class _System:
 
 
 class GmmAligner:
-    """Aligns recordings with their words, by a bundle that `write_aligner_bundle` made.
+    """Aligns recordings with their words, using a bundle written by `write_aligner_bundle`.
 
     Args:
       bundle: the folder.
@@ -251,8 +254,8 @@ class GmmAligner:
       pronunciations: of words that the bundle's lexicon lacks.
 
     Raises:
-      AlignerError: the folder is no bundle, its words were normalised by other rules, or its files
-        come from different bundles.
+      AlignerError: the folder is not a bundle, its words were normalised by other rules, or its
+        files come from different bundles.
       GraphMismatchError: its lexicon has other phones than its systems.
     """
 
@@ -298,11 +301,11 @@ class GmmAligner:
         self._silence = self._system.senones.topology.silence
 
     def features(self, audio: Path, channel: int | None = None) -> Tensor:
-        """Raw cepstra [T, F] of a file of any format, rate and length.
+        """Compute the raw cepstra [T, F] of an audio file of any format, rate and length.
 
         Args:
           audio: the file.
-          channel: its channel, from 0; None: the mean of all.
+          channel: its channel, from 0; None for the mean of all channels.
 
         Raises:
           AudioError, FrontendError: the file cannot be read, or is shorter than a window.
@@ -310,7 +313,7 @@ class GmmAligner:
         return extract_file(audio, self.frontend, channel)
 
     def feature_sum(self, features: Tensor) -> tuple[Tensor, int]:
-        """The sum [F] float64 of the frames without digital silence, and their number."""
+        """Return the float64 sum [F] and the number of frames that are not digital silence."""
         # Float64: sums of hours of frames are exact enough for any order of recordings.
         counted = features[counted_frames(features, self.frontend.config.kind)]
         return counted.sum(dim=0, dtype=torch.float64), len(counted)
@@ -320,7 +323,7 @@ class GmmAligner:
     ) -> FmllrStatistics:
         """Accumulate a recording's statistics for its speaker's fMLLR (see `estimate_fmllr`).
 
-        The recording is aligned with the speaker-independent system; frames of speech count.
+        The recording is aligned with the speaker-independent system; speech frames count.
 
         Args:
           features: [T, F] raw cepstra.
@@ -331,7 +334,7 @@ class GmmAligner:
           NoPathError: no path leads through audio and words.
         """
         system = self._system
-        # Align without a transform; only speech that is no digital silence counts.
+        # Align without a transform; only speech that is not digital silence counts.
         states = self._independent.align(features, mean, words).states.long()
         speech = speech_mask(states, system.senones.topology)
         speech &= counted_frames(features, self.frontend.config.kind)
@@ -347,7 +350,7 @@ class GmmAligner:
     def align(
         self, features: Tensor, words: Sequence[str], speaker: SpeakerAdaptation | None
     ) -> RecordingTimes:
-        """Align one recording, see `toolkit.align.folder.Aligner`.
+        """Align one recording with its words; see `toolkit.align.folder.Aligner`.
 
         Args:
           features: [T, F] raw cepstra.
@@ -371,7 +374,7 @@ class GmmAligner:
         )
 
     def _confidence(self, alignment: RecordingAlignment) -> float:
-        """Geometric mean of the phones' posteriors over the frames of speech; 0 without speech."""
+        """Return the geometric mean of the phone posteriors over speech frames; 0 without any."""
         # The samples are frames 3 n + 1.
         sampled = alignment.states[SAMPLE_STEP // 2 :: SAMPLE_STEP].long()
         speech = speech_mask(sampled, self._system.senones.topology)
@@ -381,12 +384,12 @@ class GmmAligner:
     def _timed_tokens(
         self, words: Sequence[str], alignment: RecordingAlignment
     ) -> tuple[list[TimedToken], list[TimedToken]]:
-        """Words and phones in seconds, with confidences: geometric means of phone posteriors.
+        """Return words and phones with times in seconds and confidences.
 
         A word ends where the next one or a silence begins. Phones are written without the marks of
         position-dependent ones.
         """
-        # A phone ends where the next one begins, a word behind its last phone that is no silence.
+        # A phone ends where the next one begins; a word ends after its last phone except silence.
         starts = alignment.phone_frames
         ends = [*starts[1:], alignment.num_frames]
         word_starts = [starts[phone] for phone in alignment.word_phones]
@@ -403,6 +406,7 @@ class GmmAligner:
 def _timed_tokens(
     starts: list[int], ends: list[int], tokens: Sequence[str], log_posteriors: Tensor
 ) -> list[TimedToken]:
+    """Make tokens from spans of frames; their confidences are mean posteriors."""
     confidences = span_confidences(log_posteriors, starts, ends)
     return [
         TimedToken(token, start * FRAME_SHIFT, end * FRAME_SHIFT, confidence)

@@ -19,7 +19,7 @@ from toolkit.hmm.config import TreeConfig
 
 @dataclass(frozen=True)
 class AlignConfig(Settings):
-    """The search for the best path through a transcript."""
+    """Settings of the beam search for the best path through a transcript."""
 
     acoustic_scale: Positive = 0.1
     """Factor on log-likelihoods; Kaldi's default for alignment."""
@@ -28,7 +28,7 @@ class AlignConfig(Settings):
     retries: tuple[Positive, ...] = (4.0, 16.0)
     """Factors by which the beam is widened when no path survives (Kaldi: 10, then 40)."""
     max_active: Annotated[int, Range(2, MAX_ACTIVE)] = 2000
-    """Of the first beam, see `toolkit.fsa.config.Beam`."""
+    """Most active states with the first beam; see `toolkit.fsa.config.Beam`."""
 
     def check(self) -> None:
         """Check that the beams are valid."""
@@ -42,7 +42,7 @@ class AlignConfig(Settings):
 
 @dataclass(frozen=True)
 class LongConfig(Settings):
-    """How a long recording is cut into windows; frames are 10 ms."""
+    """Settings for cutting long recordings into windows; lengths in frames of 10 ms."""
 
     search: AlignConfig = AlignConfig()
     """The search within a window."""
@@ -51,10 +51,10 @@ class LongConfig(Settings):
     longest: PositiveInt = 18000
     """Frames to which a window may grow when it holds too little speech for a reliable cut."""
     margin: PositiveInt = 400
-    """Frames of speech that must follow in a window for the path before them to be accepted."""
+    """Speech frames that must follow in a window for the path before them to be accepted."""
 
     def check(self) -> None:
-        """Check the lengths of windows against each other."""
+        """Check that the window lengths are consistent."""
         if not 2 * self.margin < self.window <= self.longest:
             raise ValueError(
                 f"need 2 * margin < window <= longest, not {self.margin}, {self.window} and"
@@ -64,26 +64,26 @@ class LongConfig(Settings):
 
 @dataclass(frozen=True)
 class EmConfig(Settings):
-    """EM iterations; the defaults are those of Kaldi's train_deltas.sh."""
+    """Settings of EM training; the defaults are those of Kaldi's train_deltas.sh."""
 
     iterations: Annotated[int, Range(1, 1_000_000)] = 35
     """EM iterations (Kaldi: 35, monophones 40)."""
     realign: tuple[int, ...] = (10, 20, 30)
     """Iterations, counted from 1, that begin with a new Viterbi alignment."""
     gaussians: NumClasses = 10_000
-    """Gaussians of all pdfs together in the end."""
+    """Total number of Gaussians at the end of training."""
     grow_until: PositiveInt = 25
-    """The iteration that splits Gaussians last."""
+    """The last iteration that splits Gaussians."""
     min_occupancy: NonNegative = 10.0
-    """Frames below which a Gaussian is removed (Kaldi: 10, monophones 3); one with fewer than
-    twice as many is not split."""
+    """Frames below which a Gaussian is removed (Kaldi: 10, monophones 3); one with fewer than twice
+    as many is not split."""
     align: AlignConfig = AlignConfig()
     """The search of the alignments."""
     max_failed: Share = 0.2
     """Share of utterances without an alignment at which training stops."""
 
     def check(self) -> None:
-        """Check that Gaussians are split within the iterations."""
+        """Check that the last Gaussian split lies within the iterations."""
         if self.grow_until > self.iterations:
             raise ValueError(
                 f"grow_until is {self.grow_until}, must be at most iterations ({self.iterations})"
@@ -92,7 +92,7 @@ class EmConfig(Settings):
 
 @dataclass(frozen=True)
 class MonophoneConfig(Settings):
-    """Kaldi's train_mono.sh, with its values as defaults."""
+    """Settings of monophone training; the defaults are those of Kaldi's train_mono.sh."""
 
     em: EmConfig = EmConfig(
         iterations=40,
@@ -103,13 +103,13 @@ class MonophoneConfig(Settings):
     )
     """The EM schedule (Kaldi's)."""
     max_utterances: PositiveInt = 2000
-    """Train on this many utterances at most, those of the fewest words. Kaldi's recipes take those
-    of the fewest frames (subset_data_dir.sh --shortest)."""
+    """Train on at most this many utterances, those with the fewest words. Kaldi's recipes choose
+    those with the fewest frames (subset_data_dir.sh --shortest)."""
 
 
 @dataclass(frozen=True)
 class TriphoneConfig(Settings):
-    """Kaldi's train_deltas.sh."""
+    """Settings of triphone training, as in Kaldi's train_deltas.sh."""
 
     tree: TreeConfig = TreeConfig()
     """The phonetic decision tree."""
@@ -119,12 +119,13 @@ class TriphoneConfig(Settings):
 
 @dataclass(frozen=True)
 class LdaMlltConfig(TriphoneConfig):
-    """Kaldi's train_lda_mllt.sh; splicing and dimension as in C4."""
+    """Settings of LDA + MLLT training, as in Kaldi's train_lda_mllt.sh; splicing and dimension of
+    C4."""
 
     em: EmConfig = EmConfig(gaussians=15_000)
     """The EM schedule."""
     splice: Annotated[int, Range(0, 1000)] = 3
-    """Frames on either side that LDA sees (Kaldi: 4 of 13 cepstra; here of 39 with deltas, C4)."""
+    """Frames spliced on either side for LDA (Kaldi: 4 of 13 cepstra; here 39 with deltas, C4)."""
     dimension: Annotated[int, Range(1, 10_000)] = 40
     """Dimensions that LDA keeps (C4)."""
     mllt: tuple[int, ...] = (2, 4, 6, 12)
@@ -133,7 +134,7 @@ class LdaMlltConfig(TriphoneConfig):
 
 @dataclass(frozen=True)
 class SatConfig(TriphoneConfig):
-    """Kaldi's train_sat.sh."""
+    """Settings of speaker-adaptive training, as in Kaldi's train_sat.sh."""
 
     em: EmConfig = EmConfig(gaussians=15_000)
     """The EM schedule."""
@@ -143,7 +144,7 @@ class SatConfig(TriphoneConfig):
 
 @dataclass(frozen=True)
 class CorpusAlignConfig(Settings):
-    """Alignment of a whole corpus."""
+    """Settings for aligning a whole corpus."""
 
     search: AlignConfig = AlignConfig()
     """The search of one utterance."""

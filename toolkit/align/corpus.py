@@ -20,7 +20,7 @@ from toolkit.storage.lines import split_words
 
 
 class AlignmentFailuresError(ToolkitError):
-    """Too many utterances cannot be aligned."""
+    """Raised when too many utterances cannot be aligned."""
 
 
 def align_corpus(
@@ -32,7 +32,7 @@ def align_corpus(
     jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Align every utterance of a feature store with its own transcript.
+    """Align every utterance of a feature store with its transcript.
 
     Args:
       scorer: the acoustic model, with the features it scores.
@@ -41,7 +41,7 @@ def align_corpus(
       config: search and limits.
       out: gets one `ali.NNNNNN.tar` per feature shard and `table.tsv`; shards that an
         earlier run finished are kept.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (shards done, shards).
 
     Raises:
@@ -87,7 +87,7 @@ def align_at_offsets(
     jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Align a corpus with a low-rate model at each offset, for `OffsetAlignments`.
+    """Align a corpus with a low-rate model at each frame offset, for `OffsetAlignments`.
 
     Args:
       scorers: the model at offsets 0, 1 and 2, with the same features.
@@ -95,7 +95,7 @@ def align_at_offsets(
       lang: the folder of the lexicon.
       config: search and limits.
       out: gets the alignments in `ali.0`, `ali.1` and `ali.2`.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (shards done, shards), each of which counts once per offset.
 
     Returns:
@@ -119,6 +119,7 @@ def align_at_offsets(
 
 
 def _shard(out: Path, number: int) -> Path:
+    """Return the path of an alignment shard."""
     return out / f"ali.{number:06d}.tar"
 
 
@@ -131,6 +132,7 @@ def _align_shard(
     threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> Path:
+    """Align the utterances of a feature shard; write the alignments and a table of outcomes."""
     number, ids = shard
     path = _shard(out, number)
     table = path.with_suffix(".tsv")

@@ -1,4 +1,4 @@
-"""Files of word and phone times: NIST's CTM, as Kaldi and sclite read it, and Praat's TextGrid."""
+"""Reads and writes word and phone times: CTM, as Kaldi and sclite use it, and Praat's TextGrid."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,25 +13,25 @@ from toolkit.storage.reading import quoted
 
 
 class CtmError(ToolkitError):
-    """A CTM file that cannot be read, or a token that cannot be written."""
+    """Raised for a CTM file that cannot be read, or a token that cannot be written to one."""
 
 
 class TimedToken(NamedTuple):
-    """A word, phone or unit and when it is spoken."""
+    """A word, phone or output unit with its start and end time."""
 
     token: str
     """The word, phone or unit."""
     start_s: float
     """Seconds from the beginning of the utterance or recording."""
     end_s: float
-    """Likewise."""
+    """End, in the same seconds."""
     confidence: float | None = None
-    """Probability that the token is right; None: unknown."""
+    """Probability that the token is correct; None if unknown."""
 
 
 @dataclass(frozen=True)
 class CtmEntry:
-    """A line of a file: a word or phone and its time."""
+    """A line of a CTM file: a word or phone with its time."""
 
     utterance: str
     """Utterance id, or a recording's."""
@@ -48,12 +48,12 @@ class CtmEntry:
 
     @property
     def end(self) -> float:
-        """Seconds from the beginning of the utterance."""
+        """End time in seconds from the beginning of the utterance."""
         return self.start + self.duration
 
 
 def write_ctm(rows: Iterable[tuple[str, str, Iterable[TimedToken]]], path: Path) -> None:
-    """Write the tokens of (utterance or recording, channel, tokens) in their order, atomically.
+    """Write tokens, given as (utterance or recording, channel, tokens), to a CTM file atomically.
 
     Raises:
       CtmError: see `ctm_lines`.
@@ -66,8 +66,8 @@ def write_ctm(rows: Iterable[tuple[str, str, Iterable[TimedToken]]], path: Path)
 def ctm_lines(utterance: str, channel: str, tokens: Iterable[TimedToken]) -> Iterator[str]:
     """Yield lines of a CTM file: `utterance channel start duration token [confidence]`.
 
-    Start and end are rounded to 1 ms each, so that what touches still touches, and what overlaps in
-    the file overlaps in the tokens.
+    Start and end are rounded to 1 ms each, not the duration. So adjacent tokens stay adjacent, and
+    rounding makes no overlaps.
 
     Raises:
       CtmError: a time that is negative or not finite, a field that is empty or has white space.
@@ -89,11 +89,12 @@ def ctm_lines(utterance: str, channel: str, tokens: Iterable[TimedToken]) -> Ite
 
 
 def _format_ms(milliseconds: int) -> str:
+    """Format milliseconds as seconds with three decimals."""
     return f"{milliseconds // 1000}.{milliseconds % 1000:03d}"
 
 
 def read_ctm(path: Path) -> list[CtmEntry]:
-    """Read a CTM file in UTF-8, in its order; blank lines and `;;` comments are skipped.
+    """Read the entries of a UTF-8 CTM file in order; skip blank lines and `;;` comments.
 
     Raises:
       CtmError: names the file and line.
@@ -111,6 +112,7 @@ def read_ctm(path: Path) -> list[CtmEntry]:
 
 
 def _parse_ctm_line(fields: list[str]) -> CtmEntry:
+    """Make an entry from the fields of a CTM line."""
     if len(fields) not in (5, 6):
         raise ValueError(
             f"{len(fields)} fields; a CTM line is: utterance channel start duration token "
@@ -124,6 +126,7 @@ def _parse_ctm_line(fields: list[str]) -> CtmEntry:
 
 
 def _parse_number(name: str, text: str) -> float:
+    """Parse a time or confidence, and name the field in the error if it is invalid."""
     try:
         value = float(text)
     except ValueError:
@@ -136,25 +139,25 @@ def _parse_number(name: str, text: str) -> float:
 TOLERANCE = 0.05
 """Seconds by which an alignment may reach beyond the end of the audio."""
 SLIVER = 0.0001
-"""Largest gap or overlap, in seconds, that is put down to rounding."""
+"""Largest gap or overlap, in seconds, that counts as a rounding error."""
 
 Interval = tuple[float, float, str]
 
 
 class TextGridError(ToolkitError):
-    """Tokens that are not the intervals of a tier."""
+    """Raised for tokens that cannot be the intervals of a TextGrid tier."""
 
 
 def write_textgrid(
     tiers: Mapping[str, Iterable[TimedToken]], duration_s: float, path: Path
 ) -> None:
-    """Write a TextGrid in the long text form, UTF-8, atomically.
+    """Write a TextGrid in Praat's long text format, UTF-8, atomically.
 
     Args:
       tiers: tokens of one recording in order of time, by the name of the tier ("words",
         "phones"). Time between them becomes intervals without text; one that ends at most
         `TOLERANCE` after the audio is shortened to it.
-      duration_s: of the audio in seconds, where every tier ends.
+      duration_s: length of the audio in seconds, where every tier ends.
 
     Raises:
       TextGridError: tokens that overlap, have no length or are outside the audio.
@@ -191,7 +194,7 @@ def write_textgrid(
 
 
 def _fill_gaps(tier: str, tokens: Iterable[TimedToken], duration: float) -> list[Interval]:
-    """Join the tokens to intervals without gaps from 0 to `duration`."""
+    """Return intervals without gaps from 0 to `duration`; the gaps become empty intervals."""
     if not duration > 0:
         raise TextGridError(f"tier {tier}: a TextGrid of {duration} s is not possible")
     filled: list[Interval] = []
@@ -219,9 +222,10 @@ def _fill_gaps(tier: str, tokens: Iterable[TimedToken], duration: float) -> list
 
 
 def _praat_string(text: str) -> str:
+    """Quote a text for a TextGrid."""
     return '"' + text.replace('"', '""') + '"'
 
 
 def _format_seconds(time: float) -> str:
-    """Write enough digits for neighbours to agree and samples to be exact, and no exponent."""
+    """Format a time with enough digits for exact sample positions and no exponent."""
     return f"{time:.9f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""EM training of GMM systems: passes over the partitions of the data, the loop and its schedule."""
+"""EM training of GMM systems: partitions of the data, parallel E steps and the training loop."""
 
 import json
 import logging
@@ -36,18 +36,18 @@ Statistics = TypeVar("Statistics")
 
 
 class AlignedUtterances(Protocol):
-    """Utterances with their alignments."""
+    """Utterances with their alignments (state ids)."""
 
     def load(self) -> dict[str, Tensor]:
-        """State ids [T] int64 by utterance."""
+        """Return the state ids [T] int64 of each utterance."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A share of the training utterances, always processed together.
+    """A fixed group of training utterances that one worker processes together.
 
-    The partitions do not depend on the number of processes, and their statistics are added in
-    order, so that no result depends on it either.
+    Neither the partitions nor the order in which their statistics are added depend on the number
+    of processes, so the results do not either.
     """
 
     transcripts: tuple[tuple[str, tuple[str, ...]], ...]
@@ -56,21 +56,21 @@ class Partition:
     """The file of the current alignments: int32 state ids [T] by utterance."""
 
     def load(self) -> dict[str, Tensor]:
-        """The aligned utterances' state ids [T] int64."""
+        """Return the state ids [T] int64 of the aligned utterances."""
         with reading(self.alignments, DamagedAlignmentsError, ADVICE):
             stored = read_tensors(self.alignments, {"*": ("I32", 1)})[0]
         return {u: stored[u].long() for u, _ in self.transcripts if u in stored}
 
     def save(self, states: Mapping[str, Tensor]) -> None:
-        """Replace the alignments."""
+        """Replace the stored alignments of this partition."""
         tensors = {u: s.int().contiguous() for u, s in states.items()}
         write_atomically(self.alignments, save(tensors))
 
 
 def sum_statistics(parts: Iterable[Statistics]) -> Statistics:
-    """Add up the statistics of all parts of the data in order; there is at least one.
+    """Add up the statistics of the partitions in order; there must be at least one.
 
-    Each part is let go once it is added: there may be more than memory holds.
+    Each part is released once it is added, as all parts together may exceed the memory.
     """
     parts = iter(parts)
     total = next(parts)
@@ -81,7 +81,7 @@ def sum_statistics(parts: Iterable[Statistics]) -> Statistics:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Utterances in partitions, and the worker processes that pass over them."""
+    """Partitioned training utterances, and the worker processes that iterate over them."""
 
     partitions: Sequence[Partition]
     """The partitions."""
@@ -94,16 +94,16 @@ class TrainingData:
 
     @property
     def utterances(self) -> int:
-        """The number of utterances, aligned or not."""
+        """Number of utterances, aligned or not."""
         return sum(len(p.transcripts) for p in self.partitions)
 
     def realign(self, system: GmmSystem) -> list[str]:
-        """Align all utterances with a system; returns those without a path."""
+        """Align all utterances with a system; return those without a path."""
         realign_partition = partial(_realign, system=system, lang=self.lang, config=self.align)
         return [u for failed in self.pool.map(realign_partition, self.partitions) for u in failed]
 
     def flat_start_alignment(self, features: GmmFeatures, topology: Topology) -> list[str]:
-        """The flat start, all states equally long; returns utterances too short for it."""
+        """Give all states of an utterance equal lengths; return the utterances too short for it."""
         align_equally = partial(
             _flat_start_alignment, features=features, topology=topology, lang=self.lang
         )
@@ -112,14 +112,14 @@ class TrainingData:
     def accumulate(
         self, function: Callable[[Partition], Statistics], **arguments: Any
     ) -> Statistics:
-        """`function(partition, **arguments)` of all partitions, added up in order."""
+        """Return the sum of `function(partition, **arguments)` over all partitions."""
         return sum_statistics(self.pool.map(partial(function, **arguments), self.partitions))
 
 
 def partition_utterances(
     transcripts: Mapping[str, Sequence[str]], folder: Path, per_partition: int = 500
 ) -> list[Partition]:
-    """Partition utterances contiguously: eight partitions, more where there are many utterances."""
+    """Partition utterances contiguously: eight partitions, or more for large corpora."""
     # -(-a // b) is a / b rounded up.
     names = list(transcripts)
     count = min(len(names), max(8, -(-len(names) // per_partition)))
@@ -136,10 +136,12 @@ def partition_utterances(
 
 @lru_cache(maxsize=2)
 def _lang(folder: Path) -> Lang:
+    """Load a lexicon, once per process."""
     return Lang.load(folder)
 
 
 def _realign(partition: Partition, system: GmmSystem, lang: Path, config: AlignConfig) -> list[str]:
+    """Align the utterances of a partition with a GMM system."""
     compiler = TranscriptGraphs(_lang(lang), system.senones)
 
     def scores(utterance: str, pdfs: Tensor) -> LazyGmmScores:
@@ -154,6 +156,7 @@ def _realign(partition: Partition, system: GmmSystem, lang: Path, config: AlignC
 def _flat_start_alignment(
     partition: Partition, features: GmmFeatures, topology: Topology, lang: Path
 ) -> list[str]:
+    """Align the utterances of a partition with states of equal length."""
     compiler = TranscriptGraphs(_lang(lang), Senones.monophone(topology))
     equal = {
         u: compiler.equal_alignment(words, features.store.num_frames(u))
@@ -167,14 +170,14 @@ def _flat_start_alignment(
 def aligned_frames(
     aligned: Mapping[str, Tensor], features: GmmFeatures
 ) -> Iterator[tuple[Tensor, list[Tensor], Tensor]]:
-    """Yield batches of about SUM_FRAMES frames.
+    """Yield batches of about SUM_FRAMES frames with their state ids.
 
     Args:
       aligned: state ids [T] by utterance.
       features: of these utterances.
 
     Yields:
-      Features [T, D], the state ids by utterance, and which frames are no digital silence [T].
+      Features [T, D], the utterances' state ids, and which frames are not digital silence [T].
     """
     frames: list[Tensor] = []
     states: list[Tensor] = []
@@ -192,7 +195,7 @@ def aligned_frames(
 
 
 def accumulate_gmm(partition: AlignedUtterances, system: GmmSystem) -> GmmStatistics:
-    """Accumulate the statistics of the E step (Kaldi's gmm-acc-stats-ali)."""
+    """Accumulate the statistics of the E step over a partition (Kaldi's gmm-acc-stats-ali)."""
     statistics = GmmStatistics.zeros(system.gmm.num_gaussians, system.gmm.means.shape[1])
     for x, states, _ in aligned_frames(partition.load(), system.features):
         pdfs = torch.cat([system.senones.pdfs(s) for s in states])
@@ -206,13 +209,13 @@ def accumulate_tree(
     topology: Topology,
     low_rate: Topology | None = None,
 ) -> TreeStatistics:
-    """Accumulate the statistics from which a tree is grown (Kaldi's acc-tree-stats).
+    """Accumulate the statistics for growing a decision tree (Kaldi's acc-tree-stats).
 
     Args:
       partition: aligned utterances.
       features: the features whose likelihood the tree maximises.
       topology: of the alignments.
-      low_rate: accumulate by this topology's states instead, see `Topology.low_rate_targets`.
+      low_rate: count by the states of this topology instead, see `Topology.low_rate_targets`.
     """
     statistics = TreeStatistics(features.dimension)
     for x, batch, _ in aligned_frames(partition.load(), features):
@@ -225,7 +228,7 @@ def accumulate_tree(
 
 
 def speech_mask(states: Tensor, topology: Topology) -> Tensor:
-    """Which frames are speech: state ids [T] -> bool [T]."""
+    """Return which frames are speech: state ids [T] to [T] bool."""
     # [states] whether each HMM state belongs to a silence phone.
     silence = torch.tensor([topology.is_silence(p) for p in topology.phone_of_state_id])
     return ~silence[states]
@@ -234,7 +237,7 @@ def speech_mask(states: Tensor, topology: Topology) -> Tensor:
 def speech_frames(
     x: Tensor, batch: Sequence[Tensor], counted: Tensor, senones: Senones
 ) -> tuple[Tensor, Tensor]:
-    """Select the frames of speech of a batch from `aligned_frames`: features [S, D], pdfs [S]."""
+    """Select the speech frames of a batch from `aligned_frames`: features [S, D], pdfs [S]."""
     speech = speech_mask(torch.cat(list(batch)), senones.topology) & counted
     return x[speech], torch.cat([senones.pdfs(states) for states in batch])[speech]
 
@@ -247,20 +250,20 @@ Update = Callable[[int, GmmSystem], GmmSystem]
 
 
 class UnalignableError(ToolkitError):
-    """Too little of the training data can be aligned."""
+    """Raised when too little of the training data can be aligned."""
 
 
 @contextmanager
 def training_data(
     partitions: Sequence[Partition], lang: Path, config: EmConfig, jobs: int
 ) -> Iterator[TrainingData]:
-    """The training data with its worker processes."""
+    """Open the training data and start its worker processes."""
     with WorkerPool(min(jobs, len(partitions))) as pool:
         yield TrainingData(partitions, lang, config.align, pool)
 
 
 def require_aligned(data: TrainingData, failed: Sequence[str], limit: float) -> None:
-    """Refuse to train when more than `limit` of the utterances have no alignment.
+    """Raise UnalignableError if more than `limit` of the utterances have no alignment.
 
     Raises:
       UnalignableError: naming some of them.
@@ -274,7 +277,7 @@ def require_aligned(data: TrainingData, failed: Sequence[str], limit: float) -> 
 
 
 def single_gaussians(statistics: TreeStatistics, table: Tensor) -> tuple[Gmm, Tensor]:
-    """One Gaussian for every pdf of a tree, and the variance floor [D]."""
+    """Return one Gaussian for every pdf of a tree, and the variance floor [D]."""
     # [P], [P, D], [P, D]: frames, sums and sums of squares by pdf.
     count, first, second = statistics.sum_by_pdf(table)
     # The floor is a share of the variance of all frames: E[x^2] - E[x]^2.
@@ -319,7 +322,7 @@ def train_em(
         history = []
     initial = system.senones.num_pdfs
     for iteration in Bar(range(len(history) + 1, config.iterations + 1), name):
-        # Viterbi alignment with the present system, in the iterations of the schedule.
+        # Viterbi alignment with the current system, in the iterations of the schedule.
         if iteration in config.realign:
             failed = data.realign(system)
             require_aligned(data, failed, config.max_failed)
@@ -349,7 +352,7 @@ def train_em(
         )
         _save_checkpoint(checkpoint, system, floor, history)
         progress(iteration, config.iterations)
-    # The checkpoint and the alignments are removed last: without them training would begin anew.
+    # The checkpoint and the alignments are removed last: without them training would restart.
     system.save(out)
     save_transforms(out / "fmllr.safetensors", system.features.transforms)
     write_atomically(out / "history.json", json.dumps(history, indent=1) + "\n")
@@ -364,6 +367,7 @@ def train_em(
 
 
 def _save_checkpoint(path: Path, system: GmmSystem, floor: Tensor, history: list) -> None:
+    """Write the system, its variance floor and the history of the iterations."""
     tensors = {f"gmm.{name}": tensor for name, tensor in system.gmm.state().items()}
     tensors["floor"] = floor
     if system.features.frontend.projection is not None:
@@ -374,7 +378,7 @@ def _save_checkpoint(path: Path, system: GmmSystem, floor: Tensor, history: list
 
 
 def _load_checkpoint(path: Path, cepstra: Path) -> tuple[GmmSystem, Tensor, list]:
-    """The system, its variance floor and the history; other files are beside the checkpoint."""
+    """Return the system, its variance floor and the history of an unfinished training."""
     with reading(path, DamagedAlignmentsError, "remove it to train from the beginning"):
         tensors, about = read_tensors(path, {"floor": ("F32", 1)})
         history = validated(json.loads(about["history"]), [{str: float}])

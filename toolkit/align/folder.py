@@ -1,6 +1,6 @@
-"""Alignment of a folder of recordings with their texts, in several processes.
+"""Aligns a folder of recordings with their texts, in several processes.
 
-An acoustic model takes part as an `Aligner`: GMMs in `toolkit.align.aligner`, CTC networks in
+Acoustic models implement `Aligner`: GMMs in `toolkit.align.aligner`, CTC networks in
 `toolkit.decode.ctc.recogniser`.
 """
 
@@ -35,7 +35,7 @@ COLUMNS = ("utterance", "status", "seconds", "log_likelihood_per_frame", "confid
 
 @dataclass(frozen=True)
 class FileOutcome:
-    """A line of `table.tsv`."""
+    """The result for one recording: a line of `table.tsv`."""
 
     utterance: str
     """Its name."""
@@ -46,7 +46,7 @@ class FileOutcome:
     log_likelihood_per_frame: float
     """Unscaled; NaN when failed."""
     confidence: float
-    """Geometric mean over the frames of speech of the aligned phone's posterior; 0 when failed."""
+    """Geometric mean over the speech frames of the aligned phone's posterior; 0 when failed."""
     guessed: str
     """Words whose pronunciation was guessed from their spelling, separated by spaces."""
     reason: str
@@ -54,17 +54,17 @@ class FileOutcome:
 
     @classmethod
     def failure(cls, utterance: str, reason: str) -> "FileOutcome":
-        """The outcome of a file that could not be aligned."""
+        """Return the outcome of a recording that could not be aligned."""
         return cls(utterance, "failed", 0.0, math.nan, 0.0, "", reason)
 
     @property
     def aligned(self) -> bool:
-        """Whether the file was aligned."""
+        """Whether the recording was aligned."""
         return self.status != "failed"
 
 
 def textgrid_path(out: Path, utterance: str) -> Path:
-    """Return where the TextGrid of a recording belongs.
+    """Return the path of a recording's TextGrid.
 
     Raises:
       UnsafePathError: see `path_below`.
@@ -73,9 +73,9 @@ def textgrid_path(out: Path, utterance: str) -> Path:
 
 
 def write_outcomes(outcomes: Sequence[FileOutcome], out: Path) -> None:
-    """Write outcomes to `table.tsv`: tab-separated values under a line of names.
+    """Write outcomes to `table.tsv`: a header and one line of tab-separated values per recording.
 
-    Of recordings that failed the TextGrids of an earlier alignment into `out` are removed.
+    TextGrids of an earlier alignment are removed from `out` if their recordings failed now.
     """
     for failed in (o for o in outcomes if not o.aligned):
         with suppress(UnsafePathError):
@@ -89,7 +89,7 @@ def write_outcomes(outcomes: Sequence[FileOutcome], out: Path) -> None:
 
 
 def summary(outcomes: Sequence[FileOutcome]) -> str:
-    """One line that sums up all files."""
+    """Summarise the outcomes of all recordings in one line."""
     good = [o for o in outcomes if o.aligned]
     retried = sum(o.status == "retried" for o in good)
     guessed = {word for o in good for word in o.guessed.split()}
@@ -105,7 +105,7 @@ def summary(outcomes: Sequence[FileOutcome]) -> str:
 
 @dataclass(frozen=True)
 class SpeakerAdaptation:
-    """Normalisation and adaptation of a speaker, estimated on all recordings of the speaker."""
+    """Mean and fMLLR transform of a speaker, estimated from all recordings of the speaker."""
 
     mean: tuple[float, ...]
     """[F] mean of the features."""
@@ -115,7 +115,7 @@ class SpeakerAdaptation:
 
 @dataclass(frozen=True)
 class RecordingTimes:
-    """When the words and units of a recording are spoken."""
+    """The times of a recording's words and units."""
 
     words: Sequence[TimedToken]
     """The words."""
@@ -124,7 +124,7 @@ class RecordingTimes:
     log_likelihood_per_frame: float
     """Unscaled."""
     confidence: float
-    """Geometric mean over the frames of speech of the aligned unit's posterior."""
+    """Geometric mean over the speech frames of the aligned unit's posterior."""
     retried: bool = False
     """Whether a wider beam was needed."""
 
@@ -133,36 +133,36 @@ class Aligner(Protocol):
     """An acoustic model that aligns recordings with their words."""
 
     def features(self, audio: Path, channel: int | None = None) -> Tensor:
-        """Features [T, F] of a file of any format, rate and length, not normalised.
+        """Compute the features [T, F] of an audio file of any format; they are not normalised.
 
         Args:
           audio: the file.
-          channel: its channel, from 0; None: the mean of all.
+          channel: its channel, from 0; None for the mean of all channels.
 
         Raises:
           ToolkitError: the file cannot be read, or is too short.
         """
 
     def feature_sum(self, features: Tensor) -> tuple[Tensor, int]:
-        """The sum [F] float64 of the frames without digital silence, and their number."""
+        """Return the float64 sum [F] and the number of frames that are not digital silence."""
 
     def speaker_statistics(
         self, features: Tensor, mean: Tensor, words: Sequence[str]
     ) -> FmllrStatistics:
-        """A recording's part in its speaker's fMLLR transform, where `AlignerFiles.needs_speakers`.
+        """Return a recording's statistics for its speaker's fMLLR transform.
 
-        Args and errors: as `align`.
+        For arguments and errors see `align`.
         """
 
     def align(
         self, features: Tensor, words: Sequence[str], speaker: SpeakerAdaptation | None
     ) -> RecordingTimes:
-        """Align one recording.
+        """Align one recording with its words.
 
         Args:
           features: [T, F] from `features`.
           words: the normalised transcript, one word at least.
-          speaker: of the recording's speaker; None unless `AlignerFiles.by_speaker`.
+          speaker: mean and transform of its speaker; None unless `AlignerFiles.by_speaker`.
 
         Raises:
           ToolkitError: the words cannot be aligned with the audio.
@@ -170,31 +170,31 @@ class Aligner(Protocol):
 
 
 class AlignerFiles(Protocol):
-    """The files of an aligner: frozen, hashable by value, opened once in each worker process."""
+    """The files of an aligner, which each worker process opens once; frozen and hashable."""
 
     @property
     def unit_tier(self) -> str:
-        """The tier beside `words`, and its file without suffix: `phones` or `units`."""
+        """Name of the TextGrid tier and CTM file beside `words`: `phones` or `units`."""
 
     @property
     def by_speaker(self) -> bool:
-        """Whether `align` needs the mean of all recordings of a speaker."""
+        """Whether `align` needs the mean of all recordings of the speaker."""
 
     @property
     def needs_speakers(self) -> bool:
-        """Whether it needs a speaker's transform as well."""
+        """Whether `align` also needs the speaker's fMLLR transform."""
 
     def spoken(self, recording: Recording) -> tuple[list[str], str]:
-        """The normalised words of a recording, and what was left out (`Recording.spoken`)."""
+        """Normalise a recording's text; return its words and the removed text."""
 
     def with_pronunciations(self, words: Collection[str]) -> "AlignerFiles":
-        """The same with guessed pronunciations of the words that it cannot pronounce."""
+        """Return these files with guessed pronunciations of the words outside the lexicon."""
 
     def guessed(self, words: Collection[str]) -> tuple[list[str], list[str]]:
-        """Those of the words whose pronunciation was guessed, and those aligned as noise."""
+        """Return the words whose pronunciation was guessed, and those aligned as noise."""
 
     def open(self) -> Aligner:
-        """Load the models."""
+        """Load the models and return the aligner."""
 
 
 WORK = ".partial"
@@ -203,19 +203,19 @@ WORK = ".partial"
 
 @dataclass(frozen=True)
 class AlignJob:
-    """The settings that all passes share."""
+    """Settings that all passes of an alignment share."""
 
     aligner: AlignerFiles
     """The aligner."""
     out: Path
     """The folder of the results."""
     channel: int | None = None
-    """The channel of the files, from 0; None: the mean of all."""
+    """The channel of the files, from 0; None for the mean of all channels."""
 
 
 @dataclass(frozen=True)
 class AlignTask:
-    """One recording that can be aligned."""
+    """A recording to align."""
 
     number: int
     """Names its intermediate files."""
@@ -228,16 +228,16 @@ class AlignTask:
     speaker: str
     """The speaker's name."""
     left_out: str = ""
-    """Characters of the written text that are no letters, such as digits."""
+    """Characters of the written text that are not letters, such as digits."""
 
     def file(self, job: AlignJob, suffix: str) -> Path:
-        """An intermediate file."""
+        """Return the path of an intermediate file of this recording."""
         return job.out / WORK / f"{self.number:06d}{suffix}"
 
 
 @dataclass(frozen=True)
 class RecordingFeatures:
-    """The features of one recording: their sum; the frames are in an intermediate file."""
+    """The sum of a recording's features; the frames are in an intermediate file."""
 
     task: AlignTask
     """The recording."""
@@ -246,12 +246,12 @@ class RecordingFeatures:
     sum: tuple[float, ...] = ()
     """[F] sum over these frames."""
     fault: str = ""
-    """Why there are none."""
+    """Why there are no features."""
 
 
 @dataclass(frozen=True)
 class AlignedRecording:
-    """The outcome of one recording; its times are in an intermediate file."""
+    """The outcome of one recording; its word times are in an intermediate file."""
 
     task: AlignTask
     """The recording."""
@@ -287,11 +287,12 @@ def extract(job: AlignJob, task: AlignTask) -> RecordingFeatures:
 
 
 def _stored_features(job: AlignJob, task: AlignTask) -> Tensor:
+    """Read the features that `extract` stored for a recording."""
     return load_file(task.file(job, ".safetensors"))["features"]
 
 
 def accumulate(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation]) -> FmllrStatistics | None:
-    """Accumulate a recording's fMLLR statistics; None if it cannot be aligned."""
+    """Accumulate a recording's fMLLR statistics; return None if it cannot be aligned."""
     task, speaker = item
     mean = torch.tensor(speaker.mean)
     try:
@@ -301,7 +302,7 @@ def accumulate(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation]) -> Fmll
 
 
 def align(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation | None]) -> AlignedRecording:
-    """Align a recording and write its TextGrid; features are computed where none are stored."""
+    """Align a recording and write its TextGrid; compute its features if none are stored."""
     task, speaker = item
     aligner = _open(job.aligner)
     try:
@@ -326,7 +327,7 @@ def align(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation | None]) -> Al
 def stored_times(
     job: AlignJob, tasks: Sequence[AlignTask], tier: str
 ) -> Iterator[tuple[str, str, list[TimedToken]]]:
-    """Read the times of a tier that `align` stored, as rows for `write_ctm`, one at a time."""
+    """Yield the times of a tier that `align` stored, as rows for `write_ctm`."""
     channel = str((job.channel or 0) + 1)
     for task in tasks:
         times = json.loads(task.file(job, ".json").read_text(encoding="utf-8"))
@@ -346,7 +347,7 @@ def align_folder(
     jobs: int = 1,
     channel: int | None = None,
 ) -> list[FileOutcome]:
-    """Align every recording of a folder with its text; one that fails does not stop the others.
+    """Align every recording of a folder with its text; a failed recording does not stop the others.
 
     One pass over the recordings, two where features are normalised by speaker, three where the
     aligner adapts to speakers.
@@ -361,14 +362,14 @@ def align_folder(
       speakers: a file of `utterance speaker`; a speaker's recordings are normalised, and with an
         adapting system adapted, together.
       jobs: worker processes; the results do not depend on them.
-      channel: the channel of the files, from 0; None: the mean of all.
+      channel: the channel of the files, from 0; None for the mean of all channels.
 
     Returns:
       An outcome for every text and every audio file, sorted by utterance.
 
     Raises:
       ToolkitError: the aligner cannot be opened.
-      InputError: audio or text that cannot be read at all.
+      InputError: the folder of audio or the texts cannot be read.
     """
     recordings = read_inputs(audio, text, speakers, aligner.by_speaker)
     tasks, outcomes = _tasks(recordings, aligner)
@@ -393,7 +394,7 @@ def align_folder(
 def _tasks(
     recordings: Sequence[Recording], aligner: AlignerFiles
 ) -> tuple[list[AlignTask], list[FileOutcome]]:
-    """The recordings to align, with their words, and the outcomes of the others."""
+    """Return the recordings to align with their words, and the outcomes of the rejected ones."""
     tasks: list[AlignTask] = []
     outcomes = []
     for recording in recordings:
@@ -408,7 +409,7 @@ def _tasks(
 
 
 def _run(job: AlignJob, tasks: Sequence[AlignTask], jobs: int) -> list[AlignedRecording]:
-    """All passes; their results in the tasks' order."""
+    """Run all passes over the tasks; return the results in the order of the tasks."""
     with WorkerPool(max(1, min(jobs, len(tasks)))) as pool:
 
         def run(
@@ -440,7 +441,7 @@ def _run(job: AlignJob, tasks: Sequence[AlignTask], jobs: int) -> list[AlignedRe
 
 
 def _means(extracted: Iterable[RecordingFeatures]) -> dict[str, tuple[float, ...]]:
-    """The mean features of each speaker, without digital silence."""
+    """Return each speaker's mean features, without digital silence."""
     sums: dict[str, tuple[Tensor, int]] = {}
     for recording in extracted:
         total, frames = sums.get(recording.task.speaker, (0, 0))
@@ -453,7 +454,7 @@ def _means(extracted: Iterable[RecordingFeatures]) -> dict[str, tuple[float, ...
 def estimate_speaker_transforms(
     speakers: Sequence[str], statistics: Iterable[FmllrStatistics | None]
 ) -> Mapping[str, Tensor]:
-    """Estimate the fMLLR transform of each speaker with a recording that could be aligned.
+    """Estimate the fMLLR transform of each speaker that has an aligned recording.
 
     A speaker's statistics take half a megabyte and are released after the last recording.
 
@@ -477,6 +478,7 @@ def estimate_speaker_transforms(
 
 
 def _outcome(aligned: AlignedRecording, aligner: AlignerFiles) -> FileOutcome:
+    """Return the table line of an aligned recording."""
     task = aligned.task
     if aligned.fault:
         return FileOutcome.failure(task.utterance, aligned.fault)

@@ -1,4 +1,4 @@
-"""Forced alignment: the best path of the frames through the graph of their transcript."""
+"""Forced alignment: finds the best path through the graph of a transcript."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from toolkit.lang.lang import Lang
 
 @dataclass(frozen=True)
 class TrainingGraph:
-    """The linear graph of a transcript, expanded to the pdfs that occur in it."""
+    """The graph of a transcript, with the list of the pdfs that occur in it."""
 
     fst: Fst
     """Input label i + 1 stands for `pdfs[i]`; output labels are those of `pack_label` in
@@ -31,7 +31,7 @@ class TrainingGraph:
 
     @classmethod
     def of(cls, graph: Fst) -> "TrainingGraph":
-        """Renumber the labels of a graph that reads pdf + 1."""
+        """Make a training graph from a graph with input labels pdf + 1, and renumber its labels."""
         # Columns 0 ... L - 1 for the L pdfs that occur; labels are column + 1.
         reads = graph.labels > 0
         pdfs, columns = np.unique(graph.labels[reads] - 1, return_inverse=True)
@@ -42,7 +42,7 @@ class TrainingGraph:
 
 @dataclass
 class UtteranceAlignment:
-    """One utterance's alignment."""
+    """The alignment of one utterance: states, phones and words with their frames."""
 
     states: Tensor
     """[T] int32, the state id of every frame."""
@@ -64,7 +64,7 @@ class UtteranceAlignment:
 
     @property
     def word_frames(self) -> list[int]:
-        """The frame in which each word begins."""
+        """The first frame of each word."""
         return [self.phone_frames[phone] for phone in self.word_phones]
 
 
@@ -74,12 +74,12 @@ def force_align(
     senones: Senones,
     config: AlignConfig,
 ) -> list[UtteranceAlignment | None]:
-    """The best path of each utterance through its training graph; None if there is none.
+    """Find the best path of each utterance through its training graph; None without a path.
 
     Args:
       log_likelihoods: for each utterance [T_n, L_n], a column for each of its graph's pdfs.
       graphs: for each its training graph, from `TranscriptGraphs`.
-      senones: those of the graphs.
+      senones: the senones of the graphs.
       config: the search; utterances without a path are tried again with the wider beams.
     """
     alignments: list[UtteranceAlignment | None] = [None] * len(graphs)
@@ -107,7 +107,7 @@ def force_align(
 def _read_path(
     path: BestPath, pdfs: Tensor, senones: Senones, score: float, beam: float
 ) -> UtteranceAlignment:
-    """Read phones and words off a path's output labels."""
+    """Read phones and words from a path's output labels."""
     pairs = [unpack_label(label) for label in path.words]
     phones = [phone for phone, _ in pairs]
     topology = senones.topology
@@ -129,7 +129,7 @@ def _read_path(
 
 
 def check_phones(folder: Path, lang: Lang, senones: Senones) -> None:
-    """Check that a lexicon has the phones of an acoustic model, with the same ids.
+    """Check that a lexicon has the phones of an acoustic model with the same ids.
 
     Args:
       folder: of the lexicon, for the message.
@@ -150,7 +150,7 @@ def check_phones(folder: Path, lang: Lang, senones: Senones) -> None:
 
 
 class TranscriptGraphs:
-    """Turns transcripts into training graphs for one lexicon and acoustic model.
+    """Compiles transcripts into training graphs for one lexicon and acoustic model.
 
     Args:
       lang: words, phones and pronunciations; a word that it lacks is `<UNK>`. If it has
@@ -164,7 +164,7 @@ class TranscriptGraphs:
         self._silence = lang.phones["SIL"]
 
     def compile(self, words: Sequence[str], open_end: bool = False) -> TrainingGraph:
-        """The graph of one transcript.
+        """Return the training graph of a transcript.
 
         Args:
           words: the transcript.
@@ -174,6 +174,7 @@ class TranscriptGraphs:
         return TrainingGraph.of(expand_phones_to_pdfs(transcript, self.senones, open_end))
 
     def _transcript(self, words: Sequence[str]) -> Fst:
+        """Return the transcript's phone graph: all pronunciations, with optional silences."""
         lang = self.lang
         ids = [lang.word_id(word) for word in words]
         pronunciations = [lang.pronunciation_ids(word) for word in words]
@@ -185,7 +186,7 @@ class TranscriptGraphs:
         )
 
     def min_frames(self, words: Sequence[str]) -> int:
-        """The fewest frames that the transcript needs, without silence."""
+        """Return the fewest frames that fit the transcript, without silence."""
         return sum(
             min(
                 sum(self.senones.topology.min_frames(phone) for phone in phones)
@@ -195,7 +196,7 @@ class TranscriptGraphs:
         )
 
     def equal_alignment(self, words: Sequence[str], frames: int) -> Tensor:
-        """The flat start: silence, first pronunciations, silence, states of equal length.
+        """Return a flat start: silence, first pronunciations, silence; states of equal length.
 
         Returns:
           [frames] state ids, or [0] when there are fewer frames than states.
@@ -214,8 +215,9 @@ class TranscriptGraphs:
         return path[torch.arange(frames) * len(path) // frames]
 
 
-# Frames searched at a time. It matters to k2 alone, whose overhead per frame the utterances share:
-# those of 10 s one by one take it 4.5 times as much processor time, 16 at a time no less than 4.
+# Frames searched at a time. This matters only to k2, whose overhead per frame is shared by the
+# utterances of a call: for utterances of 10 s, one call each takes 4.5 times as much CPU time as a
+# call for four, and a call for 16 takes no less per utterance.
 SEARCH_FRAMES = 4000
 
 
@@ -229,7 +231,7 @@ def align_batched(
 
     Args:
       transcripts: utterances with their words.
-      log_likelihoods: (utterance, pdfs [L]) -> [T, L], all of them or computed where they are read.
+      log_likelihoods: (utterance, pdfs [L]) -> [T, L], as a tensor or computed on access.
       compiler: lexicon and HMMs.
       config: the search.
 

@@ -1,4 +1,4 @@
-"""Audio files and their texts, from a folder of each or a list."""
+"""Finds audio files and their texts, in folders or a list."""
 
 import logging
 from collections.abc import Mapping
@@ -18,18 +18,18 @@ from toolkit.storage.paths import first_clash, printable, safe_name
 logger = logging.getLogger(__name__)
 
 MANY = 10
-"""Recordings of one folder from which a warning says that they count as one speaker's."""
+"""Number of recordings in a folder from which a warning says that they count as one speaker."""
 TEXT = frozenset({".txt", ".lab"})
 """Suffixes of transcripts in a folder of them."""
 
 
 class InputError(ToolkitError):
-    """Texts, audio or speakers that cannot be found or read."""
+    """Raised for texts, audio or speakers that cannot be found or read."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A file to align."""
+    """A recording to align, with its text, speaker and fault, if any."""
 
     utterance: str
     """Its name in the results, without white space."""
@@ -43,10 +43,10 @@ class Recording:
     """Why it cannot be aligned; empty when it can."""
 
     def spoken(self, policy: TextPolicy, unknown: bool = True) -> tuple[list[str], str]:
-        """Return the words that are said, and what was left out.
+        """Normalise the text; return its words and the removed text.
 
-        Tags are left out, and where the policy normalises text, numbers in digits: nobody knows how
-        they were said.
+        Tags are left out. If the policy normalises text, numbers in digits are left out, too, as
+        they may be read in several ways.
 
         Args:
           policy: how text becomes words.
@@ -66,9 +66,10 @@ class Recording:
 
 
 def audio_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the audio files of a folder, at any depth, and its other visible files, by suffix.
+    """Return a folder's audio files, at any depth, and its other visible files, by suffix.
 
-    A film beside a file of audio of the same name, which was probably made from it, is another.
+        A video is among the other files if an audio file has the same name, since that was probably
+    extracted from it.
     """
     files = visible_files(folder)
     named = {path.with_suffix("") for path in files if path.suffix.lower() in AUDIO_SUFFIXES}
@@ -85,11 +86,11 @@ def audio_files(folder: Path) -> tuple[list[Path], list[Path]]:
 def read_inputs(
     audio: Path, text: Path, speakers: Path | None = None, by_speaker: bool = True
 ) -> list[Recording]:
-    """Pair audio files with their texts; what has no partner is a recording with a fault.
+    """Pair audio files with their texts; a file or text without a partner gets a fault.
 
     A text belongs to the audio file whose path below `audio`, without suffix, is the text's name,
-    or else to the only one whose file name without suffix is, with _ for white space, as
-    `toolkit transcribe` writes names. Hidden files are left out.
+    or else to the only audio file with this file name (without suffix, with _ for white space, as
+    `toolkit transcribe` writes names). Hidden files are left out.
 
     Args:
       audio: a folder, searched at any depth.
@@ -97,10 +98,10 @@ def read_inputs(
         whose names are their paths below it.
       speakers: a file of `utterance speaker`. An utterance that it lacks (or any, without it) has
         its folder's name as its speaker, or its own name if it lies in `audio` itself.
-      by_speaker: whether a speaker's recordings are normalised together; if so, a warning says
-        that many recordings count as one speaker's.
+      by_speaker: whether a speaker's recordings are normalised together; if so, a warning is
+        given when many recordings count as one speaker.
 
-    A text that is not UTF-8 is a fault of its recording alone.
+    A text that is not UTF-8 becomes a fault of its recording.
 
     Returns:
       Recordings, sorted by utterance.
@@ -152,7 +153,7 @@ def read_inputs(
 
 
 def _mark_clashes(recordings: list[Recording]) -> None:
-    """Replace recordings whose results would have the same name by ones with that fault."""
+    """Set a fault in recordings whose results would have the same file name."""
     by_name: dict[str, list[int]] = {}
     for position, recording in enumerate(recordings):
         by_name.setdefault(recording.utterance, []).append(position)
@@ -177,6 +178,7 @@ def _mark_clashes(recordings: list[Recording]) -> None:
 def _recording(
     name: str, path: Path | None, text: str, root: Path, speakers: Mapping[str, str], fault: str
 ) -> Recording:
+    """Make a recording; its speaker comes from `speakers`, else from its folder's name."""
     utterance = _id(name)
     folder = path.parent.relative_to(root).as_posix() if path else "."
     # By utterance, by file name, else by folder.
@@ -186,17 +188,17 @@ def _recording(
 
 
 def _id(name: str) -> str:
-    """A file's name in texts and results, which end it at white space."""
+    """Return a file's name as an utterance id: white space becomes `_`."""
     return "_".join(name.split())
 
 
 def _bare(name: str) -> str:
-    """Letters and digits alone: the same for names that only separators tell apart."""
+    """Return a name's letters and digits in lower case, to compare names despite separators."""
     return "".join(filter(str.isalnum, normalize("NFC", name))).casefold()
 
 
 def _texts(source: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Read the texts by name, and by name why a text cannot be used."""
+    """Return the usable texts by name, and the faults of the others by name."""
     faults: dict[str, str] = {}
     if source.is_dir():
         texts: dict[str, str] = {}
@@ -223,7 +225,7 @@ def _texts(source: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _text_of_file(path: Path) -> tuple[str, str]:
-    """Return the text in a file, and why it cannot be used."""
+    """Return the text in a file, and its fault or ""."""
     lines = TextLines(TextError)
     try:
         text = " ".join(line for _, line in lines.read(path))
@@ -233,7 +235,7 @@ def _text_of_file(path: Path) -> tuple[str, str]:
 
 
 def read_speakers(path: Path) -> dict[str, str]:
-    """Read a file of `utterance speaker`, such as Kaldi's utt2spk.
+    """Read a file with lines `utterance speaker`, such as Kaldi's utt2spk.
 
     Raises:
       InputError: it cannot be read, has a line without a speaker, or names an utterance twice.
@@ -250,10 +252,10 @@ def read_speakers(path: Path) -> dict[str, str]:
 
 
 def _pairs(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Split every line that is not blank at its first white space.
+    """Split each non-blank line at its first white space.
 
     Returns:
-      The rest of the line by name; and by name what is wrong with a line that is not UTF-8.
+      The rest of each line by its first word, and the faults of lines that are not UTF-8.
     """
     pairs: dict[str, str] = {}
     faulty: dict[str, tuple[int, str]] = {}

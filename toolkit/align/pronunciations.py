@@ -1,4 +1,4 @@
-"""Pronunciations and silences read off the alignments of a corpus."""
+"""Reads pronunciations and silences from the alignments of a corpus."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from toolkit.lang.tables import SILENCE, UNKNOWN
 
 
 class OtherLexiconError(ToolkitError):
-    """An alignment that is not one of its transcript with the lexicon at hand."""
+    """Raised when an alignment does not match its transcript under the given lexicon."""
 
 
 def count_pronunciations(
@@ -48,7 +48,7 @@ def count_pronunciations(
 
 
 def aligned_phones(states: Tensor, topology: Topology) -> Pronunciation:
-    """The phones of an alignment in their order: state ids [T] -> symbols."""
+    """Return the phones of an alignment in order: state ids [T] to symbols."""
     phone_of = topology.phone_of_state_id
     starts = states[topology.phone_starts(states)] if len(states) else states
     return tuple(topology.phones[phone_of[state] - 1] for state in starts.tolist())
@@ -57,7 +57,7 @@ def aligned_phones(states: Tensor, topology: Topology) -> Pronunciation:
 def match_words(
     phones: Pronunciation, words: Sequence[str], lang: Lang
 ) -> tuple[list[Entry], list[bool]] | None:
-    """Find the pronunciations of a transcript's words in a sequence of phones.
+    """Find which pronunciations of a transcript's words make up a sequence of phones.
 
     Args:
       phones: of the whole utterance, silences included.
@@ -65,8 +65,8 @@ def match_words(
       lang: the lexicon.
 
     Returns:
-      The word and phones of each word, and whether silence precedes each and the end; the first
-      way in the order of the lexicon where there are several. None if there is none.
+      The (word, phones) of each word, and whether silence precedes each word and the end. Of
+      several solutions, the first in the order of the lexicon is returned; None if there is none.
     """
     reached_positions: dict[int, tuple[int, bool, Entry] | None] = {0: None}
     steps = []
@@ -102,5 +102,5 @@ def match_words(
 
 
 def _choices(phones: Pronunciation, position: int) -> tuple[bool, ...]:
-    """Whether silence may be read at a position."""
+    """Return the options at a position: without silence and, if one stands there, with it."""
     return (False, True) if phones[position : position + 1] == (SILENCE,) else (False,)

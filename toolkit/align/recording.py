@@ -1,4 +1,4 @@
-"""Alignment of recordings of any length with their words, window by window, and its confidence."""
+"""Aligns recordings of any length with their words, window by window, with confidences."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -23,18 +23,18 @@ BLOCK_FRAMES = 1500
 SCALE = 0.5
 """Factor on log-likelihoods in phone posteriors."""
 SAMPLE_STEP = 3
-"""Every third frame is a sample, in which all pdfs are scored, not only those of a window's words.
+"""Every third frame is a sample: all pdfs are scored there, not only those of a window's words.
 With HMMs of three states every phone has at least one."""
 
 
 def samples_among(begin: int, end: int) -> range:
-    """The numbers of the samples among frames begin, ..., end - 1; sample n is frame 3 n + 1."""
+    """Return the sample numbers among frames begin ... end - 1; sample n is frame 3 n + 1."""
     first_samples = [(frame + SAMPLE_STEP - 2) // SAMPLE_STEP for frame in (begin, end)]
     return range(*first_samples)
 
 
 class PhonePosteriors:
-    """Posterior probabilities of phones, frame by frame.
+    """Computes the posterior probabilities of phones in each frame.
 
     A phone's likelihood is the sum over its pdfs, raised to `scale`: neighbouring frames are
     correlated, so that unscaled posteriors would be nearly all 0 or 1. All phones have the same
@@ -56,7 +56,7 @@ class PhonePosteriors:
         self._member = (self.phone_of_pdf[:, None] == torch.arange(self.size)).float()
 
     def __call__(self, log_likelihoods: Tensor) -> Tensor:
-        """Log-likelihoods of all pdfs [T, P] -> posteriors [T, size] by phone id."""
+        """Convert log-likelihoods of all pdfs [T, P] to phone posteriors [T, size]."""
         # p(phone | x) ~ (sum over its pdfs of p(x | pdf)) ^ scale, relative to the best pdf.
         best = log_likelihoods.max(dim=1, keepdim=True).values
         likelihoods = (log_likelihoods - best).exp_() @ self._member
@@ -65,10 +65,10 @@ class PhonePosteriors:
 
 
 class RecordingScores:
-    """Scores of a recording, of which only what a window needs is ever in memory.
+    """Scores of a recording, computed window by window to limit the memory.
 
     Args:
-      features: (first frame, frame behind the last) -> [frames, D].
+      features: (first frame, end frame) -> [frames, D].
       log_likelihoods: (x [n, D], pdfs [L]) -> [n, L].
       num_frames: T, at least 2.
       posteriors: computes the phone posteriors.
@@ -88,7 +88,7 @@ class RecordingScores:
         self._posteriors = torch.zeros(len(samples_among(0, num_frames)), posteriors.size)
 
     def window(self, begin: int, end: int, pdfs: Tensor) -> Tensor:
-        """Log-likelihoods [end - begin, L] of pdfs [L]; keeps the posteriors of the phones."""
+        """Return log-likelihoods [end - begin, L] of pdfs [L]; keep the phone posteriors."""
         columns = torch.empty(end - begin, len(pdfs))
         for first in range(begin, end, BLOCK_FRAMES):
             behind = min(first + BLOCK_FRAMES, end)
@@ -102,21 +102,21 @@ class RecordingScores:
         return columns
 
     def log_posteriors(self, begin: int, pdfs: Tensor) -> Tensor:
-        """log p(phone | x) at the samples among the frames aligned to pdfs[n] from `begin` on."""
+        """Return log p(phone | x) at the sampled frames of a span aligned to `pdfs`."""
         samples = torch.tensor(samples_among(begin, begin + len(pdfs)), dtype=torch.int64)
         aligned = pdfs[SAMPLE_STEP * samples + 1 - begin].long()
         phones = self._of_phones.phone_of_pdf[aligned]
-        # The floor stands for phones whose share underflows.
+        # The floor replaces posteriors that underflow.
         return self._posteriors[samples, phones].clamp(min=1e-30).log()
 
 
 def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int]) -> list[float]:
-    """Geometric means of posteriors over spans of frames.
+    """Return the geometric means of posteriors over spans of frames.
 
     Args:
       log_posteriors: at every sample of a recording.
       starts: first frame of each span.
-      ends: the frame behind each span, beyond its start.
+      ends: the frame after each span, greater than its start.
 
     Returns:
       A confidence within [0, 1] for each span; one without a sample has that of the next one.
@@ -130,8 +130,8 @@ def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int])
 
 
 LEAD_WORDS = 5
-"""Words that a window repeats when it cannot begin at a pause: its first phone lacks the left
-context, and the path needs some phones to agree with that of the whole recording."""
+"""Words that a window repeats when it cannot begin at a pause: its first phone lacks its left
+context, and the path takes some phones to agree with that of the previous window."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class RecordingAlignment:
     """The alignment of a recording: phones and words with their frames."""
 
     states: Tensor
-    """[T] int32, the state id of every frame; a pause that was cut begins anew at the cut."""
+    """[T] int32, the state id of every frame; a pause that was cut starts again at the cut."""
     log_likelihoods: Tensor
     """[T] of each frame, unscaled."""
     log_posteriors: Tensor
@@ -156,7 +156,7 @@ class RecordingAlignment:
     """The widest search beam that was needed."""
 
     def word_ends(self, silence: int) -> list[int]:
-        """For each word the position in `phones` behind its last phone."""
+        """Return, for each word, the position in `phones` after its last phone."""
         following = [*self.word_phones[1:], len(self.phones)]
         return [phone - (self.phones[phone - 1] == silence) for phone in following]
 
@@ -180,22 +180,22 @@ class WindowCut:
 def find_cut(
     path: UtteranceAlignment, silence: int, margin: int, must_cut: bool
 ) -> WindowCut | None:
-    """Find where to cut a window off from the next one; None: more audio is needed to decide.
+    """Find where to cut a window off from the next one; None if more audio is needed to decide.
 
-    The cut is at the last pause that is followed by `margin` frames of speech in the window, or
-    else at the last such beginning of a word, or, where nearly all of the window is silence, within
-    that silence.
+    The cut is at the last pause that is followed by `margin` speech frames in the window. Without
+    one, it is at the last word beginning followed by as many. If nearly all of the window is
+    silence, it is within the silence.
 
     Args:
       path: the path through the window.
       silence: the silence phone.
-      margin: frames of speech that must follow the cut.
+      margin: speech frames that must follow the cut.
       must_cut: whether there must be a cut, however short the accepted part.
     """
     size = len(path.states)
     starts = [*path.phone_frames, size]
     first_phones = set(path.word_phones)
-    # Pauses and beginnings of words that `margin` frames of speech follow, the latest first.
+    # Pauses and beginnings of words that `margin` speech frames follow, the latest first.
     pauses, words, speech = [], [], 0
     for i in reversed(range(len(path.phones))):
         speech += (starts[i + 1] - starts[i]) * (path.phones[i] != silence)
@@ -221,13 +221,14 @@ def find_cut(
 
 
 def _before(path: UtteranceAlignment, phone: int, lead: int) -> WindowCut:
+    """Return the cut before a phone; the next window repeats the last `lead` words."""
     words = bisect_left(path.word_phones, phone)
     resume = path.word_frames[words - lead] if lead else path.phone_frames[phone]
     return WindowCut(path.phone_frames[phone], phone, words, resume, lead)
 
 
 def cut_at_end(path: UtteranceAlignment) -> WindowCut:
-    """The end of the last window."""
+    """Return the cut after the last frame of the last window."""
     return WindowCut(len(path.states), len(path.phones), len(path.word_phones), len(path.states))
 
 
@@ -239,7 +240,7 @@ def join(
     cut: WindowCut,
     silence: int,
 ) -> tuple[RecordingAlignment, int]:
-    """Continue an alignment by the path through the next window.
+    """Extend an alignment by the path through the next window.
 
     The path takes over at the last word of the lead that begins in the same frame in both, or else
     where the window begins.
@@ -289,12 +290,12 @@ PHONE_RATE = 0.2
 
 
 class NoPathError(ToolkitError):
-    """No path through the graph of the words fits the audio."""
+    """Raised when no path through the words' graph fits the audio."""
 
 
 @dataclass(frozen=True)
 class _WindowStart:
-    """Where a window begins, and the alignment up to there."""
+    """The first frame of a window, and the alignment before it."""
 
     done: RecordingAlignment
     """The alignment by the windows before it."""
@@ -306,7 +307,7 @@ class _WindowStart:
 
 @dataclass
 class _WindowPath:
-    """The path through a window."""
+    """The best path through a window."""
 
     aligned: UtteranceAlignment
     """Phones and words, frames counted from the window's beginning."""
@@ -320,10 +321,10 @@ def align_long(
     compiler: TranscriptGraphs,
     config: LongConfig,
 ) -> RecordingAlignment:
-    """Align a recording with its transcript, however long it is.
+    """Align a recording of any length with its transcript, window by window.
 
     A window of the audio is aligned with the next words, its end open. Its path is accepted up to
-    the last pause, or else the last beginning of a word, that `margin` frames of speech follow in
+    the last pause, or else the last beginning of a word, that `margin` speech frames follow in
     the window; there, or some words before, the next window begins. A window without that much
     speech grows. The last window must reach the last word.
 
@@ -336,7 +337,7 @@ def align_long(
       config: search and windows.
 
     Raises:
-      NoPathError: says from when on no path leads through the rest, and the likely cause.
+      NoPathError: no path; the message says from which time on, and the likely cause.
     """
     num_frames, silence = scores.num_frames, compiler.senones.topology.silence
     empty = RecordingAlignment(
@@ -365,7 +366,7 @@ def align_long(
         if cut is None:
             size = min(2 * size, config.longest)
             continue
-        # Fill in what the path gives from the joint on.
+        # Fill in the frames from the joint on.
         longer, joint = join(done, path, begin, start.lead, cut, silence)
         accepted, behind = slice(joint - begin, cut.end), begin + cut.end
         longer.states[joint:behind] = path.states[accepted]
@@ -387,7 +388,7 @@ def _align_window(
     compiler: TranscriptGraphs,
     config: LongConfig,
 ) -> _WindowPath | None:
-    """Align all remaining words in the last window, else as many as the audio may hold."""
+    """Align all remaining words in the last window, or in others as many as the audio may hold."""
     last = end == scores.num_frames
     if last and compiler.min_frames(words_left) > end - begin:
         return None
@@ -409,7 +410,7 @@ def _align_window(
 def _search(
     window: Tensor, graph: TrainingGraph, senones: Senones, config: AlignConfig
 ) -> UtteranceAlignment | None:
-    """Search with ever wider beams, but never with more states than fit into memory."""
+    """Search with ever wider beams, as long as the states fit into memory."""
     max_active = MAX_STATES // len(window)
     for beam in config.beams():
         once = replace(
@@ -422,7 +423,7 @@ def _search(
 
 
 def _prefix(words: Sequence[str], budget: float, compiler: TranscriptGraphs) -> Sequence[str]:
-    """The first words, up to the one that exceeds `budget` phones."""
+    """Return the first words, up to and including the one that exceeds `budget` phones."""
     phones = 0
     for count, word in enumerate(words, 1):
         phones += min(map(len, compiler.lang.pronunciation_ids(word)))
@@ -439,6 +440,7 @@ def _reason(
     compiler: TranscriptGraphs,
     config: LongConfig,
 ) -> str:
+    """Explain why no path fits a window: too little audio for the words, or no path in the beam."""
     needed = compiler.min_frames(words_left)
     where = f"from {begin / 100:.2f} s on: " if begin else ""
     if last and needed > end - begin:

@@ -1,4 +1,4 @@
-"""Acoustic models over a feature store, and utterances with their scores.
+"""Scorers: acoustic models that score the utterances of a feature store.
 
 Scores are computed one by one on the CPU, and in batches ahead of the searches on a GPU.
 """
@@ -22,9 +22,9 @@ from toolkit.processes.workers import map_in_threads
 
 
 class Scorer(Protocol):
-    """An acoustic model over stored features.
+    """An acoustic model that scores the utterances of a feature store.
 
-    It is passed to worker processes, so it holds paths and opens them when first used.
+    Scorers are sent to worker processes: they hold paths, and open the files on first use.
     """
 
     frame_shift: float
@@ -32,18 +32,18 @@ class Scorer(Protocol):
 
     @property
     def store(self) -> FeatureStore:
-        """The features that are scored."""
+        """The feature store."""
 
     def log_likelihoods(self, utterance: str) -> Tensor:
-        """log p(x_t | pdf) up to a constant per frame: [T, P]."""
+        """Return log p(x_t | pdf) [T, P], up to a constant per frame."""
 
     def scores_of(self, utterance: str, pdfs: Tensor) -> FrameScores:
-        """The columns `pdfs` of these, [T, len(pdfs)], for a search that may read a few."""
+        """Return the columns `pdfs` of `log_likelihoods`: [T, len(pdfs)]."""
 
 
 @dataclass
 class GmmScorer:
-    """A GMM system over stored cepstra, 100 frames per second."""
+    """A GMM system that scores stored cepstra at 100 frames per second."""
 
     model: Path
     """The system's folder, see `GmmSystem.save`."""
@@ -56,6 +56,7 @@ class GmmScorer:
 
     @cached_property
     def _system(self) -> GmmSystem:
+        """The loaded GMM system, with its speaker transforms."""
         system = GmmSystem.load(self.model, self.features)
         modelled, stored = system.cepstra, system.features.store.dimension
         if stored != modelled:
@@ -77,56 +78,56 @@ class GmmScorer:
 
     @property
     def store(self) -> FeatureStore:
-        """The features that are scored."""
+        """The store of raw cepstra."""
         return self._system.features.store
 
     def log_likelihoods(self, utterance: str) -> Tensor:
-        """Log-densities of every pdf: [T, P]."""
+        """Return the log densities of every pdf: [T, P]."""
         return self._system.gmm.log_likelihoods(self._system.features.load(utterance))
 
     def scores_of(self, utterance: str, pdfs: Tensor) -> LazyGmmScores:
-        """Log-densities of these pdfs, computed where they are read: [T, len(pdfs)]."""
+        """Return the log densities of some pdfs, computed on access: [T, len(pdfs)]."""
         return LazyGmmScores(self._system.gmm, self._system.features.load(utterance), pdfs)
 
     def __getstate__(self) -> dict:
-        """Pickle the paths, without what was loaded from them."""
+        """Pickle the paths only, not the loaded models."""
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
 
 
 Result = TypeVar("Result")
 Work = Callable[[Scorer, int, tuple[int, Sequence[str]]], Result]
-"""Takes a scorer, the number of threads to search with, and a shard: its number and its ids."""
+"""Function of a scorer, the number of search threads, and a shard (its number and ids)."""
 BATCH = 32
 """Most utterances per batch on a GPU."""
 BATCH_FRAMES = 24_000
-"""Most raw frames (10 ms) per batch there, padding included: 100 MB of scores of 3,183 pdfs. A
+"""Most raw frames (10 ms) per batch on a GPU, with padding: 100 MB of scores for 3,183 pdfs. A
 longer utterance is a batch of its own."""
 BATCHES_AHEAD = 2
 
 
 class BatchScorer(Scorer, Protocol):
-    """A scorer that can compute on a GPU."""
+    """A scorer that scores several utterances at once, also on a GPU."""
 
     device: str
     """Where it computes."""
 
     def batch_log_likelihoods(self, utterances: Sequence[str]) -> list[Tensor]:
-        """`log_likelihoods` of several utterances, on the CPU."""
+        """Return `log_likelihoods` of several utterances, as tensors on the CPU."""
 
 
 @dataclass(frozen=True)
 class ScoredUtterance:
-    """An utterance and its scores."""
+    """An utterance with its scores."""
 
     utterance: str
     """Its id."""
     log_likelihoods: Tensor
     """[T, P], see `Scorer.log_likelihoods`; on the CPU."""
     seconds: float
-    """Seconds that the scores took: of the processor, or the utterance's share of the GPU's."""
+    """Time for the scores: CPU seconds, or the utterance's share of the GPU's seconds."""
     clock: Callable[[], float]
-    """Processor time in seconds, by which to measure what is done with the scores: that of the
-    process, or of the thread where several search."""
+    """CPU clock in seconds for measuring the search: that of the process, or of the thread if
+    several threads are in use."""
 
 
 def on_gpu(scorer: Scorer) -> bool:
@@ -161,7 +162,7 @@ def map_scored_shards(
 
 @dataclass(frozen=True)
 class _OnShard:
-    """A shard's work; picklable where `function` is."""
+    """Applies a function to one shard; picklable if `function` is."""
 
     function: Work
     scorer: Scorer
@@ -174,15 +175,15 @@ class _OnShard:
 def map_utterances(
     function: Callable[[ScoredUtterance], Result], scorer: Scorer, ids: Sequence[str], threads: int
 ) -> Iterator[Result]:
-    """Score utterances, apply a function to each and yield the results in order.
+    """Score utterances, apply a function to each, and yield the results in order.
 
     On a GPU, batches are scored in a thread ahead of `threads` others that apply the function.
 
     Args:
-      function: such as a search; called from several threads at a time if the scorer is on a GPU.
+      function: for example a search; several threads call it at once if the scorer is on a GPU.
       scorer: the acoustic model.
       ids: the utterances.
-      threads: of the function; the CPU's scorers have one.
+      threads: number of threads for the function; 1 for scorers on the CPU.
     """
     if on_gpu(scorer):
         yield from map_in_threads(function, _ahead(scorer, ids), threads, 2 * threads)
@@ -191,12 +192,14 @@ def map_utterances(
 
 
 def _alone(scorer: Scorer, utterance: str) -> ScoredUtterance:
+    """Score one utterance on the CPU."""
     start = time.process_time()
     scores = scorer.log_likelihoods(utterance)
     return ScoredUtterance(utterance, scores, time.process_time() - start, time.process_time)
 
 
 def _ahead(scorer: BatchScorer, ids: Sequence[str]) -> Iterator[ScoredUtterance]:
+    """Yield scored utterances; batches are scored in a thread ahead of the consumer."""
     lengths = [scorer.store.num_frames(utterance) for utterance in ids]
 
     def score(rows: slice) -> list[ScoredUtterance]:
@@ -215,7 +218,7 @@ def _ahead(scorer: BatchScorer, ids: Sequence[str]) -> Iterator[ScoredUtterance]
 
 
 def batches_in_order(lengths: Sequence[int]) -> list[slice]:
-    """Divide utterances into batches of neighbours.
+    """Divide utterances into batches of neighbours; return the rows of each batch.
 
     Args:
       lengths: raw frames of each.

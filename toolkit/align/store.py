@@ -1,4 +1,4 @@
-"""Alignments on disk: one file per shard of features, and a table of outcomes."""
+"""Stores alignments: one file per feature shard, and a table of outcomes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -21,20 +21,20 @@ from toolkit.storage.reading import reading
 
 ADVICE = "align again"
 FRAME_SECONDS, LOW_RATE_SECONDS = 0.01, 0.03
-"""Step of frames, and of frames at the low rate (C3)."""
+"""Frame shift in seconds, and that of low-rate frames (C3)."""
 
 
 class MissingAlignmentError(ToolkitError):
-    """An utterance without an alignment."""
+    """Raised for an utterance without an alignment."""
 
 
 class DamagedAlignmentsError(ToolkitError):
-    """Stored alignments that cannot be read."""
+    """Raised when stored alignments cannot be read."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the alignment of one utterance went: a line of `table.tsv`."""
+    """The outcome of aligning one utterance: a line of `table.tsv`."""
 
     utterance: str
     """Utterance id."""
@@ -49,12 +49,13 @@ class Outcome:
 
 
 class AlignmentStore(ShardStore[Tensor]):
-    """State ids [T] int64 by utterance: a folder of `ali.NNNNNN.tar`, sorted within each."""
+    """State ids [T] int64 by utterance, stored in a folder of `ali.NNNNNN.tar`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "ali", _to_states, DamagedAlignmentsError, ADVICE)
 
     def _path(self, utterance: str) -> Path:
+        """Return the file of an utterance, or raise a MissingAlignmentError."""
         if utterance in self:
             return super()._path(utterance)
         if not any(self._folder.glob(field_file("ali", None))):
@@ -68,13 +69,14 @@ class AlignmentStore(ShardStore[Tensor]):
 
 
 def _to_states(array: np.ndarray) -> Tensor:
+    """Convert a stored array to state ids; raise a ValueError for other types."""
     if array.dtype != np.int32 or array.ndim != 1:
         raise ValueError(f"{array.dtype} {list(array.shape)}, not int32 [T]")
     return torch.from_numpy(array).long()
 
 
 class LowRateAlignments:
-    """The targets of a low-rate model: the senones of `Topology.low_rate_targets`.
+    """Targets of a low-rate model: the senones of `Topology.low_rate_targets`.
 
     Args:
       store: alignments at 10 ms.
@@ -89,11 +91,11 @@ class LowRateAlignments:
 
     @property
     def ids(self) -> list[str]:
-        """The aligned utterances."""
+        """Ids of the aligned utterances."""
         return self._store.ids
 
     def load(self, utterance: str) -> Tensor:
-        """The low-rate pdf of every 10 ms frame, [T] int64."""
+        """Return the low-rate pdf of every 10 ms frame: [T] int64."""
         states = self._store.load(utterance)
         # [T] each: the neighbouring phones of every frame's phone.
         left_phones, right_phones = phone_contexts(self._topology, states)
@@ -103,7 +105,7 @@ class LowRateAlignments:
 
 
 class PdfAlignments:
-    """The pdfs of alignments that were made with the senones' own model.
+    """Pdfs of alignments that were made with a model of the same senones.
 
     Args:
       store: alignments at the model's frame rate.
@@ -116,20 +118,20 @@ class PdfAlignments:
 
     @property
     def ids(self) -> list[str]:
-        """The aligned utterances."""
+        """Ids of the aligned utterances."""
         return self._store.ids
 
     def num_frames(self, utterance: str) -> int:
-        """Count the frames of an utterance; see `ShardStore.num_frames`."""
+        """Return the number of frames of an utterance; see `ShardStore.num_frames`."""
         return self._store.num_frames(utterance)
 
     def load(self, utterance: str) -> Tensor:
-        """The pdf of every frame, [T] int64."""
+        """Return the pdf of every frame: [T] int64."""
         return self._senones.pdfs(self._store.load(utterance))
 
 
 class OffsetAlignments:
-    """The targets of a low-rate model from alignments at each of its offsets.
+    """Targets of a low-rate model from separate alignments at each of its offsets.
 
     Args:
       stores: low-rate alignments at offsets 0, 1 and 2.
@@ -142,25 +144,25 @@ class OffsetAlignments:
 
     @classmethod
     def open(cls, folder: Path, senones: Senones) -> "OffsetAlignments":
-        """Open what `toolkit.align.corpus.align_at_offsets` wrote into a folder."""
+        """Open the alignments that `toolkit.align.corpus.align_at_offsets` wrote."""
         stores = [AlignmentStore(folder / f"ali.{offset}") for offset in range(LOW_RATE_FACTOR)]
         return cls(stores, senones)
 
     @cached_property
     def ids(self) -> list[str]:
-        """The utterances that are aligned at every offset."""
+        """Ids of the utterances that are aligned at every offset."""
         first, *other_stores = self._stores
         shared = set(first.ids).intersection(*(store.ids for store in other_stores))
         return [u for u in first.ids if u in shared]
 
     def load(self, utterance: str) -> Tensor:
-        """The low-rate pdf of every 10 ms frame, [T] int64.
+        """Return the low-rate pdf of every 10 ms frame: [T] int64.
 
         A 10 ms frame has the target of the stack whose middle frame it is, so that training at an
         offset uses the targets that were aligned at it.
         """
         rows = [PdfAlignments(store, self._senones).load(utterance) for store in self._stores]
-        frames = sum(map(len, rows))  # of the stacks at all offsets: exactly T
+        frames = sum(map(len, rows))  # number of stacks at all offsets: exactly T
         targets = torch.empty(frames, dtype=torch.int64)
         # Frame 0 is the middle of no stack; it gets the first target.
         targets[0] = rows[0][0]
@@ -172,20 +174,20 @@ class OffsetAlignments:
 
 
 def write_shard(path: Path, alignments: dict[str, Tensor], outcomes: Iterable[Outcome]) -> None:
-    """Write one shard; its part of the table first, so that the shard's presence means done."""
+    """Write one shard: first its part of the table, then the shard, which marks it as done."""
     write_table(path.with_suffix(".tsv"), outcomes)
     write_alignments(path, alignments)
 
 
 def write_alignments(path: Path, alignments: dict[str, Tensor]) -> None:
-    """Write the alignments of one shard alone, for a table that is not written in parts."""
+    """Write the alignments of one shard, without its part of the table."""
     with shard_writer(path) as writer:
         for utterance, states in sorted(alignments.items()):
             writer.add_array(utterance, states.int().numpy())
 
 
 def write_table(path: Path, outcomes: Iterable[Outcome]) -> None:
-    """Write outcomes as tab-separated values under a line of names."""
+    """Write outcomes to a table: a header and lines of tab-separated values."""
     lines = ["\t".join(field.name for field in fields(Outcome))]
     for outcome in outcomes:
         lines.append("\t".join(str(value) for value in astuple(outcome)))
@@ -193,7 +195,7 @@ def write_table(path: Path, outcomes: Iterable[Outcome]) -> None:
 
 
 def read_table(path: Path) -> list[Outcome]:
-    """Read what `write_table` wrote.
+    """Read the outcomes that `write_table` wrote.
 
     Raises:
       DamagedAlignmentsError: naming the file and the line.
@@ -209,9 +211,9 @@ def read_table(path: Path) -> list[Outcome]:
 
 
 class AugmentedAlignments:
-    """Targets of the 10 ms frames of augmented copies.
+    """Targets of augmented copies, taken from the alignments of the originals.
 
-    Changing the speed scales time, and nothing else moves a frame: frame t of a copy, centred at
+    Changing the speed only scales time: frame t of a copy, centred at
     (t + 1/2) of its frames, has the target of the original's frame that contains the time
     (t + 1/2) * speed. So copies need no alignment of their own.
 
@@ -230,15 +232,15 @@ class AugmentedAlignments:
 
     @cached_property
     def ids(self) -> list[str]:
-        """The copies whose originals are aligned."""
+        """Ids of the copies whose originals are aligned."""
         aligned = set(self._alignments.ids)
         names = (name for shard in self._features.shards for name in shard)
         return [name for name in names if original_and_speed(name)[0] in aligned]
 
     def load(self, utterance: str) -> Tensor:
-        """The target of every 10 ms frame, [T] int64.
+        """Return the target of every 10 ms frame: [T] int64.
 
-        Where the original's alignment does not fit the copy's features, T is what fits the former.
+        If the lengths of alignment and features disagree, T is the length that fits the alignment.
         """
         name, speed = original_and_speed(utterance)
         targets = self._alignments.load(name)
@@ -253,7 +255,7 @@ class AugmentedAlignments:
 
 
 def phone_times(states: Tensor, topology: Topology) -> list[TimedToken]:
-    """Return the phones of states [T] with their times; frames are 10 ms, 30 ms at low rate."""
+    """Return the phones of states [T] with their times in seconds."""
     seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
     # [N] the frame in which each phone begins.
     first = torch.nonzero(topology.phone_starts(states))[:, 0].tolist()

@@ -1,4 +1,4 @@
-"""GMM systems from monophones to speaker-adaptive training, and low-rate senones."""
+"""Trains GMM systems, from monophones to speaker-adaptive training, and low-rate senones."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -120,7 +120,7 @@ def train_triphone(
 def align_with_previous(
     data: TrainingData, previous: Path, cepstra: Path, config: TriphoneConfig
 ) -> GmmSystem:
-    """Align the data with the system that a training starts from, and return that system.
+    """Align the data with the previous system, and return that system.
 
     Raises:
       UnalignableError: as `require_aligned`.
@@ -133,7 +133,7 @@ def align_with_previous(
 def initial_system(
     data: TrainingData, old: Senones, features: GmmFeatures, config: TriphoneConfig
 ) -> tuple[GmmSystem, Tensor]:
-    """Grow a tree on the current alignments; return one Gaussian per pdf, and the variance floor.
+    """Grow a tree on the current alignments; return single Gaussians and the variance floor.
 
     Args:
       data: aligned utterances.
@@ -167,8 +167,8 @@ def train_lda_mllt(
 ) -> dict[str, float]:
     """Train triphone GMMs on LDA + MLLT features; mirrors Kaldi's steps/train_lda_mllt.sh.
 
-    As there, LDA and MLLT are estimated without silence frames. See `train_triphone` for arguments
-    and errors.
+    As in Kaldi, LDA and MLLT are estimated without silence frames. See `train_triphone` for
+    arguments and errors.
     """
     with training_data(partition_utterances(transcripts, out), lang, config.em, jobs) as data:
 
@@ -185,7 +185,7 @@ def train_lda_mllt(
 
 
 def _lda(data: TrainingData, senones: Senones, cepstra: Path, config: LdaMlltConfig) -> GmmFeatures:
-    """Features projected by LDA, whose classes are the pdfs of the aligning system."""
+    """Return the features projected by LDA; the classes are the pdfs of the aligning system."""
     # LDA reduces the spliced frames to the `dimension` directions that separate the pdfs best.
     spliced = GmmFeatures(cepstra, GmmFrontend(config.splice))
     statistics = data.accumulate(accumulate_lda, features=spliced, senones=senones)
@@ -205,7 +205,7 @@ def _with_mllt(data: TrainingData, system: GmmSystem) -> GmmSystem:
 def accumulate_lda(
     partition: AlignedUtterances, features: GmmFeatures, senones: Senones
 ) -> LdaStatistics:
-    """Accumulate LDA statistics over the frames of speech."""
+    """Accumulate LDA statistics over the speech frames."""
     statistics = LdaStatistics.zeros(senones.num_pdfs, features.dimension)
     for x, batch, counted in aligned_frames(partition.load(), features):
         statistics.accumulate(*speech_frames(x, batch, counted, senones))
@@ -213,7 +213,7 @@ def accumulate_lda(
 
 
 def accumulate_mllt(partition: AlignedUtterances, system: GmmSystem) -> MlltStatistics:
-    """Accumulate MLLT statistics over the frames of speech."""
+    """Accumulate MLLT statistics over the speech frames."""
     statistics = MlltStatistics.zeros(system.features.dimension)
     for x, batch, counted in aligned_frames(partition.load(), system.features):
         statistics.accumulate(system.gmm, *speech_frames(x, batch, counted, system.senones))
@@ -249,12 +249,13 @@ def train_sat(
 
 @dataclass(frozen=True)
 class _Shard:
-    """Some utterances of an alignment store."""
+    """Some utterances of an alignment store; implements `AlignedUtterances`."""
 
     folder: Path
     ids: Sequence[str]
 
     def load(self) -> dict[str, Tensor]:
+        """Return the state ids [T] int64 of the aligned utterances."""
         store = AlignmentStore(self.folder)
         aligned = set(store.ids)
         return {u: store.load(u) for u in self.ids if u in aligned}
@@ -263,7 +264,7 @@ class _Shard:
 def build_low_rate_senones(
     system: Path, cepstra: Path, alignments: Path, config: TreeConfig, out: Path, jobs: int
 ) -> dict[str, float]:
-    """Tie the states of the low frame rate in context (C3).
+    """Build the tree that ties low-frame-rate states in context (C3).
 
     The tree is grown on the features of the GMM system that made the alignments, the speakers'
     transforms included if it has any (C4); every 10 ms frame counts for the state of its low-rate
@@ -273,7 +274,7 @@ def build_low_rate_senones(
       system: the folder of the GMM system, with `fmllr.safetensors` if it is speaker-adapted.
       cepstra: the feature store of the aligned utterances.
       alignments: the folder of the alignments.
-      config: how far the tree grows.
+      config: settings of the tree.
       out: gets `topology.json` and `tree.json`.
       jobs: worker processes.
 

@@ -1,1 +1,1 @@
-"""Typed settings: nested dataclasses, overrides from the command line and from YAML files."""
+"""Typed settings: nested dataclasses that the command line and YAML files can override."""

@@ -1,4 +1,4 @@
-"""Click parameter types that the commands share."""
+"""Click parameter types and options that several commands share."""
 
 import codecs
 import json
@@ -23,17 +23,17 @@ _CTM_LINES = 20
 _PRINTED = f"{__name__}.printed"
 """Key of the context: option names by the path of each output that goes to standard output."""
 _READ = f"{__name__}.read"
-"""The path of the file that stands for standard input."""
+"""Key of the context: path of the temporary file with standard input."""
 _AS_JSON = f"{__name__}.json"
 
 
 class Number(click.FloatRange):
-    """A number in a range; nan, which is in every range, and infinities are refused."""
+    """A finite number in a range; NaN and infinities are refused."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the number."""
+        """Return the number, or fail if it is NaN or infinite."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is no finite number.", param, ctx)
@@ -41,34 +41,34 @@ class Number(click.FloatRange):
 
 
 class _NoText(click.Path):
-    """A path that may not be `-`; the error says why."""
+    """A path that must not be `-`; the error message gives the reason."""
 
     def __init__(self, reason: str, exists: bool = False) -> None:
         super().__init__(exists=exists, path_type=Path)
         self._reason = reason
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path; a folder called - can be given as ./-."""
+        """Return the path; `./-` is a file or folder called `-`."""
         if str(value) == "-":
             self.fail(self._reason, param, ctx)
         return super().convert(value, param, ctx)
 
 
 class _TextIn(click.Path):
-    """A path to read; for `-` the path of a file with the content of standard input.
+    """A path to read; `-` stands for a temporary file with the content of standard input.
 
-    The file is named `standard-input`, with the suffix by which readers know JSON and CTM.
+    The file is called `standard-input`, with the suffix by which readers recognise JSON and CTM.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path; the file from standard input is removed when the command ends."""
+        """Return the path; the temporary file is removed when the command ends."""
         if str(value) != "-" or ctx is None:
             return super().convert(value, param, ctx)
         meta = ctx.find_root().meta
         if meta.get(__name__):
             self.fail("standard input can be read only once", param, ctx)
         meta[__name__] = True
-        # Readers want a file: they read it several times, and its suffix tells the format.
+        # Readers need a file: they read it several times, and detect the format by its suffix.
         if sys.stdin is None:
             self.fail("standard input is closed", param, ctx)
         try:
@@ -82,7 +82,7 @@ class _TextIn(click.Path):
 
 
 class _TextInOr(click.ParamType):
-    """One of a few words, or a path to read as `TEXT_IN`; passed as `str`."""
+    """One of a few keywords, or a path to read as by `TEXT_IN`; passed on as `str`."""
 
     name = "path"
 
@@ -90,15 +90,15 @@ class _TextInOr(click.ParamType):
         self._words = words
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the word, or the path."""
+        """Return the keyword, or the path."""
         return value if value in self._words else str(TEXT_IN.convert(value, param, ctx))
 
 
 class _TextOut(click.Path):
-    """A path to write; for `-` the content is printed when the command ends."""
+    """A path to write; with `-` the text is printed when the command ends."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path, for `-` that of a file that is printed."""
+        """Return the path; for `-`, that of a temporary file that is printed later."""
         if str(value) != "-" or ctx is None:
             return super().convert(value, param, ctx)
         path = _folder(ctx) / "standard-output"
@@ -111,10 +111,10 @@ class _TextOut(click.Path):
 
 
 class _JsonOut(_TextOut):
-    """A path to write JSON to; with `-` everything else goes to standard error."""
+    """A path to write JSON to; with `-` all other output goes to standard error."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path; until the command ends, only its content goes to standard output."""
+        """Return the path; for `-`, redirect all other output to standard error."""
         path = super().convert(value, param, ctx)
         if ctx is not None and str(value) == "-":
             ctx.with_resource(redirect_stdout(sys.stderr))
@@ -128,7 +128,7 @@ TEXT_OUT = _TextOut(path_type=Path)
 JSON_OUT = _JsonOut(path_type=Path)
 """A JSON file to write; with `-` it goes to standard output, and tables to standard error."""
 TEXT_IN_OR_ID = _TextInOr("id")
-"""The word `id`, or a path as of `TEXT_IN`."""
+"""The keyword `id`, or a path as for `TEXT_IN`."""
 FOLDER = _NoText("a folder cannot be standard output")
 """A folder to write."""
 EXISTING_PATH = _NoText(
@@ -138,7 +138,7 @@ EXISTING_PATH = _NoText(
 
 
 def _one_object(ctx: click.Context, _: click.Parameter, is_set: bool) -> bool:
-    """Note that `--json` is given, which allows no other text on standard output."""
+    """Record that `--json` is set: standard output must hold nothing else."""
     if is_set:
         ctx.find_root().meta[_AS_JSON] = True
         _refuse_both(ctx)
@@ -148,7 +148,7 @@ def _one_object(ctx: click.Context, _: click.Parameter, is_set: bool) -> bool:
 def _absolute_mappings(
     ctx: click.Context, parameter: click.Parameter, mappings: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Check mappings `OLD=NEW`; make NEW absolute."""
+    """Check mappings `OLD=NEW`, and make each NEW an absolute path."""
     absolute = []
     for mapping in mappings:
         old, _, new = mapping.partition("=")
@@ -174,24 +174,24 @@ AS_JSON = click.option(
 
 
 def print_json(content: Any) -> None:
-    """Print one JSON document on standard output."""
+    """Print a JSON document to standard output."""
     click.echo(json.dumps(content, indent=1, ensure_ascii=False))
 
 
 def named(text: str) -> str:
-    """Return a message that says "standard input" instead of the path of its temporary file."""
+    """Return a message with "standard input" in place of the temporary file's path."""
     ctx = click.get_current_context(silent=True)
     path = ctx.find_root().meta.get(_READ) if ctx else None
     return text.replace(str(path), "standard input") if path else text
 
 
 def is_printed(path: Path | None) -> bool:
-    """Whether a path of the current command was given as `-` to a `TEXT_OUT`."""
+    """Whether the user gave `-` for this output path (a `TEXT_OUT`) of the current command."""
     return path in click.get_current_context().find_root().meta.get(_PRINTED, ())
 
 
 def _refuse_both(ctx: click.Context) -> None:
-    """Refuse `--json` together with an output that is printed, in whichever order they come."""
+    """Refuse `--json` together with an output printed by `-`, in either order."""
     meta = ctx.find_root().meta
     if meta.get(_AS_JSON) and meta.get(_PRINTED):
         name = next(iter(meta[_PRINTED].values()))
@@ -199,19 +199,20 @@ def _refuse_both(ctx: click.Context) -> None:
 
 
 def _folder(ctx: click.Context) -> Path:
-    """Make a folder that is removed when the command ends."""
+    """Make a temporary folder that is removed when the command ends."""
     folder = tempfile.TemporaryDirectory(prefix="toolkit-")
     ctx.call_on_close(folder.cleanup)
     return Path(folder.name)
 
 
 def _print(path: Path) -> None:
+    """Print the bytes of a file, if it exists."""
     if path.exists():
         click.echo(path.read_bytes(), nl=False)
 
 
 def _suffix(content: bytes) -> str:
-    """Return the suffix by which readers of transcripts tell the format; "" for plain text."""
+    """Guess the format of a transcript: return ".json", ".jsonl", ".ctm", or "" for plain text."""
     content = content.removeprefix(codecs.BOM_UTF8)
     lines = [line for line in content.splitlines() if line.strip()]
     # 1. JSON: a line per utterance, or one document.
@@ -227,13 +228,13 @@ def _suffix(content: bytes) -> str:
     matches = [
         _CTM.fullmatch(line.decode("utf-8", "replace")) for line in islice(entries, _CTM_LINES)
     ]
-    # Kaldi's text may have two whole numbers in this place, on each of a few lines.
+    # In a short Kaldi text every line may happen to have two whole numbers in these columns.
     decimal = any("." in time for match in matches if match for time in match.groups())
     return ".ctm" if decimal and all(matches) else ""
 
 
 def _parsed(text: bytes) -> Any:
-    """Return the content of a text in JSON, None for any other."""
+    """Parse a text as JSON; return None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Values of settings: ranges that are declared with the field, and conversion to its type.
+"""Fields of settings: the ranges declared with them, and conversion of values to their types.
 
 ```python
 @dataclass(frozen=True)
@@ -11,8 +11,8 @@ TreeConfig(smoothing=2)    # ValueError: smoothing is 2, must be from 0 to 1
 ```
 
 Text comes from the command line, plain data from YAML and JSON. The upper limits of sizes are far
-above what anybody trains with: a larger value is a typing error, or a file that wants the machine's
-memory. Several settings that are large together may still need more than there is.
+above any useful value: a larger one is a typing error or an attack on the machine's memory. Several
+large settings together may still exceed the memory.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ LONGEST_INTEGER = 1 << 63
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a field may hold, as in `Annotated[float, Range(0, below=1)]`."""
+    """The numbers that a field accepts, as in `Annotated[float, Range(0, below=1)]`."""
 
     least: float | None = None
     """Smallest value; None: no limit."""
@@ -66,6 +66,7 @@ class Range:
 
 
 def _number(limit: float) -> str:
+    """Format a limit of a range."""
     return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
 
 
@@ -76,13 +77,13 @@ NonNegative = Annotated[float, Range(0)]
 Finite = Annotated[float, Range(above=-math.inf, below=math.inf)]
 FinitePositive = Annotated[float, Range(above=0, below=math.inf)]
 Share = Annotated[float, Range(0, 1)]
-"""Part of a whole, or a probability; nothing and everything are allowed."""
+"""Share or probability, from 0 to 1."""
 PositiveShare = Annotated[float, Range(above=0, most=1)]
-"""Part of a whole that is not empty."""
+"""Share above 0, up to 1."""
 ShareBelowOne = Annotated[float, Range(0, below=1)]
-"""Part of a whole that leaves something: a dropout, a momentum."""
+"""Share from 0 and below 1, such as a dropout or a momentum."""
 ProperShare = Annotated[float, Range(above=0, below=1)]
-"""Part of a whole that is neither nothing nor everything."""
+"""Share above 0 and below 1."""
 
 LayerSize = Annotated[int, Range(1, 1 << 16)]
 """Units, channels or dimensions of a layer."""
@@ -104,10 +105,10 @@ SamplingRate = Annotated[int, Range(1, 1_000_000)]
 
 
 class Settings:
-    """Base of the classes of settings, which are frozen dataclasses.
+    """Base class of settings, which are frozen dataclasses.
 
-    A new object is checked: every number against the range of its field, every choice against its
-    `Literal`, no number may be NaN; then `check` is called.
+    A new object is checked: every number must be in the range of its field, every choice must be in
+      its `Literal`, and no number may be NaN. Then `check` is called.
 
     Raises:
       ValueError: a value is not allowed; the message names the field, the value and the range.
@@ -118,11 +119,11 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Raise a ValueError where several fields contradict each other."""
+        """Raise a ValueError if fields contradict each other."""
 
 
 def check_fields(settings: Any) -> None:
-    """Check every field of a dataclass against its annotation, see `check_value`."""
+    """Check every field of a dataclass against its annotation; see `check_value`."""
     for name, annotation in annotations(type(settings)).items():
         check_value(name, getattr(settings, name), annotation)
 
@@ -136,7 +137,7 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
       annotation: with `Annotated`, as `get_type_hints(include_extras=True)` has it.
 
     Raises:
-      ValueError: it is out of range, none of the choices, or NaN; so is an item of it.
+      ValueError: the value or an item of it is out of range, not among the choices, or NaN.
     """
     if isinstance(value, float) and math.isnan(value):
         raise ValueError(f"{name} is nan, must be a number")
@@ -144,13 +145,14 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
 
 
 def _refuse_problem(name: str, value: Any, annotation: Any) -> None:
+    """Raise a ValueError that names the field if a value violates its annotation."""
     problem = _problem(value, annotation)
     if problem is not None:
         raise ValueError(f"{name} {problem}")
 
 
 def _problem(value: Any, annotation: Any) -> str | None:
-    """Return what is wrong with a value, such as "is 2, must be at most 1"; None if it is right."""
+    """Return why a value is invalid, such as "is 2, must be at most 1"; None if it is valid."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         kind, *constraints = arguments
@@ -170,7 +172,7 @@ def _problem(value: Any, annotation: Any) -> str | None:
         choices = " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
         return f"is {quoted(value) if isinstance(value, str) else _short(value)}, must be {choices}"
     if _is_union(annotation):
-        # One of the members must accept the value; members of other types have no say.
+        # One of the members must accept the value; members of other types are ignored.
         members = [member for member in arguments if _is_instance(value, member)]
         problems = [_problem(value, member) for member in members]
         return None if None in problems else next(iter(problems), None)
@@ -188,7 +190,7 @@ def _problem(value: Any, annotation: Any) -> str | None:
 
 
 def _is_instance(value: Any, member: Any) -> bool:
-    """Return whether a value may belong to a member of a union, by its type alone."""
+    """Return whether a value's type alone allows a member of a union."""
     origin = get_origin(member)
     if origin is Annotated:
         return _is_instance(value, get_args(member)[0])
@@ -201,6 +203,7 @@ def _is_instance(value: Any, member: Any) -> bool:
 
 
 def _short(value: Any) -> str:
+    """Return a value's representation, shortened for a message."""
     is_long = isinstance(value, int) and abs(value) >= LONGEST_INTEGER
     return "an integer of over 63 bits" if is_long else str(value)
 
@@ -212,18 +215,18 @@ TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class WrongTypeError(ValueError):
-    """A value that does not fit the annotation; its text, if any, is appended to the message."""
+    """Raised for a value of the wrong type; its text, if any, is appended to the message."""
 
 
 def section_type(annotation: Any) -> type | None:
-    """Return the dataclass in `annotation`, itself or in a union, None when there is none."""
+    """Return the dataclass that an annotation is or, in a union, contains; None without one."""
     members = get_args(annotation) if _is_union(annotation) else (annotation,)
     sections = [m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m)]
     return sections[0] if sections else None
 
 
 def describe(annotation: Any) -> str:
-    """Return the annotation in words for an error message."""
+    """Describe an annotation in words, for an error message."""
     if get_origin(annotation) is Annotated:
         kind, *constraints = get_args(annotation)
         limits = [str(limits) for limits in constraints if isinstance(limits, Range)]
@@ -245,7 +248,7 @@ def describe(annotation: Any) -> str:
 
 
 def from_plain(kind: type[T], data: Any) -> T:
-    """Make a dataclass from the output of `dataclasses.asdict` after a round trip through JSON.
+    """Make a dataclass from parsed JSON that was written from `dataclasses.asdict`.
 
     Raises:
       ValueError: a field is missing, unknown, of another type or refused by the class.
@@ -267,7 +270,7 @@ def from_plain(kind: type[T], data: Any) -> T:
         except WrongTypeError as error:
             _refuse_problem(name, value, hints[name])  # names the choices, if the type is right
             raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
-        # NaN is for the class to refuse: records of a training may hold it, settings may not.
+        # The class decides about NaN: records of a training may hold it, settings may not.
         _refuse_problem(name, values[name], hints[name])
     try:
         return kind(**values)
@@ -276,9 +279,9 @@ def from_plain(kind: type[T], data: Any) -> T:
 
 
 def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str) -> T:
-    """Read a dataclass from a JSON file: see `from_plain`, and `reading` for the errors.
+    """Read a dataclass from a JSON file; see `from_plain`, and `reading` for the errors.
 
-    No setting is NaN, which JSON of Python can express and no comparison in a class refuses.
+    NaN is refused: Python's JSON can express it, and comparisons in a class do not detect it.
     """
     with reading(path, error, advice):
         data = read_json(path)
@@ -288,6 +291,7 @@ def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str
 
 
 def _has_nan(data: Any) -> bool:
+    """Whether NaN occurs anywhere in plain data."""
     if isinstance(data, Mapping):
         return any(map(_has_nan, data.values()))
     if isinstance(data, list):
@@ -297,13 +301,13 @@ def _has_nan(data: Any) -> bool:
 
 @cache
 def annotations(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields, with their ranges."""
+    """Return the types of a dataclass's fields by name, with their ranges."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def convert(value: Any, annotation: Any, base: Path) -> Any:
-    """Return `value` as the annotated type.
+    """Convert a value to the annotated type.
 
     Args:
       value: text from the command line, or plain data from YAML. Text is parsed ("1e-3" is also
@@ -350,6 +354,7 @@ def convert(value: Any, annotation: Any, base: Path) -> Any:
 
 
 def _convert_scalar(value: Any, kind: Any, base: Path) -> Any:
+    """Convert a value to a number, string, bool or path."""
     if kind is Path and isinstance(value, str | Path) and str(value) and "\0" not in str(value):
         try:
             return base / Path(value).expanduser()
@@ -371,6 +376,7 @@ def _convert_scalar(value: Any, kind: Any, base: Path) -> Any:
 
 
 def _convert_union(value: Any, annotation: Any, base: Path) -> Any:
+    """Convert a value to the first member of a union that accepts it."""
     # `str` and `Path` accept any text, so they are tried last.
     members = sorted(get_args(annotation), key=lambda m: (m in (str, Path), m is not type(None)))
     for member in members:
@@ -382,6 +388,7 @@ def _convert_union(value: Any, annotation: Any, base: Path) -> Any:
 
 
 def _convert_items(value: Any, annotation: Any, base: Path) -> list:
+    """Convert the items of a list, tuple or mapping."""
     if isinstance(value, str):
         # "1,2,3" or JSON; an empty text is an empty list.
         text = value.strip()
@@ -404,14 +411,17 @@ def _convert_items(value: Any, annotation: Any, base: Path) -> list:
 
 
 def _is_union(annotation: Any) -> bool:
+    """Whether an annotation is a union of types."""
     return get_origin(annotation) in (Union, types.UnionType)
 
 
 def _is_variadic(annotation: Any) -> bool:
+    """Whether an annotation is a tuple of any length."""
     return get_origin(annotation) is list or get_args(annotation)[1:] == (Ellipsis,)
 
 
 def _json(text: str) -> Any:
+    """Parse a text as JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Typed configurations: nested frozen dataclasses, changed by `--set key=value` and YAML files.
+"""Typed configurations: nested frozen dataclasses, overridden by `--set key=value` and YAML.
 
 A change goes through `dataclasses.replace`, so that every check of the class runs again. All
 changes of one call are made together, so that two fields that are only valid as a pair can be set.
@@ -41,7 +41,7 @@ field makes no stage stale."""
 
 
 class ConfigError(ToolkitError):
-    """An unknown key, a value of the wrong type, or one that a configuration class rejects."""
+    """Raised for an unknown key, a value of the wrong type, or an invalid combination of values."""
 
 
 def load_config(
@@ -50,13 +50,13 @@ def load_config(
     yaml_file: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> Config:
-    """Return the configuration of a profile, changed by a YAML file and then by overrides.
+    """Return the configuration of a profile with the values of a YAML file, then the overrides.
 
-    A class with a method `refuse_contradictions`, which raises a ValueError, has it called.
+    If the class has a method `refuse_contradictions`, which may raise a ValueError, it is called.
 
     Args:
-      profile: makes it.
-      folder: that relative paths of the profile are relative to.
+      profile: function that returns the configuration.
+      folder: base of relative paths in the profile.
       yaml_file: see `load_yaml`.
       overrides: see `apply_overrides`; relative to the working directory.
 
@@ -77,7 +77,7 @@ def load_config(
 
 
 def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Config:
-    """Return `config` with each "key=value" applied; the last one of a key wins.
+    """Return `config` with each "key=value" applied; later ones win.
 
     Args:
       config: a dataclass, possibly of dataclasses.
@@ -98,12 +98,12 @@ def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Con
 
 
 def load_yaml(config: Config, path: Path, option: str = "--config ") -> Config:
-    """Return `config` with the values of a YAML file; paths are relative to the file's folder.
+    """Return `config` with a YAML file's values; relative paths start from the file's folder.
 
     Args:
       config: the settings to change.
       path: the file.
-      option: what stands before its name in messages; empty where it is an argument.
+      option: the option that precedes the file name in messages; "" if the file is an argument.
 
     Raises:
       ConfigError: names the file and the key.
@@ -132,7 +132,7 @@ def load_yaml(config: Config, path: Path, option: str = "--config ") -> Config:
 
 
 def resolve_paths(config: Config, base: Path) -> Config:
-    """Return `config` with every relative `Path` made absolute; `base` is their folder."""
+    """Return `config` with relative `Path`s made absolute, starting from the folder `base`."""
 
     def resolved(value: Any) -> Any:
         if isinstance(value, Path):
@@ -146,12 +146,12 @@ def resolve_paths(config: Config, base: Path) -> Config:
 
 
 def to_plain(value: Any) -> Any:
-    """Return the JSON form of a configuration: paths as strings, tuples as lists."""
+    """Convert a configuration to JSON-compatible data: paths as strings, tuples as lists."""
     return _to_json(value, every_field=True)
 
 
 def result_parameters(value: Any) -> Any:
-    """Return the JSON form of what results depend on.
+    """Return the settings that affect results, as JSON-compatible data.
 
     Fields marked `NO_EFFECT_ON_RESULTS` are left out.
     """
@@ -159,6 +159,7 @@ def result_parameters(value: Any) -> Any:
 
 
 def _to_json(value: Any, every_field: bool) -> Any:
+    """Convert a value of a configuration to JSON-compatible data."""
     inner = partial(_to_json, every_field=every_field)
     if _is_section(value):
         return {
@@ -196,7 +197,7 @@ def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _example(config: Any) -> str:
-    """Return one of the settings with its value, as it would be typed."""
+    """Return an override `key=value` of this configuration, as an example for a message."""
     flat = flatten(to_plain(config))
     numbers = [key for key, value in flat.items() if type(value) in (int, float)]
     key = next(iter([*numbers, *flat]), "key")
@@ -204,15 +205,17 @@ def _example(config: Any) -> str:
 
 
 def _is_section(value: Any) -> bool:
+    """Whether a value is an instance of a dataclass."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _fields(section: Any) -> list[dataclasses.Field]:
+    """Return the fields that can be set."""
     return [field for field in dataclasses.fields(section) if field.init]
 
 
 def _leaves(config: Any, mapping: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of a mapping and of the mappings in it that are sections."""
+    """Yield the (dotted key, value) of each setting in nested mappings."""
     for name, value in mapping.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and _names_a_section(config, key):
@@ -222,6 +225,7 @@ def _leaves(config: Any, mapping: Mapping, prefix: str = "") -> Iterator[tuple[s
 
 
 def _names_a_section(config: Any, key: str) -> bool:
+    """Whether a dotted key names a dataclass rather than a single setting."""
     for name in key.split("."):
         is_field = name in _hints(config)
         config = _section(config, name) if is_field else None
@@ -232,16 +236,18 @@ def _names_a_section(config: Any, key: str) -> bool:
 
 
 def _hints(section: Any) -> dict[str, Any]:
+    """Return the annotations of a section's fields."""
     return annotations(section if isinstance(section, type) else type(section))
 
 
 def _section(section: Any, name: str) -> Any:
-    """Return the section in a field: its value, which may be of a subclass, or its type."""
+    """Return the section in a field: its value, maybe of a subclass, or else its type."""
     value = getattr(section, name, None)
     return value if _is_section(value) else section_type(_hints(section)[name])
 
 
 def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
+    """Return `config` with the values by dotted key, converted and checked."""
     # 1. Convert and check each value alone.
     tree: dict[str, Any] = {}
     for key, value in values.items():
@@ -269,11 +275,13 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
 
 @dataclasses.dataclass(frozen=True)
 class _Leaf:
+    """A converted value in the tree of sections."""
+
     value: Any
 
 
 def _annotation(config: Any, key: str) -> Any:
-    """Return the type and range of the field at the dotted `key`, which must be a leaf."""
+    """Return the annotation of the setting at the dotted `key`."""
     section, annotation = config, None
     names = key.split(".")
     for depth, name in enumerate(names):
@@ -286,6 +294,7 @@ def _annotation(config: Any, key: str) -> Any:
 
 
 def _unknown(config: Any, key: str, prefix: str, name: str, fields: list[str]) -> ConfigError:
+    """Make the error for an unknown key, with similar keys as a hint."""
     dot = f"{prefix}." if prefix else ""
     if len(key) > LONGEST_KEY:
         key, name = f"{key[:LONGEST_KEY]}...", name[:LONGEST_KEY]
@@ -311,6 +320,7 @@ def all_keys(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _rebuild(section: Any, tree: Mapping[str, Any], prefix: str) -> Any:
+    """Return a copy of a section with new values; nested sections are copied first."""
     changes = {}
     hints = _hints(section)
     for name, node in tree.items():
@@ -324,12 +334,13 @@ def _rebuild(section: Any, tree: Mapping[str, Any], prefix: str) -> Any:
     try:
         return dataclasses.replace(section, **changes)
     except (ValueError, TypeError, ArithmeticError) as error:
-        # The check of the section refused them together: name all that were changed in it.
+        # The section's check refused the combination: name all settings changed in it.
         keys = ", ".join(f"`{prefix}{name}`" for name in changes)
         raise ConfigError(f"{keys}: {error}") from error
 
 
 def _default(section: type, key: str) -> Any:
+    """Make a section with its default values."""
     try:
         return section()
     except TypeError as error:
@@ -342,11 +353,11 @@ _NOT_DECIMAL = re.compile(r"[-+]?0[0-9_]+|[^:]*:.*")
 
 @cache
 def _plain_loader() -> Any:
-    """Return the class of a loader of plain data; yaml is imported only if a file is read."""
+    """Return a safe YAML loader class; import yaml only when a file is read."""
     import yaml
 
     class PlainLoader(yaml.SafeLoader):
-        """Refuses aliases, with which a short file can expand to gigabytes, and repeated keys.
+        """Refuses repeated keys and aliases (a short file of aliases can expand to gigabytes).
 
         Also numbers that look decimal, but which YAML reads as octal (010) or to base 60 (1:30).
         """
@@ -387,7 +398,7 @@ def _plain_loader() -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a file of YAML (or JSON) in UTF-8.
+    """Read a UTF-8 file of YAML or JSON.
 
     Raises:
       ValueError: it is not plain data; the message says where.
@@ -403,19 +414,19 @@ def read_yaml(path: Path) -> Any:
 
 
 _CODES = re.compile(r" \((?:[ABC]\d{1,2}(?:, |-)?)+\)")
-"""Items of the papers, which are sources for readers of the code."""
+"""References to items of the papers, which are meant for readers of the code."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a configuration."""
+    """A setting of a configuration, with its type, default and description."""
 
     key: str
-    """Dotted, as `--set` takes it."""
+    """Dotted key, as for `--set`."""
     value: Any
     """The value as plain data, like `default`."""
     default: Any
-    """The value that its class gives it."""
+    """The default value in its class."""
     expects: str
     """The type in words."""
     text: str
@@ -423,7 +434,7 @@ class Setting:
 
 
 def list_settings(config: Any, prefix: str = "") -> Iterator[Setting]:
-    """Yield every setting of a configuration, a dataclass of dataclasses, in order of the fields.
+    """Yield every setting of a configuration in the order of the fields.
 
     An optional section that is not set is one setting with the value None.
     """
@@ -447,6 +458,7 @@ def list_settings(config: Any, prefix: str = "") -> Iterator[Setting]:
 
 
 def _field_default(field: dataclasses.Field) -> Any:
+    """Return the default value of a field."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
@@ -454,9 +466,9 @@ def _field_default(field: dataclasses.Field) -> Any:
 
 @cache
 def field_texts(kind: type) -> dict[str, str]:
-    """Return the docstrings of a dataclass's fields, and of those that it inherits, as one line.
+    """Return the docstrings of a dataclass's fields, also inherited ones, each as one line.
 
-    Items of the papers are left out.
+    References to items of the papers are removed.
     """
     texts: dict[str, str] = {}
     # Base classes first: a class may replace the text of an inherited field.

@@ -1,1 +1,1 @@
-"""Corpora as lhotse manifests: read, check, split; Kaldi data directories."""
+"""Corpora as lhotse manifests: readers, checks and splits; Kaldi data directories."""

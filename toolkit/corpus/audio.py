@@ -1,4 +1,4 @@
-"""Opens audio files, also those whose header does not hold their length, and encodes audio."""
+"""Opens audio files of all supported formats, repairs missing header lengths, and encodes audio."""
 
 import io
 import os
@@ -47,14 +47,14 @@ SECONDS = 1.0
 
 
 class SampleScale:
-    """Decides whether the samples of a file, given in blocks, are scaled to integers."""
+    """Decides from the samples of a file, added in blocks, whether they are scaled to integers."""
 
     def __init__(self) -> None:
         self._count = self._beyond = 0
         self._energy = self._peak = 0.0
 
     def add(self, samples: np.ndarray) -> None:
-        """Take the next samples [S] of one channel; infinite ones and NaN are left out."""
+        """Add the next samples [S] of one channel; NaN and infinite samples are ignored."""
         sizes = np.abs(samples[np.isfinite(samples)], dtype=np.float64)
         if len(sizes):
             self._count += len(sizes)
@@ -64,12 +64,12 @@ class SampleScale:
 
     @property
     def count(self) -> int:
-        """Samples taken so far."""
+        """Number of samples added so far."""
         return self._count
 
     @property
     def fault(self) -> str:
-        """What is wrong with the samples taken so far, for a message; empty: nothing."""
+        """What is wrong with the samples added so far, for a message; "" if nothing."""
         if self._beyond <= SHARE * self._count or self._energy <= RMS**2 * self._count:
             return ""
         return (
@@ -80,7 +80,7 @@ class SampleScale:
 
 
 def scale_fault(samples: np.ndarray) -> str:
-    """Return what is wrong with samples [S] of one channel; empty: nothing."""
+    """Return what is wrong with the scale of samples [S] of one channel; "" if nothing."""
     # Most audio has low energy and takes this one pass.
     if float(np.vdot(samples, samples)) <= RMS**2 * len(samples):
         return ""
@@ -121,7 +121,7 @@ AudioFile: TypeAlias = soundfile.SoundFile | MediaFile
 
 @contextmanager
 def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterator[AudioFile]:
-    """Open a file like `soundfile.SoundFile`, with its true length.
+    """Open an audio file like `soundfile.SoundFile`, with its true length.
 
     An encoder that writes FLAC to a pipe does not know the number of samples: its header says 0.
     libsndfile can read such a file only from beginning to end. So the file is decoded once to count
@@ -129,7 +129,7 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
     without its length is read after its frames have been counted, see `mp3_pieces`, and a WAV file
     with several chunks of samples as one with a single chunk, see `wav_pieces`.
 
-    What libsndfile does not read, such as M4A, is read by PyAV, see `toolkit.corpus.media`.
+    PyAV reads formats that libsndfile does not, such as M4A; see `toolkit.corpus.media`.
 
     Args:
       source: a file's name, or the opened file, which can seek.
@@ -138,7 +138,7 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
 
     Raises:
       soundfile.SoundFileError, OSError: the file cannot be read. A streamed file whose end is
-        missing cannot be read either, unless it was cut between two frames, which does not show.
+      missing cannot be read either, unless it was cut between two frames, which is undetectable.
     """
     by_name = isinstance(source, str | os.PathLike)
     opened = _Unseekable if in_order else soundfile.SoundFile
@@ -191,7 +191,7 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
 
 @contextmanager
 def open_at(source: Path | str | BinaryIO, file: AudioFile, start: int) -> Iterator[AudioFile]:
-    """Yield a file whose next sample is `start`, with the same values as in the whole file.
+    """Open a file at sample `start`; its samples are those of a decode from the beginning.
 
     Where libsndfile cannot seek, all samples before `start` are decoded, as in GSM, which telephone
     systems write into WAV files. MP3 is decoded from some frames before `start` on, as seeking
@@ -240,7 +240,7 @@ def _open_compressed(
     version: tuple[str, int, int] | None,
     error: soundfile.LibsndfileError,
 ) -> Iterator[MediaFile]:
-    """Open a file whose encoding libsndfile does not read, according to `error`."""
+    """Open a file whose encoding libsndfile does not read, as `error` says."""
     with ExitStack() as stack:
         try:
             file = stack.enter_context(open_media(source, container, version))
@@ -251,21 +251,21 @@ def _open_compressed(
 
 
 def _skip(file: soundfile.SoundFile, samples: int) -> None:
-    """Decode samples that are not needed."""
+    """Decode and discard samples."""
     while samples > 0 and (read := len(file.read(min(samples, BLOCK), "int16", always_2d=True))):
         samples -= read
 
 
 @lru_cache(maxsize=32)
 def _frames_of_file(path: str, size: int, modified: int) -> Mp3Frames | None:
-    """Find the frames of this version of an MP3 file, once."""
+    """Find the frames of an MP3 file; cached by size and modification time."""
     counted = _pieces_of_file(path, size, modified) is not None
     with open(path, "rb") as content:
         return mp3_frames(content, counted)
 
 
 def absence(path: Path) -> str:
-    """Return why there is no file to read at a path, for a message; empty where there is one."""
+    """Return why no file can be read at a path, for a message; "" if there is a file."""
     try:
         if path.is_file():
             return ""
@@ -279,7 +279,7 @@ def absence(path: Path) -> str:
 
 
 def count_channels(path: Path) -> int:
-    """Return the number of channels of a file; 0 where it cannot be read."""
+    """Return the number of channels of a file, or 0 if it cannot be read."""
     try:
         with open_audio(path, in_order=True) as file:
             return file.channels
@@ -288,7 +288,7 @@ def count_channels(path: Path) -> int:
 
 
 def rate_fault(rate: int) -> str:
-    """Return what is wrong with a sampling rate in Hz, for a message; empty: nothing."""
+    """Return what is wrong with a sampling rate in Hz, for a message; "" if nothing."""
     if LOWEST_RATE <= rate <= HIGHEST_RATE:
         return ""
     return (
@@ -298,12 +298,12 @@ def rate_fault(rate: int) -> str:
 
 
 def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
-    """Return how many samples a file has fewer than its header says.
+    """Return how many of the samples declared in its header a file lacks.
 
-    libsndfile reports the number in the file. This one is known for WAV, AIFF, AU, AVR, CAF, SPHERE
-    and VOC; PVF and IRCAM headers have no length. For compressed samples it is estimated from their
-    bytes. It is 0 for other formats, for less than a hundredth of a second, and for the placeholder
-    sizes of programs that write to a pipe.
+    libsndfile reports the number of samples in the file. The declared number is known for WAV,
+    AIFF, AU, AVR, CAF, SPHERE and VOC; PVF and IRCAM headers have none. For compressed samples the
+    result is an estimate from the bytes. It is 0 for other formats, for less than a hundredth of a
+    second, and for the placeholder sizes of programs that write to a pipe.
 
     Args:
       path: path of the file.
@@ -317,7 +317,7 @@ def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
 
 
 def unread_end(path: Path | str, file: soundfile.SoundFile) -> str:
-    """Return what is wrong with the end of a readable file, for a message; empty: nothing.
+    """Return what is wrong with the end of a readable file, for a message; "" if nothing.
 
     Args:
       path: path of the file.
@@ -336,7 +336,7 @@ def unread_end(path: Path | str, file: soundfile.SoundFile) -> str:
 
 
 def encode_audio(samples: np.ndarray, rate: int, encoding: str = "FLAC") -> bytes:
-    """Encode audio with 16 bits per sample, in memory.
+    """Encode audio in memory with 16 bits per sample.
 
     libsndfile may silently drop samples when it writes to a full disk. Writing the returned bytes
     raises an error.
@@ -352,14 +352,14 @@ def encode_audio(samples: np.ndarray, rate: int, encoding: str = "FLAC") -> byte
 
 
 class _Unseekable(soundfile.SoundFile):
-    """Reads without seeking; soundfile seeks after every read of a seekable file."""
+    """A sound file that is read in order; soundfile would seek after every read otherwise."""
 
     def seekable(self) -> bool:
         return False
 
 
 def _version(path: Path | str) -> tuple[str, int, int]:
-    """Return the name, size and modification time of a file; size 0 if it is no regular file."""
+    """Return a file's name, size and modification time; size 0 if not a regular file."""
     name = os.fspath(regular(path))
     try:
         status = os.stat(name)
@@ -369,7 +369,7 @@ def _version(path: Path | str) -> tuple[str, int, int]:
 
 
 def begins_as_audio(head: bytes) -> bool:
-    """Whether a file that begins like this is audio; MPEG layers II and III need no header.
+    """Whether a file's first bytes are those of audio; MPEG layers II and III need no header.
 
     Args:
       head: its first 12 bytes.
@@ -396,7 +396,7 @@ def _head(source: Path | str | BinaryIO) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _container_of_file(path: str, size: int, modified: int) -> str:
-    """Return the container of this version of a file, see `_container`."""
+    """Return `_container` of a file; cached by size and modification time."""
     if not size:
         return ""
     with open(path, "rb") as content:
@@ -404,7 +404,7 @@ def _container_of_file(path: str, size: int, modified: int) -> str:
 
 
 def _container(content: BinaryIO) -> str:
-    """Return the container of a file that PyAV reads, see `media_container`."""
+    """Return the container of a file that PyAV reads; see `media_container`."""
     head = _head(content)
     if head.startswith(b"ID3"):  # AAC may begin with tags, like MP3
         content.seek(skip_id3(content))
@@ -415,7 +415,7 @@ def _container(content: BinaryIO) -> str:
 
 @lru_cache(maxsize=1024)
 def _pieces_of_file(path: str, size: int, modified: int) -> tuple[Piece, ...] | None:
-    """Return the pieces in which this version of a file is read, see `_pieces`."""
+    """Return `_pieces` of a file; cached by size and modification time."""
     if not size:
         return None
     with open(path, "rb") as content:
@@ -423,7 +423,7 @@ def _pieces_of_file(path: str, size: int, modified: int) -> tuple[Piece, ...] | 
 
 
 def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
-    """Return the pieces as which libsndfile reads all of a file; None: it reads the file itself.
+    """Return the pieces from which libsndfile reads a whole file, or None if it needs no repair.
 
     Args:
       content: the file.
@@ -459,13 +459,13 @@ def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
 
 @lru_cache(maxsize=1024)
 def _count_file(path: str, size: int, modified: int) -> int:
-    """Count the samples of this version of a file, once."""
+    """Count the samples of a file; cached by size and modification time."""
     with open(path, "rb") as content:
         return _count(content)
 
 
 def _count(content: BinaryIO) -> int:
-    """Decode to the end and return the number of samples per channel."""
+    """Decode a file to its end; return the number of samples per channel."""
     count = 0
     with _Unseekable(content) as file:
         while read := len(file.read(BLOCK, dtype="int16", always_2d=True)):
@@ -475,7 +475,7 @@ def _count(content: BinaryIO) -> int:
 
 
 def _with_length(content: BinaryIO, length: int) -> BinaryIO:
-    """Return a FLAC file with `length` as the number of samples in its header.
+    """Return a FLAC file whose header declares `length` samples.
 
     Args:
       content: the file, at its beginning.

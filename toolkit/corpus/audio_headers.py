@@ -1,4 +1,4 @@
-"""Reads headers of audio files for what libsndfile does not report; splices files from pieces."""
+"""Reads details of audio headers that libsndfile does not report; splices files from pieces."""
 
 import io
 import math
@@ -19,7 +19,7 @@ _BUFFER = 1 << 16  # bytes
 
 
 def splice(content: BinaryIO, pieces: Sequence[Piece]) -> BinaryIO:
-    """Return a seekable file that consists of pieces of another.
+    """Return a seekable file that consists of pieces of another file and given bytes.
 
     Args:
       content: the other file; it must stay open.
@@ -30,7 +30,7 @@ def splice(content: BinaryIO, pieces: Sequence[Piece]) -> BinaryIO:
 
 
 class _SplicedFile(io.RawIOBase):
-    """See `splice`."""
+    """The unbuffered file that `splice` returns buffered."""
 
     def __init__(self, content: BinaryIO, pieces: Sequence[Piece]) -> None:
         self._content = content
@@ -46,7 +46,7 @@ class _SplicedFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read from the piece at the position, at most to its end; return 0 at the file's end."""
+        """Read at most to the end of the current piece; return 0 at the end of the file."""
         index = bisect_right(self._ends, self._position)
         if index == len(self._ends):
             return 0
@@ -93,7 +93,7 @@ _BEGINS, _ENDS = 2, 4  # bits of an Ogg page's flags
 
 
 def declared_samples(path: Path | str) -> int:
-    """Return the number of samples per channel according to the header.
+    """Return the number of samples per channel that the header declares.
 
     The formats are WAV (RF64 and W64 too), AIFF, AU, AVR and SPHERE. It is 0 for other formats,
     compressed samples, and the placeholder sizes of programs that write to a pipe.
@@ -123,7 +123,7 @@ def declared_samples(path: Path | str) -> int:
 
 
 def missing_share(file: BinaryIO) -> float:
-    """Return the missing bytes of samples per byte that is there, according to the header.
+    """Return the ratio of missing to present bytes of samples, according to the header.
 
     The formats are WAV (W64 too), AIFF, CAF and VOC, in any encoding. It is 0 for other formats,
     and for the placeholder sizes of programs that write to a pipe.
@@ -136,7 +136,7 @@ def missing_share(file: BinaryIO) -> float:
 
 
 def aiff_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
-    """Return the pieces of an AIFF file of GSM as a file with the right number of samples.
+    """Return the pieces of a GSM AIFF file with the number of samples corrected.
 
     libsndfile reads as many samples as the header says. Some programs write 0 there, or the number
     of packets, each of which has 160 samples in 33 bytes.
@@ -162,7 +162,7 @@ def aiff_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
 
 
 def is_followed(file: BinaryIO) -> bool:
-    """Whether another file of the same format begins after the samples of a file.
+    """Whether another file of the same format is appended to a file.
 
     The formats are W64, RF64, AIFF, AU, CAF, SPHERE and FLAC. libsndfile would read only the first
     file, or the header of the second as samples.
@@ -195,7 +195,7 @@ def is_followed(file: BinaryIO) -> bool:
 
 
 def _has_later(file: BinaryIO, pattern: bytes, begin: int) -> bool:
-    """Whether bytes occur in a file from `begin` on."""
+    """Whether a byte string occurs in a file after position `begin`."""
     file.seek(begin)
     tail = b""
     while block := file.read(_BLOCK):
@@ -206,7 +206,7 @@ def _has_later(file: BinaryIO, pattern: bytes, begin: int) -> bool:
 
 
 def is_mp3_wav(file: BinaryIO) -> bool:
-    """Whether a file is a WAV file whose samples are compressed as MP3."""
+    """Whether a file is a WAV file with MP3-compressed samples."""
     file.seek(0)
     if file.read(4) == b"RIFF":
         for name, _ in _chunks(file, 12, "<4sI"):
@@ -216,7 +216,7 @@ def is_mp3_wav(file: BinaryIO) -> bool:
 
 
 def _sample_chunks(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """Yield (first byte, size) of the chunks of samples of a WAV, AIFF, CAF or VOC file."""
+    """Yield (first byte, size) of the sample chunks of a WAV, AIFF, CAF or VOC file."""
     file.seek(0)
     head = file.read(26)
     magic = head[:4]
@@ -237,7 +237,7 @@ def _sample_chunks(file: BinaryIO) -> Iterator[tuple[int, int]]:
 
 
 def _voc_blocks(file: BinaryIO, begin: int) -> Iterator[tuple[int, int]]:
-    """Yield (first byte, size) of the blocks of samples of a VOC file, the first at `begin`.
+    """Yield (first byte, size) of a VOC file's sample blocks, starting with the one at `begin`.
 
     A block is a byte with its type, three bytes with its size, and what the size counts. Type 0,
     without a size, ends the file.
@@ -256,7 +256,7 @@ def _voc_blocks(file: BinaryIO, begin: int) -> Iterator[tuple[int, int]]:
 
 
 def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
-    """Return the pieces of a WAV file as a file with one chunk of samples of a known size.
+    """Return the pieces of a WAV file with one sample chunk of known size.
 
     libsndfile does not read files with several chunks, and reads no samples from a chunk of size 0.
     Programs that write to a pipe write that size; their samples last to the end of the file. None:
@@ -309,7 +309,7 @@ def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
 
 
 def _is_unknown(file: BinaryIO, begin: int, size: int, total: int, header: str) -> bool:
-    """Whether a chunk of samples lasts to the end of the file, as its size was not known.
+    """Whether a sample chunk of undeclared size lasts to the end of the file.
 
     Then its size is 0 or a placeholder, and no sequence of chunks follows it up to the file's end.
     """
@@ -324,7 +324,7 @@ def _is_unknown(file: BinaryIO, begin: int, size: int, total: int, header: str) 
 
 
 def _large_size(file: BinaryIO) -> int:
-    """Return the size of the samples in the header of an RF64; -1: there is none."""
+    """Return the size of the samples in the header of an RF64 file; -1 if there is none."""
     file.seek(12)
     name, size = file.read(4), file.read(24)[12:20]
     return struct.unpack("<Q", size)[0] if name == b"ds64" and len(size) == 8 else -1
@@ -333,7 +333,7 @@ def _large_size(file: BinaryIO) -> int:
 def _with_size(
     file: BinaryIO, begin: int, header: str, total: int, formats: set[bytes]
 ) -> tuple[Piece, ...]:
-    """Return the pieces of a WAV file whose samples last from `begin` to the end, with their size.
+    """Return the pieces of a WAV file with the size of its last chunk, the samples, declared.
 
     A RIFF file of 4 GiB or more becomes an RF64, as its header cannot hold the size.
     """
@@ -356,9 +356,9 @@ def _with_size(
 
 
 def au_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
-    """Return the pieces of an AU file whose header does not hold its size; None for others.
+    """Return the pieces of an AU file with the missing size added; None for other files.
 
-    Such a size is 0, or a placeholder other than the one that libsndfile knows.
+    A missing size is 0, or a placeholder that libsndfile does not recognise.
     """
     file.seek(0)
     head = file.read(12)
@@ -374,7 +374,7 @@ def au_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
 
 
 def caf_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
-    """Return the pieces of a CAF file whose last chunk, the samples, has no size; else None."""
+    """Return the pieces of a CAF file with the size of its last chunk added; None for others."""
     total, start = file.seek(0, os.SEEK_END), 8
     while True:
         file.seek(start)
@@ -391,7 +391,7 @@ def caf_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
 
 
 def is_shortened(path: Path | str) -> bool:
-    """Whether a file is a SPHERE file compressed by shorten, which libsndfile does not decode."""
+    """Whether a file is SPHERE compressed by shorten, which libsndfile does not decode."""
     try:
         with open(path, "rb") as file:
             head = file.read(1024)
@@ -401,10 +401,10 @@ def is_shortened(path: Path | str) -> bool:
 
 
 def ogg_end(file: BinaryIO) -> Literal["", "open", "chained"]:
-    """Return how an Ogg file ends, by the flags of its pages.
+    """Return how an Ogg file ends, according to its page flags.
 
     "open": its end is missing, or is not marked. "chained": other streams follow its streams, which
-    libsndfile does not read. Empty: neither, or it is no Ogg file.
+    libsndfile does not read. Empty: neither, or it is not an Ogg file.
     """
     streams: set[bytes] = set()
     size = file.seek(0, os.SEEK_END)
@@ -426,12 +426,12 @@ def ogg_end(file: BinaryIO) -> Literal["", "open", "chained"]:
 
 
 def _samples(size: int, frame: int) -> int:
-    """Return the frames of `frame` bytes in `size` bytes; 0 for a placeholder."""
+    """Return how many frames of `frame` bytes `size` bytes hold; 0 for a placeholder size."""
     return size // frame if frame and size < UNKNOWN_SIZE else 0
 
 
 def _of_sphere(head: bytes) -> int:
-    """Return the declared samples of a SPHERE file."""
+    """Return the number of samples that a SPHERE header declares."""
     for line in head.decode("latin-1").splitlines():
         name, _, count = line.partition(" -i ")
         if name == "sample_count" and count.strip().isdecimal() and len(count) < 20:
@@ -440,13 +440,13 @@ def _of_sphere(head: bytes) -> int:
 
 
 def _of_avr(head: bytes) -> int:
-    """Return the declared samples of an AVR file, whose header counts them per channel."""
+    """Return the number of samples that an AVR header declares per channel."""
     bits, samples = struct.unpack_from(">H10xI", head, 14)
     return _samples(samples * bits, bits)
 
 
 def _of_aiff(file: BinaryIO) -> int:
-    """Return the declared samples of an AIFF file."""
+    """Return the number of samples that an AIFF header declares."""
     for name, _ in _chunks(file, 12, ">4sI"):
         if name == b"COMM":
             layout = file.read(22)
@@ -459,7 +459,7 @@ def _of_aiff(file: BinaryIO) -> int:
 
 
 def _of_wav(file: BinaryIO, chunks: Iterator[tuple[bytes, int]], large: int | None = None) -> int:
-    """Return the declared samples of a WAV file; `large` is the size in the header of an RF64."""
+    """Return the number of samples that a WAV header declares; `large` is the size for RF64."""
     frame = samples = 0
     for name, size in chunks:
         if name == b"fmt ":
@@ -473,7 +473,7 @@ def _of_wav(file: BinaryIO, chunks: Iterator[tuple[bytes, int]], large: int | No
 
 
 def _chunks(file: BinaryIO, start: int, header: str) -> Iterator[tuple[bytes, int]]:
-    """Yield (name, size of the content) of chunks, with the file at the content of each.
+    """Yield (name, content size) of each chunk, with the file positioned at its content.
 
     Chunks of W64 begin at multiples of 8 bytes, and their sizes include the header of 24 bytes.
     Chunks of CAF begin anywhere, those of the other formats at even bytes.

@@ -1,4 +1,4 @@
-"""Finds every fault of a corpus before anything expensive runs on it."""
+"""Finds all faults of a corpus before any expensive step runs on it."""
 
 import hashlib
 import logging
@@ -60,7 +60,7 @@ BLOCK = 1 << 18
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """The properties of a decoded file."""
+    """Properties of a decoded audio file."""
 
     path: str
     """Path of the file."""
@@ -95,7 +95,7 @@ class AudioInfo:
 def read_audio_info(
     paths: Iterable[str], jobs: int = 1, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, AudioInfo]:
-    """Decode every file once, in `jobs` processes; the result does not depend on their number.
+    """Decode every file once, in `jobs` processes; the result does not depend on `jobs`.
 
     `progress` is called with (files done, files).
     """
@@ -110,12 +110,12 @@ def read_audio_info(
 
 
 def _decode_all(paths: list[str]) -> list[AudioInfo]:
-    """Decode the files of one task."""
+    """Decode the files of one task, in a worker process."""
     return [decode(path) for path in paths]
 
 
 def decode(path: str) -> AudioInfo:
-    """Decode a file to its end; a broken file raises no error but has one in its properties."""
+    """Decode a file to its end; a fault is returned among the properties, not raised."""
     rate = channels = declared = decoded = 0
     silent, digest, error = True, hashlib.blake2b(digest_size=16), None
     sounding = np.zeros(0, bool)  # [channels]
@@ -169,7 +169,7 @@ def decode(path: str) -> AudioInfo:
 
 
 def _int16(samples: np.ndarray) -> np.ndarray:
-    """Round samples in [-1, 1] to 16 bits, so that a copy as floats has the same digest."""
+    """Round samples in [-1, 1] to 16 bits, so that a copy stored as floats has the same digest."""
     scaled = np.rint(np.nan_to_num(samples).clip(-1, 1) * np.float32(32768))
     return scaled.clip(max=32767).astype(np.int16)
 
@@ -179,7 +179,7 @@ FeatureFaults = Mapping[tuple[str, str, int], Sequence[tuple[str, str]]]
 
 
 def reader_faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
-    """Yield (kind, detail) of the id of a cut, the `copy`-th with it, and of what its reader found.
+    """Yield (kind, detail) of faults in a cut's id and of those its corpus reader reported.
 
     These show without decoding.
     """
@@ -190,7 +190,7 @@ def reader_faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
 
 
 def speaker_faults(cut: MonoCut) -> Iterator[tuple[str, str]]:
-    """Yield (kind, detail) of the speaker of a cut that is not left out anyway."""
+    """Yield (kind, detail) of the faults in the speaker of a cut that is not excluded already."""
     custom = cut.custom or {}
     if _at_fault(cut):
         return
@@ -201,7 +201,7 @@ def speaker_faults(cut: MonoCut) -> Iterator[tuple[str, str]]:
 
 
 class SplitChecker:
-    """Finds the faults of one split's utterances, given in order.
+    """Finds the faults of the utterances of one split, checked in order.
 
     Args:
       info: properties of the decoded audio by path.
@@ -247,7 +247,7 @@ class SplitChecker:
         return [Finding(kind, self.split, cut.id, detail, copy) for kind, detail in faults]
 
     def _audio_faults(self, cut: MonoCut, info: AudioInfo) -> list[tuple[str, str]]:
-        """Return the faults of the audio, (kind, detail); one that makes it unusable is alone."""
+        """Return (kind, detail) of the audio's faults; a fatal fault is returned alone."""
         path, config = info.path, self._config
         if info.error is not None or info.decoded < info.declared:
             cause = info.error or "the file ends there"
@@ -283,14 +283,14 @@ class SplitChecker:
         return faults
 
     def _length_faults(self, cut: MonoCut) -> list[tuple[str, str]]:
-        """Return the fault of a too long utterance, (kind, detail)."""
+        """Return (kind, detail) of the fault of an utterance that is too long."""
         max_seconds = self._config.max_seconds
         if max_seconds is None or cut.duration <= max_seconds:
             return []
         return [("too-long", f"{audio_of(cut)}: {cut.duration:.2f} s")]
 
     def _text_faults(self, cut: MonoCut) -> list[tuple[str, str]]:
-        """Return the faults of the transcript, (kind, detail); count its words."""
+        """Return (kind, detail) of the transcript's faults, and count its words."""
         words = split_words(text_of(cut))
         tags = (cut.custom or {}).get(TAGS, "")
         if not words:
@@ -334,37 +334,37 @@ class SplitChecker:
         return faults
 
     def _outside(self, word: str, alphabet: set[str]) -> set[str]:
-        """Return characters outside the alphabet; words of the lexicon may have symbols, too."""
+        """Return the characters outside the alphabet; lexicon words may contain symbols."""
         outside = {*word} - alphabet
         if word in self._lexicon:
             return {c for c in outside if unicodedata.category(c)[0] in "LM"}
         return outside
 
     def _spellable(self, word: str) -> bool:
-        """Whether the lexicon has the word or its letters allow a guess."""
+        """Whether the lexicon has the word, or G2P can guess it from its letters."""
         return word in self._lexicon or any(
             letter.isalpha() and letter in self._config.alphabet for letter in word
         )
 
     def _min_frames(self, words: list[str]) -> int:
-        """Return the smallest number of frames (10 ms) of the words' phones."""
+        """Return the fewest frames (10 ms) in which the words can be spoken."""
         # An unknown word counts as half as many phones as it has letters.
         phones = sum(self._lexicon.get(word, math.ceil(len(word) / 2)) for word in words)
         return phones * self._config.frames_per_phone
 
 
 def _at_fault(cut: MonoCut) -> bool:
-    """Whether the cut lacks its audio or transcript, and is excluded for that."""
+    """Whether the corpus reader excluded the cut because audio or transcript is missing."""
     return "fault" in (cut.custom or {})
 
 
 def between_splits(
     splits: Mapping[str, list[MonoCut]], info: Mapping[str, AudioInfo]
 ) -> list[Finding]:
-    """Find speakers and ids shared by splits, splits of one speaker, and repeated utterances.
+    """Find speakers, ids and utterances shared by splits, and splits with a single speaker.
 
-    The speakers of a split that was held out of the training data were chosen by
-    `toolkit.corpus.split`: a single one is no finding, and shared ones are one note for the split.
+    `toolkit.corpus.split` chose the speakers of a split that was held out of the training data: a
+    single speaker is not a finding, and speakers shared with train are one note for the split.
     """
     findings, held_out = [], set()
     # The splits that have a speaker, and those that have an utterance id
@@ -382,7 +382,7 @@ def between_splits(
             owners["shared-id"].setdefault(id, []).append(split)
     for kind, names in owners.items():
         for name, owning_splits in sorted(names.items()):
-            # A speaker of train and of splits held out of it is no finding about the speaker.
+            # A speaker of train and of splits held out of it is not a finding about the speaker.
             independent_splits = (
                 [s for s in owning_splits if s not in held_out]
                 if kind == "speaker-overlap"
@@ -403,7 +403,7 @@ def between_splits(
 def _same_audio_and_text(
     splits: Mapping[str, list[MonoCut]], info: Mapping[str, AudioInfo]
 ) -> list[Finding]:
-    """Find utterances with the same samples and text as an earlier one, in any split."""
+    """Find utterances with the samples and text of an earlier one, in any split."""
     findings = []
     first: dict[tuple[str, int | None, float, float, str], tuple[str, str]] = {}
     for split, cuts in splits.items():
@@ -430,7 +430,7 @@ MAX_KINDS = 6
 
 
 class CorpusError(ToolkitError):
-    """A split with too many faults to go on."""
+    """Raised when a split has too many faults to continue."""
 
 
 def check(
@@ -443,7 +443,7 @@ def check(
     add_digest: Callable[[str, FileDigest], None] | None = None,
     feature_faults: FeatureFaults | None = None,
 ) -> dict[str, float]:
-    """Check all splits in one pass over the audio; write reports and the utterances to exclude.
+    """Check all splits in one pass over the audio; write reports and the list of exclusions.
 
     Args:
       splits: manifests (`toolkit.corpus.manifest.write_cuts`) by split.
@@ -453,8 +453,8 @@ def check(
       jobs: processes that decode audio.
       progress: called with (files decoded, files).
       add_digest: called with the path and the digest of every file that was read.
-      feature_faults: what is wrong with the features of a corpus that has features instead of
-        audio, see `toolkit.kaldi.feature_dir`; None: the corpus has audio, which is decoded.
+      feature_faults: faults of the features, for a corpus that has features instead of audio, see
+        `toolkit.kaldi.feature_dir`; None: the corpus has audio, which is decoded.
 
     Returns:
       Numbers of utterances, excluded ones, errors and warnings, the OOV rate in percent, and the
@@ -521,7 +521,7 @@ def _warn(findings: list[Finding]) -> None:
 
 
 def _exclusions(findings: list[Finding]) -> list[Exclusion]:
-    """Merge the findings that exclude an utterance into one line each."""
+    """Merge the findings that exclude an utterance into one exclusion each."""
     reasons: dict[tuple[str, str, int], list[str]] = {}
     for finding in findings:
         if finding.excluded:
@@ -537,7 +537,7 @@ def _summary(
     findings: list[Finding],
     checker: SplitChecker,
 ) -> SplitSummary:
-    """Return the numbers of one split."""
+    """Summarise the size of a split."""
     audio_infos = [info[audio_of(cut)] for cut in part if audio_of(cut) in info]
     return SplitSummary(
         split=split,
@@ -558,7 +558,7 @@ def _summary(
 def _check_excluded(
     summary: SplitSummary, exclusions: list[Exclusion], config: CheckConfig, out: Path
 ) -> None:
-    """Raise CorpusError for a split with too many excluded utterances."""
+    """Raise CorpusError if a split has too many excluded utterances."""
     num_excluded, total = summary.excluded, summary.utterances
     if num_excluded < total and (
         num_excluded <= config.min_excluded or num_excluded <= config.max_excluded * total

@@ -1,4 +1,4 @@
-"""Settings of corpora and of their check, and the names of the readers in `local`."""
+"""Settings of corpora and of their check, and the names of the corpus readers in `local`."""
 
 import difflib
 import re
@@ -23,7 +23,7 @@ _READER = re.compile(r"^(?:def manifests\(|manifests\s*=)", re.MULTILINE)
 
 
 def reader_names(folder: Path | None = None) -> list[str]:
-    """List the readers in `folder`, by default that of the package `local`; nothing is imported."""
+    """List the corpus readers in `folder`, by default `local`, without importing them."""
     folder = _local_folder() if folder is None else folder
     if folder is None:
         return []
@@ -33,22 +33,24 @@ def reader_names(folder: Path | None = None) -> list[str]:
 
 
 def reader_exists(name: str) -> bool:
-    """Tell whether there is a reader `name`.
+    """Return whether a corpus reader has this name.
 
-    Without a package `local`, as where the toolkit is installed without its checkout, every name
-    is accepted: no corpus can be read there.
+    Without a package `local` (the toolkit is installed without its repository) every name is
+    accepted, as no corpus can be read there anyway.
     """
     folder = _local_folder()
     return folder is None or (name.isidentifier() and _is_reader(folder, name))
 
 
 def _local_folder() -> Path | None:
+    """Return the folder of the package `local`."""
     spec = find_spec("local")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     return Path(folders[0]) if folders else None
 
 
 def _is_reader(folder: Path, name: str) -> bool:
+    """Whether the module `name` of the folder is a corpus reader."""
     if name.startswith("_"):
         return False
     files = [folder / f"{name}.py", folder / name / "__init__.py"]
@@ -57,7 +59,7 @@ def _is_reader(folder: Path, name: str) -> bool:
 
 @dataclass(frozen=True)
 class CorpusConfig(Settings):
-    """A corpus and its splits."""
+    """Settings of a corpus and its splits."""
 
     name: str = "synthetic"
     """Reader, a module of `local`: "synthetic" (offline demo), "librispeech", "an4", "kaldi" (data
@@ -95,15 +97,15 @@ class CorpusConfig(Settings):
     feats.scp in Kaldi data directories, which then need no audio. Copies at other speeds or with
     noise (`augment`) and the bundles of the last stage need audio."""
     speakers: Literal["recording", "auto"] = "recording"
-    """Who speaks where the corpus names no speaker. "recording": each recording is a speaker of its
-    own; "auto": stage 2 clusters the recordings of each split by their sound, see
+    """The speaker of utterances for which the corpus names none. "recording": each recording is a
+    speaker of its own. "auto": stage 2 clusters the recordings of each split by their sound, see
     `toolkit.features.speakers`."""
     map_paths: tuple[str, ...] = ()
-    """Mappings `OLD=NEW`: audio and archives of features that the corpus names below the folder
-    OLD are read from NEW, of several that fit by the longest OLD."""
+    """Mappings `OLD=NEW`: files that the corpus names below the folder OLD (audio, archives of
+    features) are read from NEW. If several mappings fit, the one with the longest OLD is used."""
 
     def check(self) -> None:
-        """Raise a ValueError for a reader, path mapping or source of features that cannot be."""
+        """Raise a ValueError for an invalid reader, path mapping or feature source."""
         if not reader_exists(self.name):
             raise ValueError(_no_reader(self.name))
         if self.features == "kaldi" and self.name != "kaldi":
@@ -113,6 +115,7 @@ class CorpusConfig(Settings):
 
 
 def _no_reader(name: str) -> str:
+    """Return the message for an unknown reader."""
     names = reader_names()
     near = difflib.get_close_matches(name, names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
@@ -121,7 +124,7 @@ def _no_reader(name: str) -> str:
 
 @dataclass(frozen=True)
 class CheckConfig(Settings):
-    """What counts as a fault, and how many utterances of a split may be excluded."""
+    """Settings of the check: what counts as a fault, and how many utterances may be excluded."""
 
     alphabet: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ'"
     """Characters that words may have."""

@@ -1,4 +1,4 @@
-"""Corpora that lhotse has prepared: files of cuts."""
+"""Reads corpora that lhotse has prepared as files of cuts or supervisions."""
 
 import copy
 import gzip
@@ -32,11 +32,11 @@ ADVICE = "write it again with lhotse"
 
 
 def cut_files(root: Path) -> dict[str, Path]:
-    """Find the files of cuts in a folder by the part of the corpus.
+    """Find the cut files in a folder; return them by part of the corpus.
 
     The part is what follows `cuts` in the name, as in `librispeech_cuts_train-clean-5.jsonl.gz`, or
     what precedes it. If no name has `cuts`, the part is the whole name of a `.jsonl` file. If there
-    are no cuts, files of supervisions count that have a file of recordings beside them. `.json`
+    are no cuts, files of supervisions with a matching file of recordings are taken. `.json`
     files of other names are ignored.
 
     Raises:
@@ -44,7 +44,7 @@ def cut_files(root: Path) -> dict[str, Path]:
     """
     if root.is_file():
         return {"train": root}
-    # Candidates of three kinds; the first kind that there is counts, in the order at the end.
+    # Three kinds of candidates; the first kind that exists is taken, in the order below.
     names, cuts, supervisions = [], [], []
     for path in sorted(root.glob("*.json*")):
         name, _, suffix = path.name.partition(".json")
@@ -74,10 +74,10 @@ def cut_files(root: Path) -> dict[str, Path]:
 
 
 def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
-    """Read the utterances of a file of lhotse's cuts, one for each supervision.
+    """Read the utterances of a file of lhotse cuts, one per supervision.
 
-    A file of supervisions with a file of recordings beside it is read as well. Files are lines of
-    JSON, or one JSON array (`.json`).
+    A file of supervisions with a matching file of recordings can be read as well. Files contain
+    lines of JSON, or one JSON array (`.json`).
 
     An utterance is named after its cut, or after the supervision where a cut has several. White
     space in the name becomes _, as ids in texts end at white space. Names of audio are mapped by
@@ -117,12 +117,12 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
 
 
 def _faulty(text: str, place: str) -> FaultyText:
-    """Return the fault of a transcript that is not UTF-8."""
+    """Return a placeholder for a transcript that is not UTF-8."""
     return FaultyText(f"{place}: {shown(text)}")
 
 
 def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
-    """Yield the cuts, with their file and line or number."""
+    """Yield each cut with its file and its line or number."""
     # For a file of supervisions: the recordings beside it, with which they become cuts.
     is_other = _OTHER.search(path.name.partition(".json")[0])
     recordings_path = _recordings_beside(path) if is_other else None
@@ -141,7 +141,7 @@ def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
 
 
 def _check(item: Any) -> None:
-    """Check the types of the fields of a cut that are used; lhotse does not check them.
+    """Check the types of a cut's fields, which lhotse does not check.
 
     Raises:
       ValueError, AttributeError: a field is missing or of another type; `reading` catches them.
@@ -156,12 +156,12 @@ def _check(item: Any) -> None:
 
 
 def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a manifest of lhotse as plain data, with their file and line or number.
+    """Yield each item of a lhotse manifest as plain data, with its file and line or number.
 
     A manifest is lines of JSON, or one JSON array if its name ends in `.json` or `.json.gz`.
 
     Raises:
-      ManifestError: it cannot be read, or is no JSON.
+      ManifestError: it cannot be read, or is not JSON.
     """
     opened = gzip.open if path.name.endswith(".gz") else open
     with (
@@ -181,7 +181,7 @@ def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _recordings_beside(path: Path) -> Path | None:
-    """Return the file of recordings of a file of supervisions; None: there is none."""
+    """Return the file of recordings that belongs to a file of supervisions; None without one."""
     name, _, suffix = path.name.replace("supervisions", "recordings").rpartition(".json")
     same = Path(f"{name}.json{suffix}").name
     names = [same, *(f"{name}{suffix}" for suffix in SUFFIXES)]
@@ -192,7 +192,7 @@ def _recordings_beside(path: Path) -> Path | None:
 def _cut_of_supervision(
     supervision: Any, recordings: Mapping[str, Any], path: Path
 ) -> dict[str, Any]:
-    """Return the plain data of the cut of a supervision.
+    """Make the plain data of a cut from a supervision and its recording.
 
     Args:
       supervision: the supervision.
@@ -200,7 +200,7 @@ def _cut_of_supervision(
       path: path of the file of recordings.
 
     Raises:
-      ValueError, KeyError, ...: it is no supervision; `reading` catches them.
+      ValueError, KeyError, ...: it is not a supervision; `reading` catches them.
     """
     name = validated(supervision, _SUPERVISION, "it")["recording_id"]
     if name not in recordings:
@@ -221,7 +221,7 @@ def _cut_of_supervision(
 
 
 def _usable(cut: Cut, place: str) -> MonoCut:
-    """Return the cut if it is of one channel of audio files, else raise a ManifestError."""
+    """Return the cut if it is one channel of audio files; raise a ManifestError otherwise."""
     if not isinstance(cut, MonoCut) or cut.recording is None:
         kind = "cut without a recording" if isinstance(cut, MonoCut) else type(cut).__name__
         raise ManifestError(
@@ -257,14 +257,14 @@ def _usable(cut: Cut, place: str) -> MonoCut:
 
 
 def _name(transform: Any) -> str:
-    """Return the name of a transform, which may be plain data or lhotse's object."""
+    """Return the name of a transform given as plain data or as a lhotse object."""
     return transform["name"] if isinstance(transform, Mapping) else type(transform).__name__
 
 
 def _audio(
     cut: MonoCut, supervision: SupervisionSegment | None, path: Path, path_map: PathMap
 ) -> AudioSegment:
-    """Return the audio of a supervision of a cut, or of the whole cut."""
+    """Return the audio of a cut's supervision, or of the whole cut."""
     recording = cut.recording
     matching_sources = [source for source in recording.sources if cut.channel in source.channels]
     source = (matching_sources or recording.sources)[0]

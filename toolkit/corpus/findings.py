@@ -1,4 +1,4 @@
-"""Findings of the check: their kinds, the utterances that they exclude, and the reports."""
+"""Findings of the corpus check: their kinds, which of them exclude utterances, and the reports."""
 
 import dataclasses
 import json
@@ -19,10 +19,10 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 @dataclass(frozen=True)
 class FindingKind:
-    """One kind of finding."""
+    """A kind of finding: its name, severity and fix."""
 
     severity: str
-    """"error": utterances are excluded; "warning": look at it; "note": nothing to do."""
+    """"error": utterances are excluded; "warning": to be inspected; "note": no action needed."""
     excluded_from: str
     """Splits from which the utterance is excluded: "all", "train" or "none"."""
     title: str
@@ -311,12 +311,12 @@ SURVEY_KINDS: dict[str, FindingKind] = {
         " `end`; a column of durations is not read",
     ),
 }
-"""Kinds that `toolkit new-corpus` looks for beside some of `FINDING_KINDS`; the check does not."""
+"""Kinds that only `toolkit new-corpus` finds, in addition to some of `FINDING_KINDS`."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault of one utterance (or speaker, or split)."""
+    """A fault of one utterance, speaker or split."""
 
     kind: str
     """Name in `FINDING_KINDS`."""
@@ -331,13 +331,13 @@ class Finding:
 
     @property
     def excluded(self) -> bool:
-        """Whether later stages leave the utterance out."""
+        """Whether later stages leave the utterance out because of this finding."""
         scope = FINDING_KINDS[self.kind].excluded_from
         return scope == "all" or (scope == "train" and is_train(self.split))
 
 
 def is_train(split: str) -> bool:
-    """Return whether a split is trained on; its faults exclude more than those of a test split."""
+    """Return whether a split is training data; more kinds of faults exclude an utterance there."""
     return split.startswith("train")
 
 
@@ -345,12 +345,12 @@ HEADER = "split\tutterance\tcopy\treason\n"
 
 
 class ExclusionError(ToolkitError):
-    """A list of excluded utterances that cannot be read."""
+    """Raised when the list of excluded utterances cannot be read."""
 
 
 @dataclass(frozen=True, order=True)
 class Exclusion:
-    """One utterance to leave out."""
+    """An utterance to leave out."""
 
     split: str
     """Name of the split."""
@@ -406,7 +406,7 @@ EXAMPLES = 3
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """The size of one split."""
+    """Size and duration figures of one split."""
 
     split: str
     """Name of the split."""
@@ -437,7 +437,7 @@ def write_report(
     config: CheckConfig,
     out: Path,
 ) -> None:
-    """Write report.txt, report.json and findings.tsv to `out`."""
+    """Write report.txt, report.json and findings.tsv to the folder `out`."""
     sections = [
         _splits(summaries),
         _formats(summaries),
@@ -459,7 +459,7 @@ def write_report(
 
 
 def write_findings(findings: list[Finding], path: Path) -> None:
-    """Write a header and one line per finding, in the order of the findings.
+    """Write a header and one line per finding, in order.
 
     Tabs and line ends within a field become spaces. Paths are written as in the manifests.
     """
@@ -474,7 +474,7 @@ def write_findings(findings: list[Finding], path: Path) -> None:
 
 
 def write_oov(oov: dict[str, dict[str, list[str]]], path: Path) -> None:
-    """Write one line per split and word: count and utterances, the most frequent first."""
+    """Write each split's out-of-vocabulary words and their utterances, most frequent first."""
     with open_atomically(path) as file:
         file.write("split\tword\tcount\tutterances\n")
         for split, words in oov.items():
@@ -483,12 +483,12 @@ def write_oov(oov: dict[str, dict[str, list[str]]], path: Path) -> None:
 
 
 def _by_count(words: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """Sort words with their utterances, the most frequent word first."""
+    """Sort words with their utterances by descending count."""
     return sorted(words.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
 def _plain(summary: SplitSummary) -> dict[str, object]:
-    """Return a summary as plain data for JSON."""
+    """Convert a summary to plain data for JSON."""
     fields = dict(vars(summary))
     fields["hours"] = sum(fields.pop("seconds")) / 3600
     fields["formats"] = [
@@ -499,7 +499,7 @@ def _plain(summary: SplitSummary) -> dict[str, object]:
 
 
 def _table(rows: list[list[str]]) -> str:
-    """Align columns: the first to the left, the others to the right."""
+    """Format rows as a table: first column aligned left, the others right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = (
         "  ".join(
@@ -512,6 +512,7 @@ def _table(rows: list[list[str]]) -> str:
 
 
 def _splits(summaries: list[SplitSummary]) -> str:
+    """Return the table of the splits' sizes."""
     head = "split utterances excluded speakers hours words OOV-tokens OOV-% OOV-types"
     rows = [head.split()]
     for s in summaries:
@@ -533,6 +534,7 @@ def _splits(summaries: list[SplitSummary]) -> str:
 
 
 def _formats(summaries: list[SplitSummary]) -> str:
+    """Return the table of the audio formats."""
     rows = [["split", "Hz", "channels", "utterances"]]
     for summary in summaries:
         for (rate, channels), count in sorted(summary.formats.items()):
@@ -543,6 +545,7 @@ def _formats(summaries: list[SplitSummary]) -> str:
 
 
 def _durations(summaries: list[SplitSummary]) -> str:
+    """Return the lines with shortest, median and longest durations."""
     parts = ["Durations in seconds"]
     for summary in (s for s in summaries if s.seconds):
         seconds = summary.seconds
@@ -565,6 +568,7 @@ def _durations(summaries: list[SplitSummary]) -> str:
 
 
 def _kinds(findings: list[Finding]) -> str:
+    """Return the table of findings by kind."""
     counts = Counter(finding.kind for finding in findings)
     excluded = Counter(finding.kind for finding in findings if finding.excluded)
     if not counts:
@@ -588,7 +592,7 @@ def _kinds(findings: list[Finding]) -> str:
 
 
 def _details(kind: str, findings: list[Finding], listed: int) -> str:
-    """List the findings of one kind, with the fix."""
+    """List the findings of one kind, with the way to fix them."""
     kind_findings = [finding for finding in findings if finding.kind == kind]
     if not kind_findings:
         return ""
@@ -609,6 +613,7 @@ def _details(kind: str, findings: list[Finding], listed: int) -> str:
 
 
 def _oov(oov: dict[str, dict[str, list[str]]]) -> str:
+    """Return the list of out-of-vocabulary words."""
     parts = ["Most frequent words that the lexicon lacks (all in oov.tsv)"]
     for split, words in oov.items():
         if words:

@@ -1,4 +1,4 @@
-"""Makes, parses, reads and writes cuts: one MonoCut with one supervision per utterance.
+"""Makes, validates, reads and writes cuts: MonoCuts with one supervision per utterance.
 
 A manifest of lhotse can name more than files: shell commands, URLs, archives that are unpickled,
 and classes of transforms. They may be in the recording of a cut, in the tracks of a mixed cut, in
@@ -37,7 +37,7 @@ _DETAILS = ("fault_detail", "note_detail")
 
 
 def to_relative_paths(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
-    """Return a cut's plain data with names of places instead of the paths in `places`.
+    """Replace the paths in a cut's plain data by the aliases of their places.
 
     Args:
       cut_data: `Cut.to_dict()`; it is not changed.
@@ -47,7 +47,7 @@ def to_relative_paths(cut_data: Mapping[str, Any], places: PathAliases | None) -
 
 
 def to_absolute_paths(cut_data: Mapping[str, Any], places: PathAliases | None) -> Mapping[str, Any]:
-    """Return a cut's plain data with paths instead of the names that `to_relative_paths` wrote.
+    """Replace the aliases that `to_relative_paths` wrote by paths again.
 
     Args:
       cut_data: plain data of a cut; it is not changed.
@@ -102,11 +102,11 @@ by name."""
 
 
 class UnsafeCutError(ToolkitError):
-    """A cut that names something other than local files, or would take gigabytes to compute."""
+    """Raised for a cut that refers to more than local files, or would compute gigabytes."""
 
 
 def parse_cut(cut_data: Any, place: str, places: PathAliases | None = None) -> Cut:
-    """Make a cut from the plain data of a manifest.
+    """Make a cut from a manifest's plain data, after checking that it is safe to load.
 
     Args:
       cut_data: result of `json.loads`; lhotse changes it.
@@ -116,7 +116,7 @@ def parse_cut(cut_data: Any, place: str, places: PathAliases | None = None) -> C
     Raises:
       UnsafeCutError: it names a command, a URL, an archive that would be unpickled, or an unknown
         transform; the message says which, and what to do.
-      ValueError, KeyError, TypeError, ...: it is no cut; `reading` catches them.
+      ValueError, KeyError, TypeError, ...: it is not a cut; `reading` catches them.
     """
     id = validated(cut_data, {"id": str, "type": str}, "the line")["id"]
     cut_data = to_absolute_paths(cut_data, places)
@@ -132,7 +132,7 @@ def parse_cut(cut_data: Any, place: str, places: PathAliases | None = None) -> C
 
 
 def check_audio(cut: Cut) -> None:
-    """Check everything that lhotse would read for the audio of a cut, however deep inside it.
+    """Check all that lhotse would read for a cut's audio, at any depth.
 
     Raises:
       UnsafeCutError: as `parse_cut`.
@@ -161,7 +161,7 @@ def check_audio(cut: Cut) -> None:
 
 
 def _faults(cut_data: Any) -> Iterator[str]:
-    """Yield everything in plain data, at any depth, that must not be read."""
+    """Yield everything that must not be read in plain data, at any depth."""
     # A stack instead of recursion, as a manifest may be nested deeper than Python's stack.
     pending = [cut_data]
     while pending:
@@ -173,7 +173,7 @@ def _faults(cut_data: Any) -> Iterator[str]:
 
 
 def _mapping_faults(mapping: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the faults of one mapping, recognised by its keys as a source, array or transform."""
+    """Yield the faults of a mapping; its keys tell a source, an array or a transform."""
     source = mapping.keys() >= {"type", "channels", "source"}
     if source and (fault := _source_fault(mapping["type"], mapping["source"])):
         yield fault
@@ -190,7 +190,7 @@ def _mapping_faults(mapping: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _source_fault(kind: Any, source: Any) -> str:
-    """Return why a source of audio must not be read, for a message; empty if it may."""
+    """Return why an audio source must not be read, for a message; "" if it may be read."""
     if kind in SOURCES:
         return ""
     source_text = quoted(source) if isinstance(source, str) else "its data"
@@ -217,7 +217,7 @@ NO_SPEAKER = "no_speaker"
 OTHER_SPEAKER = "other_speaker"
 """Holds, in `custom`, which other speaker the corpus names for the cut."""
 CHANNEL_NAME = "channel_name"
-"""Holds, in `custom`, what the corpus calls the cut's channel: A, B, 1, ..."""
+"""Holds, in `custom`, the name of the cut's channel in the corpus: A, B, 1, ..."""
 FEATURE_MATRIX = "feature_matrix"
 """Holds, in `custom`, where the cut's features are in the Kaldi archive that takes the place of its
 audio: `offset` in bytes, `range` of rows and columns, and `dimension`."""
@@ -242,11 +242,11 @@ _CUT = {
 
 
 class ManifestError(ToolkitError):
-    """A corpus or manifest that cannot be read at all."""
+    """Raised when a corpus or manifest cannot be read."""
 
 
 def probe_recording(path: Path, id: str) -> tuple[Recording, str | None]:
-    """Read the header of an audio file, or all of a streamed file, whose header has no length.
+    """Read the header of an audio file, or the whole file if the header has no length.
 
     Returns:
       The recording and None; or a recording without samples, and why the file cannot be read.
@@ -263,7 +263,7 @@ def probe_recording(path: Path, id: str) -> tuple[Recording, str | None]:
 
 
 def empty_recording(source: str, id: str) -> Recording:
-    """Make a recording without samples, in place of audio that cannot be read."""
+    """Make a recording without samples, a placeholder for audio that cannot be read."""
     return Recording(id, [AudioSource(type="file", channels=[0], source=source)], 16000, 0, 0.0)
 
 
@@ -282,7 +282,7 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def feature_recording(archive: str, id: str, num_frames: int) -> Recording:
-    """Make the recording of an utterance that has features and no audio.
+    """Make the recording of an utterance with features and no audio.
 
     Args:
       archive: path of the Kaldi archive that holds the features.
@@ -312,8 +312,8 @@ def make_cut(
       start, end: seconds in the recording; `end` None or negative: the recording's end.
       fault: (kind of `toolkit.corpus.findings.FINDING_KINDS`, detail), which the check will report.
         A segment outside its recording gets its fault here.
-      note: the same for something harmless; a trimmed segment gets its note here.
-      channel: the channel of the recording, from 0; None: the mean of all.
+      note: (kind, detail) of something harmless; a trimmed segment gets its note here.
+      channel: the channel of the recording, from 0; None for the mean of all channels.
       channel_name: name of the channel in the corpus, for CTM files and the like; None: its number
         from 1.
     """
@@ -359,11 +359,11 @@ def make_cut(
 
 
 def flag_missing_speaker(cut: MonoCut, why: str, recording_id: str | None = None) -> None:
-    """Make the recording of a cut its speaker, as the corpus names none, for the check to report.
+    """Use the recording as the speaker of a cut without one, and flag it for the check.
 
     If the channels of a recording are not mixed, each channel is a speaker. A recording has one
-    microphone and usually one talker. So its mean is of one talker, over more speech than that of
-    an utterance.
+    microphone and usually one talker, so means over a recording are better estimates than means
+    over an utterance.
 
     Args:
       why: the reason for the report.
@@ -378,12 +378,12 @@ def flag_missing_speaker(cut: MonoCut, why: str, recording_id: str | None = None
 
 
 def flag_ambiguous_speaker(cut: MonoCut, which: str) -> None:
-    """Record in a cut that the corpus names another speaker too, for the check to report."""
+    """Flag for the check that the corpus names a second speaker for a cut."""
     cut.custom = {**(cut.custom or {}), OTHER_SPEAKER: which}
 
 
 def text_of(cut: MonoCut) -> str:
-    """Return the transcript."""
+    """Return a cut's transcript."""
     return cut.supervisions[0].text
 
 
@@ -392,7 +392,7 @@ def rewrite_texts(
     transcript: Callable[[str], str],
     found_tags: Callable[[str], Iterable[str]],
 ) -> None:
-    """Rewrite the transcripts of `cuts`, and record the tags that they had.
+    """Rewrite the transcripts of `cuts` in place, and record the tags that they had.
 
     Args:
       cuts: they are changed.
@@ -407,23 +407,23 @@ def rewrite_texts(
 
 
 def speaker_of(cut: MonoCut) -> str:
-    """Return the speaker's name."""
+    """Return the name of a cut's speaker."""
     return cut.supervisions[0].speaker
 
 
 def channel_of(cut: MonoCut) -> int | None:
-    """Return the channel of the recording, from 0; None: the mean of all its channels."""
+    """Return a cut's channel, from 0; None for the mean of all channels."""
     return None if (cut.custom or {}).get("mix_channels") else cut.channel
 
 
 def channel_name(cut: MonoCut) -> str:
-    """Return the channel for CTM and STM files: its name in the corpus, else its number from 1."""
+    """Return a cut's channel for CTM and STM: its name in the corpus, else its number from 1."""
     name = (cut.custom or {}).get(CHANNEL_NAME)
     return name if isinstance(name, str) else str((channel_of(cut) or 0) + 1)
 
 
 def audio_of(cut: MonoCut) -> str:
-    """Return the source of a cut's audio: a path, or the shell command that writes the audio.
+    """Return a cut's audio source: a path, or a shell command that writes the audio.
 
     For a cut with features in place of audio it is the path of their archive.
     """
@@ -431,12 +431,12 @@ def audio_of(cut: MonoCut) -> str:
 
 
 def has_audio(cut: MonoCut) -> bool:
-    """Return whether the recording of a cut is audio, not an archive of features."""
+    """Return whether a cut's recording is audio rather than an archive of features."""
     return FEATURE_MATRIX not in (cut.custom or {})
 
 
 def write_cuts(cuts: Iterable[MonoCut], path: Path) -> int:
-    """Write cuts in their order, the same bytes for the same cuts; return their number.
+    """Write cuts in order, always the same bytes for the same cuts; return their number.
 
     In a run directory paths that lie in it or in the corpus are written relative to them.
     """
@@ -451,14 +451,14 @@ def write_cuts(cuts: Iterable[MonoCut], path: Path) -> int:
 
 
 def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
-    """Read cuts one by one.
+    """Read cuts from a manifest one at a time.
 
     Args:
       path: what `write_cuts` wrote; the file's stem is the split.
       excluded: the check's excluded.tsv; utterances listed there for this split are left out.
 
     Raises:
-      ManifestError: a line that is no cut.
+      ManifestError: a line that is not a cut.
       UnsafeCutError: a cut that names more than local files, see `toolkit.corpus.manifest`.
     """
     excluded_copies = read_exclusions(excluded, Path(path).stem) if excluded is not None else set()
@@ -476,12 +476,12 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
 
 
 def _naming(place: Path | str, problem: str = "cannot be read") -> AbstractContextManager:
-    """Return a context that raises errors of reading as a ManifestError naming the place."""
+    """Return a context that turns reading errors into a ManifestError that names the place."""
     return reading(place, ManifestError, "prepare the data again", problem)
 
 
 def read_cuts(path: Path, excluded: Path | None = None) -> list[MonoCut]:
-    """Read all cuts: see `iter_cuts`."""
+    """Read all cuts of a manifest; see `iter_cuts`."""
     return list(iter_cuts(path, excluded))
 
 
@@ -489,7 +489,7 @@ MAX_FOLDERS = 16
 
 
 def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MAX_FOLDERS) -> list[Path]:
-    """Return folders outside `root` with all audio of `cuts` in or below them.
+    """Return the folders outside `root` that contain the audio of `cuts`, at any depth.
 
     A path upwards, such as `root/../wav`, counts as outside. At most `most` folders are returned:
     while there are more, the deepest are replaced by their parents. The root directory is never
@@ -506,5 +506,5 @@ def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MAX_FOLDERS) 
 
 
 def _topmost(folders: set[Path]) -> set[Path]:
-    """Return the folders that are not below others of them."""
+    """Remove folders that lie inside others of the set."""
     return {folder for folder in folders if not folders & set(folder.parents)}

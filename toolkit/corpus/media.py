@@ -1,4 +1,4 @@
-"""Reads the sound of media that libsndfile does not read, such as M4A, WebM, WMA and AMR, by PyAV.
+"""Reads the audio of media files that libsndfile does not read (M4A, WebM, WMA, AMR), by PyAV.
 
 PyAV, the extra `media`, brings FFmpeg's demuxers and decoders. A file is decoded in order from its
 beginning, as by `ffmpeg -i`, so that a piece of it is a slice of the whole. Samples that the
@@ -50,7 +50,7 @@ _AMR_WB_BYTES = (18, 24, 33, 37, 41, 47, 51, 59, 61, 6, 0, 0, 0, 0, 1, 1)
 """Bytes of a frame of AMR, and of its wide band, by the mode (RFC 4867); 0: an invalid mode."""
 _TRUNCATED = "truncated; fetch the file again"
 _NO_MORE, _DAMAGED = 0, -1
-"""In place of the size of an element: the rest of the file has no elements; the element is invalid.
+"""Used instead of an element's size: no elements follow in the file; the element is invalid.
 """
 _HISTORY = 1 << 20
 """Samples per channel that a decoder keeps before its position, so that reads may overlap."""
@@ -59,7 +59,7 @@ _IDLE = 4
 
 
 def media_container(head: bytes) -> str:
-    """Return FFmpeg's name of the container of a file; empty: PyAV is not needed.
+    """Return FFmpeg's name for a file's container; "" if PyAV is not needed.
 
     Args:
       head: its first 12 bytes or more.
@@ -82,7 +82,7 @@ def media_container(head: bytes) -> str:
 
 
 def compressed_container(head: bytes) -> str:
-    """Return FFmpeg's name of a container whose encodings libsndfile reads in part; empty: none.
+    """Return FFmpeg's name for a container that libsndfile reads in part; "" for others.
 
     Args:
       head: the first 12 bytes of the file.
@@ -96,7 +96,7 @@ def compressed_container(head: bytes) -> str:
 
 @dataclass(frozen=True)
 class _Properties:
-    """Properties of a file that was decoded from beginning to end."""
+    """Properties of a file that has been decoded to its end."""
 
     frames: int
     """Samples per channel."""
@@ -107,7 +107,7 @@ class _Properties:
 
 
 class MediaFile:
-    """The sound of a media file, read like a `soundfile.SoundFile`."""
+    """The audio of a media file, with the interface of `soundfile.SoundFile`."""
 
     def __init__(
         self,
@@ -126,16 +126,16 @@ class MediaFile:
         self._position = 0
 
     def seekable(self) -> bool:
-        """Whether `seek` works: always."""
+        """Whether `seek` works: always true."""
         return True
 
     def seek(self, frame: int) -> int:
-        """Go to a sample, counted from the beginning."""
+        """Go to a sample, counted from the beginning of the file."""
         self._position = frame
         return frame
 
     def read(self, frames: int = -1, dtype: str = "float64", always_2d: bool = False) -> np.ndarray:
-        """Read samples [S, channels], or [S] of one channel unless `always_2d`.
+        """Read samples [S, channels], or [S] for one channel unless `always_2d` is set.
 
         Args:
           frames: largest number of samples per channel; below 0: all that follow.
@@ -147,7 +147,7 @@ class MediaFile:
         """
         count = max(0, self.frames - self._position)
         count = count if frames < 0 else min(count, frames)
-        # A decoder only goes forwards: for samples that it has dropped, begin again with another.
+        # A decoder only moves forwards: for samples that it has dropped, start a new one.
         if self.decoder is None or not self.decoder.holds(self._position):
             if self.decoder is not None:
                 self.decoder.close()
@@ -197,7 +197,7 @@ def open_media(
 
 
 class _Decoder:
-    """Decodes the sound of a file in order, and keeps the samples that were decoded last."""
+    """Decodes a file's audio in order, and keeps the most recently decoded samples."""
 
     def __init__(self, content: BinaryIO, container: str, owns_content: bool = False) -> None:
         self._content = content
@@ -219,7 +219,7 @@ class _Decoder:
             raise
 
     def _open(self) -> None:
-        """Open the container and its one stream of sound."""
+        """Open the container and its only audio stream."""
         av = _pyav()
         self._content.seek(0)
         # Only known decoders, and no other files: a file may name playlists, or tracks elsewhere.
@@ -264,7 +264,7 @@ class _Decoder:
         self._arrays = self._decoded()
 
     def measure(self) -> _Properties:
-        """Decode to the end; return the properties."""
+        """Decode to the end and return the file's properties."""
         while self._advance():
             pass
         if not self._end:
@@ -276,11 +276,11 @@ class _Decoder:
         return _Properties(self._end, self._rate, self._channels, subtype)
 
     def holds(self, start: int) -> bool:
-        """Whether the sample `start` is still in memory, or not decoded yet."""
+        """Whether sample `start` is still in memory or not decoded yet."""
         return self._container is not None and start >= self._begin
 
     def read(self, start: int, count: int, channels: int) -> np.ndarray:
-        """Return samples [S, channels] from `start` on, of 16 bits or floats; fewer at the end."""
+        """Return samples [S, channels] from `start`, int16 or float; fewer at the file's end."""
         samples: np.ndarray | None = None
         done = 0
         for block in self._following(start) if count else ():
@@ -294,7 +294,7 @@ class _Decoder:
         return np.zeros((0, channels), np.float32) if samples is None else samples[:done]
 
     def close(self) -> None:
-        """Close the file; the decoder cannot be used any more."""
+        """Close the file; the decoder cannot be used afterwards."""
         self._arrays = iter(())
         if self._container is not None:
             self._container.close()
@@ -303,7 +303,7 @@ class _Decoder:
             self._content.close()
 
     def _following(self, start: int) -> Iterator[np.ndarray]:
-        """Yield the samples from `start` on, block by block."""
+        """Yield the samples from `start`, block by block."""
         position = self._begin
         for block in tuple(self._blocks):
             if position + len(block) > start:
@@ -328,7 +328,7 @@ class _Decoder:
         return True
 
     def _decoded(self) -> Iterator[np.ndarray]:
-        """Yield the samples [S, channels] of each frame."""
+        """Yield the samples [S, channels] of each decoded frame."""
         av = _pyav()
         try:
             for packet in self._container.demux(self._stream):
@@ -342,7 +342,7 @@ class _Decoder:
             self._refuse_damage(_reason(error))
 
     def _samples(self, frame: Any) -> np.ndarray:
-        """Return the samples [S, channels] of a frame."""
+        """Convert a decoded frame to samples [S, channels]."""
         channels = frame.layout.nb_channels
         if (frame.sample_rate, channels) != (self._rate, self._channels):
             if self._rate:
@@ -364,31 +364,31 @@ class _Decoder:
         return values.astype(np.float32)
 
     def _refuse_damage(self, reason: str) -> NoReturn:
-        """Raise an error that says how far the file could be decoded."""
+        """Raise an error that says up to where the file could be decoded."""
         place = f" after {self._end / self._rate:.2f} s" if self._rate else ""
         _refuse(f"truncated or damaged{place} ({reason}); fetch the file again")
 
 
 class _Content:
-    """An opened file without its name, so that no demuxer looks for other files beside it."""
+    """An open file whose name is hidden, so that no demuxer looks for neighbouring files."""
 
     def __init__(self, content: BinaryIO) -> None:
         self.read, self.seek, self.tell = content.read, content.seek, content.tell
 
 
 class _IdleDecoders:
-    """Decoders that stay open, so that consecutive pieces of a file are decoded in one pass."""
+    """Decoders kept open, so that consecutive pieces of a file are decoded in one pass."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Forget all decoders: a forked process shares file positions with its parent."""
+        """Drop all decoders in a forked process, which shares file positions with its parent."""
         self._lock = threading.Lock()
         self._decoders: OrderedDict[tuple, _Decoder] = OrderedDict()
 
     def take(self, key: tuple) -> _Decoder | None:
-        """Return the decoder of a file; no other caller gets it until it is put back."""
+        """Remove and return the decoder of a file; no other caller gets it until `put`."""
         with self._lock:
             return self._decoders.pop(key, None)
 
@@ -410,7 +410,7 @@ os.register_at_fork(after_in_child=_idle.forget)
 
 @lru_cache(maxsize=1024)
 def _properties_of_file(path: str, size: int, modified: int, container: str) -> _Properties:
-    """Decode this version of a file, once."""
+    """Decode a file to its end; cached by size and modification time."""
     decoder = _decoder_of_file(path, container)
     try:
         properties = decoder.measure()
@@ -427,7 +427,7 @@ def _decoder_of_file(path: str, container: str) -> _Decoder:
 
 
 def _converted(samples: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Convert samples of 16 bits or floats to another type."""
+    """Convert int16 or float samples to another type."""
     if samples.dtype == dtype:
         return samples
     if samples.dtype == np.int16:
@@ -439,7 +439,7 @@ def _converted(samples: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _structure_fault(content: BinaryIO, container: str, size: int) -> str:
-    """Return what is wrong with the sequence of a container's elements; empty: nothing.
+    """Return what is wrong with the sequence of a container's elements; "" if nothing.
 
     FFmpeg does not report these faults: it reads a truncated file as a shorter one, may read only
     the first of several files in one, and skips invalid bytes between elements.
@@ -479,7 +479,7 @@ def _structure_fault(content: BinaryIO, container: str, size: int) -> str:
 
 
 def _name_of_one(head: bytes, container: str) -> bytes:
-    """Return the name of an element that a file has only once; empty for others."""
+    """Return the name of an element that occurs once per file; empty for other elements."""
     if container == "mov":
         return head[4:8] if head[4:8] in (b"ftyp", b"moov") else b""
     if container == "wv" and len(head) == 32:  # the first of the blocks of the first samples
@@ -490,7 +490,7 @@ def _name_of_one(head: bytes, container: str) -> bytes:
 
 
 def _mov_length(head: bytes) -> int:
-    """Return the length of a box: size, name, and the size in 8 bytes if the first size is 1."""
+    """Return the length of an MP4 box from its header: size, name and maybe a 64-bit size."""
     length = struct.unpack_from(">I", head)[0]
     if length == 1:
         length = struct.unpack_from(">Q", head, 8)[0]
@@ -498,7 +498,7 @@ def _mov_length(head: bytes) -> int:
 
 
 def _ebml_length(head: bytes) -> int:
-    """Return the length of an EBML element, of its header alone if the size is unknown.
+    """Return the length of an EBML element, or of its header if its size is unknown.
 
     Live recordings have elements of unknown size.
     """
@@ -518,26 +518,26 @@ def _ebml_length(head: bytes) -> int:
 
 
 def _asf_length(head: bytes) -> int:
-    """Return the length of an object: 16 bytes of identity, size."""
+    """Return the length of an ASF object from its header: 16-byte id and size."""
     length = struct.unpack_from("<16xQ", head)[0]
     return length if length >= 24 else _NO_MORE
 
 
 def _riff_length(head: bytes) -> int:
-    """Return the length of a chunk: name, size of its content, content padded to even bytes."""
+    """Return the length of a RIFF chunk: header, content and padding to even bytes."""
     length = struct.unpack_from("<4xI", head)[0]
     return 8 + length + length % 2 if length else _NO_MORE
 
 
 def _wavpack_length(head: bytes) -> int:
-    """Return the length of a block of WavPack, or of tags."""
+    """Return the length of a WavPack block, or of tags."""
     if head.startswith(b"wvpk"):
         return 8 + struct.unpack_from("<4xI", head)[0]
     return _tag_length(head)
 
 
 def _adts_length(head: bytes) -> int:
-    """Return the length of a frame, in 13 bits of its header; or of tags."""
+    """Return the length of an ADTS frame, from 13 bits of its header, or of tags."""
     if head[0] != 0xFF or head[1] & 0xF6 != 0xF0:
         return _tag_length(head)
     length = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
@@ -545,7 +545,7 @@ def _adts_length(head: bytes) -> int:
 
 
 def _tag_length(head: bytes) -> int:
-    """Return the length of tags before the first frame or after the last: ID3, ID3v1 and APE."""
+    """Return the length of ID3, ID3v1 or APE tags before the first frame or after the last."""
     if head.startswith(b"ID3"):
         a, b, c, d = head[6:10]  # 7 bits each
         return 10 + (a << 21 | b << 14 | c << 7 | d) + (10 if head[5] & 0x10 else 0)
@@ -556,13 +556,13 @@ def _tag_length(head: bytes) -> int:
 
 
 def _amr_length(head: bytes, sizes: tuple[int, ...] = _AMR_BYTES) -> int:
-    """Return the length of a frame, by the mode in its first byte."""
+    """Return the length of an AMR frame, by the mode in its first byte."""
     size = sizes[head[0] >> 3 & 15] if not head[0] & 0x83 else 0
     return size or _DAMAGED
 
 
 def _amr_wb_length(head: bytes) -> int:
-    """Return the length of a frame of wide-band AMR."""
+    """Return the length of a wide-band AMR frame."""
     return _amr_length(head, _AMR_WB_BYTES)
 
 
@@ -580,12 +580,12 @@ _ELEMENT_LENGTHS: dict[str, Callable[[bytes], int]] = {
 
 
 def _open_nothing(url: str, flags: int, options: dict[str, str]) -> NoReturn:
-    """Refuse to open other files that a file names."""
+    """Refuse to open further files that a media file names."""
     raise PermissionError(f"{url} is not opened: a file must not name others to read")
 
 
 def _pyav() -> Any:
-    """Return PyAV.
+    """Import PyAV.
 
     Raises:
       soundfile.SoundFileRuntimeError: it is not installed.
@@ -601,9 +601,10 @@ def _pyav() -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return the text of an error of FFmpeg."""
+    """Return the message of an FFmpeg error."""
     return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 
 def _refuse(reason: str) -> NoReturn:
+    """Raise soundfile's error for a file that cannot be read."""
     raise soundfile.SoundFileRuntimeError(reason)

@@ -1,4 +1,4 @@
-"""Counts the frames of MP3 files whose header does not hold their length.
+"""Counts the frames of MP3 files whose headers do not declare their length.
 
 An MP3 file is a sequence of frames of 576 or 1152 samples. A Xing, Info or LAME tag in the first
 frame may hold their number. Without it libsndfile estimates the length from the size of the file,
@@ -51,7 +51,7 @@ byte runs of 0xFF, such as padding, would take 0.4 s per MB."""
 
 @dataclass(frozen=True)
 class _Header:
-    """Content of the 4-byte header of a frame."""
+    """The fields of a frame's 4-byte header."""
 
     version: int
     """3: MPEG-1, 2: MPEG-2, 0: MPEG-2.5."""
@@ -63,17 +63,17 @@ class _Header:
 
     @property
     def audio_format(self) -> tuple[int, int, bool]:
-        """What all frames of a stream share."""
+        """Version, rate and mono flag, which are the same in all frames of a stream."""
         return self.version, self.rate, self.mono
 
     @property
     def samples(self) -> int:
-        """Samples per channel of the frame."""
+        """Number of samples per channel in the frame."""
         return 1152 if self.version == 3 else 576
 
     @property
     def tag_offset(self) -> int:
-        """Bytes before a Xing or Info tag in the frame: the header and the side information."""
+        """Offset of a Xing or Info tag in the frame: after header and side information."""
         if self.version == 3:
             return 4 + (17 if self.mono else 32)
         return 4 + (9 if self.mono else 17)
@@ -81,7 +81,7 @@ class _Header:
 
 @dataclass(frozen=True)
 class _Run:
-    """Consecutive frames of one format."""
+    """Consecutive MP3 frames of one format."""
 
     begins: "array[int]"
     """Offset of each frame in the file."""
@@ -99,7 +99,7 @@ class _Run:
 
 
 class _FrameSizes(dict[bytes, int]):
-    """Sizes of frames by their header's bytes; 0 for bytes that are no header of the format."""
+    """Frame size in bytes by header bytes; 0 for bytes that are not a header of this format."""
 
     def __init__(self, audio_format: tuple[int, int, bool]) -> None:
         self._format = audio_format
@@ -112,10 +112,10 @@ class _FrameSizes(dict[bytes, int]):
 
 
 def mp3_pieces(file: BinaryIO, trusts_tag: bool = True) -> tuple[Piece, ...] | None:
-    """Return the pieces of an MP3 file after a header with the number of frames.
+    """Return the pieces of an MP3 file, preceded by a header with the number of frames.
 
-    None: the file's own tag has the number, or it is no MP3 file. In a sequence of several files
-    all frames are counted. Only headers are read, which takes about 0.1 s per hour.
+    The result is None if the file's own tag has the number, or it is not an MP3 file. In a sequence
+    of several files all frames are counted. Only headers are read: about 0.1 s per hour of audio.
 
     Args:
       file: the opened file, at any position.
@@ -149,7 +149,7 @@ def mp3_pieces(file: BinaryIO, trusts_tag: bool = True) -> tuple[Piece, ...] | N
 
 
 def _run_pieces(file: BinaryIO, run: _Run, first: int = 0) -> list[Piece]:
-    """Return the pieces of a run; frames whose main data begin before it are made silent.
+    """Return the pieces of a run; frames that need data from before the run are silenced.
 
     The decoder may drop such a frame or not, and reports it on standard error.
 
@@ -174,7 +174,7 @@ def _run_pieces(file: BinaryIO, run: _Run, first: int = 0) -> list[Piece]:
 
 
 def _read_frame(file: BinaryIO, position: int) -> bytes:
-    """Return the bytes of the frame at a position."""
+    """Return the bytes of the frame at a file position."""
     file.seek(position)
     head = file.read(4)
     header = _parse(head)
@@ -184,7 +184,7 @@ def _read_frame(file: BinaryIO, position: int) -> bytes:
 
 @dataclass(frozen=True)
 class Mp3Frames:
-    """The frames of an MP3 file, for decoding it from any frame on."""
+    """The frames of an MP3 file, to decode it from any frame on."""
 
     runs: tuple[_Run, ...]
     """The frames, in their order."""
@@ -194,7 +194,7 @@ class Mp3Frames:
     """Decoding may begin at frames whose index modulo `_CYCLE` is this."""
 
     def pieces_before(self, file: BinaryIO, sample: int) -> tuple[tuple[Piece, ...], int] | None:
-        """Return the pieces from which a sample and all later ones decode as in the whole file.
+        """Return pieces that decode to the same samples from `sample` on as the whole file.
 
         They begin with frames that fill the bit reservoir, and whose own spectra are removed.
 
@@ -241,24 +241,24 @@ class Mp3Frames:
         return (head, *silent, *decoded), sample + self.delay - first * header.samples
 
     def _frame(self, file: BinaryIO, number: int, starts: list[int]) -> bytes:
-        """Return the bytes of a frame."""
+        """Return the bytes of frame `number`."""
         index = bisect_right(starts, number) - 1
         run = self.runs[index]
         return _read_frame(file, run.begins[number - starts[index]])
 
     def _main_data(self, file: BinaryIO, number: int, starts: list[int]) -> int:
-        """Return the size of a frame's main data, in bytes."""
+        """Return the number of bytes of main data in frame `number`."""
         frame = self._frame(file, number, starts)
         return len(frame) - _side_end(frame, self.runs[0].first)
 
 
 def _side_end(frame: bytes, header: _Header) -> int:
-    """Return where the main data of a frame begin, after header, checksum and side information."""
+    """Return the offset of a frame's main data, after header, checksum and side information."""
     return header.tag_offset + (0 if frame[1] & 1 else 2)
 
 
 def _reach(frame: bytes, header: _Header) -> int:
-    """Return how many bytes before a frame's own its main data begin."""
+    """Return how many bytes before the frame its main data begin (main_data_begin)."""
     begin = 4 if frame[1] & 1 else 6
     first, second = frame[begin : begin + 2]
     # main_data_begin: 9 bits in MPEG-1, 8 bits in MPEG-2 and 2.5.
@@ -266,7 +266,7 @@ def _reach(frame: bytes, header: _Header) -> int:
 
 
 def _silent(frame: bytes, header: _Header, available: int) -> bytes:
-    """Return the frame without its spectrum, but with its main data for the frames after it.
+    """Return a frame with a silent spectrum that still carries main data for later frames.
 
     Args:
       available: bytes of main data before it, in which its own may begin.
@@ -280,7 +280,7 @@ def _silent(frame: bytes, header: _Header, available: int) -> bytes:
 
 
 def mp3_frames(file: BinaryIO, counted: bool) -> Mp3Frames | None:
-    """Find the frames of an MP3 file; None: it has none of layer III.
+    """Find the frames of an MP3 file; None if it has no layer III frames.
 
     Args:
       file: the opened file, at any position.
@@ -301,12 +301,12 @@ def mp3_frames(file: BinaryIO, counted: bool) -> Mp3Frames | None:
 
 
 def has_mp3_frames(file: BinaryIO) -> bool:
-    """Whether a file begins with frames of layer III, after tags and at most 64 KiB of bytes."""
+    """Whether a file begins with layer III frames, after tags and up to 64 KiB of other bytes."""
     return _first_header(file, skip_id3(file)) is not None
 
 
 def _tag_delay(file: BinaryIO, start: int, header: _Header) -> int:
-    """Return the samples that mpg123 removes at the beginning, according to a LAME tag."""
+    """Return the number of initial samples that mpg123 drops because of a LAME tag."""
     file.seek(start + header.tag_offset)
     tag = file.read(160)
     if tag[:4] not in (b"Xing", b"Info") or len(tag) < 160:
@@ -321,7 +321,7 @@ def _tag_delay(file: BinaryIO, start: int, header: _Header) -> int:
 
 
 def _parse(head: bytes) -> _Header | None:
-    """Parse the header of a frame; None: it is no header of layer III with a bit rate."""
+    """Parse a frame header; None if it is not a layer III header with a bit rate."""
     # 11 bits of sync, 2 of version, 2 of layer (01: III), 1 of protection.
     if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:
         return None
@@ -339,7 +339,7 @@ def _parse(head: bytes) -> _Header | None:
 
 
 def skip_id3(file: BinaryIO) -> int:
-    """Return the end of the tags with which a file begins."""
+    """Return the offset after the ID3 tags at the beginning of a file."""
     position = 0
     while True:
         file.seek(position)
@@ -360,7 +360,7 @@ def _first_header(file: BinaryIO, begin: int) -> tuple[int, _Header] | None:
 
 
 def _read_tag(file: BinaryIO, start: int, header: _Header) -> tuple[int, int]:
-    """Return the numbers of frames and of bytes according to a frame's tag; 0: not in it."""
+    """Return the numbers of frames and bytes in a frame's Xing or Info tag; 0 where missing."""
     file.seek(start + header.tag_offset)
     tag = file.read(16)
     if tag[:4] not in (b"Xing", b"Info") or len(tag) < 16:
@@ -373,7 +373,7 @@ def _read_tag(file: BinaryIO, start: int, header: _Header) -> tuple[int, int]:
 
 
 def _is_tag(file: BinaryIO, start: int, header: _Header) -> bool:
-    """Whether a frame holds a tag instead of audio."""
+    """Whether a frame holds a Xing or Info tag instead of audio."""
     file.seek(start + header.tag_offset)
     if file.read(4) in (b"Xing", b"Info"):
         return True
@@ -382,7 +382,7 @@ def _is_tag(file: BinaryIO, start: int, header: _Header) -> bool:
 
 
 def _runs(file: BinaryIO, start: int) -> Iterator[_Run]:
-    """Yield all runs of frames from a frame on."""
+    """Yield all runs of frames, starting from a given frame."""
     file.seek(start)
     header = _parse(file.read(4))
     run = _follow(file, start, header) if header else None
@@ -393,7 +393,7 @@ def _runs(file: BinaryIO, start: int) -> Iterator[_Run]:
 
 
 def _next_run(file: BinaryIO, begin: int, last: int | None = None) -> _Run | None:
-    """Find the next run of frames that begins from `begin` to `last`, both in bytes."""
+    """Find the next run of frames that begins at `begin` to `last`, in bytes."""
     for position in _possible_headers(file, begin, last):
         file.seek(position)
         if header := _parse(file.read(4)):
@@ -404,7 +404,7 @@ def _next_run(file: BinaryIO, begin: int, last: int | None = None) -> _Run | Non
 
 
 def _possible_headers(file: BinaryIO, begin: int, last: int | None) -> Iterator[int]:
-    """Yield the positions at which a header may begin, by its first two bytes."""
+    """Yield the positions where a header may begin, by its first two bytes."""
     while last is None or begin <= last:
         file.seek(begin)
         block = file.read(_BLOCK + 1)  # with the second byte of a header at its end
@@ -416,7 +416,7 @@ def _possible_headers(file: BinaryIO, begin: int, last: int | None) -> Iterator[
 
 
 def _follow(file: BinaryIO, begin: int, header: _Header) -> _Run:
-    """Follow the frames from `begin` to the end of the file, or to that in the first frame's tag.
+    """Follow the frames from `begin` to the end of the file, or to the end that a tag gives.
 
     The frame of the tag is not part of the run. The last frame is complete.
     """
@@ -435,7 +435,7 @@ def _follow(file: BinaryIO, begin: int, header: _Header) -> _Run:
 
 
 def _frames_header(file: BinaryIO, run: _Run, frames: int) -> bytes:
-    """Return a frame with a LAME tag that holds the number of frames, and a silent frame.
+    """Return a frame with a LAME tag that declares the number of frames, and a silent frame.
 
     mpg123 removes the decoder's delay from a file with such a tag. The silent frame provides the
     samples to remove: the decoder's delay, and the others as the encoder's delay in the tag. So the

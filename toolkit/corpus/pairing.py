@@ -1,4 +1,4 @@
-"""Pairs transcripts with audio into cuts; an utterance without one of them becomes a fault."""
+"""Pairs transcripts with audio into cuts; an utterance that lacks either becomes a fault."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -21,7 +21,7 @@ from toolkit.corpus.manifest import (
 
 @dataclass(frozen=True)
 class FeatureMatrix:
-    """Features of an utterance in a Kaldi archive."""
+    """An utterance's features in a Kaldi archive."""
 
     num_frames: int
     """Number of rows, one for each 10 ms."""
@@ -35,7 +35,7 @@ class FeatureMatrix:
 
 @dataclass(frozen=True)
 class AudioSegment:
-    """The audio of an utterance: a file or a segment of one; or features in its place."""
+    """An utterance's audio: a file, a segment of a file, or features instead."""
 
     path: str
     """Absolute path of the audio file or archive, or the shell command of a refused pipe."""
@@ -63,7 +63,7 @@ class AudioSegment:
 
 @dataclass(frozen=True)
 class FaultyText:
-    """A transcript that is not UTF-8, for the check to report."""
+    """A transcript that is not UTF-8, kept for the check to report."""
 
     detail: str
     """File, line and the line with its bytes."""
@@ -72,7 +72,7 @@ class FaultyText:
 NOT_UTF8 = "not-utf8"
 """Fault of an utterance whose line in a text or table is not UTF-8."""
 NO_CHANNEL = "no-channel"
-"""Fault of an utterance whose file lacks its channel, or that names none while others do."""
+"""Fault of an utterance whose file lacks its channel, or that names no channel while others do."""
 MAX_CHANNELS = 1024
 """Largest number of channels of a file, in libsndfile."""
 
@@ -81,7 +81,7 @@ _SIDES = {"left": 0, "l": 0, "right": 1, "r": 1}
 
 
 def channel_index(name: str) -> int | None:
-    """Return the index of a channel called A, B, ..., 1, 2, ..., left or right, in any case.
+    """Return the index of a channel named A, B, ..., 1, 2, ..., left or right, in any case.
 
     None: another name.
     """
@@ -93,14 +93,14 @@ def channel_index(name: str) -> int | None:
 
 
 def count_from_one(names: Iterable[str | None]) -> list[str | None]:
-    """Return the names of channels with numbers from 1; if one of them is 0, they count from 0."""
+    """Renumber channel names to count from 1 if one of them is 0."""
     names = list(names)
     first = 0 if "0" in names else 1
     return [from_one(name, first) for name in names]
 
 
 def from_one(name: str | None, first: int) -> str | None:
-    """Return the name of a channel with its number from 1, where numbers begin at `first`."""
+    """Return a channel's number counted from 1, given that its corpus counts from `first`."""
     if first or name is None or not (name.isdecimal() and name.isascii()):
         return name
     return str(int(name) + 1) if len(name) <= len(str(MAX_CHANNELS)) else name
@@ -139,7 +139,7 @@ def pair(
     recordings: dict[str, tuple[Recording, str | None]] = {}
     cuts = []
     for id in dict.fromkeys([*texts_by_id, *audio_by_id]):
-        # The n-th text belongs to the n-th audio; a missing one is the last that there is.
+        # The n-th text belongs to the n-th audio; the shorter list repeats its last item.
         copies = zip_longest(texts_by_id.get(id, []), audio_by_id.get(id, []))
         text, item = None, None
         for next_text, next_item in copies:
@@ -164,7 +164,7 @@ def _cut(
     recordings: dict[str, tuple[Recording, str | None]],
     named: Mapping[str, set[str]],
 ) -> MonoCut:
-    """Make the cut of one utterance; `named` has the names of channels by file."""
+    """Make the cut of one utterance; `named` holds the channel names by file."""
     recording_id = item.recording_id or id
     fault, note, end, channel = item.fault, item.note, item.end, None
     if isinstance(text, FaultyText):
@@ -217,7 +217,7 @@ def _cut(
 
 
 def named_channels(audio: Iterable[AudioSegment]) -> dict[str, set[str]]:
-    """Return, by file, the channels and sides that its utterances name."""
+    """Return the channel and side names that the utterances use, by audio file."""
     named: dict[str, set[str]] = {}
     for item in audio:
         if name := item.channel or item.side:
@@ -228,7 +228,7 @@ def named_channels(audio: Iterable[AudioSegment]) -> dict[str, set[str]]:
 def choose_channel(
     item: AudioSegment, num_channels: int, named: Collection[str]
 ) -> tuple[int | None, str]:
-    """Return the channel of an utterance, from 0 or None for the mean of all, and what is wrong.
+    """Return an utterance's channel (from 0, or None for the mean of all) and its fault.
 
     Args:
       num_channels: number of channels of its file.

@@ -18,12 +18,12 @@ from toolkit.storage.reading import read_json, reading
 
 
 class SplitsError(ToolkitError):
-    """A file of split names that cannot be read."""
+    """Raised when a file of split names cannot be read."""
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The names of a corpus's splits by purpose."""
+    """The names of a corpus's splits, sorted by purpose."""
 
     train: str
     """The split to train on."""
@@ -34,7 +34,7 @@ class Splits:
 
     @classmethod
     def of(cls, names: Iterable[str], corpus: CorpusConfig) -> "Splits":
-        """Sort split names by purpose: `train`, those that match `corpus.dev`, all others."""
+        """Sort split names into training (`train`), tuning (matches of `corpus.dev`) and test."""
         evaluation_splits = [name for name in names if name != "train"]
         tune = tuple(
             name for name in evaluation_splits if name == "dev" or matches(name, corpus.dev)
@@ -43,12 +43,12 @@ class Splits:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """All splits, training first."""
+        """Names of all splits, training first."""
         return (self.train, *self.tune, *self.test)
 
     @property
     def decoded(self) -> tuple[str, ...]:
-        """The splits to decode, tuning first."""
+        """Names of the splits to decode, tuning first."""
         return (*self.tune, *self.test)
 
     def save(self, path: Path) -> None:
@@ -57,7 +57,7 @@ class Splits:
 
     @classmethod
     def load(cls, path: Path) -> "Splits":
-        """Read what `save` wrote.
+        """Read the names that `save` wrote.
 
         Raises:
           SplitsError: naming the file.
@@ -68,14 +68,14 @@ class Splits:
 
 
 def matches(name: str, patterns: str) -> bool:
-    """Return whether a part's name matches one of the comma-separated patterns (`*` and `?`)."""
+    """Return whether a part's name matches one of several comma-separated glob patterns."""
     return any(fnmatch.fnmatchcase(name, pattern.strip()) for pattern in patterns.split(","))
 
 
 def assemble(
     parts: dict[str, list[MonoCut]], corpus: CorpusConfig, hold_out_test: bool = False
 ) -> dict[str, list[MonoCut]]:
-    """Merge training parts into "train", name the other splits, hold out those that are missing.
+    """Merge training parts into "train", rename the other splits, and hold out missing splits.
 
     Args:
       parts: cuts by part name. A part that matches no pattern is left out.
@@ -124,7 +124,7 @@ def assemble(
 def hold_out(
     cuts: list[MonoCut], counts: dict[str, int], rotation: int = 0
 ) -> tuple[list[MonoCut], dict[str, list[MonoCut]]]:
-    """Take whole speakers out of `cuts`.
+    """Move whole speakers from `cuts` to held-out splits.
 
     Speakers are taken in the order of a digest of their names. This mixes groups that a corpus
     lists together, such as women first, and does not depend on the order of reading.
@@ -151,7 +151,7 @@ def hold_out(
 def hold_out_utterances(
     cuts: list[MonoCut], names: Iterable[str], share: float, rotation: int = 0
 ) -> tuple[list[MonoCut], dict[str, list[MonoCut]]]:
-    """Take utterances out of `cuts`, drawn by a digest of their ids.
+    """Move utterances, chosen by a digest of their ids, from `cuts` to held-out splits.
 
     Args:
       names: names of the new splits.
@@ -173,7 +173,7 @@ def hold_out_utterances(
 
 
 def _assign(names: list[str], counts: dict[str, int], rotation: int) -> dict[str, str]:
-    """Assign `counts` names to each split; each rotation moves on by all of them.
+    """Assign `counts` names to each split; each rotation takes the next block of names.
 
     Returns:
       The split by name; names that stay in training are not in it.
@@ -191,7 +191,7 @@ def _assign(names: list[str], counts: dict[str, int], rotation: int) -> dict[str
 def _partition(
     cuts: list[MonoCut], names: Iterable[str], split_of: Callable[[MonoCut], str | None]
 ) -> tuple[list[MonoCut], dict[str, list[MonoCut]]]:
-    """Divide cuts into those without a split and those of each split."""
+    """Divide cuts into training cuts and those of each held-out split."""
     held_out: dict[str, list[MonoCut]] = {name: [] for name in names}
     train: list[MonoCut] = []
     for cut in cuts:
@@ -201,7 +201,7 @@ def _partition(
 
 
 def cap_hours(cuts: Iterable[MonoCut], hours: float) -> list[MonoCut]:
-    """Keep whole utterances, drawn by a digest of their ids, up to `hours`.
+    """Select whole utterances, chosen by a digest of their ids, up to `hours`.
 
     The utterances of a smaller cap are a subset of those of a larger one.
     """
@@ -216,9 +216,10 @@ def cap_hours(cuts: Iterable[MonoCut], hours: float) -> list[MonoCut]:
 
 
 def _digest(name: str) -> bytes:
+    """Return the digest of an id, by which utterances are chosen."""
     return hashlib.sha256(name.encode()).digest()
 
 
 def _sorted(cuts: list[MonoCut]) -> list[MonoCut]:
-    """Sort by id; copies of an id stay in the order of the corpus."""
+    """Sort cuts by id; cuts with equal ids keep the order of the corpus."""
     return sorted(cuts, key=lambda cut: cut.id)

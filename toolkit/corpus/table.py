@@ -1,4 +1,4 @@
-"""A corpus as a table: a CSV file with a line per utterance."""
+"""Reads a corpus from a table: a CSV file with a line per utterance."""
 
 import csv
 import io
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table."""
+    """A line of the table, by column name."""
 
     line: int
     """Line number in the file, from 1."""
@@ -66,7 +66,7 @@ class Row:
 
 
 def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
-    """Read a table into cuts by part; "train" is the part of a table without a split column.
+    """Read a table into cuts by part; without a split column all cuts belong to "train".
 
     - The columns `audio` and `text` are required; `speaker`, `id`, `start`, `end` (seconds),
       `channel` and `split` are optional. `COLUMNS` has other spellings. Other columns are ignored.
@@ -106,7 +106,7 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
     fitting = [row for row in rows if row.fault is None or row.fault[0] != BAD_LINE]
     part = _part(fitting[0], path)
     for id, row in zip(ids, rows, strict=True):
-        # The split of a bad line is unknown: it goes to the part of the line before.
+        # The split of a faulty line is unknown: it is assigned to the part of the previous line.
         if row.fault is None or row.fault[0] != BAD_LINE:
             part = _part(row, path)
         by_part.setdefault(part, []).append((id, row))
@@ -114,7 +114,7 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
 
 
 def tables_in(folder: Path) -> dict[str, Path]:
-    """Return the tables in a folder by part, which is the file's name without suffix.
+    """Return the tables in a folder by part, which is the file name without suffix.
 
     Raises:
       ManifestError: two tables are of one part.
@@ -129,12 +129,12 @@ def tables_in(folder: Path) -> dict[str, Path]:
 
 
 def read_part(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
-    """Read a table as one part and ignore its split column; see `read_table`."""
+    """Read a table as a single part, ignoring its split column; see `read_table`."""
     return [cut for cuts in read_table(path, path_map).values() for cut in cuts]
 
 
 def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path) -> list[MonoCut]:
-    """Make the cuts of the rows of one part."""
+    """Make the cuts of one part's rows."""
     speakers = {id: unicodedata.normalize("NFC", row["speaker"]) for id, row in reversed(rows)}
     unnamed = {
         id: f"{path}:{row.line} names none"
@@ -156,13 +156,13 @@ def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path
 
 
 def _mapped(row: Row, path_map: PathMap) -> Row:
-    """Return the row with its path mapped."""
+    """Apply the path mapping to a row's audio path."""
     audio = map_path(row["audio"], path_map)
     return row if audio == row["audio"] else replace(row, values={**row.values, "audio": audio})
 
 
 def _as_on_disk(row: Row, folder: Path) -> Row:
-    """Return the row with the name of its audio file in the file system."""
+    """Correct a row's audio path to the spelling that exists in the file system."""
     name = row["audio"]
     if not name or row.fault or os.path.exists(folder / name):
         return row
@@ -174,7 +174,7 @@ def _as_on_disk(row: Row, folder: Path) -> Row:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the lines of a table except its header and blank lines.
+    """Yield the rows of a table, without header and blank lines.
 
     Raises:
       ManifestError: as `read_table`.
@@ -233,7 +233,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class _Record:
-    """The fields of one record of a CSV file."""
+    """The fields of a CSV record, or its error."""
 
     line: int
     """Line number of its last line; where there is an error, of its first."""
@@ -243,7 +243,7 @@ class _Record:
 
 
 def _records(text: str, delimiter: str, quoting: Literal[0, 3]) -> Iterator[_Record]:
-    """Yield the records of a table.
+    """Split the text of a table into CSV records.
 
     A quotation mark that is open or not doubled makes only its own line a faulty record: reading
     continues at the next line, not after all lines up to the next quotation mark.
@@ -284,19 +284,19 @@ _NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 
 
 def _decode(path: Path, counts: LineCounts) -> str:
-    """Read the table; bytes that are not UTF-8 become surrogates, see `toolkit.storage.lines`."""
+    """Decode a table; bytes that are not UTF-8 become surrogates (`toolkit.storage.lines`)."""
     return "\n".join(line for _, line in decoded_lines(path, ManifestError, counts))
 
 
 def _unquote(field: str) -> str:
-    """Remove the quotation marks that spreadsheets put around a field of a table with tabs."""
+    """Remove the quotation marks that spreadsheets put around fields of tab-separated tables."""
     field = field.strip()
     match = re.fullmatch(r'"((?:[^"]|"")*)"', field)
     return match[1].replace('""', '"').strip() if match else field
 
 
 def _map_columns(names: list[str], path: Path) -> list[str]:
-    """Map each column to its name in `COLUMNS`, or to an empty string if it is ignored."""
+    """Map each column to its name in `COLUMNS`, or to "" if it is ignored."""
     spelled = {name: role for role, names in COLUMNS.items() for name in names}
     roles = [spelled.get(re.sub(r"[\s-]+", "_", name.lower()), "") for name in names]
     for role, count in Counter(filter(None, roles)).items():
@@ -320,7 +320,7 @@ def _map_columns(names: list[str], path: Path) -> list[str]:
 
 
 def _ids(rows: list[Row], path: Path) -> list[str]:
-    """Name the utterances by their ids, or after the audio and the times that the table has."""
+    """Return the utterance ids: the id column, or names made from audio file and times."""
     stems = {row["audio"]: Path(row["audio"]).stem for row in rows}
     if len(set(stems.values())) < len(stems):  # files of the same name in different folders
         stems = {audio: _relative_name(audio, path) for audio in stems}
@@ -333,7 +333,7 @@ def _ids(rows: list[Row], path: Path) -> list[str]:
 
 
 def _relative_name(audio: str, path: Path) -> str:
-    """Join the path of an audio file, relative to the table's folder, into one word."""
+    """Join an audio path, relative to the table's folder, into a single word."""
     whole = Path(_without_suffix(audio))
     folder = path.absolute().parent
     inside = whole.relative_to(folder) if whole.is_relative_to(folder) else whole
@@ -341,7 +341,7 @@ def _relative_name(audio: str, path: Path) -> str:
 
 
 def _part(row: Row, path: Path) -> str:
-    """Return the part of a row."""
+    """Return the part of the corpus that a row belongs to."""
     name = row["split"].lower()
     if "split" in row.values and not name:
         raise ManifestError(f"{path}:{row.line}: the split is empty; write train, dev or test")
@@ -353,7 +353,7 @@ def _part(row: Row, path: Path) -> str:
 
 
 def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> AudioSegment:
-    """Return the audio of a row, or the fault in its place."""
+    """Return a row's audio, or its fault."""
     if row.fault:
         return AudioSegment(row["audio"], fault=row.fault)
     if not row["audio"]:
@@ -371,6 +371,7 @@ def _audio(row: Row, recordings: Mapping[str, str], path: Path) -> AudioSegment:
 
 
 def _seconds(text: str) -> float | None:
+    """Parse a time in seconds; None if it is empty."""
     if not text:
         return None
     seconds = float(text.replace(",", ".", 1))
@@ -380,7 +381,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _recordings(rows: list[Row]) -> dict[str, str]:
-    """Name the recording of each audio file: its path, without the suffix if that is unique."""
+    """Return a recording name for each audio path: without suffix where that is unique."""
     files: dict[str, set[str]] = {}
     for row in rows:
         files.setdefault(_without_suffix(row["audio"]), set()).add(Path(row["audio"]).as_posix())
@@ -393,5 +394,6 @@ def _recordings(rows: list[Row]) -> dict[str, str]:
 
 
 def _without_suffix(audio: str) -> str:
+    """Return an audio path without its suffix."""
     path = Path(audio)
     return path.with_suffix("").as_posix() if path.name else path.as_posix()

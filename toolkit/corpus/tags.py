@@ -1,4 +1,4 @@
-"""Finds tags in transcripts, words with letters of two alphabets, and wrongly decoded text."""
+"""Finds tags, words that mix alphabets, and wrongly decoded text in transcripts."""
 
 import re
 import unicodedata
@@ -33,7 +33,7 @@ _WORDS = re.compile(r"[^\W\d_]+")
 
 
 def tags_in(text: str, round_brackets: bool | None = None) -> Iterator[re.Match[str]]:
-    """Yield the tags of a text: [background noise], <unk>, {breath}, [[skip]], !SIL, %hesitation.
+    """Yield the tags in a text, such as [background noise], <unk>, {breath}, !SIL, %hesitation.
 
     Args:
       text: as written.
@@ -56,7 +56,7 @@ def tags_in(text: str, round_brackets: bool | None = None) -> Iterator[re.Match[
 
 
 def is_event_tag(text: str) -> bool:
-    """Whether a text is one tag; see `tags_in`."""
+    """Whether a text is exactly one tag; see `tags_in`."""
     return any(match.group() == text for match in tags_in(text))
 
 
@@ -66,21 +66,23 @@ _ALIKE = frozenset({"LATIN", "GREEK", "CYRILLIC"})
 
 
 def word_of_two_alphabets(text: str) -> str | None:
-    """Return the first word with letters of two alphabets that look alike; None: there is none.
+    """Return the first word that mixes letters of similar alphabets; None without one.
 
-    For programs a Cyrillic word with a Latin i is another word than the one that it looks like.
+    A Cyrillic word with a Latin i looks like the correct word, but is a different word for
+    programs.
     """
     return next((word for word in _LETTERS.findall(text) if len(_alphabets(word)) > 1), None)
 
 
 def _alphabets(word: str) -> set[str]:
+    """Return which of the similar alphabets a word uses."""
     if word.isascii():
         return set()
     return {unicodedata.name(letter, "").partition(" ")[0] for letter in word} & _ALIKE
 
 
 def is_garbled(text: str) -> bool:
-    """Whether a text is UTF-8 that was read as cp1252 or Latin-1, such as MÃ¤dchen."""
+    """Whether UTF-8 text was decoded as cp1252 or Latin-1, such as MÃ¤dchen."""
     if text.isascii():
         return False
     for encoding in ("cp1252", "latin-1"):

@@ -1,4 +1,4 @@
-"""Reads Kaldi's wav.scp, whose recordings may be shell commands, and the tables beside it."""
+"""Reads Kaldi's wav.scp, whose entries may be shell commands, and the tables beside it."""
 
 import dataclasses
 import hashlib
@@ -18,7 +18,7 @@ from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, key_and_
 from toolkit.storage.paths import PathMap, map_path, printable
 
 PIPE_CLOSED = 141
-"""Exit status of a program whose reader, such as `head`, ended before it (SIGPIPE)."""
+"""Exit status of a program whose output is no longer read, as by `head` (SIGPIPE)."""
 DECODERS = {
     "flac": {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"},
     "sph2pipe": {"-p"},
@@ -32,9 +32,9 @@ RunPipe = Callable[[str, str], AudioSegment]
 def read_scp(
     path: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
 ) -> list[tuple[str, AudioSegment]]:
-    """Read a wav.scp like `read_kaldi_dir`: recording id and audio of each line.
+    """Read a wav.scp: return the recording id and audio of each line.
 
-    The channels are those in the file reco2file_and_channel beside it, if there is one.
+    Channels come from the file reco2file_and_channel in the same folder, if it exists.
     """
     sides = _sides(path.parent / "reco2file_and_channel")
     recordings = [
@@ -50,7 +50,7 @@ def read_scp(
 
 
 def _sides(path: Path) -> dict[str, str | None]:
-    """Read reco2file_and_channel: the channel of each recording."""
+    """Read reco2file_and_channel: return the channel of each recording."""
     if not path.is_file():
         return {}
     rows = [(id, value.split()) for id, value in read_pairs(path)]
@@ -60,7 +60,7 @@ def _sides(path: Path) -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class TableLine:
-    """A line of a data directory's file."""
+    """A line of a table in a Kaldi data directory."""
 
     id: str
     """Its first word."""
@@ -71,7 +71,7 @@ class TableLine:
 
 
 def read_lines(path: Path) -> list[TableLine]:
-    """Split every line that is not blank at its first ASCII white space.
+    """Split each non-blank line of a table at its first ASCII white space.
 
     A byte order mark, with which editors of Windows begin files, is not part of the first id.
     """
@@ -89,19 +89,19 @@ def read_lines(path: Path) -> list[TableLine]:
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Read the lines like `read_lines`, without those that are not UTF-8."""
+    """Read the lines of a table as (id, value) pairs, without those that are not UTF-8."""
     return [(line.id, line.value) for line in read_lines(path) if not line.fault]
 
 
 def faulty_audio(line: TableLine) -> AudioSegment:
-    """Return the audio of a line that is not UTF-8: a fault of its utterance."""
+    """Return the audio of a line that is not UTF-8, as a fault of its utterance."""
     return AudioSegment(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
 
 
 def _recording(
     scp: Path, id: str, source: str, run_pipe: RunPipe | None, path_map: PathMap
 ) -> AudioSegment:
-    """Return the audio of a line of wav.scp."""
+    """Return the audio that a line of wav.scp names."""
     # A file; a command that only decodes a file, which is read instead; any other command.
     folder = scp.parent
     if not source:
@@ -121,7 +121,7 @@ def _recording(
 
 
 def _decoded_file(command: str) -> tuple[str, str | None] | None:
-    """Return file and channel of a command that only decodes the file by flac, sph2pipe or sox."""
+    """Return the file and channel that a flac, sph2pipe or sox command only decodes, or None."""
     # A command with shell syntax may do more than decode.
     if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
         return None
@@ -158,7 +158,7 @@ def _decoded_file(command: str) -> tuple[str, str | None] | None:
 
 
 class PipeRunner:
-    """Runs commands and keeps their output as files in `folder`, so that each runs only once.
+    """Runs shell commands once each, and keeps their audio output as files in `folder`.
 
     A command that ends with an error or writes nothing is a fault. With bash this includes every
     program of a pipeline, without it only the last.
@@ -171,7 +171,7 @@ class PipeRunner:
         self._folder = folder
 
     def __call__(self, id: str, command: str) -> AudioSegment:
-        """Return the audio that `command` writes to its standard output."""
+        """Run `command` if it has not run yet; return the audio that it writes to stdout."""
         # One file per command: recordings that share it share the output.
         name = hashlib.sha256(command.encode()).hexdigest()[:20]
         path = self._folder.absolute() / f"{name}.wav"

@@ -1,1 +1,1 @@
-"""Decoding: first pass, lattice rescoring, confidences, recogniser bundles, transcription."""
+"""Decoding: first pass, lattice rescoring, confidences, recogniser bundles and transcription."""

@@ -1,4 +1,4 @@
-"""Bundles: all that recognition needs in one folder, and which of a run's systems to use."""
+"""Bundles: folders with all files that recognition needs, and the choice among a run's systems."""
 
 import json
 import shutil
@@ -55,12 +55,12 @@ ADVICE = "run the recipe's last stage again"
 
 
 class BundleError(ToolkitError):
-    """A folder that is not a complete bundle."""
+    """Raised when a folder is not a complete bundle."""
 
 
 @dataclass(frozen=True)
 class Rescoring:
-    """The second pass, with a larger language model."""
+    """Settings of the second pass, which rescores lattices with a larger language model."""
 
     weights: Weights
     """Acoustic scale and word penalty of the best path; the search is made at this scale."""
@@ -70,17 +70,17 @@ class Rescoring:
 
 @dataclass(frozen=True)
 class NeuralRescoring(Settings):
-    """The last pass, n-best lists with a neural language model, whose folder has its weights."""
+    """Settings of the last pass, which rescores n-best lists with a neural language model."""
 
     count: ListLength
     """Length of the lists."""
     word_penalty: Finite
-    """Word penalty with which they are chosen; the search is made at the scale of the weights."""
+    """Word penalty for choosing the hypotheses; the search uses the acoustic scale of `weights`."""
 
 
 @dataclass(frozen=True)
 class FirstPass(Settings):
-    """The search with a speaker-independent system whose words a speaker's transform is for."""
+    """Settings of the speaker-independent search that gives the words for a speaker's transform."""
 
     beam: Beam
     """Pruning of its search."""
@@ -91,12 +91,12 @@ class FirstPass(Settings):
     lattice_scale: FinitePositive
     """Acoustic scale of the adapted pass on whose lattices the transform is refined."""
     adaptation: EmConfig
-    """The alignments of its words, on which the transform is estimated."""
+    """Settings of the alignments from which the transform is estimated."""
 
 
 @dataclass(frozen=True)
 class RecogniserSettings(Settings):
-    """The content of `recogniser.json`."""
+    """The fields of a bundle's `recogniser.json`."""
 
     frontend: FrontendConfig
     """The front end of the model's features."""
@@ -107,25 +107,25 @@ class RecogniserSettings(Settings):
     weights: Weights
     """Acoustic scale and word penalty of the best path, tuned on development data."""
     made_with: dict[str, str] = field(default_factory=dict)
-    """The engines of the process that wrote it (`toolkit.engines`); any recognises with it."""
+    """Engines of the process that wrote the bundle (`toolkit.engines`); all engines can use it."""
     retries: tuple[float, ...] = (2.0,)
     """Factors by which the beam is widened when no path survives."""
     rescoring: Rescoring | None = None
-    """The second pass; None: there is none."""
+    """The second pass; None if there is none."""
     neural: NeuralRescoring | None = None
-    """The pass after that; None: there is none."""
+    """The pass with a neural language model; None if there is none."""
     by_speaker: bool = False
     """Whether the features are those of a GMM system, normalised by the mean of all recordings of
     a speaker; otherwise they are the front end's, with a running mean."""
     first_pass: FirstPass | None = None
-    """What speakers are adapted with; None: they are not adapted. Only where `by_speaker`."""
+    """Settings of the speaker adaptation; None: no adaptation. Only if `by_speaker`."""
 
 
 def read_settings(folder: Path) -> RecogniserSettings:
-    """Read the settings of the bundle of one system.
+    """Read the settings of a system's bundle.
 
     Raises:
-      BundleError: the folder is no bundle.
+      BundleError: the folder is not a bundle.
     """
     if not (folder / SETTINGS).is_file():
         raise BundleError(
@@ -144,7 +144,7 @@ CTC_MODEL_FILES = ("config.json", "model.safetensors")
 
 @dataclass(frozen=True)
 class CtcSettings:
-    """The content of `ctc.json`."""
+    """The fields of a CTC bundle's `ctc.json`."""
 
     frontend: FrontendConfig
     """The front end of the network's features."""
@@ -167,20 +167,20 @@ def read_ctc_settings(folder: Path) -> CtcSettings:
     """Read the settings of a CTC network's bundle.
 
     Raises:
-      BundleError: the folder is no such bundle.
+      BundleError: the folder is not such a bundle.
     """
     if not is_ctc(folder):
         raise BundleError(f"{folder} is not the bundle of a CTC network: it has no {CTC_SETTINGS}")
     return read_plain(folder / CTC_SETTINGS, CtcSettings, BundleError, ADVICE)
 
 
-# Compiled searches read beyond their arrays where sizes disagree, and files of another bundle give
-# wrong words without an error: the checks below compare the files of a bundle.
+# If sizes disagree, compiled searches read out of bounds, and files from another bundle give wrong
+# # words without an error. So the checks below compare the files of a bundle.
 MISMATCH = "they come from different bundles; restore the bundle or write it again"
 
 
 def check_graph(path: Path, graph: Fst, num_pdfs: int, words: SymbolTable) -> None:
-    """Check that a graph reads the acoustic model's pdfs and writes words of `words.txt`.
+    """Check that a graph's inputs are the acoustic model's pdfs and its outputs are in `words.txt`.
 
     Args:
       path: the graph's file.
@@ -200,7 +200,7 @@ def check_graph(path: Path, graph: Fst, num_pdfs: int, words: SymbolTable) -> No
 
 
 def check_frontend(settings: Path, frontend: FrontendConfig, inputs: float, model: Path) -> None:
-    """Check that the front end's frames have as many values as a model takes.
+    """Check that the front end's dimension is the model's input dimension.
 
     Args:
       settings: the file of the bundle's settings.
@@ -219,7 +219,7 @@ def check_frontend(settings: Path, frontend: FrontendConfig, inputs: float, mode
 
 
 def check_senones(folder: Path, senones: Senones, num_pdfs: int) -> None:
-    """Check that senones are those of an acoustic model.
+    """Check that the senones belong to the acoustic model.
 
     Args:
       folder: the senones' folder.
@@ -237,7 +237,7 @@ def check_senones(folder: Path, senones: Senones, num_pdfs: int) -> None:
 
 
 def check_language_model(path: Path, modelled: Iterable[str], words: Collection[str]) -> None:
-    """Check that a language model has words of the recogniser; it may lack some, or have more.
+    """Check that a language model and the recogniser have at least one word in common.
 
     Args:
       path: the model's file or folder.
@@ -259,7 +259,7 @@ SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True)
 class Card:
-    """What a bundle contains. Recognition and alignment print it when they start."""
+    """The description of a bundle, printed when recognition or alignment starts."""
 
     system: str
     """Name of the system, such as chain."""
@@ -280,7 +280,7 @@ class Card:
     wer_unknown_speaker: dict[str, float] = field(default_factory=dict)
     """WER in percent by split, every utterance recognised alone."""
     tuned_on: tuple[str, ...] = ()
-    """Those of the splits on which weights were tuned and the system was chosen."""
+    """Names of the splits on which weights were tuned and the system was chosen."""
 
     def __str__(self) -> str:
         lm = f" with {self.lm}" if self.lm else ""
@@ -294,13 +294,14 @@ class Card:
         return printable("; ".join(parts))
 
     def _speech(self) -> str:
+        """Return the line about the training speech."""
         hours = f"{self.hours:.2g}" if self.hours < 10 else f"{self.hours:,.0f}"
         if self.corpus == SYNTHETIC:
             return f"{hours} h of synthetic speech ({self.speakers} voices)"
         return f"{hours} h of speech (corpus {self.corpus}, {self.speakers} speakers)"
 
     def _error_rates(self) -> str:
-        """The error rates on the test splits, or where there are none on those of tuning."""
+        """Return the error rates on the test splits, or on the tuning splits without any."""
         test = [split for split in self.wer if split not in self.tuned_on]
         kind = "test set" if test else "development set"
         rates = []
@@ -315,12 +316,12 @@ class Card:
 
 
 def printable(text: str) -> str:
-    """Return a text of somebody else's bundle without control characters."""
+    """Return a text from an untrusted bundle without control characters."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def write_card(bundle: Path, card: Card) -> None:
-    """Write the card into the folder of a bundle."""
+    """Write the card into a bundle's folder."""
     write_atomically(bundle / CARD, json.dumps(asdict(card), indent=1) + "\n")
 
 
@@ -337,7 +338,7 @@ def read_card(bundle: Path) -> Card | None:
 
 @dataclass(frozen=True)
 class TunedSearch:
-    """A search and the weights that were tuned for it."""
+    """A search and the files with its tuned weights."""
 
     graph: Path
     """The decoding graph."""
@@ -346,16 +347,16 @@ class TunedSearch:
     tuned: Path
     """`tuned.json` of the decode that chose scale and penalty."""
     rescorer: Path | None = None
-    """The language model of the second pass; None: there is none."""
+    """The language model of the second pass; None if there is none."""
     rescorer_tuned: Path | None = None
     """`tuned.json` of the second pass."""
     neural: "NeuralFiles | None" = None
-    """The neural language model of the last pass; None: there is none."""
+    """The neural language model of the last pass; None if there is none."""
 
 
 @dataclass(frozen=True)
 class NeuralFiles:
-    """A neural language model that rescores n-best lists."""
+    """Files of a neural language model that rescores n-best lists."""
 
     model: Path
     """Its folder."""
@@ -369,7 +370,7 @@ class NeuralFiles:
 
 @dataclass(frozen=True)
 class NetworkFiles:
-    """A trained network."""
+    """Files of a trained network."""
 
     model: Path
     """Its folder."""
@@ -387,7 +388,7 @@ def write_network_bundle(
     out: Path,
     calibration: Path | None = None,
 ) -> None:
-    """Write the bundle of a network on log-mel features, which can then be moved anywhere.
+    """Write the bundle of a network on log-mel features; it can be moved anywhere.
 
     Args:
       network: the network.
@@ -412,7 +413,7 @@ def write_speaker_bundle(
     first_pass: tuple[Path, TunedSearch, Path, EmConfig] | None = None,
     calibration: Path | None = None,
 ) -> None:
-    """Write the bundle of a GMM system, or of a network on the features of one.
+    """Write the bundle of a GMM system, or of a network on GMM features.
 
     Args:
       gmm: the folder of the GMM system.
@@ -446,13 +447,14 @@ def write_speaker_bundle(
 
 
 def _write_network(network: NetworkFiles, out: Path) -> None:
+    """Copy a network, its normaliser and its senones into a bundle."""
     _copy_all(MODEL_FILES, network.model, out / MODEL)
     _copy(network.normaliser, out / NORMALISER)
     _copy_all(SENONE_FILES, network.senones, out / SENONES)
 
 
 def _searching(search: TunedSearch, out: Path) -> dict:
-    """Copy graph and language models; return the fields of the settings."""
+    """Copy graph and language models into a bundle; return the settings of the search."""
     _copy(search.graph, out / GRAPH)
     weights, rescoring = Weights.load(search.tuned), None
     if search.rescorer is not None and search.rescorer_tuned is not None:
@@ -475,6 +477,7 @@ def _searching(search: TunedSearch, out: Path) -> dict:
 
 
 def _write(settings: RecogniserSettings, lang: Path, out: Path, calibration: Path | None) -> None:
+    """Write the settings, and copy the lexicon and the calibration into a bundle."""
     _copy_all(LANG_FILES, lang, out)
     if calibration is not None:
         _copy(calibration, out / CALIBRATION)
@@ -482,6 +485,7 @@ def _write(settings: RecogniserSettings, lang: Path, out: Path, calibration: Pat
 
 
 def _copy_all(names: Sequence[str], source: Path, out: Path, optional: Sequence[str] = ()) -> None:
+    """Copy several files into a bundle; `optional` ones may be missing."""
     for name in names:
         _copy(source / name, out / name)
     for name in optional:
@@ -490,13 +494,14 @@ def _copy_all(names: Sequence[str], source: Path, out: Path, optional: Sequence[
 
 
 def _copy(source: Path, target: Path) -> None:
+    """Copy one file, and make the folder that it goes to."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
 
 
 @dataclass(frozen=True)
 class CtcFiles:
-    """A trained network and what it is searched with."""
+    """Files of a trained CTC network and of its search."""
 
     model: Path
     """The network's folder."""
@@ -520,7 +525,7 @@ def write_ctc_bundle(
     out: Path,
     fast: WordsConfig | None = None,
 ) -> None:
-    """Write the bundle of a CTC network, which can then be moved anywhere.
+    """Write the bundle of a CTC network; it can be moved anywhere.
 
     Args:
       files: the network, units, dictionary and language model.
@@ -549,13 +554,12 @@ def write_ctc_bundle(
 
 SYSTEMS = "systems.json"
 Role = Literal["speaker_known", "speaker_unknown", "stream"]
-"""What a system is the best for: recordings whose speakers are named, recordings whose speakers
-are not, streams."""
+"""What a system is the best for: recordings with speaker names, recordings without, or streams."""
 
 
 @dataclass(frozen=True)
 class BundledSystem:
-    """A system in the folder, and what it reached when it was written."""
+    """A system with a bundle in the folder, and its error rate when the bundle was written."""
 
     name: str
     """Its name, and that of its folder."""
@@ -570,13 +574,13 @@ class BundledSystem:
 
 
 def write_systems(folder: Path, systems: Sequence[BundledSystem]) -> None:
-    """Write `systems.json`: the systems whose bundles are in the folder, the best first."""
+    """Write `systems.json`: the systems with bundles in the folder, best first."""
     rows = [asdict(system) for system in systems]
     write_atomically(folder / SYSTEMS, json.dumps(rows, indent=1) + "\n")
 
 
 def read_systems(folder: Path) -> list[BundledSystem]:
-    """Read what `write_systems` wrote.
+    """Read the systems that `write_systems` wrote.
 
     Raises:
       BundleError: it cannot be read.
@@ -590,7 +594,7 @@ def read_systems(folder: Path) -> list[BundledSystem]:
 
 
 class Bundle:
-    """The systems of a run: its `final`, or the folder of one of them.
+    """The bundles of a run's systems (its folder `final`), or the bundle of one system.
 
     Args:
       folder: that folder.
@@ -604,10 +608,10 @@ class Bundle:
         self._systems = read_systems(folder) if (folder / SYSTEMS).exists() else None
 
     def choose(self, role: Role = "speaker_unknown", name: str | None = None) -> Path:
-        """Return the folder of a system.
+        """Return the bundle folder of the system to use.
 
         Args:
-          role: what is recognised; a system that is named must be able to do it.
+          role: what is to be recognised; a system chosen by name must support it.
           name: the system's name; None: the best for `role`.
 
         Raises:
@@ -635,9 +639,9 @@ class Bundle:
         return path_below(self._folder, best.name)
 
     def network(self) -> Path:
-        """Return the folder of the network that `toolkit export` exports.
+        """Return the bundle folder of the network that `toolkit export` exports.
 
-        Of several systems a CTC network, or the best that can recognise a stream.
+        Of several systems it is a CTC network, or else the best that can recognise streams.
 
         Raises:
           BundleError: there is no such system.
@@ -646,7 +650,7 @@ class Bundle:
         return ctc or self.choose("stream")
 
     def ctc_network(self) -> Path | None:
-        """Return the folder of the CTC network that this, or the `final` in it, is or holds.
+        """Return the bundle folder of the CTC network in this folder or in its `final`.
 
         None if there is none.
         """
@@ -657,7 +661,7 @@ class Bundle:
         return None
 
     def _folders(self) -> list[Path]:
-        """The folders of the systems, the best first; empty where this is the folder of one."""
+        """Return the folders of the systems, best first; none if this folder is one system."""
         return [path_below(self._folder, system.name) for system in self._systems or ()]
 
 

@@ -1,4 +1,4 @@
-"""Combination of systems: decoding of the union of their lattices.
+"""System combination: decodes the union of several systems' lattices.
 
 Xu et al. (2011; see `toolkit.fsa.minimum_bayes_risk`), as Kaldi's lattice-combine and
 lattice-mbr-decode: the posteriors of each system's lattice are multiplied with its weight. Where
@@ -47,19 +47,19 @@ from toolkit.storage.files import write_atomically
 
 LATTICES, CTM, TEXT = "word_lattices", "words.ctm", "text"
 OTHER = -1
-"""The id of words that are not known: what is said where a confidence is below 1."""
+"""The id of unknown words, which have the rest of the probability if a confidence is below 1."""
 LEAST = 1e-4
-"""Confidences are taken as at least this."""
+"""Lower limit of confidences."""
 logger = logging.getLogger(__name__)
 
 
 class CombinationError(ToolkitError):
-    """Systems that cannot be combined."""
+    """Raised for systems that cannot be combined."""
 
 
 @dataclass(frozen=True)
 class System:
-    """What a system recognised in some utterances."""
+    """One system's lattices (or words) for a set of utterances."""
 
     path: Path
     """Where it was read from."""
@@ -74,12 +74,12 @@ class System:
 
 
 def read_system(path: Path, words: WordTable) -> System:
-    """Read the lattices of a decoded split, or the words of a file.
+    """Read the lattices of a decoded split, or the words of a CTM or text file.
 
     Args:
       path: a folder with `word_lattices/`, else with `words.ctm` (and `text`, for what could not be
         aligned), else with `text`; a CTM file; or a file of transcripts, see
-        `toolkit.score.read.read_transcripts`. Words without confidences are taken as sure.
+        `toolkit.score.read.read_transcripts`. Words without confidences have the confidence 1.
       words: gives ids to the words of all systems.
 
     Raises:
@@ -122,7 +122,7 @@ def read_system(path: Path, words: WordTable) -> System:
 
 
 def _by_utterance(path: Path) -> dict[str, list[CtmEntry]]:
-    """Read the words of each utterance of a CTM file."""
+    """Read a CTM file; return the words of each utterance."""
     entries: dict[str, list[CtmEntry]] = {}
     for entry in read_ctm(path):
         of_utterance = entries.setdefault(entry.utterance, [])
@@ -136,7 +136,7 @@ def _by_utterance(path: Path) -> dict[str, list[CtmEntry]]:
 
 
 def _untimed(texts: Mapping[str, str]) -> dict[str, list[CtmEntry]]:
-    """The words of texts, all at the beginning."""
+    """Return the words of each text, all with time 0."""
     return {
         name: [CtmEntry(name, "1", 0.0, 0.0, word) for word in text.split()]
         for name, text in texts.items()
@@ -144,12 +144,12 @@ def _untimed(texts: Mapping[str, str]) -> dict[str, list[CtmEntry]]:
 
 
 def empty_word_lattice() -> tuple[WordLattice, np.ndarray]:
-    """The lattice of an utterance in which nothing was recognised, and its score."""
+    """Return the lattice of an utterance without recognised words, and its arc scores."""
     return _chain([], WordTable())
 
 
 def _chain(entries: Sequence[CtmEntry], words: WordTable) -> tuple[WordLattice, np.ndarray]:
-    """A lattice that says each word with its confidence, and else another word.
+    """Make a linear lattice: each word with its confidence, beside an arc for "another word".
 
     Between two words is an arc without a word.
     """
@@ -186,8 +186,8 @@ def _chain(entries: Sequence[CtmEntry], words: WordTable) -> tuple[WordLattice, 
 
 
 PARTS = {1: 1, 2: 10, 3: 6, 4: 4}
-"""By the number of systems: of how many equal parts weights are made when they are tuned; 2 parts
-for more systems."""
+"""By number of systems: the number of equal parts of which weights consist in tuning; 2 parts for
+more systems."""
 GROUP = 50
 """Utterances that a worker process takes at a time."""
 
@@ -196,14 +196,14 @@ Rule = Literal["mbr", "best"]
 RULES: tuple[Rule, ...] = get_args(Rule)
 """mbr: the words with the fewest expected errors; best: those of the best path."""
 Row = Sequence[tuple[WordLattice, np.ndarray] | None]
-"""The lattices of an utterance, one of each system, with the scores of their arcs; None where the
-search failed, which says nothing."""
+"""The lattices of an utterance, one per system, with the scores of their arcs; None if the search
+failed, in which case the system has no vote."""
 MapResult = TypeVar("MapResult")
 
 
 @dataclass(frozen=True)
 class Combination:
-    """How systems are combined."""
+    """The combination rule and the weight of each system."""
 
     weights: Weights
     """One for each system, with the sum 1; a system with weight 0 is left out."""
@@ -222,10 +222,10 @@ class Combination:
 def combine(
     systems: Sequence[System], combination: Combination, words: WordTable, jobs: int = 1
 ) -> dict[str, list[TimedToken]]:
-    """Combine what systems recognised.
+    """Combine the results of several systems into one text per utterance.
 
     Args:
-      systems: one or more; where the words of one lack an utterance, it has heard nothing.
+      systems: one or more; a system whose words lack an utterance has recognised nothing in it.
       combination: their weights, and the rule.
       words: with which the systems were read.
       jobs: worker processes.
@@ -244,7 +244,7 @@ def combine(
 
 @dataclass(frozen=True)
 class CombinationTuning:
-    """The combination with the fewest errors, and what was tried."""
+    """The combination with the fewest errors, and all combinations that were tried."""
 
     best: Combination
     """Ties go to the most equal weights, then to minimum Bayes risk."""
@@ -258,10 +258,10 @@ def tune_combination(
     jobs: int = 1,
     rules: Sequence[Rule] = RULES,
 ) -> CombinationTuning:
-    """Find rule and weights with the fewest word errors, those of single systems among them.
+    """Find the rule and the weights with the fewest word errors; single systems compete.
 
-    Of several rules the best path is tried only where all systems have lattices: a chain's
-    probabilities are no scores of paths.
+    The rule "best" is tried only if all systems have lattices: the probabilities in a chain are not
+    path scores.
 
     Args:
       splits: for each development split the systems and the references.
@@ -290,7 +290,7 @@ def tune_combination(
             split_score, count = score(references, texts), counts[combination]
             errors = [*count.by_utterance, *(u.errors for u in split_score.utterances)]
             counts[combination] = ErrorCount.of(errors, count.words + split_score.ref_units)
-    # Of equals the most even weights: their sum of squares is the smallest.
+    # Ties go to the most even weights, whose sum of squares is the smallest.
     best = choose(counts, lambda combination: sum(weight**2 for weight in combination.weights))
     return CombinationTuning(best, counts)
 
@@ -298,7 +298,7 @@ def tune_combination(
 def _map(
     function: Callable[[Row], MapResult], systems: Sequence[System], jobs: int
 ) -> dict[str, MapResult]:
-    """Apply a function to the lattices of every utterance."""
+    """Apply a function to every utterance's lattices, in worker processes."""
     first = systems[0]
     for system in systems[1:]:
         if not set(first.ids) & set(system.ids):
@@ -315,10 +315,12 @@ def _map(
 
 
 def _each(function: Callable[[Row], MapResult], rows: Sequence[Row]) -> list[MapResult]:
+    """Apply a function to some rows, in a worker process."""
     return [function(row) for row in rows]
 
 
 def _decoded(combination: Combination, row: Row) -> list[Candidate]:
+    """Combine the lattices of one utterance."""
     weighted = [
         (lattice[0], lattice[1], weight)
         for lattice, weight in zip(row, combination.weights, strict=True)
@@ -337,11 +339,12 @@ def _decoded(combination: Combination, row: Row) -> list[Candidate]:
 
 
 def _sequences(grid: Sequence[Combination], row: Row) -> list[list[int]]:
+    """Return the words that each combination of a grid finds in one utterance."""
     return [[candidate.word for candidate in _decoded(each, row)] for each in grid]
 
 
 def _timed_words(candidates: Sequence[Candidate], words: WordTable) -> list[TimedToken]:
-    """Words with their mean times; a word begins no earlier than the one before it ends."""
+    """Return words with their mean times; no word begins before the previous one ends."""
     timed, end = [], 0.0
     for candidate in candidates:
         begin = max(candidate.begin, end)
@@ -357,7 +360,7 @@ NAME = "combined"
 def write_combined(
     systems: Sequence[System], combination: Combination, words: WordTable, out: Path, jobs: int
 ) -> dict[str, str]:
-    """Combine systems; write `text` and, if all have times, `words.ctm`; return the texts.
+    """Combine systems, write `text` and, if all have times, `words.ctm`; return the texts.
 
     A `words.ctm` of an earlier combination is removed: `read_system` would prefer it to `text`.
     """
@@ -390,7 +393,7 @@ def combine_decodes(
     command: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Combine systems, tuned on the development splits, and score all splits.
+    """Combine systems with weights tuned on the development splits, and score all splits.
 
     Args:
       splits: by name; all have the same systems.
@@ -459,7 +462,7 @@ def combine_decodes(
 def _tuned(
     splits: Sequence[tuple[Sequence[System], Mapping[str, str]]], words: WordTable, jobs: int
 ) -> CombinationTuning | None:
-    """Tune on splits, if they have enough words; otherwise a warning says so."""
+    """Tune a combination on splits; warn and return None if they have too few words."""
     count = sum(len(text.split()) for _, references in splits for text in references.values())
     if enough_words_to_tune(count, "all systems have the same weight"):
         return tune_combination(splits, words, jobs)
@@ -467,6 +470,6 @@ def _tuned(
 
 
 def _errors(rows: Mapping[str, Result], splits: Mapping[str, DecodedSplit]) -> int:
-    """The word errors of a system on the development splits."""
+    """Return one system's word errors on the development splits."""
     tuned = [rows[name] for name, split in splits.items() if split.tuned]
     return sum(row.insertions + row.deletions + row.substitutions for row in tuned)

@@ -22,18 +22,19 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
 
 @dataclass(frozen=True)
 class DecodeConfig(Settings):
-    """The search, and the grid of weights tried on the development set (C2)."""
+    """Settings of the lattice search, and the grid of weights tried on the development set (C2)."""
 
     acoustic_scale: Annotated[float, Range(above=0, below=math.inf)] = 0.08
-    """Factor on acoustic log-likelihoods in the first search; others are at the scale tuned."""
+    """Factor on acoustic log-likelihoods in the first search; later searches use the tuned
+    scale."""
     scales: tuple[Positive, ...] = (0.05, 0.06, 0.08, 0.1, 0.12)
     """Acoustic scales tried on the development set."""
     penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
     """Word penalties tried on the development set, added per word; negative means fewer words."""
     untuned_within: NonNegative | None = None
-    """Keep `acoustic_scale`, and the penalty nearest to none, unless others make fewer errors by
-    more than so many standard errors of the difference. For networks whose criterion has a scale of
-    its own; None: the fewest errors decide."""
+    """Keep `acoustic_scale` and the smallest penalty unless other weights make fewer errors by more
+    than this many standard errors of the difference. For networks trained at a scale of their own.
+    None: the weights with the fewest errors are taken."""
     # LDA + MLLT on the demo, dev and test: 122 errors with 15 and 7,000, 96 with these, 90 with 19
     # and 24,000 in twice the time; SAT 72 and 68.
     beam: Beam = Beam(search=17.0, output=4.0, max_active=12_000)
@@ -44,7 +45,7 @@ class DecodeConfig(Settings):
     """Pruning when a larger language model rescores the lattices."""
 
     def check(self) -> None:
-        """Refuse grids without a value, and values that are infinite."""
+        """Raise a ValueError for a grid that is empty or has infinite values."""
         if not self.scales or not self.penalties:
             raise ValueError("scales and penalties need a value each")
         for name in ("scales", "penalties"):
@@ -59,7 +60,7 @@ class DecodeConfig(Settings):
 
 @dataclass(frozen=True)
 class NbestConfig(Settings):
-    """What is extracted from each lattice."""
+    """Settings of the n-best lists extracted from each lattice."""
 
     count: ListLength = 10
     """Length of the n-best lists."""
@@ -67,23 +68,23 @@ class NbestConfig(Settings):
 
 @dataclass(frozen=True)
 class NeuralRescoringConfig(Settings):
-    """The n-best lists and the weights tried on the development set."""
+    """Length of the n-best lists, and the grid of weights tried on the development set."""
 
     count: ListLength = 100
     """Length of the n-best lists."""
     weights: tuple[Share, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
-    """Weights of the neural model's log-probability tried; the n-gram's has the rest. With 0 the
-    neural model is not used where it does not help."""
+    """Weights of the neural model's log-probability to try; the n-gram model has 1 minus the
+    weight. With 0 among them, the neural model is not used if it does not help."""
 
     def check(self) -> None:
-        """Refuse a grid without a value."""
+        """Raise a ValueError for an empty grid."""
         if not self.weights:
             raise ValueError("weights needs a value")
 
 
 @dataclass(frozen=True)
 class LatticeConfig(Settings):
-    """Search and density of denominator lattices."""
+    """Settings of denominator lattices: search and lattice density."""
 
     acoustic_scale: Positive = 0.3
     """Factor on acoustic log-likelihoods during the search; the same as in the sMBR training that
@@ -104,7 +105,7 @@ SYMBOLS = 50
 
 @dataclass(frozen=True)
 class PrefixConfig(Settings):
-    """Settings of the search."""
+    """Settings of the CTC prefix beam search."""
 
     width: ListLength = 256
     """Prefixes kept per frame (A24: 1 for sentences during training, 64 in the equal-batch study,
@@ -118,7 +119,7 @@ class PrefixConfig(Settings):
 
 @dataclass(frozen=True)
 class WordsConfig(Settings):
-    """Settings of the search and of the score of a text.
+    """Settings of the CTC beam search over dictionary words, and the score of a text.
 
     The score of a text is
 
@@ -156,7 +157,7 @@ class WordsConfig(Settings):
     """Length of the n-best list."""
 
     def check(self) -> None:
-        """Refuse infinite weights."""
+        """Raise a ValueError for infinite weights."""
         for name in ("lm_weight", "word_bonus"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name} is {getattr(self, name)}, must be finite")
@@ -164,7 +165,7 @@ class WordsConfig(Settings):
 
 @dataclass(frozen=True)
 class GraphConfig(Settings):
-    """Settings of the search and of the score of a text.
+    """Settings of the CTC search in a decoding graph, and the score of a text.
 
     Texts are scored as in `WordsConfig`, but with the best alignment instead of the sum over all.
     """
@@ -181,25 +182,25 @@ class GraphConfig(Settings):
 
 @dataclass(frozen=True)
 class TuneConfig(Settings):
-    """The grid of weights to try; it is extended where the best pair lies at its end."""
+    """The grid of weights to try; it is extended while the best pair lies at an edge."""
 
     lm_weights: tuple[Positive, ...] = (0.4, 0.7, 1.0, 1.5, 2.0)
     """Factors on the language model's log-probability."""
     word_bonuses: tuple[float, ...] = (0.0, 1.0, 2.0)
     """Scores added per word; positive means more words."""
     untuned_within: NonNegative | None = None
-    """Keep the decoder's own weight and bonus unless others make fewer errors by more than so many
-    standard errors of the difference; None: the fewest errors decide."""
+    """Keep the decoder's own weight and bonus unless others make fewer errors by more than this
+    many standard errors of the difference; None: take those with the fewest errors."""
 
     def check(self) -> None:
-        """Refuse a grid without a value."""
+        """Raise a ValueError for an empty grid."""
         if not self.lm_weights or not self.word_bonuses:
             raise ValueError("lm_weights and word_bonuses need a value each")
 
 
 @dataclass(frozen=True)
 class BeamTuneConfig(Settings):
-    """The beams to try."""
+    """The beam widths and margins to try."""
 
     widths: tuple[ListLength, ...] = (16, 32, 64, 128, 256, 512)
     """Widths, ascending; the last is doubled while twice the width finds better texts."""
@@ -207,7 +208,7 @@ class BeamTuneConfig(Settings):
     """Margins in natural log units, ascending."""
 
     def check(self) -> None:
-        """Refuse beams that do not ascend."""
+        """Raise a ValueError for beams that do not ascend."""
         for name in ("widths", "margins"):
             values = getattr(self, name)
             if not values or list(values) != sorted(set(values)):
@@ -216,7 +217,7 @@ class BeamTuneConfig(Settings):
 
 @dataclass(frozen=True)
 class CtcDecodeConfig(Settings):
-    """The searches of the final table."""
+    """Settings of the CTC searches in the final table of results."""
 
     prefix: PrefixConfig = PrefixConfig(width=512)
     """Prefix beam search without a dictionary."""
@@ -230,50 +231,50 @@ class CtcDecodeConfig(Settings):
     """Beam width of the search over dictionary words while its weights are tuned."""
     widest: ListLength | None = None
     """The search over dictionary words is widened up to this width, while twice the width finds
-    better texts on the development splits, as it does with weak networks. None: it is not, and the
-    log says where it should be."""
+    better texts on the development splits, as it does with weak networks. None: it is not widened,
+    and the log warns if it should be."""
 
 
 @dataclass(frozen=True)
 class EvaluationConfig(Settings):
-    """The search that evaluates the epochs of a training."""
+    """Settings of the search that evaluates the epochs of a CTC training."""
 
     search: Literal["prefixes", "words", "words+lm"] = "prefixes"
     """`prefixes` needs no dictionary; `words` finds dictionary words; `words+lm` weighs them with
     the n-grams (A21). Sample sentences are recognised by the same search with one prefix (A24),
     or greedily without a dictionary."""
     utterances: PositiveInt | None = None
-    """How many utterances are recognised, such as 25 or 250; None: all. They are chosen by a
-    checksum of their ids. The loss is always that of all."""
+    """Number of utterances to recognise, such as 25 or 250; None: all. They are chosen by a
+    checksum of their ids. The loss is always computed on all utterances."""
     lm_weight: NonNegative = 1.0
     """Factor on the language model's log-probability."""
     word_bonus: float = 0.0
     """Added for each word."""
 
     def name(self, width: int) -> str:
-        """Describe the search on the page and in its tables."""
+        """Return the name of the search in the report and in its tables."""
         number = "all" if self.utterances is None else self.utterances
         return f"{self.search}, width {width}, {number} utterances"
 
 
 @dataclass(frozen=True)
 class SegmentConfig(Settings):
-    """Where recordings are cut; times in seconds."""
+    """Settings for cutting long recordings into segments; times in seconds."""
 
     longest: Positive = 30.0
-    """Longest segment. A recording that is no longer is left in one piece."""
+    """Longest segment. A recording up to this length is not cut."""
     shortest: Positive = 5.0
     """Shortest segment that may end in a pause."""
     pause: Positive = 0.3
     """Shortest pause to cut in."""
     margin: NonNegative = 0.3
-    """Silence that is kept around speech. The rest of a longer pause is dropped, if the acoustic
-    model's posteriors of silence are known."""
+    """Silence to keep around speech. The rest of a longer pause is dropped, if the acoustic model
+    provides silence posteriors."""
     threshold: ProperShare = 0.35
     """Speech score, 0 to 1, below which a frame belongs to a pause."""
 
     def check(self) -> None:
-        """Refuse segments that must be longer than they may be."""
+        """Raise a ValueError if the shortest segment is longer than the longest."""
         if not self.shortest < self.longest:
             raise ValueError(
                 f"shortest is {self.shortest}, must be below longest, which is {self.longest}"

@@ -1,4 +1,4 @@
-"""What decoding gives: n-best lists, utterances with times of words, transcripts of recordings."""
+"""Results of decoding: n-best lists, utterances with word times, transcripts of recordings."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -21,26 +21,26 @@ from toolkit.storage.reading import reading
 
 @dataclass(frozen=True)
 class NbestList:
-    """The n-best list of an utterance; empty where no path survived the search."""
+    """The n-best list of an utterance; empty if no path survived the search."""
 
     texts: tuple[str, ...]
     """Words of each hypothesis, the best under the weights of the search first."""
     acoustic: tuple[float, ...]
-    """Acoustic log-likelihood of each, unscaled."""
+    """Acoustic log-likelihood of each hypothesis, unscaled."""
     graph: tuple[float, ...]
-    """Log-probability of each one's pronunciations, silences and HMM transitions."""
+    """Log-probability of each hypothesis's pronunciations, silences and HMM transitions."""
     lm: tuple[float, ...]
-    """Log-probability of each by the n-gram language model."""
+    """Log-probability of each hypothesis by the n-gram language model."""
 
     @classmethod
     def of(
         cls, hypotheses: Sequence[Hypothesis], weights: Weights, words: SymbolTable
     ) -> "NbestList":
-        """Take the scores of an n-best list apart.
+        """Make an n-best list from hypotheses, with their scores split into parts.
 
         Args:
           hypotheses: from `toolkit.fsa.nbest.n_best`.
-          weights: those that it was called with.
+          weights: the weights passed to `n_best`.
           words: the names of the words.
         """
         # score = scale * acoustic + graph + lm + penalty * words, solved for the graph's part.
@@ -53,13 +53,13 @@ class NbestList:
         )
 
     def first(self, count: int) -> "NbestList":
-        """Return the first hypotheses, `count` at most."""
+        """Return a list of the first `count` hypotheses at most."""
         return NbestList(
             self.texts[:count], self.acoustic[:count], self.graph[:count], self.lm[:count]
         )
 
     def totals(self, weights: Weights) -> list[float]:
-        """Return the score of each hypothesis under weights, without a neural model."""
+        """Return the weighted total score of each hypothesis, without a neural model."""
         acoustic, graph, lm, num_words = self.scores
         scale, penalty = weights.acoustic_scale, weights.word_penalty
         return (scale * acoustic + graph + lm + penalty * num_words).tolist()
@@ -77,12 +77,12 @@ class NbestList:
 
 
 class NbestListError(ToolkitError):
-    """N-best lists that cannot be read."""
+    """Raised when n-best lists cannot be read."""
 
 
 @dataclass(frozen=True)
 class ListedUtterance:
-    """An utterance and its n-best list, as stored between decoding and rescoring."""
+    """An utterance with its n-best list, stored between decoding and rescoring."""
 
     utterance: str
     """Utterance id."""
@@ -98,18 +98,18 @@ class ListedUtterance:
 
 
 def nbest_path(folder: Path, number: int) -> Path:
-    """The file of the n-best lists of a feature shard."""
+    """Return the path of a feature shard's n-best lists."""
     return folder / f"nbest.{number:06d}.jsonl"
 
 
 def write_nbest_shard(path: Path, utterances: Iterable[ListedUtterance]) -> None:
-    """Write the n-best lists of a feature shard, a line of JSON for each utterance."""
+    """Write a feature shard's n-best lists, one line of JSON per utterance."""
     lines = [json.dumps(asdict(utterance)) + "\n" for utterance in utterances]
     write_atomically(path, "".join(lines))
 
 
 def read_nbest_shard(path: Path) -> list[ListedUtterance]:
-    """Read what `write_nbest_shard` wrote.
+    """Read the n-best lists that `write_nbest_shard` wrote.
 
     Raises:
       NbestListError: the file is damaged, or of an earlier version.
@@ -120,6 +120,7 @@ def read_nbest_shard(path: Path) -> list[ListedUtterance]:
 
 
 def _read_listed(fields: dict[str, Any]) -> ListedUtterance:
+    """Make an utterance's n-best list from a parsed line of JSON."""
     words = tuple(TimedToken(*token) for token in fields.pop("words"))
     return replace(from_plain(ListedUtterance, fields), words=words)
 
@@ -143,7 +144,7 @@ def read_nbest_lists(folder: Path, count: int) -> list[ListedUtterance]:
 
 @dataclass(frozen=True)
 class DecodedUtterance:
-    """One recognised utterance, or segment of a recording."""
+    """A recognised utterance, or a recognised segment of a recording."""
 
     text: str
     """The words, separated by single spaces; empty when no path survives the wider beam either."""
@@ -156,10 +157,10 @@ class DecodedUtterance:
     """End in the recording, seconds; None before `placed`."""
 
     def placed(self, start_s: float, end_s: float) -> "DecodedUtterance":
-        """Return the utterance at its place in a recording or stream, rounded to 1 ms.
+        """Return the utterance with times relative to its recording or stream, rounded to 1 ms.
 
         Words are shifted to the recording's time. They end with the utterance at the latest: the
-        last row of scores may stand for frames behind it.
+        last row of scores may stand for frames after it.
         """
         start_s, end_s = round(start_s, 3), round(end_s, 3)
         words = self.words and tuple(
@@ -179,7 +180,7 @@ class DecodedUtterance:
 
 @dataclass(frozen=True)
 class Transcript:
-    """The transcript of one recording, or why there is none."""
+    """The transcript of one recording, or the reason why there is none."""
 
     name: str
     """Name of the recording, see `Source.name`."""
@@ -192,7 +193,7 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """All words, separated by single spaces."""
+        """All words of the transcript, separated by single spaces."""
         return " ".join(utterance.text for utterance in self.utterances if utterance.text)
 
     def in_lower_case(self) -> "Transcript":

@@ -1,4 +1,4 @@
-"""Denominator lattices of a corpus, for sequence-discriminative training (C8)."""
+"""Makes the denominator lattices of a corpus for sequence-discriminative training (C8)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ from toolkit.storage.files import write_atomically
 
 
 class LatticeFailuresError(ToolkitError):
-    """Too many utterances have no lattice."""
+    """Raised when too many utterances have no lattice."""
 
 
 @dataclass(frozen=True)
 class _ShardResult:
-    """A finished shard and what it took."""
+    """The size of a finished lattice shard and the time it took."""
 
     header: ShardHeader[GraphInfo]
     audio_seconds: float
@@ -47,7 +47,7 @@ def make_lattices(
     jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Make the lattices of every utterance of a feature store, to be read with `GraphCodec`.
+    """Make the lattices of all utterances of a feature store; `GraphCodec` reads them.
 
     Writes to `out` a file per feature shard and `failed.tsv` (utterance, reason). Called again, it
     keeps the shards that were made with the same graph. The files do not depend on `jobs`.
@@ -57,19 +57,19 @@ def make_lattices(
       graph: the decoding graph's file.
       config: search, density and limits.
       out: the folder to write.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (shards done, shards).
 
     Returns:
       utterances, failed, retried, density (arcs per frame), MB_per_hour (of the files) and, for
-      the shards made by this call, RTF (seconds of one core per second of speech).
+      the shards made by this call, RTF (CPU seconds per second of speech).
 
     Raises:
       LatticeFailuresError: more than `max_failed` of the utterances have no lattice.
     """
     make_shard = partial(_make_shard, graph, config, out)
     shards = list(map_scored_shards(make_shard, scorer, jobs, "lattices", progress))
-    _codec(graph).remove_from(out, len(shards))  # of an earlier run with more of them
+    _codec(graph).remove_from(out, len(shards))  # shards of an earlier run that had more of them
     failed = [line for shard in shards for line in shard.header.info.failed]
     write_atomically(out / "failed.tsv", "".join(f"{name}\t{why}\n" for name, why in failed))
     total = len(scorer.store.ids)
@@ -84,6 +84,7 @@ def make_lattices(
 
 
 def _headline(shards: Sequence[_ShardResult], failed: int) -> dict[str, float]:
+    """Return figures on the finished lattices: their number, density, size per hour and RTF."""
     frames = max(1, sum(sum(shard.header.lengths or ()) for shard in shards))
     hours = sum(shard.audio_seconds for shard in shards) / 3600
     headline = {
@@ -102,7 +103,7 @@ def _headline(shards: Sequence[_ShardResult], failed: int) -> dict[str, float]:
 
 @lru_cache(maxsize=1)
 def _codec(graph: Path) -> GraphCodec:
-    """The codec, which loads its graph once per process."""
+    """Return the lattice codec, which loads its graph once per process."""
     return GraphCodec(graph)
 
 
@@ -114,6 +115,7 @@ def _make_shard(
     threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> _ShardResult:
+    """Make the lattices of one feature shard, unless an earlier run has."""
     number, ids = shard
     codec = _codec(graph_path)
     path = codec.path(out, number)
@@ -147,7 +149,7 @@ def _make_shard(
 
 
 def search(scores: Tensor, graph: Fst, config: LatticeConfig) -> tuple[LatticeArcs | None, Beam]:
-    """Make the lattice of one utterance.
+    """Make the denominator lattice of one utterance.
 
     Args:
       scores: [T, P] scaled log-likelihoods.
@@ -165,12 +167,12 @@ def search(scores: Tensor, graph: Fst, config: LatticeConfig) -> tuple[LatticeAr
 
 
 def _finished(path: Path, codec: GraphCodec, ids: Sequence[str]) -> ShardHeader[GraphInfo] | None:
-    """Return the header of a shard that an earlier run has finished, None if there is none."""
+    """Return the header of a lattice shard from an earlier run; None without one."""
     if not path.exists():
         return None
     try:
         header = codec.read_header(path)
-    except LatticeStoreError:  # another graph's among them
+    except LatticeStoreError:  # also a shard of another graph
         return None
     # Made for the same utterances, with a lattice or without.
     return header if {*header.ids, *header.failed} == set(ids) else None

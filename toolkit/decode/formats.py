@@ -1,4 +1,4 @@
-"""Output formats of transcripts: plain text, NIST's CTM, subtitles (SRT, WebVTT), JSON."""
+"""Formats transcripts: plain text, NIST's CTM, subtitles (SRT, WebVTT) and JSON."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ LONGEST, PAUSE = 6.0, 0.7
 
 
 def written(transcript: Transcript, form: str, channel: int | str = 1) -> str:
-    """Return the content of a file that holds one transcript.
+    """Return the text of a file with one transcript.
 
     Args:
       transcript: without `fault`; with word times, unless the format is text.
@@ -43,16 +43,16 @@ def written(transcript: Transcript, form: str, channel: int | str = 1) -> str:
 
 
 def line(transcript: Transcript, form: str) -> str:
-    """Return a transcript as one line of a file of many: `NAME words ...`, or JSON."""
+    """Return a transcript as one line of a common file: `NAME words ...`, or JSON."""
     if form == "json":
         return json.dumps(plain(transcript), ensure_ascii=False) + "\n"
     return f"{transcript.name} {transcript.text}".rstrip() + "\n"
 
 
 def plain(transcript: Transcript) -> dict:
-    """Return the transcript as data for JSON; a broken recording has an `error` and no text.
+    """Convert a transcript to JSON data; a recording that failed has an `error` and no text.
 
-    Only such a one has a name that is not UTF-8, which is then shown as far as possible.
+    Only a broken recording can have a name that is not UTF-8; the name is shown as far as possible.
     """
     if transcript.fault:
         return {"name": printable(transcript.name), "error": transcript.fault}
@@ -72,7 +72,7 @@ def plain(transcript: Transcript) -> dict:
 
 
 def stream_result_line(name: str, result: "StreamResult") -> str:
-    """Return a result of a stream as a line of JSON."""
+    """Return a stream result as a line of JSON."""
     data = {
         "name": name,
         "final": result.final is not None,
@@ -86,7 +86,7 @@ def stream_result_line(name: str, result: "StreamResult") -> str:
 
 
 def plain_word(word: TimedToken) -> dict:
-    """Return a recognised word as data for JSON."""
+    """Convert a recognised word to JSON data."""
     return {
         "word": word.token,
         "start": word.start_s,
@@ -96,15 +96,17 @@ def plain_word(word: TimedToken) -> dict:
 
 
 def _words(transcript: Transcript) -> Iterator[TimedToken]:
+    """Yield the words of all utterances of a transcript."""
     for utterance in transcript.utterances:
         yield from utterance.words or ()
 
 
 def _cues(transcript: Transcript) -> Iterator[tuple[float, float, str]]:
-    """Yield the subtitles: (start, end, text of one or two lines)."""
+    """Yield subtitle cues: (start, end, text of one or two lines)."""
     cue: list[TimedToken] = []
     for word in [*_words(transcript), None]:
-        # A subtitle ends before a word that is too much, too late, or behind a pause.
+        # A subtitle ends before a word that makes it too long, in characters or time, or follows a
+        # pause.
         if cue and (word is None or _is_full(cue, word)):
             text = " ".join(cued.token for cued in cue)
             yield cue[0].start_s, cue[-1].end_s, _two_lines(text)
@@ -114,13 +116,14 @@ def _cues(transcript: Transcript) -> Iterator[tuple[float, float, str]]:
 
 
 def _is_full(cue: list[TimedToken], word: TimedToken) -> bool:
+    """Whether a cue has no room for another word."""
     letters = sum(len(cued.token) + 1 for cued in cue) + len(word.token)
     late = word.end_s - cue[0].start_s > LONGEST or word.start_s - cue[-1].end_s > PAUSE
     return late or letters > LETTERS
 
 
 def _two_lines(text: str) -> str:
-    """Break a text that is longer than a line at the space nearest its middle."""
+    """Break a long text into two lines at the space nearest its middle."""
     if len(text) <= LINE:
         return text
     spaces = [i for i, letter in enumerate(text) if letter == " "]
@@ -131,6 +134,7 @@ def _two_lines(text: str) -> str:
 
 
 def _srt(transcript: Transcript) -> str:
+    """Return a transcript as SRT subtitles."""
     cues = [
         f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{text}\n"
         for number, (start, end, text) in enumerate(_cues(transcript), 1)
@@ -139,6 +143,7 @@ def _srt(transcript: Transcript) -> str:
 
 
 def _vtt(transcript: Transcript) -> str:
+    """Return a transcript as WebVTT subtitles."""
     cues = [
         f"{_clock(start, '.')} --> {_clock(end, '.')}\n{_escaped(text)}\n"
         for start, end, text in _cues(transcript)
@@ -147,10 +152,12 @@ def _vtt(transcript: Transcript) -> str:
 
 
 def _escaped(text: str) -> str:
+    """Escape the characters that are special in WebVTT."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _clock(seconds: float, point: str) -> str:
+    """Format seconds as hours, minutes, seconds and milliseconds."""
     milliseconds = round(1000 * seconds)
     minutes, milliseconds_left = divmod(milliseconds, 60_000)
     whole, parts = divmod(milliseconds_left, 1000)

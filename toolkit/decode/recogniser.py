@@ -1,4 +1,4 @@
-"""Recognisers of bundles: networks by utterance, GMMs and networks on their features by speaker."""
+"""Recognisers of bundles: networks, which work by utterance, and GMM systems, by speaker."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -72,7 +72,7 @@ ONSET_ROWS = 3
 def load_decoder(
     folder: Path, settings: RecogniserSettings, fast: bool, num_pdfs: int
 ) -> tuple[Decoder, Weights]:
-    """Load the search of a bundle, and the weights of its best path.
+    """Load a bundle's decoder, and the weights of its best path.
 
     Args:
       folder: the bundle of one system.
@@ -84,7 +84,7 @@ def load_decoder(
       BundleError: graph or language models are not those of the acoustic model and the words.
       GraphError: the graph cannot be read.
     """
-    # The last pass decides on scale and weights: its search is made at the scale tuned for it.
+    # The last pass determines the weights; the search uses the scale that was tuned for it.
     words = SymbolTable.read(folder / "words.txt")
     weights, acoustic_scale = settings.weights, settings.search_scale
     grammar, neural, limits = None, None, RescoreLimits()
@@ -108,15 +108,15 @@ def load_decoder(
 
 
 def load_graph(path: Path, num_pdfs: int, words: SymbolTable) -> Fst:
-    """Read a graph that writes a bundle's words.
+    """Load a decoding graph and check that it fits the bundle's words.
 
     Args:
       path: its file.
-      num_pdfs: of the acoustic model that it is for.
+      num_pdfs: number of pdfs of the acoustic model.
       words: the bundle's words.
 
     Raises:
-      BundleError: it is not that of the acoustic model and the words.
+      BundleError: the graph does not match the acoustic model and the words.
       GraphError: it cannot be read.
     """
     graph = load_fst(path)
@@ -127,7 +127,7 @@ def load_graph(path: Path, num_pdfs: int, words: SymbolTable) -> Fst:
 def load_word_aligner(
     bundle: Path, senones: Senones, frame_shift_s: float, decoder: Decoder
 ) -> WordAligner:
-    """Load what finds the times and confidences of a bundle's words."""
+    """Load the aligner that finds the times and confidences of a bundle's words."""
     calibration = bundle / CALIBRATION
     return WordAligner(
         bundle,
@@ -139,7 +139,7 @@ def load_word_aligner(
 
 
 class NetworkRecogniser(Recogniser):
-    """Recognises speech, utterance by utterance, with a bundle from `write_network_bundle`.
+    """Recognises utterances with a bundle written by `write_network_bundle`.
 
     Args:
       bundle: the folder of the system; `Bundle.choose` finds one in a run's `final/`.
@@ -169,42 +169,44 @@ class NetworkRecogniser(Recogniser):
 
     @property
     def frame_shift(self) -> float:
-        """Seconds between two rows of scores."""
+        """Seconds between consecutive rows of scores."""
         return LOW_RATE_FACTOR * self.frontend_config.frame_shift_ms / 1000
 
     @cached_property
     def word_aligner(self) -> WordAligner:
-        """Finds word times and confidences."""
+        """The aligner that finds word times and confidences."""
         return load_word_aligner(self._bundle, self._senones, self.frame_shift, self.decoder)
 
     @cached_property
     def silence(self) -> SilencePosteriors:
-        """Computes posteriors of silence."""
+        """The function that computes silence posteriors from scores."""
         return SilencePosteriors(self._senones, self.model.log_priors)
 
     def silence_posteriors(self, features: Tensor, state: CmnState) -> Tensor:
-        """See `Recogniser.silence_posteriors`."""
-        # The block is scored as an utterance of its own; a row stands for LOW_RATE_FACTOR frames.
+        """Return the silence posterior of each frame; see `Recogniser`."""
+        # The block is scored as a separate utterance; a row covers LOW_RATE_FACTOR frames.
         posteriors = self.silence(self.model.log_likelihoods(features, state))
         return posteriors.repeat_interleave(LOW_RATE_FACTOR)[: len(features)]
 
     @cached_property
     def _silence_pdfs(self) -> Tensor:
+        """Which pdfs are those of silence: [P] bool."""
         return silence_pdfs(self._senones)
 
     def _silence_gate(self) -> SilenceGate:
-        """Return what keeps words out of an utterance's digital silence."""
+        """Return the gate that keeps words out of an utterance's digital silence."""
         middle = LOW_RATE_FACTOR // 2
         return SilenceGate(self.frontend_config.kind, self._silence_pdfs, LOW_RATE_FACTOR, middle)
 
     @cached_property
     def _senones(self) -> Senones:
+        """The senones of the network's outputs."""
         senones = Senones.load(self._bundle / SENONES)
         check_senones(self._bundle / SENONES, senones, len(self.model.log_priors))
         return senones
 
     def log_likelihoods(self, features: Tensor, state: CmnState | None = None) -> Tensor:
-        """Score the features of an utterance, see `Utterance`; without words in digital silence.
+        """Score an utterance's features; digital silence cannot get words.
 
         Returns:
           [ceil(T / 3), P].
@@ -215,7 +217,7 @@ class NetworkRecogniser(Recogniser):
     def recognise_batch(
         self, utterances: Sequence[Utterance], details: bool = False
     ) -> list[DecodedUtterance]:
-        """See `Recogniser.recognise_batch`."""
+        """Recognise several utterances; see `Recogniser.recognise_batch`."""
         kind = self.frontend_config.kind
         has_sound = [bool(counted_frames(features, kind).any()) for features, _ in utterances]
         # Utterances of digital silence alone have no words and are not scored.
@@ -235,7 +237,7 @@ class NetworkRecogniser(Recogniser):
     def stream(
         self, endpoint: EndpointConfig | None = None, details: bool = False
     ) -> RecogniserStream:
-        """See `Recogniser.stream`."""
+        """Begin to recognise a stream; see `Recogniser.stream`."""
         aligner = self.word_aligner if details else None
         parts = StreamParts(
             self.frontend,
@@ -255,7 +257,7 @@ FEATURES = "features"
 
 
 class SpeakerRecogniser(Recogniser):
-    """Recognises all utterances of a speaker with a bundle from `write_speaker_bundle`.
+    """Recognises a speaker's utterances with a bundle written by `write_speaker_bundle`.
 
     They go through the functions that decode the splits of a recipe, in a temporary folder: mean
     normalisation over all utterances, and where the system is adapted a first pass, from whose
@@ -290,13 +292,13 @@ class SpeakerRecogniser(Recogniser):
         )
 
     def _load_gmm(self, folder: Path) -> GmmSystem:
-        """Read a system, over no cepstra yet."""
+        """Load a GMM system without cepstra."""
         system = GmmSystem.load(folder, self._bundle)
         check_frontend(self._bundle / SETTINGS, self.frontend_config, system.cepstra, folder)
         return system
 
     def _load_network(self, device: str) -> NeuralModel:
-        """Read the network on the system's features."""
+        """Load the network on the GMM system's features."""
         network = NeuralModel(self._bundle / MODEL, self._bundle / NORMALISER, device)
         inputs, dimension = len(network.normaliser.prior_mean), self._gmm.gmm.means.shape[1]
         if inputs != dimension:
@@ -308,13 +310,13 @@ class SpeakerRecogniser(Recogniser):
 
     @cached_property
     def word_aligner(self) -> WordAligner:
-        """Finds word times and confidences."""
+        """The aligner that finds word times and confidences."""
         scorer = NeuralScorer if self._network else GmmScorer
         return load_word_aligner(self._bundle, self._senones, scorer.frame_shift, self.decoder)
 
     @cached_property
     def _senones(self) -> Senones:
-        """Those of the last pass."""
+        """The senones of the last pass."""
         folder = self._bundle / (SENONES if self._network else GMM)
         senones = Senones.load(folder)
         check_senones(folder, senones, self._num_pdfs)
@@ -322,13 +324,14 @@ class SpeakerRecogniser(Recogniser):
 
     @cached_property
     def _first_graph(self) -> Fst:
+        """The decoding graph of the first pass."""
         path = self._bundle / FIRST_PASS / GRAPH
         return load_graph(path, self._first_gmm.gmm.num_pdfs, self.decoder.words)
 
     def recognise_batch(
         self, utterances: Sequence[Utterance], details: bool = False
     ) -> list[DecodedUtterance]:
-        """Recognise the utterances of one speaker, in order of time; see `Recogniser`."""
+        """Recognise one speaker's utterances, given in order of time; see `Recogniser`."""
         results = [DecodedUtterance("", () if details else None)] * len(utterances)
         aligner = self.word_aligner if details else None
         for number, scores in self.log_likelihoods([cepstra for cepstra, _ in utterances]):
@@ -339,21 +342,21 @@ class SpeakerRecogniser(Recogniser):
     def stream(
         self, endpoint: EndpointConfig | None = None, details: bool = False
     ) -> RecogniserStream:
-        """Raise BundleError: there are no streams by speaker."""
+        """Raise BundleError: a system with speaker adaptation cannot recognise streams."""
         raise BundleError(
             f"{self._bundle} recognises by speaker, whole recordings at a time; a stream needs a"
             " network on log-mel features"
         )
 
     def log_likelihoods(self, utterances: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
-        """Score the utterances of one speaker with the system adapted to it.
+        """Score one speaker's utterances with the system adapted to the speaker.
 
         Args:
           utterances: for each its cepstra [T, F], in order of time, not normalised.
 
         Yields:
-          The position of each utterance that is more than digital silence, and its log-likelihoods
-          [T, P], without words in digital silence.
+          The position of each utterance with sound, and its log-likelihoods [T, P], in which
+          digital silence cannot get words.
         """
         kind = self.frontend_config.kind
         sounding = {
@@ -364,13 +367,13 @@ class SpeakerRecogniser(Recogniser):
         config, shift = self.frontend_config, self.frontend_config.frame_shift_ms / 1000
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            # A feature store in a temporary folder: the functions of the recipes read stores, whose
-            # float16 values and means the words of recipe and bundle have in common.
+            # A feature store in a temporary folder: the recipes' functions read stores. So recipe
+            # and # bundle use the same float16 values and means, and recognise the same words.
             stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in sounding.items()]
             written, frames = write_shard(folder / CEPSTRA / SHARDS, 0, stored, config)
             write_manifest(folder / CEPSTRA, config, [{"utterances": written, "frames": frames}])
             system = self._gmm.on(folder / CEPSTRA)
-            # Of fewer frames every estimate is the identity, whatever the first pass recognises.
+            # With fewer frames every transform is the identity, so the first pass is not needed.
             if sum(map(len, utterances)) >= MIN_FRAMES:
                 with hide_progress_bars():
                     system = self._adapted(system, folder)
@@ -407,7 +410,7 @@ class SpeakerRecogniser(Recogniser):
         return system.adapted(load_transforms(out))
 
     def _network_scores(self, system: GmmSystem, folder: Path) -> Iterator[tuple[str, Tensor]]:
-        """The network's scores of each utterance."""
+        """Yield each utterance's scores from the network."""
         write_gmm_features(system, folder / FEATURES)
         store = FeatureStore(folder / FEATURES)
         for name in store.ids:
@@ -415,19 +418,20 @@ class SpeakerRecogniser(Recogniser):
 
 
 def _gmm_scores(system: GmmSystem) -> Iterator[tuple[str, Tensor]]:
-    """A GMM system's scores of each utterance."""
+    """Yield each utterance's scores from a GMM system."""
     for name in system.features.store.ids:
         yield name, system.gmm.log_likelihoods(system.features.load(name))
 
 
 def _cut(name: str, seconds: float) -> MonoCut:
+    """Make the cut of an utterance for the temporary feature store."""
     return make_cut(name, Recording(name, [], 16000, round(16000 * seconds), seconds), "", SPEAKER)
 
 
 def load_recogniser(
     bundle: Path, device: str = "cpu", fast: bool = False, int8: bool = False
 ) -> Recogniser:
-    """The recogniser of one system's bundle.
+    """Load the recogniser of a system's bundle.
 
     Args:
       bundle: its folder.
@@ -436,7 +440,7 @@ def load_recogniser(
       int8: compute in 8 bits, which CTC networks can on the CPU.
 
     Raises:
-      BundleError: the folder is no bundle, or its network cannot compute in 8 bits there.
+      BundleError: the folder is not a bundle, or its network cannot compute in 8 bits there.
     """
     ctc = is_ctc(bundle)
     settings = None if ctc else read_settings(bundle)
@@ -449,10 +453,10 @@ def load_recogniser(
 
 
 def recognise_alone(bundle: Path, features: Path, jobs: int) -> dict[str, str]:
-    """Recognise every utterance of a split as the first and only one of its speaker.
+    """Recognise each utterance of a split as if it were its speaker's first and only one.
 
-    The mean of the normalisation begins anew with each utterance, and a system that adapts to
-    speakers has that utterance alone to adapt to.
+    The normalisation mean is reset for each utterance, and a system with speaker adaptation adapts
+    to that utterance only.
 
     Args:
       bundle: the folder of one system.
@@ -460,7 +464,7 @@ def recognise_alone(bundle: Path, features: Path, jobs: int) -> dict[str, str]:
       jobs: worker processes, each with the bundle in its memory.
 
     Returns:
-      Text by utterance id; of utterances without features, last, it is empty.
+      Text by utterance id; utterances without features come last, with empty texts.
     """
     store = FeatureStore(features)
     ids = store.ids
@@ -474,5 +478,6 @@ def recognise_alone(bundle: Path, features: Path, jobs: int) -> dict[str, str]:
 
 
 def _recognise(bundle: Path, features: Path, ids: Sequence[str]) -> dict[str, str]:
+    """Recognise some utterances of a split, in a worker process."""
     recogniser, store = load_recogniser(bundle), FeatureStore(features)
     return {name: recogniser.recognise_features(store.load(name)).text for name in ids}

@@ -1,8 +1,8 @@
-"""Rescoring of n-best lists with a neural language model, of hybrid and of CTC searches.
+"""Rescores the n-best lists of hybrid and CTC searches with a neural language model.
 
-The score of a text of a CTC search, see `WordsConfig`, divided by the weight w of the language
-model, is the sum that rescoring weighs: with the acoustic scale 1 / w and the word penalty
-word_bonus / w, without a score of the graph.
+For CTC, the score of a text (see `WordsConfig`) is divided by the language model weight w. This
+gives the sum that rescoring uses, with acoustic scale 1 / w, word penalty word_bonus / w and no
+graph score.
 """
 
 import json
@@ -73,7 +73,7 @@ from toolkit.storage.files import write_atomically
 def make_nbest_lists(
     scorer: Scorer, decoder: DecoderFiles, penalty: float, count: int, out: Path, jobs: int
 ) -> list[ListedUtterance]:
-    """Decode every utterance of the scorer's feature store into an n-best list.
+    """Decode every utterance of a feature store into an n-best list.
 
     Args:
       scorer: the acoustic model with its features.
@@ -81,7 +81,7 @@ def make_nbest_lists(
       penalty: word penalty with which the best are chosen, at the decoder's acoustic scale.
       count: length of the lists.
       out: the folder that gets a file per feature shard; those of an earlier run are kept.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
 
     Raises:
       NbestListError: a file of an earlier run is damaged.
@@ -100,6 +100,7 @@ def _list_shard(
     threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> Path:
+    """Write the n-best lists of one feature shard, unless an earlier run has."""
     number, ids = shard
     path = nbest_path(out, number)
     if not path.exists():
@@ -111,6 +112,7 @@ def _list_shard(
 def _lister(
     decoder: Decoder, penalty: float, count: int, scorer: Scorer
 ) -> Callable[[ScoredUtterance], ListedUtterance]:
+    """Return a function that makes an utterance's n-best list."""
     weights = Weights(decoder.acoustic_scale, penalty)
 
     def list_utterance(scored: ScoredUtterance) -> ListedUtterance:
@@ -131,10 +133,10 @@ SAMPLES = 1000
 
 @dataclass(frozen=True)
 class RescoringWeights(Settings):
-    """How the scores of a hypothesis are added up."""
+    """The weights by which a hypothesis's scores are added up."""
 
     neural: Share
-    """Weight of the neural model's log-probability, 0 to 1; the n-gram's has the rest."""
+    """Weight of the neural model's log-probability, 0 to 1; the n-gram model has 1 minus it."""
     acoustic_scale: FinitePositive
     """Factor on acoustic log-likelihoods."""
     word_penalty: Finite
@@ -142,12 +144,12 @@ class RescoringWeights(Settings):
 
     @classmethod
     def of(cls, neural: float, weights: Weights) -> "RescoringWeights":
-        """Join the neural model's weight with the others."""
+        """Combine the neural model's weight with the other weights."""
         return cls(neural, weights.acoustic_scale, weights.word_penalty)
 
     @classmethod
     def load(cls, path: Path) -> "RescoringWeights":
-        """Read what `save` wrote.
+        """Read the weights that `save` wrote.
 
         Raises:
           WeightsError: naming the file.
@@ -155,14 +157,14 @@ class RescoringWeights(Settings):
         return read_plain(path, cls, WeightsError, "rescore again")
 
     def save(self, path: Path) -> None:
-        """Write as JSON."""
+        """Write the weights as JSON."""
         write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
 
     def total(self, nbest: NbestList, neural: np.ndarray) -> np.ndarray:
-        """Score hypotheses.
+        """Return the weighted total score of each hypothesis.
 
-        The language models are interpolated log-linearly: their log-probabilities are added with
-        weights, which needs of the n-gram model only what the lattice holds.
+        The language models are interpolated log-linearly: their weighted log-probabilities are
+        added. That of the n-gram model is known from the lattice.
 
         Args:
           nbest: K hypotheses.
@@ -177,7 +179,7 @@ class RescoringWeights(Settings):
         return self.acoustic_scale * acoustic + graph + language + self.word_penalty * words
 
     def best(self, nbest: NbestList, neural: np.ndarray) -> str:
-        """Return the words of the hypothesis with the highest `total`; of equals the first.
+        """Return the words of the hypothesis with the highest `total`; ties go to the first.
 
         An empty list gives no words.
         """
@@ -186,16 +188,16 @@ class RescoringWeights(Settings):
         return nbest.texts[int(np.argmax(self.total(nbest, neural)))]
 
     def words(self, nbest: NbestList, neural: np.ndarray) -> tuple[list[str], list[float]]:
-        """Return the words of `best`, and the posterior of each.
+        """Return the words of the best hypothesis, and the posterior of each word.
 
-        Of hypotheses sampled in proportion to the exponentials of their totals this is the share
-        that contains the word there, see `toolkit.decode.words.word_confidences`.
+        A posterior is the share of sampled hypotheses that contain the word in this position (see
+        `toolkit.decode.words.word_confidences`). Samples are drawn in proportion to exp(total).
         """
         best = self.best(nbest, neural).split()
         if not best:
             return [], []
-        # Systematic samples of the list: SAMPLES points, equally far apart on the cumulative sum of
-        # exp(total), of which the largest is subtracted first.
+        # Systematic sampling: SAMPLES equidistant points on the cumulative sum of exp(total). The #
+        # largest total is subtracted first, to avoid overflow.
         total = self.total(nbest, neural)
         mass = np.cumsum(np.exp(total - total.max()))
         places = np.searchsorted(mass, (np.arange(SAMPLES) + 0.5) / SAMPLES * mass[-1])
@@ -205,7 +207,7 @@ class RescoringWeights(Settings):
 
 @dataclass(frozen=True)
 class Rescorer:
-    """A neural language model and the weights that were tuned for it."""
+    """A neural language model and its tuned weights."""
 
     lm: NeuralLm
     """The model."""
@@ -214,7 +216,7 @@ class Rescorer:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> "Rescorer":
-        """Read the model and `weights.json` of a folder.
+        """Load the model and `weights.json` from a folder.
 
         Raises:
           ModelError, ShortlistError, WeightsError: a file is missing or damaged.
@@ -222,16 +224,16 @@ class Rescorer:
         return cls(NeuralLm.load(folder, device), RescoringWeights.load(Path(folder) / WEIGHTS))
 
     def best(self, nbest: NbestList) -> str:
-        """Return the words of the best hypothesis, see `RescoringWeights.best`."""
+        """Return the words of the best hypothesis; see `RescoringWeights.best`."""
         return self.weights.best(nbest, neural_scores(self.lm, [nbest])[0])
 
     def words(self, nbest: NbestList) -> tuple[list[str], list[float]]:
-        """Return them with their posteriors, see `RescoringWeights.words`."""
+        """Return the best words with their posteriors; see `RescoringWeights.words`."""
         return self.weights.words(nbest, neural_scores(self.lm, [nbest])[0])
 
 
 def neural_scores(lm: NeuralLm, lists: list[NbestList]) -> list[np.ndarray]:
-    """Compute the neural model's log-probability of every hypothesis: [K] for each list."""
+    """Return the neural model's log-probability of every hypothesis: [K] for each list."""
     # All hypotheses are scored in one call, and divided among the lists afterwards.
     sentences = [words for nbest in lists for words in nbest.sentences]
     sums = np.array([scores.sum() for scores in lm.score(sentences)])
@@ -240,14 +242,14 @@ def neural_scores(lm: NeuralLm, lists: list[NbestList]) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class RescoredLists:
-    """The n-best lists of a split and the neural model's scores."""
+    """The n-best lists of a split with the neural model's scores."""
 
     lists: Mapping[str, NbestList]
     """By utterance."""
     neural: Sequence[np.ndarray]
     """[K] log-probabilities by the neural model, in the same order."""
     real_time_factor: float
-    """Seconds of one core, of the search and of the neural model, per second of speech."""
+    """Real-time factor: CPU seconds of search and neural model per second of speech."""
     errors: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     """Errors and words by utterance and hypothesis, as they were counted."""
 
@@ -259,13 +261,13 @@ class RescoredLists:
         audio_seconds: float,
         search_seconds: float,
     ) -> "RescoredLists":
-        """Rescore lists.
+        """Score n-best lists with a neural model.
 
         Args:
           lists: the list of each utterance.
           model: the neural model.
-          audio_seconds: seconds of speech of them all.
-          search_seconds: seconds of one core that the search took.
+          audio_seconds: total seconds of speech.
+          search_seconds: CPU seconds of the search.
         """
         start = time.process_time()
         neural = neural_scores(model, list(lists.values()))
@@ -273,17 +275,17 @@ class RescoredLists:
         return cls(lists, neural, seconds / audio_seconds if audio_seconds else float("nan"))
 
     def best(self, weights: RescoringWeights) -> dict[str, str]:
-        """The best hypothesis of each utterance."""
+        """Return the best hypothesis of each utterance."""
         pairs = zip(self.lists.items(), self.neural, strict=True)
         return {utterance: weights.best(listed, scores) for (utterance, listed), scores in pairs}
 
     def words(self, weights: RescoringWeights) -> dict[str, tuple[list[str], list[float]]]:
-        """The words of the best hypothesis of each utterance, and their posteriors."""
+        """Return the words of each utterance's best hypothesis with their posteriors."""
         pairs = zip(self.lists.items(), self.neural, strict=True)
         return {utterance: weights.words(listed, scores) for (utterance, listed), scores in pairs}
 
     def count(self, references: Mapping[str, str], weights: RescoringWeights) -> ErrorCount:
-        """Word errors and words; every hypothesis is compared once."""
+        """Count word errors and words; each hypothesis is compared only once."""
         counts = []
         for utterance, text in self.best(weights).items():
             if (utterance, text) not in self.errors:
@@ -295,7 +297,7 @@ class RescoredLists:
 
 
 ListsAt = Callable[[str, float], RescoredLists]
-"""Searches a split at an acoustic scale and rescores what it finds."""
+"""Function that searches a split at an acoustic scale and rescores the n-best lists."""
 Texts = Mapping[str, Mapping[str, str]]
 """By split and utterance."""
 
@@ -313,7 +315,7 @@ def rescore_lists(
     named: Mapping[str, str],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[RescoringWeights, dict[str, float]]:
-    """Tune the weights on the development splits, score the best hypotheses of every split.
+    """Tune the weights on the development splits, and score every split's best hypotheses.
 
     Args:
       lists_at: called for the splits and the scales that are tried.
@@ -322,8 +324,8 @@ def rescore_lists(
       tune_on: the splits whose word errors decide on the weights.
       first_weights: the weights without the neural model.
       axes: scales and penalties to begin with.
-      keep: `first_weights` are kept unless others make fewer errors by more than so many standard
-        errors of the difference; None: the fewest errors decide.
+      keep: `first_weights` are kept unless others make fewer errors by more than this many standard
+        errors of the difference; None: those with the fewest errors are taken.
       config: weights of the neural model.
       out: the folder that gets `weights.json`, `grid.tsv`, `rows.json` and, by split, hypotheses
         and reports.
@@ -367,21 +369,22 @@ def tune_rescoring(
     keep: float | None,
     neural_weights: Sequence[float],
 ) -> tuple[RescoringWeights, dict[float, Tuning]]:
-    """Tune scale and penalty for each weight of the neural model, see `toolkit.decode.tune.tune`.
+    """Tune scale and penalty for each neural model weight; see `toolkit.decode.tune.tune`.
 
-    The weight with the fewest errors is taken, of equals the smallest: the neural model counts as
-    much as it helps.
+    The weight with the fewest errors is taken, and the smallest among equals: the neural model gets
+      no more weight than it earns.
 
     Args:
       count_errors: takes the neural model's weight, the scale of a search and points; rescores the
         lists of that search and counts errors.
-      words: of the references; with too few the lowest weight is taken, with `first_weights`.
+      words: number of words in the references; if there are too few, the lowest weight is taken,
+        with `first_weights`.
       first_weights: the weights without the neural model.
       axes, keep: see `rescore_lists`.
       neural_weights: to try, 0 to 1.
 
     Returns:
-      The weights, and what was tried by weight of the neural model.
+      The weights, and the trials by weight of the neural model.
     """
     point = first_weights.acoustic_scale, first_weights.word_penalty
     keep_before = None if keep is None else Keep(point, keep)
@@ -414,6 +417,7 @@ def _score_lists(
     named: Mapping[str, str],
     progress: Callable[[int, int], None],
 ) -> dict[str, float]:
+    """Choose each utterance's best hypothesis with the weights, and score the split."""
     rows: list[Result] = []
     for split, transcripts in references.items():
         lists = lists_at(split, weights.acoustic_scale)
@@ -445,7 +449,7 @@ def rescore_system(
     progress: Progress = lambda done, total: None,
     nbest: Mapping[str, Path] | None = None,
 ) -> dict[str, float]:
-    """Make n-best lists of every split, rescore them with tuned weights, and score.
+    """Make n-best lists of every split, rescore them with tuned weights, and score them.
 
     Args:
       system: name of the system in the results.
@@ -509,7 +513,7 @@ def rescore_system(
 def _calibration(
     splits: Sequence[tuple[RescoredLists, Mapping[str, str]]], weights: RescoringWeights
 ) -> Calibration:
-    """Fit the calibration of posteriors on rescored splits with their references."""
+    """Fit the calibration of word posteriors on rescored splits."""
     posteriors: list[float] = []
     correct: list[bool] = []
     for rescored, references in splits:
@@ -520,12 +524,12 @@ def _calibration(
 
 
 def to_weights(config: WordsConfig) -> Weights:
-    """Return the weights of a search whose language model has a weight."""
+    """Convert language model weight and word bonus to acoustic scale and word penalty."""
     return Weights(1 / config.lm_weight, config.word_bonus / config.lm_weight)
 
 
 def nbest_search_config(config: WordsConfig, weights: Weights, count: int) -> WordsConfig:
-    """Return the settings of a search for lists of `count` texts with these weights."""
+    """Return search settings for n-best lists of `count` texts with these weights."""
     # With lm_weight = 1 / scale and word_bonus = penalty / scale the search ranks texts as
     # rescoring with these weights does; its beam must hold the whole list.
     scale, penalty = weights.acoustic_scale, weights.word_penalty
@@ -537,7 +541,7 @@ def nbest_search_config(config: WordsConfig, weights: Weights, count: int) -> Wo
 def to_nbest_list(
     hypotheses: Sequence[CtcHypothesis], lm: BackoffModel, config: WordsConfig, missing: int = 0
 ) -> NbestList:
-    """Take the scores of an n-best list apart.
+    """Make an n-best list from hypotheses, with their scores split into parts.
 
     Args:
       hypotheses: from `WordsDecoder.decode`, in a mode with n-grams.
@@ -562,13 +566,13 @@ def to_nbest_list(
 
 
 def missing_words(lm: BackoffModel, words: Collection[str]) -> int:
-    """Return how many words of a dictionary n-grams lack."""
+    """Return how many words of a dictionary an n-gram model lacks."""
     return sum(word not in lm.ids for word in words)
 
 
 @dataclass(frozen=True)
 class CtcRescorer:
-    """Chooses from the n-best list of a search."""
+    """Rescores the n-best list of a CTC search with a neural language model."""
 
     rescorer: Rescorer
     """The neural model and the weights."""
@@ -580,14 +584,14 @@ class CtcRescorer:
     """See `to_nbest_list`."""
 
     def best(self, hypotheses: Sequence[CtcHypothesis]) -> str:
-        """Return the best text."""
+        """Return the best text of an n-best list."""
         return self.rescorer.best(to_nbest_list(hypotheses, self.lm, self.config, self.missing))
 
 
 SCALES = (2 / 3, 0.8, 1.0, 1.25, 1.5)
-"""Acoustic scales that are tried, as factors of that of the search with the n-grams alone."""
+"""Acoustic scales to try, relative to the scale of the search with n-grams only."""
 PENALTIES = (-1.0, -0.5, 0.0, 0.5, 1.0)
-"""Word penalties that are tried, beside that of the search."""
+"""Word penalties to try, in addition to that of the search."""
 
 
 def rescore_ctc(
@@ -602,13 +606,13 @@ def rescore_ctc(
     named: Mapping[str, str],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Search every split for n-best lists, rescore them with tuned weights, and score.
+    """Make n-best lists of every split by a CTC search, rescore them, and score them.
 
-    Nothing is kept of a call that was interrupted: on the demo one takes four seconds.
+    An interrupted call starts again from the beginning: on the demo a call takes four seconds.
 
     Args:
       splits: the splits, by name.
-      tune_on: those on which the weights are tuned.
+      tune_on: the splits on which the weights are tuned.
       decoder: the tuned search with the n-grams.
       lm: the n-grams.
       model: the neural language model.

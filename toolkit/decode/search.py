@@ -1,4 +1,4 @@
-"""The search of utterances, first pass and lattice rescoring, and its lattices on disk."""
+"""Searches utterances in one or two passes (decoding, lattice rescoring); stores the lattices."""
 
 import math
 import time
@@ -32,12 +32,12 @@ WEIGHTS = ("acoustic_scale", "word_penalty")
 
 
 def first_weights(config: DecodeConfig) -> Weights:
-    """The weights of the first search, and of what cannot be tuned."""
+    """Return the weights of the first search, also used for weights that cannot be tuned."""
     return Weights(config.acoustic_scale, min(config.penalties, key=abs))
 
 
 def weights_to_keep(config: DecodeConfig) -> Keep | None:
-    """What tuning keeps, see `DecodeConfig.untuned_within`; a single scale is the user's choice."""
+    """Return the weights that tuning keeps (`DecodeConfig.untuned_within`); None if it is off."""
     if config.untuned_within is None:
         return None
     first = first_weights(config)
@@ -46,7 +46,7 @@ def weights_to_keep(config: DecodeConfig) -> Keep | None:
 
 
 def first_axes(config: DecodeConfig) -> tuple[Axis, Axis]:
-    """Scales and penalties to begin with."""
+    """Return the acoustic scales and word penalties to begin tuning with."""
     scales, penalties = weight_axes(config.scales, config.penalties)
     keep = weights_to_keep(config)
     if keep is None:
@@ -56,19 +56,19 @@ def first_axes(config: DecodeConfig) -> tuple[Axis, Axis]:
 
 
 def weight_axes(scales: Sequence[float], penalties: Sequence[float]) -> tuple[Axis, Axis]:
-    """A grid of acoustic scales and word penalties."""
+    """Return the axes of acoustic scales and word penalties."""
     return ratio_axis("scale", scales), difference_axis("penalty", penalties)
 
 
 def smallest_change(point: Point, search_scale: float | None) -> tuple[float, ...]:
-    """Orders weights with equally many errors: the smallest penalty, the nearest scale."""
+    """Return a sort key for weights with equal errors: smallest penalty, nearest scale first."""
     scale, penalty = point
     return abs(penalty), abs(math.log(scale / search_scale)), scale
 
 
 @dataclass(frozen=True)
 class DecoderFiles:
-    """Paths and settings of a search: all but the acoustic model.
+    """Paths and settings of a search, except the acoustic model.
 
     Worker processes get this and open it, see `open_decoder`.
     """
@@ -84,7 +84,7 @@ class DecoderFiles:
     `toolkit.lang.arpa`; None for a single pass."""
 
     def at(self, acoustic_scale: float) -> "DecoderFiles":
-        """The same, searching at another acoustic scale."""
+        """Return the same search at another acoustic scale."""
         return replace(self, config=replace(self.config, acoustic_scale=acoustic_scale))
 
     @property
@@ -95,15 +95,15 @@ class DecoderFiles:
 
 @dataclass(frozen=True)
 class DecodedPass:
-    """One utterance decoded with several pairs of weights."""
+    """One utterance decoded by one pass with several pairs of weights."""
 
     utterance: str
     """Utterance id."""
     audio_seconds: float
     """Length of the utterance."""
     decode_seconds: float
-    """Processor time of the network, this pass and those before it, for one pair of weights; of a
-    network on a GPU the utterance's share of its batch's wall time."""
+    """CPU time of the network, this pass and earlier passes, for one pair of weights. For a network
+    on a GPU its part is the utterance's share of the batch's wall time."""
     beam: float
     """The search beam that gave a lattice; 0 if none did, in which case hypotheses are empty."""
     hypotheses: tuple[str, ...]
@@ -114,7 +114,7 @@ class DecodedPass:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The lattices of one utterance."""
+    """The lattices of one utterance, and the time that they took."""
 
     scores: Tensor
     """[T, P] log-likelihoods times `acoustic_scale`."""
@@ -125,33 +125,33 @@ class SearchResult:
     lattices: tuple[Lattice, ...]
     """One for each pass; empty when no path survived the widest beam."""
     seconds: tuple[float, ...]
-    """Processor time up to the end of each pass."""
+    """CPU time up to the end of each pass."""
     cut: bool
     """See `DecodedPass.cut`."""
 
     def scored_lattice(self, number: int) -> ScoredLattice:
-        """The lattice of a pass, its acoustic and graph scores apart."""
+        """Return the lattice of a pass with acoustic and graph scores kept apart."""
         return ScoredLattice.of(self.lattices[number], self.scores, self.acoustic_scale)
 
     @property
     def last_lattice(self) -> ScoredLattice | None:
-        """The lattice of the last pass; None when no path survived."""
+        """The lattice of the last pass; None if no path survived."""
         return self.scored_lattice(-1) if self.lattices else None
 
 
 class NbestRescorer(Protocol):
-    """Chooses from n-best lists, such as `toolkit.decode.rescore.Rescorer`."""
+    """Chooses a hypothesis from an n-best list, such as `toolkit.decode.rescore.Rescorer`."""
 
     def best(self, nbest: NbestList) -> str:
         """Return the words of the best hypothesis."""
 
     def words(self, nbest: NbestList) -> tuple[list[str], list[float]]:
-        """Return these words and the posterior of each."""
+        """Return the words of the best hypothesis with their posteriors."""
 
 
 @dataclass(frozen=True)
 class NeuralPass:
-    """The pass after the n-grams: a neural language model chooses from n-best lists."""
+    """Settings of the last pass: a neural language model rescores n-best lists."""
 
     rescorer: NbestRescorer
     """The model and its weights."""
@@ -161,7 +161,7 @@ class NeuralPass:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A search whose files are loaded, of a recipe's decode or of a bundle.
+    """A search with its files loaded, for a recipe's decoding or a bundle.
 
     It may be used by several threads at a time.
     """
@@ -173,18 +173,18 @@ class Decoder:
     acoustic_scale: float
     """Factor on the log-likelihoods in the search."""
     beams: Sequence[Beam]
-    """Pruning: each is tried where no path survives the one before."""
+    """Beams: each is tried if no path survives the previous one."""
     grammar: Grammar | None = None
     """The n-grams that rescore the lattices in a second pass; None: there is no such pass."""
     limits: RescoreLimits = RescoreLimits()
     """Pruning of the second pass."""
     neural: NeuralPass | None = None
-    """The pass after that, see `best`; None: there is none."""
+    """The pass with a neural language model, see `best`; None if there is none."""
 
     def search(
         self, log_likelihoods: Tensor, clock: Callable[[], float] = time.process_time
     ) -> SearchResult:
-        """Make the lattices of one utterance, one for each pass.
+        """Make the lattices of one utterance, one per pass.
 
         Args:
           log_likelihoods: [T, P] float32.
@@ -203,7 +203,7 @@ class Decoder:
         seconds: float,
         clock: Callable[[], float] = time.process_time,
     ) -> SearchResult:
-        """Add the lattice of the second pass to that of the first, which took `seconds`."""
+        """Add the second pass's lattice to that of the first pass, which took `seconds`."""
         num_passes = 1 if self.grammar is None else 2
         if lattice is None:
             return SearchResult(
@@ -227,7 +227,7 @@ class Decoder:
     def best(
         self, result: SearchResult, weights: Weights, aligner: WordAligner | None = None
     ) -> DecodedUtterance:
-        """Return the best words of an utterance after all passes, the neural one included.
+        """Return the best words of an utterance after all passes, including the neural one.
 
         Args:
           result: of the search.
@@ -257,7 +257,7 @@ class Decoder:
         return " ".join(map(self.words.symbol, words))
 
     def start(self, weights: Weights, aligner: WordAligner | None = None) -> "SearchStream":
-        """Begin to search an utterance whose scores come block by block.
+        """Begin to search an utterance whose scores arrive block by block.
 
         Args:
           weights, aligner: see `best`.
@@ -266,8 +266,7 @@ class Decoder:
 
 
 class SearchStream:
-    """The search of one utterance whose scores come block by block; its lattice is that of a search
-    of all scores at once.
+    """The search of an utterance whose scores arrive in blocks.
 
     Args:
       decoder: the search.
@@ -281,7 +280,7 @@ class SearchStream:
 
     @property
     def num_rows(self) -> int:
-        """Rows of scores searched so far."""
+        """Number of rows of scores searched so far."""
         return self._search.num_frames
 
     def advance(self, log_likelihoods: Tensor) -> None:
@@ -294,7 +293,8 @@ class SearchStream:
         """Return the words so far, which may still change.
 
         Args:
-          speech: speech has begun: where no word is finished, show those that may be under way.
+          speech: whether speech has begun: then words that may be under way are shown if no word is
+            finished.
         """
         words = self._search.best_words()
         if not words and speech:
@@ -303,7 +303,7 @@ class SearchStream:
 
     def finish(self) -> DecodedUtterance:
         """End the utterance; return its best words after all passes."""
-        # Where no path has survived, all scores are searched once more with the wider beams.
+        # If no path has survived, all scores are searched again with the wider beams.
         scores, beams = torch.cat(self._scores), self._decoder.beams
         lattice, beam = self._search.finish(), beams[0]
         if lattice is None and len(scores):
@@ -313,7 +313,7 @@ class SearchStream:
 
 
 def open_decoder(files: DecoderFiles) -> Decoder:
-    """Load what a search reads. Graph and language model are loaded once per process.
+    """Load the files of a search; graph and language model are loaded once per process.
 
     Call it before several threads of this process search.
     """
@@ -334,23 +334,25 @@ def open_decoder(files: DecoderFiles) -> Decoder:
 # One entry each: shared workers would otherwise keep the graphs of earlier systems.
 @lru_cache(maxsize=1)
 def _decoding_graph(path: Path) -> Fst:
+    """Load a decoding graph, once per process."""
     return load_fst(path)
 
 
 @lru_cache(maxsize=1)
 def _grammar(path: Path, words: Path) -> Grammar:
+    """Load a language model, once per process."""
     return Grammar(read_binary(path), SymbolTable.read(words))
 
 
 def real_time_factor(decoded: Sequence[DecodedPass]) -> float:
-    """Return the real-time factor: seconds of one core per second of speech."""
+    """Return the real-time factor: CPU seconds on one core per second of speech."""
     audio = sum(d.audio_seconds for d in decoded)
     return sum(d.decode_seconds for d in decoded) / audio if audio else float("nan")
 
 
 @dataclass(frozen=True)
 class SearchedUtterance:
-    """What the search of an utterance has left."""
+    """Lattices and times of one utterance's search, as stored in a shard."""
 
     utterance: str
     """Utterance id."""
@@ -367,7 +369,7 @@ class SearchedUtterance:
 
 
 def search_folder(out: Path, split: str, scale: float) -> Path:
-    """The folder, which is made, of what searches of a split at an acoustic scale leave."""
+    """Make and return the folder for the lattices of a split at an acoustic scale."""
     folder = out / split / "decoded" / f"{scale:g}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -383,9 +385,9 @@ def decode_store(
 ) -> list[list[DecodedPass]]:
     """Decode every utterance of the scorer's feature store.
 
-    Lattices are made once, at the acoustic scale of the search, and kept in `out`; each pair of
-    weights then takes its best path, also in later calls. An utterance of which no path survives
-    even the widest beam gets empty hypotheses, as does one without features.
+    Lattices are made once, at the acoustic scale of the search, and kept in `out`. The best path
+    for each pair of weights comes from them, also in later calls. An utterance gets empty
+    hypotheses if no path survives the widest beam, or if it has no features.
 
     Args:
       scorer: the acoustic model with its features.
@@ -393,7 +395,7 @@ def decode_store(
       weights: for each pass the pairs of scale and penalty to decode with.
       out: the folder that gets files per feature shard; those of an earlier call, with the same
         scorer and decoder, are kept.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (shards done, shards).
 
     Returns:
@@ -416,7 +418,7 @@ def decode_store(
 
 
 def remove_lattices(folder: Path) -> None:
-    """Remove the lattices that `decode_store` has kept in a folder or below it."""
+    """Remove the lattices that `decode_store` kept in a folder and below it."""
     for path in folder.rglob(ScoredCodec().pattern):
         path.unlink()
 
@@ -429,7 +431,7 @@ def _decode_shard(
     threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> list[list[DecodedPass]]:
-    """Return for each utterance of a shard its passes."""
+    """Return the passes of each utterance of a shard."""
     table = SymbolTable.read(files.words)
     searched = searched_shard(files, out, scorer, threads, shard)
     return [_best_paths(utterance, weights, table) for utterance in searched]
@@ -442,7 +444,7 @@ def searched_shard(
     threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> list[SearchedUtterance]:
-    """The lattices of a shard: those in a folder, or of a search that leaves them there.
+    """Return the lattices of a shard: read them from a folder, or search and store them there.
 
     Args:
       files: graph and search.
@@ -467,7 +469,7 @@ def searched_shard(
 def _search_shard(
     files: DecoderFiles, path: Path, scorer: Scorer, threads: int, ids: Sequence[str]
 ) -> None:
-    """Write the lattices of a shard, and what else is known of its utterances."""
+    """Search the utterances of a shard, and write their lattices and times."""
     decoder = open_decoder(files)
 
     def searched(scored: ScoredUtterance) -> SearchedUtterance:
@@ -491,7 +493,7 @@ def _search_shard(
 def _best_paths(
     searched: SearchedUtterance, weights: Sequence[Sequence[Weights]], table: SymbolTable
 ) -> list[DecodedPass]:
-    """Return the best paths of each pass."""
+    """Return an utterance's best path of each pass, for each pair of weights."""
     passes = []
     for pass_number, pairs in enumerate(weights):
         start = time.process_time()

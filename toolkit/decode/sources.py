@@ -1,4 +1,4 @@
-"""Input audio of transcription: files, folders, Kaldi's wav.scp, cuts, and standard input."""
+"""Inputs of transcription: files, folders, Kaldi's wav.scp, cuts and standard input."""
 
 import json
 import logging
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from toolkit.decode.bundle import Role
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
-"""(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""
+"""(sampling rate in Hz, seconds) -> samples [S] in blocks of at most this many seconds."""
 
 Ids = Literal["stem", "relative", "path"]
-"""What names a file in results: its name without suffix; its path below the folder that was given,
-without suffix; or its path as it was given."""
+"""How files are named in results: by file name without suffix, by path relative to the given folder
+without suffix, or by the path as given."""
 
 LONGEST = 4096
-"""Bytes of a path in a list of them, at most: Linux's."""
+"""Maximum length in bytes of a path in a list: Linux's PATH_MAX."""
 TABLES = (".csv", ".tsv")
 _AS_CUTS = "`toolkit kaldi import-data {} --out data.jsonl`, and transcribe data.jsonl"
 _WAYS_OUT: dict[Ids, str] = {
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class SourceError(ToolkitError):
-    """An input in which there is nothing to transcribe."""
+    """Raised for an input that contains nothing to transcribe."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Source:
     blocks: Blocks
     """Reads the audio; raises AudioError when it is broken."""
     speaker: str | None = None
-    """Who speaks, if that is known."""
+    """The speaker, if known."""
     origin: str = ""
     """Its name in messages: the path as it was given; empty: `name`."""
     channel: str = "1"
@@ -68,11 +68,11 @@ class Source:
 
     @property
     def called(self) -> str:
-        """The name by which messages call it."""
+        """The name of the recording in messages."""
         return self.origin or self.name
 
     def failed(self, error: ToolkitError) -> Transcript:
-        """The transcript of a recording that cannot be read; the message names it."""
+        """Return a transcript that says why the recording cannot be read."""
         named = isinstance(error, AudioError)
         return Transcript(
             self.name, self.key, fault=str(error) if named else f"{self.called}: {error}"
@@ -80,7 +80,7 @@ class Source:
 
 
 def by_speaker(sources: Sequence[Source]) -> list[list[int]]:
-    """Positions of the recordings of each speaker; one without a speaker is on its own."""
+    """Group the positions of recordings by speaker; a recording without a speaker is a group."""
     groups: dict[Hashable, list[int]] = {}
     for number, source in enumerate(sources):
         groups.setdefault(number if source.speaker is None else source.speaker, []).append(number)
@@ -88,14 +88,14 @@ def by_speaker(sources: Sequence[Source]) -> list[list[int]]:
 
 
 def role_of(sources: Sequence[Source]) -> "Role":
-    """The role of the system that recognises recordings: whether any speaker is named."""
+    """Return which role's system to use: it depends on whether any speaker is named."""
     named = any(source.speaker is not None for source in sources)
     return "speaker_known" if named else "speaker_unknown"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """How inputs are read."""
+    """Options for reading inputs."""
 
     channel: int | None = None
     """The channel to use, from 0; None takes the mean of all channels."""
@@ -106,15 +106,15 @@ class Inputs:
     file or a list of paths."""
     speakers: Path | None = None
     """A file of `recording speaker`, such as Kaldi's utt2spk; a recording is named by its id, its
-    path, or its file's name without suffix. Those that it lacks have the speaker of their cut, or
-    none."""
+    path, or its file's name without suffix. Recordings that the file lacks have the speaker of
+    their cut, or none."""
     ids: Ids = "stem"
     """The ids of files; those of wav.scp and of cuts are their own."""
 
     def sources(
         self, arguments: Sequence[str], stdin: BinaryIO | None, folder: Path
     ) -> list[Source]:
-        """List the recordings that the arguments name, in their order.
+        """List the recordings that the arguments name, in order.
 
         Args:
           arguments: files; folders, searched at any depth for suffixes of audio; wav.scp files
@@ -124,7 +124,7 @@ class Inputs:
             recordings have been read.
 
         Raises:
-          SourceError: an input without recordings, or speakers of none of them.
+          SourceError: an input has no recordings, or the file of speakers names none of them.
           InputError: a file of speakers that cannot be read.
         """
         sources = [source for name in arguments for source in self._sources(name, stdin, folder)]
@@ -142,6 +142,7 @@ class Inputs:
         return [replace(s, speaker=n or s.speaker) for s, n in zip(sources, named, strict=True)]
 
     def _sources(self, name: str, stdin: BinaryIO | None, folder: Path) -> list[Source]:
+        """List the recordings of one argument."""
         path = Path(name)
         if name == "-":
             if stdin is None:
@@ -161,6 +162,7 @@ class Inputs:
         return [self._file(path, path.stem)]
 
     def _file(self, path: Path, key: str, name: str | None = None) -> Source:
+        """Return a recording in an audio file."""
         blocks = partial(audio_blocks, path, channel=self.channel)
         channel = str((self.channel or 0) + 1)
         if name is None:
@@ -169,6 +171,7 @@ class Inputs:
         return Source(name, safe_name(key), blocks, channel=channel)
 
     def _folder(self, folder: Path) -> list[Source]:
+        """List the recordings in a folder."""
         paths, other_files = audio_files(folder)
         if not paths and (folder / "wav.scp").is_file():
             raise SourceError(f"{folder} is a Kaldi data directory: {_AS_CUTS.format(folder)}")
@@ -183,6 +186,7 @@ class Inputs:
         return [self._file(path, str(path.relative_to(folder).with_suffix(""))) for path in paths]
 
     def _scp(self, path: Path, folder: Path) -> list[Source]:
+        """List the recordings of a wav.scp."""
         from toolkit.corpus.pairing import named_channels
         from toolkit.corpus.wav_scp import PipeRunner, read_scp
 
@@ -212,6 +216,7 @@ class Inputs:
         return sources
 
     def _cuts(self, path: Path) -> list[Source]:
+        """List the recordings of a manifest of cuts."""
         from lhotse import MonoCut
 
         from toolkit.corpus.manifest import UnsafeCutError, channel_name, parse_cut
@@ -237,6 +242,7 @@ class Inputs:
         return sources
 
     def _stdin(self, stdin: BinaryIO, folder: Path) -> list[Source]:
+        """List the recordings on standard input: raw audio, an audio file or a list of paths."""
         if self.raw_rate is not None:
             return [Source("-", "stdin", partial(pcm_blocks, stdin, self.raw_rate))]
         head = stdin.read(12)
@@ -261,14 +267,14 @@ class Inputs:
 
 
 def check_ids(sources: Sequence[Source], ids: Ids) -> None:
-    """Check that no two recordings have the same id, which programs that score take for one.
+    """Check that all recordings have different ids, as scoring programs need.
 
     Args:
       sources: the recordings.
       ids: what names files, see `Inputs.ids`.
 
     Raises:
-      SourceError: two have.
+      SourceError: two recordings have the same id.
     """
     first: dict[str, Source] = {}
     for source in sources:
@@ -281,7 +287,7 @@ def check_ids(sources: Sequence[Source], ids: Ids) -> None:
 
 
 def _way_out(first: Source, second: Source, ids: Ids) -> str:
-    """What gives two recordings of the same id different ones."""
+    """Return advice on giving two recordings with the same id different ids."""
     if first.origin and os.path.abspath(first.origin) == os.path.abspath(second.origin):
         return "they are the same file: give each once"
     if ids in _WAYS_OUT and second.origin and _as_id(first.called) != _as_id(second.origin):
@@ -290,12 +296,12 @@ def _way_out(first: Source, second: Source, ids: Ids) -> str:
 
 
 def _as_id(name: str) -> str:
-    """Put `_` for white space, at which lines of text separate the id from the words."""
+    """Replace white space by `_`, since an id ends at white space in text files."""
     return "_".join(name.split())
 
 
 def check_keys(sources: Sequence[Source], suffix: str) -> None:
-    """Check that the results of all recordings can be files beside each other.
+    """Check that the results of all recordings can be files in one folder.
 
     Args:
       sources: the recordings.
@@ -313,7 +319,7 @@ def check_keys(sources: Sequence[Source], suffix: str) -> None:
 
 
 def _may_be_audio(path: Path) -> bool:
-    """Whether a file in a folder, of another suffix than those of audio, is audio."""
+    """Whether a file in a folder is audio despite an unusual suffix."""
     try:
         with regular(path).open("rb") as file:
             return begins_as_audio(file.read(12))
@@ -322,13 +328,13 @@ def _may_be_audio(path: Path) -> bool:
 
 
 def _names(source: Source) -> tuple[str, ...]:
-    """Return the names under which a file of speakers may have a recording."""
+    """Return the names by which a speakers file may refer to a recording."""
     path = source.called
     return source.name, path, Path(path).stem
 
 
 def _cut_blocks(cut: Any, inputs: Inputs, rate: int, seconds: float) -> Iterator[Tensor]:
-    """Yield the samples of a cut: block by block from a plain file, otherwise all at once."""
+    """Yield a cut's samples: block by block from a plain file, otherwise at once."""
     from toolkit.features.cut_audio import load_cut_audio, plain_file
 
     file = plain_file(cut)
@@ -347,11 +353,11 @@ def _channel_blocks(
     rate: int,
     seconds: float,
 ) -> Iterator[Tensor]:
-    """Yield the samples of a recording of which wav.scp or reco2file_and_channel names the channel.
+    """Yield the samples of the channel that wav.scp or reco2file_and_channel names.
 
     Args:
-      named: the channels of its file that recordings have.
-      option: the value of --channel, from 0; it must be that channel.
+      named: the channels of the file that recordings name.
+      option: the value of --channel, from 0; it must be the recording's channel.
     """
     from toolkit.corpus.pairing import choose_channel
 
@@ -369,7 +375,7 @@ def _channel_blocks(
 
 
 def _manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the plain data of cuts with their places: lines of JSON, or one array (.json)."""
+    """Yield each cut's plain data with its place; the file has JSON lines or an array (.json)."""
     from toolkit.corpus.cut_files import manifest_items
     from toolkit.storage.lines import read_lines
     from toolkit.storage.reading import reading
@@ -385,7 +391,7 @@ def _manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _without_channel(cut: Any) -> str:
-    """Why a cut that the toolkit made cannot be read: its file lacks the channel."""
+    """Return why a cut of the toolkit cannot be read, if its file lacks the channel; else ""."""
     from toolkit.corpus.pairing import NO_CHANNEL
 
     custom = validated(cut, {str: Any}).get("custom")
@@ -395,7 +401,7 @@ def _without_channel(cut: Any) -> str:
 
 
 def _speaker(cut: Any) -> str | None:
-    """The speaker of a cut's supervisions, if they name exactly one."""
+    """Return the speaker of a cut's supervisions if they name exactly one."""
     supervisions = validated(cut, {str: Any}).get("supervisions") or []
     speakers = {supervision.get("speaker") for supervision in validated(supervisions, [{str: Any}])}
     (speaker,) = speakers if len(speakers) == 1 else (None,)
@@ -403,5 +409,6 @@ def _speaker(cut: Any) -> str | None:
 
 
 def _broken(fault: str, rate: int, seconds: float) -> Iterator[Tensor]:
+    """Return a generator that raises the fault when it is read."""
     raise AudioError(fault)
     yield  # a generator, which fails when it is read

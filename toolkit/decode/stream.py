@@ -1,4 +1,4 @@
-"""The interface of recognisers, and recognition of streams.
+"""The recogniser interface, and recognition of streams.
 
 In a stream front end, network and search carry their states from block to block.
 """
@@ -40,19 +40,19 @@ class Recogniser(ABC):
 
     @property
     def sampling_rate(self) -> int:
-        """The rate in Hz of the samples that are recognised."""
+        """The sampling rate in Hz of the samples to recognise."""
         return self.frontend_config.sampling_rate
 
     @property
     @abstractmethod
     def word_aligner(self) -> Any:
-        """Finds word times and confidences; loaded on first use."""
+        """The aligner that finds word times and confidences; loaded on first use."""
 
     @abstractmethod
     def recognise_batch(
         self, utterances: Sequence[Utterance], details: bool = False
     ) -> list[DecodedUtterance]:
-        """Recognise several utterances, which the network scores in one batch.
+        """Recognise several utterances; the network scores them in one batch.
 
         Args:
           utterances: where `by_speaker`, all of one speaker in order of time; their states are not
@@ -68,7 +68,7 @@ class Recogniser(ABC):
         return utterance
 
     def recognise(self, samples: Tensor) -> str:
-        """Return the words in samples [S], mono, at `sampling_rate`, in [-1, 1]."""
+        """Return the words in samples [S]: mono, at `sampling_rate`, in [-1, 1]."""
         return self.recognise_features(self.frontend(samples)).text
 
     def silence_posteriors(self, features: Tensor, state: CmnState) -> Tensor | None:
@@ -92,7 +92,7 @@ class Recogniser(ABC):
         """
 
     def warm_up(self, endpoint: "EndpointConfig | None" = None) -> None:
-        """Load and compile what streams need, so that the first one need not wait for it.
+        """Load and compile all that streams need, so that the first stream starts without delay.
 
         Raises:
           BundleError: see `stream`.
@@ -109,10 +109,10 @@ class ScoreStream(Protocol):
     """The normaliser's state; it carries over from utterance to utterance."""
 
     def push(self, features: Tensor) -> Tensor:
-        """Take features [T, F] before normalisation; return the rows [t, P] of scores so far."""
+        """Take features [T, F] before normalisation; return the next rows [t, P] of scores."""
 
     def end_utterance(self) -> Tensor:
-        """Return the remaining rows and reset all states but the normaliser's."""
+        """Return the remaining rows; reset all states except the normaliser's."""
 
 
 class SearchStream(Protocol):
@@ -120,25 +120,25 @@ class SearchStream(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """Rows of scores searched so far."""
+        """Number of rows of scores searched so far."""
 
     def advance(self, scores: Tensor) -> None:
-        """Search the next rows [t, P]."""
+        """Search the next rows [t, P] of scores."""
 
     def partial_text(self, speech: bool) -> str:
-        """Return the words so far; `speech` says whether speech has begun."""
+        """Return the words so far; `speech` tells whether speech has begun."""
 
     def finish(self) -> DecodedUtterance:
         """End the utterance; return its best words after all passes."""
 
 
 def can_stream(model: NeuralModel) -> bool:
-    """Whether a model and the normalisation of its features do without what is yet to come."""
+    """Whether a model and its feature normalisation work without future frames."""
     return online(model.model) is not None and model.normaliser.online
 
 
 class NetworkScoreStream:
-    """Turns features into log-likelihoods; normaliser, stacking and network carry their states.
+    """Turns features into log-likelihoods block by block; all parts carry their states.
 
     Args:
       model: an LSTM of one direction or a TDNN-F.
@@ -164,12 +164,13 @@ class NetworkScoreStream:
         self._begin_utterance()
 
     def _begin_utterance(self) -> None:
+        """Reset the states of stacking and network."""
         self._frames = torch.zeros(0, len(self._model.normaliser.prior_mean))
         self.network = online(self._model.model)
         """The network within the utterance."""
 
     def push(self, features: Tensor) -> Tensor:
-        """Take features [T, F] before normalisation; return the rows [t, P] of scores so far."""
+        """Take features [T, F] before normalisation; return the next rows [t, P] of scores."""
         normalised = self._model.normaliser.apply(features, self.mean)
         counted = counted_frames(features, self._model.normaliser.kind)
         self.mean = self.mean.after(features, counted)
@@ -180,13 +181,14 @@ class NetworkScoreStream:
         return self._scores(self.network.push(stack(frames[:whole])))
 
     def end_utterance(self) -> Tensor:
-        """Return the remaining rows and reset all states but the normaliser's."""
+        """Return the remaining rows; reset all states except the normaliser's."""
         # `stack` fills the last group of frames by repeating its last frame.
         scores = self._scores(self.network.finish(stack(self._frames)))
         self._begin_utterance()
         return scores
 
     def _scores(self, logits: Tensor) -> Tensor:
+        """Convert the network's outputs to log-likelihoods."""
         # log p(x | s) = log p(s | x) - log p(s), up to a constant per frame.
         log_posteriors = logits.float().log_softmax(dim=-1)
         return self._model.checked(log_posteriors - self._model.log_priors)
@@ -224,7 +226,7 @@ class SpeechActivity:
         self._rows = self._speaking = 0
 
     def update(self, silences: Tensor) -> None:
-        """Take the next rows [T]: for each, whether it is silence."""
+        """Add the next rows, given whether each is silence: [T]."""
         for silent in silences.tolist():
             self._rows += 1
             self.silent = self.silent + 1 if silent else 0
@@ -235,7 +237,7 @@ class SpeechActivity:
 
 @dataclass(frozen=True)
 class StreamParts:
-    """What a recogniser makes a stream of."""
+    """The parts from which a recogniser builds a stream."""
 
     frontend: Frontend
     """Computes the features."""
@@ -254,7 +256,7 @@ class StreamParts:
 
 
 class RecogniserStream:
-    """Recognises a stream; without endpoint detection it is a single utterance.
+    """Recognises a stream; without endpoint detection it is one utterance.
 
     The final text of a single utterance is that of `Recogniser.recognise` on all its samples:
     features, normaliser, network and search carry their states, and the lattice is the same.
@@ -271,6 +273,7 @@ class RecogniserStream:
         self._begin_utterance()
 
     def _begin_utterance(self) -> None:
+        """Start the search and the speech detection of a new utterance."""
         self._search = self._parts.start_search()
         frame_shift_s = self._parts.frontend.config.frame_shift_ms / 1000
         self._start_s += self._num_frames * frame_shift_s
@@ -280,11 +283,11 @@ class RecogniserStream:
 
     @property
     def has_sound(self) -> bool:
-        """Whether the stream has been more than digital silence."""
+        """Whether the stream has contained anything except digital silence."""
         return self._parts.scores.mean.frames > 0
 
     def push(self, samples: Tensor) -> StreamResult:
-        """Take more samples [S], mono, at the recogniser's sampling rate."""
+        """Take the next samples [S], mono, at the recogniser's sampling rate."""
         self._take_features(self._frontend.push(samples))
         if self._has_ended():
             return self._end_utterance()
@@ -292,7 +295,7 @@ class RecogniserStream:
         return StreamResult(text, None, self._start_s, self._frontend.seconds, self._onset_s)
 
     def finish(self) -> StreamResult:
-        """End the stream.
+        """End the stream and return the result of its last utterance.
 
         Raises:
           FrontendError: it was shorter than one window.
@@ -301,31 +304,36 @@ class RecogniserStream:
         return self._end_utterance()
 
     def _take_features(self, features: Tensor) -> None:
+        """Score the next features and search the scores."""
         self._num_frames += len(features)
         self._parts.gate.push(features)
         self._take_scores(self._parts.scores.push(features))
 
     def _take_scores(self, scores: Tensor) -> None:
+        """Search the next rows of scores."""
         scores = self._parts.gate(scores)
         self._activity.update(self._parts.is_silence(scores))
         self._search.advance(scores)
 
     @property
     def _onset_s(self) -> float | None:
+        """Time of the onset of speech in seconds of the stream; None before it."""
         row = self._activity.onset
         return None if row is None else self._start_s + row * self._parts.frame_shift
 
     def _has_ended(self) -> bool:
+        """Whether endpoint detection ends the current utterance."""
         config, shift = self._endpoint, self._parts.frame_shift
         if config is None:
             return False
-        # Too long, or silent for long enough behind speech.
+        # Too long, or silent for long enough after speech.
         too_long = self._search.num_rows * shift >= config.longest
         return too_long or (
             self._onset_s is not None and self._activity.silent * shift >= config.silence
         )
 
     def _end_utterance(self) -> StreamResult:
+        """End the current utterance and return its result."""
         # The rows that the network has held back for its look-ahead.
         self._take_scores(self._parts.scores.end_utterance())
         utterance, start_s, onset_s = self._search.finish(), self._start_s, self._onset_s
@@ -338,8 +346,8 @@ class RecogniserStream:
 class Latency:
     """How far recognition lags behind a live stream.
 
-    The clock advances by the processing time, and waits for a block that would not have been
-    spoken yet. A file that is read at full speed thus gives the figures of a microphone.
+    A simulated clock advances by the processing time, and waits for a block that would not have
+    been spoken yet. So a file read at full speed gives the latency of a microphone.
     """
 
     audio: float = 0.0
@@ -357,11 +365,11 @@ class Latency:
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds of processing per second of audio."""
+        """Processing seconds per second of audio."""
         return self.busy / self.audio if self.audio else float("nan")
 
     def summary(self) -> str:
-        """Return the figures in one line."""
+        """Return the latency figures in one line."""
         first = "" if self.first is None else f"first words {self.first:.2f} s after speech began, "
         return (
             f"{self.audio:.1f} s of audio, real-time factor {self.real_time_factor:.3f}, {first}"
@@ -369,7 +377,7 @@ class Latency:
         )
 
     def update(self, result: StreamResult, seconds: float) -> None:
-        """Account for the result after one more block, which took `seconds` to process."""
+        """Add the result after another block, which took `seconds` to process."""
         self.audio = max(self.audio, result.end)
         self.clock = max(self.clock, self.audio) + seconds
         self.busy += seconds
@@ -388,7 +396,7 @@ def recognise_stream(
     now: Callable[[], float],
     latency: Latency,
 ) -> Iterator[StreamResult]:
-    """Recognise a stream.
+    """Yield the results of a stream, block by block.
 
     Args:
       blocks: the audio in blocks of samples [S].

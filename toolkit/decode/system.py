@@ -1,4 +1,4 @@
-"""Decoding of a system: weights tuned on the development splits, all splits scored, words timed."""
+"""Decodes with a system: tunes weights, scores all splits, and writes word times."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -90,14 +90,14 @@ def decode_system(
     command: str,
     progress: Progress = lambda done, total: None,
 ) -> dict[str, float]:
-    """Tune and decode a system, score it, and write the times of its words.
+    """Tune, decode and score a system, and write the times of its words.
 
     Args:
       system, scorers, tune_on, decoder, passes, jobs, command, progress: see `decode_passes`.
       lang: the folder of the lexicon; None: no times of words.
       senones: those of the acoustic model, to align the words.
-      nbest: write n-best lists, calibrated confidences and word lattices too, see
-        `write_nbest_and_ctm`; None: the times alone, see `write_word_times`.
+      nbest: also write n-best lists, calibrated confidences and word lattices, see
+        `write_nbest_and_ctm`; None: write the times only, see `write_word_times`.
 
     Returns:
       What `decode_passes` and `write_nbest_and_ctm` return.
@@ -129,7 +129,7 @@ def decode_passes(
     command: str,
     progress: Progress = lambda done, total: None,
 ) -> dict[str, float]:
-    """Tune acoustic scale and word penalty of each pass, decode every split with them, and score.
+    """Tune each pass's acoustic scale and word penalty, then decode and score every split.
 
     Args:
       system: name of the system in the results, such as mono.
@@ -159,8 +159,8 @@ def decode_passes(
     )
     if not enough_words_to_tune(words_of(references, tune_on), consequence):
         axes, keep = weight_axes([first.acoustic_scale], [first.word_penalty]), None
-    # Each pass has weights of its own, which count only where its lattices are searched at their
-    # scale.
+    # Each pass has its own weights, which are valid only if its lattices were searched at their #
+    # acoustic scale.
     tunings = []
     for number, decoding_pass in enumerate(passes):
         decoding_pass.out.mkdir(parents=True, exist_ok=True)
@@ -198,21 +198,22 @@ def decode_passes(
 
 
 def words_of(references: Mapping[str, Mapping[str, str]], splits: Sequence[str]) -> int:
-    """Return the number of words of all transcripts of some splits."""
+    """Return the number of words in all transcripts of several splits."""
     return sum(len(text.split()) for split in splits for text in references[split].values())
 
 
 def references_of(scorer: Scorer) -> dict[str, str]:
-    """Return the transcripts of a scorer's utterances, of those without features too."""
+    """Return the transcripts of a scorer's utterances, including those without features."""
     return {cut.id: text_of(cut) for cut in _cuts(scorer)}
 
 
 def speakers_of(scorer: Scorer) -> dict[str, str]:
-    """Return the speakers of the same utterances as `references_of`."""
+    """Return the speakers of the utterances of `references_of`."""
     return {cut.id: speaker_of(cut) for cut in _cuts(scorer)}
 
 
 def _cuts(scorer: Scorer) -> list[MonoCut]:
+    """Return the cuts of a scorer's utterances."""
     return [*map(scorer.store.cut, scorer.store.ids), *scorer.store.failed_cuts]
 
 
@@ -225,7 +226,7 @@ def _result(
     speakers: Mapping[str, str],
     command: str,
 ) -> Result:
-    """Score a split and write its hypotheses and reports."""
+    """Score a split, and write its hypotheses and reports."""
     hypotheses = {d.utterance: d.hypotheses[0] for d in utterances}
     rtf = real_time_factor(utterances)
     named = {"system": system, "split": split, "lm": decoding_pass.lm, "command": command}
@@ -235,7 +236,7 @@ def _result(
 
 @dataclass
 class _Searches:
-    """Decoded splits by acoustic scale and weights, each searched once."""
+    """Decoded splits by acoustic scale and weights; each split is searched once per scale."""
 
     decoder: DecoderFiles
     scorers: Scorers
@@ -248,7 +249,7 @@ class _Searches:
     def decoded(
         self, split: str, scale: float, weights: Sequence[Weights]
     ) -> list[list[DecodedPass]]:
-        """For each pass the utterances of a split, with a hypothesis for each of `weights`."""
+        """Return a split's utterances by pass, with a hypothesis for each of `weights`."""
         key = (split, scale, tuple(weights))
         if key not in self._found:
             folder = search_folder(self.out, split, scale)
@@ -258,7 +259,7 @@ class _Searches:
         return self._found[key]
 
     def best(self, split: str, number: int, weights: Sequence[Weights]) -> list[DecodedPass]:
-        """A split decoded by one pass with its weights, searched at their scale.
+        """Return a split decoded by one pass with its tuned weights.
 
         Args:
           split: the split.
@@ -281,7 +282,7 @@ def _errors(
     scale: float,
     points: Sequence[Point],
 ) -> list[ErrorCount]:
-    """Word errors of a pass on all splits of `references`, for each point of a grid."""
+    """Return a pass's word errors on all splits of `references`, for each point of a grid."""
     pairs = [Weights(*point) for point in points]
     decoded = {split: searches.decoded(split, scale, pairs)[number] for split in references}
     # Ids are unique within a split only.
@@ -309,7 +310,7 @@ def write_confidences(
     tune_on: Sequence[str],
     out: Path,
 ) -> dict[str, float]:
-    """Calibrate the posteriors on some splits; write CTM files and a table of calibration errors.
+    """Calibrate word posteriors on some splits; write CTM files and calibration errors.
 
     Args:
       listed: the utterances of each split.
@@ -349,6 +350,7 @@ def write_confidences(
 
 
 def _calibrated(words: Sequence[TimedToken], calibration: Calibration) -> list[TimedToken]:
+    """Return words with calibrated confidences."""
     confidences = calibration([word.confidence for word in words])
     return [
         word._replace(confidence=confidence)
@@ -359,7 +361,7 @@ def _calibrated(words: Sequence[TimedToken], calibration: Calibration) -> list[T
 def _correctness(
     listed: Sequence[ListedUtterance], references: Mapping[str, str]
 ) -> tuple[list[float], list[bool]]:
-    """Return the posterior of every recognised word, and whether each word is right."""
+    """Return every recognised word's posterior and whether the word is correct."""
     posteriors, correct = [], []
     for utterance in listed:
         posteriors += [word.confidence for word in utterance.words]
@@ -370,7 +372,7 @@ def _correctness(
 
 
 def correct_words(reference: str, words: Sequence[str]) -> list[bool]:
-    """Whether each of the recognised words is right, aligned with the reference."""
+    """Return which recognised words are correct, by alignment with the reference."""
     pairs = align(reference.split(), list(words))
     return [ref == hyp for ref, hyp in pairs if hyp is not None]
 
@@ -387,21 +389,21 @@ def write_nbest_and_ctm(
     jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Write n-best lists, word times, confidences and word lattices of every split.
+    """Write n-best lists, word lattices, word times and confidences of every split.
 
-    Splits are searched anew where `decode_passes` has left no lattices at the weights' scale.
+    Splits are searched again if `decode_passes` has left no lattices at the weights' scale.
 
     Args:
       scorers: the acoustic model on each split.
       tune_on: the splits on which the confidences are calibrated.
       decoder: graph and search; the lattices of its last pass are used.
-      weights: of that pass, at whose acoustic scale the decoder searches.
+      weights: tuned weights of that pass; the decoder searches at their acoustic scale.
       lang: the folder of the lexicon.
       senones: those of the acoustic model, to align the words.
-      config: what is extracted.
+      config: settings of the extraction.
       out: the folder that gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`,
         `words.ctm` and `word_lattices/`.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (splits done, splits).
 
     Returns:
@@ -422,6 +424,7 @@ def write_nbest_and_ctm(
 
 
 def _nbest_table(listed: Sequence[ListedUtterance], weights: Weights) -> str:
+    """Format n-best lists as a table."""
     lines = ["utterance\trank\tscore\tacoustic\tlm\twords\n"]
     for utterance in listed:
         nbest = utterance.nbest
@@ -435,7 +438,7 @@ def _nbest_table(listed: Sequence[ListedUtterance], weights: Weights) -> str:
 
 @dataclass(frozen=True)
 class _Extractor:
-    """Extracts n-best lists, words and word lattices from the lattices of a feature shard.
+    """Extracts n-best lists, words and word lattices from a feature shard's lattices.
 
     It is passed to worker processes.
     """
@@ -450,7 +453,7 @@ class _Extractor:
     out: Path
 
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
-        """Write a line per utterance of a shard; the file of an earlier run is kept."""
+        """Write a shard's results, one line per utterance, unless an earlier run has."""
         number, ids = shard
         path = nbest_path(self.out, number)
         lattices_path = WordCodec().path(self.out.parent / "word_lattices", number)
@@ -519,7 +522,7 @@ def write_word_times(
 ) -> None:
     """Write `words.ctm`, without confidences, beside the `text` of every split.
 
-    Utterances whose alignment the beam loses are left out.
+    Utterances for which no alignment survives the beam are left out.
 
     Args:
       scorers: the acoustic model on each split.
@@ -527,7 +530,7 @@ def write_word_times(
       lang: the folder of the lexicon.
       senones: those of the acoustic model.
       out: the folder with a folder for each split.
-      jobs: worker processes; threads beside a network on a GPU.
+      jobs: worker processes, or threads if the network runs on a GPU.
     """
     scale, beam = decoder.config.acoustic_scale, decoder.config.beam.search
     for split, scorer in scorers.items():
@@ -539,7 +542,7 @@ def write_word_times(
 
 @dataclass(frozen=True)
 class _Shard:
-    """Aligns the texts of a feature shard; picklable."""
+    """Aligns the recognised texts of a feature shard; picklable."""
 
     texts: Mapping[str, str]
     lang: Path
@@ -569,7 +572,7 @@ class _Shard:
 def write_ctc_word_times(
     posteriors: Mapping[str, LogProbs], aligner: CtcWordAligner, folder: Path
 ) -> None:
-    """Write `words.ctm` beside the `text` of a split that a CTC search has decoded.
+    """Write `words.ctm` beside the `text` of a split decoded by a CTC search.
 
     Texts that the units cannot write, or that are too long for the posteriors, are left out.
 

@@ -1,4 +1,4 @@
-"""Transcription of recordings of any length with a recogniser bundle."""
+"""Transcribes recordings of any length with a recogniser bundle."""
 
 import logging
 from collections import defaultdict
@@ -31,12 +31,12 @@ MOST, LEAST = 7.0, 1.5
 than `MOST` below the loud ones count as equally quiet; where the range is below `LEAST`, energy
 does not tell speech from noise."""
 SMOOTHED = 0.15
-"""Seconds to either side of a frame over which its speech score is averaged."""
+"""Seconds on either side of a frame over which its speech score is averaged."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a recording that is recognised as an utterance."""
+    """A segment of a recording that is recognised as one utterance."""
 
     start: int
     """Number of its first frame in the recording, from 0."""
@@ -45,7 +45,7 @@ class Segment:
 
 
 class Segmenter:
-    """Takes a recording's features block by block and returns its segments.
+    """Takes a recording's features block by block and cuts them into segments.
 
     The speech score of a frame is the mean of two values: the position of its energy between
     those of the quiet and the loud frames around it, and the acoustic model's posterior of speech.
@@ -72,13 +72,13 @@ class Segmenter:
 
     @property
     def num_buffered_frames(self) -> int:
-        """Frames in memory, of which no segment has been made yet."""
+        """Number of frames in memory that belong to no segment yet."""
         return 0 if self._features is None else len(self._features)
 
     def push(
         self, features: Tensor, silence: Tensor | None = None, energies: Tensor | None = None
     ) -> list[Segment]:
-        """Take more frames; return the segments that are complete.
+        """Take the next frames; return the segments that are complete.
 
         Args:
           features: [T, F] before normalisation.
@@ -107,7 +107,7 @@ class Segmenter:
         return segments
 
     def _take(self, margin: int) -> list[Segment]:
-        """Take off the first segment, or a stretch without speech except for its margin."""
+        """Remove the first segment, or a stretch without speech except for its margin."""
         speech = self._speech()  # [T]
         if bool(self._silence[0].isnan()):
             # Energy alone is not reliable enough to drop anything.
@@ -115,7 +115,7 @@ class Segmenter:
                 return self._cut(len(speech), slice(0, len(speech)))
             end, resume = self._best_cut(speech, 0, len(speech))
             return self._cut(resume, slice(0, end))
-        # Frames of speech; none: drop all but a margin, in which the next segment may begin.
+        # Speech frames; none: drop all but a margin, in which the next segment may begin.
         loud = np.flatnonzero(speech >= self._config.threshold)
         if not len(loud):
             return self._cut(len(speech) - margin, None)
@@ -130,9 +130,9 @@ class Segmenter:
         return self._cut(resume, slice(begin, end))
 
     def _best_cut(self, speech: np.ndarray, begin: int, margin: int) -> tuple[int, int]:
-        """Return the end of the segment that begins at `begin`, and where the next one may begin.
+        """Return where the segment from `begin` should end, and where the next may begin.
 
-        Both are frames; what lies between them is dropped.
+        Both are frame numbers; frames between them are dropped.
         """
         first, last = begin + self._shortest, begin + self._longest
         # Begins and ends of pauses are where `quiet`, framed by zeros, changes.
@@ -141,7 +141,7 @@ class Segmenter:
         spans = edges.reshape(-1, 2).tolist()
         later = [span for span in spans if span[0] >= first]
         under_way = [(first, stop) for start, stop in spans if start < first]
-        # Of a pause that begins too early the rest counts, where there is no other.
+        # If a pause begins too early, its later part counts, unless there is another pause.
         for spans_in_reach in (later, under_way):
             pauses = [(b - a, a, b) for a, b in spans_in_reach if b - a >= self._pause]
             if pauses:
@@ -155,6 +155,7 @@ class Segmenter:
         return lowest, lowest
 
     def _cut(self, resume: int, span: slice | None) -> list[Segment]:
+        """Remove frames up to `resume`; return the segment in `span`."""
         segments = []
         if span is not None:
             segments = [Segment(self._begin + span.start, self._features[span].clone())]
@@ -196,14 +197,15 @@ def transcribe(
     int8: bool = False,
     batch: int = 1,
 ) -> Iterator[Transcript]:
-    """Transcribe recordings, in the order given.
+    """Yield the transcripts of recordings in the order given.
 
     A recording is one utterance if it is no longer than `SegmentConfig.longest`, otherwise it is
     cut into segments, the speaker's utterances in order of time. A network on log-mel features
     normalises by the running mean of a speaker's recordings so far, and never holds a long one in
-    memory; a system that recognises by speaker hears all recordings of a speaker before it gives
-    the first result (`Source.speaker`; where there is none, the recording is a speaker). For a
-    broken recording the transcript holds the fault, and the others are still transcribed.
+    memory; a system that recognises by speaker reads all recordings of a speaker before it returns
+    the first result (see `Source.speaker`; a recording without a speaker is a speaker). The
+    transcript of a broken recording holds the fault, and the other recordings are still
+    transcribed.
 
     Args:
       model: a bundle, such as exp/demo/final; of several systems the best for recordings whose
@@ -231,7 +233,7 @@ def transcribe(
     for events in _batches(recogniser, sources, config or SegmentConfig(), batch):
         ends = {event.source: event for event in events if isinstance(event, _End)}
         broken = {number for number, end in ends.items() if end.error is not None}
-        # Nothing is recognised of a recording that breaks off: it would adapt its speaker's model.
+        # A recording that breaks off is not recognised at all: it would affect its speaker's model.
         segments = [e for e in events if isinstance(e, _SourceSegment) and e.source not in broken]
         utterances = recogniser.recognise_batch([(s.features, s.state) for s in segments], details)
         for segment, utterance in zip(segments, utterances, strict=True):
@@ -251,17 +253,17 @@ def transcribe(
 
 @dataclass(frozen=True)
 class _SourceSegment(Segment):
-    """A segment to recognise."""
+    """A segment of a source, ready to be recognised."""
 
     source: int
     """The number of its recording."""
     state: CmnState
-    """The mean of what its speaker said before."""
+    """Mean state after the speaker's earlier segments."""
 
 
 @dataclass(frozen=True)
 class _End:
-    """The end of a recording, or of what can be read of it."""
+    """Marks the end of a recording, or the place where reading it failed."""
 
     source: int
     """The number of the recording."""
@@ -275,10 +277,11 @@ Event = _SourceSegment | _End
 def _batches(
     recogniser: Recogniser, sources: Sequence[Source], config: SegmentConfig, batch: int
 ) -> Iterator[list[Event]]:
-    """Read the recordings; yield what is recognised together, and the ends of recordings in it.
+    """Yield batches of segments to recognise together, and the ends of recordings.
 
-    By speaker that is all that a speaker says, whose features memory holds, 20 MB an hour of
-    cepstra. Otherwise it is at most `batch` segments; an end does not wait where no segment does.
+    With recognition by speaker a batch is all that a speaker says; memory holds the features, 20 MB
+    per hour of cepstra. Otherwise a batch has at most `batch` segments; the end of a recording is
+    yielded at once if no segment is waiting.
     """
     if recogniser.by_speaker:
         for numbers in by_speaker(sources):
@@ -301,7 +304,7 @@ def _read_segments(
     numbers: Iterable[int],
     config: SegmentConfig,
 ) -> Iterator[Event]:
-    """Read recordings one after the other, and carry on the mean of each speaker."""
+    """Read recordings in order, and carry each speaker's running mean along."""
     kind = recogniser.frontend_config.kind
     empty = CmnState.empty(recogniser.frontend_config.dimension)
     means: dict[str, CmnState] = {}
@@ -329,7 +332,7 @@ def _read_segments(
 def _segments(
     recogniser: Recogniser, blocks: Iterator[Tensor], config: SegmentConfig
 ) -> Iterator[Segment]:
-    """Yield the whole recording if it is short, otherwise its segments."""
+    """Yield a short recording whole, or a long one's segments."""
     max_samples = config.longest * recogniser.sampling_rate
     first_blocks: list[Tensor] = []
     while sum(map(len, first_blocks)) <= max_samples:
@@ -353,7 +356,7 @@ def _frames(
     config = recogniser.frontend_config
     mean = CmnState.empty(config.dimension)
     feature_stream, energy_stream = StreamingFrontend(recogniser.frontend), None
-    if recogniser.by_speaker:  # cepstra tell less of the energy than log-mel features
+    if recogniser.by_speaker:  # cepstra give the energy less exactly than log-mel features
         energy_stream = StreamingFrontend(Frontend(replace(config, kind="fbank")))
     for block in chain(blocks, [None]):
         features = feature_stream.finish() if block is None else feature_stream.push(block)
@@ -376,7 +379,7 @@ def transcribe_in_processes(
     int8: bool = False,
     batch: int = 1,
 ) -> Iterator[Transcript]:
-    """Transcribe recordings as `transcribe` does, in `jobs` processes.
+    """Transcribe recordings like `transcribe`, in `jobs` processes.
 
     Every process loads the bundle once and takes whole speakers, so that the results are those of
     one process. With several processes they come in the order of the sources once all are there.
@@ -403,7 +406,7 @@ def transcribe_in_processes(
 
 
 def partition_by_speaker(sources: Sequence[Source], jobs: int) -> list[list[int]]:
-    """Return the positions of the sources that each process takes, those of a speaker together."""
+    """Return each process's share of the sources; a speaker's sources stay together."""
     shares: list[list[int]] = [[] for _ in range(jobs)]
     # Speakers with the most recordings first, each to the process that has the fewest so far.
     for group in sorted(by_speaker(sources), key=len, reverse=True):
@@ -414,4 +417,5 @@ def partition_by_speaker(sources: Sequence[Source], jobs: int) -> list[list[int]
 def _transcribed(
     sources: Sequence[Source], model: Path, **settings: bool | str | int
 ) -> list[Transcript]:
+    """Transcribe some sources, in a worker process."""
     return list(transcribe(model, sources, **settings))

@@ -1,12 +1,13 @@
-"""Tuning of weights on development splits: the fewest errors on a grid that is extended (C2).
+"""Tunes weights on development splits by a grid search; the grid is extended as needed (C2).
 
-Lattices that were searched at one acoustic scale lack paths that a search at another would find:
-the beam is in units of the scaled scores. So the weights found in lattices are where the next
-search is made, and only what was found by a search at its own scale counts.
+Lattices that were searched at one acoustic scale lack paths that a search at another would find, as
+the beam is in units of the scaled scores. So the next search is made at the scale of the best
+weights in the present lattices, and in the end only weights count whose lattices were searched at
+their own scale.
 
-Of the thirty points of a grid some have fewer errors than others by chance, the more so the fewer
-words there are to tune on. Where the weights before tuning are known to be good, others count only
-if they make significantly fewer errors.
+Of the thirty points of a grid, some have fewer errors than others by chance, especially if there
+are few words to tune on. If the weights before tuning are known to be good, they are replaced only
+by weights with significantly fewer errors.
 """
 
 import json
@@ -26,7 +27,7 @@ from toolkit.storage.files import write_atomically
 logger = logging.getLogger(__name__)
 
 MIN_WORDS = 3
-"""Words of the references below which nothing is tuned."""
+"""Smallest number of reference words for tuning."""
 Point = tuple[float, ...]
 """A value for each axis of a grid."""
 Key = TypeVar("Key")
@@ -34,10 +35,10 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Axis:
-    """The values of a weight that are tried, and how a side of the grid is extended."""
+    """The values of one weight in a grid, and how the grid is extended beyond them."""
 
     name: str
-    """As it is called in headlines, such as scale."""
+    """Name in tables, such as scale."""
     values: tuple[float, ...]
     """Ascending, each once."""
     below: Callable[[tuple[float, ...]], float]
@@ -49,23 +50,23 @@ class Axis:
         object.__setattr__(self, "values", tuple(sorted(set(self.values))))
 
     def including(self, value: float) -> "Axis":
-        """The axis with one more value."""
+        """Return the axis with one more value."""
         return replace(self, values=(*self.values, value))
 
     def edge(self, value: float) -> str | None:
-        """The side on which a value lies, None if on none; a single value has no sides."""
+        """Return the edge at which a value lies; None if inside, or if the axis has one value."""
         if len(self.values) > 1 and value in (self.values[0], self.values[-1]):
             return f"{'lowest' if value == self.values[0] else 'highest'} {self.name}"
         return None
 
     def extended(self, value: float) -> "Axis":
-        """The axis with one more value beyond the side on which `value` lies."""
+        """Return the axis extended beyond the edge at which `value` lies."""
         beyond = self.below if value == self.values[0] else self.above
         return self.including(beyond(self.values))
 
 
 def ratio_axis(name: str, values: Sequence[float]) -> Axis:
-    """An axis that is extended by the ratio of its outermost values."""
+    """Return an axis that is extended by the ratio of its outermost values."""
     return Axis(
         name,
         tuple(values),
@@ -75,7 +76,7 @@ def ratio_axis(name: str, values: Sequence[float]) -> Axis:
 
 
 def difference_axis(name: str, values: Sequence[float]) -> Axis:
-    """An axis that is extended by the difference of its outermost values."""
+    """Return an axis that is extended by the difference of its outermost values."""
     return Axis(
         name,
         tuple(values),
@@ -85,31 +86,32 @@ def difference_axis(name: str, values: Sequence[float]) -> Axis:
 
 
 class ErrorCount(NamedTuple):
-    """Word errors of some utterances with one choice of weights."""
+    """Word errors of a set of utterances with one choice of weights."""
 
     errors: int
-    """Of all."""
+    """Word errors of all utterances."""
     words: int
-    """Of the references."""
+    """Words in the references."""
     by_utterance: tuple[int, ...]
-    """The errors of each, in the same order for all weights."""
+    """The errors of each utterance, in the same order for all weights."""
 
     @classmethod
     def of(cls, errors: Sequence[int], words: int) -> "ErrorCount":
-        """The count of utterances with these errors."""
+        """Make a count from the errors of each utterance."""
         return cls(sum(errors), words, tuple(errors))
 
     @property
     def percent(self) -> float:
-        """The word error rate, NaN without words."""
+        """Word error rate in percent; NaN without words."""
         return 100 * self.errors / self.words if self.words else math.nan
 
     def significantly_below(self, reference: "ErrorCount", standard_errors: float) -> bool:
-        """Whether the errors are fewer than those of other weights by more than chance.
+        """Whether the errors are significantly fewer than those of other weights.
 
         Args:
           reference: the count of the same utterances.
-          standard_errors: of the sum of the utterances' differences; 0: any fewer errors will do.
+          standard_errors: the required difference, in standard errors of the sum of the utterances'
+            differences; 0: any smaller number of errors.
         """
         saved = np.subtract(reference.by_utterance, self.by_utterance)
         # The sum of N differences has the standard error sqrt(N var), with var's unbiased estimate.
@@ -119,7 +121,7 @@ class ErrorCount(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """The weights before tuning, and what it takes to leave them."""
+    """The weights before tuning, and how significant an improvement must be to replace them."""
 
     point: Any
     """A point of the grid; searched at its own scale first."""
@@ -128,33 +130,35 @@ class Keep(NamedTuple):
 
 
 CountErrors = Callable[[float | None, Sequence[Point]], Sequence[ErrorCount]]
-"""Searches at an acoustic scale, None where no search depends on it; counts errors of points."""
+"""Function that searches at an acoustic scale (None if searches do not depend on one) and counts
+the errors of points."""
 TieBreak = Callable[[Point, float | None], tuple[float, ...]]
 """Orders points with equally many errors, given the scale of the search."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The weights chosen, and what was tried."""
+    """The chosen weights, and all weights that were tried."""
 
     best: Point
-    """Fewest errors of those that were searched at their own scale, or those before tuning."""
+    """The point with the fewest errors among those searched at their own scale, or the kept
+    point."""
     axes: tuple[Axis, ...]
     """The grid of the search at that scale."""
     at_edge: list[str]
     """Sides of the grid on which the weights lie although it was extended as often as allowed."""
     tried: dict[Point, tuple[float | None, ErrorCount]]
-    """The scale of the search in whose lattices each point was tried, its own if there was one, and
-    the count."""
+    """For each point the scale of the search in whose lattices it was tried (its own if possible),
+    and the count."""
 
     @property
     def count(self) -> ErrorCount:
-        """The count of the weights chosen."""
+        """Word errors of the chosen weights."""
         return self.tried[self.best][1]
 
 
 def enough_words_to_tune(words: int, consequence: str) -> bool:
-    """Whether there are words enough to tune on; otherwise a warning says so.
+    """Whether there are enough words to tune on; warn if not.
 
     Args:
       words: of the references.
@@ -171,7 +175,7 @@ def enough_words_to_tune(words: int, consequence: str) -> bool:
 def choose(
     counts: Mapping[Key, ErrorCount], tie_break: Callable[[Key], Any], keep: Keep | None = None
 ) -> Key:
-    """The weights with the fewest errors, or those to keep if these are not significantly fewer.
+    """Return the weights with the fewest errors, or the kept ones if the gain is insignificant.
 
     Args:
       counts: by weights; those of `keep` among them.
@@ -197,7 +201,7 @@ def tune(
     max_searches: int = 10,
     max_extensions: int = 6,
 ) -> Tuning:
-    """Find the weights with the fewest errors.
+    """Find the weights with the fewest errors by a grid search.
 
     The grid is extended on a side where the best point lies. With `first_search` the first axis is
     the acoustic scale of a search: the next search is made at the scale of the best point, until
@@ -257,6 +261,7 @@ def tune(
 def _best(
     counts: Mapping[Point, ErrorCount], tie_break: TieBreak, scale: float | None, keep: Keep | None
 ) -> Point:
+    """Return the point with the fewest errors, or the kept point; `tie_break` orders equal ones."""
     return choose(counts, lambda point: tie_break(point, scale), keep)
 
 
@@ -265,7 +270,7 @@ def write_grid(
     rows: Iterable[tuple[Sequence[float | str], ErrorCount, float | None]],
     path: Path,
 ) -> None:
-    """Write what was tried as a table.
+    """Write all weights that were tried, with their errors, as a table.
 
     Args:
       columns: names of the weights.
@@ -283,7 +288,7 @@ def write_grid(
 
 
 def write_tuning(tuning: Tuning, columns: Sequence[str], out: Path) -> None:
-    """Write `grid.tsv`, what was tried, and `tuned.json`, the weights by their names."""
+    """Write `grid.tsv` (all weights tried) and `tuned.json` (the chosen weights by name)."""
     rows = ((point, count, scale) for point, (scale, count) in sorted(tuning.tried.items()))
     write_grid(columns, rows, out / "grid.tsv")
     chosen = dict(zip(columns, tuning.best, strict=True))

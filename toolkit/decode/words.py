@@ -35,7 +35,7 @@ from toolkit.storage.files import write_atomically
 
 
 class CalibrationError(ToolkitError):
-    """A calibration that cannot be read."""
+    """Raised when a calibration file cannot be read."""
 
 
 BINS = 10
@@ -74,14 +74,14 @@ def word_confidences(
 
 @dataclass(frozen=True)
 class Calibration(Settings):
-    """A straight line from the log-odds of posteriors to those of probabilities."""
+    """A linear map from the log-odds of posteriors to those of calibrated probabilities."""
 
     offset: Finite = 0.0
     slope: Finite = 1.0
 
     @classmethod
     def fit(cls, confidences: Sequence[float], correct: Sequence[bool]) -> "Calibration":
-        """Fit by logistic regression with a standard normal prior on offset and slope - 1.
+        """Fit the map by logistic regression; standard normal prior on offset and slope - 1.
 
         The prior keeps the calibration near the identity when there is little data, and gives a
         fit even where all words are right.
@@ -116,17 +116,17 @@ class Calibration(Settings):
         return cls(float(line[0]), float(line[1]))
 
     def __call__(self, confidences: Sequence[float]) -> list[float]:
-        """Return the calibrated probability that each word is right."""
+        """Return the calibrated probability that each word is correct."""
         odds = _log_odds(np.asarray(confidences, dtype=float))
         return _sigmoid(self.offset + self.slope * odds).tolist()
 
     def save(self, path: Path) -> None:
-        """Write as JSON."""
+        """Write the calibration as JSON."""
         write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Calibration":
-        """Read what `save` wrote.
+        """Read the calibration that `save` wrote.
 
         Raises:
           CalibrationError: the file cannot be read; the message names it.
@@ -135,7 +135,7 @@ class Calibration(Settings):
 
 
 def calibration_error(confidences: Sequence[float], correct: Sequence[bool]) -> float:
-    """Return the expected calibration error (ECE), 0 to 1.
+    """Return the expected calibration error (ECE), between 0 and 1.
 
     This is the mean over words of |mean confidence - share of right words| in the word's bin, with
     `BINS` bins of equal width.
@@ -149,7 +149,7 @@ def calibration_error(confidences: Sequence[float], correct: Sequence[bool]) -> 
 
 
 def cross_entropy_gain(confidences: Sequence[float], correct: Sequence[bool]) -> float:
-    """Return the normalised cross entropy (NCE) of NIST.
+    """Return the normalised cross entropy (NCE) as NIST defines it.
 
     It is 1 for confidences that are certain and right, 0 for those that tell no more than the
     error rate, negative for misleading ones, and NaN when all words are right or all are wrong.
@@ -164,10 +164,12 @@ def cross_entropy_gain(confidences: Sequence[float], correct: Sequence[bool]) ->
 
 
 def _log_odds(values: np.ndarray) -> np.ndarray:
+    """Return log(p / (1 - p))."""
     return np.log(values) - np.log1p(-values)
 
 
 def _sigmoid(values: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + exp(-x))."""
     return 1 / (1 + np.exp(-values))
 
 
@@ -271,11 +273,11 @@ class WordAligner:
     def spans(
         self, words: Sequence[str], scores: Tensor, scale: float
     ) -> list[tuple[int, int]] | None:
-        """Return the first frame and the end frame (exclusive) of each word by forced alignment.
+        """Return each word's first frame and end frame (exclusive) by forced alignment.
 
-        The best path itself does not give them: a decoding graph outputs a word where no other
-        word is possible any more, which is often late. None where the alignment's beam loses the
-        path.
+        The best path itself does not give them: a decoding graph outputs a word when no other word
+          is possible any more, which is often late. The result is None if no alignment survives the
+          beam.
 
         Args:
           words: what was recognised, at least one.
@@ -290,7 +292,7 @@ class WordAligner:
         return aligned and self._ends(aligned)
 
     def _ends(self, aligned: UtteranceAlignment) -> list[tuple[int, int]]:
-        """Return the words' spans: a word ends where the next one, or a silence, begins."""
+        """Return the words' spans; a word ends where the next word or a silence begins."""
         # Phones follow each other without gaps: each ends where the next begins. The last phone of
         # a word is the one before the next word's first, or before the silence between them.
         starts, silence = aligned.phone_frames, self._compiler.senones.topology.silence
@@ -303,8 +305,8 @@ class WordAligner:
 
 
 PENALTY = 100.0
-"""Log-likelihood by which all but silence is less likely than silence in a row of digital silence:
-at the acoustic scales in use, from 0.05 to 1, 5 and more where beams are 13 to 17."""
+"""In digital silence, the log-likelihoods of all outputs but silence are this much below that of
+silence: after scaling by 0.05 to 1 this is 5 or more, with beams of 13 to 17."""
 
 
 class SilencePosteriors:
@@ -329,9 +331,9 @@ class SilencePosteriors:
 
 
 def silence_pdfs(senones: Senones) -> Tensor:
-    """Return which pdfs are those of pauses between words: [P] bool.
+    """Return which pdfs belong to pauses between words: [P] bool.
 
-    Those of noise are not among them, unless both phones share a root of the tree.
+    Pdfs of noise are not included, unless noise and silence share a root of the tree.
     """
     topology = senones.topology
     pauses = torch.tensor(topology.phone_of_state_id) == topology.silence
@@ -349,9 +351,9 @@ class SilenceGate:
 
     Args:
       kind: of the raw features, see `FrontendConfig.kind`.
-      silence: [P] bool, which outputs stand for silence.
+      silence: [P] bool, which outputs are silence.
       factor: frames from one row of scores to the next.
-      offset: the frame in the middle of what the first row stands for.
+      offset: the middle frame of those that the first row covers.
     """
 
     def __init__(self, kind: str, silence: Tensor, factor: int, offset: int = 0) -> None:
@@ -360,12 +362,12 @@ class SilenceGate:
         self.begin_utterance()
 
     def gate_utterance(self, features: Tensor, scores: Tensor) -> Tensor:
-        """Return unscaled scores [T', P] of whole features [T, F], without words in silence."""
+        """Return unscaled scores [T', P] for features [T, F]; digital silence gets no words."""
         self.push(features)
         return self(scores)
 
     def begin_utterance(self) -> None:
-        """The next frame is that of a new utterance's first row; spans of silence go on."""
+        """Start a new utterance; a span of digital silence may continue into it."""
         self._silent = torch.zeros(0, dtype=torch.bool)  # by frame of the utterance
         self._row = 0
 
@@ -374,12 +376,12 @@ class SilenceGate:
         self._silent = torch.cat([self._silent, self._spans.push(features)])
 
     def __call__(self, scores: Tensor) -> Tensor:
-        """Return the next rows [T', P] of unscaled scores, without words in digital silence."""
+        """Return the next rows [T', P] of unscaled scores; digital silence gets no words."""
         rows = torch.arange(self._row, self._row + len(scores))
         self._row += len(scores)
         if not self._silent.any():
             return scores
-        # The frame in the middle of what each row stands for decides.
+        # The middle frame of those that a row covers decides.
         middle = (rows * self._factor + self._offset).clamp(max=len(self._silent) - 1)
         silent = self._silent[middle]
         gated = scores.clone()
@@ -392,7 +394,7 @@ class SilenceGate:
 
 @dataclass(frozen=True)
 class LabelTimes:
-    """When the labels of a text stand in the best path."""
+    """The frames of a text's labels in the best path."""
 
     starts: np.ndarray
     """[L] first frame of each label."""
@@ -405,10 +407,11 @@ class LabelTimes:
 
 
 def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> LabelTimes:
-    """Find the best path of a label sequence.
+    """Find the best path of a label sequence through CTC log-probabilities.
 
     Exact, without pruning. Memory grows with the square root of the number of frames: the scores
-    are kept every so many frames, and the path is found block by block from the end.
+    are kept at the begin of each block of frames, and the path is found block by block from the
+    end.
 
     Args:
       log_probs: [T, C] float32 without NaN.
@@ -462,25 +465,25 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
 
 @dataclass(frozen=True)
 class CtcAlignment:
-    """When a text was spoken; confidences are geometric means of posteriors."""
+    """Times and confidences of a text's words and units."""
 
     words: tuple[TimedToken, ...]
     """Its words; of each, the labels' posteriors in the frames in which they stand."""
     units: tuple[TimedToken, ...]
     """Its units, spaces left out."""
     log_likelihood_per_frame: float
-    """Of the best path."""
+    """Log-probability of the best path."""
     confidence: float
-    """Of all labels together."""
+    """Confidence of all labels together."""
 
 
 class CtcWordAligner:
-    """Finds when words and their units were spoken.
+    """Finds the times of words and of their output units with CTC log-probabilities.
 
     Args:
       units: the network's output units.
       frame_shift: seconds between rows of log-probabilities.
-      offset: seconds before the time that the first row stands for.
+      offset: start time of the first row, in seconds.
     """
 
     def __init__(self, units: Units, frame_shift: float, offset: float) -> None:
@@ -488,7 +491,7 @@ class CtcWordAligner:
         self._space = space_label(units)
 
     def __call__(self, words: Sequence[str], log_probs: LogProbs) -> CtcAlignment:
-        """Align words.
+        """Align words with CTC log-probabilities.
 
         Args:
           words: which the units can write.
@@ -517,13 +520,13 @@ class CtcWordAligner:
         )
 
     def uniform_times(self, words: Sequence[str], frames: int) -> tuple[TimedToken, ...]:
-        """Return words of equal length, for frames too few to align them; their confidence is 0."""
+        """Return words of equal length and confidence 0, for too few frames to align."""
         bounds = [self._seconds(frames * n / len(words)) for n in range(len(words) + 1)]
         spans = zip(words, bounds[:-1], bounds[1:], strict=True)
         return tuple(TimedToken(word, start, end, 0.0) for word, start, end in spans)
 
     def _labels(self, words: Sequence[str]) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the labels of a text and where in them each word begins and ends."""
+        """Return a text's labels, and where each word begins and ends in them."""
         labels: list[int] = []
         spans = []
         for word in words:
@@ -535,10 +538,12 @@ class CtcWordAligner:
         return labels, spans
 
     def _spoken(self, name: str, times: LabelTimes, begin: int, end: int) -> TimedToken:
+        """Make a word from its first and last label."""
         start, stop = map(self._seconds, (times.starts[begin], times.ends[end - 1]))
         return TimedToken(name, start, stop, _confidence(times, begin, end))
 
     def _seconds(self, frame: float) -> float:
+        """Convert a frame number to seconds."""
         return round(self._offset + float(frame) * self._shift, 3)
 
 

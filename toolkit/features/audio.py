@@ -1,4 +1,4 @@
-"""Reads audio as one-channel float samples at a given rate: files, pieces, blocks, pipes."""
+"""Reads audio as one-channel float samples at a given rate, from files, blocks or pipes."""
 
 import io
 import logging
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class AudioError(ToolkitError):
-    """Audio that cannot be read completely."""
+    """Raised when audio cannot be read completely."""
 
 
 def load_audio(
@@ -44,7 +44,7 @@ def load_audio(
     duration: float | None = None,
     channel: int | None = None,
 ) -> Tensor:
-    """Read a file or a part of it, in any format, rate and number of channels of libsndfile.
+    """Read an audio file, or a part of it, as one channel at a given sampling rate.
 
     Resampling is scipy's polyphase filter; S samples at rate r become round(S * rate / r).
 
@@ -72,10 +72,10 @@ def load_audio(
 
 @dataclass(frozen=True)
 class Decoded:
-    """A whole audio file."""
+    """The samples of a whole audio file and its properties."""
 
     samples: Tensor
-    """[S] float32 within [-1, 1] at the rate asked for, or int16, see `decode_audio`."""
+    """[S] float32 within [-1, 1] at the requested rate, or int16, see `decode_audio`."""
     sampling_rate: int
     """Sampling rate of the file, in Hz."""
     num_samples: int
@@ -87,14 +87,14 @@ class Decoded:
 def decode_audio(
     content: bytes, name: str, sampling_rate: int = 16000, int16: bool = False
 ) -> Decoded:
-    """Read a whole audio file that is in memory; otherwise as `load_audio`.
+    """Read a whole audio file from memory; otherwise like `load_audio`.
 
     Args:
       content: bytes of the file.
       name: its name in messages.
       sampling_rate: rate to resample to, in Hz.
-      int16: leave samples of 16 bits as they are where nothing has to be mixed or resampled; a
-        `Frontend` takes them too, which saves two passes over them.
+      int16: return 16-bit samples unchanged if they need no mixing or resampling. A `Frontend`
+        accepts them, which saves two passes over them.
     """
     samples, rate = pcm16(content) or _read(io.BytesIO(content), name)
     check_rate(rate, name)
@@ -141,7 +141,7 @@ def pcm16(content: bytes) -> tuple[np.ndarray, int] | None:
 
 
 def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> AudioError:
-    """Return the error that says why audio cannot be read.
+    """Make the error that says why audio cannot be read.
 
     Args:
       path: name of the audio in the message.
@@ -152,7 +152,7 @@ def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> 
         return AudioError(str(unwritable))
     if isinstance(source, Path) and source.is_file() and not source.stat().st_size:
         return AudioError(f"{path}: is an empty file")
-    if type(error) is soundfile.SoundFileRuntimeError:  # not libsndfile's, see `open_audio`
+    if type(error) is soundfile.SoundFileRuntimeError:  # raised by `open_audio`
         return AudioError(f"{path}: {error}")
     reason = getattr(error, "error_string", error)  # without the name of what was opened
     return AudioError(f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)")
@@ -161,7 +161,7 @@ def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> 
 def _read(
     source: Path | BinaryIO, path: str | Path, offset: float = 0.0, duration: float | None = None
 ) -> tuple[np.ndarray, int]:
-    """Read samples [S, channels], of 16 bits where the file has those, and their rate."""
+    """Read samples [S, channels] and their rate; int16 if the file has 16-bit samples."""
     try:
         with open_audio(source, in_order=True) as file:
             start = round(offset * file.samplerate)
@@ -176,7 +176,8 @@ def _read(
                     )
             if length <= 0:
                 raise AudioError(f"{path}: no samples")
-            # 16 bits as they are: libsndfile's conversion to float32 takes longer than reading.
+            # 16-bit samples stay integers: libsndfile's conversion to float32 takes longer than
+            # reading.
             kind = "int16" if file.subtype == "PCM_16" else "float32"
             with open_at(source, file, start) as part:
                 samples = part.read(length, dtype=kind, always_2d=True)
@@ -192,7 +193,7 @@ def _read(
 
 
 def check_rate(rate: int, path: str | Path) -> None:
-    """Refuse implausible rates: the resampling filter, 20 times the rates' ratio, would be huge.
+    """Raise an error for implausible rates, whose resampling filter would be huge.
 
     Raises:
       AudioError: no audio has this rate, in Hz.
@@ -202,7 +203,7 @@ def check_rate(rate: int, path: str | Path) -> None:
 
 
 def _to_mono(samples: np.ndarray, path: str | Path, channel: int | None = None) -> np.ndarray:
-    """Take one channel of samples [S, channels], or the mean of all, as float32."""
+    """Return one channel of samples [S, channels], or the mean of all, as float32."""
     num_channels = samples.shape[1]
     if channel is not None and channel >= num_channels:
         raise AudioError(f"{path}: has {num_channels} channels, no channel {channel + 1}")
@@ -216,7 +217,7 @@ def _to_mono(samples: np.ndarray, path: str | Path, channel: int | None = None) 
 
 
 def check_samples(samples: np.ndarray, name: str | Path) -> np.ndarray:
-    """Return `samples` [S] of one channel.
+    """Return `samples` [S] of one channel, or raise an error if they are invalid.
 
     Raises:
       AudioError: one is infinite or not a number, or they are scaled to integers.
@@ -229,7 +230,7 @@ def check_samples(samples: np.ndarray, name: str | Path) -> np.ndarray:
 
 
 def resample(samples: np.ndarray, rate: int, new_rate: int) -> np.ndarray:
-    """Resample [S] float32 by scipy's polyphase filter; the length is rounded half up."""
+    """Resample [S] float32 with scipy's polyphase filter; the length is rounded half up."""
     if rate == new_rate:
         return np.ascontiguousarray(samples)
     from scipy.signal import resample_poly
@@ -254,7 +255,7 @@ def audio_blocks(
     channel: int | None = None,
     called: str | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the samples that `load_audio` returns, in blocks.
+    """Yield the samples of `load_audio` in blocks.
 
     Args:
       path, sampling_rate, offset, duration, channel: see `load_audio`.
@@ -295,7 +296,7 @@ def audio_blocks(
 
 @contextmanager
 def _reading(path: Path, name: str) -> Iterator[None]:
-    """Raise what reading a file raises as an `AudioError`."""
+    """Return a context that turns errors of reading a file into an `AudioError`."""
     try:
         yield
     except (soundfile.SoundFileError, OSError, ValueError) as error:
@@ -305,7 +306,7 @@ def _reading(path: Path, name: str) -> Iterator[None]:
 def _file_blocks(
     file: soundfile.SoundFile, name: str, length: int, seconds: float, channel: int | None
 ) -> Iterator[np.ndarray]:
-    """Yield blocks of one channel, or of the mean of all, and check them: [S] float32 each."""
+    """Yield checked blocks [S] float32 of one channel, or of the mean of all."""
     size, done = max(1, round(seconds * file.samplerate)), 0
     # Energy of the mean of all channels, and mean energy of the channels
     mixed_energy = channel_energy = 0.0
@@ -341,7 +342,7 @@ def _file_blocks(
 
 
 def pcm_blocks(file: BinaryIO, rate: int, sampling_rate: int, seconds: float) -> Iterator[Tensor]:
-    """Yield the samples of a pipe as they come: 16 bits, signed, little-endian, one channel.
+    """Yield a pipe's samples as they arrive: one channel, signed 16 bits, little-endian.
 
     Ctrl-C while waiting for samples ends the stream.
 
@@ -359,7 +360,7 @@ def pcm_blocks(file: BinaryIO, rate: int, sampling_rate: int, seconds: float) ->
 
 
 def _pcm(file: BinaryIO, size: int) -> Iterator[np.ndarray]:
-    """Yield blocks of at most `size` bytes as [S] float32."""
+    """Yield a pipe's samples in blocks [S] float32 of at most `size` bytes."""
     while True:
         try:
             content = file.read(size)
@@ -389,7 +390,7 @@ HALF_FILTER = 10
 
 
 def resampling_factors(rate: int, new_rate: int) -> tuple[int, int]:
-    """Return (up, down), such that new_rate / rate is up / down.
+    """Return integers (up, down) with new_rate / rate = up / down.
 
     The ratio is approximated where `down` would be above `MAX_DOWN_FACTOR`, as the design of the
     filter would take seconds. At 1 MHz the error is 3e-9: one sample in hours.
@@ -400,7 +401,7 @@ def resampling_factors(rate: int, new_rate: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def lowpass(up: int, down: int) -> np.ndarray:
-    """Design the filter of `resample_poly` once, which would design it in every call.
+    """Design the filter of `resample_poly`; cached, since scipy designs it in every call.
 
     For two rates without a common divisor the filter has millions of coefficients. Its design takes
     over ten times as long as filtering a second of audio.
@@ -419,7 +420,7 @@ def lowpass(up: int, down: int) -> np.ndarray:
 
 
 class Resampler:
-    """Resamples a stream chunk by chunk; together the same as resampling it as a whole.
+    """Resamples a stream chunk by chunk; the result equals resampling the whole signal.
 
     Args:
       rate: rate of the input, in Hz.
@@ -439,24 +440,24 @@ class Resampler:
         self._returned = 0  # output samples so far
 
     def push(self, samples: np.ndarray) -> np.ndarray:
-        """Take more samples [S] float32; return the resampled ones that are final."""
+        """Take the next samples [S] float32; return the resampled samples that are final."""
         self._kept = np.concatenate([self._kept, samples])
         received = self._begin + len(self._kept)
         # 1. Outputs are final whose input samples, up to `_reach` later, have all arrived.
         resampled = self._until(max(0, (received - self._reach) * self._up // self._down))
-        # 2. Drop what the next output does not depend on, in multiples of _down.
+        # 2. Drop samples that the next output does not depend on, in multiples of _down.
         needed = self._returned * self._down // self._up - self._reach
         drop = max(0, needed // self._down * self._down - self._begin)
         self._kept, self._begin = self._kept[drop:], self._begin + drop
         return resampled
 
     def finish(self) -> np.ndarray:
-        """Return the rest: S samples have become round(S * new_rate / rate), half up."""
+        """Return the remaining samples; S samples become round(S * new_rate / rate), half up."""
         received = self._begin + len(self._kept)
         return self._until((2 * received * self._up + self._down) // (2 * self._down))
 
     def _until(self, end: int) -> np.ndarray:
-        """Return the output samples that were not returned yet, up to index `end`."""
+        """Return the output samples up to index `end` that have not been returned yet."""
         if end <= self._returned:
             return np.zeros(0, np.float32)
         from scipy.signal import resample_poly

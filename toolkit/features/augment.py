@@ -1,10 +1,9 @@
-"""Augmented copies of training utterances: speed, reverberation and noise.
+"""Makes augmented copies of training utterances: speed, reverberation and noise.
 
-A copy is a cut of its own, with transforms in its recording, from which `extract` makes features
-as from any other. Its id is the original's with a suffix: `_sp0.9` for the speed (as lhotse has
-it), then `_aug` where noise or rooms are configured. The speaker has the same suffix, so that the
-causal mean is that of the speaker at one speed. Copies need no alignment of their own, see
-`toolkit.align.store`.
+A copy is a separate cut with transforms in its recording; `extract` treats it like any other cut.
+Its id is the original's with a suffix: `_sp0.9` for the speed (as in lhotse), then `_aug` if noise
+or rooms are configured. The speaker has the same suffix, so that causal means do not mix speeds.
+Copies need no alignment, see `toolkit.align.store`.
 """
 
 import random
@@ -26,22 +25,22 @@ if TYPE_CHECKING:
     from lhotse.cut import MonoCut
 
 ROUND_RATE = 16000
-"""Hz, to which audio is resampled before its speed is changed where its own rate, such as 11,025,
-has too few divisors."""
+"""Rate in Hz to which audio is resampled before a speed change if its own rate, such as 11,025, has
+too few divisors."""
 _SUFFIX = re.compile(r"(?:_sp(\d+(?:\.\d+)?)(_aug)?|_aug)$")
 
 
 class AugmentError(ToolkitError):
-    """Noises or impulse responses that cannot be used."""
+    """Raised for noise files or impulse responses that cannot be used."""
 
 
 def augmented(cuts: "Iterable[MonoCut]", config: AugmentConfig) -> "Iterator[MonoCut]":
     """Yield the augmented copies of cuts, for `extract`.
 
-    The room and noise of a copy depend on the seed and its id alone.
+    The room and noise of a copy depend only on the seed and its id.
 
     Args:
-      cuts: of one supervision each; gone through once for each speed.
+      cuts: cuts with one supervision each; iterated once for each speed.
       config: which copies to make.
 
     Raises:
@@ -64,7 +63,7 @@ def original_and_speed(name: str) -> tuple[str, Fraction]:
 
 
 def original_id(name: str) -> str:
-    """Return the id of the utterance that a copy, or a copy of a copy, goes back to."""
+    """Return the id of the utterance from which a copy (or a copy of a copy) was made."""
     while (shorter := original_and_speed(name)[0]) != name:
         name = shorter
     return name
@@ -72,7 +71,7 @@ def original_id(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Audio:
-    """A noise or an impulse response."""
+    """A noise file or an impulse response."""
 
     path: str
     seconds: float
@@ -80,7 +79,7 @@ class _Audio:
 
 
 def _audio_files(folder: Path) -> list[_Audio]:
-    """List the audio files of a folder, by path."""
+    """List the audio files of a folder, sorted by path."""
     suffixes = AUDIO_SUFFIXES | MEDIA_SUFFIXES
     paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in suffixes)
     if not paths:
@@ -101,7 +100,7 @@ def _audio_files(folder: Path) -> list[_Audio]:
 def _copy(
     cut: "MonoCut", speed: float, config: AugmentConfig, noises: list[_Audio], rooms: list[_Audio]
 ) -> "MonoCut":
-    """Return the copy of a cut at one speed, with the room and noise that its id draws."""
+    """Make a cut's copy at one speed; its id determines the random room and noise."""
     from toolkit.features.cut_audio import AddNoise, Reverberate, is_costly
 
     # 1. The speed, which changes the id too.

@@ -18,21 +18,21 @@ from toolkit.config.fields import (
 )
 
 Scope = Literal["causal", "whole", "global"]
-"""What a frame is normalised with: the frames up to it, all of its file and the earlier ones, or
-the training data alone, for features that are adapted to the speaker already."""
+"""Frames with which a frame is normalised: those up to it; all of its file and earlier files; or
+only the training data, for features that are already adapted to the speaker."""
 LOW_RATE_FACTOR = 3
 """Frames of 10 ms per low-rate frame, and number of offsets (C5)."""
 DEFAULT_MEL_BINS = {"fbank": 64, "fbank_mfcc": 80, "mfcc": 23, "plp": 23}
 
 
 def _mel(hertz: float) -> float:
-    """Return a frequency in Hz on Kaldi's mel scale."""
+    """Convert a frequency in Hz to Kaldi's mel scale."""
     return 1127 * math.log(1 + hertz / 700)
 
 
 @dataclass(frozen=True)
 class FrontendConfig(Settings):
-    """Settings of the front end; all others have Kaldi's defaults."""
+    """Settings of a front end; Kaldi's defaults apply to everything else."""
 
     kind: Literal["fbank", "fbank_mfcc", "mfcc", "plp"] = "fbank"
     """`fbank` (natural-log mel energies, C5), `mfcc`, `plp` (C4), or `fbank_mfcc` (A1): natural-log
@@ -54,7 +54,7 @@ class FrontendConfig(Settings):
     """Rate in Hz at which the front end runs (C5: 16 kHz); audio is resampled to it."""
 
     def check(self) -> None:
-        """Check what depends on several settings."""
+        """Raise a ValueError if settings contradict each other."""
         max_ceps = 13 if self.kind == "plp" else self.mel_bins  # PLP: linear prediction of order 12
         if self.kind != "fbank" and self.num_ceps > max_ceps:
             raise ValueError(f"num_ceps is {self.num_ceps}, must be at most {max_ceps}")
@@ -76,7 +76,7 @@ class FrontendConfig(Settings):
             )
 
     def _has_empty_filter(self, high: float) -> bool:
-        """Whether some mel filter contains no bin of the FFT, in which case kaldifeat aborts."""
+        """Whether a mel filter contains no FFT bin, which makes kaldifeat abort."""
         window = round(self.frame_length_ms * self.sampling_rate / 1000)
         points = 2 ** (window - 1).bit_length()  # of the FFT
         # Filter m covers left_m to left_m + 2 steps in mel; a bin in it lies strictly inside.
@@ -87,12 +87,12 @@ class FrontendConfig(Settings):
 
     @property
     def upper_edge(self) -> float:
-        """Upper edge of the last mel filter in Hz, counted from 0."""
+        """Upper edge of the last mel filter in Hz, as a positive frequency."""
         return self.high_freq if self.high_freq > 0 else self.sampling_rate / 2 + self.high_freq
 
     @property
     def mel_bins(self) -> int:
-        """Number of mel filters, the default resolved."""
+        """Number of mel filters, after the default is resolved."""
         return DEFAULT_MEL_BINS[self.kind] if self.num_mel_bins is None else self.num_mel_bins
 
     @property
@@ -108,13 +108,13 @@ PRESETS = {
     "fbank80": FrontendConfig("fbank", num_mel_bins=80),
     "fbank40": FrontendConfig("fbank", num_mel_bins=40, frame_length_ms=10.0),
 }
-"""The benchmark's 93 values per frame (A1), and what it compares them with: 80 log-mel of 25 ms
-windows and 40 of 10 ms windows (A2)."""
+"""The 93 values per frame of the benchmark (A1), and those that it compares them with: 80 log-mel
+energies of 25 ms windows, and 40 of 10 ms windows (A2)."""
 
 
 @dataclass(frozen=True)
 class ExtractConfig(Settings):
-    """What to extract and how to cut it into shards."""
+    """Settings of feature extraction and of the division into shards."""
 
     frontend: FrontendConfig = field(default_factory=FrontendConfig)
     """The front end (C5 by default)."""
@@ -130,7 +130,7 @@ class ExtractConfig(Settings):
 
 @dataclass(frozen=True)
 class AugmentConfig(Settings):
-    """Which augmented copies of the training utterances are added to the originals."""
+    """Settings of the augmented copies that are added to the training utterances."""
 
     speeds: tuple[Annotated[float, Range(0.5, 2)], ...] = ()
     """A copy of every utterance for each of these factors; (0.9, 1.1) is the usual three-way speed
@@ -146,10 +146,10 @@ class AugmentConfig(Settings):
     rooms_share: Share = 0.5
     """Share of the copies that are reverberated."""
     seed: int = 0
-    """Random seed; with a copy's id it decides what the copy gets."""
+    """Random seed; together with a copy's id it determines the copy's room and noise."""
 
     def check(self) -> None:
-        """Check what depends on several settings."""
+        """Raise a ValueError if settings contradict each other."""
         if len(set(self.speeds)) < len(self.speeds):
             raise ValueError(f"speeds are {self.speeds}, must be different factors")
         if 1 in self.speeds and not self.degrades:
@@ -161,39 +161,39 @@ class AugmentConfig(Settings):
 
     @property
     def degrades(self) -> bool:
-        """Whether copies get noise or reverberation."""
+        """Whether the copies get noise or reverberation."""
         return self.noise is not None or self.rooms is not None
 
 
 @dataclass(frozen=True)
 class EchoConfig(Settings):
-    """The adaptive filter between loudspeaker and microphone."""
+    """Settings of the adaptive filters that cancel the loudspeaker's echo."""
 
     taps: Annotated[int, Range(16, 1 << 24)] = 2048
     """Length of the filter in samples (2048: 128 ms at 16 kHz), a multiple of `block`."""
     block: Annotated[int, Range(16, 1 << 24)] = 256
     """Samples per update of the filter."""
     stability: Annotated[float, Range(0.9, 1.0)] = 0.999
-    """How much of the echo path stays the same from one block to the next; below 1 the filter can
-    track a path that changes."""
+    """Share of the echo path that persists from one block to the next; below 1 the filter can track
+    a changing path."""
     smoothing: ShareBelowOne = 0.6
     """Smoothing, from block to block, of the power of all that is not echo."""
     first_power: PositiveShare = 0.03
     """Initial estimate of the echo's share of the microphones' power. With a high one the filter
     adapts to the speech too."""
     passes: Annotated[int, Range(1, 1000)] = 2
-    """Times that the filter goes over an utterance. A device's filter has adapted to what was
-    played before the utterance; where utterances stand alone, the earlier passes stand for that."""
+    """Number of passes of the filter over an utterance. A device's filter has adapted to the
+    playback before the utterance; for single utterances, earlier passes replace that."""
 
     def check(self) -> None:
-        """Check what depends on several settings."""
+        """Raise a ValueError if settings contradict each other."""
         if self.taps % self.block:
             raise ValueError(f"taps is {self.taps}, must be a multiple of block, {self.block}")
 
 
 @dataclass(frozen=True)
 class BeamformingConfig(Settings):
-    """How the microphones of an utterance become one channel."""
+    """Settings of the beamformer that combines an utterance's microphones."""
 
     method: Literal["mvdr", "delay-and-sum", "none"] = "mvdr"
     """`mvdr`, `delay-and-sum`, or `none`: the first microphone."""
@@ -202,8 +202,8 @@ class BeamformingConfig(Settings):
     shift: Annotated[int, Range(1, 1 << 24)] = 128
     """Samples from frame to frame."""
     quiet_share: ProperShare = 0.15
-    """Share of the frames, the quietest, that are taken as noise only: every utterance has pauses,
-    at least before and after it."""
+    """Share of the frames that are taken as noise only, the quietest ones: every utterance has
+    pauses, at least before and after it."""
     oversubtraction: Positive = 8.0
     """Factor on that noise before it is subtracted from a frame's power; the rest is speech."""
     loading: NonNegative = 1e-3
@@ -211,7 +211,7 @@ class BeamformingConfig(Settings):
     amplification of the microphones' own noise."""
 
     def check(self) -> None:
-        """Check what depends on several settings."""
+        """Raise a ValueError if settings contradict each other."""
         if self.shift > self.window // 2:
             raise ValueError(
                 f"shift is {self.shift}, must be at most half of window, {self.window}"
@@ -232,7 +232,7 @@ class EnhanceConfig(Settings):
 
 @dataclass(frozen=True)
 class SelectionConfig(Settings):
-    """How the beam with the talker is found; times are in seconds."""
+    """Settings for selecting the beam with the talker; times in seconds."""
 
     band_hertz: tuple[float, float] = (300.0, 4000.0)
     """Frequencies whose power is compared."""
@@ -240,14 +240,14 @@ class SelectionConfig(Settings):
     """Time constant of the power."""
 
     def check(self) -> None:
-        """Check what depends on several settings."""
+        """Raise a ValueError if settings contradict each other."""
         if not 0 <= self.band_hertz[0] < self.band_hertz[1]:
             raise ValueError(f"band_hertz is {self.band_hertz}, must be the lowest and the highest")
 
 
 @dataclass(frozen=True)
 class BeamsConfig(Settings):
-    """The fixed beams of a device."""
+    """Settings of a device's fixed beams."""
 
     beams: Annotated[int, Range(1, 1000)] = 6
     """Directions, equally spaced around the device."""
@@ -259,13 +259,13 @@ class BeamsConfig(Settings):
     """Length of the filters, odd; they delay by half of it."""
 
     def check(self) -> None:
-        """Check what depends on several settings."""
+        """Raise a ValueError if settings contradict each other."""
         if self.taps % 2 == 0:
             raise ValueError(f"taps is {self.taps}, must be odd")
 
     @property
     def delay(self) -> int:
-        """Samples by which the beams are late."""
+        """Delay of the beams in samples."""
         return self.taps // 2
 
 
@@ -282,11 +282,11 @@ class DeviceConfig(Settings):
     selection: SelectionConfig = SelectionConfig()
     """Choice of a beam."""
     first_seconds: Positive = 0.2
-    """Playback that is heard before the echo cancellers begin to adapt: it tells them how loud the
-    echo may be."""
+    """Duration of playback before the echo cancellers begin to adapt; it shows how loud the echo
+    may be."""
 
     def check(self) -> None:
-        """Check what depends on several settings."""
+        """Raise a ValueError if settings contradict each other."""
         if self.echo.passes != 1:
             raise ValueError("echo.passes must be 1: a device hears everything once")
         if self.beams.taps > self.echo.block + 1:

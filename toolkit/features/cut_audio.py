@@ -1,4 +1,4 @@
-"""Reads the audio of lhotse's cuts, with its transforms: rooms and noise are added here."""
+"""Reads the audio of lhotse cuts, and applies their transforms, rooms and noise included."""
 
 import math
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from toolkit.storage.reading import reason
 
 
 class PlainFile(NamedTuple):
-    """The file of a cut that is a part of one file and no more."""
+    """A cut that is just a part of one file."""
 
     path: Path
     channel: int | None
@@ -30,12 +30,12 @@ class PlainFile(NamedTuple):
 
 
 def load_cut_audio(cut: Cut, sampling_rate: int = 16000) -> Tensor:
-    """Read the audio of a cut: its time span, and its one channel or the mean of all.
+    """Read a cut's audio: its time span, and its channel or the mean of all channels.
 
     A MonoCut has one channel, unless its manifest says `mix_channels`.
 
-    Parts of files are read directly; mixed cuts, recordings in memory or with transforms through
-    lhotse, which from then on reads files with `LocalFiles`.
+    Parts of files are read directly. Mixed cuts, and recordings in memory or with transforms, are
+    read by lhotse, which from then on opens files with `LocalFiles`.
 
     Returns:
       [S] float32 within [-1, 1] at `sampling_rate` Hz.
@@ -67,7 +67,7 @@ def load_cut_audio(cut: Cut, sampling_rate: int = 16000) -> Tensor:
 
 
 def plain_file(cut: Cut) -> PlainFile | None:
-    """Return the file of a cut that is a part of one local file, without transforms."""
+    """Return the file of a cut that is a part of one local file without transforms; else None."""
     # A mixed cut passes questions about its attributes on to its tracks.
     recording = None if isinstance(cut, MixedCut) else getattr(cut, "recording", None)
     if recording is None or recording.transforms or len(recording.sources) != 1:
@@ -80,7 +80,7 @@ def plain_file(cut: Cut) -> PlainFile | None:
 
 
 class LocalFiles(LibsndfileBackend):
-    """Lhotse's access to audio, by libsndfile and nothing else.
+    """Audio backend for lhotse that reads local files by libsndfile only.
 
     Lhotse's own back ends are unsafe for manifests of others: they pass file names to a shell
     (`.sph`), to sox (which runs a name that begins with `|`) and to ffmpeg (which fetches URLs).
@@ -93,7 +93,7 @@ class LocalFiles(LibsndfileBackend):
         duration: float | None = None,
         force_opus_sampling_rate: int | None = None,
     ) -> tuple[np.ndarray, int]:
-        """Read samples [channels, S] float32 and their rate, as lhotse's backend of libsndfile."""
+        """Read samples [channels, S] float32 and their rate, like lhotse's libsndfile backend."""
         if isinstance(path_or_fd, str | Path) and (fault := absence(Path(path_or_fd))):
             raise AudioError(f"{path_or_fd}: {fault}")
         with open_audio(path_or_fd, in_order=True) as file:
@@ -116,7 +116,7 @@ rate needs a hundred, 44.1 to 16 kHz 71,000, speed 1.00001 at 384 kHz nine billi
 
 
 def check_resampling(cut: Cut) -> None:
-    """Check that no transform of the cut resamples with a huge filter.
+    """Check that none of the cut's transforms resamples with a huge filter.
 
     With d the greatest common divisor of the two rates, lhotse's filter has a row for each of
     new / d samples and a column for each of rate / d.
@@ -134,12 +134,12 @@ def check_resampling(cut: Cut) -> None:
 
 
 def is_costly(rate: int, new: int) -> bool:
-    """Whether a filter between two rates has more than `MAX_FILTER_VALUES` values."""
+    """Whether resampling between two rates needs a filter of over `MAX_FILTER_VALUES` values."""
     return rate * new > MAX_FILTER_VALUES * math.gcd(rate, new) ** 2
 
 
 def _resamplings(cut: Cut) -> Iterator[tuple[int, int]]:
-    """Yield the rates, old and new in Hz, between which transforms of a cut resample."""
+    """Yield (old rate, new rate) in Hz of each resampling among the cut's transforms."""
     cuts = [track.cut for track in cut.tracks] if isinstance(cut, MixedCut) else [cut]
     for recording in (track_cut.recording for track_cut in cuts if track_cut.has_recording):
         for transform in recording.transforms or ():
@@ -151,23 +151,23 @@ def _resamplings(cut: Cut) -> Iterator[tuple[int, int]]:
                 yield settings["source_sampling_rate"], settings["target_sampling_rate"]
             elif name == "Narrowband":
                 yield settings["source_sampling_rate"], TELEPHONE_RATE
-            elif name == "Speed":  # at the rate of the recording, wherever it stands
+            elif name == "Speed":  # at the rate of the recording, in any position
                 yield round(recording.sampling_rate * settings["factor"]), recording.sampling_rate
 
 
 class _InPlace(AudioTransform):
-    """A transform that does not move samples in time."""
+    """Base of transforms that do not move samples in time."""
 
     def reverse_timestamps(
         self, offset: float, duration: float | None, sampling_rate: int
     ) -> tuple[float, float | None]:
-        """Return the same span, see lhotse."""
+        """Return the same time span; see lhotse's AudioTransform."""
         return offset, duration
 
 
 @dataclass
 class Reverberate(_InPlace):
-    """Convolution with a room impulse response, the delay of its highest peak removed.
+    """Convolves audio with a room impulse response, aligned at its highest peak.
 
     The power of each channel stays the same, so that levels remain comparable.
     """
@@ -193,7 +193,7 @@ class Reverberate(_InPlace):
 
 @dataclass
 class AddNoise(_InPlace):
-    """Additive noise at a given signal-to-noise ratio over the whole utterance, in each channel."""
+    """Adds noise to each channel at a given signal-to-noise ratio over the utterance."""
 
     path: str
     """Audio file of the noise; repeated where it is too short."""
@@ -213,7 +213,7 @@ class AddNoise(_InPlace):
         return (samples + gain * noise).astype(np.float32)
 
     def _noise(self, length: int, rate: int) -> np.ndarray:
-        """Return the noise from `start` on, repeated where it is too short: [length]."""
+        """Return the noise [length] from `start`, repeated if it is too short."""
         whole = load_audio(self.path, rate).numpy()
         first = min(round(self.start * rate), len(whole) - 1)
         return np.resize(np.roll(whole, -first), length)

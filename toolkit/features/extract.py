@@ -1,4 +1,4 @@
-"""Extracts the features of a split: whole speakers in time order (C17), resumable by shard."""
+"""Extracts a split's features in shards of whole speakers in time order (C17); resumable."""
 
 import hashlib
 import json
@@ -57,14 +57,14 @@ FAILED = "failed.tsv"
 
 
 class ExtractError(ToolkitError):
-    """A split whose features cannot be extracted."""
+    """Raised when a split's features cannot be extracted."""
 
 
 class ImportedFormat(FeatureFormat, Protocol):
-    """Description of features that another program has computed, and their reader."""
+    """Format of features computed by another program, with their reader."""
 
     def read(self, cut: "MonoCut") -> np.ndarray:
-        """Read the features of a cut: [T, F] float32.
+        """Read the features [T, F] float32 of a cut.
 
         Raises:
           ToolkitError: they cannot be read.
@@ -82,7 +82,7 @@ def extract(
     device: str = "cpu",
     imported: ImportedFormat | None = None,
 ) -> dict[str, float]:
-    """Extract raw features into shards that `FeatureStore` and lhotse read.
+    """Extract raw features into shards that `FeatureStore` and lhotse can read.
 
     `out` gains `shards/` (lhotse's Shar layout), `features.json` (what the shards hold and what
     computed it; written last), `failed.tsv` (utterance, reason), `failed.jsonl` (the same cuts,
@@ -188,12 +188,12 @@ def extract(
 
 @cache
 def log_engine(engine: str) -> None:
-    """Log which engine computes the features, once in a process."""
+    """Log which engine computes the features, once per process."""
     logger.info("features are computed by %s", engine_version(engine))
 
 
 def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]":
-    """Distribute whole speakers over shards of near-equal duration, whatever the order of `cuts`.
+    """Distribute whole speakers over shards of similar duration, in any order of `cuts`.
 
     The longest speaker first, each to the shard with the least audio so far. Within a shard
     speakers are sorted by name; a speaker's cuts by `custom["time"]` where all of them have one
@@ -219,7 +219,7 @@ def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]
 
 
 def _in_time_order(cuts: "list[MonoCut]") -> "list[MonoCut]":
-    """Sort the cuts of a speaker, see `pack_shards`."""
+    """Sort a speaker's cuts by time; see `pack_shards`."""
     if all((cut.custom or {}).get("time") is not None for cut in cuts):
         return sorted(cuts, key=lambda cut: (cut.custom["time"], cut.id))
     return sorted(cuts, key=lambda cut: cut.id)
@@ -227,11 +227,11 @@ def _in_time_order(cuts: "list[MonoCut]") -> "list[MonoCut]":
 
 @dataclass(frozen=True)
 class _Plan:
-    """A shard to be extracted."""
+    """Cuts and digest of a shard to extract."""
 
     index: int
     digest: str
-    """Of all that determines its content, see `_digest`."""
+    """Digest of everything that determines the shard's content, see `_digest`."""
     cuts: "list[MonoCut]"
 
 
@@ -250,11 +250,12 @@ def _digest(
 
 
 def _marker_path(out: Path, index: int) -> Path:
+    """Return the path of a shard's marker."""
     return out / MARKERS / f"{index:06d}.json"
 
 
 def _finished(out: Path, plan: _Plan) -> dict | None:
-    """Read the marker of a shard that is complete and as planned."""
+    """Read a shard's marker; None unless the shard is complete and matches the plan."""
     try:
         marker = json.loads(_marker_path(out, plan.index).read_text(encoding="utf-8"))
         tar_size = features_path(out / SHARDS, plan.index).stat().st_size
@@ -266,7 +267,7 @@ def _finished(out: Path, plan: _Plan) -> dict | None:
 
 
 def _link_previous(previous: Path, out: Path, plans: list[_Plan], engine: str) -> None:
-    """Link the finished shards of another folder that are as planned and of the same engine.
+    """Link finished shards from another folder if plan and engine match.
 
     Shards with noise or rooms are not linked, as the plan has no digests of those audio files.
     """
@@ -284,13 +285,13 @@ def _link_previous(previous: Path, out: Path, plans: list[_Plan], engine: str) -
 
 
 def _is_degraded(cut: "MonoCut") -> bool:
-    """Whether the cut has noise or reverberation."""
+    """Whether noise or reverberation was added to the cut."""
     transforms = cut.recording.transforms or []
     return any(isinstance(transform, AddNoise | Reverberate) for transform in transforms)
 
 
 def remove_strays(out: Path, shards_to_keep: set[int]) -> None:
-    """Remove the files of all other shards; lhotse would read them.
+    """Remove files of shards outside the plan, since lhotse would read them.
 
     They are from an earlier plan or a killed process.
 
@@ -320,7 +321,7 @@ def _extract_shard(plan: _Plan, form: FrontendConfig | ImportedFormat, out: Path
 
 
 def _imported(cut: "MonoCut", form: ImportedFormat) -> "Tensor | Exception":
-    """Read the features of a cut, or return why they cannot be read."""
+    """Read a cut's features, or return the reason why they cannot be read."""
     try:
         return torch.from_numpy(form.read(cut))
     except ToolkitError as error:
@@ -330,7 +331,7 @@ def _imported(cut: "MonoCut", form: ImportedFormat) -> "Tensor | Exception":
 def _extract_on_device(
     plans: list[_Plan], frontend: FrontendConfig, out: Path, device: str, jobs: int
 ) -> Iterator[dict]:
-    """Write shards one after the other, while the device computes the next batches."""
+    """Write shards one by one while the device computes the next batches."""
     cuts = chain.from_iterable(plan.cuts for plan in plans)
     computed = features_on_device(cuts, Frontend(frontend, device=device), jobs)
     for plan in plans:
@@ -348,7 +349,7 @@ def _write_shard(
     out: Path,
     engine: str,
 ) -> dict:
-    """Write the features of the cuts of a shard, and then its marker."""
+    """Write the features of a shard's cuts, then its marker."""
     failed: list[tuple[str, AudioError | FrontendError]] = []
     utterances, frames = write_shard(
         out / SHARDS, plan.index, _usable(plan.cuts, computed, failed), form
@@ -368,7 +369,7 @@ def _write_shard(
 
 
 def _features(cut: "MonoCut", compute: Frontend) -> "Tensor | Exception":
-    """Compute the features of a cut, or return the exception that was raised."""
+    """Compute a cut's features, or return the exception."""
     try:
         return compute(load_cut_audio(cut, compute.config.sampling_rate))
     except Exception as error:
@@ -380,7 +381,7 @@ def _usable(
     computed: "Iterator[Tensor | Exception]",
     failed: list[tuple[str, AudioError | FrontendError]],
 ) -> Iterator[tuple]:
-    """Yield cut, speaker and features of the usable cuts; add the others to `failed`."""
+    """Yield (cut, speaker, features) of usable cuts; add the other cuts to `failed`."""
     # Faults of the audio are expected and listed; any other exception is a bug, and ends the run.
     for cut, features in zip(cuts, computed, strict=True):
         if isinstance(features, AudioError | FrontendError):
@@ -402,7 +403,7 @@ BATCHES_AHEAD = 2
 def features_on_device(
     cuts: "Iterable[MonoCut]", frontend: Frontend, jobs: int
 ) -> Iterator[Tensor | Exception]:
-    """Compute the features of cuts, in their order.
+    """Yield the features of cuts in order, computed in batches on a device.
 
     Args:
       cuts: any number; they are read as needed.
@@ -421,7 +422,7 @@ def features_on_device(
             return error
 
     def compute(batch: list[Tensor | Exception]) -> list[Tensor | Exception]:
-        # Exceptions of `load` keep their places among the features.
+        # Exceptions of `load` stay at their positions among the features.
         computed = iter(frontend.batch([x for x in batch if isinstance(x, Tensor)]))
         return [next(computed) if isinstance(x, Tensor) else x for x in batch]
 
@@ -434,7 +435,7 @@ def features_on_device(
 def _batches(
     loaded: Iterator[Tensor | Exception], most: float
 ) -> Iterator[list[Tensor | Exception]]:
-    """Group utterances into batches; a batch is closed at `BATCH` utterances or `most` samples."""
+    """Group utterances into batches of up to `BATCH` utterances or `most` samples."""
     batch: list[Tensor | Exception] = []
     samples = 0
     for samples_or_error in loaded:

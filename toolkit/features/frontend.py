@@ -1,4 +1,4 @@
-"""Kaldi's front ends (log-mel, MFCC, PLP, log-mel beside MFCC), by kaldifeat or by torch."""
+"""Kaldi's front ends (log-mel, MFCC, PLP, log-mel with MFCC) by kaldifeat or torch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,22 +23,22 @@ SMALLEST_STEP = 1e-3
 
 
 class FrontendError(ToolkitError):
-    """The front end cannot compute the features of an utterance."""
+    """Raised when the front end cannot compute the features of an utterance."""
 
 
 class TooShortError(FrontendError):
-    """The audio of an utterance is shorter than one window."""
+    """Raised when an utterance is shorter than one window."""
 
 
 class Frontend:
-    """Computes the features of one `FrontendConfig`.
+    """Computes features as a `FrontendConfig` specifies.
 
     As in Kaldi with `--snip-edges=false --dither=0 --use-energy=false`: T = round(S / step), so
     that frame t covers the same time in every kind, and alignments are valid for all of them.
-    There is one difference: without dither PLP of digital silence is NaN. Frames of digital
-    silence, and no others, get Kaldi's dither of one 16-bit step from a fixed seed. Their C0 is
-    -2^-10, just below the C0 of all other frames, by which `toolkit.features.silence` finds them.
-    `fbank_mfcc` sums the spectrum's magnitude as in A1, all others its power as in Kaldi.
+    There is one difference: without dither, PLP of digital silence would be NaN. So frames of
+    digital silence, and no others, get Kaldi's dither of one 16-bit step from a fixed seed. Their
+    C0 is -2^-10, just below the C0 of all other frames, by which `toolkit.features.silence` finds
+    them. `fbank_mfcc` sums the spectrum's magnitude as in A1, all others its power as in Kaldi.
 
     Args:
       config: the settings.
@@ -61,7 +61,7 @@ class Frontend:
             self._cepstra = CepstralTransform(config.mel_bins, config.num_ceps)
 
     def __call__(self, samples: Tensor) -> Tensor:
-        """Compute the features of one utterance.
+        """Compute the features [T, F] of one utterance.
 
         Args:
           samples: [S] float32 within [-1, 1] at the config's rate, which is then multiplied by
@@ -88,13 +88,13 @@ class Frontend:
         return features
 
     def _may_be_silent(self, features: Tensor) -> bool:
-        """Whether some frame of PLP may be digital silence: C0 is at its floor, or NaN."""
+        """Whether some PLP frame may be digital silence: its C0 is at the floor, or NaN."""
         if self.config.kind != "plp":
             return False
         return not bool((features[:, 0] > torch.finfo(torch.float32).eps).all())
 
     def _silent(self, scaled: Tensor, num_frames: int) -> Tensor:
-        """Return which frames have windows of one constant value: samples [S] to [T] bool."""
+        """Return which windows hold a constant value: samples [S] to [T] bool."""
         config = self.config
         step = int(config.frame_shift_ms * config.sampling_rate / 1000)
         window = int(config.frame_length_ms * config.sampling_rate / 1000)
@@ -107,7 +107,7 @@ class Frontend:
         return num_changes[last] == num_changes[begin.clamp(min=0)]
 
     def batch(self, utterances: Sequence[Tensor]) -> list[Tensor | FrontendError]:
-        """Compute the features of several utterances together, on the device of this front end.
+        """Compute the features of several utterances together, on this front end's device.
 
         Args:
           utterances: [S] each on the CPU, see `__call__`.
@@ -138,19 +138,20 @@ class Frontend:
         return results
 
     def _features_or_error(self, samples: Tensor) -> Tensor | FrontendError:
-        """Compute the features of one utterance, on the CPU afterwards."""
+        """Return the features of one utterance on the CPU, or the error."""
         try:
             return self(samples.to(self._device)).cpu()
         except FrontendError as error:
             return error
 
     def _check_length(self, samples: Tensor) -> None:
+        """Raise TooShortError if samples do not fill one window."""
         window = round(self.config.frame_length_ms * self.config.sampling_rate / 1000)
         if samples.numel() < window:
             raise TooShortError(f"{samples.numel()} samples, fewer than one window of {window}")
 
     def _compute(self, *scaled: Tensor) -> Tensor:
-        """Compute the features of utterances [S] each, one after the other: [sum of T, F]."""
+        """Compute the features of utterances [S], concatenated: [sum of T, F]."""
         features = self._base(*scaled).contiguous()  # torch's cepstra come column by column
         if self.config.kind != "fbank_mfcc":
             return features
@@ -158,14 +159,14 @@ class Frontend:
 
 
 def _scaled(samples: Tensor) -> Tensor:
-    """Scale samples to Kaldi's range, -32768 to 32767."""
+    """Scale samples from [-1, 1] to Kaldi's range, -32768 to 32767."""
     return samples.float() if samples.dtype == torch.int16 else samples * 32768
 
 
 def kaldifeat_computer(
     config: FrontendConfig, device: torch.device | str = "cpu"
 ) -> "kaldifeat.OfflineFeature":
-    """Return kaldifeat's object for a config; `fbank_mfcc` without its cepstra."""
+    """Return kaldifeat's feature computer; for `fbank_mfcc`, that of the log-mel values."""
     import kaldifeat
 
     options = {
@@ -193,7 +194,7 @@ def kaldifeat_computer(
 
 
 def _kaldifeat_computer(config: FrontendConfig, device: torch.device) -> Callable[..., Tensor]:
-    """Return a function from utterances [S] each to features [sum of T, F], by kaldifeat."""
+    """Return a kaldifeat function from utterances [S] to features [sum of T, F]."""
     kaldi = kaldifeat_computer(config, device)
 
     def compute(*utterances: Tensor) -> Tensor:
@@ -205,7 +206,7 @@ def _kaldifeat_computer(config: FrontendConfig, device: torch.device) -> Callabl
 
 
 def _torch_computer(config: FrontendConfig) -> Callable[..., Tensor]:
-    """Return a function from utterances [S] each to features [sum of T, F], by torch."""
+    """Return a torch function from utterances [S] to features [sum of T, F]."""
     # Kaldi rounds window and step down to whole samples.
     window = int(config.frame_length_ms * config.sampling_rate / 1000)
     step = int(config.frame_shift_ms * config.sampling_rate / 1000)
@@ -228,7 +229,7 @@ def _torch_computer(config: FrontendConfig) -> Callable[..., Tensor]:
 
 
 def feature_backend() -> str:
-    """Return the result of `toolkit.engines.frontend_engine`, after checking that it is importable.
+    """Return the engine from `toolkit.engines.frontend_engine`, after importing it as a check.
 
     Raises:
       EngineError: it is kaldifeat, which cannot be imported.
@@ -243,13 +244,13 @@ def feature_backend() -> str:
 
 
 def engine_version(engine: str) -> str:
-    """Return an engine's name and version: "torch 2.13.0"."""
+    """Return an engine's name and version, such as "torch 2.13.0"."""
     return f"{engine} {metadata.version(engine)}"
 
 
 @cache
 def kaldifeat_import_error() -> str:
-    """Return why kaldifeat cannot be imported; empty where it can."""
+    """Return why kaldifeat cannot be imported; "" if it can."""
     import torch  # noqa: F401 - before kaldifeat, whose library needs torch's to be loaded
 
     try:
@@ -265,7 +266,7 @@ FRAMES_PER_BLOCK = 256
 
 
 def hertz_to_mel(hertz: Tensor) -> Tensor:
-    """Return frequencies in Hz on Kaldi's mel scale, rounded as Kaldi's: [...] float32.
+    """Convert frequencies in Hz to Kaldi's mel scale, with Kaldi's rounding: [...] float32.
 
     The logarithm is correctly rounded (as the C library's, but not torch's own, is): at 2,840 mel
     the last bit is worth 2.4e-4 mel, and narrow filters show it in their energies.
@@ -274,12 +275,12 @@ def hertz_to_mel(hertz: Tensor) -> Tensor:
 
 
 def mel_to_hertz(mels: Tensor) -> Tensor:
-    """Return points of the mel scale in Hz: [...] float64."""
+    """Convert mel values to Hz: [...] float64."""
     return 700 * ((mels.double() / 1127).exp() - 1)
 
 
 def mel_points(num_bins: int, low: float, high: float) -> Tensor:
-    """Return where the filters begin, peak and end in mel: [M + 2] float32.
+    """Return the mel values of the filters' edges and peaks: [M + 2] float32.
 
     Filter m rises from point m to point m + 1, where the next begins, and falls to point m + 2.
 
@@ -293,7 +294,7 @@ def mel_points(num_bins: int, low: float, high: float) -> Tensor:
 
 
 def mel_filters(points: Tensor, size: int, rate: float) -> Tensor:
-    """Return Kaldi's mel filters, triangles on the mel scale whose peaks are 1.
+    """Return Kaldi's mel filters: triangles on the mel scale with peak 1.
 
     Args:
       points: [M + 2] of `mel_points`.
@@ -312,13 +313,13 @@ def mel_filters(points: Tensor, size: int, rate: float) -> Tensor:
 
 
 class FilterBank(nn.Module):
-    """Mel energies of frames, in Kaldi's order of operations.
+    """Computes mel energies of frames, in Kaldi's order of operations.
 
-    From each frame its mean is subtracted, then from each sample 0.97 of the one before
-    (pre-emphasis). Povey's window and zero padding to a power of two follow. The order affects more
-    than the last bit: a narrow filter may hold a thousandth of the amplitude, and its logarithm
-    shows one rounding of a sample. With noise and 80 filters the largest error is 8e-4 with one
-    rounding fewer in the pre-emphasis, and 2e-5 with Kaldi's roundings. Frames are those of
+    The mean of each frame is subtracted, then 0.97 times the previous sample (pre-emphasis).
+    Povey's window and zero padding to a power of two follow. The order affects more than the last
+    bit: a narrow filter may hold a thousandth of the amplitude, and its logarithm shows one
+    rounding of a sample. With noise and 80 filters the largest error is 8e-4 with one rounding
+    fewer in the pre-emphasis, and 2e-5 with Kaldi's roundings. Frames are those of
     `--snip-edges=false`: the signal is mirrored at both ends.
 
     Args:
@@ -337,7 +338,7 @@ class FilterBank(nn.Module):
         self.register_buffer("_filters", filters)
 
     def forward(self, *utterances: Tensor) -> Tensor:
-        """Compute the energies of one utterance or several.
+        """Compute the mel energies of one utterance or several.
 
         Args:
           utterances: [S] float32 each, S >= W, on the module's device.
@@ -352,7 +353,7 @@ class FilterBank(nn.Module):
         return torch.cat([self._energies(block) for block in frames.split(FRAMES_PER_BLOCK)])
 
     def _frames(self, samples: Tensor) -> Tensor:
-        """Return the overlapping windows [T, W], which share their memory."""
+        """Return overlapping windows [T, W] as views of the samples."""
         size = len(self._window)
         # Frame t is centred on sample (t + 1 / 2) * step; both ends are mirrored as far as needed.
         count = (len(samples) + self._step // 2) // self._step
@@ -383,7 +384,7 @@ class FilterBank(nn.Module):
 
 
 class FlooredLog(nn.Module):
-    """Natural logarithms of energies of at least 2^-23, Kaldi's floor."""
+    """Computes logarithms of energies, floored at Kaldi's 2^-23."""
 
     def forward(self, energies: Tensor) -> Tensor:
         """Compute the logarithms in place."""
@@ -399,13 +400,13 @@ SMALLEST_GAIN = 1e-5
 
 
 def lifter(num_ceps: int) -> Tensor:
-    """Return the factors of the cepstral coefficients: [num_ceps] float64."""
+    """Return the liftering factors of the cepstral coefficients: [num_ceps] float64."""
     orders = torch.arange(num_ceps, dtype=torch.float64)
     return 1 + LIFTER / 2 * torch.sin(math.pi * orders / LIFTER)
 
 
 def cepstral_transform(mel_bins: int, num_ceps: int) -> Tensor:
-    """Return the matrix of Kaldi's MFCC on log-mel values: DCT-II, orthonormal, then lifter.
+    """Return Kaldi's matrix from log-mel values to MFCC: orthonormal DCT-II, then lifter.
 
     Returns:
       [mel_bins, num_ceps] float64.
@@ -419,7 +420,7 @@ def cepstral_transform(mel_bins: int, num_ceps: int) -> Tensor:
 
 
 class CepstralTransform(nn.Module):
-    """MFCC of log-mel values: `cepstral_transform` in float32.
+    """Computes MFCC from log-mel values: `cepstral_transform` in float32.
 
     Args:
       mel_bins: M, the number of filters.
@@ -436,7 +437,7 @@ class CepstralTransform(nn.Module):
 
 
 class PerceptualLinearPrediction(nn.Module):
-    """PLP of mel energies (Hermansky 1990): loudness, its autocorrelation, prediction, cepstrum.
+    """Computes PLP from mel energies (Hermansky 1990).
 
     The autocorrelation and all after it are float64: where a spectrum has a high peak, the
     recursion amplifies rounding errors. C0 is the logarithm of the residual energy, at least 2^-23
@@ -475,7 +476,7 @@ class PerceptualLinearPrediction(nn.Module):
 
 
 def durbin(autocorrelation: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the linear predictors of frames by the Levinson-Durbin recursion.
+    """Compute the linear prediction coefficients of frames by the Levinson-Durbin recursion.
 
     Args:
       autocorrelation: [P + 1, T].
@@ -500,7 +501,7 @@ def durbin(autocorrelation: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cepstrum(predictor: Tensor) -> Tensor:
-    """Return the cepstral coefficients 1 to P [P, T] of the filters 1 / (1 + a_1 z^-1 + ...).
+    """Return cepstral coefficients 1 to P [P, T] of the filters 1 / (1 + a_1 z^-1 + ...).
 
     Args:
       predictor: a, [P, T].

@@ -1,4 +1,4 @@
-"""Features of GMM systems from cepstra: CMN by speaker, deltas, LDA + MLLT, fMLLR (C4)."""
+"""Features of GMM systems from cepstra: CMN per speaker, deltas, LDA + MLLT, fMLLR (C4)."""
 
 import json
 import os
@@ -19,18 +19,18 @@ from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
 ADVICE = "train the system again, or restore the file"
 MAX_SPLICE = 50
 CACHED_BYTES = 64 << 20
-"""Size of a front end's features, before fMLLR, that a process caches: 1.1 hours of 40 values per
+"""Bytes of features, before fMLLR, that a process caches per front end: 1.1 hours of 40 values per
 frame. Training passes over the same utterances dozens of times, and computing their features takes
 a quarter of a pass. There are caches for two front ends: that of a system, and that of the system
 from which it is trained."""
 
 
 class GmmFeaturesError(ToolkitError):
-    """A GMM front end or fMLLR transforms that cannot be read."""
+    """Raised when a GMM front end or fMLLR transforms cannot be read."""
 
 
 def apply_affine(transform: Tensor, x: Tensor) -> Tensor:
-    """Transform frames by [D', D + 1], its last column the offset: x[T, D] to [T, D']."""
+    """Apply an affine transform [D', D + 1] to frames x [T, D]: x A^T + b, [T, D']."""
     transform = transform.to(x.dtype)
     # y = A x + b for every row x, W = [A b].
     return x @ transform[:, :-1].T + transform[:, -1]
@@ -50,7 +50,7 @@ class GmmFrontend:
     """[D, 3 F (2 splice + 1)] LDA and MLLT; None: no projection."""
 
     def __call__(self, cepstra: Tensor, mean: Tensor, transform: Tensor | None = None) -> Tensor:
-        """Compute the features of one utterance.
+        """Compute the GMM features of one utterance's cepstra.
 
         Args:
           cepstra: [T, F] raw.
@@ -77,7 +77,7 @@ class GmmFrontend:
 
     @classmethod
     def load(cls, folder: Path) -> "GmmFrontend":
-        """Read what `save` wrote.
+        """Read the front end that `save` wrote.
 
         Raises:
           GmmFeaturesError: naming the file.
@@ -94,18 +94,19 @@ class GmmFrontend:
             return cls(splice, read_tensors(path, {"projection": ("F32", 2)})[0]["projection"])
 
     def __reduce__(self) -> tuple:
-        """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
+        """Pickle numpy arrays; torch would send tensors to workers by file descriptors."""
         projection = None if self.projection is None else self.projection.numpy()
         return _from_arrays, (self.splice, projection)
 
 
 def _from_arrays(splice: int, projection: object) -> GmmFrontend:
+    """Make a front end from its pickled arrays."""
     return GmmFrontend(splice, None if projection is None else torch.from_numpy(projection))
 
 
 @dataclass(frozen=True)
 class GmmFeatures:
-    """The features of stored utterances; picklable."""
+    """GMM features of the utterances in a store of cepstra; picklable."""
 
     path: Path
     """A feature store of raw cepstra."""
@@ -116,28 +117,29 @@ class GmmFeatures:
 
     @cached_property
     def store(self) -> FeatureStore:
-        """The raw cepstra."""
+        """The store of raw cepstra."""
         return _open_store(self.path, self._modified)
 
     @cached_property
     def _modified(self) -> int:
-        """When the store was written, in ns: caches are of that version."""
+        """Time of the store's last change in ns, part of the cache key."""
         manifest = self.path / MANIFEST
         return manifest.stat().st_mtime_ns if manifest.exists() else 0
 
     @cached_property
     def _projection(self) -> bytes | None:
-        """The projection as a key of the cache."""
+        """The projection as bytes, part of the cache key."""
         projection = self.frontend.projection
         return None if projection is None else projection.numpy().tobytes()
 
     @cached_property
     def _means(self) -> dict[str, Tensor]:
+        """Cache of the speakers' cepstral means."""
         return {}
 
     @cached_property
     def dimension(self) -> int:
-        """D, the number of features of a frame."""
+        """D, the number of features per frame."""
         return self.load(self.store.ids[0]).shape[1]
 
     def speaker(self, utterance: str) -> str:
@@ -145,7 +147,7 @@ class GmmFeatures:
         return self.store.speaker(utterance)
 
     def load(self, utterance: str) -> Tensor:
-        """Return the features of an utterance, [T, D]."""
+        """Return the features [T, D] of an utterance."""
         speaker = self.speaker(utterance)
         cache = _feature_cache(self.path, self._modified, self.frontend.splice, self._projection)
         # The cache holds features before fMLLR, which changes from one estimation to the next.
@@ -171,7 +173,7 @@ class GmmFeatures:
         return replace(self, transforms=transforms)
 
     def __getstate__(self) -> dict:
-        """Pickle settings and numpy arrays, not the opened store."""
+        """Pickle settings and numpy arrays without the opened store."""
         arrays = {speaker: w.numpy() for speaker, w in self.transforms.items()}
         return {"path": self.path, "frontend": self.frontend, "transforms": arrays}
 
@@ -182,7 +184,7 @@ class GmmFeatures:
 
 
 class _FeatureCache:
-    """Features by utterance, as many of the first ones as have room.
+    """Features of as many utterances as fit, first come first served.
 
     Nothing is evicted: every pass reads the utterances in the same order.
     """
@@ -192,9 +194,11 @@ class _FeatureCache:
         self._room = CACHED_BYTES
 
     def get(self, utterance: str) -> Tensor | None:
+        """Return an utterance's features; None if they are not cached."""
         return self._features.get(utterance)
 
     def add(self, utterance: str, x: Tensor) -> None:
+        """Add an utterance's features if there is room."""
         size = x.numel() * x.element_size()
         if size <= self._room and utterance not in self._features:
             self._features[utterance] = x
@@ -205,23 +209,23 @@ class _FeatureCache:
 def _feature_cache(
     path: Path, modified: int, splice: int, projection: bytes | None
 ) -> _FeatureCache:
-    """Return this process's cache for a version of a store and a front end."""
+    """Return this process's cache for one version of a store and front end."""
     return _FeatureCache()
 
 
 @lru_cache(maxsize=8)
 def _open_store(path: Path, modified: int) -> FeatureStore:
-    """Open a store, once per process and time of modification, as reading its index is slow."""
+    """Open a store, cached by path and modification time, as reading its index is slow."""
     return FeatureStore(path)
 
 
 def save_transforms(path: Path, transforms: Mapping[str, Tensor]) -> None:
-    """Write fMLLR transforms, one tensor per speaker."""
+    """Write the fMLLR transforms as one tensor per speaker."""
     write_atomically(path, save({s: w.contiguous() for s, w in sorted(transforms.items())}))
 
 
 def load_transforms(path: Path) -> dict[str, Tensor]:
-    """Read what `save_transforms` wrote.
+    """Read the fMLLR transforms that `save_transforms` wrote.
 
     Raises:
       GmmFeaturesError: naming the file.
@@ -231,7 +235,7 @@ def load_transforms(path: Path) -> dict[str, Tensor]:
 
 
 def add_deltas(features: Tensor, order: int = 2, window: int = 2) -> Tensor:
-    """Append regression deltas up to `order`, as Kaldi's add-deltas does.
+    """Append regression deltas up to `order`, like Kaldi's add-deltas.
 
     Each order is one filter on the original frames (the regression filter convolved with
     itself); frames past either end repeat the end frame.
@@ -263,7 +267,7 @@ def add_deltas(features: Tensor, order: int = 2, window: int = 2) -> Tensor:
 
 
 def _delta_filters(order: int, window: int) -> list[list[float]]:
-    """Return the filter of every order, each [2 * order * window + 1], oldest frame first."""
+    """Return each order's delta filter [2 * order * window + 1], oldest frame first."""
     norm = sum(j * j for j in range(-window, window + 1))
     filters = [[1.0]]
     # d_t = sum_j j x_{t+j} / sum_j j^2, and each order is this filter on the one before.
@@ -278,7 +282,7 @@ def _delta_filters(order: int, window: int) -> list[list[float]]:
 
 
 def splice(features: Tensor, left: int, right: int) -> Tensor:
-    """Join every frame with its neighbours, as Kaldi's splice-feats does.
+    """Concatenate every frame with its neighbours, like Kaldi's splice-feats.
 
     Args:
       features: [T, D].

@@ -1,4 +1,4 @@
-"""Low frame rate: stacks of raw frames as views of features stored at 100 Hz (C5)."""
+"""Low frame rate: stacks raw frames, as views of features stored at 100 Hz (C5)."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from toolkit.features.config import LOW_RATE_FACTOR
 
 
 def stack(features: Tensor, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> Tensor:
-    """Splice each run of `factor` frames into one: 10 ms frames become 30 ms frames (C5).
+    """Stack each run of `factor` frames into one, e.g. 10 ms frames into 30 ms frames (C5).
 
     Low-rate frame n holds the raw frames factor * n + offset ... factor * (n + 1) + offset - 1,
     oldest first; where the utterance ends inside the stack its last frame is repeated.
@@ -32,7 +32,7 @@ def stack(features: Tensor, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> T
 
 
 def centre(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> Tensor:
-    """Return the raw index of the middle frame of every stack.
+    """Return the raw frame index of the middle of every stack.
 
     `targets[centre(T, offset)]` are the targets of `stack(features, offset)`.
 
@@ -49,7 +49,7 @@ def centre(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> T
 
 
 def low_rate_length(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> int:
-    """Count the stacks of `stack`: ceil((T - offset) / factor), 0 where T <= offset."""
+    """Return the number of stacks: ceil((T - offset) / factor), or 0 if T <= offset."""
     if not 0 <= offset < factor:
         raise ValueError(f"offset is {offset}, needs to be 0 to {factor - 1}")
     # Ceiling division: -(-a // b) with a = T - offset.

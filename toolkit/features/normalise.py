@@ -1,6 +1,6 @@
 """Causal mean normalisation per speaker, then a global mean and variance (C5, C17, C19).
 
-Systems that decode only whole files can use the mean and variance of the file instead. Features are
+Systems that decode whole files only can use the mean and variance of the file instead. Features are
 stored raw and normalised when they are loaded, by a `Cmvn` and the running sum over the
 speaker's earlier utterances, which is stored with each utterance.
 """
@@ -36,12 +36,12 @@ MIN_STD = 1e-5  # a dimension that never varies stays at zero
 
 
 class NormaliserError(ToolkitError):
-    """A normaliser that cannot be estimated, read or applied."""
+    """Raised when a normaliser cannot be estimated, read or applied."""
 
 
 @dataclass(frozen=True)
 class GlobalStats:
-    """Zeroth, first and second order statistics in float64; those of parts are added (C19)."""
+    """Count, sum and sum of squares of frames in float64; parts can be added (C19)."""
 
     count: int
     """Number of frames."""
@@ -67,29 +67,29 @@ class GlobalStats:
 
     @property
     def mean(self) -> Tensor:
-        """[F] float64."""
+        """Mean: [F] float64."""
         return self.sum / self.count
 
     @property
     def std(self) -> Tensor:
-        """[F] float64 standard deviation (of the population), at least 1e-5."""
+        """Standard deviation of the population, at least 1e-5: [F] float64."""
         # E[x^2] - E[x]^2; float64, and floored, as it may come out slightly negative.
         variance = self.sumsq / self.count - self.mean.square()
         return variance.clamp(min=MIN_STD**2).sqrt()
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain data for JSON."""
+        """Convert the statistics to plain data for JSON."""
         return {"count": self.count, "sum": self.sum.tolist(), "sumsq": self.sumsq.tolist()}
 
     @classmethod
     def from_dict(cls, data: dict) -> "GlobalStats":
-        """Read what `to_dict` returned."""
+        """Make statistics from the plain data of `to_dict`."""
         return cls(data["count"], _float64(data["sum"]), _float64(data["sumsq"]))
 
 
 @dataclass(frozen=True)
 class Cmvn:
-    """Causal mean with a prior, then global mean and standard deviation.
+    """Mean and variance normalisation: causal mean with a prior, then global mean and variance.
 
     y_t = (x_t - m_t - mean) / std with
     m_t = (prior_frames * prior_mean + S + x_0 + ... + x_t) / (prior_frames + n + t + 1),
@@ -120,11 +120,11 @@ class Cmvn:
 
     @property
     def online(self) -> bool:
-        """Whether a frame is normalised without later frames."""
+        """Whether frames are normalised without later frames."""
         return self.scope != "whole"
 
     def apply(self, features: Tensor, state: CmnState | None = None) -> Tensor:
-        """Normalise one utterance.
+        """Normalise the features of one utterance.
 
         Args:
           features: [T, F] raw.
@@ -153,7 +153,7 @@ class Cmvn:
         return torch.from_numpy(residual.astype(np.float32))
 
     def subtract_mean(self, features: Tensor, state: CmnState | None) -> np.ndarray:
-        """Compute x_t - m_t, or x_t - m: [T, F] raw to [T, F] float64."""
+        """Return x_t - m_t, or x_t - m: [T, F] raw to [T, F] float64."""
         if self.scope == "global":
             return features.numpy().astype(np.float64) - self.prior_mean.numpy()
         subtract = subtract_whole_mean if self.scope == "whole" else subtract_causal_mean
@@ -161,11 +161,11 @@ class Cmvn:
         return subtract(features, counted, self.prior_mean, self.prior_frames, state)
 
     def save(self, path: Path) -> None:
-        """Write JSON."""
+        """Write the normaliser as JSON."""
         write_atomically(path, self.to_json())
 
     def to_json(self) -> str:
-        """Return the content of the file that `save` writes."""
+        """Return the JSON text that `save` writes."""
         data = {
             "prior_frames": self.prior_frames,
             "prior_mean": self.prior_mean.tolist(),
@@ -177,7 +177,7 @@ class Cmvn:
 
     @classmethod
     def load(cls, path: Path) -> "Cmvn":
-        """Read what `save` wrote; values come back bit for bit.
+        """Read a normaliser that `save` wrote; all values are restored exactly.
 
         Raises:
           NormaliserError: naming the file.
@@ -202,7 +202,7 @@ def subtract_causal_mean(
     prior_frames: int,
     state: CmnState | None = None,
 ) -> np.ndarray:
-    """Compute x_t - m_t of `Cmvn`: [T, F] raw to [T, F] float64.
+    """Return x_t - m_t as defined in `Cmvn`: [T, F] raw to [T, F] float64.
 
     Frames that are not `counted` [T] do not change the mean. This is numpy, which uses one thread:
     with torch's threads it takes several times as long when other processes use the cores.
@@ -229,7 +229,7 @@ def subtract_whole_mean(
     prior_frames: int,
     state: CmnState | None = None,
 ) -> np.ndarray:
-    """Compute x_t - m of `Cmvn`, m over the `counted` [T]: [T, F] raw to [T, F] float64."""
+    """Return x_t - m with the mean m over the `counted` frames: [T, F] to [T, F] float64."""
     raw = features.numpy().astype(np.float64)
     # m = (n0 m0 + sum of counted frames) / (n0 + their number), with the prior m0 as n0 frames.
     total = prior_frames * prior_mean.numpy() + raw[counted.numpy()].sum(axis=0)
@@ -271,4 +271,5 @@ def estimate_normaliser(
 
 
 def _float64(values: list[float]) -> Tensor:
+    """Convert a list of numbers to a float64 tensor."""
     return torch.tensor(values, dtype=torch.float64)

@@ -1,9 +1,9 @@
-"""Shards on disk, in the layout of lhotse's Shar, and access to them by utterance.
+"""Feature shards on disk, in the layout of lhotse Shar, and access to them by utterance.
 
 A shard is `cuts.NNNNNN.jsonl` and a tar for each field, such as `features.NNNNNN.tar`;
 `CutSet.from_shar(in_dir=...)` reads a folder of them without this package. Lhotse's SharWriter is
 not used: it writes cuts with gzip, whose header holds the time, and moves every cut to the start of
-its recording. The bytes of these files depend on their content alone.
+its recording. The bytes of these files depend only on the data.
 
 Features are stored raw at the front end's rate as float16 `.npy`. Measured on 72 s of read
 speech, 64 log-mel, one core: 46 MB/h, largest error 0.008 (0.3 % of a standard deviation),
@@ -67,12 +67,12 @@ Value = TypeVar("Value")
 
 
 class StoreError(ToolkitError):
-    """A feature folder that is incomplete, damaged or lacks an utterance."""
+    """Raised for a feature folder that is incomplete or damaged, or lacks an utterance."""
 
 
 @dataclass(frozen=True)
 class CmnState:
-    """Number and sum of the frames of a speaker's earlier utterances (C17).
+    """Number and sum of the frames in a speaker's earlier utterances (C17).
 
     Frames of digital silence do not count: see `toolkit.features.silence`.
     """
@@ -103,7 +103,7 @@ MIN_SHARDS = 4
 
 
 def total_seconds(seconds: Iterable[float]) -> float:
-    """Add in increasing order, rounded at every step in every version of Python.
+    """Add durations in increasing order, with the same rounding in every Python version.
 
     `sum` compensates rounding errors since Python 3.12.
     """
@@ -111,7 +111,7 @@ def total_seconds(seconds: Iterable[float]) -> float:
 
 
 def plan_shards(seconds: Mapping[str, float], hours: float) -> list[list[str]]:
-    """Distribute speakers, with their seconds, over shards of about `hours` each."""
+    """Distribute speakers, given their seconds, over shards of about `hours` each."""
     return partition_by_size(seconds, number_of_shards(total_seconds(seconds.values()), hours))
 
 
@@ -124,7 +124,7 @@ def number_of_shards(seconds: float, hours: float) -> int:
 
 
 def partition_by_size(sizes: Mapping[str, float], count: int) -> list[list[str]]:
-    """Distribute groups over `count` parts: the largest first, each to the smallest part so far.
+    """Distribute groups over `count` parts, largest first, each to the smallest part.
 
     Args:
       sizes: positive size of each group by name, in any order and unit.
@@ -156,7 +156,7 @@ _FIXED_SUM = sum(_TEMPLATE) - sum(_TEMPLATE[SIZE]) - sum(_TEMPLATE[CHECKSUM]) + 
 
 
 class TarWriter:
-    """Writes the members of a tar; time, owner and group are zero.
+    """Writes a reproducible tar: times, owners and groups are zero.
 
     Args:
       file: opened for writing bytes; it is not closed.
@@ -171,39 +171,41 @@ class TarWriter:
     def add_array(
         self, id: str, array: np.ndarray, manifest: Mapping[str, Any] | None = None
     ) -> None:
-        """Add an utterance's array, `<id>.npy`, and its lhotse manifest, if any, `<id>.json`."""
+        """Add an utterance's array as `<id>.npy`, and its manifest, if any, as `<id>.json`."""
         header = npy_header(array.dtype.str, array.shape)
         self._add_member(f"{id}.npy", header, array.tobytes())
         if manifest is not None:
             self._add_member(f"{id}.json", json.dumps(manifest).encode())
 
     def _add_member(self, name: str, *content: bytes) -> None:
+        """Add a member: header, content and padding."""
         # A member is its header and its content, padded to whole blocks.
         size = sum(map(len, content))
         self.write(b"".join([member_header(name, size), *content, bytes(-size % BLOCK)]))
 
     def write(self, members: bytes) -> None:
-        """Add bytes that are, together, whole members with their headers and padding."""
+        """Add the bytes of complete members, including headers and padding."""
         self._buffer.append(members)
         self._buffer_size += len(members)
         if self._buffer_size > BUFFER_BYTES:
             self._flush()
 
     def close(self) -> None:
-        """Write the buffer and the end of the archive."""
+        """Write the buffer and the tar's end marker."""
         end = 2 * BLOCK
         size = self._size + self._buffer_size + end
         self.write(bytes(end + -size % tarfile.RECORDSIZE))
         self._flush()
 
     def _flush(self) -> None:
+        """Write the buffer to the file."""
         self._file.write(b"".join(self._buffer))
         self._size += self._buffer_size
         self._buffer, self._buffer_size = [], 0
 
 
 def read_members(file: IO[bytes]) -> Iterator[tuple[str, int, int, int]]:
-    """Yield the members of a tar.
+    """Yield the name, position and size of each member of a tar.
 
     Yields:
       Name, offset of its first header, offset of its content, size of its content, in bytes.
@@ -239,7 +241,7 @@ def read_members(file: IO[bytes]) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _pax_path(records: bytes) -> str:
-    """Find the name in a pax header: records of `<length> <key>=<value>` and a newline."""
+    """Find the name in a pax header, which has lines `<length> <key>=<value>`."""
     while records:
         match = _RECORD.match(records)
         length = int(match[1]) if match else 0
@@ -255,7 +257,7 @@ def _pax_path(records: bytes) -> str:
 
 
 def member_header(name: str, size: int) -> bytes:
-    """Return the header of a regular file, the same as that of `tarfile`, which takes longer."""
+    """Return the tar header of a regular file, as `tarfile` makes it, but faster."""
     # Long names, names that are not ASCII and files from 8 GiB on need a pax header.
     encoded = name.encode("ascii", "ignore")
     if len(encoded) != len(name) or len(name) > LONGEST_NAME or size >= 8**11:
@@ -272,7 +274,7 @@ def member_header(name: str, size: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the header of a `.npy` file of an array in C order."""
+    """Return the `.npy` header of an array in C order."""
     stream = io.BytesIO()
     described = {"descr": dtype, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, described)
@@ -280,15 +282,15 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 class FeatureFormat(Protocol):
-    """Description of a store's features in its manifest; a dataclass like `FrontendConfig`."""
+    """Description of stored features in a manifest; a dataclass like `FrontendConfig`."""
 
     @property
     def kind(self) -> str:
-        """Lhotse's name for the type of features."""
+        """Lhotse's name of the feature type."""
 
     @property
     def frame_shift_ms(self) -> float:
-        """Step in milliseconds."""
+        """Frame shift in milliseconds."""
 
     @property
     def sampling_rate(self) -> int:
@@ -300,18 +302,18 @@ class FeatureFormat(Protocol):
 
 
 def field_file(field: str, index: int | None) -> str:
-    """Return the file name of a shard's field: `cuts`, `features`, ...; None: a pattern of all."""
+    """Return the file name of a shard's field, such as `cuts`; a glob pattern without an index."""
     number = "*" if index is None else f"{index:06d}"
     return f"{field}.{number}.{'jsonl' if field == CUTS else 'tar'}"
 
 
 def cuts_path(folder: Path, index: int) -> Path:
-    """Return the path of the cuts of shard `index`."""
+    """Return the path of the cuts in shard `index`."""
     return folder / field_file(CUTS, index)
 
 
 def features_path(folder: Path, index: int) -> Path:
-    """Return the path of the features of shard `index`."""
+    """Return the path of the features in shard `index`."""
     return folder / field_file("features", index)
 
 
@@ -321,7 +323,7 @@ def write_shard(
     utterances: Iterable[tuple[MonoCut | Mapping[str, Any], str, Tensor]],
     config: FeatureFormat,
 ) -> tuple[int, int]:
-    """Write one shard of whole speakers; each file is written atomically.
+    """Write a shard of whole speakers; each of its files is written atomically.
 
     Each stored cut gains two custom fields for causal mean normalisation: `cmn_frames` and
     `cmn_sum` ([F] float64), number and sum of the frames, as stored, of the speaker's earlier
@@ -329,7 +331,7 @@ def write_shard(
     spans. Where features do not show digital silence, the cut's own field stays.
 
     Args:
-      folder: a folder of shards alone.
+      folder: a folder that contains shards only.
       index: number of the shard.
       utterances: (cut or its `to_dict()`, speaker, raw features [T, F]); a speaker's
         follow each other in time order.
@@ -348,7 +350,7 @@ def write_shard(
     ):
         tar = TarWriter(file)
         for cut, speaker, features in utterances:
-            # The running sums start anew with each speaker.
+            # The running sums restart with each speaker.
             if speaker != current:
                 current, state = speaker, CmnState.empty(config.dimension)
             # 1. The features as float16, with lhotse's manifest of them.
@@ -387,7 +389,7 @@ def write_manifest(
     failed: int = 0,
     engine: str | None = None,
 ) -> None:
-    """Write a store's manifest; written last, it marks the shards as complete.
+    """Write a store's manifest last, which marks all shards as complete.
 
     Args:
       folder: of the store.
@@ -405,7 +407,7 @@ def manifest_text(
     failed: int = 0,
     engine: str | None = None,
 ) -> str:
-    """Return the content of a store's manifest: see `write_manifest`."""
+    """Return the text of a store's manifest; see `write_manifest`."""
     manifest = {
         "frontend": asdict(config),
         **({"engine": engine} if engine else {}),
@@ -419,14 +421,14 @@ def manifest_text(
 
 
 def index_arrays(file: IO[bytes]) -> Iterator[tuple[str, int, int]]:
-    """Scan an open tar: (utterance id, offset, size) of each array, in bytes of the file."""
+    """Scan an open tar for arrays: return (utterance id, offset, size) of each, in bytes."""
     for name, _, offset, size in read_members(file):
         if name.endswith(".npy"):
             yield name.removesuffix(".npy"), offset, size
 
 
 def read_array(file: IO[bytes], offset: int, size: int) -> np.ndarray:
-    """Read one array of an open tar, found by `index_arrays`.
+    """Read from an open tar an array that `index_arrays` found.
 
     Raises:
       ValueError: the file is cut short or holds something else there.
@@ -439,7 +441,7 @@ def read_array(file: IO[bytes], offset: int, size: int) -> np.ndarray:
 
 
 def to_features(array: np.ndarray) -> Tensor:
-    """Return stored features as a tensor: [T, F] float32.
+    """Convert stored features to a tensor [T, F] float32.
 
     Raises:
       ValueError: an array of another shape.
@@ -450,7 +452,7 @@ def to_features(array: np.ndarray) -> Tensor:
 
 
 def read_features(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield (utterance id, features [T, F] float32) of a shard's tar, in its order."""
+    """Yield (utterance id, features [T, F] float32) in the order of a shard's tar."""
     with open(path, "rb") as file:
         for name, offset, size in list(index_arrays(file)):
             yield name, to_features(read_array(file, offset, size))
@@ -458,7 +460,7 @@ def read_features(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def shard_writer(path: Path) -> Iterator[TarWriter]:
-    """Write the tar of one field of a shard, see `field_file`.
+    """Return a context that writes the tar of one shard field; see `field_file`.
 
     The file gets its name when the `with` block ends without error.
     """
@@ -469,7 +471,7 @@ def shard_writer(path: Path) -> Iterator[TarWriter]:
 
 
 class ShardStore(Generic[Value]):
-    """Values of one field by utterance: the files `<field>.NNNNNN.tar` of a folder.
+    """Values of one field by utterance, stored in a folder's files `<field>.NNNNNN.tar`.
 
     A file is scanned at the first access to it. Files are opened for each read, so that a store may
     be used from many processes and pickled.
@@ -499,7 +501,7 @@ class ShardStore(Generic[Value]):
 
     @cached_property
     def _paths(self) -> dict[str, Path]:
-        """The file of each utterance."""
+        """The file that holds each utterance."""
         paths: dict[str, Path] = {}
         for path in sorted(self._folder.glob(field_file(self._field, None))):
             with reading(path, self._error, self._advice):
@@ -507,7 +509,7 @@ class ShardStore(Generic[Value]):
         return paths
 
     def _index(self, path: Path) -> dict[str, tuple[int, int]]:
-        """Return offset and size, in bytes, of the array of each utterance in a file."""
+        """Return offset and size in bytes of each utterance's array in a file."""
         if path not in self._indices:
             with open(path, "rb") as file:
                 arrays = index_arrays(file)
@@ -516,7 +518,7 @@ class ShardStore(Generic[Value]):
 
     @property
     def ids(self) -> list[str]:
-        """All utterances, in stored order."""
+        """All utterance ids, in stored order."""
         return list(self._paths)
 
     def __len__(self) -> int:
@@ -526,7 +528,7 @@ class ShardStore(Generic[Value]):
         return utterance in self._paths
 
     def _path(self, utterance: str) -> Path:
-        """Return the file that has an utterance; raise an error if there is none."""
+        """Return the file that holds an utterance, or raise the store's error."""
         if utterance not in self._paths:
             raise self._error(f"{utterance}: not among the {self._field} in {self._folder}")
         return self._paths[utterance]
@@ -537,14 +539,14 @@ class ShardStore(Generic[Value]):
             return self._decode(read_array(file, offset, size))
 
     def num_frames(self, utterance: str) -> int:
-        """Return the first dimension of an utterance's array, from the header of the array."""
+        """Return the first dimension of an utterance's array, read from its header."""
         with self._opened(utterance) as (file, offset, size):
             file.seek(offset)
             return parse_shape(file.read(min(size, LONGEST_NPY_HEADER)), size)[0]
 
     @contextmanager
     def _opened(self, utterance: str) -> Iterator[tuple[IO[bytes], int, int]]:
-        """Open the file of an utterance; yield it with the place and size of its array in bytes."""
+        """Open an utterance's file; yield it with offset and size of the array in bytes."""
         path = self._path(utterance)
         damage = f"{utterance} cannot be read"
         with reading(path, self._error, self._advice, damage), open(path, "rb") as file:
@@ -560,7 +562,7 @@ class ShardStore(Generic[Value]):
 
 
 def _manifest(cut: Mapping[str, Any], num_frames: int, config: FeatureFormat) -> dict[str, Any]:
-    """Return the same as `lhotse.Features.to_dict`, which takes as long as reading the audio."""
+    """Return the data of `lhotse.Features.to_dict`, which itself is as slow as reading audio."""
     manifest = {
         "type": config.kind,
         "num_frames": num_frames,
@@ -595,7 +597,7 @@ _CUT_FORM = {
 
 @dataclass(frozen=True)
 class _Entry:
-    """What the store keeps in memory of an utterance."""
+    """Data about an utterance that the store keeps in memory."""
 
     shard: int
     row: int
@@ -606,7 +608,7 @@ class _Entry:
 
 
 class FeatureStore(ShardStore[Tensor]):
-    """The features of one split as `extract` wrote them.
+    """The features of one split, as written by `extract`.
 
     Opening reads the shards' cuts; a shard's tar is scanned at the first `load` from it. Files
     are opened for each read, so that a store may be used from many processes and pickled.
@@ -642,7 +644,7 @@ class FeatureStore(ShardStore[Tensor]):
             )
 
     def _read_cuts(self, shard: int) -> list[str]:
-        """Read and check the cuts of a shard; return their ids."""
+        """Read and check a shard's cuts; return their ids."""
         names, sums, frames, line_start = [], [], [], 0
         path = cuts_path(self._folder, shard)
         with reading(path, StoreError, ADVICE, "damaged"), open(path, "rb") as file:
@@ -676,11 +678,12 @@ class FeatureStore(ShardStore[Tensor]):
 
     @cached_property
     def _places(self) -> PathAliases | None:
+        """Path aliases of the store's folder."""
         return places_of(self.path / MANIFEST)
 
     @cached_property
     def failed_cuts(self) -> "list[MonoCut]":
-        """Cuts whose extraction failed; empty for stores that do not list them."""
+        """Cuts whose extraction failed; empty if the store does not list them."""
         from toolkit.corpus.manifest import read_cuts
 
         path = self.path / FAILED_CUTS
@@ -711,7 +714,7 @@ class FeatureStore(ShardStore[Tensor]):
         return self._entry(name).speaker
 
     def cut(self, name: str) -> "MonoCut":
-        """Read the cut of an utterance, as it was stored.
+        """Read the stored cut of an utterance.
 
         Raises:
           StoreError: it is damaged.
@@ -735,10 +738,11 @@ class FeatureStore(ShardStore[Tensor]):
         return features
 
     def _path(self, utterance: str) -> Path:
+        """Return the tar that holds an utterance."""
         return features_path(self._folder, self._entry(utterance).shard)
 
     def cmn_state(self, name: str) -> CmnState:
-        """Return the state of mean normalisation before an utterance."""
+        """Return the speaker's mean normalisation state before an utterance."""
         entry = self._entry(name)
         return CmnState(self._frames[entry.shard][entry.row], self._sums[entry.shard][entry.row])
 
@@ -748,14 +752,14 @@ class FeatureStore(ShardStore[Tensor]):
         return outside(entry.digital_silence, entry.num_frames)
 
     def speaker_total(self, speaker: str) -> CmnState:
-        """Return the number and sum of the raw frames of a speaker, without digital silence."""
+        """Return number and sum of a speaker's raw frames, without digital silence."""
         if speaker not in self._last_of_speaker:
             raise StoreError(f"{speaker}: no such speaker in {self.path}")
         last = self._last_of_speaker[speaker]
         return self.cmn_state(last).after(self.load(last), self.counted(last))
 
     def speaker_mean(self, speaker: str) -> Tensor:
-        """Return the mean of the raw frames of a speaker, as in Kaldi's apply-cmvn: [F] float64.
+        """Return a speaker's mean raw frame [F] float64, as for Kaldi's apply-cmvn.
 
         Digital silence does not count; the mean is zero if there is nothing else.
         """
@@ -764,6 +768,7 @@ class FeatureStore(ShardStore[Tensor]):
 
     @cached_property
     def _last_of_speaker(self) -> dict[str, str]:
+        """The last utterance of each speaker."""
         # The last utterance of a speaker is the one after which the most frames have been counted.
         last: dict[str, tuple[int, str]] = {}
         for name, entry in self._entries.items():  # in any order: a store may be shuffled
@@ -774,6 +779,7 @@ class FeatureStore(ShardStore[Tensor]):
         return {speaker: name for speaker, (_, name) in last.items()}
 
     def _entry(self, name: str) -> _Entry:
+        """Return the entry of an utterance, or raise a StoreError."""
         try:
             return self._entries[name]
         except KeyError:
@@ -790,7 +796,7 @@ def map_shards(
     title: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Result]:
-    """Apply a function to every shard of a store and yield results in order, with a progress bar.
+    """Apply a function to all shards of a store in parallel; yield the results in order.
 
     Args:
       function: picklable; takes a shard's number and its utterance ids.

@@ -1,4 +1,4 @@
-"""Digital silence: frames that are left out of all statistics, and spans in which nobody speaks.
+"""Digital silence: frames that statistics leave out, and time spans in which nobody speaks.
 
 Muted microphones, noise gates and padding produce zeros, for which a front end returns its energy
 floor (log 2^-23), up to six standard deviations below speech. A second of them would move a running
@@ -29,7 +29,7 @@ a noise gate may set to zero, is shorter."""
 
 
 def counted_frames(features: Tensor, kind: str) -> Tensor:
-    """Return which frames count in means, variances, transforms and vectors: not digital silence.
+    """Return which frames count in statistics, i.e. are not digital silence: [T] bool.
 
     Args:
       features: [T, F] raw features of a front end, or stored ones.
@@ -51,14 +51,14 @@ def counted_frames(features: Tensor, kind: str) -> Tensor:
 
 
 def spans(frames: Tensor) -> list[list[int]]:
-    """Return the first frame and the end of each run of True in [T]."""
+    """Return (first frame, end) of each run of True in [T]."""
     # +1 where a run begins, -1 after its last frame: begins and ends alternate.
     edges = torch.nn.functional.pad(frames.to(torch.int8), (1, 1)).diff()
     return edges.nonzero().view(-1, 2).tolist()
 
 
 def outside(silent: Sequence[Sequence[int]], num_frames: int) -> Tensor:
-    """Return which of the frames lie outside some spans (first frame, end): [T] bool."""
+    """Return which frames lie outside all (first frame, end) spans: [T] bool."""
     counted = torch.ones(num_frames, dtype=torch.bool)
     for begin, end in silent:
         counted[begin:end] = False
@@ -68,9 +68,9 @@ def outside(silent: Sequence[Sequence[int]], num_frames: int) -> Tensor:
 class SilentSpans:
     """Finds the frames of an utterance or stream in which no word can be spoken.
 
-    A frame of digital silence is one of them if the `SILENT_AFTER` frames before it are digital
-    silence, too, or all frames before it. It does not depend on later frames, so that a stream and
-    the whole utterance have the same spans.
+    A frame of digital silence belongs to a span if the `SILENT_AFTER` frames before it, or all
+    frames before it, are digital silence, too. It does not depend on later frames, so that a stream
+    and the whole utterance have the same spans.
 
     Args:
       kind: kind of the front end, see `counted_frames`.
@@ -81,7 +81,7 @@ class SilentSpans:
         self._run = SILENT_AFTER  # frames of digital silence up to here
 
     def push(self, features: Tensor) -> Tensor:
-        """Take the next raw features [T, F]; return for each frame whether it is silent: [T]."""
+        """Take the next raw features [T, F]; return which frames are silent: [T] bool."""
         silent = []
         for counts in counted_frames(features, self._kind).tolist():
             silent.append(not counts and self._run >= SILENT_AFTER)

@@ -1,12 +1,12 @@
-"""Clusters recordings into speakers by their sound, where a corpus does not name them.
+"""Clusters recordings into speakers by their voices, for corpora without speaker names.
 
 A recording is modelled by one Gaussian of its cepstra. Agglomerative clustering merges the pair of
 clusters for which one Gaussian in place of two improves the Bayesian information criterion most,
 until no pair improves it: Chen and Gopalakrishnan (1998), Speaker, environment and channel change
 detection and clustering via the Bayesian information criterion.
 
-The mean of a recording is not removed from its cepstra. So clusters are of speakers with their
-microphones, for which means and transforms by speaker compensate.
+The mean of a recording is not removed from its cepstra. So a cluster is a speaker with a
+microphone; means and transforms by speaker compensate for both.
 """
 
 import logging
@@ -48,12 +48,12 @@ ReadFeatures = Callable[[MonoCut], np.ndarray]
 
 
 class SpeakerClusteringError(ToolkitError):
-    """Recordings that cannot be clustered into speakers."""
+    """Raised when recordings cannot be clustered into speakers."""
 
 
 @dataclass(frozen=True)
 class FrameStatistics:
-    """Statistics of the frames of a recording."""
+    """Gaussian statistics of a recording's frames."""
 
     num_frames: int
     """T."""
@@ -72,7 +72,7 @@ class FrameStatistics:
 def name_speakers(
     cuts: Sequence[MonoCut], jobs: int = 1, read_features: ReadFeatures | None = None
 ) -> tuple[int, int]:
-    """Assign speakers to utterances without one, by clustering their recordings.
+    """Assign speakers to utterances without one by clustering their recordings.
 
     A cluster is named after its first recording. Cuts with a fault, and recordings that cannot be
     read or have fewer than `MIN_FRAMES` frames of sound, are not changed: each is a speaker.
@@ -120,14 +120,14 @@ def name_speakers(
 
 
 def cluster_recordings(statistics: Sequence[FrameStatistics]) -> list[int]:
-    """Cluster recordings by the Bayesian information criterion.
+    """Cluster recordings by the Bayesian information criterion (BIC).
 
     Returns:
       For each recording the index of the first one of its cluster.
     """
     if len(statistics) < 2:
         return list(range(len(statistics)))
-    # The cost of merging every pair, of which only those of the merged cluster change later.
+    # The costs of merging all pairs; after a merge, only those of the merged cluster change.
     clusters = _Clusters(statistics)
     size = len(statistics)
     costs = np.full((size, size), np.inf)  # [i, j] for i < j; inf where one has been merged
@@ -149,7 +149,7 @@ def cluster_recordings(statistics: Sequence[FrameStatistics]) -> list[int]:
 
 
 class _Clusters:
-    """Gaussians of N clusters; a cluster keeps the index of its first recording."""
+    """Gaussians of N clusters; a cluster is known by the index of its first recording."""
 
     def __init__(self, statistics: Sequence[FrameStatistics]) -> None:
         frames = np.array([item.num_frames for item in statistics], np.float64)  # [N]
@@ -170,7 +170,7 @@ class _Clusters:
         self._log_dets = self._log_det(self._frames, self._sums, self._outers)
 
     def merging_costs(self, i: int, candidates: np.ndarray) -> np.ndarray:
-        """Return by how much the criterion rises when cluster `i` is merged with each candidate.
+        """Return the rise of the BIC when cluster `i` is merged with each candidate.
 
         That is n/2 log|S| - n1/2 log|S1| - n2/2 log|S2| - lambda/2 P log n. The merged cluster has
         n frames and the covariance S, and a Gaussian has P parameters.
@@ -190,7 +190,7 @@ class _Clusters:
         return 0.5 * (frames * log_dets - apart - penalty)
 
     def merge(self, i: int, j: int) -> None:
-        """Add cluster `j` to cluster `i`."""
+        """Merge cluster `j` into cluster `i`."""
         for values in (self._frames, self._sums, self._outers):
             values[i] += values[j]
         merged = slice(i, i + 1)
@@ -199,20 +199,20 @@ class _Clusters:
         )
 
     def _log_det(self, frames: np.ndarray, sums: np.ndarray, outers: np.ndarray) -> np.ndarray:
-        """Return the log determinants of smoothed covariances, [N]."""
+        """Return the log determinants [N] of smoothed covariances."""
         scatters = _scatter(frames, sums, outers) + PRIOR_FRAMES * self._mean_covariance
         return np.linalg.slogdet(scatters / (frames + PRIOR_FRAMES)[:, None, None])[1]
 
 
 def _scatter(frames: np.ndarray, sums: np.ndarray, outers: np.ndarray) -> np.ndarray:
-    """Return the sums of squared differences from the means, [N, D, D]."""
+    """Return the scatter matrices (sums of squared deviations): [N, D, D]."""
     return outers - sums[:, :, None] * sums[:, None, :] / frames[:, None, None]
 
 
 def _statistics_of(
     cuts: Sequence[MonoCut], read_features: ReadFeatures | None
 ) -> FrameStatistics | None:
-    """Return the statistics of the cuts of a recording; None if none can be read."""
+    """Return the statistics of a recording's cuts; None if no cut can be read."""
     compute = Frontend(CEPSTRA)
     frames = []
     for cut in cuts:
@@ -227,6 +227,6 @@ def _statistics_of(
 
 
 def _sounding_frames(cut: MonoCut, compute: Frontend) -> np.ndarray:
-    """Return the frames of a cut [T, D] without digital silence."""
+    """Return a cut's frames [T, D] without digital silence."""
     cepstra: Tensor = compute(load_cut_audio(cut, CEPSTRA.sampling_rate))
     return cepstra[counted_frames(cepstra, CEPSTRA.kind)].numpy()

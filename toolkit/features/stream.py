@@ -1,4 +1,4 @@
-"""Features of audio of any length: files block by block, streams chunk by chunk."""
+"""Computes features of audio of any length: files by block, streams by chunk."""
 
 import logging
 from pathlib import Path
@@ -19,15 +19,15 @@ OVERLAP = 1
 
 
 def extract_file(path: Path, frontend: Frontend, channel: int | None = None) -> Tensor:
-    """Compute the features of a whole file: `frontend(load_audio(path))`, but block by block.
+    """Compute the features of a file, equal to `frontend(load_audio(path))`, block by block.
 
-    Blocks begin at whole seconds, where the samples of every rate and the frames coincide. It warns
-    of a file whose end is missing.
+    Blocks begin at whole seconds, where samples of every rate and frames coincide. The function
+    warns of a file whose end is missing.
 
     Args:
       path: an audio file.
       frontend: its frame shift divides a second.
-      channel: the channel of the file, from 0; None: the mean of all.
+      channel: the channel of the file, from 0; None for the mean of all channels.
 
     Returns:
       [T, F] float32, T = round(S / step).
@@ -57,7 +57,7 @@ def extract_file(path: Path, frontend: Frontend, channel: int | None = None) -> 
 
 
 class StreamingFrontend:
-    """Computes the features of a stream chunk by chunk; together the same as of the whole.
+    """Computes a stream's features chunk by chunk; the result equals that of the whole.
 
     A frame is returned as soon as all samples of its window have arrived; frames whose windows
     reach beyond the last sample are returned at the end.
@@ -84,7 +84,7 @@ class StreamingFrontend:
         return (self._begin + len(self._kept)) / self._frontend.config.sampling_rate
 
     def push(self, samples: Tensor) -> Tensor:
-        """Take more samples [S]; return the frames [T, F] whose windows are complete."""
+        """Take the next samples [S]; return the frames [T, F] whose windows are complete."""
         self._kept = torch.cat([self._kept, samples])
         received = self._begin + len(self._kept)
         # The window of frame t ends at t * step + step / 2 + window / 2.
@@ -98,7 +98,7 @@ class StreamingFrontend:
         return frames
 
     def finish(self) -> Tensor:
-        """Return the frames that are left.
+        """Return the remaining frames.
 
         Raises:
           FrontendError: fewer samples than one window in all.
@@ -107,7 +107,7 @@ class StreamingFrontend:
         return self._until((received + self._step // 2) // self._step)
 
     def _until(self, end: int) -> Tensor:
-        """Return the frames that were not returned yet, up to index `end`."""
+        """Return the frames up to index `end` that have not been returned yet."""
         num_dropped = self._begin // self._step
         frames = self._frontend(self._kept)[self._returned - num_dropped : end - num_dropped]
         self._returned = max(end, self._returned)
@@ -115,7 +115,7 @@ class StreamingFrontend:
 
 
 def _whole_seconds(path: Path) -> int:
-    """Return the duration of a file, rounded down to seconds."""
+    """Return a file's duration, rounded down to seconds."""
     if reason := absence(path):
         raise AudioError(f"{path}: {reason}")
     try:

@@ -1,1 +1,1 @@
-"""Finite-state graphs, dense search and lattices: the only package that imports k2."""
+"""Finite-state graphs, dense search and lattices; the only package that imports k2."""

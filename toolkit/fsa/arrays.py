@@ -1,4 +1,4 @@
-"""Ragged arrays, growing arrays and hash tables of compiled kernels (numba), fixed-point scores."""
+"""Arrays for compiled kernels (numba): ragged, growing, hash tables, fixed-point scores."""
 
 import numpy as np
 
@@ -6,21 +6,21 @@ from toolkit.kernels import njit
 
 Array = np.ndarray
 SCORE_UNIT = 2.0**-22
-"""The unit of exact scores: as fine as float32 is at 4, which is where scores of words lie."""
+"""The unit of exact scores: the resolution of float32 at 4, the magnitude of word scores."""
 
 
 def to_fixed_point(scores: np.ndarray) -> np.ndarray:
-    """Scores as int64 multiples of `SCORE_UNIT`, whose sums depend on no order."""
+    """Round scores to int64 multiples of `SCORE_UNIT`, whose sums do not depend on the order."""
     return np.rint(scores.astype(np.float64) / SCORE_UNIT).astype(np.int64)
 
 
 def from_fixed_point(scores: np.ndarray) -> np.ndarray:
-    """Exact scores as float32."""
+    """Convert fixed-point scores to float32."""
     return (scores * SCORE_UNIT).astype(np.float32)
 
 
 def ragged_rows(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of rows of different lengths, row after row.
+    """Concatenate the entries of rows of different lengths.
 
     Args:
       counts: [N] entries of each row.
@@ -34,7 +34,7 @@ def ragged_rows(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ragged_ranges(begin: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All entries `begin[r]` to `begin[r + 1] - 1` of rows r, such as the arcs out of states.
+    """Return all entries `begin[r]` to `begin[r + 1] - 1` of some rows, e.g. arcs out of states.
 
     Args:
       begin: [rows + 1] where each row begins, as in a compressed sparse matrix.
@@ -49,7 +49,7 @@ def ragged_ranges(begin: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.n
 
 @njit(cache=True, nogil=True)
 def with_capacity(values: Array, size: int) -> Array:
-    """The array itself if it has room for `size` entries, else a larger copy."""
+    """Return the array if it has room for `size` entries, else a larger copy."""
     if size <= len(values):
         return values
     larger = np.empty(max(size, len(values) + len(values) // 2), values.dtype)
@@ -59,7 +59,7 @@ def with_capacity(values: Array, size: int) -> Array:
 
 @njit(cache=True, nogil=True)
 def hash_int64(key: int) -> int:
-    """A hash of an int64, not negative: xor-shift and multiply, as the finaliser of SplitMix64."""
+    """Return a non-negative hash of an int64: xor-shift and multiply, as SplitMix64's finaliser."""
     # The constants are 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB, written as signed numbers.
     key = (key ^ (key >> 29)) * np.int64(-4658895280553007687)
     key = (key ^ (key >> 32)) * np.int64(-7723592293110705685)
@@ -68,7 +68,7 @@ def hash_int64(key: int) -> int:
 
 @njit(cache=True, nogil=True)
 def find_slot(key: int, keys: Array, slots: Array) -> int:
-    """The slot with the number of a key, or the free one (below 0) in which it belongs.
+    """Return the slot that holds a key's number, or the free slot (below 0) for the key.
 
     Args:
       key: int64.
@@ -84,7 +84,7 @@ def find_slot(key: int, keys: Array, slots: Array) -> int:
 
 @njit(cache=True, nogil=True)
 def rehash_if_full(slots: Array, keys: Array, count: int, size: int) -> Array:
-    """The slots of the first `count` keys with room for `size`: larger ones if half are in use."""
+    """Return the slots of `count` keys, in a larger table if half the slots would be in use."""
     if 2 * size <= len(slots):
         return slots
     num_slots = len(slots)

@@ -1,4 +1,4 @@
-"""Composition: what one transducer writes is read by another."""
+"""Composition of transducers: the output of one is the input of the other."""
 
 from typing import NamedTuple
 
@@ -10,15 +10,15 @@ from toolkit.fsa.fst import EPSILON, FINAL, Fst, select_words
 from toolkit.kernels import njit
 
 _END = np.iinfo(np.int32).max
-"""Stands for the label to the final state, so that epsilons come first."""
+"""Replaces the label of arcs to the final state, so that epsilons are sorted first."""
 
 
 class CompositionError(ToolkitError):
-    """Transducers that `compose` does not compose."""
+    """Raised for transducers that `compose` cannot compose."""
 
 
 class _Side(NamedTuple):
-    """One transducer, the arcs of each state sorted by the label in which the two must agree."""
+    """One of the two transducers, with each state's arcs sorted by the label to match."""
 
     first: np.ndarray
     """[states + 1] where the arcs of each state begin."""
@@ -31,7 +31,7 @@ class _Side(NamedTuple):
 
 
 def compose(a: Fst, b: Fst) -> Fst:
-    """The transducer that reads what `a` reads and writes what `b` makes of what `a` writes.
+    """Return the composition a∘b, which reads the inputs of `a` and writes the outputs of `b`.
 
     Args:
       a: writes at most one label per arc, and none on arcs to the final state.
@@ -75,7 +75,7 @@ def compose(a: Fst, b: Fst) -> Fst:
 
 
 def _side(fst: Fst, label: np.ndarray) -> _Side:
-    """The arcs of a transducer sorted by source and label."""
+    """Sort the arcs of a transducer by source and label."""
     order = np.lexsort((label, fst.source))
     arc = order.astype(np.int32)
     return _Side(fst.first, fst.target[order], label[order].astype(np.int32), arc)
@@ -85,7 +85,7 @@ def _side(fst: Fst, label: np.ndarray) -> _Side:
 def _compose_pairs(
     a: _Side, b: _Side, width: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-    """The arcs between pairs of states that can be reached, breadth first.
+    """Return the arcs between reachable pairs of states, found breadth first.
 
     Args:
       a: the first transducer, sorted by output label.
@@ -138,7 +138,7 @@ def _compose_pairs(
 
 @njit(cache=True, nogil=True)
 def _matches(a: _Side, at_a: int, b: _Side, at_b: int) -> tuple[np.ndarray, np.ndarray]:
-    """The arcs that leave a pair of states: positions in `a`, and in `b` or -1."""
+    """Return the arcs out of a pair of states: positions in `a`, and in `b` or -1."""
     # Arcs of `a` that write nothing come first; they match no arc of `b`.
     begin, end = a.first[at_a], a.first[at_a + 1]
     first_writing = begin

@@ -19,7 +19,7 @@ MAX_ACTIVE = 10_000_000
 
 @dataclass(frozen=True)
 class Beam(Settings):
-    """How much of the search space is kept."""
+    """Settings for pruning the search: beams and numbers of active states."""
 
     search: Positive = 15.0
     """Score below the best partial path at which a path is dropped, in scaled log units."""
@@ -32,7 +32,7 @@ class Beam(Settings):
     fewer: a frame may keep some more."""
 
     def check(self) -> None:
-        """Check what several fields need together."""
+        """Raise a ValueError if settings contradict each other."""
         if math.isinf(self.search):
             raise ValueError("search is infinite, which max_active could not narrow; try 100")
         if not self.min_active < self.max_active:
@@ -41,13 +41,13 @@ class Beam(Settings):
             )
 
     def widened(self, factor: float) -> "Beam":
-        """The same beam, `factor` times as wide: for a second try; its numbers are kept valid."""
+        """Return a beam `factor` times as wide, for a retry; its numbers stay in their ranges."""
         min_active = min(max(int(self.min_active * factor), 1), MAX_ACTIVE - 1)
         max_active = min(max(int(self.max_active * factor), min_active + 1), MAX_ACTIVE)
         return Beam(self.search * factor, self.output, min_active, max_active)
 
     def with_retries(self, factors: Iterable[float]) -> list["Beam"]:
-        """This beam, then the same widened by each of `factors`.
+        """Return this beam, followed by it widened by each of `factors`.
 
         Raises:
           ValueError: a factor that is not positive and finite.
@@ -60,19 +60,19 @@ class Beam(Settings):
 
 @dataclass(frozen=True)
 class RescoreLimits(Settings):
-    """Bounds on the work and memory of rescoring a lattice."""
+    """Limits on the work and memory of rescoring a lattice."""
 
     beam: Positive = 10.0
     """Score below the best path at which a path is dropped, in the lattice's scaled log units;
-    paths are scored by the new model up to the last word that is known and by the old one from
-    there on. Word penalties that are tried later find more to choose from in a wider one."""
+    paths are scored by the new model up to the last known word, and by the old model from there on.
+    A wider beam leaves more choice to word penalties that are tried later."""
     max_active: Annotated[int, Range(1, MAX_ACTIVE)] = 4000
     """Pairs of lattice state and language model state kept per frame at most."""
 
 
 @dataclass(frozen=True)
 class PhoneNgramConfig(Settings):
-    """The order of the phone n-gram and its number of states."""
+    """Order and number of states of the phone n-gram model."""
 
     order: Annotated[int, Range(2, 100)] = 4
     """Longest n-grams; those one shorter are all kept (Kaldi: 4, and all 3-grams)."""
@@ -83,14 +83,14 @@ class PhoneNgramConfig(Settings):
 
 @dataclass(frozen=True)
 class Criterion(Settings):
-    """What is maximised, and how a lattice's scores are weighed."""
+    """The criterion to maximise, and the scales of a lattice's scores."""
 
     kind: Literal["smbr", "mpfe", "mmi"] = "smbr"
     """`smbr`: the expected number of frames with the right pdf; `mpfe`: with the right phone (MPE
     counted by frames, as Kaldi's networks are trained); `mmi`: the reference's log posterior."""
     acoustic_scale: Positive = 0.3
-    """Factor kappa on log-likelihoods. Kaldi has 0.1 for 100 frames per second; at 33 the scale
-    that decodes best is about three times that, and training wants the same."""
+    """Factor kappa on log-likelihoods. Kaldi uses 0.1 at 100 frames per second. At 33, the best
+    scale for decoding and for training is about three times that."""
     lm_scale: NonNegative = 1.0
     """Factor on the lattice's graph scores (Kaldi's lmwt: 1)."""
     one_silence_class: bool = True

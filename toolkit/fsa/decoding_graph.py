@@ -1,4 +1,4 @@
-"""Decoding graphs: H, C, L and G of files composed, and for CTC topology, spellings and G."""
+"""Composes decoding graphs: H, C, L and G from files; for CTC, topology, spellings and G."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from toolkit.storage.files import write_atomically
 
 
 def make_decoding_graph(lang: Path, arpa: Path, senones: Senones, out: Path) -> dict[str, float]:
-    """Compose H, C, L and G and write the graph to `out`.
+    """Compose H, C, L and G, and write the decoding graph to `out`.
 
     Args:
       lang: the folder of the lexicon; its probabilities are used if it has any.
@@ -37,7 +37,7 @@ def make_decoding_graph(lang: Path, arpa: Path, senones: Senones, out: Path) -> 
 
 
 def compile_graph(lang: Path, arpa: Path, senones: Senones) -> Fst:
-    """Compose H, C, L and G; see `make_decoding_graph`."""
+    """Compose H, C, L and G into a decoding graph; see `make_decoding_graph`."""
     words = Lang.load(lang)
     return compile_decoding_graph(
         senones,
@@ -49,7 +49,7 @@ def compile_graph(lang: Path, arpa: Path, senones: Senones) -> Fst:
 
 
 def make_lexicon(lang: Lang, unknown: bool = False) -> Fst:
-    """Return L, with the vocabulary's probabilities if it has any.
+    """Return L, with pronunciation and silence probabilities if the vocabulary has any.
 
     Args:
       lang: the vocabulary.
@@ -80,7 +80,7 @@ def compile_decoding_graph(
     first_phone_disambig: int,
     first_word_disambig: int,
 ) -> Fst:
-    """H∘C∘det(L∘G): reads pdf + 1 per frame, writes words; no epsilons on the input side.
+    """Return H∘C∘det(L∘G): reads pdf + 1 per frame, writes words, has no input epsilons.
 
     The order of operations is that of Kaldi's mkgraph.sh, with two differences: H and C are not
     composed but written out (see `expand_phones`), and the graph keeps G's own scores as
@@ -100,7 +100,7 @@ def compile_decoding_graph(
 def compose_words(
     lexicon: Fst, grammar: Fst, first_label_disambig: int, first_word_disambig: int
 ) -> Fst:
-    """det(L∘G): L's input labels without disambiguation symbols and epsilons, to words.
+    """Return det(L∘G), from L's input labels without disambiguation symbols to words.
 
     Args:
       lexicon: see `compile_decoding_graph`.
@@ -127,7 +127,7 @@ def compose_words(
 
 
 def ctc_topology(columns: int, blank: int) -> Fst:
-    """H: reads column + 1 of every frame, writes column + 1 of each label after CTC's collapse.
+    """Return H, which reads column + 1 per frame and writes the labels after CTC's collapse.
 
     As k2's `ctc_topo`, with the blank in any column and no label 0, which is epsilon to dense
     search.
@@ -155,7 +155,7 @@ def spelling_transducer(
     label_disambig: int,
     end_disambig: int,
 ) -> Fst:
-    """L: labels to words, with one or more of `between` from word to word, any number at the edges.
+    """Return L for CTC, from labels to words with separators (`between`) around them.
 
     Args:
       entries: (word id, labels) with the disambiguation symbols already appended.
@@ -192,7 +192,7 @@ def compile_ctc_graph(
     first_label_disambig: int,
     first_word_disambig: int,
 ) -> Fst:
-    """H∘det(L∘G): reads column + 1 of every frame, writes words.
+    """Return H∘det(L∘G) for CTC: reads column + 1 per frame, writes words.
 
     Args:
       columns: number of columns of the posteriors.

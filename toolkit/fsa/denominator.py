@@ -1,4 +1,4 @@
-"""LF-MMI's denominator: a phone n-gram without smoothing or back-off arcs as one HMM over pdfs."""
+"""LF-MMI's denominator: an unsmoothed phone n-gram without back-off arcs as an HMM over pdfs."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -23,12 +23,12 @@ Counts = dict[History, Counter[int]]
 
 
 def phone_ngram(sentences: Iterable[Sequence[int]], config: PhoneNgramConfig) -> Fst:
-    """Estimate a phone n-gram and write it as an acceptor, a state for each history.
+    """Estimate a phone n-gram model, and write it as an acceptor with a state per history.
 
     As Kaldi's chain-est-phone-lm: relative frequencies, so that a phone that never followed a
-    history cannot follow it, which keeps the graph sparse; and histories that are dropped leave
-    their counts to their suffixes. Kaldi drops one history after the other, always the one that
-    costs least; here all are compared with their suffixes' counts once.
+    history cannot follow it, which keeps the graph sparse; and the counts of dropped histories are
+    added to their suffixes. Kaldi drops one history after the other, always the one that costs
+    least; here all are compared with their suffixes' counts once.
 
     Args:
       sentences: the phones of each utterance.
@@ -52,8 +52,8 @@ def phone_ngram(sentences: Iterable[Sequence[int]], config: PhoneNgramConfig) ->
 
 
 def _merged(counts: Counts, config: PhoneNgramConfig) -> Counts:
-    """Give the counts of the longest histories to their suffixes, except for the best ones."""
-    # The counts that a suffix would have if all longer histories were given to it.
+    """Merge the counts of long histories into their suffixes, except for the best histories."""
+    # The counts that a suffix would have if all longer histories were merged into it.
     longest = [history for history in counts if len(history) == config.order - 1]
     by_suffix: Counts = defaultdict(Counter)
     for history in longest:
@@ -71,7 +71,7 @@ def _merged(counts: Counts, config: PhoneNgramConfig) -> Counts:
 
 
 def _gain(counts: Counter[int], shared: Counter[int]) -> float:
-    """The log-likelihood that phones gain by their own distribution instead of a shared one.
+    """Return the log-likelihood that a history gains by a distribution of its own.
 
     sum_p n(p) log((n(p) / n) / (m(p) / m)), n the own counts and m the shared ones.
     """
@@ -80,7 +80,7 @@ def _gain(counts: Counter[int], shared: Counter[int]) -> float:
 
 
 def _acceptor(counts: Counts, order: int) -> Fst:
-    """The states that can be reached, breadth first, and their arcs."""
+    """Return the reachable states, breadth first, and their arcs."""
     number: dict[History, int] = {(): 0}
     waiting = deque([()])
     rows: list[tuple[int, int, int]] = []
@@ -117,12 +117,12 @@ STEPS = 100
 
 
 class DenominatorError(ToolkitError):
-    """A file that holds no denominator."""
+    """Raised when a file does not hold a denominator."""
 
 
 @dataclass(frozen=True, eq=False)
 class Denominator:
-    """An HMM of S states and A transitions, of which each state reads one pdf when it is entered.
+    """An HMM with S states and A transitions; each state reads one pdf when it is entered.
 
     It has no end: a chunk may stop anywhere.
     """
@@ -133,7 +133,7 @@ class Denominator:
     """[A] int32; ascending in each source, no pair of states twice."""
     weight: np.ndarray
     """[A] float64, above 0: the language model's probability, 1 within a phone. The weights of a
-    state's transitions add up to more than 1; what all frames share cancels in the criterion."""
+    state's transitions add up to more than 1; constant factors cancel in the criterion."""
     pdf: np.ndarray
     """[S] int32."""
     initial: np.ndarray
@@ -141,23 +141,23 @@ class Denominator:
 
     @property
     def num_states(self) -> int:
-        """S."""
+        """Number of states, S."""
         return len(self.pdf)
 
     @cached_property
     def begin(self) -> np.ndarray:
-        """[S] float64: the weight with which a chunk's first frame is read by each state."""
+        """Weight with which each state reads a chunk's first frame: [S] float64."""
         moved = np.zeros(self.num_states)
         np.add.at(moved, self.target, self.initial[self.source] * self.weight)
         return moved
 
     def save(self, path: Path) -> None:
-        """Write as safetensors."""
+        """Write the denominator as safetensors."""
         write_atomically(path, save({name: vars(self)[name] for name in _SHAPES}))
 
     @classmethod
     def load(cls, path: Path) -> "Denominator":
-        """Read what `save` wrote.
+        """Read a denominator that `save` wrote.
 
         Raises:
           DenominatorError: naming the file.
@@ -169,7 +169,7 @@ class Denominator:
             return denominator
 
     def _check(self) -> None:
-        """Check what the recursions rely on: given an ill-formed HMM they read out of bounds."""
+        """Check the assumptions of the recursions, which would read out of bounds otherwise."""
         arcs, states = len(self.source), self.num_states
         if {len(self.target), len(self.weight)} != {arcs} or len(self.initial) != states:
             raise ValueError("its tensors do not belong together")
@@ -192,12 +192,13 @@ _SHAPES = {
 
 
 def make_denominator(phones: Fst, senones: Senones) -> Denominator:
-    """Compose a phone language model with context and topology.
+    """Compose a phone language model with phonetic context and HMM topology.
 
     As Kaldi's chain-make-den-fst: the initial probabilities are those of the HMM's states averaged
-    over its first 100 frames, each state's transitions scaled to add up to 1 and what ends on the
-    way left out. Kaldi's transition probabilities are 1/2 all over, which cancels; here they are 1.
-    The graph is not minimised: `expand_phones` makes equal units of contexts one.
+    over its first 100 frames, with each state's transitions scaled to add up to 1, and without the
+    probability of sentences that end on the way. Kaldi's transition probabilities are 1/2 all over,
+    which cancels; here they are 1. The graph is not minimised: `expand_phones` makes equal units of
+    contexts one.
 
     Args:
       phones: from `phone_ngram`.
@@ -214,7 +215,7 @@ def make_denominator(phones: Fst, senones: Senones) -> Denominator:
     )
     source, target = (key // states).astype(np.int32), (key % states).astype(np.int32)
     weight = np.bincount(arc.reshape(-1), weight[inside])
-    pdf = np.zeros(states, np.int32)  # that of state 0, which is never entered, means nothing
+    pdf = np.zeros(states, np.int32)  # that of state 0, never entered, is unused
     pdf[graph.target[inside]] = graph.labels[inside] - 1
     return Denominator(
         source, target, weight, pdf, _initial(source, target, weight / leaving[source], states)
@@ -224,7 +225,7 @@ def make_denominator(phones: Fst, senones: Senones) -> Denominator:
 def _initial(
     source: np.ndarray, target: np.ndarray, probability: np.ndarray, states: int
 ) -> np.ndarray:
-    """[S] float64: the state probabilities averaged over the first `STEPS` frames from state 0.
+    """Return the state probabilities averaged over the first `STEPS` frames: [S] float64.
 
     Args:
       source, target, probability: [A] of the transitions, those of a state at most 1 in all.

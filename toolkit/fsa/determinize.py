@@ -1,4 +1,4 @@
-"""Determinization of weighted transducers, in compiled kernels (numba): subset construction.
+"""Determinization of weighted transducers by subset construction, in compiled kernels (numba).
 
 A state of the result is a subset: elements (state, residual score, residual string) of the input
 (Mohri, "Finite-state transducers in language and speech processing", 1997, figure 10). Scores are
@@ -26,23 +26,23 @@ _FACTOR, _LEAST = 10, 10**6
 
 
 class DeterminizationError(ToolkitError):
-    """A transducer that has no deterministic equal, or a far larger one."""
+    """Raised if the deterministic transducer does not exist or is far larger."""
 
 
 def determinize(fst: Fst) -> Fst:
-    """The transducer in which no state has two arcs with the same label.
+    """Return an equivalent transducer in which no state has two arcs with the same label.
 
     Mohri's algorithm in the tropical semiring: a state of the result is a set of states of `fst`,
-    each with the score and the words by which it lags behind. Scores come as early as they can
-    (what the best of a set has gained is on the arc to the set), and so do words (what all of a
-    set have written). So do the `lm_scores`, on their own. Of two ways to the same state with the
-    same words the better one is kept.
+    each with a residual score and residual words. Scores are output as early as possible (the best
+    score of a set is on the arc to the set), and so are words (the common prefix of a set) and,
+    separately, the `lm_scores`. Of two paths to the same state with the same words, the better one
+    is kept.
 
-    As OpenFst's and Kaldi's fstdeterminizestar; k2's keeps whole sequences of arcs apart, and so
-    has a copy of the next state for every word that leads there. Label 0 is a label like others.
-    An input string with several outputs keeps them all, in several arcs to the final state.
-    Scores are added in integers (see `toolkit.fsa.arrays.to_fixed_point`), so that equal sets are
-    found equal.
+    The result is like that of OpenFst and of Kaldi's fstdeterminizestar. k2 distinguishes whole
+    sequences of arcs, and so has a copy of the next state for every word that leads there. Label 0
+    is a label like others. An input string with several outputs keeps them all, in several arcs to
+    the final state. Scores are added in integers (see `toolkit.fsa.arrays.to_fixed_point`), so that
+    equal sets are found equal.
 
     Args:
       fst: connected (see `toolkit.fsa.fst`).
@@ -89,7 +89,7 @@ LONGEST = 1000
 
 
 class InputFst(NamedTuple):
-    """The transducer to determinize, of A arcs."""
+    """The transducer to determinize, with A arcs."""
 
     first: Array
     """[states + 1] where the arcs of each state begin."""
@@ -108,20 +108,20 @@ class InputFst(NamedTuple):
 
 
 class SubsetElements(NamedTuple):
-    """The elements of subsets: states that the same input reaches, with their residuals."""
+    """The elements of all subsets: states reached by the same input, with their residuals."""
 
     state: Array
     """int32, of the input transducer."""
     score: Array
     """int64, residual score; the best of a subset is 0."""
     lm: Array
-    """int64, likewise."""
+    """int64, residual LM score."""
     string: Array
     """int32, residual words: a number in `OutputStrings`."""
 
 
 class SubsetTable(NamedTuple):
-    """The subsets so far, each a range of elements sorted by state and string."""
+    """The subsets found so far; each is a range of elements sorted by state and string."""
 
     begin: Array
     """[subsets + 1] int64: where the elements of each begin."""
@@ -132,7 +132,7 @@ class SubsetTable(NamedTuple):
 
 
 class OutputStrings(NamedTuple):
-    """Lists of words, each stored once as a linked list; number 0 is the empty one."""
+    """Strings of words, each stored once as a linked list; string 0 is empty."""
 
     key: Array
     """[strings] int64: first word << 32 | number of the string of the other words."""
@@ -141,7 +141,7 @@ class OutputStrings(NamedTuple):
 
 
 class Arcs(NamedTuple):
-    """The arcs of the result; columns as those of `InputFst`."""
+    """The arcs of the result, with the columns of `InputFst`."""
 
     source: Array
     """[arcs] int32, the subset that an arc leaves."""
@@ -156,7 +156,7 @@ class Arcs(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def determinized(input_fst: InputFst, limit: int) -> tuple[bool, int, Arcs]:
-    """Determinize, breadth first.
+    """Determinize a transducer, breadth first.
 
     Args:
       input_fst: the transducer.
@@ -248,7 +248,7 @@ def _successors(
     strings: OutputStrings,
     num_strings: int,
 ) -> tuple[Array, SubsetElements, OutputStrings, int]:
-    """The arcs that leave a subset, elements `begin` to `end - 1`.
+    """Return the arcs out of the subset with elements `begin` to `end - 1`.
 
     Returns:
       The labels, the elements they lead to, the strings and their number (-1: one is too long).
@@ -281,7 +281,7 @@ def _successors(
 
 @njit(cache=True, nogil=True)
 def _sort_successors(label: Array, successors: SubsetElements) -> Array:
-    """The order of successors by label, state and string; of equal ones the better first."""
+    """Return the order of successors by label, state and string; best first among equals."""
     key = ((label.astype(np.int64) + 1) << _LOW) | successors.state
     ascending = True
     for k in range(1, len(key)):
@@ -305,7 +305,7 @@ def _sort_successors(label: Array, successors: SubsetElements) -> Array:
 
 @njit(cache=True, nogil=True)
 def _precedes(successors: SubsetElements, a: int, b: int) -> bool:
-    """Whether a comes before b: by string, then by higher score, then by higher LM score."""
+    """Whether a comes before b: by string, then higher score, then higher LM score."""
     if successors.string[a] != successors.string[b]:
         return successors.string[a] < successors.string[b]
     if successors.score[a] != successors.score[b]:
@@ -317,10 +317,10 @@ def _precedes(successors: SubsetElements, a: int, b: int) -> bool:
 def _append_element(
     successors: SubsetElements, k: int, elements: SubsetElements, begin: int, size: int
 ) -> int:
-    """Append successor k to the subset at `begin`, unless its state and string are there.
+    """Append successor k to the subset at `begin` if its (state, string) is new there.
 
-    Successors come sorted, so that the better of two equal ones is there already. Returns the new
-    size of the subset.
+    Successors are sorted, so that the better of two equal ones is already there. The result is the
+    new size of the subset.
     """
     end = begin + size
     if (
@@ -336,7 +336,7 @@ def _append_element(
 
 @njit(cache=True, nogil=True)
 def _sort_strings(elements: SubsetElements, begin: int, end: int) -> None:
-    """Sort elements of the same state by string (insertion sort).
+    """Sort elements of equal state by string (insertion sort).
 
     Without their common prefix the strings have other numbers, in another order.
     """
@@ -356,7 +356,7 @@ def _sort_strings(elements: SubsetElements, begin: int, end: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _subset_key(elements: SubsetElements, begin: int, end: int) -> int:
-    """The hash of a subset: of its size and of all four columns of its elements."""
+    """Return the hash of a subset, from its size and all four columns of its elements."""
     key = np.int64(end - begin)
     for i in range(begin, end):
         key = hash_int64(key ^ ((np.int64(elements.string[i]) << _LOW) | elements.state[i]))
@@ -368,7 +368,7 @@ def _subset_key(elements: SubsetElements, begin: int, end: int) -> int:
 def _find_or_add_subset(
     elements: SubsetElements, subsets: SubsetTable, count: int, end: int
 ) -> int:
-    """The number of the subset of the newest elements, up to `end`; `count` if it is new."""
+    """Return the number of the subset formed by the newest elements; `count` if new."""
     begin = subsets.begin[count]
     key = _subset_key(elements, begin, end)
     slot = hash_int64(key) & (len(subsets.slots) - 1)
@@ -385,7 +385,7 @@ def _find_or_add_subset(
 def _is_same(
     elements: SubsetElements, subsets: SubsetTable, number: int, begin: int, end: int
 ) -> bool:
-    """Whether a subset consists of the same elements as those from `begin` to `end - 1`."""
+    """Whether a subset has the same elements as those from `begin` to `end - 1`."""
     shift = begin - subsets.begin[number]
     if subsets.begin[number + 1] + shift != end:
         return False
@@ -404,13 +404,13 @@ def _is_same(
 def _append_words(
     string: int, words: Array, strings: OutputStrings, count: int
 ) -> tuple[int, OutputStrings, int]:
-    """The string with words appended, the strings, and their number; -1 if it is too long."""
+    """Append words to a string; return its number, or -1 if it becomes too long."""
     length, suffix = 0, string
     while suffix:
         length, suffix = length + 1, strings.key[suffix] & _MASK
     if length > LONGEST:
         return string, strings, -1
-    # Strings share their ends: unpack the words of this one, then link them anew from the back.
+    # Strings share their ends: unpack the words of this one, then link them again from the back.
     prefix = np.empty(length, np.int32)
     for k in range(length):
         prefix[k] = strings.key[string] >> _LOW
@@ -434,7 +434,7 @@ def _append_words(
 
 @njit(cache=True, nogil=True)
 def _common_prefix(string: Array, strings: OutputStrings) -> int:
-    """The number of words with which all of the strings begin."""
+    """Return the number of words that all strings have in common at the start."""
     suffixes, length = string.copy(), 0
     while True:
         if suffixes[0] == 0:
@@ -450,7 +450,7 @@ def _common_prefix(string: Array, strings: OutputStrings) -> int:
 
 @njit(cache=True, nogil=True)
 def _write_words(arcs: Arcs, number: int, string: int, strings: OutputStrings, length: int) -> Arcs:
-    """Let arc `number` write the first `length` words of the string (-1: all); returns the arcs."""
+    """Write a string's first `length` words (-1: all) on arc `number`; return the arcs."""
     words, end = arcs.words, arcs.splits[number]
     while string and length:
         words = with_capacity(words, end + 1)
@@ -464,12 +464,14 @@ def _write_words(arcs: Arcs, number: int, string: int, strings: OutputStrings, l
 def _set_arc(
     arcs: Arcs, number: int, source: int, target: int, label: int, score: int, lm: int
 ) -> None:
+    """Set the columns of one arc."""
     arcs.source[number], arcs.target[number], arcs.label[number] = source, target, label
     arcs.score[number], arcs.lm[number] = score, lm
 
 
 @njit(cache=True, nogil=True)
 def _elements(size: int) -> SubsetElements:
+    """Return uninitialised arrays for `size` elements."""
     return SubsetElements(
         np.empty(size, np.int32),
         np.empty(size, np.int64),
@@ -480,6 +482,7 @@ def _elements(size: int) -> SubsetElements:
 
 @njit(cache=True, nogil=True)
 def _resize_elements(elements: SubsetElements, size: int) -> SubsetElements:
+    """Return the elements with room for `size`."""
     return SubsetElements(
         with_capacity(elements.state, size),
         with_capacity(elements.score, size),
@@ -490,6 +493,7 @@ def _resize_elements(elements: SubsetElements, size: int) -> SubsetElements:
 
 @njit(cache=True, nogil=True)
 def _resize_subsets(subsets: SubsetTable, count: int, size: int) -> SubsetTable:
+    """Return the subset table with room for `size`."""
     key = with_capacity(subsets.key, size)
     return SubsetTable(
         with_capacity(subsets.begin, size + 1), key, rehash_if_full(subsets.slots, key, count, size)
@@ -498,6 +502,7 @@ def _resize_subsets(subsets: SubsetTable, count: int, size: int) -> SubsetTable:
 
 @njit(cache=True, nogil=True)
 def _arcs(size: int) -> Arcs:
+    """Return uninitialised arrays for `size` arcs."""
     return Arcs(
         np.empty(size, np.int32),
         np.empty(size, np.int32),
@@ -511,6 +516,7 @@ def _arcs(size: int) -> Arcs:
 
 @njit(cache=True, nogil=True)
 def _resize_arcs(arcs: Arcs, size: int) -> Arcs:
+    """Return the arcs with room for `size`; `words` is not resized."""
     return Arcs(
         with_capacity(arcs.source, size),
         with_capacity(arcs.target, size),
@@ -524,6 +530,7 @@ def _resize_arcs(arcs: Arcs, size: int) -> Arcs:
 
 @njit(cache=True, nogil=True)
 def _trimmed(arcs: Arcs, count: int) -> Arcs:
+    """Return the first `count` arcs."""
     return Arcs(
         arcs.source[:count].copy(),
         arcs.target[:count].copy(),

@@ -1,4 +1,4 @@
-"""Sequence-discriminative criteria over lattices: sMBR, MPE by frames, MMI (C8)."""
+"""Sequence-discriminative criteria over lattices: sMBR, frame-level MPE and MMI (C8)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,44 +15,45 @@ from toolkit.hmm.senones import Senones
 
 
 class LatticeMismatchError(ToolkitError):
-    """A lattice that does not belong to the scores or the reference beside it."""
+    """Raised when a lattice does not match its scores or reference."""
 
 
 @dataclass(frozen=True)
 class PdfClasses:
-    """The phone of each pdf, and whether it is silence."""
+    """The phone of each pdf, and whether that phone is silence."""
 
     silence: Tensor
-    """[P] bool: belongs to silence or noise."""
+    """[P] bool: whether the pdf belongs to silence or noise."""
     phones: Tensor
-    """[P] int64: its phone."""
+    """[P] int64: the phone of the pdf."""
 
     @classmethod
     def of(cls, senones: Senones) -> "PdfClasses":
-        """Return the classes of senones; a pdf of several phones counts as the first one's."""
+        """Return the classes of senones; a pdf shared by phones has the class of the first one."""
         phones = senones.phone_of_pdf
         silent = [senones.topology.is_silence(phone) for phone in phones.tolist()]
         return cls(torch.tensor(silent), phones)
 
     def to(self, device: torch.device | str) -> "PdfClasses":
-        """The same on a device."""
+        """Return the classes on another device."""
         return PdfClasses(self.silence.to(device), self.phones.to(device))
 
 
 @dataclass(frozen=True)
 class SequenceValue:
-    """A criterion's value for each utterance of a batch."""
+    """The value of a criterion for each utterance of a batch."""
 
     objective: Tensor
     """[N] float64 with gradient, to be maximised. `smbr`, `mpfe`: expected number of right frames,
     0 ... T. `mmi`: log posterior of the reference, less the constant of its own graph score."""
     missing: Tensor
-    """[N] int64: frames whose reference pdf is on no arc of the lattice. For `smbr` and `mpfe` they
-    cannot count as right, other frames are not affected; for `mmi` see `drop_frames`."""
+    """[N] int64: number of frames whose reference pdf is on no arc of the lattice. For `smbr` and
+    `mpfe` these frames cannot be correct, and other frames are not affected; for `mmi` see
+    `drop_frames`."""
 
 
 def lattice_frames(lattice: Lattice) -> int:
-    """Count the frames of a lattice; 0 when no path of it reaches the end."""
+    """Return the number of frames of a lattice; 0 if no path reaches the end."""
     emitting = lattice.labels > 0
     if FINAL not in lattice.labels or not emitting.any():
         return 0
@@ -66,7 +67,7 @@ def sequence_objective(
     criterion: Criterion,
     classes: PdfClasses,
 ) -> SequenceValue:
-    """Compute a criterion over lattices whose acoustic scores are taken from the network.
+    """Compute a criterion over lattices with acoustic scores from the network.
 
     The same function as Kaldi's LatticeForwardBackwardMpeVariants and LatticeForwardBackwardMmi
     on lattices that keep every state sequence, where Kaldi's keep the best one of each word
@@ -77,8 +78,8 @@ def sequence_objective(
       lattices: one per utterance, as `LatticeStore` loads them: labels are pdf + 1, `scores` the
         graph's part alone, `frame` the row of the scores that an arc reads. Arcs that lead nowhere
         change values and gradients only in that they count for `missing`.
-      log_likelihoods: [N, T, P] log p(x|s), unscaled; what is constant over a frame does not
-        matter. Rows beyond an utterance's frames are not read.
+      log_likelihoods: [N, T, P] log p(x|s), unscaled, up to a constant per frame. Rows beyond an
+        utterance's frames are not read.
       references: [T_n] the right pdf of every frame, best on the device of `log_likelihoods`.
       criterion: what to compute.
       classes: silence and phones of the P pdfs, on the device of `log_likelihoods`.
@@ -131,7 +132,7 @@ def sequence_objective(
 def _accuracy(
     pdfs: Tensor, references: Tensor, criterion: Criterion, classes: PdfClasses
 ) -> Tensor:
-    """1 or 0 for every arc: whether its pdf counts as right."""
+    """Return the accuracy (1 or 0) of every arc, which says whether its pdf counts as correct."""
     of_class = classes.phones
     same = (
         of_class[pdfs] == of_class[references] if criterion.kind == "mpfe" else pdfs == references
@@ -143,6 +144,7 @@ def _accuracy(
 
 
 def _check(n: int, lattice: Lattice, reference: Tensor, scores: Tensor) -> None:
+    """Raise an error if a lattice does not match its reference or scores."""
     frames = lattice_frames(lattice)
     if frames == 0 or frames != len(reference) or frames > scores.shape[1]:
         raise LatticeMismatchError(

@@ -1,4 +1,4 @@
-"""C and H: a graph over phones becomes one over the pdfs of their HMM states in context."""
+"""Applies C and H: expands a graph over phones to the pdfs of HMM states in context."""
 
 from functools import cached_property
 
@@ -10,13 +10,13 @@ from toolkit.hmm.senones import Senones
 
 
 def expand_phones_to_pdfs(graph: Fst, senones: Senones, open_end: bool = False) -> Fst:
-    """Put every phone of a graph into its context and write it as the states of its HMM.
+    """Expand each phone of a graph to its HMM states in phonetic context.
 
-    The same as composing H, C and the graph, with two differences. A phone's unit is chosen when
-    the phone is entered, from all that may follow, instead of one phone late: what an arc writes
-    is written in the frame in which its phone begins. And C's P^2 states are never built, only the
-    contexts that occur; so the same function makes decoding graphs and the graphs of single
-    transcripts, and they cannot disagree about silence, context or topology.
+    This is the composition of H, C and the graph, with two differences. A phone's unit is chosen
+    when the phone is entered, from all units that its possible successors allow, instead of one
+    phone later; so the output of an arc is written in the frame in which its phone begins. And C's
+    P^2 states are never built, only the contexts that occur. So the same function makes decoding
+    graphs and the graphs of single transcripts, which have the same silence, context and topology.
 
     The result has a chain of states for every pair of a state of `graph` and a unit that ends
     there; an arc of `graph` becomes the arcs that enter the chain of its phone from the chains
@@ -40,7 +40,7 @@ def expand_phones_to_pdfs(graph: Fst, senones: Senones, open_end: bool = False) 
 
 
 class _Chains:
-    """The chains of HMM states: for each where its phone leads to, its unit, its first state."""
+    """Chains of HMM states, one per phone in context: target, unit and first state."""
 
     def __init__(self, state: np.ndarray, unit: np.ndarray, senones: Senones) -> None:
         self.state, self.unit = state, unit
@@ -50,7 +50,7 @@ class _Chains:
 
     @cached_property
     def phone(self) -> np.ndarray:
-        """[chains] phone ids."""
+        """Phone id of each chain: [chains]."""
         return self.units.phone[self.unit]
 
     def by_topology(self, chain: np.ndarray | None = None) -> list[tuple[int, np.ndarray]]:
@@ -72,7 +72,7 @@ class _Chains:
 def _contexts(
     arcs: np.ndarray, ids: np.ndarray, ends: np.ndarray, senones: Senones
 ) -> tuple[_Chains, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The chains, and which arc leads from which chain (-1: the start) to which."""
+    """Return the chains, and the arcs between them (from chain -1: the start)."""
     source, target, phone = arcs.T  # [A] each
     units, silence = senones.context_units, senones.topology.silence
     num_phones, num_units = len(units.index), len(units.phone)
@@ -81,8 +81,8 @@ def _contexts(
     left_contexts = np.unique(np.append(target * num_phones + phone, silence))
     right_contexts = np.unique(np.append(source * num_phones + phone, ends * num_phones + silence))
 
-    # 2. Each arc with each phone before it and each behind it: the unit that it then is. A chain is
-    # a unit that ends in a state.
+    # 2. The unit of each arc with each phone before and after it. A chain is a unit that ends in a
+    # # state.
     arc, pair = _join(source, left_contexts // num_phones)
     left_phone = left_contexts[pair] % num_phones
     row, pair = _join(target[arc], right_contexts // num_phones)
@@ -113,14 +113,14 @@ def _contexts(
 
 
 def _join(keys: np.ndarray, sorted_keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of equal keys: positions in `keys` and in `sorted_keys`, which is sorted."""
+    """Return all pairs of equal keys: positions in `keys` and in the sorted `sorted_keys`."""
     low, high = np.searchsorted(sorted_keys, keys), np.searchsorted(sorted_keys, keys, side="right")
     rows, offsets = ragged_rows(high - low)
     return rows, low[rows] + offsets
 
 
 def _inside(chains: _Chains) -> np.ndarray:
-    """The arcs within chains: [n, 4] source, target, label, the arc of the graph (-1: none)."""
+    """Return the arcs within chains: [n, 4] source, target, label, graph arc (-1: none)."""
     parts = []
     # All chains of one topology at once: [members, transitions].
     for phone, members in chains.by_topology():
@@ -141,7 +141,7 @@ def _inside(chains: _Chains) -> np.ndarray:
 def _entries(
     chains: _Chains, origin: np.ndarray, arc: np.ndarray, entered: np.ndarray
 ) -> np.ndarray:
-    """The arcs into chains, from the start (origin -1) or from every exit of another chain."""
+    """Return the arcs into chains, from the start (-1) or from all exits of other chains."""
     pdf, target = chains.units.pdfs[chains.unit[entered], 0], chains.first[entered]
     from_start = origin < 0
     parts = [
@@ -155,7 +155,7 @@ def _entries(
 
 
 def _finals(chains: _Chains, arcs: np.ndarray, final: np.ndarray, open_end: bool) -> np.ndarray:
-    """The arcs to the final state: from the exits of chains that end where the graph may."""
+    """Return the arcs to the final state from the exits of chains where the graph may end."""
     last = chains.first[-1]
     if open_end:  # from every state
         return _arcs(np.arange(1, last), last, FINAL - 1, -1)
@@ -175,6 +175,7 @@ def _finals(chains: _Chains, arcs: np.ndarray, final: np.ndarray, open_end: bool
 def _arcs(
     source: np.ndarray, target: np.ndarray, pdf: np.ndarray | int, arc: np.ndarray | int
 ) -> np.ndarray:
+    """Stack columns to arcs [n, 4]: source, target, label, graph arc."""
     table = np.empty((np.size(source), 4), dtype=np.int64)
     for column, values in enumerate((source, target, np.asarray(pdf) + 1, arc)):
         table[:, column] = np.reshape(values, -1)
@@ -182,7 +183,7 @@ def _arcs(
 
 
 def _assemble(table: np.ndarray, graph: Fst) -> Fst:
-    """The transducer of [n, 4] (source, target, label, arc of `graph` for the attributes)."""
+    """Make the transducer from arcs [n, 4]; other attributes come from their `graph` arcs."""
     table = table[np.lexsort((table[:, 1], table[:, 2], table[:, 0]))]
     origin = table[:, 3]
     # Entry -1 serves the arcs that are inside HMMs; of the words, row 0.

@@ -1,4 +1,4 @@
-"""Forward-backward over lattices of a batch packed into one: total scores, and expected sums.
+"""Forward-backward over a batch of lattices packed into one: total scores, expected sums.
 
 Recursions go over the steps of all lattices at once, in float64: step by step in a compiled loop
 (numba) on a CPU; on a GPU torch takes all steps of a frame at once, those of all utterances and of
@@ -21,11 +21,11 @@ from toolkit.processes.devices import to_device
 
 @dataclass(frozen=True, eq=False)
 class PackedLattices:
-    """N lattices, A arcs and S states in all, utterance after utterance, on one device.
+    """N lattices with A arcs and S states in total, utterance by utterance, on one device.
 
     A recursion takes 2A steps: every arc from its source to its target, and from a copy of its
-    target to a copy of its source, where the copy of state s is s + S. So what is before each
-    state and what is behind it are computed together.
+    target to a copy of its source, where the copy of state s is s + S. So forward and backward sums
+    are computed together.
     """
 
     scores: Tensor
@@ -59,7 +59,7 @@ class PackedLattices:
 
 
 def pack(lattices: Sequence[Lattice], device: torch.device) -> PackedLattices:
-    """Pack the lattices of a batch and move them to a device, all in one transfer.
+    """Pack the lattices of a batch, and move them to a device in one transfer.
 
     Args:
       lattices: at least one, each with an arc to its final state.
@@ -101,7 +101,7 @@ def pack(lattices: Sequence[Lattice], device: torch.device) -> PackedLattices:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The 2A steps of packed lattices, in their order, between 2S states."""
+    """The 2A steps of packed lattices in order of frames, between 2S states."""
 
     source: Tensor
     """[2A] int64, the state that each step leaves."""
@@ -116,7 +116,7 @@ class Steps:
 
     @classmethod
     def of(cls, lattices: PackedLattices) -> "Steps":
-        """The steps of packed lattices."""
+        """Return the steps of packed lattices."""
         source, target, s = lattices.source, lattices.target, lattices.num_states
         return cls(
             torch.cat([source, target + s])[lattices.order],
@@ -127,18 +127,18 @@ class Steps:
         )
 
     def groups(self, *of_steps: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Source, target and the given tensors [2A] of the steps of one frame after the other."""
+        """Yield source, target and tensor slices of the steps, one frame after another."""
         parts = (x.split(self.sizes) for x in (self.source, self.target, *of_steps))
         return zip(*parts, strict=True)
 
 
 def runs_compiled(tensor: Tensor) -> bool:
-    """Whether a recursion over a tensor is the compiled loop, step by step; on the CPU alone."""
+    """Whether a recursion over this tensor runs as a compiled loop, i.e. on the CPU."""
     return tensor.device.type == "cpu"
 
 
 def log_sums(steps: Steps, scores: Tensor) -> Tensor:
-    """[2S] the log of the summed exponentials of the scores of the paths into each state.
+    """Return the log-sum-exp of the path scores into each state: [2S].
 
     Args:
       steps: 2A of them.
@@ -161,6 +161,7 @@ def log_sums(steps: Steps, scores: Tensor) -> Tensor:
 
 
 def _log_sums_by_frame(steps: Steps, scores: Tensor, best: Tensor, multiple: Tensor) -> None:
+    """Compute `log_sums` frame by frame with torch operations; updates in place."""
     lowest = torch.finfo(best.dtype).min  # in place of -inf, which cannot be subtracted
     for source, target, score in steps.groups(scores):
         # All steps into a state belong to one group, so that `best` is final after it.
@@ -170,7 +171,7 @@ def _log_sums_by_frame(steps: Steps, scores: Tensor, best: Tensor, multiple: Ten
 
 
 def mean_sums(steps: Steps, shares: Tensor, values: Tensor) -> Tensor:
-    """[2S] what the values on a path into each state add up to, expected over these paths.
+    """Return the expected sum of the values on the paths into each state: [2S].
 
     Args:
       steps: 2A of them.
@@ -186,6 +187,7 @@ def mean_sums(steps: Steps, shares: Tensor, values: Tensor) -> Tensor:
 
 
 def _mean_sums_by_frame(steps: Steps, shares: Tensor, values: Tensor, means: Tensor) -> None:
+    """Compute `mean_sums` frame by frame with torch operations; updates `means`."""
     means.index_add_(0, steps.target, shares * values)
     for source, target, share in steps.groups(shares):
         means.index_add_(0, target, share * means[source])
@@ -199,7 +201,7 @@ def _log_sums(
     best: np.ndarray,
     multiple: np.ndarray,
 ) -> None:
-    """log_sums on a CPU; updates `best` and `multiple` [2S] in place.
+    """Compute `log_sums` on the CPU; updates `best` and `multiple` [2S] in place.
 
     The log-sum-exp of a state is best + log(multiple), where `best` is its largest summand so far.
     """
@@ -226,13 +228,13 @@ def _mean_sums(
     values: np.ndarray,
     means: np.ndarray,
 ) -> None:
-    """mean_sums on a CPU; adds to `means` [2S]."""
+    """Compute `mean_sums` on the CPU; updates `means` [2S] in place."""
     for a in range(len(source)):
         means[target[a]] += shares[a] * (means[source[a]] + values[a])
 
 
 def total_scores(lattices: PackedLattices, scores: Tensor) -> Tensor:
-    """[N] float64: the log of the summed exponentials of the scores of all paths of each lattice.
+    """Return the log-sum-exp of the path scores of each lattice: [N] float64.
 
     Args:
       lattices: N lattices of A arcs.
@@ -242,7 +244,7 @@ def total_scores(lattices: PackedLattices, scores: Tensor) -> Tensor:
 
 
 def expected_sums(lattices: PackedLattices, scores: Tensor, values: Tensor) -> Tensor:
-    """[N] float64: what the values on a path add up to, expected over the paths of each lattice.
+    """Return the expected sum of the values on a path of each lattice: [N] float64.
 
     Args:
       lattices: N lattices of A arcs.
@@ -254,7 +256,7 @@ def expected_sums(lattices: PackedLattices, scores: Tensor, values: Tensor) -> T
 
 
 def pdf_posteriors(lattice: Lattice) -> tuple[Tensor, Tensor, Tensor]:
-    """The posteriors of the pdfs in each frame, from all paths of a lattice by their own scores.
+    """Return the posteriors of pdfs in each frame, from a lattice's own scores.
 
     Returns:
       Frames [K] int64 ascending, pdfs [K] int64, and their posteriors [K] float64, above 0; those
@@ -276,7 +278,7 @@ def pdf_posteriors(lattice: Lattice) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _PathSums(torch.autograd.Function):
-    """Total scores where `values` is None, expected sums otherwise.
+    """Differentiable total scores (if `values` is None) or expected sums.
 
     The gradient is computed in closed form along with the result, not through the recursion.
     """

@@ -1,4 +1,4 @@
-"""Weighted transducers as plain arrays: graphs, the lattices searched in them, and their files."""
+"""Weighted transducers as plain arrays, lattices found by searching them, and graph files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ AnyFst = TypeVar("AnyFst", bound="Fst")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fst:
-    """A transducer of A arcs. State 0 starts; the last state ends, entered by label -1 alone.
+    """A transducer with A arcs; state 0 is the start, and arcs with label -1 enter the last state.
 
-    The same conventions as k2's, so that graphs pass between engines as they are.
+    The conventions are those of k2, so that engines can exchange graphs.
     """
 
     source: np.ndarray
@@ -35,7 +35,7 @@ class Fst:
     labels: np.ndarray
     """[A] int32 input labels; 0 reads nothing, -1 leads to the final state."""
     scores: np.ndarray
-    """[A] float32 natural logarithms: the more, the better."""
+    """[A] float32 natural logarithms; larger is better."""
     splits: np.ndarray
     """[A + 1] int32: arc a writes `words[splits[a] : splits[a + 1]]`."""
     words: np.ndarray
@@ -45,36 +45,36 @@ class Fst:
 
     @property
     def num_arcs(self) -> int:
-        """A."""
+        """Number of arcs, A."""
         return len(self.source)
 
     @cached_property
     def num_states(self) -> int:
-        """The number of states, the final one included; 0 without arcs."""
+        """Number of states, including the final one; 0 without arcs."""
         return 1 + int(max(self.source.max(), self.target.max())) if self.num_arcs else 0
 
     @cached_property
     def first(self) -> np.ndarray:
-        """[states + 1] int32, the first arc of each state."""
+        """First arc of each state: [states + 1] int32."""
         return np.searchsorted(self.source, np.arange(self.num_states + 1)).astype(np.int32)
 
     @cached_property
     def top_label(self) -> int:
-        """The highest input label."""
+        """Highest input label."""
         return int(self.labels.max(initial=FINAL))
 
     @property
     def word_counts(self) -> np.ndarray:
-        """[A] the number of words on each arc."""
+        """Number of words on each arc: [A]."""
         return np.diff(self.splits)
 
     @cached_property
     def writes(self) -> np.ndarray:
-        """[A] bool: whether the arc writes a word."""
+        """Whether each arc writes a word: [A] bool."""
         return self.word_counts > 0
 
     def select_arcs(self: AnyFst, arcs: np.ndarray, **changes: Any) -> AnyFst:
-        """The transducer of some of the arcs, in their order (which must be that of sources).
+        """Return the transducer with some of the arcs, which must stay sorted by source.
 
         Args:
           arcs: [B] indices, or [A] bool.
@@ -92,7 +92,7 @@ class Fst:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Lattice(Fst):
-    """What a search kept of an utterance: paths through its graph, one arc per frame.
+    """The lattice of an utterance: paths through a graph, with one arc per frame.
 
     Arcs lead from states of one frame to states of the next.
     """
@@ -112,14 +112,14 @@ class Lattice(Fst):
         target: np.ndarray,
         scores: np.ndarray,
     ) -> "Lattice":
-        """A lattice that writes, in each of its arcs, what the arc of its graph writes.
+        """Make a lattice whose arcs write the words of their graph arcs.
 
         Args:
           graph: searched in.
           graph_arc: see `Lattice.graph_arc`.
           frame: see `Lattice.frame`.
           source: [A] the lattice's own states, ascending.
-          target: [A] likewise.
+          target: [A] the lattice's own states.
           scores: [A] float32.
         """
         splits, words = select_words(graph.splits, graph.words, graph_arc)
@@ -137,19 +137,19 @@ class Lattice(Fst):
 
     @property
     def state_frames(self) -> np.ndarray:
-        """[S] the frame in which each state is; the last one's is T."""
+        """Frame of each state, T for the last one: [S]."""
         return np.append(self.frame[self.first[:-2]], self.frame[-1])
 
 
 def _columns(kind: type) -> set[str]:
-    """The fields with an entry for each arc."""
+    """Return the fields that have an entry for each arc."""
     return set(kind.__dataclass_fields__) - {"splits", "words"}
 
 
 def select_words(
     splits: np.ndarray, words: np.ndarray, arcs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Splits and words of some of the arcs, in their order."""
+    """Return the splits and words of some arcs, in their order."""
     new_splits = np.zeros(len(arcs) + 1, np.int32)
     np.cumsum(splits[arcs + 1] - splits[arcs], out=new_splits[1:])
     _, positions = ragged_ranges(splits, arcs)
@@ -157,7 +157,7 @@ def select_words(
 
 
 def fst_from_arcs(arcs: Sequence[Arc], finals: Iterable[int] | Mapping[int, float]) -> Fst:
-    """A transducer with the given arcs.
+    """Make a transducer from arcs.
 
     The start state is 0. The one final state, numbered last and entered by arcs labelled -1, is
     added here.
@@ -185,7 +185,7 @@ def fst_from_arcs(arcs: Sequence[Arc], finals: Iterable[int] | Mapping[int, floa
 
 
 def connect(fst: AnyFst) -> AnyFst:
-    """The states and arcs that are on a path from the start to the end, in their order.
+    """Return the states and arcs on paths from start to end, in their order.
 
     Returns:
       The transducer; without arcs if there is no path.
@@ -208,14 +208,14 @@ def connect(fst: AnyFst) -> AnyFst:
 
 
 def arc_sort(fst: AnyFst) -> AnyFst:
-    """The same transducer, the arcs of each state sorted by label and target."""
+    """Return the transducer with each state's arcs sorted by label and target."""
     order = np.lexsort((fst.target, fst.labels, fst.source))
     return fst.select_arcs(order)
 
 
 @njit(cache=True, nogil=True)
 def _reachable(first: np.ndarray, target: np.ndarray, state: int) -> np.ndarray:
-    """[states] bool: whether arcs lead there from `state`."""
+    """Return which states can be reached from `state`: [states] bool."""
     reached = np.zeros(len(first) - 1, np.bool_)
     stack = np.empty(len(first), np.int32)
     stack[0], size = state, 1
@@ -243,11 +243,11 @@ _OPTIONAL = {"lm_scores": ("F32", 1)}
 
 
 class GraphError(ToolkitError):
-    """A file that does not hold a graph."""
+    """Raised when a file does not hold a graph."""
 
 
 def dump_fst(fst: Fst) -> bytes:
-    """One transducer as a safetensors file: arcs, output labels, LM scores.
+    """Serialise a transducer as safetensors: arcs, output labels, LM scores.
 
     `arcs` is k2's table: source, destination, label and the bits of the float32 score. Arc a writes
     `aux_labels[aux_splits[a] : aux_splits[a + 1]]`.
@@ -265,7 +265,7 @@ def dump_fst(fst: Fst) -> bytes:
 
 
 def load_fst(path: Path) -> Fst:
-    """Read a file that `dump_fst` made.
+    """Read a file that holds the result of `dump_fst`.
 
     Raises:
       GraphError: naming the file.
@@ -286,7 +286,7 @@ def load_fst(path: Path) -> Fst:
 
 
 def _check_arcs(tensors: dict[str, np.ndarray]) -> None:
-    """Check what a search relies on: given an ill-formed transducer it reads out of bounds.
+    """Check the assumptions of searches, which would read out of bounds otherwise.
 
     Raises:
       ValueError: the tensors do not form a transducer.

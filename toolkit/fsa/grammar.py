@@ -13,15 +13,15 @@ from toolkit.lang.tables import END, START, UNKNOWN, SymbolTable
 
 
 class GrammarError(ToolkitError):
-    """An ARPA file that cannot be turned into a graph."""
+    """Raised for an ARPA file that cannot be turned into a graph."""
 
 
 def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
-    """G from an ARPA file.
+    """Return G, the acceptor of an ARPA file's n-gram model.
 
     As Kaldi's arpa2fst with `--disambig-symbol=#0`: a state per context, back-off arcs that read
-    `#0` and write nothing, <s> as the start and </s> as the end, contexts without n-grams passed
-    over. Where an n-gram's own suffix is not listed, the longest one that is takes its place.
+    `#0` and write nothing, <s> as the start and </s> as the end, contexts without n-grams skipped.
+    If an n-gram's suffix is not listed, its longest listed suffix is used.
 
     Args:
       arpa: the n-gram model.
@@ -57,7 +57,7 @@ def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
 
 
 class _Contexts:
-    """The n-grams of a model as nodes: 0 is the empty one, then those of each level in turn.
+    """The n-grams of a model as nodes: 0 is the empty one, then level by level.
 
     Args:
       model: the n-grams.
@@ -82,10 +82,11 @@ class _Contexts:
         self.suffix = self._suffixes(model)
 
     def _level(self, n: int) -> slice:
+        """Return the range of the nodes of one level."""
         return slice(self.begin[n], self.begin[n + 1])
 
     def _included(self, ids: np.ndarray) -> np.ndarray:
-        """[nodes] bool: n-grams of listed words, <s> only in front and </s> only at the end."""
+        """Which n-grams have listed words, <s> only first and </s> only last: [nodes] bool."""
         listed = np.append(ids >= 0, True)
         listed[[self.start, self.end]] = True
         included = listed[self.word]
@@ -98,7 +99,7 @@ class _Contexts:
         return included
 
     def _suffixes(self, model: BackoffModel) -> np.ndarray:
-        """[nodes] the longest listed n-gram that ends like each and is shorter."""
+        """Longest listed proper suffix of each n-gram: [nodes]."""
         suffix = np.zeros(len(self.word), np.int64)
         for n in range(1, len(self.begin) - 1):
             level = self._level(n)
@@ -118,7 +119,7 @@ class _Contexts:
         return suffix
 
     def acceptor(self, ids: np.ndarray, backoff: int) -> Fst:
-        """The acceptor; `backoff` is the label of its back-off arcs."""
+        """Return the acceptor; `backoff` is the label of its back-off arcs."""
         # 1. States: the contexts of n-grams, the empty context, and <s>, the start.
         reads = self.included & (self.word != self.start)
         reads[0] = False

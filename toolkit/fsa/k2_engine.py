@@ -1,4 +1,4 @@
-"""Dense search by k2 (1.23.4 and later), on the CPU or on the device of the scores."""
+"""Dense search by k2 (1.23.4 or later), on the device of the scores."""
 
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
@@ -16,13 +16,13 @@ from toolkit.hmm.gmm import LazyGmmScores
 
 
 class K2Engine:
-    """Pruned intersection by k2, which shares its overhead per frame among the utterances."""
+    """Pruned intersection by k2, whose overhead per frame is shared by the utterances."""
 
     def __init__(self) -> None:
         self._graphs: WeakKeyDictionary[Fst, dict[torch.device, k2.Fsa]] = WeakKeyDictionary()
 
     def lattice(self, scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
-        """See `toolkit.fsa.search.search_lattice`."""
+        """Return the lattice of one utterance; see `toolkit.fsa.search.search_lattice`."""
         devices = self._graphs.setdefault(graph, {})
         if scores.device not in devices:
             devices[scores.device] = k2.create_fsa_vec([to_k2(graph)]).to(scores.device)
@@ -31,7 +31,7 @@ class K2Engine:
     def best_paths(
         self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
     ) -> list[BestPath | None]:
-        """See `toolkit.fsa.search.search_best_paths`."""
+        """Return the best paths of utterances; see `toolkit.fsa.search.search_best_paths`."""
         dense = [rows.dense() if isinstance(rows, LazyGmmScores) else rows for rows in scores]
         joined = k2.create_fsa_vec([to_k2(graph) for graph in graphs]).to(dense[0].device)
         lattices = _lattices(dense, joined, graphs, beam)
@@ -39,7 +39,7 @@ class K2Engine:
 
 
 def to_k2(fst: Fst) -> k2.Fsa:
-    """A transducer as k2 has it, with the attribute `graph_arc`, its arcs' numbers."""
+    """Convert a transducer to k2; its attribute `graph_arc` numbers the arcs."""
     columns = (fst.source, fst.target, fst.labels, fst.scores.view(np.int32))
     fsa = k2.Fsa(torch.from_numpy(np.stack(columns, axis=1)))
     fsa.graph_arc = torch.arange(fst.num_arcs, dtype=torch.int32)
@@ -49,7 +49,7 @@ def to_k2(fst: Fst) -> k2.Fsa:
 def _lattices(
     scores: Sequence[Tensor], graph_vec: k2.Fsa, graphs: Sequence[Fst], beam: Beam
 ) -> list[Lattice | None]:
-    """The lattices of utterances, the longest first.
+    """Return the lattices of utterances that are sorted from longest to shortest.
 
     Args:
       scores: for each [T_n, P_n].
@@ -92,7 +92,7 @@ def _lattices(
 
 
 def total_scores_and_posteriors(lattices: Sequence[Lattice]) -> tuple[Tensor, Tensor]:
-    """Total scores [N] and the posteriors of all arcs [A] of lattices, in float64.
+    """Return total scores [N] and arc posteriors [A] of lattices, in float64.
 
     `toolkit.fsa.forward_backward` is compared with them.
     """

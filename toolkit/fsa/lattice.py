@@ -1,4 +1,4 @@
-"""Lattices: best paths and scores, pruning by beam or density, and scores to be weighted anew."""
+"""Lattices: best paths and scores, pruning by beam or density, and reweighting of scores."""
 
 import math
 from dataclasses import dataclass
@@ -32,15 +32,15 @@ class BestPath:
 
 
 def best_path(lattice: Fst) -> BestPath:
-    """The single best path of a lattice (tropical semiring, in float64)."""
+    """Return the best path of a lattice (tropical semiring, float64)."""
     arcs = best_arcs(lattice.source, lattice.target, lattice.scores, lattice.num_states)
     return path_of(lattice, arcs, float(lattice.scores[arcs].sum(dtype=np.float64)))
 
 
 def path_of(fst: Fst, arcs: Array, score: float) -> BestPath:
-    """The path along arcs of a graph or lattice, one per frame and one to the final state."""
+    """Make a path from arcs of a graph or lattice: one per frame, and one to the final state."""
     counts = fst.splits[arcs + 1] - fst.splits[arcs]
-    # What is written at the end belongs to the last frame.
+    # Words on the arc to the final state belong to the last frame.
     frames = np.repeat(np.minimum(np.arange(len(arcs)), len(arcs) - 2), counts)
     words = [fst.words[fst.splits[arc] : fst.splits[arc + 1]] for arc in arcs[counts > 0]]
     labels = fst.labels[arcs[:-1]].astype(np.int64)
@@ -50,7 +50,7 @@ def path_of(fst: Fst, arcs: Array, score: float) -> BestPath:
 
 @njit(nogil=True, cache=True)
 def best_arcs(source: Array, target: Array, scores: Array, states: int) -> Array:
-    """The arcs of the best path from state 0 to the last state.
+    """Return the arcs of the best path from state 0 to the last state.
 
     Args:
       source, target, scores: [A] the arcs, ascending by source; every arc leads to a state with a
@@ -79,7 +79,7 @@ def best_arcs(source: Array, target: Array, scores: Array, states: int) -> Array
 
 
 def forward_scores(fst: Fst) -> np.ndarray:
-    """[states] float64: the best score of a path from the start to each state.
+    """Return the best score of a path from the start to each state: [states] float64.
 
     Args:
       fst: its states are numbered in topological order, as those of lattices are.
@@ -94,7 +94,7 @@ def forward_scores(fst: Fst) -> np.ndarray:
 
 
 def backward_scores(fst: Fst) -> np.ndarray:
-    """[states] float64: the best score of a path from each state to the end.
+    """Return the best score of a path from each state to the end: [states] float64.
 
     Args:
       fst: see `forward_scores`.
@@ -110,6 +110,7 @@ def backward_scores(fst: Fst) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _forward(source: np.ndarray, target: np.ndarray, scores: np.ndarray, best: np.ndarray) -> None:
+    """Compute `forward_scores` in place, over arcs sorted by source."""
     for a in range(len(source)):
         score = best[source[a]] + np.float64(scores[a])
         best[target[a]] = max(best[target[a]], score)
@@ -117,6 +118,7 @@ def _forward(source: np.ndarray, target: np.ndarray, scores: np.ndarray, best: n
 
 @njit(cache=True, nogil=True)
 def _backward(source: np.ndarray, target: np.ndarray, scores: np.ndarray, best: np.ndarray) -> None:
+    """Compute `backward_scores` in place, over arcs sorted by source."""
     for a in range(len(source) - 1, -1, -1):
         score = best[target[a]] + np.float64(scores[a])
         best[source[a]] = max(best[source[a]], score)
@@ -126,7 +128,7 @@ AnyFst = TypeVar("AnyFst", bound=Fst)
 
 
 def prune(lattice: AnyFst, beam: float = math.inf) -> AnyFst | None:
-    """Keep the arcs on paths whose score is at most `beam` below the best path's.
+    """Keep the arcs on paths that score at most `beam` below the best path.
 
     An infinite beam removes dead ends only.
 
@@ -142,7 +144,7 @@ def prune(lattice: AnyFst, beam: float = math.inf) -> AnyFst | None:
     forward, backward = forward_scores(lattice), backward_scores(lattice)
     path_scores = forward[lattice.source] + lattice.scores + backward[lattice.target]
     best = float(path_scores.max())
-    if not math.isfinite(best):  # no path, or scores that are no numbers
+    if not math.isfinite(best):  # no path, or scores that are not numbers
         return None
     # The margin allows for the rounding of sums in another order; -1e300 drops arcs on no path.
     arcs = np.flatnonzero(path_scores > max(best - beam - 1e-6 * abs(best), -1e300))
@@ -156,14 +158,14 @@ def prune(lattice: AnyFst, beam: float = math.inf) -> AnyFst | None:
 
 
 def in_order(source: np.ndarray, target: np.ndarray, num_states: int) -> bool:
-    """Whether arcs [A] are sorted by source, lead to later states, and pass each of S states."""
+    """Whether arcs are sorted by source, lead to later states, and visit each of S states."""
     ordered = (np.diff(source) >= 0).all() and (source >= 0).all() and (target > source).all()
     states = np.union1d(source, target)
     return bool(ordered and len(states) == num_states == states.max(initial=-1) + 1)
 
 
 class LatticeTraversal:
-    """The arcs of a lattice, with those that leave a set of states.
+    """A lattice with an index of the arcs out of each state.
 
     Args:
       lattice: of one utterance, as dense search gives it: arcs sorted by source, and every arc
@@ -177,11 +179,11 @@ class LatticeTraversal:
         self.splits, self.words = lattice.splits, lattice.words
 
     def out_arcs(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The arcs that leave `states`: for each the position of its state there, and its index."""
+        """Return the arcs out of `states`: position of the state there, and arc index."""
         return ragged_ranges(self._first, states)
 
     def output_words(self, arc: np.ndarray) -> "list[tuple[np.ndarray, np.ndarray]]":
-        """The words on arcs: (positions in `arc`, word ids) of the first, of the second, ..."""
+        """Return (positions in `arc`, word ids) of the arcs' first words, second words, ..."""
         begin, end = self.splits[arc], self.splits[arc + 1]
         steps = []
         while True:
@@ -193,12 +195,12 @@ class LatticeTraversal:
 
 
 class WeightsError(ToolkitError):
-    """A file of weights that cannot be read."""
+    """Raised when a file of weights cannot be read."""
 
 
 @dataclass(frozen=True, order=True)
 class Weights(Settings):
-    """Weights of the acoustic model and the word count against the language model."""
+    """Acoustic scale and word penalty, relative to the language model."""
 
     acoustic_scale: FinitePositive
     """Factor on acoustic log-likelihoods (kappa, C2)."""
@@ -207,7 +209,7 @@ class Weights(Settings):
 
     @classmethod
     def load(cls, path: Path) -> "Weights":
-        """Read the `tuned.json` of a decode.
+        """Read the weights in the `tuned.json` of a decode.
 
         Raises:
           WeightsError: naming the file.
@@ -216,7 +218,7 @@ class Weights(Settings):
 
 
 def acoustic_scores(lattice: Lattice, scores: Tensor) -> np.ndarray:
-    """[arcs] the acoustic part of each arc's score.
+    """Return the acoustic part of each arc's score: [arcs].
 
     Args:
       lattice: from `search_lattice` with the same `scores`.
@@ -231,7 +233,7 @@ def acoustic_scores(lattice: Lattice, scores: Tensor) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class ScoredLattice:
-    """A lattice whose acoustic and graph scores are apart, to be weighted in several ways."""
+    """A lattice with separate acoustic and graph scores, to be weighted in several ways."""
 
     lattice: Lattice
     """The paths."""
@@ -242,7 +244,7 @@ class ScoredLattice:
 
     @classmethod
     def of(cls, lattice: Lattice, scores: Tensor, scale: float) -> "ScoredLattice":
-        """Take the scores of a lattice apart.
+        """Split the scores of a lattice into acoustic and graph scores.
 
         Args:
           lattice: from `search_lattice`, or rescored by `rescore_lattice`.
@@ -253,18 +255,18 @@ class ScoredLattice:
         return cls(lattice, acoustic / np.float32(scale), lattice.scores - acoustic)
 
     def weighted(self, weights: Weights) -> np.ndarray:
-        """[arcs] float32, the scores that `weights` give the arcs."""
+        """Return the arcs' scores under `weights`: [arcs] float32."""
         scale, penalty = np.float32(weights.acoustic_scale), np.float32(weights.word_penalty)
         return self.graph + self.acoustic * scale + self.lattice.word_counts * penalty
 
     def best_path(self, weights: Weights) -> BestPath:
-        """The best path under `weights`."""
+        """Return the best path under `weights`."""
         lattice, scores = self.lattice, self.weighted(weights)
         arcs = best_arcs(lattice.source, lattice.target, scores, lattice.num_states)
         return path_of(lattice, arcs, float(scores[arcs].sum(dtype=np.float64)))
 
     def best_words(self, weights: Weights) -> list[int]:
-        """The word ids of the best path under `weights`."""
+        """Return the word ids of the best path under `weights`."""
         return self.best_path(weights).words
 
 
@@ -274,7 +276,7 @@ TIE = 1e-6
 
 @dataclass(frozen=True)
 class LatticeArcs:
-    """A lattice in terms of its graph, in order of frame and arc."""
+    """A lattice as arcs of its graph, in order of frame and arc."""
 
     frames: int
     """T, the emitting frames."""
@@ -285,7 +287,7 @@ class LatticeArcs:
 
     @property
     def num_emitting(self) -> int:
-        """The number of arcs, without those to the final state."""
+        """Number of arcs, without those to the final state."""
         return int(np.count_nonzero(self.frame < self.frames))
 
 
@@ -295,7 +297,7 @@ def prune_to_density(
     density: float,
     beam: float,
 ) -> LatticeArcs:
-    """Keep the arcs of the best paths: as many as the density allows.
+    """Keep the arcs of the best paths, as many as the density allows.
 
     An arc is scored by the best path through it. Arcs are kept whose score is less than a
     threshold below that of the best path; it is the largest threshold up to `beam` that meets the
@@ -323,7 +325,7 @@ def prune_to_density(
 
 
 def _threshold(losses: np.ndarray, num_kept: int, beam: float) -> float:
-    """The largest threshold up to `beam` that keeps at most `num_kept` of the sorted losses."""
+    """Return the largest threshold, up to `beam`, that keeps at most `num_kept` sorted losses."""
     num_kept = min(num_kept, int(np.searchsorted(losses, beam)))
     if num_kept >= len(losses):
         return np.inf

@@ -1,4 +1,4 @@
-"""Lattices on disk: those of a search, arcs of a graph in use, and lattices of words.
+"""Stores lattices on disk: scored lattices, lattices as arcs of a graph, and word lattices.
 
 `write_lattices` writes a shard and `LatticeStore` reads a folder of them; a codec says how a file
 holds lattices of one kind:
@@ -8,9 +8,8 @@ holds lattices of one kind:
 - `GraphCodec`: arcs of a graph, compressed (C8). A state of a lattice from dense search is a state
   of the graph in a frame, so that an arc of the lattice is an arc of the graph in a frame. Its
   destination, labels and graph score are in the graph, its acoustic score comes from the network.
-  What is left to store is which out-arcs of each state are in use, by their ranks among its
-  out-arcs sorted by score: states are reached by the arcs of the frame before, so that they need
-  not be stored.
+  Only the ranks of each state's used out-arcs, among its out-arcs sorted by score, are stored.
+  States follow from the arcs of the previous frame.
 
 Measured at 10 arcs per frame of 30 ms with a trigram graph of 0.7 M arcs of synthetic speech: 0.45
 MB/h with lzma, 0.49 with zlib; 2 ms to decompress 3.5 minutes of speech. An adaptive range coder
@@ -51,28 +50,28 @@ Tensors = dict[str, np.ndarray]
 
 
 class LatticeStoreError(ToolkitError):
-    """Lattices on disk that are damaged, not there or of another graph."""
+    """Raised when stored lattices are damaged, missing or of another graph."""
 
 
 @dataclass(frozen=True)
 class ShardHeader(Generic[Info]):
-    """The header of a shard: what can be read without its lattices."""
+    """The header of a shard, which can be read without its lattices."""
 
     ids: tuple[str, ...]
     """Its utterances with a lattice, in the order of the lattices."""
     failed: tuple[str, ...]
     """Utterances without a lattice."""
     info: Info
-    """What the codec keeps beside the lattices."""
+    """The codec's extra information."""
     lengths: tuple[int, ...] | None = None
     """Emitting frames of each lattice, where the codec stores them."""
 
 
 class LatticeCodec(ABC, Generic[Written, Read, Info]):
-    """How a file holds lattices of one kind.
+    """Base of codecs, which define how a file holds lattices of one kind.
 
-    `Written` are the lattices as they are written, `Read` as they are read, and `Info` is what a
-    file holds beside them.
+    `Written` is the type of lattices when written, `Read` their type when read, and `Info` is extra
+    information in a file.
     """
 
     name: ClassVar[str]
@@ -80,23 +79,23 @@ class LatticeCodec(ABC, Generic[Written, Read, Info]):
     advice: ClassVar[str]
     """What the user can do about a damaged file."""
     absent: ClassVar[str]
-    """Says that a folder has no lattices, and what to do."""
+    """Message that a folder has no lattices, with advice."""
 
     def path(self, folder: Path, number: int) -> Path:
-        """The file of a shard."""
+        """Return the path of a shard."""
         return folder / f"{self.name}.{number:06d}.safetensors"
 
     @property
     def pattern(self) -> str:
-        """Matches the names of all files."""
+        """Glob pattern for the names of all shard files."""
         return f"{self.name}.*.safetensors"
 
     def files(self, folder: Path) -> list[Path]:
-        """The files of all shards, in their order."""
+        """Return the files of all shards in order."""
         return sorted(folder.glob(self.pattern))
 
     def remove_from(self, folder: Path, number: int) -> None:
-        """Remove the shards from `number` on: those that an earlier call with more shards left."""
+        """Remove shards from `number` on, left by an earlier call with more shards."""
         current = {self.path(folder, n) for n in range(number)}
         for path in self.files(folder):
             if path not in current:
@@ -117,15 +116,15 @@ class LatticeCodec(ABC, Generic[Written, Read, Info]):
     def encode(
         self, lattices: Mapping[str, Written | None], info: Info
     ) -> tuple[Tensors, dict[str, str]]:
-        """Return arrays and metadata of a file; None stands for an utterance without a lattice."""
+        """Return a shard's arrays and metadata; None marks an utterance without a lattice."""
 
     @abstractmethod
     def header(self, path: Path, metadata: dict[str, str]) -> ShardHeader[Info]:
-        """Return the header from the metadata of a file."""
+        """Parse a file's metadata to a header."""
 
     @abstractmethod
     def decode(self, path: Path, header: ShardHeader[Info]) -> Callable[[int], Read]:
-        """Read a file; the result returns the lattice of each number, in the order of `ids`.
+        """Read a shard; return a function from a lattice's number in `ids` to the lattice.
 
         Raises:
           ValueError and the like: damaged content.
@@ -138,20 +137,20 @@ def write_lattices(
     codec: LatticeCodec[Written, Any, Info],
     info: Info,
 ) -> None:
-    """Write one shard, for `LatticeStore` to read.
+    """Write a shard that `LatticeStore` can read.
 
     Args:
       path: see `LatticeCodec.path`.
       lattices: by utterance; None where the search failed.
       codec: how they are stored.
-      info: what is kept beside them.
+      info: extra information to store.
     """
     tensors, metadata = codec.encode(lattices, info)
     write_atomically(path, save(tensors, metadata))
 
 
 class LatticeStore(Generic[Read, Info]):
-    """Lattices by utterance: a folder of shards, which are read when a lattice is asked for.
+    """Lattices by utterance, from a folder of shards that are read on demand.
 
     Args:
       folder: the folder, or the file of one shard.
@@ -177,16 +176,16 @@ class LatticeStore(Generic[Read, Info]):
 
     @property
     def ids(self) -> list[str]:
-        """The utterances with a lattice, in the order of the shards."""
+        """Ids of the utterances with a lattice, in the order of the shards."""
         return list(self._where)
 
     @property
     def failed(self) -> list[str]:
-        """The utterances without a lattice, in the order of the shards."""
+        """Ids of the utterances without a lattice, in the order of the shards."""
         return [utterance for header in self.headers.values() for utterance in header.failed]
 
     def num_frames(self, utterance: str) -> int:
-        """The frames of an utterance's lattice, from the header of its shard (`GraphCodec`)."""
+        """Return the length of an utterance's lattice, from its shard's header (`GraphCodec`)."""
         shard, number = self._place(utterance)
         lengths = self.headers[shard].lengths
         if lengths is None:
@@ -194,7 +193,7 @@ class LatticeStore(Generic[Read, Info]):
         return lengths[number]
 
     def info(self, utterance: str) -> Info:
-        """What the codec keeps beside the lattices of the utterance's shard."""
+        """Return the codec's extra information on an utterance's shard."""
         return self.headers[self._place(utterance)[0]].info
 
     def load(self, utterance: str) -> Read:
@@ -204,6 +203,7 @@ class LatticeStore(Generic[Read, Info]):
             return self._block(shard)(number)
 
     def _place(self, utterance: str) -> tuple[Path, int]:
+        """Return shard and position of an utterance's lattice."""
         if utterance not in self._where:
             raise LatticeStoreError(
                 f"{utterance} has no lattice in {self._folder}; failed.tsv there may say why"
@@ -211,6 +211,7 @@ class LatticeStore(Generic[Read, Info]):
         return self._where[utterance]
 
     def _block(self, shard: Path) -> Callable[[int], Read]:
+        """Return a shard's decoding function; the last shards read are cached."""
         block = self._blocks.pop(shard, None)
         if block is None:
             with reading(shard, LatticeStoreError, self._codec.advice, "damaged"):
@@ -221,16 +222,16 @@ class LatticeStore(Generic[Read, Info]):
         return block
 
     def __getstate__(self) -> dict:
-        """Pickle the headers, without the lattices that were read."""
+        """Pickle the headers, without loaded lattices."""
         return {**self.__dict__, "_blocks": {}}
 
 
 class LatticeError(ToolkitError):
-    """A lattice that does not belong to its graph, or bytes that do not hold lattices."""
+    """Raised for a lattice of another graph, or bytes that do not hold lattices."""
 
 
 class GraphIndex:
-    """A graph as the codec sees it: the out-arcs of each state ranked by score.
+    """Index of a graph for the codec: each state's out-arcs ranked by score.
 
     A position is the place of an arc among all arcs by source state and falling score.
 
@@ -250,7 +251,7 @@ class GraphIndex:
         """[A] the state that the arc at each position leads to."""
 
     def positions(self, arcs: np.ndarray) -> np.ndarray:
-        """[n] the position of each arc of the graph."""
+        """Rank of each graph arc among its state's out-arcs: [n]."""
         position = np.empty(len(self.arc), np.int32)
         position[self.arc] = np.arange(len(self.arc), dtype=np.int32)
         return position[arcs]
@@ -299,7 +300,7 @@ def encode(lattices: Sequence[LatticeArcs], graph: GraphIndex) -> bytes:
 
 
 class LatticeBlock:
-    """A block that `encode` compressed, decompressed; `decode` reads single lattices.
+    """A decompressed block of lattices; `decode` returns single lattices.
 
     Args:
       data: the bytes.
@@ -329,7 +330,7 @@ class LatticeBlock:
         self._graph = graph
 
     def decode(self, number: int) -> LatticeArcs:
-        """Read the lattice of the utterance with this number in the block."""
+        """Return the arcs of the lattice with this number in the block."""
         frames, end = int(self._frames[number]), self._ends[number]
         starts = self._starts[end - frames - 1 : end + 1]
         arc = self._graph.arc[self._positions[starts[0] : starts[-1]]]
@@ -345,7 +346,7 @@ MEMORY = 64 << 20
 def _decode_positions(
     graph: GraphIndex, frames: np.ndarray, codes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Positions of arcs from their codes; None unless these are whole lattices of so many frames.
+    """Decode arc positions; return None unless they form whole lattices.
 
     Args:
       graph: that the lattices were searched in.
@@ -370,7 +371,7 @@ def _walk(
     frames: np.ndarray,
     codes: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Follow the states that the arcs of each frame reach; empty arrays for None."""
+    """Follow the states that each frame's arcs reach; return empty arrays for invalid arcs."""
     nothing = np.empty(0, np.int64)
     starts = np.zeros(int(frames.sum()) + len(frames) + 1, np.int64)
     positions = np.empty(len(codes), np.int64)
@@ -379,7 +380,7 @@ def _walk(
         states = np.zeros(1, np.int32)  # the start
         for _ in range(frames[lattice] + 1):
             begin = end
-            # Each state of this frame has one arc in use or more, of which the last is marked.
+            # Each state of this frame has at least one used arc; the last one is marked.
             for state in states:
                 position, is_last = first[state] - 1, False
                 while not is_last:
@@ -403,15 +404,16 @@ def _walk(
 
 
 def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
+    """Concatenate arrays; no arrays give an empty one."""
     return np.concatenate(arrays).astype(np.int64) if arrays else np.zeros(0, np.int64)
 
 
 FORMAT = 3
-"""Of compressed shards; 2: a range coder in place of lzma."""
+"""Version of compressed shards; version 2 had a range coder in place of lzma."""
 
 
 def graph_digest(path: Path) -> str:
-    """The BLAKE2b digest (16 bytes, in hexadecimal) of a graph's file."""
+    """Return the BLAKE2b digest of a graph's file: 16 bytes in hexadecimal."""
     hasher = hashlib.blake2b(digest_size=16)
     advice = "give the graph that the lattices were made with"
     with reading(path, LatticeStoreError, advice), open(path, "rb") as file:
@@ -422,7 +424,7 @@ def graph_digest(path: Path) -> str:
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """What a shard of `GraphCodec` holds beside the lattices."""
+    """Extra information in a shard of `GraphCodec`."""
 
     retried: int = 0
     """Utterances that needed a wider beam."""
@@ -434,7 +436,7 @@ class GraphInfo:
 
 @dataclass(frozen=True)
 class _GraphFields:
-    """The metadata of a shard."""
+    """Metadata of a `GraphCodec` shard."""
 
     graph: str
     """Digest of the graph's file."""
@@ -454,12 +456,13 @@ class _GraphFields:
 
 
 class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
-    """Lattices as arcs of a graph, compressed; a shard names its graph by the digest of its file.
+    """Stores lattices as compressed arcs of a graph, identified by its file's digest.
 
-    What is read has memory of its own and the graph's scores alone, without acoustics.
+    Lattices that are read have their own memory, and only the graph's scores, without acoustic
+    ones.
 
     Args:
-      graph: the decoding graph's file; it is loaded when the first lattice is.
+      graph: the decoding graph's file; it is loaded with the first lattice.
     """
 
     name = "lattices"
@@ -471,17 +474,17 @@ class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
 
     @cached_property
     def graph(self) -> Fst:
-        """The graph."""
+        """The graph, loaded on first use."""
         return load_fst(self._path)
 
     @cached_property
     def index(self) -> GraphIndex:
-        """The ranks of its arcs."""
+        """The ranks of the graph's arcs."""
         return GraphIndex(self.graph.first, self.graph.target, self.graph.scores)
 
     @cached_property
     def digest(self) -> str:
-        """See `graph_digest`."""
+        """Digest of the graph's file, by `graph_digest`."""
         return graph_digest(self._path)
 
     def encode(
@@ -503,7 +506,7 @@ class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
         return {"data": data}, {"lattices": json.dumps(asdict(fields))}
 
     def header(self, path: Path, metadata: dict[str, str]) -> ShardHeader[GraphInfo]:
-        """Check and return the header; see `LatticeCodec.header`."""
+        """Check a shard's metadata; see `LatticeCodec.header`."""
         content = json.loads(metadata["lattices"])
         if validated(content, {"format": int})["format"] != FORMAT:
             raise ValueError(f"format {content['format']}, this version reads {FORMAT}")
@@ -529,13 +532,13 @@ class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
         return lambda number: build_lattice(block.decode(number), self.graph)
 
     def __getstate__(self) -> dict:
-        """Pickle path and digest, without the graph."""
+        """Pickle path and digest, without the loaded graph."""
         loaded = {"graph", "index"}
         return {key: value for key, value in self.__dict__.items() if key not in loaded}
 
 
 def build_lattice(arcs: LatticeArcs, graph: Fst) -> Lattice:
-    """Build a lattice from arcs of the graph (see `GraphCodec`)."""
+    """Build a lattice from arcs of the graph; see `GraphCodec`."""
     frame = arcs.frame.astype(np.int64)
     left_states = frame * graph.num_states + graph.source[arcs.arc]
     entered = (frame + 1) * graph.num_states + graph.target[arcs.arc]
@@ -553,12 +556,12 @@ _SCORED_COLUMNS = {
 ScoredLattices = tuple[ScoredLattice, ...]
 """The lattices of an utterance, one for each pass of its search."""
 Searches = Sequence[Mapping[str, Any]]
-"""What is known of the search of each utterance, as JSON has it: its id as `utterance`, as `beam`
-the beam that gave lattices (0: none did), as `seconds` a number for each pass."""
+"""Information on each utterance's search, for JSON: `utterance` (id), `beam` (the beam that gave
+lattices; 0: none did), and `seconds` (a number for each pass)."""
 
 
 class ScoredCodec(LatticeCodec[ScoredLattices, ScoredLattices, Searches]):
-    """Lattices of searches as plain arrays, all lattices behind each other.
+    """Stores scored lattices as plain arrays, concatenated.
 
     With `lm_scores`, as those of a decoding graph have them.
     """
@@ -570,7 +573,7 @@ class ScoredCodec(LatticeCodec[ScoredLattices, ScoredLattices, Searches]):
     def encode(
         self, lattices: Mapping[str, ScoredLattices | None], info: Searches
     ) -> tuple[Tensors, dict[str, str]]:
-        """Concatenate the arrays; see `LatticeCodec.encode`."""
+        """Concatenate the arrays of lattices; see `LatticeCodec.encode`."""
         all_scored = [scored for passes in lattices.values() for scored in passes or ()]
         all_lattices = [scored.lattice for scored in all_scored]
         columns = {
@@ -592,7 +595,7 @@ class ScoredCodec(LatticeCodec[ScoredLattices, ScoredLattices, Searches]):
         return tensors, {"described": json.dumps(list(info))}
 
     def header(self, path: Path, metadata: dict[str, str]) -> ShardHeader[Searches]:
-        """See `LatticeCodec.header`."""
+        """Return the header in a file's metadata; see `LatticeCodec.header`."""
         searches = json.loads(metadata["described"])
         return ShardHeader(
             tuple(search["utterance"] for search in searches if search["beam"]),
@@ -623,6 +626,7 @@ class ScoredCodec(LatticeCodec[ScoredLattices, ScoredLattices, Searches]):
 
 
 def _scored_lattice(tensors: dict[str, np.ndarray], arcs: slice, words: slice) -> ScoredLattice:
+    """Return one lattice from a shard's concatenated arrays."""
     counts = tensors["word_counts"][arcs]
     lattice = Lattice(
         **{name: tensors[name][arcs] for name in (*INTEGER_COLUMNS, "scores")},
@@ -639,7 +643,7 @@ def _scored_lattice(tensors: dict[str, np.ndarray], arcs: slice, words: slice) -
 
 
 def _by_frame(lattice: Lattice) -> bool:
-    """Whether arcs, but for those to the end, lead from one frame to the next."""
+    """Whether all arcs, except those to the end, lead from one frame to the next."""
     if not lattice.num_arcs:
         return True
     frames, inner = lattice.state_frames, lattice.target < lattice.num_states - 1
@@ -655,27 +659,27 @@ _SPLITS = {"arc_splits": ("I64", 1), "state_splits": ("I64", 1)}
 
 
 class WordTable:
-    """Ids for the words of several shards, as they come; 0 is no word."""
+    """Ids of the words of several shards, assigned as words occur; 0 means no word."""
 
     def __init__(self) -> None:
         self.symbols = [NO_SYMBOL]
         self._ids = {NO_SYMBOL: NO_WORD}
 
     def id_of(self, word: str) -> int:
-        """The id of a word, which may be a new one."""
+        """Return a word's id, assigning a new id if necessary."""
         number = self._ids.setdefault(word, len(self.symbols))
         if number == len(self.symbols):
             self.symbols.append(word)
         return number
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """The ids of words."""
+        """Return the ids of words."""
         return [self.id_of(word) for word in words]
 
 
 @dataclass(frozen=True)
 class WeightsUsed:
-    """How lattices were made."""
+    """The weights with which lattices were made."""
 
     acoustic_scale: float
     word_penalty: float
@@ -685,7 +689,7 @@ class WeightsUsed:
 
 @dataclass(frozen=True)
 class _WordFields:
-    """The metadata of a shard."""
+    """Metadata of a `WordCodec` shard."""
 
     ids: tuple[str, ...]
     """Its utterances."""
@@ -710,11 +714,11 @@ class _WordFields:
 
 
 class WordCodec(LatticeCodec[WordLattice, WordLattice, WeightsUsed]):
-    """Lattices of words, which a shard holds by ids of its own and spelled out.
+    """Stores word lattices; each shard has its own word ids and their spellings.
 
     Args:
-      words: gives what is read the ids of words that other stores have too.
-      symbol: gives the word of an id that is written; default: that of `words`.
+      words: ids for the words of lattices that are read; several stores may share it.
+      symbol: returns the word of an id when lattices are written; default: that of `words`.
     """
 
     name = "words"
@@ -730,7 +734,7 @@ class WordCodec(LatticeCodec[WordLattice, WordLattice, WeightsUsed]):
     def encode(
         self, lattices: Mapping[str, WordLattice | None], info: WeightsUsed
     ) -> tuple[Tensors, dict[str, str]]:
-        """Concatenate the arrays; see `LatticeCodec.encode`."""
+        """Concatenate the arrays of lattices; see `LatticeCodec.encode`."""
         with_path = {name: lattice for name, lattice in lattices.items() if lattice is not None}
         columns = {name: [getattr(x, name) for x in with_path.values()] for name in _COLUMNS}
         joined = {name: np.concatenate(x) if x else np.zeros(0) for name, x in columns.items()}
@@ -751,7 +755,7 @@ class WordCodec(LatticeCodec[WordLattice, WordLattice, WeightsUsed]):
         return tensors, {"lattices": json.dumps(asdict(fields))}
 
     def header(self, path: Path, metadata: dict[str, str]) -> ShardHeader[WeightsUsed]:
-        """See `LatticeCodec.header`; words get their ids in the order of the shards."""
+        """Parse the header and assign ids to its words; see `LatticeCodec.header`."""
         fields = _WordFields.of(metadata)
         self._words.ids(fields.symbols)
         used = WeightsUsed(fields.acoustic_scale, fields.word_penalty, fields.frame_shift)
@@ -776,13 +780,14 @@ class WordCodec(LatticeCodec[WordLattice, WordLattice, WeightsUsed]):
 
 
 def _slices(splits: np.ndarray, count: int) -> list[slice]:
+    """Return the slices between consecutive splits."""
     if len(splits) != count + 1:
         raise ValueError(f"{len(splits)} splits for {count} utterances")
     return [slice(a, b) for a, b in pairwise(splits)]
 
 
 def _check_word_lattice(name: str, lattice: WordLattice) -> None:
-    """Compiled loops would read beyond the arrays of damaged lattices."""
+    """Raise a ValueError for a damaged lattice, which compiled loops would read out of bounds."""
     source, target, scores = lattice.source, lattice.target, (lattice.graph, lattice.acoustic)
     whole = all(len(x) == len(source) for x in (target, lattice.words, *scores))
     if not whole or not all(np.isfinite(x).all() for x in scores):

@@ -21,7 +21,7 @@ def lexicon_transducer(
     silence_disambig: int,
     silence_score: float = LOG_HALF,
 ) -> Fst:
-    """L with optional silence at the start and after every word, as Kaldi's make_lexicon_fst.
+    """Return L with optional silence at the start and after each word (make_lexicon_fst).
 
     Args:
       entries: (word id, phone ids) with the disambiguation symbols already appended.
@@ -34,7 +34,7 @@ def lexicon_transducer(
         silence costs the same.
     """
     score = silence_score
-    # `inside` is between words, `pause` before a silence, `paused` behind it.
+    # `inside` is between words, `pause` before a silence, `paused` after it.
     start, between_words, before_silence, after_silence, count = 0, 1, 2, 3, 4
     arcs: list[Arc] = [
         (start, between_words, EPSILON, EPSILON, score),
@@ -65,7 +65,7 @@ def weighted_lexicon_transducer(
     phone_disambig: int,
     silence_disambig: int,
 ) -> Fst:
-    """L with probabilities of pronunciations and of silence around them.
+    """Return L with probabilities of pronunciations and of silence around them.
 
     As Kaldi's make_lexicon_fst_silprob, with the symbol of `silence_disambig` after silences, where
     Kaldi has it in their place. The scores of sentences are those of `LexiconProbabilities`.
@@ -76,7 +76,7 @@ def weighted_lexicon_transducer(
       ends: of silence at the start and end of an utterance.
       silence, word_disambig, phone_disambig, silence_disambig: see `lexicon_transducer`.
     """
-    # Words begin in `spoken`, behind a word or the start, or in `paused`, behind a silence.
+    # Words begin in `spoken` (after a word or at the start) or in `paused` (after a silence).
     start, after_word, before_silence, in_silence, after_silence, count = 0, 1, 2, 3, 4, 5
     arcs: list[Arc] = [
         (start, after_word, EPSILON, EPSILON, math.log1p(-ends.start)),
@@ -114,7 +114,7 @@ def weighted_lexicon_transducer(
 
 
 class LexiconSizeError(ToolkitError):
-    """A lexicon that is too large for graphs of transcripts."""
+    """Raised for a lexicon that is too large for transcript graphs."""
 
 
 Pronunciations = Sequence[Sequence[int]]
@@ -124,7 +124,7 @@ MAX_PHONES, MAX_WORDS = 2048, 2**20
 
 
 def pack_label(phone: int, word: int = 0) -> int:
-    """The output label of an arc that enters a phone, and with its first phone a word.
+    """Return an output label for an arc: a phone, and a word at its first phone.
 
     Raises:
       LexiconSizeError: an id that is too high.
@@ -139,14 +139,14 @@ def pack_label(phone: int, word: int = 0) -> int:
 
 
 def unpack_label(label: int) -> tuple[int, int]:
-    """The phone and the word (0: none) of a label that `pack_label` made."""
+    """Return the phone and the word (0: none) of a label from `pack_label`."""
     return label % MAX_PHONES, label // MAX_PHONES
 
 
 def transcript_graph(
     words: Sequence[int], pronunciations: Sequence[Pronunciations], silence: int
 ) -> Fst:
-    """Phones to words of one transcript: every pronunciation, silence optional between words.
+    """Return a transcript's graph: all pronunciations, optional silence between words.
 
     Args:
       words: the word ids of the transcript.
@@ -184,7 +184,7 @@ def weighted_transcript_graph(
     ends: LexiconProbabilities,
     silence: int,
 ) -> Fst:
-    """The graph of one transcript with probabilities of pronunciations and of silence.
+    """Return a transcript's graph with pronunciation and silence probabilities.
 
     Args:
       words, pronunciations, silence: see `transcript_graph`.

@@ -1,7 +1,7 @@
-"""The lattice-free MMI criterion (Povey et al. 2016), boosted or not: value and gradient.
+"""The lattice-free MMI criterion (Povey et al. 2016), optionally boosted, and its gradient.
 
 The denominator's forward-backward has a leaky HMM: in every frame a share of the probability leaks
-from all states to the initial ones, as if chunks began anew with a small weight (section 2.6). The
+from all states to the initial ones, as if chunks restarted with a small weight (section 2.6). The
 transitions are a sparse matrix; a compiled loop multiplies with it on the CPU, torch elsewhere.
 """
 
@@ -24,7 +24,7 @@ from toolkit.kernels import njit
 def leaky_forward_backward(
     denominator: Denominator, scores: Tensor, lengths: Tensor, leak: float
 ) -> tuple[Tensor, Tensor]:
-    """Sum over all paths of chunks through an HMM; computed in the precision of the scores.
+    """Sum over all paths of chunks through an HMM, in the precision of the scores.
 
     Args:
       denominator: of S states.
@@ -41,7 +41,7 @@ def leaky_forward_backward(
     into, out_of, initial, pdf = _tables(denominator, scores.dtype, device)
     ends = lengths.to(device)
     unread = _unread(denominator, scores.shape[2])
-    if unread.any():  # beside the far higher score of one of these all others would be 0
+    if unread.any():  # a far higher score of one of these would make all others 0
         scores = scores.masked_fill(unread.to(device), -torch.inf)
     # Likelihoods relative to the best pdf of each frame.
     top = scores.amax(dim=2)  # [N, T]
@@ -73,21 +73,22 @@ def leaky_forward_backward(
 
 @dataclass(frozen=True, eq=False)
 class _Transitions:
-    """A sparse matrix [S, S]."""
+    """A sparse transition matrix [S, S]."""
 
     matrix: Tensor
-    """Coalesced, so that its entries are in the order of rows."""
+    """Coalesced sparse tensor: its entries are in the order of rows."""
     first: np.ndarray
     """[S + 1] the first entry of each row."""
 
     @classmethod
     def of(cls, matrix: Tensor) -> "_Transitions":
+        """Make transitions from a sparse torch matrix."""
         matrix = matrix.coalesce()
         row = matrix.indices()[0].cpu().numpy()
         return cls(matrix, np.searchsorted(row, np.arange(len(matrix) + 1)))
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        """The product with x [S, N]; on the CPU a quarter of torch's time for a dozen columns."""
+        """Multiply by x [S, N]; on the CPU four times as fast as torch for few columns."""
         if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
             return torch.sparse.mm(self.matrix, x)
         product = torch.zeros_like(x, memory_format=torch.contiguous_format)
@@ -100,7 +101,7 @@ class _Transitions:
 def _multiply(
     first: np.ndarray, column: np.ndarray, weight: np.ndarray, x: np.ndarray, product: np.ndarray
 ) -> None:
-    """Add the product of a matrix by rows and x [S, N] to `product` [S, N], in torch's order."""
+    """Add the product of a row-wise matrix and x [S, N] to `product`, in torch's order."""
     for row in range(len(first) - 1):
         for entry in range(first[row], first[row + 1]):
             source, factor = x[column[entry]], weight[entry]
@@ -110,7 +111,7 @@ def _multiply(
 
 @lru_cache(maxsize=4)
 def _unread(hmm: Denominator, pdfs: int) -> Tensor:
-    """[P] bool, on the CPU: the pdfs that no state reads when it is entered."""
+    """Return the pdfs that no state reads when it is entered: [P] bool on the CPU."""
     return torch.from_numpy(~np.isin(np.arange(pdfs), hmm.pdf[hmm.target]))
 
 
@@ -118,7 +119,7 @@ def _unread(hmm: Denominator, pdfs: int) -> Tensor:
 def _tables(
     hmm: Denominator, dtype: torch.dtype, device: torch.device
 ) -> tuple[_Transitions, _Transitions, Tensor, Tensor]:
-    """Transitions into and out of each state; initial [S, 1]; pdf of each state."""
+    """Return transitions into and out of states, initial weights [S, 1], and the states' pdfs."""
     indices = torch.from_numpy(np.stack([hmm.target, hmm.source])).long()
     weights = torch.from_numpy(hmm.weight).to(dtype)
     size = (hmm.num_states, hmm.num_states)
@@ -131,11 +132,11 @@ def _tables(
 
 @dataclass(frozen=True)
 class LfmmiValue:
-    """The criterion of a batch of chunks."""
+    """The criterion's value for a batch of chunks."""
 
     objective: Tensor
-    """[N] float64 with gradient, to be maximised: the log-likelihood of the numerator less that of
-    the denominator, at most 0. With a boost also less than without."""
+    """[N] float64 with gradient, to be maximised: log-likelihood of the numerator minus that of the
+    denominator, at most 0; a boost lowers it."""
     numerator_posteriors: Tensor
     """[N, T, P] without gradient, of each pdf in each frame; 0 beyond a chunk's frames."""
 
@@ -148,17 +149,17 @@ def lfmmi(
     leak: float,
     boost: float = 0.0,
 ) -> LfmmiValue:
-    """Compute the criterion and its gradient, posteriors of the numerator less the denominator's.
+    """Compute the LF-MMI criterion and its gradient: numerator minus denominator posteriors.
 
     The numerators are summed in float64, the denominator in the precision of the scores.
 
-    With a boost the denominator's paths count the more, the more wrong frames they have, as in
-    boosted MMI (Povey et al. 2008): a pdf's score is raised by `boost` times one less its
-    posterior in the numerator, which counts as given. There the errors are those of phones.
+    With a boost, denominator paths with more wrong frames get more weight, as in boosted MMI (Povey
+    et al. 2008, who count phone errors). A pdf's score is raised by `boost` * (1 - its numerator
+    posterior); the posterior is treated as a constant.
 
     Args:
-      scores: [N, T, P] log-likelihoods of the pdfs, in any scale that the frame decides: what is
-        constant over a frame changes nothing. Rows beyond a chunk's frames must be finite.
+      scores: [N, T, P] log-likelihoods of the pdfs, up to a constant per frame. Rows beyond a
+        chunk's frames must be finite.
       lengths: [N] int64 on the CPU.
       numerators: of each chunk, see `NumeratorMaker`.
       denominator: of the same pdfs.
@@ -170,6 +171,8 @@ def lfmmi(
 
 
 class _Lfmmi(torch.autograd.Function):
+    """Differentiable LF-MMI criterion; the forward pass computes the gradient."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -201,8 +204,8 @@ class _Lfmmi(torch.autograd.Function):
 
 
 def _numerators(scores: Tensor, lattices: Sequence[Lattice]) -> tuple[Tensor, Tensor]:
-    """Totals [N] of numerators, and their posteriors [N, T, P]; float64."""
-    # Their gradients are needed in validation too.
+    """Return the numerators' total scores [N] and posteriors [N, T, P], float64."""
+    # The gradients are also needed in validation.
     with torch.inference_mode(False), torch.enable_grad():
         packed = pack(lattices, scores.device)
         indices = (packed.utterance[packed.emitting], packed.frame, packed.pdf)

@@ -1,9 +1,9 @@
-"""Minimum Bayes risk decoding of word lattices: the word sequence with the fewest expected errors.
+"""Minimum Bayes risk decoding of word lattices: minimises the expected word errors.
 
 Xu, Povey, Mangu and Zhu, "Minimum Bayes risk decoding and system combination based on a recursion
 for edit distance" (Computer Speech and Language, 2011); Kaldi's lattice-mbr-decode. The expected
-edit distance is an upper bound, since the alignment is chosen in the states of the lattice and not
-path by path; it is exact where no two paths meet but in the end.
+edit distance is an upper bound, since the alignment is chosen per lattice state and not per path.
+It is exact if no two paths meet before the end.
 """
 
 from collections.abc import Sequence
@@ -22,19 +22,19 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Candidate:
-    """A word, or no word, in a bin."""
+    """A word (or no word) in a bin of the confusion network."""
 
     word: int
-    """Word id; 0 is no word."""
+    """Word id; 0 means no word."""
     posterior: float
     begin: float
-    """Seconds, the mean over its occurrences."""
+    """Begin and end in seconds, means over the word's occurrences."""
     end: float
 
 
 @dataclass(frozen=True)
 class MinimumRisk:
-    """The outcome of minimum Bayes risk decoding."""
+    """The result of minimum Bayes risk decoding."""
 
     bins: tuple[tuple[Candidate, ...], ...]
     """The confusion network: in each bin the candidates, the likeliest first."""
@@ -43,17 +43,17 @@ class MinimumRisk:
 
     @property
     def words(self) -> list[Candidate]:
-        """The words that were chosen."""
+        """The chosen words."""
         return [candidates[0] for candidates in self.bins if candidates[0].word != NO_WORD]
 
 
 def minimum_risk(
     lattice: WordLattice, scores: Array, starts: Sequence[list[int]] = ()
 ) -> MinimumRisk:
-    """Find the word sequence with the fewest expected errors, beginning with the best path.
+    """Find the word sequence with the fewest expected errors, starting at the best path.
 
     The sequence is improved until it stays the same: in each bin the candidate with the largest
-    posterior is chosen. What is found depends on the beginning.
+    posterior is chosen. The result depends on the initial sequence.
 
     Args:
       lattice: of one utterance; words below 0 count as words, and are never chosen.
@@ -67,18 +67,19 @@ def minimum_risk(
 
 
 def _improved(lattice: WordLattice, arc_posteriors: Array, hypothesis: list[int]) -> MinimumRisk:
+    """Improve a word sequence until its expected errors stop falling."""
     risk = np.inf
     while True:
         outcome = _bins_around(lattice, arc_posteriors, hypothesis)
         words = [word.word for word in outcome.words]
-        # Only where several sequences have the same risk might they go on in a circle.
+        # The iteration could cycle only among sequences with the same risk.
         if words == hypothesis or outcome.risk > risk - 1e-9:
             return outcome
         hypothesis, risk = words, outcome.risk
 
 
 def best_path_in_bins(lattice: WordLattice, scores: Array) -> list[Candidate]:
-    """The words of the best path, with posteriors and mean times of what is aligned with them.
+    """Return the words of the best path, with posteriors and mean times of their bins.
 
     Args:
       lattice: see `minimum_risk`.
@@ -90,7 +91,7 @@ def best_path_in_bins(lattice: WordLattice, scores: Array) -> list[Candidate]:
 
 
 def _of_word(word: int, candidates: Sequence[Candidate]) -> Candidate:
-    """A word in a bin; one that is aligned with others has the posterior 0, and the bin's times."""
+    """Return a word's entry in a bin; posterior 0 and the bin's times if it is not there."""
     for candidate in candidates:
         if candidate.word == word:
             return candidate
@@ -100,12 +101,12 @@ def _of_word(word: int, candidates: Sequence[Candidate]) -> Candidate:
 
 
 def spoken_words(lattice: WordLattice, scores: Array) -> list[int]:
-    """The words of the best path, without those below 0."""
+    """Return the words of the best path, without NO_WORD and other special entries."""
     return [word for word in lattice.best_words(scores) if word > NO_WORD]
 
 
 def _bins_around(lattice: WordLattice, arc_posteriors: Array, hypothesis: list[int]) -> MinimumRisk:
-    """The bins of all paths aligned with words, and the words' risk."""
+    """Align all paths with a word sequence; return the bins and the expected errors."""
     arcs = np.int64(lattice.source), np.int64(lattice.target), np.int64(lattice.words)
     bin_words = np.full(2 * len(hypothesis) + 1, NO_WORD)  # an empty bin between any two words
     bin_words[1::2] = hypothesis
@@ -117,7 +118,7 @@ def _bins_around(lattice: WordLattice, arc_posteriors: Array, hypothesis: list[i
 def _bins(
     bins: Array, words: Array, masses: Array, begins: Array, ends: Array, count: int
 ) -> tuple[tuple[Candidate, ...], ...]:
-    """The candidates of each bin from their parts: [K] bin, word, posterior, and sums of times."""
+    """Make the candidates of each bin from [K] bins, words, posteriors and sums of times."""
     pairs, pair_index = np.unique(np.stack([bins, words]), axis=1, return_inverse=True)
     mass, begin, end = (np.bincount(pair_index.reshape(-1), x) for x in (masses, begins, ends))
     candidates_of_bin: list[list[Candidate]] = [[] for _ in range(count)]
@@ -125,7 +126,7 @@ def _bins(
         if posterior > 0:
             parts = posterior, b / posterior, e / posterior
             candidates_of_bin[number].append(Candidate(word, *map(float, parts)))
-    # A word below 0 stands for unknown ones and comes last, whatever its posterior.
+    # An id below 0 means unknown words; it comes last, regardless of its posterior.
     return tuple(
         tuple(sorted(candidates, key=lambda c: (c.word < 0, -c.posterior, c.word)))
         for candidates in candidates_of_bin
@@ -136,7 +137,7 @@ def _bins(
 def _along(
     source_distance: Array, word: int, bin_words: Array, distance: Array, moves: Array
 ) -> None:  # pragma: no cover (compiled)
-    """The expected errors after an arc, for each number of bins passed.
+    """Compute the expected errors after an arc, for each number of bins passed.
 
     The edit-distance recursion of Xu, Povey, Mangu and Zhu, "Minimum Bayes risk decoding and system
     combination based on a recursion for edit distance" (2011), for the words of one arc.
@@ -146,8 +147,8 @@ def _along(
       word: of the arc.
       bin_words: [Q] the words in the bins.
       distance: [Q + 1] for the result.
-      moves: [Q + 1] for how it came about: 0, the arc's word is in the bin; 1, it is in none; 2,
-        the bin comes after the arc and holds no word of it.
+      moves: [Q + 1] for the best alignment: 0, the arc's word is in the bin; 1, it is in no bin; 2,
+        the bin comes after the arc and holds none of its words.
     """
     cost_of_no_bin = 0.0 if word == 0 else 1.0 + OUTSIDE
     distance[0], moves[0] = source_distance[0] + cost_of_no_bin, 1
@@ -168,7 +169,7 @@ def _along(
 def _distances(
     source: Array, target: Array, words: Array, arc_posteriors: Array, states: int, bin_words: Array
 ) -> Array:  # pragma: no cover (compiled)
-    """[S, Q + 1] expected errors of the paths into each state against the first q bins."""
+    """Return the expected errors of paths into each state against q bins: [S, Q + 1]."""
     expected = np.zeros((states, len(bin_words) + 1))
     # In the start state all words of the bins passed are deleted.
     for q in range(len(bin_words)):
@@ -192,7 +193,7 @@ def _aligned(
     bin_words: Array,
     expected: Array,
 ) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover (compiled)
-    """What the arcs put into the bins: the backward pass of the recursion of `_distances`.
+    """Return the arcs' contributions to the bins: backward pass of `_distances`.
 
     Args:
       source, target, words, arc_posteriors: [A] of the arcs.
@@ -244,7 +245,7 @@ def _aligned(
 
 
 def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> list[int]:
-    """The words of the path with the smallest edit distance from a reference, exactly.
+    """Return the words of the path with the smallest edit distance from a reference.
 
     Work grows with arcs times reference words. Kaldi's lattice-oracle.
 
@@ -263,7 +264,7 @@ def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> list[int]:
 def _nearest(
     source: np.ndarray, target: np.ndarray, words: np.ndarray, states: int, reference: np.ndarray
 ) -> np.ndarray:  # pragma: no cover (compiled)
-    """The arcs of the nearest path, from the last to the first.
+    """Return the arcs of the path nearest to a reference, from last to first.
 
     Levenshtein's recursion over (state of the lattice, reference words read): deletions stay in a
     state, arcs substitute, match or insert.

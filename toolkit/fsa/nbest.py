@@ -1,4 +1,4 @@
-"""Word sequences of a lattice: the n best, and samples from the posterior."""
+"""Word sequences of a lattice: n-best lists, and samples from the posterior."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ Array = np.ndarray
 
 
 def sampled_arcs(lattice: Lattice, scores: Array, count: int) -> Array:
-    """The arcs of `count` paths, [count, T + 1] int64.
+    """Return the arcs of `count` sampled paths: [count, T + 1] int64.
 
     Systematic sampling: with the paths in order of their arcs, the probability mass is divided into
     `count` equal parts, and the path in the middle of each is taken. Less variance than independent
@@ -30,7 +30,7 @@ def sampled_arcs(lattice: Lattice, scores: Array, count: int) -> Array:
 
 @njit(nogil=True, cache=True)
 def _sample(first: Array, target: Array, scores: Array, count: int, length: int) -> Array:
-    """Draw paths, see `sampled_arcs`.
+    """Draw paths in proportion to their posteriors; see `sampled_arcs`.
 
     Args:
       first: [S + 1] where the arcs of each state begin.
@@ -39,7 +39,7 @@ def _sample(first: Array, target: Array, scores: Array, count: int, length: int)
     """
     states = len(first) - 1
     # Backward recursion in the log domain: beta(s) = log sum over arcs s -> d of exp(score +
-    # beta(d)), the best summand in front for the sake of range.
+    # beta(d)), with the best summand factored out to avoid overflow.
     backward = np.full(states, -np.inf)
     backward[states - 1] = 0.0
     for state in range(states - 2, -1, -1):
@@ -73,7 +73,7 @@ def _sample(first: Array, target: Array, scores: Array, count: int, length: int)
 
 
 BEAMS = (1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
-"""How far n-best lists may reach below the best path, in turn until they are full."""
+"""Beams below the best path's score, tried in turn until an n-best list is full."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +91,19 @@ class Hypothesis:
 
 
 def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothesis]:
-    """The `count` best word sequences, each once, the best first.
+    """Return the `count` best distinct word sequences, best first.
 
     Exact: of the partial sequences that reach a state only the `count` best can be part of the
     result, since all of them can continue in the same ways. Those whose best completion is worse
     than the best path by more than a beam are left out, and the beam is widened until `count`
-    sequences are within it, so that work grows with what is near the best path rather than with
-    the lattice. Which of sequences with the same score are taken, and their order, is arbitrary.
+    sequences are within it, so that work grows with the number of paths near the best one rather
+    than with the lattice. The choice among sequences with the same score, and their order, are
+    arbitrary.
 
     Args:
       lattice: of one utterance.
       weights: the weights of the score.
-      count: most sequences to return; a lattice may have fewer, one without arcs has none.
+      count: largest number of sequences; a lattice may have fewer, one without arcs has none.
     """
     if not lattice.lattice.num_arcs:
         return []
@@ -139,7 +140,7 @@ def _best_sequences(
     worst: float,
     count: int,
 ) -> tuple[Array, Array, Array, Array]:  # pragma: no cover (compiled)
-    """At most `count` of the word sequences whose score is at least `worst`, the best first.
+    """Return at most `count` word sequences that score at least `worst`, best first.
 
     Args:
       source: [A].
@@ -229,7 +230,7 @@ def _best_sequences(
 
 
 def _history(history: int, parent: Array, last_word: Array) -> tuple[int, ...]:
-    """The words of a history."""
+    """Return the words of a history, a node of a linked list."""
     words = []
     while history:
         words.append(int(last_word[history]))
@@ -238,7 +239,7 @@ def _history(history: int, parent: Array, last_word: Array) -> tuple[int, ...]:
 
 
 def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[tuple[int, ...]]:
-    """The word ids of `count` paths drawn in proportion to their posteriors.
+    """Return the word ids of `count` paths sampled by their posteriors.
 
     The same paths in every call: the probability mass is divided into `count` equal parts. A
     lattice without arcs has no path.
@@ -254,4 +255,5 @@ def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[
 
 
 def _words(lattice: Lattice, arc: int) -> list[int]:
+    """Return the words on an arc of a lattice."""
     return lattice.words[lattice.splits[arc] : lattice.splits[arc + 1]].tolist()

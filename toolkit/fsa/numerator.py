@@ -1,4 +1,4 @@
-"""LF-MMI's numerator: the paths near an alignment, or near several, within the denominator."""
+"""LF-MMI's numerator: denominator paths near one alignment, or near several."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from toolkit.kernels import njit
 
 @dataclass(frozen=True, eq=False)
 class PhoneTimes:
-    """The phones of an alignment and when they begin."""
+    """The phones of an alignment and their start times."""
 
     phones: np.ndarray
     """[K] int32 ids."""
@@ -31,17 +31,17 @@ class PhoneTimes:
 
     @classmethod
     def of(cls, states: Tensor, topology: Topology) -> "PhoneTimes":
-        """The phones of aligned state ids [T]."""
+        """Make phone times from aligned state ids [T]."""
         starts = topology.phone_starts(states)
         phones = torch.tensor(topology.phone_of_state_id)[states[starts]]
         begins = starts.nonzero()[:, 0]
         return cls(phones.numpy().astype(np.int32), begins.numpy().astype(np.int32), len(states))
 
     def windows(self, offset: int, tolerance: int) -> np.ndarray:
-        """[K, 2]: the first low-rate frame in which each phone may be, and the one after the last.
+        """Return the low-rate frames [K, 2] in which each phone may be: first, and end (exclusive).
 
-        A phone may be in every frame whose middle is at most `tolerance` frames of 10 ms before
-        its begin or after its end, and that leaves a frame for each phone before and behind it.
+        A phone may be in every frame whose middle is at most `tolerance` frames of 10 ms before its
+        begin or after its end, and that leaves a frame for each phone before and after it.
 
         Args:
           offset: 0, 1 or 2, the 10 ms frame that the first low-rate frame begins with.
@@ -58,16 +58,16 @@ class PhoneTimes:
 
 @dataclass(frozen=True, eq=False)
 class PhoneAlternatives:
-    """What may have been said in an utterance, where it was recognised and not transcribed."""
+    """Several recognised phone sequences of an utterance without a transcript."""
 
     times: tuple[PhoneTimes, ...]
-    """At least one, all of as many frames, the most likely first."""
+    """At least one alternative, the most likely first; all have the same number of frames."""
     weights: np.ndarray
     """[N] float64, posteriors: above 0, in all at most 1."""
 
     @property
     def frames(self) -> int:
-        """T, 10 ms frames in all."""
+        """Total number of 10 ms frames, T."""
         return self.times[0].frames
 
 
@@ -77,7 +77,7 @@ PhoneSupervision = PhoneTimes | PhoneAlternatives
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some consecutive low-rate frames of an utterance."""
+    """Consecutive low-rate frames of an utterance."""
 
     offset: int
     """0, 1 or 2, the 10 ms frame that the utterance's first low-rate frame begins with."""
@@ -88,20 +88,20 @@ class Chunk:
 
 
 class NumeratorMaker:
-    """Makes the numerators of pieces of aligned utterances, as lattices.
+    """Makes the numerators of pieces of aligned utterances as lattices.
 
     A numerator holds every path that goes through the phones of the alignment in their order, each
     phone within its window (`PhoneTimes.windows`). A piece may begin and end within a phone; at
     the edges of the utterance the first phone begins and the last one ends. The paths are composed
     with the denominator, whose scores they have: no path is likelier than in the denominator, and
     the criterion is at most 0 (unless a piece begins in either of two phones with the same pdfs).
-    Kaldi's supervision is the same, but for two phones that are equal and close together, whose
-    windows it does not tell apart.
+    Kaldi's supervision is the same, except for two equal phones that are close together, whose
+    windows it does not distinguish.
 
     The numerator of recognised speech holds the paths of all alternatives, each with its posterior
     on top, as in semi-supervised LF-MMI (Manohar et al. 2018; there the lattice's paths have the
     language model's probabilities, raised to 0.5, in place of posteriors). Alternatives that do not
-    differ within a piece, or near it, are one there.
+    differ within a piece, or near it, are merged.
 
     Args:
       senones: of the low-rate topology with an onset.
@@ -117,7 +117,7 @@ class NumeratorMaker:
         self._tolerance = tolerance
 
     def lattice(self, supervision: PhoneSupervision, piece: Chunk) -> Lattice | None:
-        """The numerator of a piece, whose arcs have the denominator's scores.
+        """Return a piece's numerator, whose arcs have the denominator's scores.
 
         Where the phones leave no path (a copy at a higher speed may have too few frames for some
         of them), the tolerance is doubled, and doubled again. None if that does not help: there
@@ -134,6 +134,7 @@ class NumeratorMaker:
     def _union(
         self, supervision: PhoneAlternatives, piece: Chunk, tolerance: int
     ) -> Lattice | None:
+        """Return the union of the numerators of several alternatives."""
         at_end = piece.start + piece.length == len(centre(supervision.frames, piece.offset))
         near: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
         weights: dict[bytes, float] = {}
@@ -152,25 +153,26 @@ class NumeratorMaker:
     def _near(
         self, times: PhoneTimes, piece: Chunk, tolerance: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Pdfs [K, 2] and windows [K, 2] int64 of the phones that a piece may have.
+        """Return pdfs [K, 2] and windows [K, 2] int64 of the phones that a piece may have.
 
-        Windows count from its begin, and are cut a frame before it and at its end: what is beyond
-        does not matter, and alternatives that differ there alone shall be equal here.
+        Windows are relative to the begin of the piece, and are clipped to one frame before it and
+        to its end. So alternatives that differ only outside the piece become equal.
 
-        Of the phones before the piece the last may matter, of those behind it none. K is 0 where
-        the utterance has more phones than frames.
+        Of the phones before the piece, only the last one may be included, and none of those after
+        it. K is 0 if the utterance has more phones than frames.
         """
         windows = times.windows(piece.offset, tolerance) - piece.start
         near = np.flatnonzero((windows[:, 1] >= 0) & (windows[:, 0] < piece.length))
         return self._pdfs(times)[near], windows[near].clip(-1, piece.length).astype(np.int64)
 
     def _within(self, pdfs: np.ndarray, windows: np.ndarray, piece: Chunk, at_end: bool) -> Lattice:
+        """Return the lattice of denominator paths within the phones' windows."""
         at_begin, length = piece.start == 0, piece.length
         positions, columns, score = _paths(pdfs, windows, length, at_begin, *self._transitions)
         return _lattice_of_paths(positions, columns, score, len(pdfs) if at_end else None, length)
 
     def _pdfs(self, times: PhoneTimes) -> np.ndarray:
-        """[K, 2] the pdfs of each phone's onset and rest, between its neighbours."""
+        """Return the pdfs [K, 2] of each phone's onset and rest in its context."""
         silence = self._senones.topology.silence
         around = np.concatenate([[silence], times.phones, [silence]])
         states = 2 * (times.phones[:, None] - 1) + np.arange(2)
@@ -178,13 +180,14 @@ class NumeratorMaker:
 
     @cached_property
     def _table(self) -> np.ndarray:
+        """The pdf of each state in each context."""
         return self._senones.table.numpy()
 
     @cached_property
     def _transitions(self) -> tuple[np.ndarray, ...]:
-        """First of each state, targets, their pdfs, log weights; by state, pdf and target.
+        """Transitions by state, pdf and target: first, targets, pdfs, log weights.
 
-        State S stands for the begin of a piece.
+        State S is the begin of a piece.
         """
         hmm = self._denominator
         entered = np.flatnonzero(hmm.begin)
@@ -207,7 +210,7 @@ def _paths(
     target_pdfs: np.ndarray,
     weights: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All paths from the first frame on, whether they reach the last one or not.
+    """Return all paths from the first frame, whether or not they reach the last one.
 
     A state is a position (2 k for phone k's onset, 2 k + 1 for its rest) and a state of the
     denominator, after a frame.
@@ -237,7 +240,7 @@ def _paths(
         while expanded < level_end:
             state = keys[expanded] % (begin + 1)
             position = keys[expanded] // (begin + 1) % (2 * phones)
-            # A phone goes on with its rest, or the next one begins with its onset.
+            # A phone continues with its rest, or the next one begins with its onset.
             lowest, highest = position | 1, (position | 1) + 2
             if t == 0:  # at the begin, or anywhere
                 lowest, highest = 0, 1 if at_begin else 2 * phones
@@ -271,7 +274,7 @@ def _paths(
                     label[num_arcs], score[num_arcs] = pdf + 1, weights[a]
                     num_arcs, a = num_arcs + 1, a + 1
             expanded += 1
-    # What is left to expand are the states after the last frame.
+    # The states after the last frame are not expanded.
     positions = np.full(num_states, -1, np.int64)
     for state in range(expanded, num_states):
         positions[state] = keys[state] // (begin + 1) % (2 * phones)
@@ -285,7 +288,7 @@ def _paths(
 def _lattice_of_paths(
     positions: np.ndarray, columns: np.ndarray, scores: np.ndarray, phones: int | None, frames: int
 ) -> Lattice:
-    """The lattice of the paths that reach the end, of the last of so many phones if given."""
+    """Return the lattice of the paths that reach the end, in the last phone if given."""
     ends = np.flatnonzero(positions >= (0 if phones is None else 2 * phones - 2)).astype(np.int32)
     last = np.full(len(ends), len(positions), np.int32)
     finals = np.stack([ends, last, np.full_like(last, FINAL), np.full_like(last, frames)])
@@ -305,11 +308,11 @@ def _lattice_of_paths(
 
 
 def _join_lattices(lattices: Sequence[Lattice], scores: Sequence[float]) -> Lattice:
-    """The paths of all lattices of a piece, between one start and one end.
+    """Join a piece's lattices into one with a common start and end.
 
     Args:
       lattices: at least one, each with a path.
-      scores: added to those of each one's paths.
+      scores: a score for each lattice, added to those of its paths.
     """
     if len(lattices) == 1 and not scores[0]:
         return lattices[0]

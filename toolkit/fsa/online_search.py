@@ -1,7 +1,7 @@
-"""Online dense search: the same search while the scores arrive.
+"""Online dense search: the same search as `search_lattice`, while scores arrive.
 
 k2 1.23.4 has `OnlineDenseIntersecter`, but between two calls it keeps only what lies within the
-*output* beam, so that its result depends on how the scores are cut up: on read speech the best
+*output* beam, so that its result depends on the block size: on read speech the best
 paths' scores fell from 83 to 63 with pieces of one second, to -180 with single frames. Here the
 search of `toolkit.fsa.search` is carried out frame by frame: same beams, same lattice. (Where
 `max_active` is reached in the last four frames, the lattice can have a few arcs more.)
@@ -47,21 +47,21 @@ class OnlineSearch:
 
     @property
     def num_frames(self) -> int:
-        """Frames read so far."""
+        """Number of frames read so far."""
         return int(self._trellis.frames[0])
 
     @property
     def arcs_per_frame(self) -> np.ndarray:
-        """[T] arcs of the lattice that are held of each frame so far."""
+        """Number of lattice arcs kept for each frame so far: [T]."""
         return np.diff(self._trellis.arcs_at[: self.num_frames + 1])
 
     @property
     def num_history_nodes(self) -> int:
-        """Nodes of the tree that holds the words of the best paths to all active states."""
+        """Number of nodes in the tree of the active states' word histories."""
         return self._count - 1
 
     def advance(self, scores: Tensor) -> None:
-        """Read the next frames.
+        """Search the next frames of scores.
 
         Args:
           scores: [T, P] scaled log-likelihoods, float32; any T.
@@ -80,7 +80,7 @@ class OnlineSearch:
                 self._count = collect_histories(self._nodes, self._count, self._histories)
 
     def best_words(self) -> list[int]:
-        """The words of the best path so far."""
+        """Return the words of the best path so far."""
         _, forward = self._active()
         if not len(forward):
             return []
@@ -91,7 +91,7 @@ class OnlineSearch:
         return self._words(arcs[::-1])
 
     def next_words(self) -> list[int]:
-        """A guess at the word being spoken: the next one along the graph's best arcs, if any."""
+        """Guess the word being spoken: the next one along the graph's best arcs, if any."""
         states, forward = self._active()
         if not len(states):
             return []
@@ -99,7 +99,7 @@ class OnlineSearch:
         return [] if arc < 0 else self._words([arc])
 
     def finish(self) -> Lattice | None:
-        """End the utterance; return what `search_lattice` returns for all its scores.
+        """End the utterance; return the lattice of `search_lattice` for all its scores.
 
         Raises:
           ValueError: it has ended already.
@@ -120,18 +120,19 @@ class OnlineSearch:
         return lattice_of(self._trellis, self._graph)
 
     def _step(self, row: np.ndarray, left: int) -> None:
+        """Search one frame."""
         self._trellis = advance_frame(
             self._trellis, self._arrays, row, left, self._limits, self._output, self._place
         )
 
     def _active(self) -> tuple[np.ndarray, np.ndarray]:
-        """The states of the graph after the last frame, and the best scores to each."""
+        """Return the active graph states after the last frame, and their best scores."""
         trellis, n = self._trellis, self.num_frames
         last = slice(trellis.states_at[n], trellis.states_at[n + 1])
         return trellis.state[last], trellis.forward[last]
 
     def _remember(self) -> None:
-        """Note the words of the best path to every state."""
+        """Record the words of the best path to every state."""
         trellis, n = self._trellis, self.num_frames
         arcs = slice(trellis.arcs_at[n - 1], trellis.arcs_at[n])
         entry = trellis.entry[trellis.states_at[n] : trellis.states_at[n + 1]]
@@ -150,7 +151,7 @@ class OnlineSearch:
         )
 
     def _words(self, arcs: list[int]) -> list[int]:
-        """The words on some arcs of the graph, in order."""
+        """Return the words on some arcs of the graph, in order."""
         return select_words(self._graph.splits, self._graph.words, np.array(arcs, np.int64))[
             1
         ].tolist()
@@ -171,7 +172,7 @@ def extend_histories(
     nodes: Array,
     count: int,
 ) -> tuple[Array, int]:
-    """Give each state reached the words of the best path to it, as a node of a tree.
+    """Extend the word history of each reached state, a node of a tree.
 
     Args:
       histories: the nodes of the states before.
@@ -197,7 +198,7 @@ def extend_histories(
 
 @njit(nogil=True, cache=True)
 def collect_histories(nodes: Array, count: int, histories: Array) -> int:
-    """Drop the nodes that no state's history needs, in place; return how many are left.
+    """Remove unused history nodes in place; return how many are left.
 
     Args:
       nodes: see `extend_histories`; a parent stands before its children, and node 0 is the root.
@@ -223,7 +224,7 @@ def collect_histories(nodes: Array, count: int, histories: Array) -> int:
 
 @njit(nogil=True, cache=True)
 def next_word_arc(graph: GraphArrays, state: int) -> int:
-    """Follow the best arc out of every state up to one that writes a word; return it, or -1."""
+    """Follow the best arcs from a state to an arc that writes a word; return it, or -1."""
     for _ in range(MAX_STEPS):
         best = -1
         for a in range(graph.first[state], graph.first[state + 1]):

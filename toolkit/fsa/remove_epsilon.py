@@ -1,4 +1,4 @@
-"""Removal of arcs that read nothing."""
+"""Removes arcs with input epsilon, which read nothing."""
 
 from typing import NamedTuple
 
@@ -11,16 +11,16 @@ from toolkit.kernels import njit
 
 
 class EpsilonError(ToolkitError):
-    """A transducer whose score grows without reading."""
+    """Raised for a transducer with an epsilon cycle of positive score."""
 
 
 class EpsilonClosures(NamedTuple):
-    """The best epsilon paths from each state, the empty one included, in the order of states."""
+    """The best epsilon paths from each state, including the empty one, in order of states."""
 
     begin: np.ndarray
     """[states + 1] where the paths from each state begin."""
     reached: np.ndarray
-    """[paths] the state reached; only such from which something is read."""
+    """[paths] the state reached; only states with arcs that read."""
     score: np.ndarray
     """[paths] int64 in fixed point."""
     lm: np.ndarray
@@ -32,7 +32,7 @@ class EpsilonClosures(NamedTuple):
 
 
 def remove_epsilon(fst: Fst) -> Fst:
-    """The transducer without arcs that read nothing, equal in the tropical semiring.
+    """Return the transducer without input epsilons, equal in the tropical semiring.
 
     Every arc that reads is followed by the best epsilon path to each state of its target's closure;
     arcs out of the start's closure also have that path in front. Scores are added, words
@@ -64,17 +64,17 @@ def remove_epsilon(fst: Fst) -> Fst:
         )
     # 1. All arcs that read, without a path in front (-1).
     arcs = np.flatnonzero(reads)
-    # 2. From the start: each non-empty path of its closure, then each arc that reads behind it.
+    # 2. From the start: each non-empty path of its closure, followed by each arc that reads.
     start_paths = np.flatnonzero(closures.reached[: closures.begin[1]] > 0)
     row, following = ragged_ranges(fst.first, closures.reached[start_paths])
     row, following = row[reads[following]], following[reads[following]]
     front = np.append(np.full(len(arcs), -1), start_paths[row])  # [B] path in front of each arc
     source = np.append(fst.source[arcs], np.zeros(len(row), np.int32))
     arc = np.append(arcs, following)
-    # 3. Each of these with each path of its target's closure behind it: [C] front, arc, behind.
+    # 3. Each of these, followed by each path of its target's closure: [C] front, arc, behind.
     row, behind = ragged_ranges(closures.begin, fst.target[arc])
     source, front, arc = source[row], front[row], arc[row]
-    # Row 0 of the paths in front is empty: it stands for none.
+    # Row 0 of the paths in front is the empty path.
     splits, words = _concatenate_rows(
         (np.append(np.int32(0), closures.splits), closures.words, front + 1),
         (fst.splits, fst.words, arc),
@@ -100,7 +100,7 @@ def remove_epsilon(fst: Fst) -> Fst:
 def _concatenate_rows(
     *parts: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate rows of ragged arrays: row i is that of all parts' i-th rows, in their order.
+    """Concatenate ragged arrays row by row: row i joins the i-th rows of all parts.
 
     Args:
       parts: splits, words and [N] rows of each.
@@ -129,7 +129,7 @@ def _epsilon_closures(
     splits: np.ndarray,
     words: np.ndarray,
 ) -> tuple[bool, EpsilonClosures]:
-    """The closures of the start and of the targets of arcs that read.
+    """Return the epsilon closures of the start and of the targets of reading arcs.
 
     Args:
       first, target, label, splits, words: of the transducer, see `Fst`.
@@ -154,7 +154,7 @@ def _epsilon_closures(
         np.zeros(states + 1, np.int32),
         np.empty(len(words), np.int32),
     )
-    # The paths of all states stand one after the other, as the rows of a compressed sparse matrix.
+    # The paths of all states are concatenated, like the rows of a compressed sparse matrix.
     position_of, num_paths, has_gain = np.full(states, -1, np.int32), 0, False
     for state in range(states):
         if needed[state] and not has_gain:
@@ -217,7 +217,7 @@ def _closure(
     start: int,
     position_of: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The best paths from a state to those reached without reading (Bellman-Ford with a queue).
+    """Return the best epsilon paths from a state (Bellman-Ford with a queue).
 
     Args:
       first, target, label, score: see `_epsilon_closures`.

@@ -1,4 +1,4 @@
-"""Whole-lattice rescoring: the language model's part of every path replaced by another model's."""
+"""Lattice rescoring: replaces the language model scores on all paths by another model's."""
 
 import math
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ _LN10 = math.log(10.0)
 
 
 class RescoreError(ToolkitError):
-    """A lattice that cannot be rescored."""
+    """Raised for a lattice that cannot be rescored."""
 
 
 class Grammar:
     """An n-gram model as a deterministic on-demand acceptor of word ids (Kaldi's ConstArpaLm).
 
-    A state is the longest context that can still matter: a context that no n-gram continues and
-    that has no back-off weight is shortened to its suffix. Scores are natural logarithms.
+    A state is the longest context that affects later scores: a context that no n-gram continues and
+      that has no back-off weight is shortened to its suffix. Scores are natural logarithms.
 
     Args:
       model: the n-grams.
@@ -50,7 +50,7 @@ class Grammar:
         self.num_states = int(self._first[-1]) + 1
 
     def start(self) -> np.ndarray:
-        """The state after <s>: int64 [1, contexts]."""
+        """State after <s>: int64 [1, contexts]."""
         return self._cut(self._model.start(1))
 
     def step(self, states: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -76,12 +76,12 @@ class Grammar:
         return scores * _LN10, self._cut(next_states)
 
     def end(self, states: np.ndarray) -> np.ndarray:
-        """Scores of ending in each of the states."""
+        """Return the scores of ending in each of the states."""
         ids = np.full(len(states), self._model.ids[END])
         return self._model.step(states, ids)[0] * _LN10
 
     def state_ids(self, states: np.ndarray) -> np.ndarray:
-        """A distinct number below `num_states` for each state [N, contexts]."""
+        """Return a distinct number below `num_states` for each state [N, contexts]."""
         numbers = np.full(len(states), self.num_states - 1)
         for level in range(states.shape[1]):  # the longest listed context names the state
             listed = states[:, level] >= 0
@@ -89,6 +89,7 @@ class Grammar:
         return numbers
 
     def _cut(self, states: np.ndarray) -> np.ndarray:
+        """Replace contexts that do not affect later scores by -1, in place."""
         for level, matters in enumerate(self._matters):
             column = states[:, level]
             column[~matters[column]] = -1
@@ -97,7 +98,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class RescoredLattice:
-    """A lattice with another language model's scores."""
+    """A lattice with the scores of another language model."""
 
     lattice: Lattice
     """Its frames, words and arcs of the graph are those of the lattice it was made from."""
@@ -106,7 +107,7 @@ class RescoredLattice:
 
 
 def rescore_lattice(lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -> RescoredLattice:
-    """Replace the language model's scores on all paths of a lattice.
+    """Replace the language model scores on all paths of a lattice.
 
     The lattice is composed with the grammar frame by frame, its states split by the grammar's
     states. The grammar's graph is never built: memory grows with the n-grams alone. The order of
@@ -116,7 +117,7 @@ def rescore_lattice(lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -
     Args:
       lattice: of one utterance, from `search_lattice` with a graph that has `lm_scores`.
       grammar: the new language model.
-      limits: what is kept.
+      limits: beam and number of pairs to keep.
 
     Raises:
       RescoreError: no path is left, which only scores beyond any float32 can cause.
@@ -125,12 +126,12 @@ def rescore_lattice(lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -
 
 
 class _Composition:
-    """Pairs of lattice state and grammar state, from the first frame to the last.
+    """Pairs of lattice and grammar states, from the first frame to the last.
 
     A graph charges the language model's score of a word as early as it can, before the arc that
     writes the word: within a tree of pronunciations that of the best word below. The new model's
-    score comes with the word. So that pairs of one frame can be compared, what the old model has
-    charged since the last word (`pending`) counts until the next one is written.
+    score comes with the word. To make pairs of one frame comparable, the old model's charge since
+    the last word (`pending`) counts until the next word is written.
     """
 
     def __init__(self, lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -> None:
@@ -143,7 +144,7 @@ class _Composition:
         self._cut = False
 
     def run(self) -> RescoredLattice:
-        """Compose frame by frame; prune the pairs of each frame."""
+        """Compose frame by frame, pruning the pairs of each frame."""
         # The N pairs of a frame: lattice states [N], grammar states [N, contexts], best scores [N]
         # and pending charges [N].
         states, grammar_states = np.zeros(1, dtype=np.int64), self._grammar.start()
@@ -182,7 +183,7 @@ class _Composition:
         return RescoredLattice(self._assemble(source, target, arc, lm), self._cut)
 
     def _read(self, grammar_states: np.ndarray, arc: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Grammar states after the words of arcs, and the scores of those words."""
+        """Return grammar states after the words of arcs, and the words' scores."""
         lm = np.zeros(len(arc))
         for positions, words in self._traversal.output_words(arc):
             scores, grammar_states[positions] = self._grammar.step(grammar_states[positions], words)
@@ -194,6 +195,7 @@ class _Composition:
         return grammar_states, lm
 
     def _within_limits(self, values: np.ndarray) -> np.ndarray:
+        """Return which pairs survive the beam and the limit on their number."""
         within = values >= values.max() - self._limits.beam
         if within.sum() > self._limits.max_active:
             self._cut = True
@@ -205,7 +207,7 @@ class _Composition:
     def _assemble(
         self, source: np.ndarray, target: np.ndarray, arc: np.ndarray, lm: np.ndarray
     ) -> Lattice:
-        """The composition as a lattice, without dead ends and paths outside the beam."""
+        """Return the lattice without dead ends and paths outside the beam."""
         composed = self._lattice.select_arcs(
             arc,
             source=source.astype(np.int32),

@@ -1,4 +1,4 @@
-"""Dense search: pruned intersection of frame scores with a graph, by own kernels or by k2."""
+"""Dense search: pruned intersection of frame scores with a graph, by own kernels or k2."""
 
 import math
 import os
@@ -28,11 +28,11 @@ from toolkit.fsa.search_kernels import (
 
 
 class GraphMismatchError(ToolkitError):
-    """The graph and the acoustic model do not belong together."""
+    """Raised when a graph and an acoustic model do not belong together."""
 
     @classmethod
     def check(cls, top_label: int, columns: int, graph: Path | str = "the graph") -> None:
-        """Check that every label has a column in the scores.
+        """Raise the error if a label has no column in the scores.
 
         Args:
           top_label: the graph's highest label.
@@ -40,7 +40,7 @@ class GraphMismatchError(ToolkitError):
           graph: what the message calls the graph, such as its file.
 
         Raises:
-          GraphMismatchError: it has none: the search would read beyond the scores.
+          GraphMismatchError: a label has no column; the search would read out of bounds.
         """
         if top_label > columns:
             raise cls(
@@ -50,7 +50,7 @@ class GraphMismatchError(ToolkitError):
 
 
 def search_lattice(scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
-    """The lattice of one utterance by pruned intersection.
+    """Return the lattice of one utterance by pruned intersection.
 
     Args:
       scores: [T, P] scaled log-likelihoods, float32, one row per frame.
@@ -72,7 +72,7 @@ def search_lattice(scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
 def search_with_retries(
     scores: Tensor, graph: Fst, beams: Sequence[Beam]
 ) -> tuple[Lattice | None, Beam]:
-    """Search with one beam after the other until a path survives to the end.
+    """Search with ever wider beams until a path survives to the end.
 
     Args:
       scores: see `search_lattice`.
@@ -92,7 +92,7 @@ def search_with_retries(
 def search_best_paths(
     scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
 ) -> list[BestPath | None]:
-    """The best path of each of several utterances through its own graph, without lattices.
+    """Return the best path of each utterance through its own graph, without lattices.
 
     Args:
       scores: for each utterance [T_n, P_n], the longest first, none empty.
@@ -117,19 +117,19 @@ def search_best_paths(
 
 
 class Engine(Protocol):
-    """A dense search. All engines search by the same rules and keep the same arcs."""
+    """A dense search engine; all engines follow the same rules and keep the same arcs."""
 
     def lattice(self, scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
-        """See `toolkit.fsa.search.search_lattice`."""
+        """Return the lattice of one utterance; see `search_lattice`."""
 
     def best_paths(
         self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
     ) -> list[BestPath | None]:
-        """See `toolkit.fsa.search.search_best_paths`."""
+        """Return the best paths of utterances; see `search_best_paths`."""
 
 
 def engine() -> Engine:
-    """The engine that `toolkit.engines.search_engine` names.
+    """Return the engine that `toolkit.engines.search_engine` names.
 
     Raises:
       EngineError: it is k2, which cannot be imported.
@@ -139,7 +139,7 @@ def engine() -> Engine:
 
 @contextmanager
 def searching_with(name: str) -> Iterator[None]:
-    """Search with an engine while a `with` statement lasts: to compare engines."""
+    """Use another engine within a `with` statement, to compare engines."""
     previous = os.environ.get(SEARCH_VARIABLE, "")
     os.environ[SEARCH_VARIABLE] = name
     try:
@@ -150,7 +150,7 @@ def searching_with(name: str) -> Iterator[None]:
 
 @cache
 def load_engine(name: str) -> Engine:
-    """Import the engine of a name; there is one instance of it in a process.
+    """Import an engine by name; each process has one instance of it.
 
     Raises:
       EngineError: it is k2, which cannot be imported.
@@ -168,17 +168,17 @@ def load_engine(name: str) -> Engine:
 
 
 class NativeEngine:
-    """Searches one utterance after the other, without the interpreter lock."""
+    """Searches utterances one by one in compiled kernels that release the GIL."""
 
     def lattice(self, scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
-        """See `toolkit.fsa.search.search_lattice`."""
+        """Return the lattice of one utterance; see `search_lattice`."""
         limits = (beam.search, beam.min_active, beam.max_active)
         return lattice_of(search(graph_arrays(graph), rows_of(scores), limits, beam.output), graph)
 
     def best_paths(
         self, scores: Sequence[FrameScores], graphs: Sequence[Fst], beam: Beam
     ) -> list[BestPath | None]:
-        """See `toolkit.fsa.search.search_best_paths`."""
+        """Return the best paths of utterances; see `search_best_paths`."""
         limits = (beam.search, beam.min_active, beam.max_active)
         paths: list[BestPath | None] = []
         for rows, graph in zip(scores, graphs, strict=True):
@@ -188,7 +188,7 @@ class NativeEngine:
 
 
 def graph_arrays(graph: Fst) -> GraphArrays:
-    """A graph as the kernels take it.
+    """Convert a graph to the arrays that the kernels take.
 
     Raises:
       GraphMismatchError: it has no arcs.
@@ -199,7 +199,7 @@ def graph_arrays(graph: Fst) -> GraphArrays:
 
 
 def lattice_of(trellis: Trellis, graph: Fst) -> Lattice | None:
-    """The lattice that a trellis holds after its last frame; None if no path reached the end."""
+    """Return the lattice in a complete trellis; None if no path reached the end."""
     frames = int(trellis.frames[0]) - 1  # the last step followed the arcs to the final state
     if trellis.states_at[frames + 2] == trellis.states_at[frames + 1]:
         return None
@@ -214,12 +214,12 @@ def lattice_of(trellis: Trellis, graph: Fst) -> Lattice | None:
 
 
 def rows_of(scores: Tensor) -> np.ndarray:
-    """Scores [T, P] as the kernels take them: float32, on the CPU."""
+    """Convert scores [T, P] to the form that the kernels take: float32, on the CPU."""
     return np.ascontiguousarray(scores.detach().cpu().numpy(), dtype=np.float32)
 
 
 def intersect_two_frames() -> str:
-    """Decode two frames on a two-word graph; the best of four paths was found by hand.
+    """Check the search on a two-word graph and two frames with a known best path.
 
     Returns:
       What was tested, for a report.

@@ -1,4 +1,4 @@
-"""Compiled kernels (numba) of dense search: a trellis that grows frame by frame and is pruned.
+"""Compiled kernels (numba) of dense search on a trellis that is pruned as it grows.
 
 The rules of pruning are those of k2's pruned intersection (`intersect_dense_pruned`), so that on
 the same graph both keep the same arcs: how the beam narrows and widens, which frames at the end are
@@ -22,13 +22,13 @@ FINAL_FRAMES = 4
 """Number of frames at the end that are searched with wider beams."""
 PRUNE_EVERY, PRUNE_BACK = 20, 30
 """When, and how many frames back, arcs outside the output beam are dropped. The lattice depends on
-it where arcs are further behind the best path than that beam."""
+them only for arcs outside that beam."""
 ROUNDING = 2.0**-18
-"""What sums of scores in float32 may be off after `PRUNE_BACK` frames, relative to the sums."""
+"""Relative rounding error that float32 sums of scores may have after `PRUNE_BACK` frames."""
 
 
 class GraphArrays(NamedTuple):
-    """A decoding graph, its arcs sorted by source."""
+    """A decoding graph with arcs sorted by source."""
 
     first: Array
     """[states + 1] int32: where the arcs of each state begin."""
@@ -43,9 +43,9 @@ class GraphArrays(NamedTuple):
 
 
 class Trellis(NamedTuple):
-    """The paths kept so far. Level t holds the states before frame t; arcs lead to the next level.
+    """The paths kept so far; level t holds the states before frame t, arcs lead to level t + 1.
 
-    Arrays have room for more; `arcs_at` and `states_at` tell what is in use.
+    Arrays have spare room; `arcs_at` and `states_at` give the used parts.
     """
 
     frames: Array
@@ -74,7 +74,7 @@ class Trellis(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def empty_trellis(beam: float) -> Trellis:
-    """A trellis without frames: the graph's start state alone."""
+    """Return a trellis without frames, which holds the graph's start state only."""
     return Trellis(
         np.zeros(1, np.int64),
         np.zeros(64, np.int64),
@@ -92,7 +92,7 @@ def empty_trellis(beam: float) -> Trellis:
 
 @njit(cache=True, nogil=True)
 def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) -> np.float32:
-    """The beam of a frame: narrower where too many states are active, wider where too few.
+    """Return a frame's beam: narrower for too many active states, wider for too few.
 
     Args:
       beam: of the frame before.
@@ -111,9 +111,10 @@ def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) 
 
 @njit(cache=True, nogil=True)
 def add_final_column(row: Array, ending: bool) -> Array:
-    """A frame's scores [P] such that those of label l stand at l + 1, that of the final arcs at 0.
+    """Return a frame's scores with label l at index l + 1 and the final label at index 0.
 
-    One of both is out of reach, so that a loop over arcs needs no branches.
+    Either all labels or the final label have the score -inf, so that a loop over arcs needs no
+    branches.
     """
     scores = np.full(len(row) + 2, -np.inf, np.float32)
     if ending:
@@ -133,14 +134,14 @@ def advance_frame(
     output: float,
     position_of: Array,
 ) -> Trellis:
-    """Read a frame: expand the states of the last level, drop what falls outside the beam.
+    """Read a frame: expand the last level's states, and drop those outside the beam.
 
     Args:
       trellis: its arrays are written to, or replaced by larger ones.
       graph: the graph.
       row: [P] float32, the frame's scores.
-      frames_left: frames that follow; if that is not known, many. -1 follows the arcs to the final
-        state instead, after the last frame.
+      frames_left: number of frames that follow; a large number if unknown. -1: follow the arcs to
+        the final state instead, after the last frame.
       limits: see `adapted_beam`.
       output: see `prune_trellis`. An arc below the beam is kept if it leads to a state within it,
         unless `prune_trellis` would drop it.
@@ -179,7 +180,8 @@ def advance_frame(
     target = with_capacity(trellis.target, arcs_before + num_arcs)
     arc = with_capacity(trellis.arc, arcs_before + num_arcs)
     score = with_capacity(trellis.score, arcs_before + num_arcs)
-    # `expanded` counts arcs in `arc_totals`; candidates stand behind the arcs of earlier frames.
+    # `expanded` counts arcs in `arc_totals`; candidates are stored after the arcs of earlier
+    # frames.
     expanded, candidates_end, num_new = 0, arcs_before, 0
     for i in range(begin, end):
         first, after_last = graph.first[trellis.state[i]], graph.first[trellis.state[i] + 1]
@@ -245,14 +247,14 @@ def advance_frame(
 
 @njit(nogil=True, cache=True)
 def prune_trellis(trellis: Trellis, back: int, unpruned: int, output: float) -> None:
-    """Drop from some of the newest frames the arcs outside the output beam, whatever follows.
+    """Drop arcs of recent frames that are outside the output beam in any continuation.
 
     Args:
       trellis: pruned in place.
       back: number of frames to prune.
       unpruned: number of newest frames, after those, that are not pruned.
-      output: the most that the best path through an arc may be behind the best one of all that end
-        in the same state after the pruned frames.
+      output: largest difference between the score of the best path through an arc and that of the
+        best path into the same state after the pruned frames.
     """
     n = trellis.frames[0]
     end = n - unpruned
@@ -268,7 +270,7 @@ def prune_trellis(trellis: Trellis, back: int, unpruned: int, output: float) -> 
     alive[states_at[end] - base :] = True
     keep_arc = np.ones(arcs_at[n] - first_arc, np.bool_)
     # From the newest of these frames back: an arc stays if the best path through it is at most
-    # `output` behind the best path into the same end. loss(s) = min over arcs s -> d of
+    # `output` below the best path into the same end. loss(s) = min over arcs s -> d of
     # forward(d) - forward(s) - score + loss(d).
     for t in range(end - 1, begin - 1, -1):
         source_level, target_level = states_at[t], states_at[t + 1]
@@ -291,12 +293,12 @@ def prune_trellis(trellis: Trellis, back: int, unpruned: int, output: float) -> 
 
 @njit(nogil=True, cache=True)
 def _compact(trellis: Trellis, begin: int, keep_arc: Array, alive: Array) -> None:
-    """Remove arcs from the frame before level `begin` on, and states from that level on."""
+    """Remove dropped arcs from the frame before level `begin` on, and unused states."""
     n = trellis.frames[0]
     new_position = np.cumsum(alive) - 1  # among the states left, from level `begin` on
     base = trellis.states_at[begin]
     first_frame = max(0, begin - 1)
-    arcs_end = trellis.arcs_at[first_frame]  # behind the arcs that are kept
+    arcs_end = trellis.arcs_at[first_frame]  # after the arcs that are kept
     next_arc, first_arc = arcs_end, arcs_end
     # Move the arcs that stay to the front; sources and targets count from the first state of a
     # level.
@@ -319,7 +321,7 @@ def _compact(trellis: Trellis, begin: int, keep_arc: Array, alive: Array) -> Non
             arcs_end += 1
         next_arc = trellis.arcs_at[t + 1]
         trellis.arcs_at[t + 1] = arcs_end
-    # Likewise the states, level by level.
+    # Move the states that stay to the front, too, level by level.
     i = 0
     for t in range(begin, n + 1):
         last = trellis.states_at[t + 1] - base
@@ -335,7 +337,7 @@ def _compact(trellis: Trellis, begin: int, keep_arc: Array, alive: Array) -> Non
 def search(
     graph: GraphArrays, scores: Array, limits: tuple[float, int, int], output: float
 ) -> Trellis:
-    """Search a whole utterance, scores [T, P] float32, up to the graph's final state.
+    """Search an utterance's scores [T, P] float32 to the graph's final state.
 
     Its last level is empty if no path reaches that state, and otherwise holds it alone.
     """
@@ -353,7 +355,7 @@ def search(
 
 @njit(nogil=True, cache=True)
 def prune_end(trellis: Trellis, output: float) -> None:
-    """Prune for the last time, after the arcs to the final state."""
+    """Prune a last time, after the arcs to the final state."""
     frames = trellis.frames[0] - 1
     prune_trellis(trellis, 1 + frames % PRUNE_EVERY + PRUNE_BACK - PRUNE_EVERY, 0, output)
 
@@ -363,19 +365,19 @@ FrameScores = Tensor | LazyGmmScores
 
 
 def kernel_scores(scores: FrameScores) -> Array | MixtureArrays:
-    """Scores as the kernels take them: float32, on the CPU."""
+    """Convert scores to the form that the kernels take: float32, on the CPU."""
     if isinstance(scores, LazyGmmScores):
         return scores.arrays()
     return np.ascontiguousarray(scores.detach().cpu().numpy(), dtype=np.float32)
 
 
 def num_frames(scores: Any) -> int:
-    """T, of what `kernel_scores` returns; for kernels only."""
+    """Return T for the result of `kernel_scores`; callable in kernels only."""
     raise NotImplementedError
 
 
 def frame_row(scores: Any, frame: int, graph: GraphArrays, states: Array) -> Array:
-    """Return a frame's scores as `add_final_column` does, of the arcs that leave `states` at least.
+    """Return a frame's scores like `add_final_column`; lazy ones only for arcs from `states`.
 
     For kernels only.
 
@@ -388,35 +390,42 @@ def frame_row(scores: Any, frame: int, graph: GraphArrays, states: Array) -> Arr
     raise NotImplementedError
 
 
-# numba wants the parameters of an overload and of what it returns annotated alike.
+# numba requires an overload and the function that it returns to have the same annotations.
 @overload(num_frames)
 def _num_frames(scores: Any) -> Any:
+    """Choose the implementation of `num_frames` by the type of the scores."""
     return _num_tensor_rows if isinstance(scores, types.Array) else _num_lazy_rows
 
 
 def _num_tensor_rows(scores: Any) -> int:
+    """Return T of scores in an array."""
     return len(scores)
 
 
 def _num_lazy_rows(scores: Any) -> int:
+    """Return T of lazy GMM scores."""
     return len(scores.rows)
 
 
 @overload(frame_row)
 def _frame_row(scores: Any, frame: Any, graph: Any, states: Any) -> Any:
+    """Choose the implementation of `frame_row` by the type of the scores."""
     return _tensor_row if isinstance(scores, types.Array) else _lazy_row
 
 
 def _tensor_row(scores: Any, frame: Any, graph: Any, states: Any) -> Array:
+    """Return a frame's scores from an array."""
     return add_final_column(scores[min(frame, len(scores) - 1)], frame == len(scores))
 
 
 def _lazy_row(scores: Any, frame: Any, graph: Any, states: Any) -> Array:
+    """Return a frame's lazily computed GMM scores."""
     return _lazy_gmm_row(scores, frame, graph, states)
 
 
 @njit(cache=True, nogil=True)
 def _lazy_gmm_row(scores: MixtureArrays, frame: int, graph: GraphArrays, states: Array) -> Array:
+    """Compute a frame's GMM scores for the arcs that leave `states`."""
     ending = frame == len(scores.rows)
     row = add_final_column(np.full(len(scores.first), -np.inf, np.float32), ending)
     if ending:
@@ -433,9 +442,9 @@ def _lazy_gmm_row(scores: MixtureArrays, frame: int, graph: GraphArrays, states:
 def viterbi(
     graph: GraphArrays, scores: Array | MixtureArrays, limits: tuple[float, int, int]
 ) -> tuple[Array, float]:
-    """The best path of scores through a graph, pruned as `search_kernels.search`.
+    """Return the best path of scores through a graph, pruned as in `search_kernels.search`.
 
-    Keeps one arc per state and frame where a lattice keeps them all, and adds up in float64.
+    It keeps one arc per state and frame, where a lattice keeps all, and adds scores in float64.
 
     Args:
       graph: its labels are column + 1.

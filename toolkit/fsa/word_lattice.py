@@ -1,10 +1,10 @@
-"""Lattices of words: an arc is a word with its scores, a state is a time.
+"""Word lattices: an arc is a word with its scores, a state is a point in time.
 
 A search's lattice becomes one by pruned determinization, one path for each word sequence, its best,
 as Kaldi's (Povey et al., "Generating exact lattices in the WFST framework", ICASSP 2012): weights
 are pairs of graph and acoustic score, compared by their scaled sum. Of the alignments that Kaldi
-keeps as strings, only the lengths are kept, as the times of the states: a state stands where the
-alignments of all paths into it have come to, the longest common prefix.
+keeps as strings, only the lengths are kept, as the times of the states: the time of a state is the
+  end of the longest common prefix of the alignments of all paths into it.
 """
 
 import heapq
@@ -24,7 +24,7 @@ NO_WORD = 0
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WordLattice:
-    """A lattice of A arcs between S states: state 0 starts, the last one ends.
+    """A word lattice with A arcs and S states; state 0 starts, the last state ends.
 
     Every arc leads to a state with a higher number, and arcs ascend by source.
     """
@@ -34,7 +34,7 @@ class WordLattice:
     target: np.ndarray
     """[A] int32."""
     words: np.ndarray
-    """[A] int32 word ids; 0 is no word, as on arcs into the last state."""
+    """[A] int32 word ids; 0 means no word, as on arcs into the last state."""
     graph: np.ndarray
     """[A] float64, the logarithm of the probability by language model, pronunciations and HMMs."""
     acoustic: np.ndarray
@@ -44,38 +44,39 @@ class WordLattice:
 
     @property
     def num_arcs(self) -> int:
-        """A."""
+        """Number of arcs, A."""
         return len(self.source)
 
     @property
     def num_states(self) -> int:
-        """S."""
+        """Number of states, S."""
         return len(self.times)
 
     def scores(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-        """[A] float64, the scores that weights give the arcs; see `toolkit.fsa.lattice.Weights`."""
+        """Return the arcs' scores under weights: [A] float64; see `Weights`."""
         penalties = word_penalty * (self.words != NO_WORD)
         return self.graph + acoustic_scale * self.acoustic + penalties
 
     def best_path(self, scores: np.ndarray) -> np.ndarray:
-        """The arcs of the path with the highest sum of `scores` [A]."""
+        """Return the arcs of the path with the highest sum of `scores` [A]."""
         return best_arcs(self.source, self.target, scores, self.num_states)
 
     def best_words(self, scores: np.ndarray) -> list[int]:
-        """The word ids of that path."""
+        """Return the word ids of the best path."""
         words = self.words[self.best_path(scores)]
         return words[words != NO_WORD].tolist()
 
     @cached_property
     def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Source and target of each arc as int64."""
         return np.int64(self.source), np.int64(self.target)
 
     def total(self, scores: np.ndarray) -> float:
-        """The logarithm of the summed exponentials of the scores of all paths."""
+        """Return the log-sum-exp of the scores of all paths."""
         return float(_log_sums(*self._ends, scores, self.num_states)[-1])
 
     def incoming_arc_posteriors(self, scores: np.ndarray) -> np.ndarray:
-        """[A] the share that each arc has in the paths that enter its target."""
+        """Return each arc's share of the paths that enter its target: [A]."""
         sums = _log_sums(*self._ends, scores, self.num_states)
         return np.exp(sums[self.source] + scores - sums[self.target])
 
@@ -84,7 +85,7 @@ class WordLattice:
 def _log_sums(
     source: np.ndarray, target: np.ndarray, scores: np.ndarray, states: int
 ) -> np.ndarray:  # pragma: no cover (compiled)
-    """[S] the log of the summed exponentials of the scores of the paths into each state."""
+    """Return the log-sum-exp of the path scores into each state: [S]."""
     sums = np.full(states, -np.inf)
     sums[0] = 0.0
     for a in range(len(source)):
@@ -93,7 +94,7 @@ def _log_sums(
 
 
 def union(lattices: Sequence[WordLattice]) -> WordLattice:
-    """The union of lattices: their first states become one, and so do their last ones.
+    """Return the union of lattices, with their start states and end states merged.
 
     Kaldi's lattice-combine, after `normalise_to_weight`.
     """
@@ -120,7 +121,7 @@ def union(lattices: Sequence[WordLattice]) -> WordLattice:
 
 
 def normalise_to_weight(lattice: WordLattice, scores: np.ndarray, weight: float) -> WordLattice:
-    """The lattice with posteriors for scores: those of its paths add up to a weight.
+    """Return the lattice with posteriors as scores; all paths together have `weight`.
 
     Args:
       lattice: of one utterance.
@@ -135,16 +136,16 @@ def normalise_to_weight(lattice: WordLattice, scores: np.ndarray, weight: float)
 
 
 MAX_ARCS = 20_000
-"""Arcs of a determinised lattice: beyond, the worst are dropped, but for the best path."""
+"""Largest number of arcs of a determinised lattice; the worst arcs beyond it are dropped."""
 ROUNDING = 1 / 1024
-"""Differences of scores below this do not keep states apart (Kaldi's delta)."""
+"""States whose scores differ by less than this are merged (Kaldi's delta)."""
 Array = np.ndarray
 
 
 def word_lattice(
     lattice: ScoredLattice, acoustic_scale: float, beam: float, frame_shift: float
 ) -> WordLattice:
-    """Determinise the lattice of an utterance by words.
+    """Determinise an utterance's lattice by words.
 
     Exact within the beam: every word sequence whose best path is there has its score, as long as
     there are fewer than `MAX_ARCS` arcs.
@@ -173,7 +174,7 @@ def word_lattice(
 def _assembled(
     arcs: list[tuple[int, int, int, float, float]], number: Array, times: Array
 ) -> WordLattice:
-    """The lattice of the arcs whose targets lead to the end.
+    """Return the lattice of the arcs whose targets lead to the end.
 
     Args:
       arcs: source, target, word, graph and acoustic score.
@@ -201,7 +202,7 @@ def _assembled(
 
 @dataclass(frozen=True)
 class _Arcs:
-    """Arcs of at most one word, ascending by source."""
+    """Arcs with at most one word each, sorted by source."""
 
     source: Array
     target: Array
@@ -212,7 +213,7 @@ class _Arcs:
     """[S] the frame in which each state is."""
 
     def weighted(self, acoustic_scale: float) -> Fst:
-        """The arcs with their scaled sums as scores; without words."""
+        """Return the arcs as a transducer with weighted scores, without words."""
         return Fst(
             source=self.source,
             target=self.target,
@@ -224,7 +225,7 @@ class _Arcs:
 
 
 def _single_words(scored: ScoredLattice) -> _Arcs:
-    """The arcs of a lattice; those of several words become chains."""
+    """Split arcs with several words into chains of arcs."""
     lattice, counts = scored.lattice, scored.lattice.word_counts
     frames = lattice.state_frames
     # To the end leads an arc without a word, since the end is among the states of no word.
@@ -259,9 +260,9 @@ def _single_words(scored: ScoredLattice) -> _Arcs:
 
 @dataclass(frozen=True)
 class _Edges:
-    """The best paths from the end of each word through one more word, or to the end.
+    """Best paths from the end of one word through one more word, or to the end.
 
-    E edges between S states of `_Arcs`, of which only those where words end have any.
+    There are E edges between S states of `_Arcs`; only states where words end have edges.
     """
 
     source: Array
@@ -273,12 +274,13 @@ class _Edges:
     graph: Array
     """[E] float64, summed over the path."""
     acoustic: Array
-    """[E] likewise."""
+    """[E] float64, summed over the path."""
     first: Array
     """[S + 1] the first edge of each state."""
 
 
 def _edges(arcs: _Arcs, fst: Fst, backward: Array, worst: float) -> _Edges:
+    """Return the edges within the beam."""
     columns = arcs.words, arcs.graph, arcs.acoustic
     forward = forward_scores(fst)
     edge_columns = _without_epsilons(
@@ -299,11 +301,11 @@ def _without_epsilons(
     backward: Array,
     worst: float,
 ) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover (compiled)
-    """The edges of `_Edges` that are on paths with a score of at least `worst`.
+    """Return the edges (see `_Edges`) on paths with a score of at least `worst`.
 
     Arcs without words lead from one frame to the next (`Lattice`; files are checked when they are
-    read), so that states come in the order in which they are reached: each path to a state is known
-    when its turn comes.
+    read), so that states are in the order in which they are reached: all paths to a state are known
+    before it is expanded.
 
     Args:
       first, target, words, graph, acoustic: of `_Arcs`.
@@ -374,22 +376,23 @@ def _without_epsilons(
 
 @dataclass(frozen=True)
 class _Subset:
-    """The states that a word sequence has led to, with what their best paths have in excess."""
+    """The states reached by a word sequence, with the excess scores of their best paths."""
 
     nodes: Array
     """[M] ascending."""
     graph: Array
     """[M] float64, added to the scores of the arcs so far."""
     acoustic: Array
-    """[M] likewise."""
+    """[M] float64, added to the acoustic scores of the arcs so far."""
 
     def key(self, acoustic_scale: float) -> tuple[bytes, bytes]:
+        """Return a hashable key; subsets with equal keys are merged."""
         weights = np.stack([self.graph, acoustic_scale * self.acoustic])
         return self.nodes.tobytes(), np.rint(weights / ROUNDING).astype(np.int64).tobytes()
 
 
 class _Determinization:
-    """Subsets of states, expanded in the order of the best path through each (A* search).
+    """Subset construction in the order of the best path through each subset (A*).
 
     The backward scores are exact, so that a subset has its best forward score when its turn comes.
     """
@@ -406,7 +409,7 @@ class _Determinization:
         self._queue: list[tuple[float, int]] = []
 
     def run(self) -> None:
-        """Expand all subsets that the beam leaves."""
+        """Expand all subsets within the beam."""
         self._reach(_Subset(np.zeros(1, np.int64), np.zeros(1), np.zeros(1)), 0.0, 0.0)
         expanded, end = set(), len(self._backward) - 1
         is_complete = False  # whether a path to the end is there
@@ -418,7 +421,7 @@ class _Determinization:
                 self._expand(number)
 
     def _reach(self, subset: _Subset, forward: float, through: float) -> int:
-        """The number of a subset that a path with the score `forward` has come to."""
+        """Return the number of a subset reached by a path with score `forward`."""
         number = self._numbers.setdefault(subset.key(self._scale), len(self.subsets))
         if number == len(self.subsets):
             self.subsets.append(subset)
@@ -429,7 +432,7 @@ class _Determinization:
         return number
 
     def _expand(self, number: int) -> None:
-        """Follow the edges out of a subset: one arc for each word."""
+        """Follow the edges out of a subset; add one arc per word."""
         subset, forward, edges = self.subsets[number], self._forward[number], self._edges
         element, edge = ragged_ranges(edges.first, subset.nodes)
         # Scores of the paths: what the element has in excess, then the edge.

@@ -1,1 +1,1 @@
-"""Topologies, phonetic trees, Gaussian mixtures and their transforms."""
+"""HMM topologies, phonetic decision trees, Gaussian mixtures and feature transforms."""

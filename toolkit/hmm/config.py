@@ -9,7 +9,7 @@ from toolkit.config.fields import NonNegative, NumClasses, PositiveInt, Settings
 
 @dataclass(frozen=True)
 class TreeConfig(Settings):
-    """How a phonetic decision tree is built, and when it stops growing."""
+    """Settings for growing a phonetic decision tree."""
 
     max_leaves: NumClasses = 2000
     """Leaves of all roots together at which splitting stops; clustering then leaves fewer pdfs.
@@ -26,6 +26,6 @@ class TreeConfig(Settings):
     questions: Path | None = None
     """Phonetic questions, a set of phones per line (Kaldi's questions.txt); None: from the data."""
     extra_questions: Path | None = None
-    """Sets of phones that are asked besides those from the data (Kaldi's extra_questions.txt)."""
+    """Questions in addition to those from the data (Kaldi's extra_questions.txt)."""
     roots: Path | None = None
     """Which phones share roots (Kaldi's roots.txt); None: the variants of a base phone."""

@@ -1,4 +1,4 @@
-"""Diagonal Gaussian mixtures, one per pdf: their maximum-likelihood training and their scores."""
+"""Diagonal Gaussian mixtures, one per pdf: maximum-likelihood training and scoring."""
 
 import math
 from collections.abc import Iterator
@@ -22,22 +22,23 @@ Self = TypeVar("Self", bound="Accumulators")
 
 
 class Accumulators:
-    """Base of dataclasses whose fields are numbers and float64 tensors summed over frames."""
+    """Base of dataclasses with numbers and float64 tensors that are summed over frames."""
 
     def add(self: Self, other: Self) -> None:
-        """Add the statistics of other frames; the same order of adding gives the same bits."""
+        """Add the statistics of other frames; equal orders of adding give identical results."""
         for field in fields(self):
             total = iadd(getattr(self, field.name), getattr(other, field.name))
             setattr(self, field.name, total)
 
     def __reduce__(self) -> tuple:
-        """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
+        """Pickle numpy arrays; torch would send tensors to workers by file descriptors."""
         values = [getattr(self, field.name) for field in fields(self)]
         arrays = (v.numpy() if isinstance(v, Tensor) else v for v in values)
         return _unpickle_accumulators, (type(self), *arrays)
 
 
 def _unpickle_accumulators(kind: type[Self], *values: object) -> Self:
+    """Make accumulators from their pickled arrays."""
     return kind(*(v if isinstance(v, int | float) else torch.from_numpy(v) for v in values))
 
 
@@ -56,12 +57,12 @@ NEGLIGIBLE = -80.0
 
 
 class GmmError(ToolkitError):
-    """A file that holds no Gaussian mixtures."""
+    """Raised when a file does not hold Gaussian mixtures."""
 
 
 @dataclass
 class GmmStatistics(Accumulators):
-    """Accumulators of the E step for G Gaussians of D dimensions, in float64."""
+    """E-step accumulators for G Gaussians with D dimensions, in float64."""
 
     occupancy: Tensor  # [G]
     first: Tensor  # [G, D], sum of posterior * x
@@ -71,7 +72,7 @@ class GmmStatistics(Accumulators):
 
     @classmethod
     def zeros(cls, gaussians: int, dimension: int) -> "GmmStatistics":
-        """Statistics of no frames."""
+        """Return the statistics of no frames."""
         matrix = torch.zeros(gaussians, dimension, dtype=torch.float64)
         return cls(torch.zeros(gaussians, dtype=torch.float64), matrix, matrix.clone())
 
@@ -90,12 +91,12 @@ class PdfFrames(NamedTuple):
 
     @property
     def x(self) -> Tensor:
-        """[n, D] the frames."""
+        """The frames of the pdf: [n, D]."""
         return self.rows[:, self.rows.shape[1] // 2 :]
 
 
 class Gmm:
-    """P mixtures of diagonal Gaussians: G Gaussians in all, kept flat and sorted by pdf.
+    """P mixtures of diagonal Gaussians: G Gaussians in total, stored flat and sorted by pdf.
 
     Args:
       owner: [G] the pdf of each Gaussian, ascending.
@@ -122,7 +123,7 @@ class Gmm:
     def from_moments(
         cls, count: Tensor, first: Tensor, second: Tensor, variance_floor: Tensor
     ) -> "Gmm":
-        """One Gaussian per pdf, of the mean and variance of its frames.
+        """Make one Gaussian per pdf from the mean and variance of its frames.
 
         Pdfs without frames get the mean and variance of all frames.
 
@@ -142,11 +143,11 @@ class Gmm:
 
     @property
     def num_gaussians(self) -> int:
-        """The number of Gaussians of all pdfs together."""
+        """Total number of Gaussians, G."""
         return len(self.owner)
 
     def log_likelihoods(self, x: Tensor, pdfs: Tensor | None = None) -> Tensor:
-        """Log-densities: x[T, D] -> [T, P], or [T, len(pdfs)] of these pdfs only, in their order.
+        """Return log-densities [T, P] of frames x [T, D], or [T, len(pdfs)] of some pdfs.
 
         Only the Gaussians of these pdfs are evaluated.
         """
@@ -176,22 +177,22 @@ class Gmm:
         return torch.cat(blocks)
 
     def products(self, pdfs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return what the log-densities of single Gaussians are computed from.
+        """Return precomputed terms of the log-densities of single Gaussians.
 
-        That of Gaussian g at x is matrix[g] (x^2, x) + constant[g].
+        The log-density of Gaussian g at x is matrix[g] (x^2, x) + constant[g].
 
         Args:
           pdfs: [L].
 
         Returns:
-          The matrix [G, 2 D], the constants [G], and for each of the pdfs its first Gaussian and
-          the one behind its last.
+          The matrix [G, 2 D], the constants [G], and for each pdf its first Gaussian and the one
+          after its last.
         """
         first = self._first[pdfs]
         return self._matrix, self._constant, first, first + self._sizes[pdfs]
 
     def posteriors(self, x: Tensor, pdfs: Tensor) -> Iterator[PdfFrames]:
-        """Group the frames x[T, D], aligned to pdfs[T], by pdf, and compute Gaussian posteriors.
+        """Group frames x [T, D] by their pdfs [T], and compute Gaussian posteriors.
 
         Yields each pdf that occurs, ascending; its frames keep their order. A call costs some
         30 microseconds per pdf: pass many frames at once.
@@ -222,11 +223,11 @@ class Gmm:
             yield PdfFrames(self._gaussians_of_pdf[pdf], blocks[pdf], *by_pdf[pdf])
 
     def accumulate(self, x: Tensor, pdfs: Tensor, into: GmmStatistics) -> None:
-        """Add the frames x[T, D], aligned to pdfs[T], to the statistics of the E step.
+        """Add frames x [T, D], aligned to pdfs [T], to the E-step statistics.
 
         Raises:
           ValueError: the sizes of frames, pdfs, statistics and mixtures do not fit together.
-          GmmError: there is a frame whose likelihood is no number.
+          GmmError: the likelihood of a frame is NaN.
         """
         counts = torch.bincount(pdfs, minlength=self.num_pdfs)
         fits = len(x) == len(pdfs) and len(counts) == self.num_pdfs
@@ -254,7 +255,7 @@ class Gmm:
     def maximise(
         self, statistics: GmmStatistics, min_occupancy: float, variance_floor: Tensor
     ) -> "Gmm":
-        """The M step, as Kaldi's `MleDiagGmmUpdate`: Gaussians with too few frames are removed.
+        """Perform the M step like Kaldi's `MleDiagGmmUpdate`; drop Gaussians with too few frames.
 
         The difference in `num_gaussians` is the number removed.
 
@@ -283,10 +284,10 @@ class Gmm:
         return Gmm(owner, (weights / totals[owner]).float(), means[is_kept], variances[is_kept])
 
     def split(self, target: int, pdf_occupancy: Tensor, min_count: float = 0.0) -> "Gmm":
-        """Grow to `target` Gaussians, allotted to the pdfs by occupancy^0.25 (Kaldi's mix-up).
+        """Split Gaussians up to `target`, allotted to pdfs by occupancy^0.25 (Kaldi's mix-up).
 
-        Each pdf splits its heaviest Gaussian in two, moved apart by a fifth of its standard
-        deviation in random directions, until it has its share. The directions are the same in
+        Each pdf splits its heaviest Gaussian in two until it has its share. The two means differ by
+        a fifth of the standard deviation in a random direction. The directions are the same in
         every call, unlike Kaldi's.
 
         Args:
@@ -323,21 +324,21 @@ class Gmm:
         return Gmm(owner, torch.cat(weights), torch.cat(means), torch.cat(variances))
 
     def transform_means(self, matrix: Tensor) -> "Gmm":
-        """The means multiplied by a matrix [D, D], as Kaldi's gmm-transform-means after MLLT.
+        """Multiply the means by a matrix [D, D], like Kaldi's gmm-transform-means after MLLT.
 
-        The variances stay: the next iterations of EM estimate them anew.
+        The variances stay; the next EM iterations re-estimate them.
         """
         means = (self.means.double() @ matrix.double().T).float()
         return Gmm(self.owner, self.weights, means, self.variances)
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that `from_state` rebuilds the model from."""
+        """Tensors from which `from_state` rebuilds the model."""
         names = ("owner", "weights", "means", "variances")
         return {name: getattr(self, name).contiguous() for name in names}
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor]) -> "Gmm":
-        """The model whose `state` this was.
+        """Rebuild a model from the tensors of `state`.
 
         Raises:
           ValueError, KeyError: the tensors do not describe mixtures.
@@ -360,7 +361,7 @@ class Gmm:
         return gmm
 
     def __reduce__(self) -> tuple:
-        """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
+        """Pickle numpy arrays; torch would send tensors to workers by file descriptors."""
         return _unpickle_gmm, tuple(t.numpy() for t in self.state().values())
 
     def save(self, path: Path) -> None:
@@ -381,17 +382,18 @@ class Gmm:
 
 
 def _sum_in_place(scores: Tensor) -> Tensor:
-    """`scores.logsumexp(1)` of [n, J, T], twice as fast; overwrites them."""
+    """Compute `scores.logsumexp(1)` of [n, J, T] in half the time; overwrites the scores."""
     top = scores.amax(1)
     return scores.sub_(top[:, None]).clamp_(min=NEGLIGIBLE).exp_().sum(1).log_().add_(top)
 
 
 def _unpickle_gmm(*arrays: np.ndarray) -> Gmm:
+    """Make a model from its pickled arrays."""
     return Gmm(*map(torch.from_numpy, arrays))
 
 
 def _shares(target: int, occupancy: Tensor, min_count: float) -> Tensor:
-    """How many of `target` Gaussians each pdf gets by its occupancy [P] -> [P] int64.
+    """Divide `target` Gaussians among pdfs by their occupancy: [P] to [P] int64.
 
     Gaussians that a pdf has too few frames for are allotted to the other pdfs.
     """
@@ -410,11 +412,11 @@ def _shares(target: int, occupancy: Tensor, min_count: float) -> Tensor:
 
 @dataclass(frozen=True)
 class LazyGmmScores:
-    """The scores [T, L] of T frames, for searches that read a few of them.
+    """Scores [T, L] of T frames, computed on demand for searches that read a few of them.
 
-    A forced alignment reads a tenth of the scores of its utterance: those of the states that its
-    beam reaches in a frame. Matrix products of all of them took it four fifths of its time. It has
-    the length, the shape and the product by a number of the tensor that it stands for.
+    A forced alignment reads a tenth of an utterance's scores: those of the states within its beam.
+    Matrix products for all scores would take four fifths of its time. The class has the length, the
+    shape and the product by a number of the tensor that it replaces.
 
     Raises:
       GmmError: frames and mixtures have different dimensions, or there is no such pdf: compiled
@@ -450,18 +452,18 @@ class LazyGmmScores:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """T and L."""
+        """Number of frames T and of columns L."""
         return len(self.frames), len(self.pdfs)
 
     def __mul__(self, scale: float) -> "LazyGmmScores":
         return replace(self, scale=self.scale * scale)
 
     def dense(self) -> Tensor:
-        """Compute all of them: [T, L]."""
+        """Compute all scores: [T, L]."""
         return self.gmm.log_likelihoods(self.frames, self.pdfs) * self.scale
 
     def arrays(self) -> MixtureArrays:
-        """Return what kernels compute them from; nothing of the mixtures is copied."""
+        """Return the arrays from which kernels compute scores, without copying the mixtures."""
         products = self.gmm.products(self.pdfs)
         rows = np.concatenate([self.frames.numpy() ** 2, self.frames.numpy()], axis=1)
         return MixtureArrays(

@@ -1,7 +1,7 @@
-"""Compiled loops over the Gaussians of mixtures: scores where asked for, and the E step.
+"""Compiled loops over Gaussians of mixtures: scores on demand, and the E step.
 
-As operators of torch the E step costs some 30 microseconds for each pdf that occurs, which in ten
-minutes of speech is most of its time.
+With torch operators the E step would cost some 30 microseconds per pdf that occurs: for ten minutes
+  of speech, most of its time.
 """
 
 from typing import NamedTuple
@@ -12,32 +12,32 @@ from toolkit.kernels import njit
 
 Array = np.ndarray
 NEGLIGIBLE = np.float32(20.0)
-"""Gaussians this far below the best so far are left out of its sum: 2e-9 of it, which float32 does
-not tell from nothing."""
+"""Gaussians this far below the best one so far are left out of the sum: 2e-9 of it, below the
+resolution of float32."""
 FLUSH = 64
 """Frames that are summed in float32 before they are added to the sums in float64."""
 
 
 class MixtureArrays(NamedTuple):
-    """Frames and mixtures as kernels take them."""
+    """Frames and mixtures in the form that kernels take."""
 
     rows: Array
     """[T, 2 D] float32: squares of a frame's values, then the values."""
     matrix: Array
     """[G, 2 D] float32: the factors on a row of each Gaussian."""
     constant: Array
-    """[G] float32: what is added to that product."""
+    """[G] float32: the constants added to that product."""
     first: Array
-    """[L] int64: the first Gaussian of each column."""
+    """[L] int64: the first Gaussian of each column's pdf."""
     behind: Array
-    """[L] int64: the one behind its last."""
+    """[L] int64: the Gaussian after its last one."""
     scale: np.float32
     """Factor on the log-likelihoods."""
 
 
 @njit(cache=True, nogil=True)
 def demanded_score(scores: MixtureArrays, frame: int, column: int) -> float:
-    """Compute one score, float32."""
+    """Compute a single score, float32."""
     row, best, total = scores.rows[frame], np.float32(-np.inf), np.float32(0.0)
     # Log-sum-exp in one pass: `total` counts in multiples of the best Gaussian so far.
     for gaussian in range(scores.first[column], scores.behind[column]):
@@ -53,7 +53,7 @@ def demanded_score(scores: MixtureArrays, frame: int, column: int) -> float:
 # Sums in any order, so that they are computed many at a time.
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def product(a: Array, b: Array) -> float:
-    """Return the inner product of two vectors, in float32."""
+    """Return the inner product of two vectors in float32."""
     total = np.float32(0.0)
     for i in range(len(a)):
         total += a[i] * b[i]
@@ -73,7 +73,7 @@ def add_frames(
     linear: Array,
     squares: Array,
 ) -> float:
-    """Add frames to the statistics of G Gaussians, each to those of the pdf it is aligned to.
+    """Add frames to the statistics of G Gaussians, each frame to its aligned pdf's Gaussians.
 
     Args:
       x: [T, D] float32.
@@ -85,8 +85,7 @@ def add_frames(
       linear, squares: [G, D] float64, added to: sums of posterior * x and posterior * x^2.
 
     Returns:
-      The sum of the frames' log-likelihoods; nan as soon as one is no number, or no Gaussian has
-      weight.
+      The sum of the frames' log-likelihoods; NaN if one is NaN, or no Gaussian has a weight.
     """
     dimension, likelihood, begin = x.shape[1], 0.0, 0
     row = np.empty(2 * dimension, np.float32)
@@ -100,7 +99,7 @@ def add_frames(
             for i, value in enumerate(x[order[position]]):
                 row[i] = value * value
                 row[dimension + i] = value
-            # Log-densities of the pdf's Gaussians; nan where a value is no number.
+            # Log-densities of the pdf's Gaussians; nan where a value is not a number.
             best = np.float32(-np.inf)
             for j in range(size):
                 posteriors[j] = (

@@ -1,4 +1,4 @@
-"""A GMM acoustic model, features, senones and mixtures together, and its features as a store."""
+"""GMM acoustic models (features, senones and mixtures), and their features as a store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from toolkit.hmm.senones import Senones
 
 @dataclass(frozen=True)
 class GmmSystem:
-    """Everything that scoring utterances needs; picklable."""
+    """A GMM acoustic model with its features and senones; picklable."""
 
     features: GmmFeatures
     """The features that it scores."""
@@ -27,7 +27,7 @@ class GmmSystem:
 
     @classmethod
     def load(cls, folder: Path, cepstra: Path) -> "GmmSystem":
-        """Read a system that `save` wrote, over a store of cepstra.
+        """Read a system that `save` wrote, and attach a store of cepstra.
 
         Raises:
           GmmError: projection, tree and mixtures have different sizes.
@@ -39,6 +39,7 @@ class GmmSystem:
         return system
 
     def _check_sizes(self, folder: Path) -> None:
+        """Check that mixtures, senones and features have matching sizes."""
         dimension, num_pdfs = self.gmm.means.shape[1], self.gmm.num_pdfs
         projection, disagreeing = self.features.frontend.projection, ""
         if projection is not None and len(projection) != dimension:
@@ -56,7 +57,7 @@ class GmmSystem:
 
     @property
     def cepstra(self) -> float:
-        """Values of a frame of the cepstra that it was trained on; no whole number is damage."""
+        """Number of cepstra per frame in training; a fraction means damaged files."""
         frontend = self.features.frontend
         projection = frontend.projection
         inputs = self.gmm.means.shape[1] if projection is None else projection.shape[1]
@@ -69,21 +70,21 @@ class GmmSystem:
         self.gmm.save(folder / "gmm.safetensors")
 
     def on(self, cepstra: Path) -> "GmmSystem":
-        """The same system over another store of cepstra, without transforms."""
+        """Return the same system for another store of cepstra, without transforms."""
         return replace(self, features=GmmFeatures(cepstra, self.features.frontend))
 
     def with_gmm(self, gmm: Gmm) -> "GmmSystem":
-        """The same system with other mixtures."""
+        """Return the same system with other mixtures."""
         return replace(self, gmm=gmm)
 
     def adapted(self, transforms: dict[str, Tensor]) -> "GmmSystem":
-        """The same system on features transformed by speaker."""
+        """Return the same system with fMLLR transforms by speaker."""
         return replace(self, features=self.features.adapted(transforms))
 
 
 @dataclass(frozen=True)
 class GmmFormat:
-    """The description of the features in the store's manifest."""
+    """Description of GMM features in the store's manifest."""
 
     kind: str
     """Type of features: lda_mllt or fmllr."""
@@ -96,7 +97,7 @@ class GmmFormat:
 
 
 def write_gmm_features(system: GmmSystem, out: Path, jobs: int = 1) -> None:
-    """Write LDA + MLLT features; with transforms as Kaldi's make_fmllr_feats.sh writes them.
+    """Write LDA + MLLT features, with transforms as in Kaldi's make_fmllr_feats.sh.
 
     Args:
       system: a GMM system on LDA + MLLT features, over a store of cepstra. The features of a
@@ -118,6 +119,7 @@ def write_gmm_features(system: GmmSystem, out: Path, jobs: int = 1) -> None:
 def _write_shard(
     features: GmmFeatures, form: GmmFormat, out: Path, shard: tuple[int, Sequence[str]]
 ) -> dict[str, int]:
+    """Write the GMM features of one shard."""
     number, ids = shard
     utterances = ((features.store.cut(u), features.speaker(u), features.load(u)) for u in ids)
     num_utterances, frames = write_shard(out / SHARDS, number, utterances, form)

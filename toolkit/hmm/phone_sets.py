@@ -1,4 +1,4 @@
-"""Variants of a phone by stress and position in the word, and which phones share tree roots."""
+"""Phone variants by stress and word position, and phones that share tree roots."""
 
 import re
 from difflib import get_close_matches
@@ -16,11 +16,11 @@ STRESS = re.compile(r"([0-9])$")
 
 
 class PhoneSetError(ToolkitError):
-    """A malformed file of phone sets (questions or roots)."""
+    """Raised for a malformed file of phone sets (questions or roots)."""
 
 
 class PhoneParts(NamedTuple):
-    """The parts of a phone symbol: AH0_B is (AH, 0, B)."""
+    """The parts of a phone symbol, e.g. (AH, 0, B) for AH0_B."""
 
     base: str
     stress: str
@@ -28,7 +28,7 @@ class PhoneParts(NamedTuple):
 
 
 class RootGroup(NamedTuple):
-    """Phones that share a tree root in each of their states."""
+    """Phones that share a tree root for each of their states."""
 
     phones: tuple[int, ...]
     """Phone ids, ascending."""
@@ -37,7 +37,7 @@ class RootGroup(NamedTuple):
 
 
 def split_phone(symbol: str) -> PhoneParts:
-    """Split a phone symbol into its parts; one that consists of suffixes only is its own base."""
+    """Split a phone symbol into its parts; a symbol of suffixes only is its own base."""
     base, stress, position = symbol, "", ""
     if (match := POSITION.search(base)) and match.start():
         base, position = base[: match.start()], match[1]
@@ -47,7 +47,7 @@ def split_phone(symbol: str) -> PhoneParts:
 
 
 def base_phone_groups(topology: Topology) -> list[tuple[int, ...]]:
-    """Phone ids grouped by base phone, in order of first ids; silence and speech never mix."""
+    """Group phone ids by base phone, ordered by first id; silence and speech never mix."""
     groups: dict[tuple[str, bool], list[int]] = {}
     for phone, symbol in enumerate(topology.phones, 1):
         silence = topology.is_silence(phone)
@@ -56,12 +56,12 @@ def base_phone_groups(topology: Topology) -> list[tuple[int, ...]]:
 
 
 def default_roots(topology: Topology) -> list[RootGroup]:
-    """The variants of a base phone share a root; roots of silence phones are not split."""
+    """Return default roots: one per base phone; roots of silence phones are not split."""
     return [RootGroup(p, not topology.is_silence(p[0])) for p in base_phone_groups(topology)]
 
 
 def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
-    """Read Kaldi's roots.txt: lines of `shared split PHONE ...`.
+    """Read Kaldi's roots.txt, with lines `shared split PHONE ...`.
 
     The phones of a line share a root. `not-split` keeps the root whole: the phones share their
     pdfs in every context. Roots of silence phones are kept whole either way. In Kaldi `shared` lets
@@ -109,7 +109,7 @@ def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
 
 
 def phone_ids(symbols: list[str], topology: Topology, place: str) -> tuple[int, ...]:
-    """The ids of phone symbols, ascending, each once.
+    """Return the distinct ids of phone symbols in ascending order.
 
     Args:
       symbols: phone symbols.

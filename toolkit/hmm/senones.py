@@ -1,4 +1,4 @@
-"""Senones: HMM states in phonetic context, tied by a tree."""
+"""Senones: HMM states in phonetic context, tied by a decision tree."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -14,7 +14,7 @@ from toolkit.hmm.tree import Tree
 
 @dataclass(frozen=True)
 class ContextUnits:
-    """Context-dependent phones; contexts with equal pdfs and equal possible next phones are one."""
+    """Context-dependent phones, merged when their pdfs and possible next phones are equal."""
 
     index: np.ndarray
     """[P+1, P+1, P+1] int32: the unit of (left, phone, right) phone ids."""
@@ -27,7 +27,7 @@ class ContextUnits:
 
 
 class Senones:
-    """The pdf of each HMM state in each phonetic context (Kaldi: ContextDependency).
+    """Maps HMM states in phonetic context to pdfs (Kaldi's ContextDependency).
 
     Args:
       topology: the phones and their states.
@@ -40,26 +40,26 @@ class Senones:
 
     @classmethod
     def monophone(cls, topology: Topology) -> "Senones":
-        """A pdf for every state, whatever the context, see `Tree.monophone`."""
+        """Return senones with a pdf for every state in any context; see `Tree.monophone`."""
         return cls(topology, Tree.monophone(topology))
 
     def __reduce__(self) -> tuple:
-        """Pickle without the tables, which each process computes once for equal senones."""
+        """Pickle without the tables, which each process computes once."""
         return _unpickled, (self.topology, self.tree)
 
     @property
     def num_pdfs(self) -> int:
-        """The number of senones."""
+        """Number of senones."""
         return self.tree.num_pdfs
 
     @cached_property
     def table(self) -> Tensor:
-        """[S, P+1, P+1] int32: the pdf of a state id between a left and a right phone."""
+        """Pdf by state id, left phone and right phone: [S, P+1, P+1] int32."""
         return self.tree.table()
 
     @cached_property
     def phone_of_pdf(self) -> Tensor:
-        """[pdfs] a phone of each pdf, the first of those that share it."""
+        """First phone that uses each pdf: [pdfs]."""
         first_phones = torch.zeros(self.num_pdfs, dtype=torch.int64)
         phones = self.topology.phone_of_state_id
         for state in reversed(range(len(phones))):
@@ -68,7 +68,7 @@ class Senones:
 
     @cached_property
     def state_of_pdf(self) -> Tensor:
-        """[pdfs] the position of each pdf's states within their phones: 0, 1, ..."""
+        """State position (0, 1, ...) within the phone for each pdf: [pdfs]."""
         first_states = torch.zeros(self.num_pdfs, dtype=torch.int64)
         for phone in self.topology.phone_ids():
             for state in range(self.topology.num_states(phone)):
@@ -77,7 +77,7 @@ class Senones:
         return first_states
 
     def pdfs(self, states: Tensor) -> Tensor:
-        """The pdf of every frame of an alignment: state ids [T] -> [T] int64."""
+        """Convert an alignment's state ids to pdfs: [T] to [T] int64."""
         if not len(states):
             return states.long()
         left, right = phone_contexts(self.topology, states)
@@ -85,7 +85,7 @@ class Senones:
 
     @cached_property
     def context_units(self) -> ContextUnits:
-        """The context-dependent phones from which graphs are built."""
+        """Context-dependent phones, from which graphs are built."""
         topology, table = self.topology, self.table.numpy()
         size, width = table.shape[1], max(map(topology.num_states, topology.phone_ids()))
         index = np.zeros((size, size, size), dtype=np.int32)
@@ -94,7 +94,7 @@ class Senones:
         for phone in topology.phone_ids():
             first, states = topology.state_id(phone, 0), topology.num_states(phone)
             contexts = table[first : first + states].copy()  # [states, left, right]
-            # Id 0 is no phone: give it silence's pdfs, so that it makes no units of its own.
+            # Id 0 is not a phone: it gets silence's pdfs, so that it does not make separate units.
             contexts[:, 0] = contexts[:, topology.silence]
             contexts[:, :, 0] = contexts[:, :, topology.silence]
             contexts = contexts.reshape(states, -1)
@@ -128,10 +128,11 @@ class Senones:
 
     @classmethod
     def load(cls, folder: Path) -> "Senones":
-        """Read what `save` wrote."""
+        """Read the senones that `save` wrote."""
         return cls(Topology.load(folder / "topology.json"), Tree.load(folder / "tree.json"))
 
 
 @lru_cache(maxsize=4)
 def _unpickled(topology: Topology, tree: Tree) -> Senones:
+    """Make senones from their pickled parts; cached for equal senones."""
     return Senones(topology, tree)

@@ -1,4 +1,4 @@
-"""HMM topologies: the states of a phone and their order."""
+"""HMM topologies: the states of each phone and their order."""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +20,7 @@ NumStates = Annotated[int, Range(1, 100)]
 
 
 class TopologyError(ToolkitError):
-    """A file that holds no topology."""
+    """Raised when a file does not hold a topology."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,20 @@ class Topology(Settings):
     At 10 ms every state loops on itself and is followed by the next; a phone is entered at its
     first state and left from its last, so that it lasts at least as many frames as it has states.
     The five states of silence and noise are Kaldi's: the middle ones may follow each other in any
-    order, since a pause has no fixed course.
-    At 30 ms (`at_low_rate`, C3) a phone is an onset of exactly one frame and a rest of any length,
-    none included: the topology of Kaldi's chain models. The onset tells one long phone from two
-    equal ones, which the paper's single-state phones cannot.
+    order, since a pause has no fixed course. At 30 ms (`at_low_rate`, C3) a phone is an onset of
+    exactly one frame and a rest of zero or more frames, as in Kaldi's chain models. The onset
+    distinguishes one long phone from two equal phones, which the paper's single-state phones
+    cannot.
 
-    Transitions carry no weight, so all paths of one length cost the same: durations follow from
-    the acoustics alone, and training and decoding graphs cannot disagree about them. Kaldi trains
-    transition probabilities; there they matter little too (its self-loop scale is 0.1).
+    Transitions have no weights, so all paths of the same length cost the same. Durations follow
+    from the acoustics only, and training and decoding graphs agree about them. Kaldi trains
+    transition probabilities, which also matter little (its self-loop scale is 0.1).
     """
 
     phones: tuple[str, ...]
     """Phone symbols in id order: the phone at index i has id i + 1, as id 0 is epsilon."""
     silence_phones: tuple[str, ...] = ("SIL", "SPN")
-    """Those of `phones` that are not speech: silence, noise."""
+    """The phones that are not speech: silence and noise."""
     states: NumStates = 3
     """HMM states of a speech phone."""
     silence_states: NumStates = 5
@@ -52,7 +52,7 @@ class Topology(Settings):
     """Whether each phone's first state lasts one frame and its second may be left out."""
 
     def check(self) -> None:
-        """Refuse onsets of phones without two states, and silence phones that are no phones."""
+        """Check that phones with an onset have two states and that silence phones exist."""
         if self.onset and (self.states, self.silence_states) != (2, 2):
             raise ValueError("a phone with an onset has two states")
         unknown = set(self.silence_phones) - set(self.phones)
@@ -60,44 +60,44 @@ class Topology(Settings):
             raise ValueError(f"silence phones {sorted(unknown)} are not among the phones")
 
     def num_states(self, phone: int) -> int:
-        """The number of HMM states of the phone with id `phone`."""
+        """Return the number of HMM states of a phone."""
         silence = self.is_silence(phone)
         return self.silence_states if silence else self.states
 
     def state_id(self, phone: int, state: int) -> int:
-        """The id of one state of a phone; ids are counted phone by phone from 0."""
+        """Return the id of a phone's state; ids count phone by phone from 0."""
         return self.first_state_ids[phone - 1] + state
 
     @cached_property
     def first_state_ids(self) -> list[int]:
-        """For each phone the id of its first state."""
+        """Id of each phone's first state."""
         return list(accumulate((self.num_states(p) for p in self.phone_ids()), initial=0))[:-1]
 
     @property
     def num_state_ids(self) -> int:
-        """The number of states of all phones together."""
+        """Total number of states of all phones."""
         return sum(self.num_states(p) for p in self.phone_ids())
 
     @property
     def silence(self) -> int:
-        """The id of the silence phone (pauses), the first of `silence_phones`."""
+        """Id of the silence phone (pauses), the first of `silence_phones`."""
         return self.phones.index(self.silence_phones[0]) + 1
 
     def is_silence(self, phone: int) -> bool:
-        """Whether the phone with this id is one of `silence_phones`."""
+        """Whether a phone is one of `silence_phones`."""
         return self.phones[phone - 1] in self.silence_phones
 
     def phone_ids(self) -> range:
-        """The phones' ids: 1, 2, ..."""
+        """Ids of the phones: 1, 2, ..."""
         return range(1, len(self.phones) + 1)
 
     @cached_property
     def phone_of_state_id(self) -> list[int]:
-        """For each state id the id of its phone."""
+        """Phone id of each state id."""
         return [p for p in self.phone_ids() for _ in range(self.num_states(p))]
 
     def successors(self, phone: int, state: int) -> range:
-        """The states that may follow a state within the phone, itself among them if it loops."""
+        """Return a state's successors within the phone, including itself if it loops."""
         states = self.num_states(phone)
         if self.onset:
             return range(1, 2)
@@ -106,25 +106,25 @@ class Topology(Settings):
         return range(state, min(state + 2, states))
 
     def exit_states(self, phone: int) -> range:
-        """The states from which the phone may be left."""
+        """Return the states from which a phone may be left."""
         states = self.num_states(phone)
         return range(0 if self.onset else states - 1, states)
 
     def min_frames(self, phone: int) -> int:
-        """The fewest frames that the phone can last."""
+        """Return the fewest frames that a phone can last."""
         if self.onset:
             return 1
         silence = self.is_silence(phone)
         return min(3, self.num_states(phone)) if silence else self.num_states(phone)
 
     def at_low_rate(self) -> "Topology":
-        """The same phones for stacked 30 ms frames."""
+        """Return the topology of the same phones for stacked 30 ms frames."""
         return replace(self, states=2, silence_states=2, onset=True)
 
     def phone_starts(self, states: Tensor) -> Tensor:
-        """Mark the first frame of each phone of an alignment: state ids [T] -> bool [T].
+        """Return which frames begin a phone in an alignment: state ids [T] to bool [T].
 
-        Two equal phones in a row are told apart unless they have a single looping state.
+        Two equal phones in a row are distinguished unless they have a single looping state.
         """
         phones = torch.tensor(self.phone_of_state_id)[states]
         first = states == torch.tensor(self.first_state_ids)[phones - 1]
@@ -133,7 +133,7 @@ class Topology(Settings):
         return entered
 
     def low_rate_targets(self, states: Tensor) -> Tensor:
-        """The state in `at_low_rate` of every frame of an alignment with this topology.
+        """Convert an alignment's frames to states of `at_low_rate`.
 
         The first three frames of a phone are its onset, so that taking every third frame, from
         whatever offset, meets the onset of every phone once.
@@ -164,7 +164,7 @@ class Topology(Settings):
 
 
 def phone_contexts(topology: Topology, states: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the phones before and after the phone of each frame.
+    """Return the left and right neighbour of each frame's phone.
 
     Before the first phone and after the last one there is silence: the edge of a recording is a
     pause, not a sound of its own.

@@ -1,4 +1,4 @@
-"""Linear transforms of features: LDA and MLLT, shared by all (C4), and fMLLR, by speaker.
+"""Linear feature transforms: LDA and MLLT for all speakers (C4), fMLLR per speaker.
 
 Statistics are symmetric matrices stored as their upper triangles: half the additions and memory.
 """
@@ -18,12 +18,12 @@ BLOCK_FRAMES = 256
 
 
 def triangle(dimension: int) -> Tensor:
-    """[2, D(D+1)/2] rows and columns of the entries of an upper triangle of [D, D]."""
+    """Return rows and columns of the upper triangle of [D, D]: [2, D(D+1)/2]."""
     return torch.triu_indices(dimension, dimension)
 
 
 def weighted_outer(x: Tensor, weights: Tensor) -> Tensor:
-    """Sums over frames of weight * x x^T, as upper triangles.
+    """Return sums over frames of weight * x x^T as upper triangles.
 
     Args:
       x: [T, D].
@@ -41,7 +41,7 @@ def weighted_outer(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def unpack(triangles: Tensor, dimension: int) -> Tensor:
-    """Whole matrices from their upper triangles: [J, D(D+1)/2] -> [J, D, D]."""
+    """Expand upper triangles to symmetric matrices: [J, D(D+1)/2] to [J, D, D]."""
     rows, columns = triangle(dimension)
     whole = triangles.new_empty(len(triangles), dimension, dimension)
     whole[:, rows, columns] = triangles
@@ -55,12 +55,12 @@ by rounding alone. Spliced deltas have such directions, since a delta is a sum o
 
 
 class LdaError(ToolkitError):
-    """The statistics do not determine as many directions as requested."""
+    """Raised when statistics do not determine as many directions as requested."""
 
 
 @dataclass
 class LdaStatistics(Accumulators):
-    """LDA accumulators over D-dimensional frames of C classes, in float64."""
+    """LDA accumulators for D-dimensional frames of C classes, in float64."""
 
     count: Tensor  # [C], frames
     first: Tensor  # [C, D], sum of x
@@ -68,7 +68,7 @@ class LdaStatistics(Accumulators):
 
     @classmethod
     def zeros(cls, classes: int, dimension: int) -> "LdaStatistics":
-        """Statistics of no frames."""
+        """Return the statistics of no frames."""
         return cls(
             torch.zeros(classes, dtype=torch.float64),
             torch.zeros(classes, dimension, dtype=torch.float64),
@@ -76,7 +76,7 @@ class LdaStatistics(Accumulators):
         )
 
     def accumulate(self, x: Tensor, classes: Tensor) -> None:
-        """Add frames x[T, D] of the classes [T]; Kaldi accumulates no silence frames."""
+        """Add frames x [T, D] of classes [T]; Kaldi does not add silence frames."""
         x = x.double()
         self.count += torch.bincount(classes, minlength=len(self.count))
         self.first.index_add_(0, classes, x)
@@ -84,7 +84,7 @@ class LdaStatistics(Accumulators):
 
 
 def estimate_lda(statistics: LdaStatistics, dimension: int) -> Tensor:
-    """The directions in which the classes differ most, as Kaldi's LdaEstimate.
+    """Estimate the directions in which classes differ most, like Kaldi's LdaEstimate.
 
     The within-class covariance of the transformed features is the identity. Unlike Kaldi's,
     directions without within-class variance are left out, classes without frames do not count,
@@ -136,7 +136,7 @@ def estimate_lda(statistics: LdaStatistics, dimension: int) -> Tensor:
 
 
 MIN_FRAMES_PER_DIMENSION = 10
-"""Kaldi warns below this number; an estimate from so few frames is of no use."""
+"""Number of frames below which Kaldi warns; an estimate from fewer frames is useless."""
 
 
 MLLT_ROUNDS = 200
@@ -144,23 +144,23 @@ MLLT_ROUNDS = 200
 
 
 class MlltError(ToolkitError):
-    """Too little data to estimate the transform."""
+    """Raised when there are too few data to estimate the transform."""
 
 
 @dataclass
 class MlltStatistics(Accumulators):
-    """MLLT accumulators over D-dimensional frames, in float64."""
+    """MLLT accumulators for D-dimensional frames, in float64."""
 
     beta: float  # frames
     scatter: Tensor  # [D, D, D], for each d: sum of posterior / variance_d * (x - m) (x - m)^T
 
     @classmethod
     def zeros(cls, dimension: int) -> "MlltStatistics":
-        """Statistics of no frames."""
+        """Return the statistics of no frames."""
         return cls(0.0, torch.zeros(dimension, dimension, dimension, dtype=torch.float64))
 
     def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor) -> None:
-        """Add the frames x[T, D], aligned to pdfs[T] of the model of these features.
+        """Add frames x [T, D] aligned to pdfs [T], given a model of these features.
 
         Kaldi accumulates no silence frames. A call has a cost per pdf: pass many utterances at
         once.
@@ -181,11 +181,11 @@ class MlltStatistics(Accumulators):
 
 
 def estimate_mllt(statistics: MlltStatistics) -> tuple[Tensor, float]:
-    """The square matrix M that makes the likelihood of M x highest, as Kaldi's MlltAccs::Update.
+    """Estimate the matrix M that maximises the likelihood of M x (Kaldi's MlltAccs::Update).
 
     Gales, "Semi-tied covariance matrices for hidden Markov models" (1999), eq. 22, row by row:
     no row's update lowers the objective. The means of the model become M m
-    (`Gmm.transform_means`); its variances are estimated anew by the iterations of EM that follow.
+    (`Gmm.transform_means`); the next EM iterations re-estimate its variances.
 
     Args:
       statistics: of at least 10 frames per dimension.
@@ -215,13 +215,13 @@ def estimate_mllt(statistics: MlltStatistics) -> tuple[Tensor, float]:
 
 
 def mllt_objective(statistics: MlltStatistics, matrix: Tensor) -> float:
-    """Log-likelihood of the frames under the matrix [D, D], up to a constant."""
+    """Return the frames' log-likelihood under a matrix [D, D], up to a constant."""
     quadratic = torch.einsum("di,dij,dj->", matrix, statistics.scatter, matrix)
     return statistics.beta * float(matrix.slogdet().logabsdet) - 0.5 * float(quadratic)
 
 
 def update_mllt_row(matrix: Tensor, d: int, inverse: Tensor, count: float) -> None:
-    """Replace row d of the matrix [D, D] by its optimum given the other rows.
+    """Replace row d of a matrix [D, D] by its optimum given the other rows.
 
     Args:
       matrix: changed in place.
@@ -235,12 +235,12 @@ def update_mllt_row(matrix: Tensor, d: int, inverse: Tensor, count: float) -> No
 
 
 MIN_FRAMES = 500
-"""Frames of speech below which a speaker's transform is the identity (Kaldi: 500)."""
+"""Speech frames below which a speaker's transform is the identity (Kaldi: 500)."""
 
 
 @dataclass
 class FmllrStatistics(Accumulators):
-    """fMLLR accumulators over a speaker's D-dimensional frames, in float64; x' is (x, 1)."""
+    """fMLLR accumulators for a speaker's D-dimensional frames, in float64; x' is (x, 1)."""
 
     beta: float  # frames, each by its weight
     linear: Tensor  # [D, D+1], sum of posterior * mean_d / variance_d * x'^T
@@ -248,7 +248,7 @@ class FmllrStatistics(Accumulators):
 
     @classmethod
     def zeros(cls, dimension: int) -> "FmllrStatistics":
-        """Statistics of no frames."""
+        """Return the statistics of no frames."""
         size = dimension + 1
         return cls(
             0.0,
@@ -257,10 +257,10 @@ class FmllrStatistics(Accumulators):
         )
 
     def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor, weights: Tensor | None = None) -> None:
-        """Add frames with their pdfs; Kaldi accumulates silence with a small weight or none.
+        """Add frames with their pdfs; Kaldi gives silence a small weight or none.
 
-        To refine a transform, pass frames that it has already been applied to: the new transform
-        is then to be applied after it.
+        To refine a transform, pass frames to which it has already been applied; the new transform
+        must then be applied after it.
 
         Args:
           gmm: the mixtures of the pdfs.
@@ -291,7 +291,7 @@ class FmllrStatistics(Accumulators):
 def estimate_fmllr(
     statistics: FmllrStatistics, min_count: float = MIN_FRAMES, iterations: int = 20
 ) -> tuple[Tensor, float]:
-    """The affine transform that makes a speaker's frames most likely.
+    """Estimate the affine transform that maximises the likelihood of a speaker's frames.
 
     Mirrors Kaldi's ComputeFmllrMatrixDiagGmmFull (Gales 1998, row by row: no row's update lowers
     the objective).
@@ -313,7 +313,7 @@ def estimate_fmllr(
     inverses, linear = torch.linalg.inv(quadratic).numpy(), statistics.linear.numpy()
     rows = identity.numpy().copy()
     for _ in range(iterations):
-        square = np.linalg.inv(rows[:, :-1])  # anew, as updates add up their rounding
+        square = np.linalg.inv(rows[:, :-1])  # computed again, as rounding errors of updates add up
         for d in range(dimension):
             update_fmllr_row(rows, square, d, inverses[d], linear[d], count)
     transform = torch.from_numpy(rows)
@@ -322,7 +322,7 @@ def estimate_fmllr(
 
 
 def fmllr_objective(statistics: FmllrStatistics, transform: Tensor) -> float:
-    """Log-likelihood of the frames under the transform [D, D+1], up to a constant."""
+    """Return the frames' log-likelihood under a transform [D, D+1], up to a constant."""
     quadratic = torch.einsum("di,dij,dj->", transform, statistics.quadratic, transform)
     linear = (transform * statistics.linear).sum()
     volume = transform[:, :-1].slogdet().logabsdet
@@ -337,7 +337,7 @@ def update_fmllr_row(
     linear: np.ndarray,
     count: float,
 ) -> None:
-    """Replace row d of the transform [D, D+1] by its optimum given the other rows.
+    """Replace row d of a transform [D, D+1] by its optimum given the other rows.
 
     Args:
       transform: changed in place.

@@ -1,4 +1,4 @@
-"""Phonetic decision trees: which pdf a state of a phone has between its neighbours."""
+"""Phonetic decision trees: map a phone's state and its neighbours to a pdf."""
 
 import json
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ POSITIONS = ("left", "centre", "right")
 
 
 class TreeError(ToolkitError):
-    """A tree that cannot be read, or does not fit what it is used with."""
+    """Raised for a tree that cannot be read, or does not fit its topology or statistics."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """The end of a branch. Leaves of one root that were clustered have the same pdf."""
+    """A leaf of a tree; leaves of one root that were clustered share a pdf."""
 
     pdf: int
     """Counted from 0 in the order of the tree."""
@@ -37,10 +37,10 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Split:
-    """An inner node: a phonetic question and its two branches."""
+    """An inner node: a question about neighbouring phones, and its two branches."""
 
     ask: str
-    """The position that it asks about: one of `POSITIONS`."""
+    """The position in question: one of `POSITIONS`."""
     phones: frozenset[int]
     """Phone ids for which the answer is yes."""
     gain: float
@@ -58,7 +58,7 @@ Node = Union[Leaf, Split]  # noqa: UP007 (a forward reference cannot be or-ed)
 
 @dataclass(frozen=True)
 class Root:
-    """The root of the tree of one HMM state of one or more phones."""
+    """The root of a tree for one HMM state of one or more phones."""
 
     phones: tuple[int, ...]
     """Phone ids, ascending."""
@@ -69,7 +69,7 @@ class Root:
 
 
 def leaves(node: Node) -> Iterator[Leaf]:
-    """The leaves below a node, yes before no."""
+    """Yield the leaves below a node, the yes branch first."""
     if isinstance(node, Leaf):
         yield node
     else:
@@ -78,7 +78,7 @@ def leaves(node: Node) -> Iterator[Leaf]:
 
 
 def to_json(phones: tuple[str, ...], roots: tuple[Root, ...]) -> str:
-    """Write a tree with a line for each question and each leaf.
+    """Format a tree as JSON, with one line per question and leaf.
 
     Args:
       phones: all phone symbols, in id order.
@@ -109,7 +109,7 @@ def to_json(phones: tuple[str, ...], roots: tuple[Root, ...]) -> str:
 
 
 def from_json(text: str) -> tuple[tuple[str, ...], tuple[Root, ...]]:
-    """Read what `to_json` wrote.
+    """Parse a tree that `to_json` wrote.
 
     Returns:
       All phone symbols, in id order, and the roots.
@@ -158,6 +158,7 @@ def from_json(text: str) -> tuple[tuple[str, ...], tuple[Root, ...]]:
 
 
 def _get(data: Any, key: str, kind: type | tuple[type, ...], place: str) -> Any:
+    """Return an item of parsed JSON after checking its type."""
     value = data.get(key) if isinstance(data, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
         fault = "is missing" if value is None else "is of the wrong type"
@@ -170,7 +171,7 @@ ADVICE = "is it the tree.json of a model?"
 
 @dataclass(frozen=True)
 class Tree:
-    """Ties (left phone, state id, right phone) to pdfs.
+    """Maps (left phone, state id, right phone) to pdfs.
 
     Each state of each phone has exactly one root, and a pdf belongs to one root only: states at
     different places in a phone never share a pdf.
@@ -208,7 +209,7 @@ class Tree:
 
     @classmethod
     def monophone(cls, topology: Topology) -> "Tree":
-        """A pdf for every state, whatever the context; variants of a base phone share theirs."""
+        """Make a tree with a pdf for every state in any context; phone variants share pdfs."""
         roots = [
             (group.phones, state)
             for group in default_roots(topology)
@@ -221,17 +222,17 @@ class Tree:
 
     @cached_property
     def num_pdfs(self) -> int:
-        """The number of different pdfs."""
+        """Number of different pdfs."""
         return 1 + max(leaf.pdf for root in self.roots for leaf in leaves(root.node))
 
     @cached_property
     def _root_of_state_id(self) -> list[tuple[int, Root]]:
-        """For each state id its phone and its root."""
+        """Phone and root of each state id."""
         pairs = [(phone, root) for root in self.roots for phone in root.phones]
         return sorted(pairs, key=lambda pair: (pair[0], pair[1].state))
 
     def pdf(self, left: int, state_id: int, right: int) -> int:
-        """The pdf of a state of the phone between the phones with ids `left` and `right`."""
+        """Return the pdf of a phone's state between the phones `left` and `right`."""
         centre, root = self._root_of_state_id[state_id]
         answered = {"left": left, "centre": centre, "right": right}
         node = root.node
@@ -240,7 +241,7 @@ class Tree:
         return node.pdf
 
     def table(self) -> Tensor:
-        """The pdf of every state in every context, [S, P+1, P+1] int32: (state id, left, right).
+        """Return the pdf of every state in every context: [S, P+1, P+1] int32.
 
         Id 0, no phone, answers every question with no.
         """
@@ -270,7 +271,7 @@ class Tree:
         return torch.from_numpy(table)
 
     def save(self, path: Path) -> None:
-        """Write the tree as JSON that people can read, phones by their symbols."""
+        """Write the tree as readable JSON, with phone symbols in place of ids."""
         write_atomically(path, to_json(self.phones, self.roots))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Drawings of the part of a tree that belongs to one phone, as text and for Graphviz."""
+"""Draws the trees of a phone as text or for Graphviz."""
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -12,7 +12,7 @@ MAX_NAMES = 16
 
 
 def roots_of(tree: Tree, phone: str, state: int | None = None) -> list[Root]:
-    """The roots of a phone, or of all variants of a base phone: AH of AH0, AH1, AH2.
+    """Return the roots of a phone, or of all variants of a base phone (AH for AH0, AH1, AH2).
 
     Args:
       tree: the tree.
@@ -43,7 +43,7 @@ def roots_of(tree: Tree, phone: str, state: int | None = None) -> list[Root]:
 
 
 def draw(tree: Tree, roots: Iterable[Root]) -> str:
-    """Draw roots as text: questions with their gain, frames of every branch, pdfs at the leaves."""
+    """Draw roots as text: questions with gains, frames per branch, pdfs at the leaves."""
     return "\n".join(line for root in roots for line in _drawn_root(tree, root))
 
 
@@ -72,6 +72,7 @@ def dot(tree: Tree, roots: Iterable[Root]) -> str:
 
 
 def _drawn_root(tree: Tree, root: Root) -> Iterator[str]:
+    """Yield the lines that draw a root."""
     below = list(leaves(root.node))
     pdfs = len({leaf.pdf for leaf in below})
     frames = sum(leaf.frames for leaf in below)
@@ -80,6 +81,7 @@ def _drawn_root(tree: Tree, root: Root) -> Iterator[str]:
 
 
 def _drawn(tree: Tree, node: Node, start: str, indent: str) -> Iterator[str]:
+    """Yield the lines that draw a node and the nodes below it."""
     if isinstance(node, Leaf):
         yield f"{start}pdf {node.pdf}"
         return
@@ -90,11 +92,12 @@ def _drawn(tree: Tree, node: Node, start: str, indent: str) -> Iterator[str]:
 
 
 def _title(tree: Tree, root: Root) -> str:
+    """Return the title of a root: its phones and state."""
     return f"{' '.join(_names(tree, root.phones))}, state {root.state}"
 
 
 def _question(tree: Tree, ask: str, phones: frozenset[int]) -> str:
-    """The set of a question in as few names as possible: by its complement, and variants as AH*."""
+    """Return a question's phone set in short form, e.g. as complement or with variants AH*."""
     complement = frozenset(range(1, len(tree.phones) + 1)) - phones
     yes, no = _shortest(tree, phones), _shortest(tree, complement)
     names, negation = (no, "not ") if complement and len(no) < len(yes) else (yes, "")
@@ -103,6 +106,7 @@ def _question(tree: Tree, ask: str, phones: frozenset[int]) -> str:
 
 
 def _shortest(tree: Tree, phones: frozenset[int]) -> list[str]:
+    """Return the shortest list of names for some phones."""
     members: dict[str, list[int]] = {}
     for phone, symbol in enumerate(tree.phones, 1):
         members.setdefault(split_phone(symbol).base, []).append(phone)
@@ -115,9 +119,11 @@ def _shortest(tree: Tree, phones: frozenset[int]) -> list[str]:
 
 
 def _names(tree: Tree, phones: Iterable[int]) -> list[str]:
+    """Return the symbols of phones."""
     return [tree.phones[phone - 1] for phone in phones]
 
 
 def _quoted(text: str) -> str:
+    """Quote a text for Graphviz."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""Growing of phonetic trees: statistics by context, questions about neighbours, splits and ties."""
+"""Grows phonetic trees: statistics by context, questions about neighbours, splitting, tying."""
 
 import heapq
 import math
@@ -31,7 +31,7 @@ FIELD_MASK = (1 << FIELD_BITS) - 1
 
 
 class ContextStatistics(NamedTuple):
-    """N distinct states in context and their sums, sorted by (state, left, right)."""
+    """Statistics of N distinct states in context, sorted by (state, left, right)."""
 
     left: np.ndarray
     """[N] phone ids."""
@@ -44,7 +44,7 @@ class ContextStatistics(NamedTuple):
 
 
 class TreeStatistics:
-    """Frames, sum and sum of squares, in float64, of every (left, state id, right) seen.
+    """Count, sum and sum of squares (float64) of every (left, state id, right) seen.
 
     Kaldi's acc-tree-stats. Memory is bounded by the number of distinct contexts. Sums of parts of a
     corpus, added in any order, equal the sums of the whole up to rounding.
@@ -59,16 +59,16 @@ class TreeStatistics:
         self._sums = np.zeros((0, 1 + 2 * dimension))
 
     def __len__(self) -> int:
-        """The number of distinct contexts."""
+        """Return the number of distinct contexts."""
         return len(self._row_of)
 
     @property
     def frames(self) -> int:
-        """The number of frames."""
+        """Number of frames."""
         return int(self._sums[:, 0].sum())
 
     def accumulate(self, left: Tensor, states: Tensor, right: Tensor, x: Tensor) -> None:
-        """Add frames.
+        """Add aligned frames to the statistics.
 
         Args:
           left: [T] the phone before each frame's phone.
@@ -97,6 +97,7 @@ class TreeStatistics:
         self._add(*other._sorted())
 
     def _add(self, keys: np.ndarray, sums: np.ndarray) -> None:
+        """Add sums by context key."""
         rows = [self._row_of.setdefault(key, len(self._row_of)) for key in keys.tolist()]
         missing = len(self._row_of) - len(self._sums)
         if missing > 0:
@@ -105,18 +106,19 @@ class TreeStatistics:
         self._sums[rows] += sums
 
     def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return keys and sums, sorted by key."""
         keys = np.fromiter(self._row_of, dtype=np.int64, count=len(self))
         order = np.argsort(keys)
         return keys[order], self._sums[: len(self)][order]
 
     def contexts(self) -> ContextStatistics:
-        """The sums of every context."""
+        """Return the statistics of every context."""
         keys, sums = self._sorted()
         states, left = keys >> 2 * FIELD_BITS, keys >> FIELD_BITS & FIELD_MASK
         return ContextStatistics(left, states, keys & FIELD_MASK, sums)
 
     def sum_by_pdf(self, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sums by pdf, from which a GMM of single Gaussians starts (Kaldi's gmm-init-model).
+        """Return sums by pdf, to initialise single Gaussians (Kaldi's gmm-init-model).
 
         Args:
           table: [S, P+1, P+1] the pdf of (state id, left, right), as `Tree.table` makes it.
@@ -133,11 +135,12 @@ class TreeStatistics:
         return count[:, 0], first, second
 
     def __reduce__(self) -> tuple:
-        """Pickle as two arrays."""
+        """Pickle the statistics as two arrays."""
         return _rebuilt, self._sorted()
 
 
 def _rebuilt(keys: np.ndarray, sums: np.ndarray) -> TreeStatistics:
+    """Make statistics from their pickled arrays."""
     statistics = TreeStatistics((sums.shape[1] - 1) // 2)
     statistics._add(keys, sums)
     return statistics
@@ -148,7 +151,7 @@ VARIANCE_FLOOR = 0.01
 
 
 def variance_floor(sums: np.ndarray) -> np.ndarray:
-    """The lowest variance that a Gaussian may have.
+    """Return the lowest variance that a Gaussian may have.
 
     Args:
       sums: [N, 1 + 2D] frames, sum of x, sum of x^2 of each of N parts of the data.
@@ -161,10 +164,10 @@ def variance_floor(sums: np.ndarray) -> np.ndarray:
 
 
 def log_likelihood(sums: np.ndarray, floor: np.ndarray) -> np.ndarray:
-    """The log-likelihood of frames under one diagonal Gaussian fitted to them.
+    """Return the log-likelihood of frames under a diagonal Gaussian fitted to them.
 
-    The variance is the most likely one that is not below the floor, so that taking a set of frames
-    apart never lowers their likelihood.
+    The variance is the most likely one that is not below the floor, so that splitting a set of
+    frames never lowers its likelihood.
 
     Args:
       sums: [..., 1 + 2D] frames, sum of x, sum of x^2.
@@ -194,7 +197,7 @@ def agglomerate(
       threshold: stop before a merge that loses this much.
 
     Yields:
-      (i, j), i < j: cluster j goes into cluster i and is no more.
+      (i, j), i < j: cluster j is merged into cluster i and no longer exists.
     """
     sums = sums.copy()
     likelihoods = log_likelihood(sums, floor)
@@ -225,6 +228,7 @@ def agglomerate(
 
 
 def _split(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Split sums [K, 1 + 2D] into counts, sums and sums of squares."""
     dimension = (sums.shape[-1] - 1) // 2
     return sums[..., :1], sums[..., 1 : 1 + dimension], sums[..., 1 + dimension :]
 
@@ -234,7 +238,7 @@ Questions = tuple[frozenset[int], ...]
 
 
 def automatic_questions(statistics: TreeStatistics, topology: Topology) -> Questions:
-    """Questions from the data: clusters of acoustically similar phones.
+    """Make questions from data: clusters of acoustically similar phones.
 
     Speech phones, the variants of a base phone taken together, are clustered bottom-up, each merge
     being the one that loses the least likelihood of single Gaussians; once on the statistics of
@@ -269,7 +273,7 @@ def automatic_questions(statistics: TreeStatistics, topology: Topology) -> Quest
 
 
 def read_questions(path: Path, topology: Topology) -> Questions:
-    """Read Kaldi's questions.txt: the phone symbols of one set per line.
+    """Read Kaldi's questions.txt, with the phone symbols of a set on each line.
 
     Raises:
       PhoneSetError: a symbol is none of the phones; names the line.
@@ -282,9 +286,9 @@ def read_questions(path: Path, topology: Topology) -> Questions:
 
 
 def read_extra_questions(path: Path, topology: Topology) -> list[frozenset[int]]:
-    """Read Kaldi's extra_questions.txt of a dict or lang folder.
+    """Read Kaldi's extra_questions.txt from a dict or lang folder.
 
-    A phone without its position in the word stands for itself in all positions. Phones that the
+    A phone without a word position means the phone in all positions. Phones that the
     topology lacks, which no word has or which are named otherwise here, are left out.
     """
     places: dict[str, set[int]] = {}
@@ -298,7 +302,7 @@ def read_extra_questions(path: Path, topology: Topology) -> list[frozenset[int]]
 
 
 def distinct(sets: Iterable[Iterable[int]], num_phones: int) -> Questions:
-    """Drop trivial sets (no phone, all phones) and those equal or complementary to an earlier one.
+    """Drop trivial sets (empty, all phones) and repetitions or complements of earlier sets.
 
     Args:
       sets: of phone ids.
@@ -317,7 +321,7 @@ def distinct(sets: Iterable[Iterable[int]], num_phones: int) -> Questions:
 def _clusters(
     units: list[tuple[int, ...]], state: int, statistics: TreeStatistics, topology: Topology
 ) -> list[tuple[int, ...]]:
-    """The clusters made by merging groups of phones on the statistics of one state, in order."""
+    """Return the clusters, in order, from merging phone groups by one state's statistics."""
     contexts = statistics.contexts()
     by_state = np.zeros((topology.num_state_ids, 1 + 2 * statistics.dimension))
     np.add.at(by_state, contexts.states, contexts.sums)
@@ -339,7 +343,7 @@ TIE = 1e-9
 
 
 def grow_tree(statistics: TreeStatistics, topology: Topology, config: TreeConfig) -> Tree:
-    """Grow a tree with the questions and roots that `config` names, see `build_tree`."""
+    """Grow a tree with the questions and roots named in `config`; see `build_tree`."""
     if config.questions is None:
         questions = automatic_questions(statistics, topology)
         if config.extra_questions is not None:
@@ -358,7 +362,7 @@ def build_tree(
     config: TreeConfig,
     roots: Sequence[RootGroup] | None = None,
 ) -> Tree:
-    """Grow a tree, always making the split that gains most over all leaves (Kaldi's build-tree).
+    """Grow a tree by always making the split with the largest gain (Kaldi's build-tree).
 
     Each state of each group of phones has a root of its own. Leaves are single diagonal Gaussians.
     Unseen contexts get a leaf too: the one that the answers to the questions lead to.
@@ -397,7 +401,7 @@ def build_tree(
 
 
 class _Branch:
-    """A node of the growing tree: a leaf until it is split."""
+    """A node of a growing tree: a leaf until it is split."""
 
     def __init__(self, rows: np.ndarray, total: np.ndarray, likelihood: float) -> None:
         self.rows, self.total, self.likelihood = rows, total, likelihood
@@ -408,9 +412,11 @@ class _Branch:
         self.pdf = -1
 
     def leaves(self) -> list["_Branch"]:
+        """Return the leaves below this branch."""
         return self.yes.leaves() + self.no.leaves() if self.question else [self]
 
     def node(self) -> Node:
+        """Convert the branch to a tree node."""
         frames = round(self.total[0])
         if self.question is None:
             return Leaf(self.pdf, frames)
@@ -419,7 +425,7 @@ class _Branch:
 
 
 class _Grower:
-    """The growing trees of all roots: a heap of the leaves worth splitting, largest gain first."""
+    """Growing trees of all roots, with a heap of leaves to split, largest gain first."""
 
     def __init__(
         self,
@@ -443,7 +449,7 @@ class _Grower:
         self._leaves = self._serial = 0
 
     def branch(self, rows: np.ndarray, split: bool = True) -> _Branch:
-        """Make a leaf of some rows of the statistics, a candidate for splitting if it may be."""
+        """Make a leaf from rows of the statistics, and queue it if it can be split."""
         sums = self._sums[rows]
         total = sums.sum(0)
         branch = _Branch(rows, total, float(log_likelihood(total, self._floor)))
@@ -456,7 +462,7 @@ class _Grower:
         return branch
 
     def grow(self, max_leaves: int) -> None:
-        """Split the best leaf until there are `max_leaves`, or no split gains enough."""
+        """Split the best leaves until there are `max_leaves`, or no split gains enough."""
         gains = []
         while self._heap and self._leaves < max_leaves:
             branch = heapq.heappop(self._heap)[2]
@@ -469,7 +475,7 @@ class _Grower:
         self._smallest_gain = min(gains, default=0.0)
 
     def number_leaves(self, root: _Branch, first: int) -> int:
-        """Number the pdfs of a root from `first` on, one for each cluster; return how many."""
+        """Number a root's pdfs from `first`, one per cluster; return how many there are."""
         leaves = root.leaves()
         cluster = list(range(len(leaves)))
         threshold = self._config.cluster_threshold
@@ -486,7 +492,7 @@ class _Grower:
     def _best_split(
         self, branch: _Branch, sums: np.ndarray
     ) -> tuple[float, str, int, np.ndarray] | None:
-        """The best split: its gain, the position asked about, question index and answers [rows]."""
+        """Return the best split: gain, position asked about, question index, answers [rows]."""
         sums_of_yes, positions = [], []
         for ask, phone in self._phone.items():
             present, by_phone = _by_phone(phone[branch.rows], sums)
@@ -514,7 +520,7 @@ class _Grower:
 
 
 def _by_phone(phones: np.ndarray, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct phones, and the sums [K, 1 + 2D] of each."""
+    """Return the distinct phones, and the sums [K, 1 + 2D] of each."""
     order = np.argsort(phones, kind="stable")
     present, first = np.unique(phones[order], return_index=True)
     return present, np.add.reduceat(sums[order], first) if len(first) else sums

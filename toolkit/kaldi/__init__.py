@@ -1,4 +1,4 @@
-"""Reads and writes Kaldi's and OpenFst's formats.
+"""Reads and writes the file formats of Kaldi and OpenFst.
 
     from toolkit import kaldi
 
@@ -29,6 +29,7 @@ __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
+    """Import a public name from its module on first use."""
     if name not in _MODULES:
         raise AttributeError(f"{__name__} has no {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""Imports and exports alignments: Kaldi's archives of integer vectors, and phones as CTM."""
+"""Imports and exports alignments: Kaldi's archives of integer vectors, and phone CTMs."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,11 +30,11 @@ PER_SHARD = 500
 
 
 class KaldiAlignmentError(ToolkitError):
-    """Alignments that do not fit the HMMs of the given system."""
+    """Raised for alignments that do not fit the HMMs of the given system."""
 
 
 def export_alignments(ali: Path, system: Path, out: Path) -> int:
-    """Write alignments as `ali.ark` and `ali.scp`, with a table of their states.
+    """Write alignments as `ali.ark` and `ali.scp`, with a table of their HMM states.
 
     The numbers are ids of this toolkit's HMM states (one for each state of each phone), neither
     pdfs nor transition ids of a Kaldi model: `states.tsv` lists id, phone and position in the
@@ -59,7 +59,7 @@ def export_alignments(ali: Path, system: Path, out: Path) -> int:
     ark = writer_path(out / "ali.ark")
 
     def write_states() -> Iterator[tuple[str, str, list[TimedToken]]]:
-        """Write the states of each utterance, and yield its phones, one utterance at a time."""
+        """Write each utterance's states; yield the phones of each utterance."""
         with ArchiveWriter(kaldi_native_io().Int32VectorWriter, ark, out / "ali.scp") as writer:
             for utterance in ids:
                 states = store.load(utterance)
@@ -73,7 +73,7 @@ def export_alignments(ali: Path, system: Path, out: Path) -> int:
 
 
 def import_alignments(table: Path, system: Path, out: Path, model: Path | None = None) -> int:
-    """Write a folder of alignments from an archive of HMM states or of transition ids.
+    """Import alignments from an archive of HMM states or transition ids.
 
     Args:
       table: `.scp` or archive, binary or text, gzipped or not.
@@ -109,7 +109,7 @@ def import_alignments(table: Path, system: Path, out: Path, model: Path | None =
 
 
 def _states_of_ids(model: Path, topology: Topology) -> np.ndarray:
-    """Return [ids + 1] int32: the topology's state of each Kaldi transition id; -1 for id 0."""
+    """Return the topology state of each Kaldi transition id: [ids + 1] int32, -1 for id 0."""
     transitions = KaldiTransitions.read(model)
     sizes = [transitions.num_states[phone] for phone in sorted(transitions.num_states)]
     if sizes != [topology.num_states(phone) for phone in topology.phone_ids()]:
@@ -127,7 +127,7 @@ def _states_of_ids(model: Path, topology: Topology) -> np.ndarray:
 def import_phone_times(
     entries: Iterable[CtmEntry], system: Path, num_frames: Mapping[str, int], out: Path
 ) -> int:
-    """Write a folder of alignments from phones and their times, such as those of another aligner.
+    """Import alignments from phones with times, such as another aligner's.
 
     The frames of a phone are distributed evenly over its HMM states in order. Frames between phones
     are silence. If there are too few for silence, they belong to the phone before them, or at the
@@ -167,14 +167,14 @@ def import_phone_times(
 
 
 def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int) -> Tensor:
-    """Return the HMM states [T] of timed phones; raise a ValueError if they do not fit."""
+    """Convert timed phones to HMM states [T]; raise a ValueError if they do not fit."""
     seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
     silence = topology.silence
     spans: list[tuple[int, int]] = []  # (phone, frames)
     at = 0  # frames covered by `spans`
 
     def fill(until: int) -> None:
-        """Insert silence up to a frame, or extend the phone before it."""
+        """Fill frames up to `frame` with silence or by extending the previous phone."""
         gap = until - at
         if gap >= topology.min_frames(silence):
             spans.append((silence, gap))
@@ -187,7 +187,7 @@ def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int)
         start = min(max(at, round(entry.start / seconds)), num_frames)
         end = min(max(start, round(entry.end / seconds)), num_frames)
         if not spans and start < topology.min_frames(silence):
-            start = 0  # too short a pause: the first phone begins at once
+            start = 0  # the pause is too short: the first phone begins at frame 0
         fill(start)
         spans.append((topology.phones.index(entry.token) + 1, end - start))
         at = end
@@ -198,7 +198,7 @@ def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int)
 
 
 def _states(topology: Topology, phone: int, frames: int) -> list[int]:
-    """Distribute frames over the states of a phone."""
+    """Distribute a phone's frames over its HMM states."""
     if frames < topology.min_frames(phone):
         raise ValueError(
             f"{topology.phones[phone - 1]} has {frames} frames and needs "
@@ -238,7 +238,7 @@ def _state_lines(topology: Topology) -> Iterator[str]:
 
 
 def _write_store(alignments: dict[str, Tensor], out: Path, failed: Mapping[str, str]) -> int:
-    """Replace the folder's alignments by new shards and a new table."""
+    """Replace a folder's alignments by new shards and a new table."""
     (out / "table.tsv").unlink(missing_ok=True)
     for path in [*out.glob("ali.*.tar"), *out.glob("ali.*.tsv")]:
         path.unlink()

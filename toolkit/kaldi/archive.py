@@ -1,4 +1,4 @@
-"""Reads and writes Kaldi's tables: scp files, and archives of matrices and integer vectors.
+"""Reads and writes Kaldi tables: scp files, and archives of matrices and integer vectors.
 
 Text archives are read here. Binary matrices are read by kaldi_native_io, but only after a check of
 their location and header. So a command (`cmd |`) is not run unless it is allowed, and no memory is
@@ -66,7 +66,7 @@ def scan(file: IO[bytes]) -> tuple[str, bytes]:
 
 
 def shape_of(kind: str, body: bytes) -> tuple[int, ...]:
-    """Return the size of an object without reading its numbers."""
+    """Return the shape of a text object without parsing its numbers."""
     if kind == INTEGERS:
         return (len(body.split()),)
     rows = _rows(body)
@@ -74,7 +74,7 @@ def shape_of(kind: str, body: bytes) -> tuple[int, ...]:
 
 
 def parse_matrix(body: bytes, part: str = "") -> np.ndarray:
-    """Parse a matrix, float32 [rows, columns], and take a part of it.
+    """Parse a text matrix to float32 [rows, columns], and select a range of it.
 
     Args:
       body: the bytes between the brackets.
@@ -102,7 +102,7 @@ def parse_matrix(body: bytes, part: str = "") -> np.ndarray:
 
 
 def parse_integers(body: bytes) -> np.ndarray:
-    """Parse a line of integers, int32 [T].
+    """Parse a line of integers to int32 [T].
 
     Raises:
       ValueError: something else is there, or a number does not fit.
@@ -115,7 +115,7 @@ def parse_integers(body: bytes) -> np.ndarray:
 
 
 def _rows(body: bytes) -> list[bytes]:
-    """Split a matrix into rows, which end with a line or a semicolon."""
+    """Split a text matrix into rows, which end at a line break or semicolon."""
     return [row for row in re.split(rb"[\n;]", body) if row.strip()]
 
 
@@ -135,11 +135,11 @@ _ADVICE = "write the table again, or remove the entry from the scp file"
 
 
 class ArchiveError(ToolkitError):
-    """A Kaldi table that cannot be read, or must not be."""
+    """Raised for a Kaldi table that cannot or must not be read."""
 
 
 def kaldi_native_io() -> ModuleType:
-    """Import kaldi_native_io, which is optional."""
+    """Import the optional package kaldi_native_io."""
     try:
         import kaldi_native_io
     except ImportError as error:
@@ -151,7 +151,7 @@ def kaldi_native_io() -> ModuleType:
 
 @dataclass(frozen=True)
 class Entry:
-    """The location of one object of a table."""
+    """The location of one object in a table."""
 
     key: str
     path: Path | None
@@ -165,7 +165,7 @@ class Entry:
 
 
 def entries(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, Entry]:
-    """Locate the objects of a table.
+    """Return the locations of a table's objects by key.
 
     Args:
       table: a `.scp` file, or an archive, binary or text. A relative path in an scp file is looked
@@ -213,7 +213,7 @@ def scp_entry(
     allow_pipes: bool = False,
     path_map: PathMap = (),
 ) -> Entry:
-    """Locate the object that a line of an scp file names.
+    """Return the location of the object that a line of an scp file names.
 
     Args:
       key: first word of the line.
@@ -243,21 +243,21 @@ def scp_entry(
             f"{f'; {advice}' if advice and not path_map else ''}"
         )
     digits = (match["offset"] or "0").lstrip("0")
-    # Python's int() refuses very long numbers, which are no valid offsets anyway.
+    # Python's int() refuses very long numbers, which are not valid offsets anyway.
     if len(digits) > _LONGEST_OFFSET:
         raise ArchiveError(f"{where}: {key}: no file has a byte {quoted(digits)}")
     return Entry(key, path, int(digits or 0), match["range"] or "")
 
 
 def _locate(folder: Path, name: str) -> Path:
-    """Resolve a path relative to the working directory, `folder` or one of those above it."""
+    """Resolve a path relative to the working directory, `folder` or a parent of `folder`."""
     folder = folder.absolute()
     places = [Path(name).absolute(), *(place / name for place in (folder, *folder.parents))]
     return next((path for path in places if os.path.isfile(path)), places[0])
 
 
 def _ark(table: Path) -> Iterator[Entry]:
-    """Yield the entries of an archive; of binary objects only the headers are read."""
+    """Yield the entries of an archive; only the headers of binary objects are read."""
     with opened(table) as file:
         if file.read(len(GZIP)) == GZIP:
             raise ArchiveError(
@@ -276,7 +276,7 @@ def _ark(table: Path) -> Iterator[Entry]:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Open a binary file; raise an ArchiveError that names it if that fails."""
+    """Open a binary file; failures raise an ArchiveError with its name."""
     try:
         return open(regular(path), "rb")
     except OSError as error:
@@ -284,7 +284,7 @@ def opened(path: Path) -> IO[bytes]:
 
 
 def _key(table: Path, file: IO[bytes]) -> str:
-    """Read up to the next space; empty at the end of the file."""
+    """Read a key, up to the next space; empty at the end of the file."""
     key_bytes, letter = bytearray(), b""
     while len(key_bytes) <= _LONGEST_KEY:
         letter = file.read(1)
@@ -304,7 +304,7 @@ def _key(table: Path, file: IO[bytes]) -> str:
 
 @dataclass(frozen=True)
 class Header:
-    """Type and size of an object."""
+    """Type and shape of an object."""
 
     kind: str
     """FM, DM (matrices of floats and doubles), CM, CM2, CM3 (compressed matrices), int32 (vector),
@@ -315,12 +315,12 @@ class Header:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it is a vector of integers."""
+        """Whether the object is a vector of integers."""
         return self.kind in ("int32", INTEGERS)
 
 
 def read_header(entry: Entry) -> Header:
-    """Read the header of an entry of a file.
+    """Read the header of an entry.
 
     Raises:
       ArchiveError: the object is of another kind, or goes beyond the end of the file.
@@ -336,7 +336,7 @@ def read_header(entry: Entry) -> Header:
 
 
 def read_shape(entry: Entry) -> tuple[int, int]:
-    """Return the rows and columns of a matrix; its values are read only if it has a range.
+    """Return the shape of a matrix; its values are read only if the entry has a range.
 
     Raises:
       ArchiveError: names the key and the file.
@@ -352,7 +352,7 @@ def read_shape(entry: Entry) -> tuple[int, int]:
 
 
 def _header(path: Path, file: IO[bytes]) -> Header:
-    """Read the header at the file's position, and check that the file is long enough."""
+    """Read the header at a file's position, and check that the file is long enough."""
     start = file.tell()
     begin = file.read(32)
     try:
@@ -404,6 +404,7 @@ def _parsed(header_bytes: bytes) -> Header:
 
 
 def _check_sizes(*sizes: int) -> None:
+    """Raise a ValueError for negative sizes."""
     if min(sizes) < 0:
         raise ValueError(f"a negative size {min(sizes)}")
 
@@ -430,7 +431,7 @@ def read_matrix(entry: Entry) -> np.ndarray:
 
 
 def read_vector(entry: Entry) -> np.ndarray:
-    """Read a vector of integers from a file, int32 [T].
+    """Read a vector of integers as int32 [T].
 
     Raises:
       ArchiveError: names the key and the file.
@@ -459,7 +460,7 @@ def _text(entry: Entry, parse: Callable[[bytes], np.ndarray]) -> np.ndarray:
 
 
 def decode_integers(content: bytes) -> np.ndarray:
-    """Decode the elements of a vector, int32 [T]; raise a ValueError for other sizes."""
+    """Decode a binary vector to int32 [T]; raise a ValueError for other element sizes."""
     elements = np.frombuffer(content, INTEGER)
     if (elements["size"] != 4).any():
         raise ValueError("an integer is not of four bytes")
@@ -467,7 +468,7 @@ def decode_integers(content: bytes) -> np.ndarray:
 
 
 def writer_path(path: Path) -> Path:
-    """Make the folder of a file, and check that Kaldi's table specifiers can contain its path.
+    """Make a file's folder, and check that a Kaldi table specifier can contain its path.
 
     Raises:
       ArchiveError: it has a comma, white space, or a bar at an end.
@@ -483,7 +484,7 @@ def writer_path(path: Path) -> Path:
 
 
 class ArchiveWriter:
-    """Writes an archive of Kaldi with its scp file, and removes both after an error.
+    """Writes a Kaldi archive with its scp file, and removes both after an error.
 
     Args:
       make: the writer class of `kaldi_native_io`.
@@ -504,7 +505,7 @@ class ArchiveWriter:
         self._writer = self._tried(make, f"{mode}:{self._paths[0]},{self._paths[1]}")
 
     def write(self, key: str, *value: Any) -> None:
-        """Write an object; `value` are the arguments of the writer class."""
+        """Write one object; `value` holds the arguments for the writer class."""
         self._tried(self._writer.write, key, *value)
         self._written += 1
 
@@ -521,7 +522,7 @@ class ArchiveWriter:
             self._tried(self._check_end)
 
     def _check_end(self) -> None:
-        """Check that all objects are on disk, as closing the writer reports no error."""
+        """Check that all objects are on disk, since closing the writer reports no error."""
         archive, scp = self._paths
         *lines, end = scp.read_text("utf-8").split("\n")
         if end or len(lines) != self._written:
@@ -534,7 +535,7 @@ class ArchiveWriter:
             raise ArchiveError(f"{archive}: an object is missing")
 
     def _tried(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the writer; after an error remove the files."""
+        """Call a function of the writer, and remove the files after an error."""
         try:
             return call(*arguments)
         except (RuntimeError, ArchiveError) as error:
@@ -542,13 +543,13 @@ class ArchiveWriter:
             raise ArchiveError(f"{self._paths[0]}: cannot be written: is the disk full?") from error
 
     def _remove(self) -> None:
-        """Remove both files."""
+        """Remove the archive and the scp file."""
         for path in self._paths:
             path.unlink(missing_ok=True)
 
 
 def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (key, int32 [T]) from an scp file or an archive, binary or text, gzipped or not.
+    """Yield (key, int32 [T]) from an scp file or an archive (binary or text, maybe gzipped).
 
     Raises:
       ArchiveError: names the file and key.
@@ -569,7 +570,7 @@ def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _int_vectors(table: Path, content: bytes) -> Iterator[tuple[str, np.ndarray]]:
-    """Parse an archive: `key `, then a binary vector, or numbers up to the line's end."""
+    """Parse an archive: `key `, then a binary vector or numbers up to the end of the line."""
     offset = 0
     while offset < len(content):
         space = content.find(b" ", offset)
@@ -594,7 +595,7 @@ def _int_vectors(table: Path, content: bytes) -> Iterator[tuple[str, np.ndarray]
 
 
 def _binary(content: bytes, start: int) -> tuple[int, np.ndarray]:
-    """Read the vector at `start`; return its end and its integers."""
+    """Read the binary vector at `start`; return its end and its integers."""
     first = start + INTEGERS_START
     length = int.from_bytes(content[start + 3 : first], "little", signed=True)
     end = first + length * INTEGER.itemsize
@@ -604,7 +605,7 @@ def _binary(content: bytes, start: int) -> tuple[int, np.ndarray]:
 
 
 def _checked(numbers: np.ndarray) -> np.ndarray:
-    """Convert int64 [T] to int32; raise a ValueError for numbers that do not fit."""
+    """Convert int64 [T] to int32; raise a ValueError for numbers out of range."""
     limits = np.iinfo(np.int32)
     if len(numbers) and (numbers.min() < limits.min or numbers.max() > limits.max):
         raise ValueError("a number does not fit into four bytes")
@@ -612,7 +613,7 @@ def _checked(numbers: np.ndarray) -> np.ndarray:
 
 
 def describe_entries(table: Path, key: str | None = None, count: int = 10) -> Iterator[str]:
-    """Yield a line for each of the first entries of a table, or the values of one entry.
+    """Yield a line for each of a table's first entries, or all values of one entry.
 
     Args:
       table: an scp file or archive of matrices or integer vectors.
@@ -636,7 +637,7 @@ def describe_entries(table: Path, key: str | None = None, count: int = 10) -> It
 
 
 def plain_entries(table: Path, key: str | None = None, count: int = 10) -> dict[str, Any]:
-    """Return the content of `describe_entries` as plain data, with all values of one entry.
+    """Return the data of `describe_entries` for JSON, with all values of one entry.
 
     Args:
       table, key, count: see `describe_entries`.
@@ -658,7 +659,7 @@ def plain_entries(table: Path, key: str | None = None, count: int = 10) -> dict[
 
 
 def _entries(table: Path, key: str | None) -> dict[str, Entry]:
-    """Return the entries of a table, in which the key must be."""
+    """Return the entries of a table; raise an error if it lacks the key."""
     table_entries = entries(table, allow_pipes=False)
     if key is not None and key not in table_entries:
         raise ArchiveError(
@@ -668,5 +669,5 @@ def _entries(table: Path, key: str | None) -> dict[str, Entry]:
 
 
 def _values(entry: Entry) -> np.ndarray:
-    """Read an object of either kind."""
+    """Read a matrix or a vector."""
     return read_vector(entry) if read_header(entry).is_vector else read_matrix(entry)

@@ -1,4 +1,4 @@
-"""Reads and writes Kaldi data directories; exports them with ids in Kaldi's order."""
+"""Reads and writes Kaldi data directories, and exports them with ids in Kaldi's order."""
 
 import dataclasses
 import itertools
@@ -39,7 +39,7 @@ from toolkit.storage.paths import PathMap
 def read_kaldi_dir(
     folder: Path, run_pipe: RunPipe | None = None, path_map: PathMap = ()
 ) -> list[MonoCut]:
-    """Read wav.scp, text and, if present, segments, utt2spk and reco2file_and_channel.
+    """Read a data directory: wav.scp, text, and optionally segments, utt2spk and others.
 
     - A path in wav.scp is mapped by `path_map`; a relative one is looked up in `folder` and in each
       folder above it.
@@ -54,7 +54,7 @@ def read_kaldi_dir(
       and one is above 1. Without a name all channels are averaged.
     - A segment's end of -1 is the end of the recording.
     - Without a speaker in utt2spk, the recording of an utterance is its speaker, and the check
-      warns. If utt2spk has two speakers, the first one counts, and the check warns.
+      warns. If utt2spk names two speakers, the first one is used, and the check warns.
 
     Returns:
       Cuts; faults are recorded in them for the check to report.
@@ -77,7 +77,7 @@ def pair_with_text(
     audio: Iterable[tuple[str, AudioSegment]],
     recordings: Mapping[str, str] | None = None,
 ) -> list[MonoCut]:
-    """Make cuts from the audio, or features, of utterances and a folder's `text` and `utt2spk`.
+    """Make cuts from utterances' audio or features and a folder's `text` and `utt2spk`.
 
     Args:
       folder: a data directory.
@@ -102,7 +102,7 @@ def pair_with_text(
 
 
 def _read_speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Read utt2spk: the first speaker of each utterance, and a note on the first other one."""
+    """Read utt2spk: each utterance's first speaker, and a note if there is a second one."""
     speakers: dict[str, str] = {}
     other_speakers: dict[str, str] = {}
     for id, speaker in read_pairs(path):
@@ -112,7 +112,7 @@ def _read_speakers(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _by_id(recordings: list[tuple[str, AudioSegment]]) -> dict[str, AudioSegment]:
-    """Keep the first recording of each id, with a note if there are others."""
+    """Keep the first recording of each id, with a note about further ones."""
     table: dict[str, AudioSegment] = {}
     for id, item in recordings:
         if id in table:
@@ -123,7 +123,7 @@ def _by_id(recordings: list[tuple[str, AudioSegment]]) -> dict[str, AudioSegment
 
 
 def _segments(path: Path, recordings: dict[str, AudioSegment]) -> list[tuple[str, AudioSegment]]:
-    """Read the lines `utterance recording start end [channel]`."""
+    """Read segments: lines `utterance recording start end [channel]`."""
     lines = read_lines(path)
     rows = [line.value.split() for line in lines]
     numbers = [int(row[3]) for row in rows if len(row) > 3 and _is_number(row[3])]
@@ -136,12 +136,12 @@ def _segments(path: Path, recordings: dict[str, AudioSegment]) -> list[tuple[str
 
 
 def _is_number(channel: str) -> bool:
-    """Whether a channel is a number of at most four ASCII digits."""
+    """Whether a channel name is a number of at most four ASCII digits."""
     return channel.isdecimal() and channel.isascii() and len(channel) < 5
 
 
 def _segment(row: list[str], recordings: dict[str, AudioSegment], first: int) -> AudioSegment:
-    """Read `recording start end [channel]`; numbers of channels begin at `first`."""
+    """Parse `recording start end [channel]`; channel numbers count from `first`."""
     name, *numbers = row or [""]
     if name not in recordings:
         return AudioSegment(
@@ -163,7 +163,7 @@ def _segment(row: list[str], recordings: dict[str, AudioSegment], first: int) ->
 
 
 def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
-    """Write wav.scp, text, utt2spk, spk2utt and, for parts of recordings, segments.
+    """Write a data directory: wav.scp, text, utt2spk, spk2utt, and segments if needed.
 
     If a cut is on one channel of a file of several, or its channel has a name,
     reco2file_and_channel is written too, with A for the first channel and B for the second; wav.scp
@@ -234,25 +234,25 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
 
 
 def _channel_of_several(cut: MonoCut) -> int | None:
-    """Return the channel of a cut, from 1, if it is one of several in its file; else None."""
+    """Return a cut's channel, from 1, if its file has several channels; else None."""
     channel = channel_of(cut)
     return None if channel is None or cut.recording.num_channels == 1 else channel + 1
 
 
 def _side(cut: MonoCut) -> str:
-    """Return the side of a cut; Kaldi has A and B."""
+    """Return the side of a cut, A or B."""
     return "B" if channel_index(channel_name(cut)) == 1 else "A"
 
 
 def _file_id(cut: MonoCut) -> str:
-    """Return the name of a cut's file, which the recordings of its channels share."""
+    """Return the id of a cut's file, shared by the recordings of its channels."""
     if _channel_of_several(cut) is None:
         return cut.recording_id
     return "_".join(Path(audio_of(cut)).stem.split())
 
 
 def _source(path: str, id: str, channel: int | None) -> str:
-    """Return the file or command of a recording for wav.scp."""
+    """Return the wav.scp entry of a recording: its file or a command."""
     if path.rstrip().endswith("|") or len(path.splitlines()) > 1:
         raise ManifestError(
             f"{id}: Kaldi would run the name of its audio file, {path!r}, as a command: rename it"
@@ -272,7 +272,7 @@ RENAMED = "utt_map"
 
 @dataclass(frozen=True)
 class DataDirSummary:
-    """The result of an export."""
+    """Counts and notes about an exported data directory."""
 
     utterances: int
     speakers: int
@@ -284,7 +284,7 @@ class DataDirSummary:
 
 
 def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> DataDirSummary:
-    """Write wav.scp, text, utt2spk, spk2utt, utt2dur and, for parts of recordings, segments.
+    """Write a data directory with utt2dur and, for parts of recordings, segments.
 
     Kaldi requires that utterances sorted by id are sorted by speaker too. If they are not, every id
     is prefixed with its speaker, and `utt_map` lists the old ids. If several files have the same
@@ -344,7 +344,7 @@ def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> DataDirSummary:
 
 
 def _unusable(cut: MonoCut) -> str:
-    """Return why Kaldi could not use a cut; empty if it can."""
+    """Return why Kaldi could not use a cut; "" if it can."""
     if "fault" in (cut.custom or {}):
         return f"{cut.custom['fault']}: {cut.custom.get('fault_detail', '')}"
     if cut.duration <= 0:
@@ -362,13 +362,13 @@ def _unusable(cut: MonoCut) -> str:
 
 
 def _in_speakers_order(cuts: Sequence[MonoCut]) -> bool:
-    """Whether `sort` and `sort -k2` of utt2spk are the same in the C locale."""
+    """Whether utt2spk sorts alike by utterance and by speaker (C locale), as Kaldi requires."""
     lines = [(cut.id.encode(), speaker_of(cut).encode()) for cut in cuts]
     return sorted(lines) == sorted(lines, key=lambda line: (line[1], line[0]))
 
 
 def _first_out_of_order(cuts: Sequence[MonoCut]) -> str:
-    """Return the two speakers at the first place where the orders differ."""
+    """Return the two speakers where the orders by utterance and by speaker first differ."""
     lines = [(cut.id.encode(), speaker_of(cut)) for cut in cuts]
     by_speaker = sorted(lines, key=lambda line: (line[1].encode(), line[0]))
     pairs = zip(sorted(lines), by_speaker, strict=True)
@@ -376,7 +376,7 @@ def _first_out_of_order(cuts: Sequence[MonoCut]) -> str:
 
 
 def _with_speaker(cut: MonoCut) -> MonoCut:
-    """Prefix a cut's id with its speaker, and the recording's id too if it is the same."""
+    """Prefix a cut's id with its speaker, and the recording's id too if both are equal."""
     name = f"{speaker_of(cut)}-{cut.id}"
     recording = cut.recording
     if recording.id == cut.id:
@@ -385,7 +385,7 @@ def _with_speaker(cut: MonoCut) -> MonoCut:
 
 
 def _with_a_file_each(cuts: Sequence[MonoCut]) -> list[MonoCut]:
-    """Give different ids to recordings with the same id but another file or channel."""
+    """Rename recordings that share an id but differ in file or channel."""
     recording_ids = {cut.recording_id for cut in cuts}
     names: dict[tuple[str, tuple[str, int | None]], str] = {}
     first: dict[str, tuple[str, int | None]] = {}
@@ -405,13 +405,13 @@ def _with_a_file_each(cuts: Sequence[MonoCut]) -> list[MonoCut]:
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines sorted by their first word, by bytes."""
+    """Write lines sorted by the bytes of their first word."""
     ordered = sorted(lines, key=lambda line: line.split(" ", 1)[0].encode())
     write_atomically(path, "".join(f"{line}\n" for line in ordered))
 
 
 def _notes(cuts: Sequence[MonoCut]) -> list[str]:
-    """Return remarks on properties of the audio that matter for Kaldi."""
+    """Return notes on properties of the audio that matter to Kaldi."""
     notes = []
     rates = sorted({cut.recording.sampling_rate for cut in cuts})
     if len(rates) > 1:

@@ -1,4 +1,4 @@
-"""Reads and writes Kaldi's dictionary directories (data/local/dict) and lang directories."""
+"""Reads and writes Kaldi's dict directories (data/local/dict) and lang directories."""
 
 import re
 from collections import Counter
@@ -46,11 +46,11 @@ _BOUNDARIES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 
 
 class KaldiDictError(ToolkitError):
-    """An incomplete dictionary directory, or a lexicon that Kaldi's format cannot represent."""
+    """Raised for an incomplete dict directory, or a lexicon that Kaldi cannot represent."""
 
 
 def write_dict(lang: Lang, folder: Path) -> int:
-    """Write the directory that Kaldi's prepare_lang.sh reads.
+    """Write the dict directory that Kaldi's prepare_lang.sh reads.
 
     The files are lexicon.txt; lexiconp.txt, with probabilities of 1 if the vocabulary has none,
     else also lexiconp_silprob.txt and silprob.txt; silence_phones.txt; optional_silence.txt;
@@ -70,7 +70,7 @@ def write_dict(lang: Lang, folder: Path) -> int:
     """
 
     def unmarked(entry: Entry) -> Entry:
-        """Return the entry without positions in its phones."""
+        """Remove the position suffixes from an entry's phones."""
         word, phones = entry
         return word, without_positions(phones) if lang.position_dependent else phones
 
@@ -109,7 +109,7 @@ def write_dict(lang: Lang, folder: Path) -> int:
 
 
 def _check(pairs: Iterable[tuple[str, Pronunciation]], phones: Iterable[str]) -> None:
-    """Raise a KaldiDictError for words and phones that Kaldi reserves."""
+    """Raise a KaldiDictError for words or phones that Kaldi reserves."""
     for word, _ in pairs:
         if word in _RESERVED:
             raise KaldiDictError(f"Kaldi reserves the word {word!r}: remove it from the lexicon")
@@ -122,19 +122,19 @@ def _check(pairs: Iterable[tuple[str, Pronunciation]], phones: Iterable[str]) ->
 
 
 def strip_stress(phone: str) -> str:
-    """Remove the stress of a phone: AH0 becomes AH."""
+    """Remove the stress digit of a phone: AH0 becomes AH."""
     match = _STRESS.fullmatch(phone)
     return match[1] if match else phone
 
 
 def stress_of(phone: str) -> str:
-    """Return the stress of a phone: 0 for AH0, empty for T."""
+    """Return the stress digit of a phone: 0 for AH0, "" for T."""
     match = _STRESS.fullmatch(phone)
     return match[2] if match else ""
 
 
 def group_by(phones: Iterable[str], kind: Callable[[str], str]) -> dict[str, list[str]]:
-    """Collect the phones of each kind, kinds sorted."""
+    """Group phones by a function of the phone, with sorted keys."""
     groups: dict[str, list[str]] = {}
     for phone in phones:
         groups.setdefault(kind(phone), []).append(phone)
@@ -143,7 +143,7 @@ def group_by(phones: Iterable[str], kind: Callable[[str], str]) -> dict[str, lis
 
 @dataclass(frozen=True)
 class KaldiDict:
-    """The words of a dictionary directory, and notes on what a `Lang` cannot represent."""
+    """The lexicon of a dict directory, and notes on what a `Lang` cannot represent."""
 
     lexicon: Lexicon
     """Words as a text policy spells them; SIL and SPN are the silence phones."""
@@ -157,11 +157,11 @@ class KaldiDict:
     """How its words are spelled."""
 
     def _lang(self, lexicon: Lexicon) -> Lang:
-        """Return the vocabulary of a lexicon with this text policy."""
+        """Make the vocabulary of a lexicon with this text policy."""
         return replace(Lang.of(lexicon), normaliser=self.policy.id, tags=self.policy.tags)
 
     def lang(self, position_dependent: bool) -> Lang:
-        """Return the vocabulary.
+        """Make the vocabulary of the dict directory.
 
         Args:
           position_dependent: make phones position-dependent (see `with_positions`).
@@ -177,7 +177,7 @@ class KaldiDict:
 
 
 def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
-    """Read the dictionary directory of a Kaldi recipe.
+    """Read the dict directory of a Kaldi recipe.
 
     The toolkit has two silence phones: the phone of optional_silence.txt becomes SIL, all other
     silence phones become SPN. Words that are only silence are left out, as the graphs put silence
@@ -207,7 +207,7 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
         raise KaldiDictError(f"{folder}: {clash[0]!r} is both silence and nonsilence")
 
     def to_toolkit_entry(entry: Entry) -> Entry | None:
-        """Return the entry with this toolkit's phones and spelling, None for one to leave out."""
+        """Convert an entry to this toolkit's phones and spelling; None to leave it out."""
         word, phones = entry
         mapped = tuple(renamed.get(p, p) for p in phones)
         if word in _OOV_WORDS or word in _RESERVED or set(mapped) == {SILENCE}:
@@ -248,7 +248,7 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
 
 
 def _even_silence(folder: Path) -> LexiconProbabilities | None:
-    """Return the probabilities of lexiconp.txt; None: there is no such file, or all are 1."""
+    """Return lexiconp.txt's probabilities, silence neutral; None if all are 1 or it is missing."""
     if not (folder / WEIGHTED).is_file():
         return None
     entries = {
@@ -261,7 +261,7 @@ def _even_silence(folder: Path) -> LexiconProbabilities | None:
 
 
 def _pronunciations(folder: Path) -> Iterator[tuple[str, str, Pronunciation]]:
-    """Yield (file and line, word, phones) from lexicon.txt, else lexiconp.txt."""
+    """Yield (file and line, word, phones) from lexicon.txt or else lexiconp.txt."""
     path = folder / "lexicon.txt"
     if not path.is_file():
         yield from (
@@ -280,14 +280,14 @@ def _weighted(path: Path) -> Iterator[tuple[str, str, float, Pronunciation]]:
 
 
 def _some(where: str, word: str, phones: Sequence[str]) -> Pronunciation:
-    """Return the phones of a word, of which there must be some."""
+    """Return a word's phones; raise an error if there are none."""
     if not phones:
         raise KaldiDictError(f"{where}: the word {quoted(word)} has no phones")
     return tuple(phones)
 
 
 def _probability(where: str, text: str) -> float:
-    """Return a probability after checking it."""
+    """Parse a probability; raise an error if it is invalid."""
     try:
         value = float(text)
     except ValueError:
@@ -298,7 +298,7 @@ def _probability(where: str, text: str) -> float:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield (file and line, fields) of the lines that are not blank."""
+    """Yield (file and line, fields) of each non-blank line."""
     if not path.is_file():
         raise KaldiDictError(f"{path.parent} is not a dictionary directory: it has no {path.name}")
     lines = TextLines(KaldiDictError)
@@ -309,7 +309,7 @@ def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def write_lang(lang: Lang, folder: Path) -> None:
-    """Write a lang directory without its topology and transducers.
+    """Write a lang directory without topology and transducers.
 
     phones.txt and words.txt are those of the toolkit, so that ids in its alignments, lattices and
     graphs mean the same. Other files are oov and, in phones/, the sets silence, nonsilence,
@@ -385,7 +385,7 @@ def _base(marked: bool) -> Callable[[str], str]:
 
 
 def _stress(marked: bool) -> Callable[[str], str]:
-    """Return a function that returns the stress of a phone."""
+    """Return a function from a phone to its stress digit."""
     return lambda phone: stress_of(phone[:-2] if marked else phone)
 
 
@@ -397,7 +397,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 def _write_both(
     lang: Lang, folder: Path, name: str, rows: Sequence[tuple[str, Sequence[str], str]]
 ) -> None:
-    """Write rows (prefix, phones, suffix) as symbols (.txt) and as ids (.int)."""
+    """Write rows (prefix, phones, suffix) with symbols (.txt) and with ids (.int)."""
     symbols = (f"{prefix}{' '.join(phones)}{suffix}" for prefix, phones, suffix in rows)
     _write(folder / f"phones/{name}.txt", symbols)
     ids = (
@@ -408,19 +408,19 @@ def _write_both(
 
 
 def _boundary(phone: str) -> str:
-    """Return the kind of a phone in word_boundary.txt; SPN is a word by itself, <UNK>."""
+    """Return a phone's type in word_boundary.txt; SPN is a singleton, the word <UNK>."""
     kinds = {SILENCE: "nonword", SPOKEN_NOISE: "singleton"}
     return kinds.get(phone) or _BOUNDARIES[phone[-2:]]
 
 
 def _ids(lang: Lang, word: str, phones: Pronunciation) -> str:
-    """Return a line of align_lexicon.int."""
+    """Return a word's line in align_lexicon.int."""
     number = lang.words[word]
     return " ".join(map(str, [number, number, *(lang.phones[phone] for phone in phones)]))
 
 
 def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tuple[str, ...]]:
-    """Read the words of a lang directory from words.txt and phones/align_lexicon.txt.
+    """Read the vocabulary of a lang directory: words.txt and phones/align_lexicon.txt.
 
     The toolkit numbers words and phones in its own order: ids of the directory are not valid for
     the result. Phones are position-dependent if the directory's are. The phone of
@@ -469,21 +469,21 @@ def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tup
 
 
 def _kind(phone: str, silence: set[str], optional: set[str]) -> str:
-    """Return SIL or SPN for a silence phone, an empty string for a nonsilence phone."""
+    """Return SIL or SPN for a silence phone, "" for a nonsilence phone."""
     if phone in optional or (phone.endswith(POSITIONS) and phone[:-2] in optional):
         return SILENCE
     return SPOKEN_NOISE if phone in silence else ""
 
 
 def _words(path: Path) -> list[str]:
-    """Return the words of a required file."""
+    """Return the words in a required file."""
     return [
         word for _, line in read_lines(_required(path), KaldiDictError) for word in line.split()
     ]
 
 
 def _required(path: Path) -> Path:
-    """Return the path of a file that must exist."""
+    """Return the path of a file, or raise an error if it does not exist."""
     if not path.is_file():
         raise KaldiDictError(f"{path}: no such file: give a lang directory of Kaldi")
     return path
@@ -492,7 +492,7 @@ def _required(path: Path) -> Path:
 def read_lexicon(
     path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
 ) -> Dictionary:
-    """Read the pronunciations of a file, or of a dict or lang directory of Kaldi.
+    """Read pronunciations from a file, or from Kaldi's dict or lang directory.
 
     Args:
       path: a file, see `toolkit.lang.dictionary.read_dictionary`; Kaldi's dict folder (words,
@@ -526,5 +526,5 @@ def read_lexicon(
 
 
 def _existing(path: Path) -> Path | None:
-    """Return the path of a file that may be missing; None: it is missing."""
+    """Return the path of a file; None if it does not exist."""
     return path if path.is_file() else None

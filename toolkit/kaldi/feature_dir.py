@@ -1,4 +1,4 @@
-"""Reads and checks Kaldi data directories with features (feats.scp), which need no audio.
+"""Reads and checks Kaldi data directories with features (feats.scp) and without audio.
 
 The cuts of such a directory name an archive in place of an audio file. Feature extraction then
 copies the matrices. Manifests, checks and stages treat archives like audio files: a change of their
@@ -51,7 +51,7 @@ _PLACE = {"offset": NATURAL, "range": str, "dimension": NATURAL}
 
 @dataclass(frozen=True)
 class KaldiFormat:
-    """Description, in the manifest of a store, of features that Kaldi computed."""
+    """Format of features that Kaldi computed, for a store's manifest."""
 
     dimension: int
     """Values per frame."""
@@ -63,12 +63,12 @@ class KaldiFormat:
     """Sampling rate of the audio, in Hz."""
 
     def read(self, cut: MonoCut) -> np.ndarray:
-        """Read the features of a cut, see `read_features`."""
+        """Read the features of a cut; see `read_features`."""
         return read_features(cut)
 
 
 def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:
-    """Read feats.scp, text and, if present, utt2spk, segments, utt2dur and utt2num_frames.
+    """Read a data directory with feats.scp, text, and optionally utt2spk and others.
 
     - An archive in feats.scp is mapped by `path_map`; a relative path is looked up in the working
       directory, then in the folder and those above it. Commands are never run.
@@ -81,7 +81,7 @@ def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:
       Cuts whose recordings name archives; faults are recorded in them for the check to report.
 
     Raises:
-      ManifestError: there is no feats.scp or no text, or the frame shift is another one.
+      ManifestError: feats.scp or text is missing, or the frame shift is not 10 ms.
     """
     for name in ("feats.scp", "text"):
         if not (folder / name).is_file():
@@ -106,10 +106,10 @@ def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:
 
 
 def read_features(cut: MonoCut) -> np.ndarray:
-    """Read the features of a cut that `read_feature_dir` has made: [T, F] float32.
+    """Read the features [T, F] float32 of a cut from `read_feature_dir`.
 
     Raises:
-      ArchiveError: they cannot be read, or have another size than when the cut was made.
+      ArchiveError: the features cannot be read, or their shape has changed since the cut was made.
     """
     entry = feature_entry(cut)
     matrix = read_matrix(entry)
@@ -123,10 +123,10 @@ def read_features(cut: MonoCut) -> np.ndarray:
 
 
 def feature_entry(cut: MonoCut) -> Entry:
-    """Return the location of the features of a cut.
+    """Return the location of a cut's features.
 
     Raises:
-      ArchiveError: the manifest does not have it.
+      ArchiveError: the cut has no location of features.
     """
     try:
         place = validated((cut.custom or {}).get(FEATURE_MATRIX), _PLACE, FEATURE_MATRIX)
@@ -138,12 +138,12 @@ def feature_entry(cut: MonoCut) -> Entry:
 
 
 def feature_dimension(cut: MonoCut) -> int:
-    """Return the number of values per frame of a cut that `read_feature_dir` has made."""
+    """Return the number of values per frame of a cut from `read_feature_dir`."""
     return cut.custom[FEATURE_MATRIX]["dimension"]
 
 
 def _features(line: TableLine, folder: Path, path_map: PathMap) -> AudioSegment:
-    """Locate the features of a line of feats.scp and read their size."""
+    """Locate the features of a feats.scp line, and read their shape."""
     if line.fault:
         return AudioSegment(line.id, fault=(NOT_UTF8, line.fault))
     try:
@@ -161,12 +161,12 @@ def _features(line: TableLine, folder: Path, path_map: PathMap) -> AudioSegment:
 
 
 def _pairs(path: Path) -> list[tuple[str, str]]:
-    """Read the lines of an optional file of a data directory."""
+    """Read the lines of an optional file in a data directory."""
     return read_pairs(path) if path.is_file() else []
 
 
 def _number(text: str) -> float | None:
-    """Return a finite number; None: the text is something else."""
+    """Parse a finite number; None if the text is anything else."""
     try:
         number = float(text)
     except ValueError:
@@ -175,10 +175,10 @@ def _number(text: str) -> float | None:
 
 
 def _check_frame_shift(folder: Path, num_frames: Mapping[str, int]) -> None:
-    """Check that the frame shift is 10 ms, by the file frame_shift or, without it, utt2dur.
+    """Check for a frame shift of 10 ms, by the file frame_shift or else by utt2dur.
 
     Raises:
-      ManifestError: it is another one.
+      ManifestError: the frame shift is not 10 ms.
     """
     path, shift_ms = folder / "frame_shift", None
     if path.is_file():
@@ -203,7 +203,7 @@ def _check_frame_shift(folder: Path, num_frames: Mapping[str, int]) -> None:
 
 
 class _ExpectedFrames:
-    """Numbers of frames of utterances according to the other files of a data directory."""
+    """Frame counts of utterances according to other files of a data directory."""
 
     def __init__(self, folder: Path, segments: Mapping[str, list[str]]) -> None:
         self._num_frames = dict(_pairs(folder / "utt2num_frames"))
@@ -211,7 +211,7 @@ class _ExpectedFrames:
         self._segments = segments
 
     def noted(self, id: str, item: AudioSegment) -> AudioSegment:
-        """Return the features of an utterance, with a note if the number of frames differs."""
+        """Return an utterance's features, with a note if their frame count is unexpected."""
         if item.features is None:
             return item
         num_frames = item.features.num_frames
@@ -230,7 +230,7 @@ class _ExpectedFrames:
         return item
 
     def _segment_seconds(self, id: str) -> float | None:
-        """Return the duration of a segment; None: it is unknown."""
+        """Return the duration of a segment; None if unknown."""
         times = [_number(field) for field in self._segments.get(id, [])[1:3]]
         if len(times) < 2 or times[0] is None or times[1] is None or times[1] < 0:
             return None  # an end of -1 is the end of the recording
@@ -238,7 +238,7 @@ class _ExpectedFrames:
 
 
 def _with_note(item: AudioSegment, expected: str) -> AudioSegment:
-    """Return features with a note on the number of frames."""
+    """Return features with a note on the frame count."""
     detail = f"{item.features.num_frames} frames in {item.path}, but {expected}"
     return replace(item, note=("other-frames", detail))
 
@@ -248,7 +248,7 @@ MATRICES_PER_TASK = 256
 
 @dataclass(frozen=True)
 class _Utterance:
-    """An utterance whose features are read."""
+    """An utterance with features to read."""
 
     key: tuple[str, str, int]
     """Split, utterance id and copy of the id, as in `FeatureFaults`."""
@@ -260,7 +260,7 @@ def find_feature_faults(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> FeatureFaults:
-    """Read all features and find those that cannot be used, and repeated utterances.
+    """Read all features, and find unusable ones and repeated utterances.
 
     Args:
       splits: cuts of `read_feature_dir` by split. Those with a fault are not read.
@@ -317,12 +317,12 @@ def _readable(splits: Mapping[str, Sequence[MonoCut]]) -> Iterator[_Utterance]:
 
 
 def _read_all(entries: list[Entry]) -> list[tuple[str, str]]:
-    """Read the matrices of one task."""
+    """Read the matrices of one task, in a worker process."""
     return [_read(entry) for entry in entries]
 
 
 def _read(entry: Entry) -> tuple[str, str]:
-    """Return the digest of a matrix, and what is wrong with it; one of them is empty."""
+    """Return a matrix's digest and its fault; one of the two is empty."""
     try:
         matrix = read_matrix(entry)
     except ArchiveError as error:

@@ -35,7 +35,7 @@ from toolkit.storage.reading import reading
 
 
 class KaldiFeaturesError(ToolkitError):
-    """Features that cannot be imported or exported."""
+    """Raised for features that cannot be imported or exported."""
 
 
 def export_features(features: Path, out: Path, compress: bool = False, text: bool = False) -> int:
@@ -95,7 +95,7 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
 
 
 def _keys(store: FeatureStore, renamed: Path) -> dict[str, str]:
-    """Return the id of each utterance in Kaldi's tables."""
+    """Return the Kaldi key of each utterance."""
     if not renamed.is_file():
         return {id: id for id in store.ids}
     with reading(renamed, KaldiFeaturesError, "export the data directory again"):
@@ -109,7 +109,7 @@ def _keys(store: FeatureStore, renamed: Path) -> dict[str, str]:
 
 
 def check_key(key: str) -> None:
-    """Check that an utterance's id is possible in Kaldi's tables.
+    """Check that an utterance id is a valid key of Kaldi tables.
 
     Raises:
       KaldiFeaturesError: it is empty or contains white space.
@@ -126,7 +126,7 @@ def write_table(path: Path, table: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class FeatureImportSummary:
-    """The result of an import."""
+    """Counts of an import of features."""
 
     utterances: int
     """Number of utterances."""
@@ -148,7 +148,7 @@ def import_features(
     allow_pipes: bool = False,
     path_map: PathMap = (),
 ) -> FeatureImportSummary:
-    """Write the features of a Kaldi table into shards, on which recipes train.
+    """Import the features of a Kaldi table into shards for training.
 
     Values are rounded to 16-bit floats; features that a store exported do not change.
 
@@ -208,7 +208,7 @@ def import_features(
 
 
 def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) -> np.ndarray:
-    """Read a matrix with frames, and of a dimension if one is given."""
+    """Read a matrix, and check that it has frames and the given dimension, if any."""
     matrix = read_matrix(entry)
     if not len(matrix) or (dimension is not None and matrix.shape[1] != dimension):
         shape = " x ".join(map(str, matrix.shape))
@@ -222,7 +222,7 @@ def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) 
 
 
 class _Rounding:
-    """Turns matrices into tensors, and records the largest error of rounding to 16 bits."""
+    """Converts matrices to tensors, and records the largest error of rounding to 16 bits."""
 
     def __init__(self) -> None:
         self.largest = 0.0
@@ -245,7 +245,7 @@ def cuts_without_audio(
     texts: Mapping[str, str],
     frame_shift_ms: float = 10.0,
 ) -> list[dict[str, Any]]:
-    """Make the cuts of utterances with features but without audio.
+    """Make cuts for utterances that have features and no audio.
 
     Args:
       num_frames: number of frames by utterance.
@@ -266,6 +266,6 @@ def cuts_without_audio(
 
 
 def count_frames(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, int]:
-    """Count the frames of every utterance of a table, from headers alone if possible."""
+    """Count the frames of every utterance in a table, if possible from headers only."""
     matrices = entries(table, allow_pipes, path_map)
     return {key: read_shape(entry)[0] for key, entry in matrices.items()}

@@ -36,11 +36,11 @@ _STATE_WORDS, _ARC_WORDS = 3, 4
 
 
 def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
-    """Return a transducer in OpenFst's `vector` format with `standard` arcs, without symbol tables.
+    """Serialise a transducer in OpenFst's `vector` format with `standard` arcs.
 
     Costs are negated scores. Arcs to the final state become final costs; an arc that also writes
-    words stays, and reads epsilon. An arc with several words becomes a sequence of arcs, of which
-    all but the first read epsilon and each writes one word.
+    words stays, and reads epsilon. An arc with several words becomes a sequence of arcs with one
+    word each; all but the first read epsilon.
 
     Args:
       fst: the transducer; its `lm_scores` are not written.
@@ -59,7 +59,7 @@ def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
     at = _STATE_WORDS * np.arange(len(final_costs)) + _ARC_WORDS * first[:-1]
     # Only the lower 32 bits of the arc count are set: `words` is zero elsewhere.
     words[at], words[at + 1] = final_costs.view("<i4"), np.diff(first)
-    # An arc lies behind the headers of its own and all earlier states.
+    # An arc is stored after the headers of its own and all earlier states.
     at = _STATE_WORDS * (source[order] + 1) + _ARC_WORDS * np.arange(len(source))
     for column, values in enumerate((read, written, cost.view("<i4"), target)):
         words[at + column] = values[order]
@@ -72,12 +72,12 @@ def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
 
 
 def _text(name: str) -> bytes:
-    """Return a string in OpenFst's format: its length, then its bytes."""
+    """Serialise a string as OpenFst does: its length, then its bytes."""
     return struct.pack("<i", len(name)) + name.encode()
 
 
 def _single_words(fst: Fst) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """Split arcs of several words: (source, target, input, output, cost) [arcs], final costs."""
+    """Split arcs with several words; return arcs (source, target, ..., cost) and final costs."""
     num_words, is_final = fst.word_counts, fst.labels == FINAL
     # A wordless arc to the final state becomes the final cost of its source state.
     is_final_cost = is_final & (num_words == 0)
@@ -125,7 +125,7 @@ _VECTOR_STATE = 12
 
 
 def load_openfst(path: Path) -> Fst:
-    """Read a transducer.
+    """Read an OpenFst transducer.
 
     Args:
       path: the file.
@@ -136,14 +136,14 @@ def load_openfst(path: Path) -> Fst:
       is the last.
 
     Raises:
-      GraphError: the file is no such transducer; the message names it.
+      GraphError: the file is not such a transducer; the message names it.
     """
     with reading(path, GraphError, ADVICE, "no transducer"):
         return _read(Path(path).read_bytes())
 
 
 def _read(content: bytes) -> Fst:
-    """Read a transducer from the content of a file."""
+    """Parse a transducer from the bytes of a file."""
     (magic,) = struct.unpack_from("<i", content)
     if magic != MAGIC:
         raise ValueError("it does not begin like a file of OpenFst")
@@ -171,7 +171,7 @@ def _read(content: bytes) -> Fst:
 
 
 def _read_text(content: bytes, at: int) -> tuple[int, str]:
-    """Read a string; return the offset after it, and the string."""
+    """Parse a string; return the offset after it, and the string."""
     (length,) = struct.unpack_from("<i", content, at)
     if not 0 <= length <= len(content):
         raise ValueError("a name of a wrong length")
@@ -184,7 +184,7 @@ _Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _const(content: bytes, at: int, states: int, arcs: int, aligned: bool) -> _Parts:
-    """Read the states and arcs of a `const` transducer: all states, then all arcs."""
+    """Parse the states and arcs of a `const` transducer: all states, then all arcs."""
     table = np.frombuffer(content, _CONST_STATE, states, at)
     at += table.nbytes
     at += -at % _ALIGNMENT if aligned else 0
@@ -197,7 +197,7 @@ def _const(content: bytes, at: int, states: int, arcs: int, aligned: bool) -> _P
 
 
 def _vector(content: bytes, at: int, states: int) -> _Parts:
-    """Read the states and arcs of a `vector` transducer: each state, followed by its arcs."""
+    """Parse the states and arcs of a `vector` transducer: each state, then its arcs."""
     costs, counts, pieces = [], [], []
     for _ in range(states):
         cost, count = struct.unpack_from("<fq", content, at)
@@ -214,7 +214,7 @@ def _vector(content: bytes, at: int, states: int) -> _Parts:
 
 
 def _fst(start: int, finals: np.ndarray, source: np.ndarray, table: np.ndarray) -> Fst:
-    """Build a transducer of this toolkit, with one final state, see `load_openfst`."""
+    """Build a transducer of this toolkit, with a single final state; see `load_openfst`."""
     final_state = len(finals)
     # Exchange the numbers of the start and of state 0: the start is state 0 here.
     new_state = np.arange(final_state + 1)
@@ -251,7 +251,7 @@ _LEAVES = -1
 
 
 def with_transition_ids(graph: Fst, transitions: Transitions) -> Fst:
-    """Convert a graph over transition states to one over transition ids.
+    """Convert a graph with transition states as inputs to one with transition ids.
 
     In this toolkit's graphs an arc reads the pdf of the state that it enters. In Kaldi's graphs it
     reads a transition of the state that it leaves, self-loops first (`reorder` is false). So arcs
@@ -263,7 +263,7 @@ def with_transition_ids(graph: Fst, transitions: Transitions) -> Fst:
       transitions: transitions of its senones.
 
     Returns:
-      A graph with a path of T + 1 arcs, of which the first reads epsilon, for each path of T arcs.
+      A graph with a path of T + 1 arcs for each path of T arcs; the first arc reads epsilon.
       In a phone of a single state a loop is an arc from a state to itself that writes no word.
     """
     is_final = graph.labels == FINAL
@@ -277,7 +277,7 @@ def with_transition_ids(graph: Fst, transitions: Transitions) -> Fst:
     # Final arcs get a valid dummy label; their target is overwritten by _LEAVES below.
     target_labels = np.where(is_final, 1, graph.labels)[~from_start]
     target = transitions.state[target_labels - 1]
-    # A self-loop stays in the phone; an arc to HMM state 0 that is no loop enters a new phone.
+    # A self-loop stays in the phone; an arc to HMM state 0 that is not a loop enters a new phone.
     is_loop = (graph.source == graph.target) & ~graph.writes
     leaves_phone = is_final[~from_start] | ((target == 0) & ~is_loop[~from_start])
     labels = np.full(graph.num_arcs + 1, EPSILON, np.int32)
@@ -309,7 +309,7 @@ def export_graph(
     labels: Labels = "transitions",
     word_penalty: float = 0.0,
 ) -> dict[str, int]:
-    """Compile a decoding graph, and write it with the other files that decoders need.
+    """Compile a decoding graph for Kaldi, and write the other files that decoders need.
 
     The files are HCLG.fst; words.txt and phones.txt; num_pdfs, the number of columns of
     log-likelihoods; and in Kaldi's text form `tree` and `0.trans_mdl`, the transition model.
@@ -344,7 +344,7 @@ def export_graph(
 
 
 def _penalised(graph: Fst, word_penalty: float) -> Fst:
-    """Add the penalty of each arc's words to its score."""
+    """Add the word penalty to each arc's score."""
     scores = graph.scores + np.float32(word_penalty) * graph.word_counts
     return replace(graph, scores=scores.astype(np.float32))
 
@@ -378,7 +378,7 @@ def write_lang_dir(lang: Lang, folder: Path, grammar: Fst | None = None) -> None
 
 
 def _without_symbols(lexicon: Fst, phone_disambig: int, word_disambig: int) -> Fst:
-    """Return L without loops of `#0`; other disambiguation symbols become epsilon.
+    """Remove loops of `#0` from L; turn other disambiguation symbols into epsilon.
 
     Args:
       lexicon: L with disambiguation symbols.
@@ -396,7 +396,7 @@ NAME = "loglikes"
 
 
 def export_likelihoods(scorer: Scorer, out: Path) -> int:
-    """Write loglikes.ark and loglikes.scp: an unscaled matrix [T, pdfs] for each utterance.
+    """Write loglikes.ark and .scp: unscaled log-likelihoods [T, pdfs] of utterances.
 
     Args:
       scorer: the acoustic model with its features.
@@ -424,7 +424,7 @@ def export_likelihoods(scorer: Scorer, out: Path) -> int:
 
 
 def load_graph(path: Path, model: Path | None = None) -> Fst:
-    """Read a graph of Kaldi for the toolkit's searches; its labels become pdf + 1.
+    """Read a Kaldi graph for this toolkit's searches; its input labels become pdf + 1.
 
     Args:
       path: HCLG.fst.
@@ -432,8 +432,8 @@ def load_graph(path: Path, model: Path | None = None) -> Fst:
         it reads columns of the log-likelihoods, counted from 1.
 
     Raises:
-      GraphError: it is no graph, or reads transition ids that the model does not have.
-      KaldiModelError: `model` is no transition model.
+      GraphError: it is not a graph, or reads transition ids that the model does not have.
+      KaldiModelError: `model` is not a transition model.
     """
     graph = load_openfst(path)
     if model is not None:
@@ -451,7 +451,7 @@ def load_graph(path: Path, model: Path | None = None) -> Fst:
 def decode_table(
     table: Path, graph: Fst, words: Path, acoustic_scale: float, beam: Beam, allow_pipes: bool
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield each utterance of a table of log-likelihoods with its words; None: no path survived.
+    """Yield each utterance of a log-likelihood table with its words; None without a path.
 
     Args:
       table: scp file or archive of unscaled matrices [T, pdfs].

@@ -35,7 +35,7 @@ _LONGEST_KEY = 4096
 
 
 class _Arc(NamedTuple):
-    """An arc of a lattice, or a final weight."""
+    """An arc or final weight of a lattice."""
 
     source: int
     target: int
@@ -55,7 +55,7 @@ _END = -1
 def read_compact_lattices(
     path: Path, frame_shift: float
 ) -> Iterator[tuple[str, WordLattice | None]]:
-    """Read the lattices of an archive, gzipped or not; None: a lattice has no path.
+    """Yield the lattices of an archive, maybe gzipped; None for one without a path.
 
     Scores are negated costs. Transition ids are only counted, for the number of frames.
 
@@ -64,7 +64,7 @@ def read_compact_lattices(
       frame_shift: seconds per frame.
 
     Raises:
-      LatticeStoreError: the file is no such archive; the message names it.
+      LatticeStoreError: the file is not such an archive; the message names it.
     """
     with reading(path, LatticeStoreError, ADVICE, "no archive of compact lattices"):
         content = Path(path).read_bytes()
@@ -84,7 +84,7 @@ def read_compact_lattices(
 
 
 def _binary(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
-    """Read a binary lattice; return the offset after it, its start state and its arcs."""
+    """Parse a binary lattice; return the offset after it, its start state and its arcs."""
     offset += 4  # OpenFst's magic number
     names = []
     for _ in range(2):
@@ -117,7 +117,7 @@ def _binary(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
 
 
 def _weight(content: bytes, at: int) -> tuple[float, float, int, int]:
-    """Read a weight; return graph cost, acoustic cost, frames and the offset after it."""
+    """Parse a weight; return graph cost, acoustic cost, frames and the offset after it."""
     graph, acoustic, frames = _WEIGHT.unpack_from(content, at)
     if frames < 0:
         raise ValueError("a string of transition ids has a negative length")
@@ -125,7 +125,7 @@ def _weight(content: bytes, at: int) -> tuple[float, float, int, int]:
 
 
 def _text(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
-    """Read a text lattice, which ends with a blank line; see `_binary`."""
+    """Parse a text lattice, which ends at a blank line; see `_binary`."""
     end = content.find(b"\n\n", offset)
     block = content[offset : end if end >= 0 else len(content)].decode()
     rows = [line.split() for line in block.split("\n") if line.strip()]
@@ -145,12 +145,12 @@ def _text(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
 
 
 def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | None:
-    """Return the lattice of the arcs on paths from the start to an end, in topological order.
+    """Make a lattice from the arcs on paths from start to end, in topological order.
 
-    Arcs of infinite cost are on no path. None: there is no path.
+    Arcs of infinite cost are on no path. The result is None if there is no path.
 
     Raises:
-      ValueError: it has a cycle, a state with different times, or costs that are no numbers.
+      ValueError: the lattice has a cycle, a state with different times, or NaN costs.
     """
     if not all(arc.graph > -np.inf and arc.acoustic > -np.inf for arc in arcs):
         raise ValueError("costs that are no numbers")
@@ -228,7 +228,7 @@ Symbol = Callable[[int], str]
 
 
 def kaldi_text(utterance: str, lattice: WordLattice, decoding: WeightsUsed) -> str:
-    """Return a compact lattice in the format of `lattice-copy ark:- ark,t:-`, with word ids.
+    """Format a compact lattice like `lattice-copy ark:- ark,t:-`, with word ids.
 
     Costs are negated logarithms; acoustic costs are not scaled. The string of an arc has an id for
     each frame; all ids are 1, since Kaldi's transition ids belong to Kaldi's models.
@@ -251,7 +251,7 @@ def kaldi_text(utterance: str, lattice: WordLattice, decoding: WeightsUsed) -> s
 
 
 def slf(utterance: str, lattice: WordLattice, decoding: WeightsUsed, symbol: Symbol) -> str:
-    """Return a lattice in HTK's standard lattice format: words on links, natural logarithms."""
+    """Format a lattice in HTK's standard lattice format: words on links, natural logarithms."""
     lines = [
         "VERSION=1.0",
         f"UTTERANCE={_htk(utterance)}",
@@ -269,13 +269,13 @@ def slf(utterance: str, lattice: WordLattice, decoding: WeightsUsed, symbol: Sym
 
 
 def _htk(text: str) -> str:
-    """Escape text for HTK: a backslash before each backslash and before a leading quote."""
+    """Escape a text for HTK: backslashes, and a leading quote."""
     text = text.replace("\\", "\\\\")
     return f"\\{text}" if text[:1] in ("'", '"') else text
 
 
 def openfst_text(lattice: WordLattice, decoding: WeightsUsed, symbol: Symbol) -> str:
-    """Return an acceptor as input of `fstcompile --acceptor --isymbols=words.txt`.
+    """Format an acceptor for `fstcompile --acceptor --isymbols=words.txt`.
 
     Costs are the negated scores of the arcs, with the weights of the best path.
     """
@@ -297,7 +297,7 @@ def openfst_text(lattice: WordLattice, decoding: WeightsUsed, symbol: Symbol) ->
 def import_lattices(
     archives: Sequence[Path], words: Path, decoding: WeightsUsed, out: Path
 ) -> tuple[int, list[str]]:
-    """Write the word lattices of Kaldi's archives.
+    """Import the word lattices of Kaldi archives.
 
     Args:
       archives: archives of compact lattices, such as `lat.1.gz`.
@@ -332,7 +332,7 @@ def import_lattices(
                 )
         failed += [utterance for utterance, lattice in lattices.items() if lattice is None]
         write_lattices(codec.path(out, number), lattices, codec, decoding)
-    codec.remove_from(out, len(archives))  # of an earlier import of more archives
+    codec.remove_from(out, len(archives))  # shards of an earlier import with more archives
     return len(utterances) - len(failed), failed
 
 
@@ -341,7 +341,7 @@ SUFFIXES = {"slf": ".lat", "openfst": ".fst.txt"}
 
 
 def open_lattices(folder: Path, words: WordTable) -> LatticeStore[WordLattice, WeightsUsed]:
-    """Open the word lattices of a decoded split by its folder, or by that of the lattices."""
+    """Open the word lattices of a decoded split, given its folder or that of the lattices."""
     inner = folder / LATTICES
     return LatticeStore(inner if inner.is_dir() else folder, WordCodec(words))
 
@@ -387,7 +387,7 @@ def export_lattices(folder: Path, form: str, out: Path) -> int:
 
 
 def oracle_texts(folder: Path, references: Mapping[str, str]) -> tuple[dict[str, str], int, float]:
-    """Return the texts of the paths nearest to the references, the number of arcs and seconds."""
+    """Return the texts of paths nearest to the references, number of arcs, and seconds."""
     words = WordTable()
     store = open_lattices(folder, words)
     texts, arcs, seconds = {}, 0, 0.0

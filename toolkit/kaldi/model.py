@@ -1,4 +1,4 @@
-"""Reads and writes topologies, trees and transition models of Kaldi."""
+"""Reads and writes Kaldi's topologies, trees and transition models."""
 
 import math
 import struct
@@ -24,13 +24,13 @@ _FLOATS = {"FV": "<f4", "DV": "<f8"}
 
 
 class Stream:
-    """Reader of the tokens and numbers of a Kaldi file, binary or text.
+    """Reads tokens and numbers from a Kaldi file, binary or text.
 
     Args:
       content: content of the file; binary if it begins with Kaldi's binary marker.
 
     Raises:
-      ValueError, IndexError, struct.error: by every method, if the file has something else there.
+      ValueError, IndexError, struct.error: raised by every method if the file has other content.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -96,7 +96,7 @@ class Stream:
         return self._array(self.integer(), kind)
 
     def _array(self, count: int, kind: str) -> np.ndarray:
-        """Read a binary vector of `count` numbers of a type."""
+        """Read a binary vector of `count` numbers."""
         end = self._at + count * np.dtype(kind).itemsize
         if count < 0 or end > len(self._content):
             raise ValueError(f"a vector of {count} numbers, more than the file has")
@@ -112,7 +112,7 @@ class Stream:
 
 
 def transitions_of(topology: Topology, phone: int, state: int) -> list[int]:
-    """Return the targets of an HMM state's transitions.
+    """Return the target states of an HMM state's transitions.
 
     The end of the phone is its number of states.
     """
@@ -121,10 +121,10 @@ def transitions_of(topology: Topology, phone: int, state: int) -> list[int]:
 
 
 def topology_text(topology: Topology) -> str:
-    """Return the topology in Kaldi's text form, with equally likely transitions.
+    """Format a topology as Kaldi's text, with equal transition probabilities.
 
-    Each state has a pdf class of its own. The probabilities are only there because the format
-    requires them: this toolkit's transitions have no weights.
+    Each state has a pdf class of its own. The format requires probabilities; this toolkit's
+    transitions have no weights.
     """
     kinds: dict[bool, list[int]] = {}
     for phone in topology.phone_ids():
@@ -134,7 +134,7 @@ def topology_text(topology: Topology) -> str:
 
 
 def _entry(topology: Topology, phones: list[int]) -> str:
-    """Return the <TopologyEntry> of phones that share their states."""
+    """Format the <TopologyEntry> of phones with equal states."""
     states = topology.num_states(phones[0])
     lines = ["<TopologyEntry>", "<ForPhones>", " ".join(map(str, phones)), "</ForPhones>"]
     for state in range(states):
@@ -146,7 +146,7 @@ def _entry(topology: Topology, phones: list[int]) -> str:
 
 
 class Transitions:
-    """Kaldi's transition states and transition ids of a tree and a topology.
+    """Kaldi's transition states and transition ids for a tree and a topology.
 
     A transition state is a phone, one of its HMM states and a pdf that the tree may assign to it. A
     transition id is one of the transitions of a transition state. Both are numbered from 1.
@@ -172,14 +172,14 @@ class Transitions:
 
     @cached_property
     def _targets(self) -> list[list[int]]:
-        """[N] target HMM states of the transitions of each transition state."""
+        """Target HMM states of each transition state's transitions: [N]."""
         topology = self.senones.topology
         pairs = zip(self.phone.tolist(), self.state.tolist(), strict=True)
         return [transitions_of(topology, phone, state) for phone, state in pairs]
 
     @cached_property
     def _index(self) -> np.ndarray:
-        """[N, S + 1] index of the transition to each HMM state, in column S to the phone's end.
+        """Index of the transition to each HMM state, or (column S) out of the phone: [N, S + 1].
 
         -1: there is no such transition.
         """
@@ -194,7 +194,7 @@ class Transitions:
         return index
 
     def ids(self, origin: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the ids [n] of transitions.
+        """Return the transition ids [n] of transitions.
 
         Args:
           origin: [n] transition states, from 1.
@@ -207,14 +207,14 @@ class Transitions:
 
     @cached_property
     def states(self) -> Senones:
-        """Senones with transition states, from 0, in place of pdfs.
+        """Senones whose pdfs are replaced by transition states, from 0.
 
         A graph that is expanded with them differs from that of the senones only in its labels.
         """
         return _TransitionStates(self)
 
     def text(self) -> str:
-        """Return the model in the format of `copy-transition-model --binary=false`."""
+        """Format the model like `copy-transition-model --binary=false`."""
         rows = zip(self.phone.tolist(), self.state.tolist(), self.pdf.tolist(), strict=True)
         triples = "".join(f"{phone} {state} {pdf}\n" for phone, state, pdf in rows)
         # All transitions of a state are equally likely; id 0 does not exist, its entry is 0.
@@ -228,7 +228,7 @@ class Transitions:
 
 
 def _pdfs(node: Node, phone: int) -> set[int]:
-    """Return the pdfs below a node that a phone may have, in any context."""
+    """Return the pdfs of a phone below a tree node, in any context."""
     if isinstance(node, Leaf):
         return {node.pdf}
     # The centre phone is known, so one branch applies; neighbours may take either.
@@ -238,7 +238,7 @@ def _pdfs(node: Node, phone: int) -> set[int]:
 
 
 class _TransitionStates(Senones):
-    """Senones whose pdfs are transition states, see `Transitions.states`."""
+    """Senones with transition states as pdfs; see `Transitions.states`."""
 
     def __init__(self, transitions: Transitions) -> None:
         super().__init__(transitions.senones.topology, transitions.senones.tree)
@@ -246,12 +246,12 @@ class _TransitionStates(Senones):
 
     @property
     def num_pdfs(self) -> int:
-        """The number of transition states."""
+        """Number of transition states."""
         return len(self._transitions.pdf)
 
     @cached_property
     def table(self) -> Tensor:
-        """[S, P+1, P+1] int32: transition state, from 0, of a state id between two phones."""
+        """Transition state, from 0, by state id and neighbours: [S, P+1, P+1] int32."""
         owner = self._transitions
         pdf_table = self.tree.table().numpy()
         first_state_id = np.array([0, *self.topology.first_state_ids])
@@ -270,7 +270,7 @@ _NO_PHONE = 0
 
 
 def tree_text(tree: Tree, topology: Topology) -> str:
-    """Return a triphone tree in the format of `copy-tree --binary=false`.
+    """Format a triphone tree like `copy-tree --binary=false`.
 
     A question about a neighbour has the same answer for silence and for the edges of an utterance,
     as in this toolkit's graphs.
@@ -287,7 +287,7 @@ def tree_text(tree: Tree, topology: Topology) -> str:
 
 
 def _of_state(roots: list[Root], silence: int) -> str:
-    """Return the trees of one HMM state, with questions that choose the root by the phone."""
+    """Return the trees of one HMM state below questions that choose the root by phone."""
     *other_roots, last_root = roots
     text = _node(last_root.node, silence)
     for root in reversed(other_roots):
@@ -296,7 +296,7 @@ def _of_state(roots: list[Root], silence: int) -> str:
 
 
 def _node(node: Node, silence: int) -> str:
-    """Return the text of a node and the nodes below it."""
+    """Format a node and the nodes below it."""
     if isinstance(node, Leaf):
         return f"CE {node.pdf} "
     phones = sorted(node.phones)
@@ -307,7 +307,7 @@ def _node(node: Node, silence: int) -> str:
 
 
 def _split(ask: str, phones: list[int] | tuple[int, ...], yes: str, no: str) -> str:
-    """Return the text of a question with two branches."""
+    """Format a question with its two branches."""
     numbers = " ".join(map(str, phones))
     return f"SE {POSITIONS.index(ask)} [ {numbers} ]\n{{ {yes}{no}}} \n"
 
@@ -316,12 +316,12 @@ MODEL_ADVICE = "give a model of Kaldi (final.mdl), or its transition model (0.tr
 
 
 class KaldiModelError(ToolkitError):
-    """A file of Kaldi that cannot be read, or that this toolkit cannot represent."""
+    """Raised for a Kaldi file that cannot be read or represented in this toolkit."""
 
 
 @dataclass(frozen=True, eq=False)
 class KaldiTransitions:
-    """The transition ids of a model; arrays are [ids] int64, with id 1 first."""
+    """The transition ids of a model; arrays are [ids] int64, starting with id 1."""
 
     pdf: np.ndarray
     """Pdf of each transition id."""
@@ -337,7 +337,7 @@ class KaldiTransitions:
 
     @classmethod
     def read(cls, path: Path) -> "KaldiTransitions":
-        """Read the transition model at the beginning of a file, in binary or text form.
+        """Read the transition model at the beginning of a file, binary or text.
 
         Raises:
           KaldiModelError: the file has none; the message names it.
@@ -351,7 +351,7 @@ _States = list[list[int]]
 
 
 def _read_transitions(stream: Stream) -> KaldiTransitions:
-    """Read a transition model."""
+    """Parse a transition model."""
     stream.expect("<TransitionModel>")
     targets = _topology(stream)
     kind = stream.expect("<Triples>", "<Tuples>")
@@ -380,13 +380,13 @@ def _read_transitions(stream: Stream) -> KaldiTransitions:
 
 
 def _topology(stream: Stream) -> dict[int, _States]:
-    """Read a topology: the targets of each state of each phone."""
+    """Parse a topology: the targets of each state of each phone."""
     stream.expect("<Topology>")
     return _binary_topology(stream) if stream.binary else _text_topology(stream)
 
 
 def _text_topology(stream: Stream) -> dict[int, _States]:
-    """Read a topology in text form."""
+    """Parse a topology in text form."""
     states_of_phone: dict[int, _States] = {}
     while stream.expect("<TopologyEntry>", "</Topology>") == "<TopologyEntry>":
         stream.expect("<ForPhones>")
@@ -406,7 +406,7 @@ def _text_topology(stream: Stream) -> dict[int, _States]:
 
 
 def _binary_topology(stream: Stream) -> dict[int, _States]:
-    """Read a topology in binary form: phones, the entry of each phone id, entries."""
+    """Parse a topology in binary form: phones, entry index by phone, entries."""
     phones, entry_of = stream.integers(), stream.integers()
     # A count of -1 announces Kaldi's extended format.
     count = stream.integer()
@@ -418,14 +418,14 @@ def _binary_topology(stream: Stream) -> dict[int, _States]:
 
 
 def _index(entry_of: Sequence[int], phone: int) -> int:
-    """Return the index of a phone's entry."""
+    """Return the index of a phone's topology entry."""
     if phone < 0 or entry_of[phone] < 0:
         raise ValueError(f"phone {phone} has no topology")
     return entry_of[phone]
 
 
 def _binary_entry(stream: Stream, loops: bool) -> _States:
-    """Read an entry: for each state its pdf classes, and its targets with probabilities."""
+    """Parse a topology entry: each state's targets."""
     states = []
     for _ in range(stream.integer()):
         for _ in range(2 if loops else 1):  # pdf classes
@@ -446,7 +446,7 @@ _UNTRAINED = 0
 
 @dataclass(frozen=True)
 class _Question:
-    """A node of a Kaldi tree."""
+    """An inner node of a Kaldi tree."""
 
     key: int
     """Position of the phone in question, or `_CLASS`."""
@@ -459,7 +459,7 @@ _Event = _Question | int | None
 
 
 def read_tree(path: Path, topology: Topology, phone_ids: Mapping[int, int]) -> Tree:
-    """Read a tree, in binary or text form, for the phones of a topology.
+    """Read a tree, binary or text, for the phones of a topology.
 
     At the edges of an utterance Kaldi's tree asks about phone 0, this toolkit about silence.
 
@@ -469,7 +469,7 @@ def read_tree(path: Path, topology: Topology, phone_ids: Mapping[int, int]) -> T
       phone_ids: the topology's id of each phone, by Kaldi's id.
 
     Raises:
-      KaldiModelError: it is no tree, or one that this toolkit cannot represent: with wider
+      KaldiModelError: it is not a tree, or one that this toolkit cannot represent: with wider
         contexts, or with a pdf of states at different positions in their phones.
     """
     with reading(path, KaldiModelError, TREE_ADVICE, "no tree of Kaldi"):
@@ -486,7 +486,7 @@ def read_tree(path: Path, topology: Topology, phone_ids: Mapping[int, int]) -> T
 
 
 def _read_tree(stream: Stream) -> tuple[int, int, _Event]:
-    """Read a tree; return its context width, the position of the centre phone and the tree."""
+    """Parse a tree; return its context width, its central position and its root node."""
     stream.expect("ContextDependency")
     width, centre = stream.integer(), stream.integer()
     stream.expect("ToPdf")
@@ -496,7 +496,7 @@ def _read_tree(stream: Stream) -> tuple[int, int, _Event]:
 
 
 def _event(stream: Stream) -> _Event:
-    """Read a node: CE is a leaf, TE a table by answer, SE a set of answers, NULL nothing."""
+    """Parse a node: CE (leaf), TE (table by answer), SE (set of answers) or NULL."""
     kind = stream.expect("CE", "TE", "SE", "NULL")
     if kind == "NULL":
         return None
@@ -522,7 +522,7 @@ def _resolved(
     places: Mapping[int, str],
     phone_ids: Mapping[int, int],
 ) -> Node:
-    """Return the tree of one state of one phone, with only questions about its neighbours."""
+    """Resolve a tree for one state of one phone; only questions about neighbours remain."""
     # Follow questions about the HMM state and the centre phone, whose answers are known.
     while isinstance(event, _Question) and event.key in answers:
         event = event.branches.get(answers[event.key], event.branches[None])
@@ -531,7 +531,7 @@ def _resolved(
         raise ValueError(f"it has no pdf for state {answers[_CLASS]} of phone {phone}")
     if not isinstance(event, _Question):
         return Leaf(event, _UNTRAINED)
-    # Phones with a branch in common are asked about together; the last branch needs no question.
+    # One question covers all phones with a common branch; the last branch needs no question.
     groups: dict[int, tuple[_Event, set[int]]] = {}
     for kaldi, phone in phone_ids.items():
         branch = event.branches.get(kaldi, event.branches[None])
@@ -548,7 +548,7 @@ def _resolved(
 
 
 def _roots(trees: Mapping[tuple[int, int], Node]) -> list[Root]:
-    """Return the roots of the phones' states; states with a pdf in common share a root."""
+    """Return the roots of the phones' states; states that share a pdf share a root."""
     groups: list[tuple[int, set[int], dict[int, Node]]] = []
     for (phone, state), node in sorted(trees.items()):
         pdfs, phones = {leaf.pdf for leaf in leaves(node)}, {phone: node}
@@ -572,9 +572,9 @@ def _roots(trees: Mapping[tuple[int, int], Node]) -> list[Root]:
 
 
 def _with_unused(roots: Sequence[Root], pdfs: Collection[int]) -> Sequence[Root]:
-    """Add pdfs that no phone has, so that all others keep their numbers.
+    """Add unused pdfs to the trees, so that all other pdfs keep their numbers.
 
-    They are put below questions of a root that no phone of this root answers with yes.
+    They are placed in one root, below questions that no phone of this root answers with yes.
     """
     all_phones = {phone for root in roots for phone in root.phones}
     place = next((i for i, root in enumerate(roots) if all_phones - {*root.phones}), None)
@@ -587,7 +587,7 @@ def _with_unused(roots: Sequence[Root], pdfs: Collection[int]) -> Sequence[Root]
 
 
 def _joined(nodes: Mapping[int, Node]) -> Node:
-    """Join the phones' trees into one that asks for the phone if they differ."""
+    """Join the phones' trees into one, with questions about the phone where they differ."""
     phones_by_tree: dict[Node, set[int]] = {}
     for phone, node in sorted(nodes.items()):
         phones_by_tree.setdefault(node, set()).add(phone)
@@ -598,7 +598,7 @@ def _joined(nodes: Mapping[int, Node]) -> Node:
 
 
 def read_senones(tree: Path, model: Path, phones: Path) -> Senones:
-    """Read the tied states of a model of Kaldi; pdfs keep their numbers.
+    """Read a Kaldi model's tied states; pdfs keep their numbers.
 
     Args:
       tree: its `tree`, in binary or text form.

@@ -1,4 +1,4 @@
-"""Validates Kaldi data directories like Kaldi's validate_data_dir.sh."""
+"""Validates Kaldi data directories like validate_data_dir.sh."""
 
 import re
 import unicodedata
@@ -30,7 +30,7 @@ _TEXT_SPACES += "".join(map(chr, range(0x2000, 0x200B)))
 
 @dataclass(frozen=True)
 class _Table:
-    """A file of a data directory."""
+    """A file of a data directory as rows of fields."""
 
     raw: bytes
     """Its content."""
@@ -40,7 +40,7 @@ class _Table:
 
     @classmethod
     def read(cls, path: Path) -> "_Table":
-        """Read a file."""
+        """Read a file as a table."""
         raw = regular(path).read_bytes()
         lines = raw.removesuffix(b"\n").split(b"\n") if raw else []
         rows = [[field for field in re.split(rb"[ \t]+", line) if field] for line in lines]
@@ -53,7 +53,7 @@ class _Table:
 
 
 def data_dir_faults(folder: Path) -> list[str]:
-    """List why Kaldi's validate_data_dir.sh (with --no-feats) refuses a folder; empty: it does not.
+    """List the faults for which validate_data_dir.sh --no-feats rejects a folder.
 
     The script stops at the first fault; this function lists all, each with file and line.
     `data_dir_remarks` lists faults that only later programs report.
@@ -66,10 +66,10 @@ def data_dir_faults(folder: Path) -> list[str]:
 
 
 def data_dir_remarks(folder: Path) -> list[str]:
-    """List faults that Kaldi's validate_data_dir.sh accepts and other programs may not.
+    """List faults that validate_data_dir.sh accepts and other programs may not.
 
     They are utterances without words, recordings without a file, speakers without utterances, times
-    that are no numbers, and a text that is not UTF-8.
+    that are not numbers, and a text that is not UTF-8.
     """
     folder = Path(folder)
     if any(not (folder / name).is_file() for name in _REQUIRED):
@@ -78,13 +78,13 @@ def data_dir_remarks(folder: Path) -> list[str]:
 
 
 def _tables(folder: Path) -> dict[str, _Table]:
-    """Read the files of a folder."""
+    """Read the tables of a folder."""
     names = (*_REQUIRED, "segments", *_PER_UTTERANCE, *_PER_SPEAKER, *_PER_RECORDING)
     return {name: _Table.read(folder / name) for name in names if (folder / name).is_file()}
 
 
 def _faults(tables: dict[str, _Table]) -> Iterator[str]:
-    """Yield all faults, as `file:line: fault`."""
+    """Yield all faults as `file:line: fault`."""
     for name, table in tables.items():
         yield from _order_faults(name, table)
     yield from _speaker_faults(tables["utt2spk"], tables["spk2utt"])
@@ -100,7 +100,7 @@ def _faults(tables: dict[str, _Table]) -> Iterator[str]:
 
 
 def _order_faults(name: str, table: _Table) -> Iterator[str]:
-    """Find a last line without newline, and the first line that is out of order or repeated."""
+    """Find a missing final newline, and the first line out of order or repeated."""
     if not table.raw:
         yield f"{name}: is empty"
     elif not table.raw.endswith(b"\n"):
@@ -117,7 +117,7 @@ def _order_faults(name: str, table: _Table) -> Iterator[str]:
 
 
 def _speaker_faults(utt2spk: _Table, spk2utt: _Table) -> Iterator[str]:
-    """Find an order that is not that of the speakers, and contradictions of the two files."""
+    """Find a wrong speaker order, and contradictions between utt2spk and spk2utt."""
     for number, row in enumerate(utt2spk.rows, 1):
         if len(row) != 2:
             yield f"utt2spk:{number}: not `utterance speaker`: {_printable(b' '.join(row))}"
@@ -133,7 +133,7 @@ def _speaker_faults(utt2spk: _Table, spk2utt: _Table) -> Iterator[str]:
     listed: list[list[bytes]] = []
     for line in spk2utt.lines:
         speaker, *ids = line.split() or [b""]
-        # The script stops reading at such a line, which shows unless it is among the last.
+        # The script stops reading here, so the comparison below fails unless nothing follows.
         if not ids:
             break
         listed += [[id, speaker] for id in ids]
@@ -142,12 +142,12 @@ def _speaker_faults(utt2spk: _Table, spk2utt: _Table) -> Iterator[str]:
 
 
 def _from_second_field(line: bytes) -> bytes:
-    """Return the sort key of `sort -k2`: a line from the blanks after its first field on."""
+    """Return the key of `sort -k2`: the line from the blanks after its first field."""
     return re.sub(rb"^[ \t]*[^ \t]*", b"", line)
 
 
 def _text_faults(text: _Table) -> Iterator[str]:
-    """Find characters and words that Kaldi refuses in transcripts."""
+    """Find characters and words that Kaldi rejects in transcripts."""
     decoded = _decoded(text.raw)
     if decoded is not None:
         for number, line in enumerate(decoded.removesuffix("\n").split("\n"), 1):
@@ -166,7 +166,7 @@ def _text_faults(text: _Table) -> Iterator[str]:
 
 
 def _decoded(raw: bytes) -> str | None:
-    """Decode UTF-8; None: it is something else."""
+    """Decode UTF-8; None if the bytes are invalid."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -174,11 +174,12 @@ def _decoded(raw: bytes) -> str | None:
 
 
 def _is_unprintable(character: str) -> bool:
+    """Whether a character is a control or unassigned, except white space."""
     return character not in _CONTROLS and unicodedata.category(character) in ("Cc", "Cn")
 
 
 def _keys_faults(tables: dict[str, _Table]) -> Iterator[str]:
-    """Compare the keys of all tables with utterances, speakers or recordings."""
+    """Compare all tables' keys with the utterances, speakers or recordings."""
     utterances, speakers = tables["utt2spk"].keys, tables["spk2utt"].keys
     recordings = utterances
     expected = {name: utterances for name in ("text", *_PER_UTTERANCE)}
@@ -198,7 +199,7 @@ def _keys_faults(tables: dict[str, _Table]) -> Iterator[str]:
 
 
 def _value(field: bytes) -> float | bytes:
-    """Return a field's value in comparisons of awk: a number if it looks like one, else text."""
+    """Return a field as awk compares it: a number if it looks like one, else text."""
     return float(field) if _NUMBER.fullmatch(field) else field
 
 
@@ -209,15 +210,18 @@ def _above(field: bytes, threshold: bytes) -> bool:
 
 
 def _is_positive(row: list[bytes]) -> bool:
+    """Whether a row is a key and a number above 0."""
     return len(row) == 2 and _above(row[1], b"0")
 
 
 def _is_count(row: list[bytes]) -> bool:
+    """Whether a row is a key and a whole number above 0."""
     value = _value(row[1]) if len(row) == 2 else b""
     return isinstance(value, float) and value > 0 and value.is_integer()
 
 
 def _is_warp(row: list[bytes]) -> bool:
+    """Whether a row is a key and a warp factor between 0.5 and 1.5."""
     return len(row) == 2 and _above(row[1], b"0.5") and _above(b"1.5", row[1])
 
 
@@ -245,7 +249,7 @@ _EXPECTED_ROWS = {
 
 
 def _remarks(tables: dict[str, _Table]) -> Iterator[str]:
-    """Yield the remarks, as `file:line: remark`."""
+    """Yield all remarks as `file:line: remark`."""
     if _decoded(tables["text"].raw) is None:
         yield "text: is not UTF-8"
     lacking = {"text": "word", "wav.scp": "file or command", "spk2utt": "utterance"}
@@ -261,4 +265,5 @@ def _remarks(tables: dict[str, _Table]) -> Iterator[str]:
 
 
 def _printable(text: bytes) -> str:
+    """Decode bytes for a message, escaping invalid ones."""
     return text.decode(errors="backslashreplace")

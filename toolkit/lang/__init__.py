@@ -1,1 +1,1 @@
-"""Words: lexicon, pronunciation guessing, symbol tables, n-gram language models."""
+"""Words: lexicon, pronunciation guessing, symbol tables and n-gram language models."""

@@ -1,4 +1,4 @@
-"""Files of n-gram models: ARPA (Kaldi's, SRILM's and KenLM's dialects), and safetensors."""
+"""Reads and writes n-gram models: ARPA (as Kaldi, SRILM and KenLM write it) and safetensors."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ from toolkit.storage.reading import quoted, read_tensors, reading, validated
 
 
 class ArpaError(ToolkitError):
-    """An ARPA file with a fault; the message names file and line."""
+    """Raised for a faulty ARPA file; the message names file and line."""
 
 
 _COUNT = re.compile(r"ngram\s+(\d{1,3})\s*=\s*(\d{1,18})")
@@ -27,7 +27,7 @@ _SECTION = re.compile(r"\\(\d{1,3})-grams:")
 
 
 def write_arpa(model: BackoffModel, path: Path) -> None:
-    """Write an ARPA file, gzipped for `.gz`; n-grams are sorted by word ids, with 7 decimals."""
+    """Write an ARPA file, gzipped for `.gz`; n-grams sorted by word ids, 7 decimals."""
     with open_atomically(path, "wb") as file:
         if str(path).endswith(".gz"):
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
@@ -74,7 +74,7 @@ def read_arpa(path: Path) -> BackoffModel:
 
 
 class _Reader:
-    """One pass through an ARPA file."""
+    """Reads an ARPA file in one pass."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,15 +85,16 @@ class _Reader:
         self.levels: list[Level] = []
 
     def _lines(self) -> Iterator[str]:
-        """Yield the lines, and keep the number of the last one for messages."""
+        """Yield the lines, and remember the line number for messages."""
         for self.number, line in read_lines(self.path, ArpaError):  # noqa: B020
             yield line.strip(WHITE_SPACE)
 
     def _fault(self, message: str, number: int | None = None) -> ArpaError:
+        """Make an error that names file and line."""
         return ArpaError(f"{self.path}:{number or self.number or 1}: {message}")
 
     def read(self) -> BackoffModel:
-        """Read the whole file."""
+        """Read the whole file and return the model."""
         # 1. Comments, up to `\\data\\`.
         for line in self.lines:
             if line == "\\data\\":
@@ -171,7 +172,7 @@ class _Reader:
         return end
 
     def _set_vocabulary(self, words: list[str]) -> None:
-        """Number the words of the 1-grams, sorted, after checking them."""
+        """Check the words of the 1-grams, and number them in sorted order."""
         for symbol in (START, END):
             if symbol not in words:
                 spelt = next((word for word in words if word.lower() == symbol), None)
@@ -225,7 +226,7 @@ _LEVEL_TYPES = {"context": np.int64, "word": np.int64, "logprob": np.float32, "b
 
 
 def write_binary(model: BackoffModel, path: Path) -> None:
-    """Write `model` as a safetensors file."""
+    """Write an n-gram model as safetensors."""
     tensors = {
         f"{order}.{field}": getattr(level, field).astype(_LEVEL_TYPES[field])
         for order, level in enumerate(model.levels, 1)
@@ -236,7 +237,7 @@ def write_binary(model: BackoffModel, path: Path) -> None:
 
 
 def read_binary(path: Path) -> BackoffModel:
-    """Read a file that `write_binary` made.
+    """Read a model that `write_binary` wrote.
 
     Raises:
       ArpaError: the file is not such a model.

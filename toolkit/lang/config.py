@@ -1,4 +1,4 @@
-"""Settings of the lexicon, the vocabulary, the language model and the units of CTC models."""
+"""Settings of lexicon, vocabulary and language model, and of CTC output units."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,12 @@ Rules = Literal[
 ]
 """The ids of `toolkit.lang.text_policy.TextPolicy` that a recipe may choose."""
 SPLITS_CLITICS = ("english-upper-3", "letters-upper-2")
-"""Those that look words with apostrophes up in the lexicon, and can split them at clitics."""
+"""Policies that look up words with apostrophes in the lexicon, and can split them at clitics."""
 
 
 @dataclass(frozen=True)
 class LangConfig(Settings):
-    """How words get their pronunciations and which words the recogniser knows."""
+    """Settings of the lexicon and the vocabulary."""
 
     lexicon: Path | Literal["graphemes", "cmudict"] | None = None
     """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style, or with columns of probabilities as
@@ -66,18 +66,18 @@ class LangConfig(Settings):
 
     @property
     def lexicon_file(self) -> Path | None:
-        """The file or folder that the lexicon is read from, if it is read from one."""
+        """File or folder of the lexicon; None if it does not come from a path."""
         return self.lexicon if isinstance(self.lexicon, Path) else None
 
     @property
     def words_file(self) -> Path | None:
-        """The file that lists `words`, if one does."""
+        """File that lists the vocabulary (`words`); None if there is none."""
         return self.words if isinstance(self.words, Path) else None
 
     def check(self) -> None:
-        """Refuse settings that contradict each other."""
+        """Raise a ValueError if settings contradict each other."""
         if self.lexicon == "cmudict":
-            object.__setattr__(self, "lexicon", None)  # as in runs from before it had a name
+            object.__setattr__(self, "lexicon", None)  # as in runs of earlier versions
         if self.split_clitics and self.normaliser not in SPLITS_CLITICS:
             raise ValueError(
                 f"split_clitics needs the normaliser {' or '.join(SPLITS_CLITICS)}, not "
@@ -89,29 +89,30 @@ class LangConfig(Settings):
 
 @dataclass(frozen=True)
 class NgramConfig(Settings):
-    """Where the n-gram language model comes from."""
+    """Settings of the n-gram language model."""
 
     text: Path | None = None
     """Text with a sentence per line: a file, a folder (its .txt and .txt.gz files) or a pattern;
     None takes the training transcripts."""
     mix_transcripts: bool = True
-    """Interpolate the model of `text` with one of the training transcripts, by the weights that
-    suit the transcripts of the tuning splits best."""
+    """Interpolate the model of `text` with a model of the training transcripts; the weights
+    maximise the likelihood of the tuning splits' transcripts."""
     arpa: Path | None = None
     """An existing ARPA file (.gz too), used instead of a model estimated from `text`."""
     order: Annotated[int, Range(1, 100)] = 3
     """Words per n-gram, 1 or more."""
     min_counts: tuple[int, ...] = (1,)
-    """Count cutoffs: fewest occurrences with which an n-gram is kept, for orders 1, 2, ...; the
-    last value holds for all higher orders. The first must be 1, the values must not decrease."""
+    """Count cutoffs: smallest number of occurrences of an n-gram to keep it, for orders 1, 2, ...;
+    the last value holds for all higher orders. The first must be 1, the values must not
+    decrease."""
     prune: ShareBelowOne = 0.0
-    """Threshold of entropy pruning: n-grams are dropped whose loss raises the perplexity by less
-    than this share of it (1e-8 is mild, 1e-7 strong); 0 keeps all."""
+    """Threshold of entropy pruning: an n-gram is dropped if this raises the perplexity by less than
+    this share of it (1e-8 is mild, 1e-7 strong); 0 keeps all."""
     estimator: Literal["numpy", "lmplz"] = "numpy"
     """"numpy" (this package's modified Kneser-Ney) or "lmplz" (KenLM's program, when on PATH)."""
 
     def check(self) -> None:
-        """Refuse cutoffs that fall, or that drop words."""
+        """Raise a ValueError for decreasing cutoffs, or cutoffs that drop words."""
         counts = self.min_counts
         if not counts or counts[0] != 1 or list(counts) != sorted(counts):
             raise ValueError(f"min_counts is {counts}, must start with 1 and not decrease")
@@ -119,7 +120,7 @@ class NgramConfig(Settings):
 
 @dataclass(frozen=True)
 class UnitsConfig(Settings):
-    """The output units of a CTC model."""
+    """Settings of a CTC model's output units."""
 
     kind: Literal["characters", "bpe", "unigram", "sentencepiece"] = "characters"
     """`characters` (A16: 30 with the separator and blank; of a language with other letters those of
@@ -131,6 +132,6 @@ class UnitsConfig(Settings):
     """The sentencepiece model of the kind `sentencepiece`, from elsewhere, used as it is."""
 
     def check(self) -> None:
-        """Refuse a model for other kinds than sentencepiece, and that kind without a model."""
+        """Raise a ValueError unless exactly the kind sentencepiece has a model."""
         if (self.kind == "sentencepiece") != (self.model is not None):
             raise ValueError("the kind sentencepiece needs a model, and other kinds take none")

@@ -1,4 +1,4 @@
-"""Reads pronunciation dictionaries of users, with and without probabilities.
+"""Reads users' pronunciation dictionaries, with or without probabilities.
 
 A line of a file is a word, up to four numbers, and phones: Kaldi's lexicon.txt, lexiconp.txt and
 lexiconp_silprob.txt, and the dictionaries of the Montreal Forced Aligner, whose lines may differ in
@@ -42,14 +42,14 @@ EVEN = 0.5
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Words with their pronunciations, phones without positions."""
+    """Words with pronunciations (without position suffixes), and probabilities if any."""
 
     lexicon: Lexicon
     """Words as a text policy spells them."""
     probabilities: LexiconProbabilities | None = None
     """Probabilities of pronunciations and of silence around them; None: the dictionary has none."""
     notes: tuple[str, ...] = ()
-    """Notes on changes, and on the probabilities in use."""
+    """Notes on changes, and on the use of probabilities."""
     extra_questions: Path | None = None
     """Kaldi's file of phone sets, the questions of trees."""
 
@@ -57,11 +57,11 @@ class Dictionary:
 def read_dictionary(
     path: Path, strip_stress: bool = False, policy: TextPolicy | None = None
 ) -> Dictionary:
-    """Read a dictionary.
+    """Read a pronunciation dictionary with its probabilities.
 
     Args:
-      path: a file, see `toolkit.lang.dictionary.read_entries`; `silprob.txt` beside
-        lexiconp_silprob.txt is read too. `toolkit.kaldi.dict_lang.read_lexicon` reads folders.
+      path: a file, see `toolkit.lang.dictionary.read_entries`; `silprob.txt` in the folder of
+        lexiconp_silprob.txt is also read. `toolkit.kaldi.dict_lang.read_lexicon` reads folders.
       strip_stress: see `read_entries`.
       policy: how words are spelled; by default in upper case.
 
@@ -77,7 +77,7 @@ def read_dictionary(
         with_numbers += bool(numbers)
         probabilities = _probabilities(f"{path}:{number}", numbers)
         earlier = entries.get((word, phones))
-        # Entries that become the same by case or stress: their probabilities are added.
+        # Entries that become equal without case or stress: their probabilities are added.
         if earlier is not None:
             share = min(1.0, earlier.pronunciation + probabilities.pronunciation)
             probabilities = EntryProbabilities(share, earlier.silence_after, *_factors(earlier))
@@ -93,12 +93,12 @@ def read_dictionary(
 
 
 def _factors(entry: EntryProbabilities) -> tuple[float, float]:
-    """Return the factors of silence, and of no silence, before an entry."""
+    """Return an entry's factors for silence and for no silence before it."""
     return entry.silence_before, entry.no_silence_before
 
 
 def _probabilities(where: str, numbers: tuple[float, ...]) -> EntryProbabilities:
-    """Return the probabilities of a line with up to four columns of them."""
+    """Return the probabilities of a line, from up to four columns."""
     # Missing columns get the values that do not change a score, and even silence.
     share, silence, *factors = [*numbers, *(1.0, EVEN, 1.0, 1.0)[len(numbers) :]]
     if max(share, silence) > 1:
@@ -140,7 +140,7 @@ def read_entries(
       LexiconError: a word without phones, an integer that may be a probability or a phone, or a
         file without entries; the message names file and line.
     """
-    # 1. Separate the entries from comments, which may be entries in their turn.
+    # 1. Separate the entries from comments, which may turn out to be entries in step 3.
     text = TextLines(LexiconError)
     policy = policy or TextPolicy()
     lines, comments = [], []
@@ -179,7 +179,7 @@ def read_entries(
 
 
 def _has_arpabet_stress(path: Path, phones: Iterable[str]) -> bool:
-    """Whether every digit at the end of a phone is the stress of a vowel of ARPAbet."""
+    """Whether all digits at the ends of phones are stress digits of ARPAbet vowels."""
     other_digits = [
         p for p in sorted(phones) if p[-1:].isdecimal() and not STRESSED_VOWEL.fullmatch(p)
     ]
@@ -193,12 +193,12 @@ def _has_arpabet_stress(path: Path, phones: Iterable[str]) -> bool:
 
 
 class AmbiguousColumnError(ValueError):
-    """An integer that may be a probability or a phone; the message names the line."""
+    """Raised for an integer that may be a probability or a phone; names the line."""
 
 
 @dataclass(frozen=True)
 class DictionaryLine:
-    """A pronunciation of a word."""
+    """A parsed line: a word with one pronunciation."""
 
     number: int
     """Line number in the file, from 1."""
@@ -212,7 +212,7 @@ class DictionaryLine:
 
 @dataclass
 class _Fields:
-    """A line while its columns are being decided."""
+    """A line whose columns are not all identified yet."""
 
     number: int
     word: str
@@ -226,7 +226,7 @@ class _Fields:
 
 
 def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[DictionaryLine]:
-    """Divide the lines of a dictionary into words, probabilities and phones.
+    """Split the lines of a dictionary into words, probabilities and phones.
 
     Args:
       lines: line numbers and lines without comments; blank lines are skipped.
@@ -265,7 +265,7 @@ def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[Dictio
 
 
 def _fields(number: int, line: str, tabbed: Sequence[str]) -> _Fields:
-    """Split a line; `tabbed` are its parts between tabs, if tabs separate columns."""
+    """Split a line; `tabbed` holds its parts if tabs separate columns."""
     if len(tabbed) > 2 and len(tabbed) - 2 <= MAX_COLUMNS:
         fields = [*tabbed[1:-1], *split_words(tabbed[-1])]
         columns = len(tabbed) - 2
@@ -280,7 +280,7 @@ def _fields(number: int, line: str, tabbed: Sequence[str]) -> _Fields:
 
 
 def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) -> None:
-    """Decide whether the undecided integers in a column are probabilities or phones.
+    """Decide whether the undecided integers of a column are probabilities or phones.
 
     They are probabilities if nearly all lines have a number there, and none of them is a phone
     elsewhere. They are phones if all of them are phones elsewhere, no line has a certain

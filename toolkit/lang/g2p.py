@@ -1,4 +1,4 @@
-"""Pronunciations for unseen words: a joint n-gram model of letters and phones.
+"""Guesses pronunciations of unseen words with a joint n-gram model of letters and phones.
 
 The model of Bisani and Ney (2008) is trained in the two steps of Phonetisaurus: align spellings and
 phones into graphones by expectation-maximisation, then estimate n-gram models of graphones
@@ -27,15 +27,15 @@ Graphone = tuple[str, tuple[str, ...]]
 
 _SHAPES = ((1, 0), (1, 1), (1, 2), (2, 1))  # letters, phones
 _SHARES = (1.0, 1.0, 0.1, 0.1)
-"""Factors by which every pass multiplies the weights of each shape. Without them the larger shapes,
-of which a word needs fewer, would win over a silent letter."""
-_FLAT = 1e-3  # equal start weight of every graphone; small, so that fewer graphones do not win
+"""Factors by which every pass multiplies the weights of each shape. Without them larger shapes
+would win over silent letters, as a word needs fewer of them."""
+_FLAT = 1e-3  # initial weight of graphones; small, so as not to favour paths with few of them
 
 _MARKS = 2**24  # largest number of possible graphones for a table with a byte for each
 
 
 class Aligner:
-    """A unigram model of the graphones that pairs can consist of.
+    """A unigram model of graphones that aligns letters with phones.
 
     A graphone has a number: a block of numbers for each of the four shapes, in which letters and
     phones are the digits. Only graphones that occur have an id and a weight, as an alphabet of
@@ -57,7 +57,7 @@ class Aligner:
         self.weights = _FLAT * self._shares
 
     def train(self, pairs: Sequence[Pair], iterations: int) -> None:
-        """Fit the weights to some of the pairs; pairs that cannot be aligned are ignored."""
+        """Fit the weights to some pairs by EM; pairs that cannot be aligned are ignored."""
         batches = [(self._ids(numbers), lengths) for _, numbers, lengths in self._batches(pairs)]
         for _ in range(iterations):
             counts = np.zeros_like(self.weights)
@@ -67,7 +67,7 @@ class Aligner:
             self.weights = self._shares * counts / max(counts.sum(), 1e-300)
 
     def align(self, pairs: Sequence[Pair]) -> list[list[int]]:
-        """Return the best graphone ids of each pair, an empty list if it cannot be aligned."""
+        """Return the best graphone ids of each pair; [] if a pair cannot be aligned."""
         result: list[list[int]] = [[] for _ in pairs]
         for rows, numbers, lengths in self._batches(pairs):
             for row, path in zip(rows, self._best(self._ids(numbers), lengths), strict=True):
@@ -75,7 +75,7 @@ class Aligner:
         return result
 
     def graphone(self, index: int) -> Graphone:
-        """Return the graphone with the id `index`."""
+        """Return the graphone with id `index`."""
         index = int(self._known[index])
         # Undo the mixed-radix number: phones are the low digits, letters the high ones.
         shape = int(self._shape(index))
@@ -94,7 +94,7 @@ class Aligner:
     def _batches(
         self, pairs: Sequence[Pair]
     ) -> Iterator[tuple[list[int], list[np.ndarray], np.ndarray]]:
-        """Yield (rows, graphones, phone counts) for words of equal length, at most 4096 each.
+        """Yield (rows, graphones, phone counts) for up to 4096 words of equal length.
 
         The graphones are an array [N, J + 1, 4] for each letter position i: the number of the
         graphone of each shape that ends at letter i and phone j; -1: the shape does not fit.
@@ -115,27 +115,27 @@ class Aligner:
                 yield chunk, self._numbers(letters, phones), lengths
 
     def _used(self, pairs: Sequence[Pair]) -> np.ndarray:
-        """Return the numbers of the graphones in pairs, ascending."""
+        """Return the numbers of the graphones that pairs can contain, ascending."""
         graphone_numbers = (at[at >= 0] for _, numbers, _ in self._batches(pairs) for at in numbers)
         if self._offsets[-1] > _MARKS:
             return np.unique(
                 np.concatenate([np.zeros(0, np.int64), *map(np.unique, graphone_numbers)])
             )
-        marks = np.zeros(self._offsets[-1], bool)  # for cmudict 3 s less than sorting
+        marks = np.zeros(self._offsets[-1], bool)  # saves 3 s compared with sorting, for cmudict
         for numbers in graphone_numbers:
             marks[numbers] = True
         return np.flatnonzero(marks)
 
     def _shape(self, numbers: np.ndarray | int) -> np.ndarray:
-        """Return the index in `_SHAPES` of the shape of graphones."""
+        """Return the shapes of graphones as indices in `_SHAPES`."""
         return np.searchsorted(self._offsets, numbers, side="right") - 1
 
     def _ids(self, numbers: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the ids of graphones by their numbers; -1 stays."""
+        """Convert graphone numbers to ids; -1 stays -1."""
         return [np.where(at >= 0, np.searchsorted(self._known, at), -1) for at in numbers]
 
     def _numbers(self, letters: np.ndarray, phones: np.ndarray) -> list[np.ndarray]:
-        """Return the numbers of the graphones of words, see `_batches`.
+        """Return the numbers of the graphones of words; see `_batches`.
 
         Args:
           letters: [N, I] letters of words of one length.
@@ -167,11 +167,11 @@ class Aligner:
         return result
 
     def _arcs(self, ids: np.ndarray) -> np.ndarray:
-        """Return the weights of graphones, 0 where there is none."""
+        """Return the weights of graphones; 0 for id -1."""
         return np.where(ids >= 0, self.weights[ids], 0.0)
 
     def _add_counts(self, ids: list[np.ndarray], lengths: np.ndarray, counts: np.ndarray) -> None:
-        """Add the posterior counts of one batch (forward-backward) to `counts`."""
+        """Add a batch's posterior counts (forward-backward) to `counts`."""
         # arcs[i] [N, J + 1, 4]: weight of the graphone of each shape that ends at letter i, phone j
         arcs = [self._arcs(i) for i in ids]
         num, width = arcs[0].shape[:2]
@@ -201,7 +201,7 @@ class Aligner:
                 backward[i - 1][:, :-1] += flow[:, 1:, 3]
 
     def _best(self, ids: list[np.ndarray], lengths: np.ndarray) -> list[list[int]]:
-        """Return the best path of graphone ids of each word of a batch (Viterbi)."""
+        """Return each word's best path of graphone ids (Viterbi)."""
         num, width = ids[0].shape[:2]
         score = [np.zeros((num, width))]
         score[0][:, 0] = 1.0
@@ -226,7 +226,7 @@ class Aligner:
 
 
 def _sources(scores: list[np.ndarray], i: int) -> np.ndarray:
-    """Return the scores where the graphones that end at letter `i` begin: [N, J + 1, 4].
+    """Return the scores at the starts of graphones ending at letter `i`: [N, J + 1, 4].
 
     Args:
       scores: of N words, scores[i][n, j] after i letters and j phones; 0 where there is no path.
@@ -261,19 +261,19 @@ BATCH = 128
 
 
 class G2pError(ToolkitError):
-    """A lexicon without usable entries, or a damaged model file."""
+    """Raised for a lexicon without usable entries, or a damaged model file."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A guessed pronunciation; `score` is its share, 0 to 1, of the hypotheses' probability."""
+    """A guessed pronunciation; `score` is its share (0 to 1) of all hypotheses' probability."""
 
     phones: Pronunciation
     score: float
 
 
 def spellable(word: str) -> bool:
-    """Return whether a word has only letters, marks and apostrophes, and at least one letter."""
+    """Return whether a word consists of letters, marks and apostrophes, with a letter."""
     return word.replace("'", "").isalpha() or bool(grapheme_pronunciation(word))
 
 
@@ -286,7 +286,7 @@ class G2p:
         model: BackoffModel,
         backward: "G2p | None" = None,
     ) -> None:
-        """Wrap an n-gram model over graphones: its words are their indices "0", "1", ...
+        """Wrap an n-gram model over graphones, whose words are graphone indices "0", "1", ...
 
         Args:
           graphones: in descending order of frequency.
@@ -308,7 +308,7 @@ class G2p:
 
     @classmethod
     def train(cls, lexicon: Lexicon, exclude: Collection[str] = ()) -> "G2p":
-        """Train on the spellable words of `lexicon` except `exclude`.
+        """Train on the spellable words of `lexicon`, without those in `exclude`.
 
         Raises:
           G2pError: no entry can be aligned.
@@ -340,7 +340,7 @@ class G2p:
         return {word: _safest(guesses) for word, guesses in guesses_by_word.items()}
 
     def n_best(self, words: Iterable[str], count: int) -> dict[str, list[Guess]]:
-        """Return up to `count` pronunciations of each word, the likeliest first.
+        """Return up to `count` pronunciations of each word, likeliest first.
 
         The probability of a pronunciation is the sum over its graphone sequences. A word with an
         unknown letter, or without any graphone sequence, is left out.
@@ -356,7 +356,7 @@ class G2p:
         return {word: result[word] for word in spelled if word in result}
 
     def _search(self, words: list[str]) -> list[list[tuple[Pronunciation, float]]]:
-        """Return each word's complete hypotheses as (phones, log10 probability); beam search.
+        """Return each word's hypotheses (phones, log10 probability), found by beam search.
 
         All words advance together by letter position; a graphone of two letters skips one.
         """
@@ -392,7 +392,7 @@ class G2p:
     def _expand(
         self, active: "_Hypotheses", entries: np.ndarray, spellings: list[str], span: int
     ) -> "_Hypotheses | None":
-        """Extend the hypotheses by the graphones of `spellings`; return None if none fits."""
+        """Extend hypotheses by the graphones of `spellings`; return None if none fits."""
         none = np.zeros(0, dtype=np.int64)
         options = [self._candidates.get(s, none) if len(s) == span else none for s in spellings]
         # Row of the hypothesis that each new one extends, [H'].
@@ -436,7 +436,7 @@ class G2p:
             np.savez_compressed(file, **arrays)
 
     def _arrays(self, prefix: str) -> dict[str, np.ndarray]:
-        """Return the arrays of a file, with a prefix before their names."""
+        """Return the arrays to save, with a prefix before their names."""
         letters, phones = zip(*self.graphones, strict=True)
         arrays = {
             "letters": np.array(letters, dtype=np.str_),
@@ -453,7 +453,7 @@ class G2p:
 
     @classmethod
     def load(cls, path: Path) -> "G2p":
-        """Read what `save` wrote; weights are rounded to single precision.
+        """Read a model that `save` wrote; weights have single precision.
 
         Raises:
           G2pError: the file is missing or damaged.
@@ -471,7 +471,7 @@ class G2p:
 
 
 def _parts(arrays: dict[str, np.ndarray]) -> tuple[list[Graphone], BackoffModel]:
-    """Return graphones and their model from the arrays of a file."""
+    """Return graphones and n-gram model from the arrays of a file."""
     phones = [tuple(text.split()) for text in arrays["phones"].tolist()]
     graphones = list(zip(arrays["letters"].tolist(), phones, strict=True))
     levels = [
@@ -489,7 +489,7 @@ def _parts(arrays: dict[str, np.ndarray]) -> tuple[list[Graphone], BackoffModel]
 
 
 def _trained(pairs: Sequence[Pair]) -> tuple[list[Graphone], BackoffModel]:
-    """Return the graphones of pairs, the most frequent first, and the model of their sequences."""
+    """Return the graphones of pairs, most frequent first, and the n-gram model of them."""
     # 1. Align: the weights are fitted to every step-th pair, all pairs are aligned.
     aligner = Aligner(pairs)
     step = max(1, -(-len(pairs) // ALIGNED_PAIRS))
@@ -512,7 +512,7 @@ def _trained(pairs: Sequence[Pair]) -> tuple[list[Graphone], BackoffModel]:
 
 @dataclass(frozen=True)
 class _Hypotheses:
-    """H partial pronunciations."""
+    """H partial pronunciations, in arrays."""
 
     word: np.ndarray
     """[H] index of the word."""
@@ -537,7 +537,7 @@ class _Hypotheses:
         )
 
     def prune(self) -> "_Hypotheses":
-        """Keep the `BEAM` best of each word, ordered by word and descending score."""
+        """Keep each word's `BEAM` best hypotheses, sorted by word and descending score."""
         order = np.lexsort((-self.score, self.word))
         # Rank of each hypothesis among those of its word, whose first one searchsorted finds.
         word = self.word[order]
@@ -553,14 +553,14 @@ class _Hypotheses:
 
 
 class _Backpointers:
-    """Back pointers of all kept hypotheses, to trace back a complete one."""
+    """Back pointers of all hypotheses, to trace back complete ones."""
 
     def __init__(self) -> None:
         self._parents: list[int] = []
         self._graphones: list[int] = []
 
     def add(self, hypotheses: _Hypotheses) -> np.ndarray:
-        """Store hypotheses; return their entries, [H]."""
+        """Store hypotheses; return their entries [H]."""
         first = len(self._parents)
         self._parents.extend(hypotheses.parent.tolist())
         self._graphones.extend(hypotheses.graphone.tolist())
@@ -571,14 +571,14 @@ class _Backpointers:
         return list(self._backwards(entry))[::-1]
 
     def _backwards(self, entry: int) -> Iterator[int]:
-        """Yield the graphones of a path, the last one first."""
+        """Yield the graphones of a path from last to first."""
         while self._graphones[entry] >= 0:
             yield self._graphones[entry]
             entry = self._parents[entry]
 
 
 def _averaged(guesses: Sequence[Guess], backward_guesses: Sequence[Guess]) -> list[Guess]:
-    """Return the guesses of two models, the likeliest first, with the means of their scores."""
+    """Average the scores of two models' guesses; return the guesses, likeliest first."""
     if not backward_guesses:
         return list(guesses)
     shares: dict[Pronunciation, float] = {}
@@ -589,16 +589,17 @@ def _averaged(guesses: Sequence[Guess], backward_guesses: Sequence[Guess]) -> li
 
 
 def _safest(guesses: Sequence[Guess]) -> Guess:
-    """Return the guess whose distance to the others, weighted by their scores, is the smallest."""
+    """Return the guess with the smallest score-weighted distance to the other guesses."""
 
     def risk(guess: Guess) -> float:
+        """Return the weighted sum of a guess's distances to all guesses."""
         return sum(rival.score * _distance(guess.phones, rival.phones) for rival in guesses)
 
     return min(guesses, key=risk)
 
 
 def _distance(a: Pronunciation, b: Pronunciation) -> int:
-    """Return the number of phones to substitute, delete and insert."""
+    """Return the edit distance between two phone sequences."""
     # row[j]: distance between the first i phones of a and the first j of b; `above` is that of
     # i - 1 and j - 1.
     row = list(range(len(b) + 1))
@@ -610,7 +611,7 @@ def _distance(a: Pronunciation, b: Pronunciation) -> int:
 
 
 def merge_hypotheses(hypotheses: list[tuple[Pronunciation, float]]) -> list[Guess]:
-    """Add up the hypotheses of each pronunciation; sort by descending share, then by phones."""
+    """Add up the scores of equal pronunciations; sort by share, then by phones."""
     if not hypotheses:
         return []
     # Relative to the best score, as 10 to the power of a score may underflow.

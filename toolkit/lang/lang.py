@@ -1,4 +1,4 @@
-"""A recogniser's vocabulary: lexicon and symbol tables, as one folder (Kaldi's data/lang)."""
+"""A recogniser's vocabulary: lexicon and symbol tables in one folder (Kaldi's data/lang)."""
 
 import json
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from toolkit.storage.reading import read_json, reading
 
 
 class LangError(ToolkitError):
-    """Words or transcripts from which no recogniser can be built."""
+    """Raised for words or transcripts from which no recogniser can be built."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Lang:
 
     @property
     def policy(self) -> TextPolicy:
-        """The policy that turns written text into the words.
+        """The text policy that turns written text into words.
 
         Raises:
           UnknownPolicyError: this version does not have it.
@@ -63,7 +63,7 @@ class Lang:
 
     @classmethod
     def of(cls, lexicon: Lexicon) -> "Lang":
-        """Build the tables for `lexicon`, to which <UNK> is added."""
+        """Build the symbol tables for `lexicon`, to which <UNK> is added."""
         lexicon = lexicon.restrict(lexicon.keys() - {UNKNOWN})
         if not lexicon:
             raise LangError("the vocabulary is empty")
@@ -74,12 +74,12 @@ class Lang:
 
     @property
     def disambig_symbols(self) -> list[str]:
-        """Symbols #0 (back-off arcs of G), #1, #2, ... (lexicon), and the last after silence."""
+        """Disambiguation symbols: #0 (G's back-off arcs), #1, ... (L), last one after silence."""
         return [phone for phone in self.phones if phone.startswith("#")]
 
     @property
     def real_phones(self) -> list[str]:
-        """All phones but <eps> and disambiguation symbols, by id: SIL and SPN first."""
+        """All phones except <eps> and disambiguation symbols, by id: SIL and SPN first."""
         return [p for p in self.phones if p != EPSILON and not p.startswith("#")]
 
     @property
@@ -89,20 +89,20 @@ class Lang:
 
     @property
     def vocabulary(self) -> list[str]:
-        """The words, sorted, without <UNK>."""
+        """Sorted words, without <UNK>."""
         return sorted(self.lexicon.keys() - {UNKNOWN})
 
     def word_id(self, word: str) -> int:
-        """Return the id of a word, or of <UNK> if it is outside the vocabulary."""
+        """Return the id of a word, or that of <UNK> for an unknown word."""
         return self.words[word if word in self.lexicon else UNKNOWN]
 
     def pronunciation_ids(self, word: str) -> list[list[int]]:
-        """Return the phone ids of every pronunciation of a word, or of <UNK> if it is unknown."""
+        """Return the phone ids of a word's pronunciations, or of <UNK>'s if unknown."""
         pronunciations = self.lexicon.get(word) or self.lexicon[UNKNOWN]
         return [[self.phones[phone] for phone in phones] for phones in pronunciations]
 
     def pronunciation_weights(self, word: str) -> list[EntryProbabilities]:
-        """Return the probabilities of every pronunciation in `pronunciation_ids`.
+        """Return the probabilities of the pronunciations in `pronunciation_ids`.
 
         The vocabulary must have `probabilities`.
         """
@@ -110,7 +110,7 @@ class Lang:
         return [self.probabilities.of((entry, phones)) for phones in self.lexicon[entry]]
 
     def disambiguated_entries(self) -> tuple[list[tuple[int, list[int]]], int]:
-        """Return the entries of L, and the id of the symbol after optional silence.
+        """Return L's entries, and the id of the symbol after optional silence.
 
         An entry is a word id and phone ids, which end in #1, #2, ... where needed. The symbol after
         silence is the last disambiguation symbol, as in Kaldi.
@@ -147,7 +147,7 @@ class Lang:
 
     @classmethod
     def load(cls, folder: Path) -> "Lang":
-        """Read what `save` wrote: lexicon.txt, phones.txt, words.txt, lang.json, probabilities.
+        """Read a folder that `save` wrote.
 
         Raises:
           LangError: the files do not belong together.
@@ -176,7 +176,7 @@ class Lang:
 
 
 def _read_policy(folder: Path) -> tuple[str, Tags | None, bool]:
-    """Read the id of the text policy, what it does with tags, and whether it splits clitics.
+    """Read the text policy: its id, its treatment of tags, and whether it splits clitics.
 
     Raises:
       LangError: lang.json cannot be read.

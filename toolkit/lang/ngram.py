@@ -28,7 +28,7 @@ class Level:
 
 
 def check_levels(vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
-    """Check the arrays of a file for a `BackoffModel`.
+    """Check a file's arrays for use in a `BackoffModel`.
 
     Raises:
       ValueError: the arrays do not have the form of `Level`.
@@ -55,7 +55,7 @@ def check_levels(vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
 
 
 class BackoffModel:
-    """An n-gram model in back-off form: p(w|h) if hw is listed, else backoff(h) p(w|h').
+    """An n-gram model with back-off: p(w|h) if hw is listed, else backoff(h) p(w|h').
 
     A word's id is its index in `vocabulary` and in the first level, which lists every word. An
     empty highest level is dropped, unless the level below has back-off weights.
@@ -66,7 +66,7 @@ class BackoffModel:
         order = len(levels)
         while order and not len(levels[order - 1].word):
             if order > 1 and levels[order - 2].backoff.any():
-                break  # no context below has n-grams any more, but their weights count
+                break  # the level is empty, but the back-off weights below count
             order -= 1
         self.levels = tuple(levels[:order])
         self.ids = {word: index for index, word in enumerate(self.vocabulary)}
@@ -75,11 +75,11 @@ class BackoffModel:
 
     @property
     def order(self) -> int:
-        """Number of levels: the words in the longest n-gram, or one more for an empty level."""
+        """Number of levels: length of the longest n-gram, or one more with an empty level."""
         return len(self.levels)
 
     def find(self, level: int, context: np.ndarray, word: np.ndarray) -> np.ndarray:
-        """Look up n-grams.
+        """Return the indices of n-grams in a level.
 
         Args:
           level: index of the level, from 0; a level above the highest lists nothing.
@@ -99,7 +99,7 @@ class BackoffModel:
     def extend(
         self, level: int, context: np.ndarray, word: np.ndarray, shorter: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return log10 probabilities given one more word of context.
+        """Return log10 probabilities with one more word of context.
 
         Args:
           level: number of context words, from 1.
@@ -118,7 +118,7 @@ class BackoffModel:
         return ngram, np.where(ngram >= 0, self.levels[level].logprob[ngram], backed)
 
     def start(self, count: int) -> np.ndarray:
-        """Return `count` states after <s>, [N, order - 1].
+        """Return `count` states after <s>: [N, order - 1].
 
         Column k is the index, in level k, of the n-gram of the last k + 1 words; -1: not listed.
         """
@@ -127,7 +127,7 @@ class BackoffModel:
         return state
 
     def step(self, state: np.ndarray, word: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Append one word to each state.
+        """Append a word to each state.
 
         Args:
           state: see `start`, [N, order - 1].
@@ -147,12 +147,12 @@ class BackoffModel:
         return logprob, next_state
 
     def word_ids(self, words: Iterable[str]) -> list[int]:
-        """Return word ids: that of <UNK>, or -1 without it, for words outside the vocabulary."""
+        """Return word ids; unknown words have the id of <UNK>, or -1 without <UNK>."""
         unknown = self.ids.get(UNKNOWN, -1)
         return [self.ids.get(word, unknown) for word in words]
 
     def token_logprobs(self, tokens: np.ndarray) -> np.ndarray:
-        """Score running text.
+        """Return the log10 probability of each token of running text.
 
         Args:
           tokens: word ids of all sentences, each `<s> ... </s>`, [T]; -1: a word that the model
@@ -176,11 +176,11 @@ class BackoffModel:
         return np.where(unknown, LOG_ZERO, logprob)
 
     def logprob(self, sentence: Sequence[str]) -> float:
-        """Return the log10 probability of `sentence` and its end."""
+        """Return the log10 probability of a sentence with its end."""
         return float(self.logprobs([sentence])[0])
 
     def logprobs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """Return the log10 probability of each of N sentences and its end, [N]."""
+        """Return the log10 probabilities of N sentences with their ends: [N]."""
         tokens = [self.word_ids([START, *sentence, END]) for sentence in sentences]
         begin = np.cumsum([0, *map(len, tokens)])[:-1]
         scores = self.token_logprobs(
@@ -190,7 +190,7 @@ class BackoffModel:
         return np.add.reduceat(scores, begin)
 
     def distribution(self, history: Sequence[str]) -> np.ndarray:
-        """Return p(w | history) for every word of the vocabulary, [V].
+        """Return p(w | history) for all words of the vocabulary: [V].
 
         The history of a sentence's beginning starts with <s>.
         """
@@ -202,7 +202,7 @@ class BackoffModel:
         return np.where(logprob <= LOG_ZERO, 0.0, 10.0**logprob)
 
     def restrict(self, words: Collection[str]) -> "BackoffModel":
-        """Drop every n-gram with a word outside `words` (<s>, </s>, <UNK> stay); keep all weights.
+        """Drop n-grams with words outside `words` (<s>, </s>, <UNK> stay); weights do not change.
 
         The probability of dropped n-grams is not redistributed, as in Kaldi's arpa2fst.
         """
@@ -228,11 +228,11 @@ class BackoffModel:
 
 
 SMALLEST = 1e-12
-"""Smallest probability mass; less counts as no mass for the words that a history does not list."""
+"""A probability mass below this counts as 0, for words that a history does not list."""
 
 
 def ngrams(model: BackoffModel, level: int) -> np.ndarray:
-    """List the n-grams of a level, from 0, as word ids: [N, level + 1]."""
+    """Return the n-grams of a level (from 0) as word ids: [N, level + 1]."""
     # Follow the contexts down to the first level, and write the last words from right to left.
     words = np.empty((len(model.levels[level].word), level + 1), dtype=np.int64)
     index = np.arange(len(words))
@@ -243,7 +243,7 @@ def ngrams(model: BackoffModel, level: int) -> np.ndarray:
 
 
 def last_word_logprobs(model: BackoffModel, words: np.ndarray) -> np.ndarray:
-    """Return log10 p(last word | the words before it) for each row of `words` [N, n]: [N]."""
+    """Return log10 p(last word | preceding words) of each row of `words` [N, n]: [N]."""
     state = np.full((len(words), max(model.order - 1, 1)), -1, dtype=np.int64)
     for column in range(words.shape[1] - 1):
         state = model.step(state, words[:, column])[1]
@@ -251,7 +251,7 @@ def last_word_logprobs(model: BackoffModel, words: np.ndarray) -> np.ndarray:
 
 
 def unlisted_mass(level: Level, logprob: np.ndarray, contexts: int) -> np.ndarray:
-    """Return the probability mass of the words that each context does not list, [contexts].
+    """Return the probability mass of the words not listed in each context: [contexts].
 
     Args:
       level: the n-grams.
@@ -262,7 +262,7 @@ def unlisted_mass(level: Level, logprob: np.ndarray, contexts: int) -> np.ndarra
 
 
 def backoff_weights(listed: np.ndarray, shorter: np.ndarray) -> np.ndarray:
-    """Return log10 back-off weights.
+    """Return the log10 back-off weights of contexts.
 
     Args:
       listed: mass of the words that each context does not list, see `unlisted_mass`.
@@ -275,7 +275,7 @@ def backoff_weights(listed: np.ndarray, shorter: np.ndarray) -> np.ndarray:
 
 
 def renormalised(vocabulary: Sequence[str], levels: Sequence[Level]) -> BackoffModel:
-    """Build a model with the probabilities of `levels` and new back-off weights.
+    """Build a model from the probabilities in `levels`, with new back-off weights.
 
     A history without listed n-grams gets the weight 1. The 1-grams are not changed.
     """
@@ -298,12 +298,12 @@ def renormalised(vocabulary: Sequence[str], levels: Sequence[Level]) -> BackoffM
 
 
 class NgramError(ToolkitError):
-    """Text from which no language model can be estimated."""
+    """Raised for text from which no language model can be estimated."""
 
 
 @dataclass(frozen=True)
 class Discount:
-    """The discounts of one order."""
+    """Discounts of one order (Kneser-Ney)."""
 
     values: tuple[float, float, float]
     """Discounts of counts of 1, of 2, and of 3 or more."""
@@ -315,7 +315,7 @@ class Discount:
 
 @dataclass(frozen=True)
 class _Counts:
-    """The n-grams of one order, see `Level`, with their counts before smoothing."""
+    """The n-grams of one order (see `Level`) with unsmoothed counts."""
 
     context: np.ndarray
     word: np.ndarray
@@ -325,7 +325,7 @@ class _Counts:
 
 
 def discount(adjusted: np.ndarray) -> Discount:
-    """Compute the discounts of one order from the counts of its n-grams, [N]; zeros are ignored."""
+    """Estimate the discounts of one order from its n-gram counts [N]; zeros are ignored."""
     # n_k: number of n-grams that occur k times (Chen and Goodman 1999, equation 17):
     # Y = n1 / (n1 + 2 n2), D_1 = 1 - 2 Y n2 / n1, D_2 = 2 - 3 Y n3 / n2, D_3+ = 3 - 4 Y n4 / n3
     n1, n2, n3, n4 = (int((adjusted == k).sum()) for k in (1, 2, 3, 4))
@@ -425,7 +425,7 @@ def estimate_ids(
 
 
 def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Counts]:
-    """Count the n-grams of every order up to `order`, or up to the longest sentence."""
+    """Count n-grams of all orders up to `order`, or up to the longest sentence."""
     # [T] index, at the present order, of the n-gram that ends at each token; -1: none
     ngram_at = tokens
     levels = [
@@ -469,7 +469,7 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
 
 
 def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> BackoffModel:
-    """Mix models linearly, as SRILM's `ngram -mix-lm`.
+    """Interpolate models linearly, like SRILM's `ngram -mix-lm`.
 
     The result lists the n-grams that any model lists, with the weighted sum of the models'
     probabilities, and has new back-off weights, so that every history sums to 1. N-grams that no
@@ -518,7 +518,7 @@ def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> Bac
 def mixture_weights(
     models: Sequence[BackoffModel], sentences: Iterable[Sequence[str]], tolerance: float = 1e-6
 ) -> list[float]:
-    """Find the weights with the highest likelihood of held-out text, by EM.
+    """Find the weights that maximise the likelihood of held-out text, by EM.
 
     Words that some model lacks do not count; without any other words the weights are equal.
 
@@ -549,7 +549,7 @@ def mixture_weights(
 
 
 def _with_vocabulary(model: BackoffModel, vocabulary: Sequence[str]) -> BackoffModel:
-    """Renumber a model's words for a larger vocabulary; new words have the probability 0."""
+    """Renumber a model's words for a larger vocabulary; new words have probability 0."""
     if model.vocabulary == tuple(vocabulary):
         return model
     ids = {word: index for index, word in enumerate(vocabulary)}
@@ -571,7 +571,7 @@ def _with_vocabulary(model: BackoffModel, vocabulary: Sequence[str]) -> BackoffM
 
 
 def prune_by_entropy(model: BackoffModel, threshold: float) -> BackoffModel:
-    """Drop the n-grams without which the perplexity rises by less than a threshold.
+    """Drop n-grams whose removal raises the perplexity by less than a threshold.
 
     As in SRILM's `ngram -prune`: orders are pruned from the highest to the lowest, and each n-gram
     is judged alone, with the model's own probabilities of histories. 1-grams and histories of
@@ -599,7 +599,7 @@ def prune_by_entropy(model: BackoffModel, threshold: float) -> BackoffModel:
 
 
 def removal_losses(model: BackoffModel) -> np.ndarray:
-    """Return the relative entropy between the model and the model without one n-gram.
+    """Return the relative entropy to the model without each single n-gram.
 
     It is Stolcke's D(p || p') in nats, for each n-gram of the highest order, [N].
     """
@@ -635,13 +635,13 @@ def _selected(level: Level, keep: np.ndarray) -> Level:
 
 
 CHARGE = 1e-7
-"""Probability that is charged for a word that a model lacks: the order of magnitude of rare words.
+"""Probability assumed for a word that a model lacks, of the order of magnitude of rare words.
 """
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Perplexities of a model on a text."""
+    """Perplexities of a model on a text, and its word counts."""
 
     sentences: int
     """Number of sentences."""
@@ -665,7 +665,7 @@ class Perplexity:
 
 
 def perplexity(model: BackoffModel, sentences: Iterable[Sequence[str]]) -> Perplexity:
-    """Compute the perplexities of a model on sentences, which are lists of normalised words."""
+    """Compute a model's perplexities on sentences, lists of normalised words."""
     tokens: list[int] = []
     is_known_list: list[bool] = []
     count = 0
@@ -692,5 +692,5 @@ def perplexity(model: BackoffModel, sentences: Iterable[Sequence[str]]) -> Perpl
 
 
 def _ppl(logprob: np.ndarray) -> float:
-    """Return 10 to the power of the negative mean of log10 probabilities."""
+    """Return 10 to the power of the mean negative log10 probability."""
     return float(10.0 ** -logprob.mean()) if len(logprob) else math.nan

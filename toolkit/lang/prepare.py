@@ -37,7 +37,7 @@ def prepare_lang(
     train: str = "train",
     dictionary: Dictionary | None = None,
 ) -> dict[str, float]:
-    """Write the folder of a `Lang`, `g2p.tsv`, `oov.tsv`, `report.json`, and `g2p.npz` if trained.
+    """Write a `Lang` folder, with `g2p.tsv`, `oov.tsv`, `report.json`, and `g2p.npz` if trained.
 
     The vocabulary consists of the words of the training transcripts, those of `config.words` and
     the most frequent words of `lm_words`. Pronunciations that the lexicon lacks are guessed and
@@ -166,7 +166,7 @@ def prepare_lang(
 
 
 def _warn_of_large_tables(phones: int) -> None:
-    """Warn if a triphone tree's table (`toolkit.hmm.tree`) takes much memory."""
+    """Warn if a triphone tree's table (`toolkit.hmm.tree`) needs much memory."""
     # 4 bytes for each of 3 states of each phone, with each phone or none on either side
     size = 4 * 3 * phones * (phones + 1) ** 2
     if size > LARGE_TABLE:
@@ -181,7 +181,7 @@ def _warn_of_large_tables(phones: int) -> None:
 def _vocabulary_entry(
     entry: Entry, vocabulary: Collection[str], position_dependent: bool
 ) -> Entry | None:
-    """Return an entry of the dictionary as it is in the vocabulary; None: the word is not in it."""
+    """Convert a dictionary entry to the vocabulary's form; None if its word is not in it."""
     word, phones = entry
     if word not in vocabulary:
         return None
@@ -193,7 +193,7 @@ def source_dictionary(
     words: Collection[str] = (),
     read: Callable[[Path, bool, TextPolicy], Dictionary] = read_dictionary,
 ) -> Dictionary:
-    """Read the configured dictionary.
+    """Read the dictionary named in the configuration.
 
     Args:
       config: see `LangConfig`.
@@ -209,12 +209,12 @@ def source_dictionary(
 
 
 def text_policy(config: LangConfig, lexicon: Collection[str] = ()) -> TextPolicy:
-    """Return the text policy of a recipe, given the words with pronunciations."""
+    """Return a recipe's text policy, given the words with pronunciations."""
     return TextPolicy(config.normaliser, config.tags, lexicon, config.split_clitics)
 
 
 def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) -> list[str]:
-    """Return the words with the highest weights that have, or may get, a pronunciation."""
+    """Return the words with the highest weights that have, or can get, a pronunciation."""
     usable = [
         word for word in lm_words if word in source or (config.g2p_for_lm_words and spellable(word))
     ]
@@ -222,7 +222,7 @@ def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) 
 
 
 def _guess(source: Lexicon, words: list[str], out: Path) -> dict[str, Guess | None]:
-    """Guess pronunciations of words; a model is trained and stored only if needed."""
+    """Guess pronunciations of words; train and store a G2P model only if needed."""
     if not any(spellable(word) for word in words) or not any(map(spellable, source)):
         return dict.fromkeys(words)
     try:
@@ -236,7 +236,7 @@ def _guess(source: Lexicon, words: list[str], out: Path) -> dict[str, Guess | No
 
 
 def _without_letters(text: str, policy: TextPolicy) -> list[str]:
-    """Return the words of a transcript that the policy removes completely, such as symbols."""
+    """Return a transcript's words that the policy removes entirely, such as symbols."""
     bare = [word for word in split_words(text) if not any(map(str.isalnum, word))]
     if not bare:
         return []
@@ -246,7 +246,7 @@ def _without_letters(text: str, policy: TextPolicy) -> list[str]:
 def _report_oov(
     words_by_split: Mapping[str, Mapping[str, list[str]]], lang: Lang, path: Path
 ) -> dict[str, dict[str, float]]:
-    """List the words outside the vocabulary; return types, tokens and rate of each split."""
+    """Write the words outside the vocabulary; return types, tokens and rate per split."""
     summary = {}
     with open_atomically(path) as file:
         file.write("split\tword\tcount\tutterances\n")
@@ -269,11 +269,11 @@ def _report_oov(
 
 
 class TextError(ToolkitError):
-    """Text that is missing or cannot be read."""
+    """Raised for text that is missing or cannot be read."""
 
 
 def text_files(source: Path) -> list[Path]:
-    """List the files that `source` names, in sorted order.
+    """Return the sorted files that `source` names.
 
     Args:
       source: a file, a folder (its *.txt and *.txt.gz, at any depth) or a glob pattern.
@@ -297,14 +297,14 @@ def text_files(source: Path) -> list[Path]:
 
 
 class WordRules(Protocol):
-    """Rules that turn a text into words."""
+    """Rules that turn text into words."""
 
     def words(self, text: str, /) -> list[str]:
         """Return the words of a text."""
 
 
 def read_sentences(source: Path, rules: WordRules) -> Iterator[list[str]]:
-    """Yield the words of every line of `source` that has words (see `text_files`).
+    """Yield the words of each line of `source` that has any; see `text_files`.
 
     Raises:
       TextError: a file cannot be read, or too many lines are not UTF-8; a few are skipped with a
@@ -320,7 +320,7 @@ def read_sentences(source: Path, rules: WordRules) -> Iterator[list[str]]:
 
 
 def check_sentences(source: Path) -> None:
-    """Check that a text can be read, without normalising it: see `read_sentences`."""
+    """Check that a text can be read, without normalising it; see `read_sentences`."""
     lines = TextLines(TextError)
     for path in text_files(source):
         for _ in lines.read(path):
@@ -329,7 +329,7 @@ def check_sentences(source: Path) -> None:
 
 
 def count_words(sentences: Iterable[Iterable[str]]) -> Counter[str]:
-    """Count the words of `sentences`."""
+    """Count the words in sentences."""
     counts: Counter[str] = Counter()
     for words in sentences:
         counts.update(words)
@@ -337,7 +337,7 @@ def count_words(sentences: Iterable[Iterable[str]]) -> Counter[str]:
 
 
 def read_words(path: Path, rules: WordRules) -> set[str]:
-    """Read the words of a file, gzipped or not, normalised.
+    """Read and normalise the words of a file, gzipped or not.
 
     A line is a word, which the phones of a lexicon or a count may follow, or a count and a word (as
     from `uniq -c`). Blank lines and those that start with `#` or `;;;` are skipped. A word that the
@@ -362,5 +362,5 @@ def read_words(path: Path, rules: WordRules) -> set[str]:
 
 
 def words_stable_under(lexicon: Lexicon, rules: WordRules) -> Collection[str]:
-    """Return the words of a lexicon that normalised text can contain."""
+    """Return the words of a lexicon that normalisation leaves unchanged."""
     return [word for word in lexicon if rules.words(word) == [word]]

@@ -1,4 +1,4 @@
-"""Estimates probabilities of pronunciations and of the silence around them; Kaldi's files."""
+"""Estimates probabilities of pronunciations and of silence around them; Kaldi's files of them."""
 
 import re
 from collections import Counter, defaultdict
@@ -37,11 +37,11 @@ class EntryProbabilities:
 
 @dataclass(frozen=True)
 class LexiconProbabilities:
-    """Probabilities of a lexicon, and of silence at the edges of an utterance.
+    """Probabilities of pronunciations, and of silence at utterance edges.
 
-    The score of a sentence is a sum of logarithms. They are of `start` or 1 - `start`; for each
-    word, of its pronunciation's probability, its factor for silence or no silence before it, and
-    `silence_after` or 1 - `silence_after`; and of the factor at the end.
+    The score of a sentence is the sum of the logarithms of: `start` or 1 - `start`; for each word
+      its pronunciation's probability, its factor for silence or no silence before it, and
+      `silence_after` or 1 - `silence_after`; and the factor at the end.
     """
 
     entries: Mapping[Entry, EntryProbabilities]
@@ -56,7 +56,7 @@ class LexiconProbabilities:
     """Share of words and ends with silence before them, for pronunciations without an entry."""
 
     def of(self, entry: Entry) -> EntryProbabilities:
-        """Return the probabilities of a pronunciation of a word."""
+        """Return the probabilities of a word's pronunciation."""
         return self.entries.get(entry) or EntryProbabilities(1.0, self.overall)
 
     def renamed(self, rename: Callable[[Entry], Entry | None]) -> "LexiconProbabilities":
@@ -74,7 +74,7 @@ class LexiconProbabilities:
         return replace(self, entries=entries)
 
     def save(self, folder: Path) -> None:
-        """Write lexiconp_silprob.txt and silprob.txt, in Kaldi's forms."""
+        """Write lexiconp_silprob.txt and silprob.txt in Kaldi's formats."""
         with open_atomically(Path(folder) / LEXICON_FILE) as file:
             for (word, phones), p in sorted(self.entries.items()):
                 numbers = (
@@ -90,7 +90,7 @@ class LexiconProbabilities:
 
     @classmethod
     def load(cls, folder: Path) -> "LexiconProbabilities | None":
-        """Read what `save`, or Kaldi's dict_dir_add_pronprobs.sh, wrote; None if there is nothing.
+        """Read files of `save` or Kaldi's dict_dir_add_pronprobs.sh; None without files.
 
         Raises:
           LexiconError: one of the two files is missing or a line has a fault; names file and line.
@@ -108,7 +108,7 @@ class LexiconProbabilities:
 
 
 def read_ends(path: Path) -> tuple[float, float, float, float]:
-    """Read silprob.txt: the last four fields of `LexiconProbabilities`, in their order.
+    """Read silprob.txt: the last four fields of `LexiconProbabilities` in order.
 
     Raises:
       LexiconError: a line is missing or has a fault; names file and line.
@@ -145,29 +145,29 @@ def _ends(path: Path) -> Iterator[tuple[str, float]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield (file and line number, fields) of each line that is not blank."""
+    """Yield (file and line number, fields) of each non-blank line."""
     for number, line in read_lines(path, LexiconError):
         if line.strip():
             yield f"{path}:{number}", line.split()
 
 
 def at_most_one(value: float) -> str:
-    """Return what a number should be if it is no probability; empty: it is one."""
+    """Return the message text for an invalid probability; "" if it is valid."""
     return "" if 0 < value <= 1 else "a probability (above 0, up to 1)"
 
 
 def below_one(value: float) -> str:
-    """Return the same for a probability whose complement must not be 0."""
+    """Return the message text if a probability is invalid or 1; "" if it is valid."""
     return "" if 0 < value < 1 else "a probability between 0 and 1"
 
 
 def positive(value: float) -> str:
-    """Return the same for a factor."""
+    """Return the message text for an invalid factor; "" if it is valid."""
     return "" if 0 < value < float("inf") else "a factor above 0"
 
 
 def _number(where: str, text: str, fault: Callable[[float], str]) -> float:
-    """Return a number after checking it by `fault`."""
+    """Parse a number; raise an error if `fault` returns a text for it."""
     value = float(text) if _NUMBER.fullmatch(text) else 0.0
     if fault(value):
         raise LexiconError(f"{where}: {quoted(text)} is not {fault(value)}")
@@ -175,7 +175,7 @@ def _number(where: str, text: str, fault: Callable[[float], str]) -> float:
 
 
 def remove_probabilities(folder: Path) -> None:
-    """Remove the files of `LexiconProbabilities.save`, which are of an earlier lexicon."""
+    """Remove the files that `LexiconProbabilities.save` wrote for an earlier lexicon."""
     for name in _FILES:
         (Path(folder) / name).unlink(missing_ok=True)
 
@@ -187,7 +187,7 @@ SMOOTHING = 2.0
 
 
 class NothingCountedError(ToolkitError):
-    """Probabilities cannot be estimated: nothing is aligned."""
+    """Raised when no alignments exist from which to estimate probabilities."""
 
 
 @dataclass
@@ -199,7 +199,7 @@ class PronunciationCounts:
     `END_ENTRY` are the edges of utterances."""
 
     def add(self, spoken: Sequence[Entry], silences: Sequence[bool]) -> None:
-        """Add an utterance.
+        """Count the pronunciations of an utterance.
 
         Args:
           spoken: its N words, with the pronunciations that were spoken.
@@ -210,7 +210,7 @@ class PronunciationCounts:
 
 
 def estimate_probabilities(counts: PronunciationCounts, lexicon: Lexicon) -> LexiconProbabilities:
-    """Estimate the probabilities of a lexicon's pronunciations and of silence around them.
+    """Estimate the probabilities of pronunciations and of silence around them.
 
     The estimates of Chen et al. 2015 (Pronunciation and silence probability modeling for ASR) with
     the smoothing of Kaldi's dict_dir_add_pronprobs.sh: every pronunciation counts once more than
@@ -239,6 +239,7 @@ def estimate_probabilities(counts: PronunciationCounts, lexicon: Lexicon) -> Lex
     overall = _probability(share)
 
     def silence_after(entry: Entry) -> float:
+        """Return the probability of silence after an entry."""
         # P(s_r | w) of Chen et al.: silence after w, smoothed towards the overall share.
         silent, total = silences_after[entry, True], spoken[entry]
         return _probability((silent + SMOOTHING * overall) / (total + SMOOTHING))
@@ -251,6 +252,7 @@ def estimate_probabilities(counts: PronunciationCounts, lexicon: Lexicon) -> Lex
         expected[False, entry_after] += count * (1 - follows[entry_before])
 
     def factor(silent: bool, entry: Entry) -> float:
+        """Return the factor for (no) silence before an entry."""
         # F(s_l | w) of Chen et al.: observed over expected count, smoothed towards 1.
         observed, predicted = silences_before[silent, entry], expected[silent, entry]
         return max(0.01, round((observed + SMOOTHING) / (predicted + SMOOTHING), 2))
@@ -273,5 +275,5 @@ def estimate_probabilities(counts: PronunciationCounts, lexicon: Lexicon) -> Lex
 
 
 def _probability(share: float) -> float:
-    """Round a probability to two decimals, from 0.01 to 0.99."""
+    """Round a probability to two decimals, between 0.01 and 0.99."""
     return min(0.99, max(0.01, round(share, 2)))

@@ -1,4 +1,4 @@
-"""Symbol tables: phones and words as integers, in OpenFst's and k2's text format."""
+"""Symbol tables from phones or words to integers, in the text format of OpenFst and k2."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -19,11 +19,11 @@ _ID = re.compile(r"[0-9]{1,9}")
 
 
 class TableError(ToolkitError):
-    """A faulty symbol table, or a symbol that a table lacks."""
+    """Raised for a faulty symbol table, or a symbol that a table lacks."""
 
 
 class SymbolTable:
-    """Symbols and their ids, one to one."""
+    """A one-to-one mapping between symbols and ids."""
 
     def __init__(self, ids: dict[str, int]) -> None:
         self._ids = ids
@@ -33,7 +33,7 @@ class SymbolTable:
 
     @classmethod
     def of(cls, symbols: Iterable[str]) -> "SymbolTable":
-        """Number `symbols` 0, 1, ... in their order; a repeated one is a TableError."""
+        """Number `symbols` 0, 1, ... in order; a repeated symbol raises a TableError."""
         ids: dict[str, int] = {}
         for symbol in symbols:
             if symbol in ids:
@@ -43,7 +43,7 @@ class SymbolTable:
 
     @classmethod
     def read(cls, path: Path) -> "SymbolTable":
-        """Read lines of `symbol id`.
+        """Read a table with lines `symbol id`.
 
         Raises:
           TableError: a line of another form, or a repeated symbol or id; names file and line.
@@ -64,7 +64,7 @@ class SymbolTable:
         return cls(ids)
 
     def write(self, path: Path) -> None:
-        """Write lines of `symbol id`, sorted by id."""
+        """Write lines `symbol id`, sorted by id."""
         with open_atomically(path) as file:
             file.writelines(f"{self._symbols[i]} {i}\n" for i in sorted(self._symbols))
 
@@ -79,7 +79,7 @@ class SymbolTable:
         return self._ids.get(symbol, default)
 
     def symbol(self, index: int) -> str:
-        """Return the symbol with the id `index`."""
+        """Return the symbol with id `index`."""
         try:
             return self._symbols[index]
         except KeyError:
@@ -101,14 +101,14 @@ class SymbolTable:
 
 
 def phone_table(phones: Iterable[str], num_disambig: int) -> SymbolTable:
-    """Number <eps> 0, SIL 1, SPN 2, all other phones sorted, then #0 ... #(num_disambig - 1)."""
+    """Number the phones: <eps> 0, SIL 1, SPN 2, others sorted, then disambiguation symbols."""
     real_phones = sorted(set(phones) - {SILENCE, SPOKEN_NOISE})
     disambig = [f"#{i}" for i in range(num_disambig)]
     return SymbolTable.of([EPSILON, SILENCE, SPOKEN_NOISE, *real_phones, *disambig])
 
 
 def word_table(words: Iterable[str]) -> SymbolTable:
-    """Number <eps> 0, the words sorted, then <UNK>, #0, <s>, </s> (Kaldi's order at the end).
+    """Number the words: <eps> 0, words sorted, then <UNK>, #0, <s>, </s> (as in Kaldi).
 
     Kaldi's arpa2fst does not need <s> and </s>, which it replaces by epsilon with
     `--disambig-symbol=#0`. They are in the table for tools that look them up, as in Kaldi.

@@ -1,4 +1,4 @@
-"""The text policy: the one place where written text becomes words.
+"""The text policy, the only place where written text becomes words.
 
 All other code uses `TextPolicy`. It applies `EnglishRules`, `LetterRules`, or one of their
 subclasses, which look up words in a lexicon.
@@ -20,13 +20,13 @@ TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR"}
 QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")
 
 
-# Letters of ordinary Georgian (Mkhedruli) have no case. Python turns them into capitals that are
-# used for headings and that few fonts have; this turns them back.
+# Letters of ordinary Georgian (Mkhedruli) have no case. Python's upper() turns them into capitals #
+# for headings, which few fonts have; this table turns them back.
 GEORGIAN = {code: code - 0x1C90 + 0x10D0 for code in range(0x1C90, 0x1CC0)}
 
 
 def fold_case(text: str) -> str:
-    """Return a text in upper case, composed (NFC), with ASCII's apostrophe, in any alphabet."""
+    """Return text of any alphabet in upper case, composed (NFC), with ASCII apostrophes."""
     upper = unicodedata.normalize("NFC", text).upper().translate(QUOTES)
     return unicodedata.normalize("NFC", upper).translate(GEORGIAN)
 
@@ -36,13 +36,13 @@ _ELIDED = (
     " TWOULD"
 )
 ELISIONS = frozenset(_ELIDED.split())
-"""English words that are written with an apostrophe before them ('TIS), without it."""
+"""English words that are written with an apostrophe at the start ('TIS), listed without it."""
 _MARKS = re.compile(r"((?<![^\W_])[^\W_]+|)('+)(?=([^\W_]*)((?:'[^\W_]+)*))")
 """Apostrophes with the letters on both sides, and the other parts of the word (TISN, 'T)."""
 
 
 def without_quotes(text: str, lexicon: Collection[str] = frozenset()) -> str:
-    """Return English text without the apostrophes and backticks that are quotation marks.
+    """Remove the apostrophes and backticks that are quotation marks from English text.
 
     These are quotation marks: two or more in a row; one before a word, unless the word is in
     `ELISIONS` or the lexicon has it with the apostrophe; one after punctuation; and the first one
@@ -72,7 +72,7 @@ def without_quotes(text: str, lexicon: Collection[str] = frozenset()) -> str:
 
 
 def known_edges(word: str, lexicon: Collection[str]) -> str:
-    """Return a word with as many of its outer apostrophes as the lexicon has it with.
+    """Keep those outer apostrophes of a word with which the lexicon has it.
 
     If the lexicon has it with none of them, it is returned without them.
     """
@@ -83,7 +83,7 @@ def known_edges(word: str, lexicon: Collection[str]) -> str:
 
 
 def split_clitics(word: str, lexicon: Collection[str]) -> list[str]:
-    """Split a word that the lexicon lacks at its clitics: M'APPELLE into M' and APPELLE.
+    """Split a word outside the lexicon at its clitics: M'APPELLE into M' and APPELLE.
 
     As in the Montreal Forced Aligner a clitic is an entry of the lexicon that ends with the
     apostrophe (M', QU') or begins with it ('S). Clitics are removed, first those before the word,
@@ -109,7 +109,7 @@ def split_clitics(word: str, lexicon: Collection[str]) -> list[str]:
 
 
 class EnglishRules:
-    """Turns written English into spoken words of A to Z and the apostrophe, in upper case.
+    """Turns written English into spoken words of A to Z and apostrophes, in upper case.
 
     Accents are dropped (NFKD), hyphens, punctuation and quotation marks (`without_quotes`) separate
     words, the titles MR, MRS and DR are spelled out (the form of LibriSpeech's transcripts), and
@@ -121,7 +121,7 @@ class EnglishRules:
     """Id of these rules wherever their output is stored; changed rules need another id."""
 
     def __init__(self, lexicon: Collection[str] = frozenset(), split_clitics: bool = False) -> None:
-        """Create the rules.
+        """Create the rules for a lexicon.
 
         Args:
           lexicon: words with pronunciations, as these rules write them, for rules that look words
@@ -147,7 +147,7 @@ class EnglishRules:
         return without_quotes(text)
 
     def transcript(self, text: str) -> str:
-        """Return `text` normalised, but with the characters that `words` removes.
+        """Return `text` normalised, with the characters that `words` removes kept.
 
         The check reports them: a digit in a transcript stands for a spoken word, which training
         must not ignore. Tags such as <noise> or [laughter] are not changed.
@@ -158,7 +158,7 @@ class EnglishRules:
         return " ".join(words)
 
     def _words(self, text: str, keep_foreign: bool) -> list[str]:
-        """Return the words of an unquoted text, with its foreign characters or without them."""
+        """Return the words of unquoted text, with or without foreign characters."""
         # 1. Characters: without accents, in upper case.
         if not text.isascii():
             text = unicodedata.normalize("NFKD", text.translate(QUOTES))
@@ -174,7 +174,7 @@ class EnglishRules:
         return [TITLES.get(word, word) for word in words if word.strip("'")]
 
     def _as_in_lexicon(self, word: str) -> list[str]:
-        """Return a word with the outer apostrophes that the lexicon has, or split at clitics."""
+        """Spell a word's outer apostrophes as in the lexicon, or split it at clitics."""
         if "'" not in word or word in self._lexicon:
             return [word]
         word = known_edges(word, self._lexicon)
@@ -184,16 +184,16 @@ class EnglishRules:
         return parts
 
     def __call__(self, text: str) -> str:
-        """Return `text` normalised, its words separated by single spaces."""
+        """Return `text` normalised: words separated by single spaces."""
         return " ".join(self.words(text))
 
 
 class EnglishLexiconRules(EnglishRules):
-    """The rules of `EnglishRules`, but most apostrophes at the edges of words are removed.
+    """`EnglishRules` that also remove most apostrophes at word edges.
 
-    One stays if the lexicon has the word with it (DOGS', 'TIS). Without a lexicon one stays after S
-    or N (DOGS', GOIN'), after a word of `CUT_WORDS`, and before a word of `ELISIONS`. Words are
-    split at clitics if asked for, see `split_clitics`.
+    An apostrophe stays if the lexicon has the word with it (DOGS', 'TIS). Without a lexicon it
+    stays after S or N (DOGS', GOIN'), after a word of `CUT_WORDS`, and before a word of `ELISIONS`.
+    Words are split at clitics if `split_clitics` is set.
     """
 
     id = "english-upper-3"
@@ -211,7 +211,7 @@ class EnglishLexiconRules(EnglishRules):
 
 
 def _spelled_edges(word: str) -> str:
-    """Return a word with those of its outer apostrophes that English spelling has."""
+    """Keep those outer apostrophes of a word that English spelling uses."""
     inner = word.strip("'")
     if word == inner:
         return word
@@ -221,7 +221,8 @@ def _spelled_edges(word: str) -> str:
 
 
 CUT_WORDS = frozenset({"MO", "O", "OL", "T", "TH", "WI"})
-"""English words with an apostrophe after them, besides those that end in S or N, without it."""
+"""English words that are written with an apostrophe at the end, listed without it; in addition to
+those in S or N."""
 
 
 _PUNCTUATION = re.compile(r"[-.,;:!?\"()\[\]{}/\\_]")
@@ -229,7 +230,7 @@ _FOREIGN = re.compile(r"[^A-Z'\s\-.,;:!?\"()\[\]{}/\\_]")
 
 
 def _simplify(character: str) -> str:
-    """Drop an accent; turn Unicode punctuation into a hyphen, which separates words."""
+    """Remove an accent, or turn Unicode punctuation into a hyphen (a word separator)."""
     category = unicodedata.category(character)
     if character.isascii():
         return character
@@ -239,7 +240,7 @@ def _simplify(character: str) -> str:
 
 
 class UnknownPolicyError(ToolkitError):
-    """The id of a normaliser that this version does not have."""
+    """Raised for a text policy id that this version does not have."""
 
 
 WHOLE_LETTERS = frozenset("\u0e33\u0eb3\u0edc\u0edd")
@@ -254,7 +255,7 @@ _SPELLED_ALIKE = str.maketrans({"\u1e9e": "SS", **dict.fromkeys(_ARMENIAN_MARKS,
 
 
 class _CompatibleForms(dict[int, str]):
-    """The compatible form of each character by code point, computed when it first occurs."""
+    """Cache of characters' compatible forms by code point."""
 
     def __missing__(self, code: int) -> str:
         form = self[code] = _compatible_form(chr(code))
@@ -275,7 +276,7 @@ _COMPATIBLE_FORMS = _CompatibleForms()
 
 
 def ordinary_letters(text: str) -> str:
-    """Return a text with the ordinary forms of its letters, composed (NFC).
+    """Replace letters by their ordinary forms; the text is composed (NFC).
 
     Ligatures, full-width letters, half-width kana, Arabic presentation forms, single Hangul jamo
     and mathematical alphabets become Unicode's compatibility forms (NFKC). `WHOLE_LETTERS`,
@@ -287,7 +288,7 @@ def ordinary_letters(text: str) -> str:
 
 
 class LetterRules(EnglishRules):
-    """Turns text into words of letters and marks (Unicode's categories L and M) in upper case.
+    """Turns text into words of letters and marks (Unicode categories L, M) in upper case.
 
     Accents are kept and composed (NFC). Punctuation separates words; apostrophes inside words are
     kept. Invisible format characters are dropped, and every other character (digits, symbols) is
@@ -304,7 +305,7 @@ class LetterRules(EnglishRules):
         return [word for piece in pieces if (word := piece.strip("'"))]
 
     def _pieces(self, text: str, keep_foreign: bool, inside: Collection[int] = ()) -> list[str]:
-        """Split a text in upper case at punctuation, except at the indices `inside`."""
+        """Split upper-case text at punctuation, except at the indices `inside`."""
         characters = []
         for place, character in enumerate(text):
             kind = unicodedata.category(character)
@@ -322,11 +323,11 @@ class LetterRules(EnglishRules):
 
 
 class LetterLexiconRules(LetterRules):
-    """The rules of `LetterRules`, for letters in their ordinary forms (`ordinary_letters`).
+    """`LetterRules` applied to letters in ordinary form (`ordinary_letters`).
 
     - An apostrophe at the edge of a word stays if the lexicon has the word with it. Without a
-      lexicon none stays.
-    - Words are split at clitics if asked for, see `split_clitics`.
+      lexicon, all are removed.
+    - Words are split at clitics if `split_clitics` is set.
     - Catalan's middle dot between two L separates words only if the lexicon lacks the word.
     - The marks that Armenian writes within words are dropped. A capital sharp s is SS.
     """
@@ -347,7 +348,7 @@ class LetterLexiconRules(LetterRules):
         return words
 
     def _divided(self, piece: str) -> list[str]:
-        """Split a piece at its middle dots, unless the lexicon has its words with them."""
+        """Split a piece at middle dots unless the lexicon has its words with them."""
         dotted = (word for word in piece.split("'") if MIDDLE_DOT in word)
         stays_whole = not self._lexicon or all(word in self._lexicon for word in dotted)
         return [piece] if stays_whole else piece.split(MIDDLE_DOT)
@@ -361,7 +362,7 @@ RULES = {kind.id: kind for kind in _ALL_RULES}
 def text_rules(
     id: str, lexicon: Collection[str] = frozenset(), split_clitics: bool = False
 ) -> EnglishRules:
-    """Return a new normaliser, its counts empty.
+    """Return a new normaliser with empty counts.
 
     Args:
       id: id of the rules.
@@ -369,7 +370,7 @@ def text_rules(
       split_clitics: split words that the lexicon lacks at its clitics.
 
     Raises:
-      UnknownPolicyError: there is none with this id.
+      UnknownPolicyError: there are no rules with this id.
     """
     if id not in RULES:
         ids = " and ".join(map(repr, sorted(RULES)))
@@ -407,10 +408,10 @@ _TEXT_EDGES = re.compile(r"^[^\w']+|[^\w']+$")
 
 @dataclass
 class TextCounts:
-    """Counts of what a policy has dropped from texts or changed in them."""
+    """Counts of what a policy has removed from texts or changed in them."""
 
     removed: Counter[str] = field(default_factory=Counter)
-    """Characters that the rules do not know, such as &."""
+    """Characters that the rules remove, such as &."""
     tags: Counter[str] = field(default_factory=Counter)
     """Tags, such as [laughter]; see `toolkit.corpus.tags`."""
     marks: Counter[str] = field(default_factory=Counter)
@@ -423,7 +424,7 @@ class TextCounts:
     """Words that were split at clitics, such as M'APPELLE."""
 
     def lines(self) -> Iterator[str]:
-        """Yield a phrase for each kind with counts: number and most frequent examples."""
+        """Yield a phrase per kind of change: its number and most frequent examples."""
         kinds = {
             "words with digits taken as unknown": self.unknown,
             "tags dropped": self.tags,
@@ -440,7 +441,7 @@ class TextCounts:
 
 @dataclass(frozen=True)
 class LmText:
-    """A policy as the rules of `toolkit.lang.prepare.read_sentences`, for language model text."""
+    """A policy's rules for language model text, for `toolkit.lang.prepare.read_sentences`."""
 
     policy: "TextPolicy"
     counts: TextCounts = field(default_factory=TextCounts)
@@ -452,10 +453,10 @@ class LmText:
 
 @dataclass(frozen=True)
 class TextPolicy:
-    """How written text becomes words.
+    """A policy that turns written text into words.
 
-    Transcripts, lexicons, language model text, CTC units, alignment and scoring ask the same
-    policy, so that a word is spelled alike in all of them.
+    Transcripts, lexicons, language model text, CTC units, alignment and scoring use the same
+    policy, so that a word has the same spelling in all of them.
     """
 
     id: str = EnglishRules.id
@@ -480,12 +481,12 @@ class TextPolicy:
 
     @property
     def folds(self) -> bool:
-        """Whether the policy normalises text: case, punctuation, digits."""
+        """Whether the policy normalises case, punctuation and digits."""
         return self.id in RULES
 
     @property
     def uses_lexicon(self) -> bool:
-        """Whether words other than those with digits depend on the lexicon."""
+        """Whether words without digits depend on the lexicon."""
         return self.id == AS_GIVEN or (self.folds and RULES[self.id].uses_lexicon)
 
     def with_lexicon(self, words: Collection[str]) -> "TextPolicy":
@@ -499,7 +500,7 @@ class TextPolicy:
 
         Args:
           text: text as written, or a transcript.
-          counts: collects what is removed.
+          counts: collects the removed parts of texts.
         """
         counts = TextCounts() if counts is None else counts
         words = self.tokens(text, counts)
@@ -511,7 +512,7 @@ class TextPolicy:
         ]
 
     def lm_words(self, text: str, counts: TextCounts | None = None) -> list[str]:
-        """Return the words of a line of language model text, in which <unk> is `<UNK>`."""
+        """Return the words of a line of language model text; <unk> becomes `<UNK>`."""
         # Apply the rules to the text between the marks of unknown words.
         counts = TextCounts() if counts is None else counts
         if _UNKNOWN_MARK.search(text) is None:
@@ -528,7 +529,7 @@ class TextPolicy:
         return words + self.words(" ".join(piece), counts)
 
     def tokens(self, text: str, counts: TextCounts | None = None) -> list[str]:
-        """Return `words`, but with all words with digits as they are written."""
+        """Return `words`, but leave words with digits as written."""
         counts = TextCounts() if counts is None else counts
         text = self.without_tags(text, counts)
         if self.id == AS_GIVEN:
@@ -548,7 +549,7 @@ class TextPolicy:
         return words
 
     def transcript(self, text: str, counts: TextCounts | None = None) -> str:
-        """Return the text of a manifest: words, and foreign characters for the check to report.
+        """Return a manifest's text: words, and foreign characters for the check to report.
 
         Tags are removed, or become `<UNK>` if they are trained as the noise phone.
 
@@ -564,7 +565,7 @@ class TextPolicy:
         return self._written(self.without_tags(text, counts), counts)
 
     def _written(self, text: str, counts: TextCounts) -> str:
-        """Return the transcript of a text without tags."""
+        """Return the transcript of text without tags."""
         if self.id == AS_GIVEN:
             return " ".join(split_words(text))
         if self.id == UPPER_CASE:
@@ -578,27 +579,27 @@ class TextPolicy:
         return written
 
     def _rules(self) -> EnglishRules:
-        """Return the rules, with empty counts."""
+        """Return the rules with empty counts."""
         return text_rules(self.id, self.lexicon, self.split_clitics)
 
     def found_tags(self, text: str) -> list[str]:
-        """Return the tags of a text that are not words."""
+        """Return the tags in a text that are not words."""
         counts = TextCounts()
         self.without_tags(text, counts)
         return [*counts.marks, *counts.tags]
 
     def lexicon_key(self, word: str) -> str:
-        """Return the spelling of a word of a lexicon: in upper case, or itself with as-given."""
+        """Return a lexicon word as the policy spells it: upper case, or unchanged if as-given."""
         return fold_case(self._ordinary(word)) if self.folds else word
 
     def unit_text(self, text: str) -> str:
-        """Return a transcript for CTC units: in upper case, or unchanged words with as-given."""
+        """Return a transcript for CTC units: upper case, or unchanged words if as-given."""
         if self.id == AS_GIVEN:
             return " ".join(split_words(text))
         return " ".join(fold_case(text).split())
 
     def without_tags(self, text: str, counts: TextCounts | None = None, instead: str = " ") -> str:
-        """Return a text without sentence marks, and with `instead` in place of its tags."""
+        """Remove sentence marks from a text, and replace tags by `instead`."""
         # Round brackets are a tag if `tags` is set, never with as-given, else around an event.
         counts = TextCounts() if counts is None else counts
         round_brackets = True if self.tags is not None else (False if self.id == AS_GIVEN else None)
@@ -616,7 +617,7 @@ class TextPolicy:
         return "".join([*pieces, text[done:]]) if pieces else text
 
     def _is_word(self, text: str, match: re.Match[str]) -> bool:
-        """Whether what looks like a tag is words of a text as given.
+        """Return whether what looks like a tag is words of a text as given.
 
         It is part of a longer token; or the lexicon has a word of it; or its first character is a
         letter of the lexicon, as < and { are in Buckwalter's transliteration of Arabic, and it
@@ -646,7 +647,7 @@ class TextPolicy:
         )
 
     def _simplified(self, text: str, counts: TextCounts) -> str:
-        """Return ordinary forms of letters; for English, transliterate foreign Latin letters."""
+        """Use ordinary forms of letters; for English, transliterate foreign Latin letters."""
         if text.isascii():
             return text
         text = self._ordinary(text)
@@ -656,11 +657,11 @@ class TextPolicy:
         return text
 
     def _ordinary(self, text: str) -> str:
-        """Return a text with ordinary forms of letters, as many as the rules define."""
+        """Replace letters by ordinary forms, as far as the rules define them."""
         return ordinary_letters(text) if self.id == LetterLexiconRules.id else _narrow(text)
 
     def _with_digits(self, text: str, rules: EnglishRules, counts: TextCounts) -> list[str]:
-        """Apply rules to a text; tokens with digits are looked up, or split at hyphens."""
+        """Apply rules to a text; tokens with digits are looked up or split at hyphens."""
         words: list[str] = []
         piece: list[str] = []
         for token in text.split():
@@ -686,12 +687,12 @@ class TextPolicy:
 
 
 def _bare(token: str) -> str:
-    """Return a token without the punctuation around it."""
+    """Return a token without surrounding punctuation."""
     return _TEXT_EDGES.sub("", token).strip("'")
 
 
 def _narrow(text: str) -> str:
-    """Return a text with ordinary forms of full-width letters and half-width kana."""
+    """Replace full-width letters and half-width kana by ordinary forms."""
     if text.isascii():
         return text
     narrow = (

@@ -1,4 +1,4 @@
-"""Output units of CTC models: characters (A16) or word pieces of sentencepiece."""
+"""Output units of CTC models: characters (A16) or sentencepiece word pieces."""
 
 import io
 import json
@@ -23,11 +23,11 @@ UNITS = "units.json"
 
 
 class UnitsError(ToolkitError):
-    """Text that units cannot encode, or units that cannot be made or read."""
+    """Raised for text that units cannot encode, or units that cannot be made or read."""
 
 
 class Units(Protocol):
-    """Output units: the meaning of the columns of a CTC model's output."""
+    """Output units: the meaning of each output column of a CTC model."""
 
     kind: str
     """See `UnitsConfig.kind`."""
@@ -41,14 +41,14 @@ class Units(Protocol):
     """How text becomes words; None: not recorded, then letters in upper case."""
 
     def encode(self, text: str) -> list[int]:
-        """Encode words as labels; case does not matter unless the policy is as-given.
+        """Encode words as labels; case is ignored unless the policy is as-given.
 
         Raises:
           UnitsError: a character is not among the units.
         """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode labels, collapsed as in CTC, to words separated by single spaces.
+        """Decode labels, already collapsed as in CTC, to words separated by single spaces.
 
         They are in upper case unless the policy is as-given.
 
@@ -61,7 +61,7 @@ class Units(Protocol):
 
 
 def write_symbols(units: Units, folder: Path) -> None:
-    """Write `units.json`, after all other files of the units."""
+    """Write `units.json` last, after all other files of the units."""
     description: dict[str, object] = {"kind": units.kind, "symbols": units.symbols}
     if units.policy is not None:
         description["policy"] = {"id": units.policy.id, "tags": units.policy.tags}
@@ -71,7 +71,7 @@ def write_symbols(units: Units, folder: Path) -> None:
 
 
 def check_labels(ids: Sequence[int], blank: int) -> list[int]:
-    """Return ids as Python integers.
+    """Return ids as Python integers, after checking their range.
 
     Raises:
       UnitsError: an id is not from 0 to blank - 1.
@@ -136,7 +136,7 @@ class Characters:
 
     @classmethod
     def of_texts(cls, texts: Iterable[str], policy: TextPolicy | None = None) -> "Characters":
-        """Return the 30 symbols of English (A16), or the texts' letters if they have others.
+        """Return English's 30 symbols (A16), or the texts' own letters if they have others.
 
         With as-given, letters keep their case, and a text may contain the usual separator: then
         another character is the separator.
@@ -151,11 +151,11 @@ class Characters:
         return cls(sorted(letters), policy)
 
     def _folded(self, letter: str) -> str:
-        """Return the letter in the case of the units."""
+        """Convert a letter to the case of the units."""
         return letter if self._as_given else _capital(letter)
 
     def encode(self, text: str) -> list[int]:
-        """See `Units`."""
+        """Encode words as labels of characters."""
         ids: list[int] = []
         words = split_words(text) if self._as_given else text.split()
         for character in " ".join(words):
@@ -172,25 +172,25 @@ class Characters:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """See `Units`."""
+        """Decode labels of characters to words."""
         ids = check_labels(ids, self.blank)
         text = "".join(self._capitals[i] for i in ids if i != self.separator)
         return " ".join(split_words(text) if self._as_given else text.split())
 
     def save(self, folder: Path) -> None:
-        """See `Units`."""
+        """Write the files that `load_units` reads."""
         write_symbols(self, folder)
 
 
 @lru_cache(4096)
 def _capital(letter: str) -> str:
-    """Return the capital of a letter, or the letter if its capital is not one character ("ß")."""
+    """Return a letter's capital, or the letter if its capital has several characters ("ß")."""
     capital = fold_case(letter)
     return capital if len(capital) == 1 else letter
 
 
 def _small_letter(capital: str) -> str:
-    """Return the small letter of a capital, if it is one character with this capital."""
+    """Return a capital's small letter, if it is one character with this capital."""
     small = capital.lower()
     return small if len(small) == 1 and _capital(small) == capital else capital
 
@@ -202,18 +202,18 @@ UNKNOWN = 0
 FOREIGN = "sentencepiece"
 SHOWN = 10  # characters in an error
 LATIN_LETTERS = f"{ascii_uppercase}'"
-"""Letters that are always pieces of a language with Latin letters, for words that are not in the
+"""Letters that are always pieces if the language has Latin letters, for words outside the
 transcripts."""
 
 _BRACKETS = re.compile(r"<.+>|\[.+\]")
 
 
 class Pieces:
-    """Word pieces as units; those at the beginning of a word have U+2581, and blank is the last.
+    """Word pieces as units; word-initial pieces start with U+2581, blank is the last column.
 
-    The model's symbols for unknown text and for the edges of sentences are no units. A model whose
-    pieces have small letters gets text in lower case, any other in upper case. Symbols in brackets,
-    such as icefall's <blk> and <sos/eos>, and bytes such as <0x6a> do not count for that.
+    The model's symbols for unknown text and sentence boundaries are not units. A model whose pieces
+    have small letters gets text in lower case, any other model in upper case. Symbols in brackets,
+    such as icefall's <blk> and <sos/eos>, and bytes such as <0x6a> are ignored for this decision.
 
     Args:
       kind: `bpe`, `unigram`, or `sentencepiece` for models from elsewhere.
@@ -237,10 +237,11 @@ class Pieces:
 
     @cached_property
     def _processor(self) -> sentencepiece.SentencePieceProcessor:
+        """The sentencepiece processor."""
         return sentencepiece.SentencePieceProcessor(model_proto=self._model)
 
     def encode(self, text: str) -> list[int]:
-        """See `Units`."""
+        """Encode words as labels of word pieces."""
         folded = _unit_text(text, self.policy)
         if self._small and not self._as_given:
             folded = folded.lower()
@@ -255,28 +256,28 @@ class Pieces:
         return [self._labels[i] for i in ids]
 
     def _lacks(self, character: str) -> bool:
-        """Whether no units encode a character."""
+        """Whether the units cannot encode a character."""
         return not self._labels.keys() >= {*self._processor.encode(character)}
 
     def decode(self, ids: Sequence[int]) -> str:
-        """See `Units`."""
+        """Decode labels of word pieces to words."""
         text = self._processor.decode([self._ids[i] for i in check_labels(ids, self.blank)])
         return _unit_text(text, self.policy)
 
     def save(self, folder: Path) -> None:
-        """See `Units`."""
+        """Write the files that `load_units` reads, including the sentencepiece model."""
         write_atomically(Path(folder) / MODEL, self._model)
         write_symbols(self, folder)
 
     def __reduce__(self) -> tuple:
-        """Pickle the model alone."""
+        """Pickle the sentencepiece model only."""
         return Pieces, (self.kind, self._model, self.policy)
 
 
 def train_pieces(
     kind: str, pieces: int, texts: Iterable[str], policy: TextPolicy | None = None
 ) -> Pieces:
-    """Learn word pieces; the same texts give the same pieces.
+    """Learn word pieces from texts; equal texts give equal pieces.
 
     Args:
       kind: `bpe` or `unigram`.
@@ -304,7 +305,7 @@ def train_pieces(
             sentence_iterator=iter(sentences),
             model_writer=model,
             model_type=kind,
-            # The unknown symbol is one more, and no unit.
+            # The unknown symbol is one more, and not a unit.
             vocab_size=pieces + 1,
             character_coverage=1.0,
             required_chars=required,
@@ -325,7 +326,7 @@ def train_pieces(
 
 
 def read_pieces(path: Path, kind: str, policy: TextPolicy | None = None) -> Pieces:
-    """Read the pieces of a model.
+    """Read the pieces of a sentencepiece model.
 
     Raises:
       UnitsError: the file cannot be read.
@@ -343,7 +344,7 @@ def _unit_text(text: str, policy: TextPolicy | None) -> str:
 def make_units(
     config: UnitsConfig, texts: Iterable[str], policy: TextPolicy | None = None
 ) -> Units:
-    """Make units from training transcripts, which a policy has written.
+    """Make units from training transcripts that a policy has normalised.
 
     Raises:
       UnitsError: there are too few transcripts for so many pieces, or the model cannot be read.
@@ -383,7 +384,7 @@ def load_units(folder: Path) -> Units:
 
 
 def _read_policy(description: object) -> TextPolicy | None:
-    """Read the policy in a file of units; None: it has none.
+    """Read the policy of a units file; None if it has none.
 
     Raises:
       ValueError: it is not a policy of this version.

@@ -1,1 +1,1 @@
-"""Acoustic models: LSTM, BLSTM, convolution + LSTM."""
+"""Acoustic and language models: LSTM, BLSTM, TDNN-F, CTC network, word LSTM."""

@@ -17,7 +17,7 @@ from toolkit.features.config import LOW_RATE_FACTOR
 
 @dataclass(frozen=True)
 class LstmConfig(Settings):
-    """Sizes of an `LstmModel`."""
+    """Layer sizes of an `LstmModel`."""
 
     input_dim: LayerSize = 192
     """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
@@ -28,14 +28,14 @@ class LstmConfig(Settings):
     layers: NumLayers = 5
     """Number of LSTM layers; 5 (C6)."""
     lookahead: Annotated[int, Range(0, 1 << 16)] = 3
-    """Input frames (of 30 ms) that are read before an output is given; 3 (C6)."""
+    """Look-ahead: input frames (of 30 ms) after a frame that are read before its output; 3 (C6)."""
     dropout: ShareBelowOne = 0.0
     """Probability of dropping a value between two layers; 0 in the paper."""
 
 
 @dataclass(frozen=True)
 class BlstmConfig(Settings):
-    """Sizes of a `BlstmModel`."""
+    """Layer sizes of a `BlstmModel`."""
 
     input_dim: LayerSize = 192
     """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
@@ -44,20 +44,20 @@ class BlstmConfig(Settings):
     hidden: LayerSize = 768
     """Cells per layer and direction; 768 (C9)."""
     layers: NumLayers = 5
-    """Number of layers of two directions; 5 (C9). With 192 inputs and 3,183 targets that makes
-    67.5 million parameters; the paper says 78 million."""
+    """Number of bidirectional layers; 5 (C9). With 192 inputs and 3,183 targets the model has 67.5
+    million parameters; the paper says 78 million."""
     dropout: ShareBelowOne = 0.0
     """Probability of dropping a value between two layers; 0 in the paper."""
 
     @property
     def lookahead(self) -> int:
-        """Input frames needed beyond the last: none, since the whole utterance is given."""
+        """Input frames needed after the last one: none, as whole utterances are given."""
         return 0
 
 
 @dataclass(frozen=True)
 class TdnnfConfig(Settings):
-    """Sizes of a `TdnnfModel`."""
+    """Layer sizes and strides of a `TdnnfModel`."""
 
     input_dim: LayerSize = 192
     """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
@@ -68,8 +68,8 @@ class TdnnfConfig(Settings):
     bottleneck: LayerSize = 128
     """Values per frame inside a layer."""
     strides: tuple[Annotated[int, Range(0, 1000)], ...] = (1, 1, 1, 0, 3, 3, 3, 3, 3, 3, 3, 3)
-    """Raw frames (10 ms) that a layer looks to either side. Layers of stride 1, which come first,
-    run at 100 Hz; those of 0 and of multiples of 3 at 33 Hz."""
+    """Raw frames (10 ms) of context on either side of each layer. Layers of stride 1, which come
+    first, run at 100 Hz; those of 0 and of multiples of 3 at 33 Hz."""
     final: LayerSize = 192
     """Values per frame before the output layer."""
     bypass: ShareBelowOne = 0.66
@@ -79,7 +79,7 @@ class TdnnfConfig(Settings):
     factor is drawn for each value of each row and shared by all its frames."""
 
     def check(self) -> None:
-        """Check the strides, and the sizes against each other."""
+        """Raise a ValueError if strides or sizes do not fit each other."""
         if self.input_dim % LOW_RATE_FACTOR:
             raise ValueError(f"input_dim is {self.input_dim}, must be a multiple of 3")
         if not self.strides or list(self.strides[: self.at_full_rate]) != [1] * self.at_full_rate:
@@ -97,12 +97,12 @@ class TdnnfConfig(Settings):
 
     @property
     def at_full_rate(self) -> int:
-        """Number of layers that run at 100 Hz."""
+        """Number of layers that run at 100 frames per second."""
         return sum(stride == 1 for stride in self.strides)
 
     @property
     def raw_context(self) -> int:
-        """Raw frames on either side of an output's own that the output depends on."""
+        """Raw frames on either side of an output's own frames that it depends on."""
         return 1 + sum(self.strides)
 
     @property
@@ -112,13 +112,13 @@ class TdnnfConfig(Settings):
 
     @property
     def lookahead(self) -> int:
-        """Input frames needed beyond the last: none, since the whole utterance is given."""
+        """Input frames needed after the last one: none, as whole utterances are given."""
         return 0
 
 
 @dataclass(frozen=True)
 class CtcConfig(Settings):
-    """Sizes of a `CtcModel`; the defaults are the paper's, 25.6 million parameters."""
+    """Layer sizes of a `CtcModel`; the defaults are the paper's, with 25.6 million parameters."""
 
     input_dim: LayerSize = 93
     """D, values per frame of 10 ms: 80 log-mel energies and 13 cepstra (A1)."""
@@ -128,23 +128,23 @@ class CtcConfig(Settings):
     """Outputs of each convolution; one of 600 (A12), the family has 1 to 3 (A14; Deep Speech 2:
     1,280)."""
     kernels: tuple[Annotated[int, Range(1, 1000)], ...] = (11,)
-    """Frames that each convolution sees; 11 (A12)."""
+    """Kernel size of each convolution, in frames; 11 (A12)."""
     strides: tuple[Annotated[int, Range(1, 1000)], ...] = (2,)
-    """Frames that each convolution moves on by; 2 (A12)."""
+    """Stride of each convolution, in frames; 2 (A12)."""
     activation: Literal["relu", "none"] = "relu"
-    """After each convolution; the paper does not say (Deep Speech 2: clipped ReLU)."""
+    """Activation after each convolution; the paper names none (Deep Speech 2: clipped ReLU)."""
     lstm_layers: NumLayers = 5
     """Number of LSTM layers; 5 (A13), the family has 1 to 7 (A14)."""
     hidden: LayerSize = 800
     """Cells per LSTM layer and direction; 800 (A13; Deep Speech 2: 1,510)."""
     bidirectional: bool = False
-    """Whether LSTMs see both directions; forwards only, so that the end of the utterance is not
-    waited for (A13)."""
+    """Whether the LSTMs are bidirectional. Unidirectional ones need not wait for the end of the
+    utterance (A13)."""
     dropout: ShareBelowOne = 0.05
     """Probability of dropping a value between two layers; 0.05 (A13)."""
 
     def check(self) -> None:
-        """Check the three lists against each other."""
+        """Raise a ValueError if the three lists have different lengths."""
         if not len(self.channels) == len(self.kernels) == len(self.strides) > 0:
             raise ValueError("channels, kernels and strides need one value each per convolution")
         if any(s > k for s, k in zip(self.strides, self.kernels, strict=True)):
@@ -169,7 +169,7 @@ class CtcConfig(Settings):
 
 @dataclass(frozen=True)
 class WordLstmConfig(Settings):
-    """Sizes of a `WordLstm`."""
+    """Layer sizes of a `WordLstm`."""
 
     vocabulary: PositiveInt = 20_000
     """V, number of words with <s>, </s> and <UNK>. Training sets it to what its text needs."""

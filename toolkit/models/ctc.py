@@ -1,4 +1,4 @@
-"""The network of the CTC recipe: convolution, LSTMs, batch normalisation, dropout (A12-A16)."""
+"""The CTC network: convolutions, LSTMs, batch normalisation and dropout (A12-A16)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,11 +14,10 @@ from toolkit.processes.devices import full_float32, to_device
 
 
 class MaskedBatchNorm(nn.Module):
-    """Normalises each feature over the real frames of a batch: (x - mean) / sqrt(var + epsilon).
+    """Normalises features over a batch's real frames: (x - mean) / sqrt(var + epsilon).
 
-    Differs from `nn.BatchNorm1d` in what it takes as the batch: padding counts neither in the
-    batch's statistics nor in the running ones, and comes out as 0. Computed in float32 (or wider)
-    under autocast too.
+    Unlike in `nn.BatchNorm1d`, padding is ignored in the batch's and in the running statistics, and
+    its outputs are 0. The computation is in float32 (or wider), also under autocast.
 
     Args:
       features: F.
@@ -36,7 +35,7 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(features))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Normalise, in training with the batch's own statistics, else with the running ones.
+        """Normalise by the batch's statistics in training, else by running statistics.
 
         Args:
           x: [N, T, F].
@@ -69,8 +68,8 @@ class MaskedBatchNorm(nn.Module):
         return y if padding is None else y.masked_fill(padding, 0)
 
     def _track(self, mean: Tensor, var: Tensor, count: Tensor | int) -> None:
-        """Update the running statistics; the variance there is the unbiased estimate."""
-        degrees = count - 1  # Bessel's correction: n / (n - 1), at least of one frame
+        """Update the running statistics, which use the unbiased variance."""
+        degrees = count - 1  # Bessel's correction: n / (n - 1), with n - 1 at least 1
         degrees = degrees.clamp(min=1) if isinstance(degrees, Tensor) else max(degrees, 1)
         unbiased = var * (count / degrees)
         with torch.no_grad():
@@ -79,7 +78,7 @@ class MaskedBatchNorm(nn.Module):
 
 
 class CtcState(NamedTuple):
-    """The state of a stream between two calls."""
+    """The state of a stream between two calls of `CtcModel.stream`."""
 
     tails: list[Tensor]
     """For each convolution the inputs [N, t, F] that its next outputs still need."""
@@ -131,7 +130,7 @@ class CtcModel(nn.Module):
           lengths: [N] int64 on the CPU, the real frames of each row; None: all T.
 
         Returns:
-          log_probs: [N, T', C], float32 at least; those of the padding mean nothing.
+          log_probs: [N, T', C], float32 at least; those of the padding are meaningless.
           lengths: [N], the real ones of the T' frames, see `output_lengths`; 0 for rows
             that are too short. T' is 1 if the longest row is.
         """
@@ -145,7 +144,7 @@ class CtcModel(nn.Module):
             lengths = frames_after_convolution(
                 lengths, self.config.kernels[i], self.config.strides[i]
             )
-            # Frames get fewer by the stride, and so do their lengths and the mask: [N, T'].
+            # The stride reduces the number of frames, and so the lengths and the mask: [N, T'].
             x = self._convolve(convolution, x)
             mask = _mask(lengths, x)
             x = self._between(x, i, mask)
@@ -154,16 +153,16 @@ class CtcModel(nn.Module):
         return _log_softmax(self.output(x)), lengths
 
     def stream(self, inputs: Tensor, state: CtcState | None = None) -> tuple[Tensor, CtcState]:
-        """Compute the outputs that the next inputs make possible.
+        """Compute all outputs that the next inputs make possible.
 
-        Over consecutive calls they are those of the whole utterance, however it is cut up.
+        The outputs of consecutive calls equal those of the whole utterance, for any block sizes.
 
         Args:
           inputs: [N, T, D], the next frames of N streams; any T.
-          state: what the call before returned; None at the beginning.
+          state: the state that the previous call returned; None at the beginning.
 
         Returns:
-          log_probs [N, t, C], t may be 0, and the state to go on from.
+          log_probs [N, t, C], t may be 0, and the state for the next call.
 
         Raises:
           ValueError: the model is bidirectional, or in training mode.
@@ -192,14 +191,16 @@ class CtcModel(nn.Module):
         return _log_softmax(self.output(x)), CtcState(tails, lstms)
 
     def _convolve(self, convolution: nn.Conv1d, x: Tensor) -> Tensor:
+        """Apply a convolution and its activation to x [N, T, F]."""
         y = convolution(x.transpose(1, 2)).transpose(1, 2)
         return y.relu() if self.config.activation == "relu" else y
 
     def _between(self, x: Tensor, layer: int, mask: Tensor | None) -> Tensor:
-        """Batch normalisation and dropout after a layer."""
+        """Apply batch normalisation and dropout after a layer."""
         return functional.dropout(self.norms[layer](x, mask), self.config.dropout, self.training)
 
     def _recur(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
+        """Run an LSTM over the real frames, with the fastest implementation."""
         if is_faster_than_torch(lstm, x):
             return run_lstm(lstm, x, lengths=lengths.clamp(min=1))[0]
         if not lstm.bidirectional or bool((lengths == x.shape[1]).all()):
@@ -228,7 +229,7 @@ def ctc_log_probs(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor
 
 
 def output_lengths(config: CtcConfig, lengths: Tensor) -> Tensor:
-    """Count the output frames of inputs, 0 for those that are too short.
+    """Return the numbers of output frames; 0 for inputs that are too short.
 
     A convolution without padding gives floor((x - kernel) / stride) + 1 frames. The paper's
     equation 5 lacks its rounding brackets; 1,670 frames make 830 (A12), for which reading them
@@ -241,12 +242,12 @@ def output_lengths(config: CtcConfig, lengths: Tensor) -> Tensor:
 
 
 def frames_after_convolution(lengths: Tensor, kernel: int, stride: int) -> Tensor:
-    """Count the frames after a convolution without padding."""
+    """Return the numbers of frames after a convolution without padding."""
     return (torch.div(lengths - kernel, stride, rounding_mode="floor") + 1).clamp(min=0)
 
 
 def _mask(lengths: Tensor, x: Tensor) -> Tensor | None:
-    """Mark the real frames of x [N, T, F]; None: all are."""
+    """Return which frames of x [N, T, F] are real; None if all are."""
     frames = x.shape[1]
     if bool((lengths == frames).all()):
         return None
@@ -254,11 +255,12 @@ def _mask(lengths: Tensor, x: Tensor) -> Tensor | None:
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
+    """Return the log-softmax in float32 or higher precision."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
 
 
 def _initialise(lstm: nn.LSTM) -> None:
-    """Draw input and recurrent weights as one Xavier matrix; set the forget biases to 1.
+    """Draw input and recurrent weights as one Xavier matrix; set forget biases to 1.
 
     Two biases per gate exist for cuDNN; the second starts at 0.
     """

@@ -1,4 +1,4 @@
-"""Export of acoustic models to TorchScript and ONNX, compared with the original.
+"""Exports acoustic models to TorchScript and ONNX, and compares them with the originals.
 
 torch 2.15 still has `torch.jit.trace` and ONNX's exporter by tracing (`dynamo=False`), and warns of
 both: they are deprecated. Their successor, `torch.export`, is missing in torch 1.13.1.
@@ -47,8 +47,8 @@ _WITH_FRAMES = ("inputs", "log_posteriors")
 class ExportedLstm(nn.Module):
     """`LstmModel`: (inputs [N, T, D], hidden, cell) -> (log-posteriors [N, T, C], hidden, cell).
 
-    Hidden and cell are [layers, N, H], zeros at the beginning. Nothing is skipped: the first
-    `lookahead` outputs belong to no frame.
+    Hidden and cell are [layers, N, H], zeros at the beginning. The first `lookahead` outputs are
+    included, although they belong to no frame.
     """
 
     def __init__(self, model: LstmModel) -> None:
@@ -56,7 +56,7 @@ class ExportedLstm(nn.Module):
         self.lstm, self.output = model.lstm, model.output
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
-        """Run over more frames."""
+        """Run the network over the next frames."""
         outputs, (hidden, cell) = self.lstm(inputs, (hidden, cell))
         return self.output(outputs).log_softmax(dim=-1), hidden, cell
 
@@ -69,7 +69,7 @@ class ExportedBlstm(nn.Module):
         self.lstm, self.output = model.lstm, model.output
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Run over whole utterances."""
+        """Run the network over whole utterances."""
         return self.output(self.lstm(inputs)[0]).log_softmax(dim=-1)
 
 
@@ -82,7 +82,7 @@ class ExportedTdnnf(nn.Module):
         self.padding = model.config.raw_context - 1
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Run over whole utterances."""
+        """Run the network over whole utterances."""
         raw = inputs.reshape(inputs.shape[0], -1, self.model.input.in_channels)
         return self.model.logits(repeat_ends(raw, self.padding)).log_softmax(dim=-1)
 
@@ -90,9 +90,9 @@ class ExportedTdnnf(nn.Module):
 class ExportedCtc(nn.Module):
     """`CtcModel`: (inputs [N, T, D], hidden, cell) -> (log-posteriors [N, T', C], hidden, cell).
 
-    Hidden and cell are [layers, N, H], zeros at the beginning; a model of two directions has
-    neither. The convolutions keep no state: each piece begins with the last `overlap` inputs of
-    the piece before. Rows have no padding.
+    Hidden and cell are [layers, N, H], zeros at the beginning; a bidirectional model has neither.
+    The convolutions keep no state: each piece begins with the last `overlap` inputs of the previous
+    piece. Rows have no padding.
     """
 
     def __init__(self, model: CtcModel) -> None:
@@ -105,7 +105,7 @@ class ExportedCtc(nn.Module):
     def forward(
         self, inputs: Tensor, hidden: Tensor | None = None, cell: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
-        """Run over more frames."""
+        """Run the network over the next frames."""
         x, norms = inputs, iter(self.norms)
         for convolution in self.convolutions:
             x = convolution(x.transpose(1, 2)).transpose(1, 2)
@@ -126,7 +126,7 @@ class ExportedCtc(nn.Module):
 
 @dataclass(frozen=True)
 class Interface:
-    """How an exported model is called."""
+    """Inputs, outputs and frame rates of an exported model."""
 
     kind: str
     """`lstm`, `blstm`, `tdnnf` or `ctc`."""
@@ -135,12 +135,12 @@ class Interface:
     output_dim: int
     """C."""
     state: tuple[int, int] | None
-    """Layers and cells of hidden and cell; None: the model sees whole utterances."""
+    """Layers and cells of the hidden and cell states; None: the model needs whole utterances."""
     lookahead: int
     """Number of outputs at the beginning that belong to no frame, and of inputs needed beyond the
     last frame for its output: copies of it at the end of an utterance."""
     overlap: int
-    """Inputs of the piece before with which a piece begins."""
+    """Number of inputs of the previous piece with which a piece begins."""
     stacked: int
     """Raw frames in an input."""
     stride: int
@@ -148,17 +148,17 @@ class Interface:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the exported model's inputs."""
+        """Names of the inputs."""
         return ("inputs",) if self.state is None else ("inputs", "hidden", "cell")
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Names of the exported model's outputs."""
+        """Names of the outputs."""
         first = "log_posteriors"
         return (first,) if self.state is None else (first, "hidden_out", "cell_out")
 
     def initial_state(self, rows: int) -> tuple[Tensor, ...]:
-        """The states before the first frame of `rows` utterances."""
+        """Return the states before the first frame of `rows` utterances."""
         if self.state is None:
             return ()
         layers, cells = self.state
@@ -196,7 +196,7 @@ def wrap_for_export(model: nn.Module) -> tuple[nn.Module, Interface]:
 
 @dataclass(frozen=True)
 class ExportSource:
-    """A model with the files and settings that belong to it, as far as they were found."""
+    """A model to export, with the related files and settings that exist."""
 
     model: Path
     """The model's folder."""
@@ -211,16 +211,16 @@ class ExportSource:
 
     @property
     def has_priors(self) -> bool:
-        """Whether posteriors can be turned into likelihoods."""
+        """Whether the model has priors, to turn posteriors into likelihoods."""
         return (self.model / PRIORS).is_file()
 
 
 def find_export_source(path: Path) -> ExportSource:
-    """Find a model with the files and settings that belong to it.
+    """Find a model and its related files and settings.
 
-    Which features a model of a run directory was trained on its stage's marker says; without one
-    they are the only ones there whose dimension, stacked, is that of the model's input. Features
-    that a GMM system makes have no front end that could be named.
+    The marker of the stage that made the model names its features. Without a marker they are the
+    only features in the run directory whose dimension, stacked, is that of the model's input.
+    Features from a GMM system have no front end to record.
 
     Args:
       path: a bundle (final/), or the folder of a model in its run directory.
@@ -264,10 +264,10 @@ def find_export_source(path: Path) -> ExportSource:
 
 
 def _stages_that_make(run: Path, model: str) -> list[set[str]]:
-    """List, for each finished stage that wrote a model, the names of its inputs and outputs."""
+    """Return the inputs and outputs of each finished stage that wrote the model."""
     stages = []
     for marker in sorted(run.glob("stages/[0-9]*.json")):
-        if not marker.stem.isdecimal():  # 17.publishing.json of a killed stage, somebody's copies
+        if not marker.stem.isdecimal():  # 17.publishing.json of a killed stage, or a user's copy
             continue
         with reading(marker, ModelError, ADVICE):
             record = read_json(marker, {"inputs": {str: Any}, "outputs": {str: Any}})
@@ -277,9 +277,9 @@ def _stages_that_make(run: Path, model: str) -> list[set[str]]:
 
 
 def _features_of(run: Path, stages: Sequence[set[str]]) -> list[Path]:
-    """List the feature folders that stages name; folders of normalisers take precedence.
+    """Return the feature folders that stages name; those with normalisers take precedence.
 
-    A student is trained on labelled features too, with the normaliser of the unlabelled ones.
+    A student is also trained on labelled features, with the normaliser of the unlabelled ones.
     """
     names = {PurePosixPath(name) for stage in stages for name in stage}
     with_normaliser = {name.parts[0] for name in names if name.name == _NORMALISER}
@@ -288,15 +288,18 @@ def _features_of(run: Path, stages: Sequence[set[str]]) -> list[Path]:
 
 
 def _with_features(run: Path) -> list[Path]:
+    """Return the run's folders with both a normaliser and a front end."""
     folders = [normaliser.parent for normaliser in sorted(run.glob(f"*/{_NORMALISER}"))]
     return [folder for folder in folders if _frontend(folder) is not None]
 
 
 def _dimension(features: Path) -> int:
+    """Return the feature dimension of a folder's normaliser."""
     return len(Cmvn.load(features / _NORMALISER).prior_mean)
 
 
 def _frontend(features: Path) -> dict[str, Any] | None:
+    """Return the front end in a folder's features.json; None without one."""
     for pattern in ("features.json", "*/features.json"):
         for manifest in sorted(features.glob(pattern)):
             with reading(manifest, ModelError, ADVICE):
@@ -305,6 +308,7 @@ def _frontend(features: Path) -> dict[str, Any] | None:
 
 
 def _units(folder: Path) -> list[str] | None:
+    """Return the output symbols of a run; None without units."""
     path = folder / "units" / "units.json"
     if not path.is_file():
         return None
@@ -313,12 +317,12 @@ def _units(folder: Path) -> list[str] | None:
 
 
 class ExportError(ToolkitError):
-    """A model that cannot be exported, or whose export computes something else."""
+    """Raised if a model cannot be exported, or its export computes different outputs."""
 
 
 @dataclass(frozen=True)
 class ExportCheck:
-    """The comparison of an exported model with the original."""
+    """The result of comparing an exported model with the original."""
 
     against: str
     """The runtime that ran it, with its version; empty when it was not run."""
@@ -327,7 +331,7 @@ class ExportCheck:
 
 
 def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
-    """Write a model, `metadata.json` and, if there is one, `normaliser.json` into a folder.
+    """Export a model to a folder, with `metadata.json` and its normaliser, if any.
 
     An earlier export there is replaced once the new model has passed the comparison.
 
@@ -337,8 +341,8 @@ def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
       out: the folder.
 
     Raises:
-      ExportError: a package is missing, the exported model does not give the same as ours, or the
-        folder is that of the model or its normaliser.
+      ExportError: a package is missing, the outputs of the exported model differ, or the folder is
+        that of the model or its normaliser.
     """
     _refuse_own_folder(source, out)
     model = load_model(source.model)
@@ -372,7 +376,7 @@ def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
 
 
 def _refuse_own_folder(source: ExportSource, out: Path) -> None:
-    """Raise an error if the output folder is that of the exported model or its normaliser."""
+    """Raise an error if the output folder holds the model or its normaliser."""
     sources = [source.model]
     if source.normaliser is not None:
         sources.append(source.normaliser.parent)
@@ -383,6 +387,7 @@ def _refuse_own_folder(source: ExportSource, out: Path) -> None:
 def _metadata(
     source: ExportSource, form: str, interface: Interface, checked: ExportCheck
 ) -> dict[str, Any]:
+    """Return the contents of metadata.json."""
     names = (*interface.input_names, *interface.output_names)
     state = interface.state and [interface.state[0], "rows", interface.state[1]]
     shapes: dict[str, list] = {name: state for name in names if name not in _WITH_FRAMES}
@@ -406,6 +411,7 @@ def _metadata(
 
 
 def _write_torchscript(module: nn.Module, interface: Interface, path: Path) -> None:
+    """Write the traced model as TorchScript."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecation; the shapes are compared afterwards
         script = torch.jit.trace(module, _example(interface), check_trace=False)
@@ -413,6 +419,7 @@ def _write_torchscript(module: nn.Module, interface: Interface, path: Path) -> N
 
 
 def _write_onnx(module: nn.Module, interface: Interface, path: Path) -> None:
+    """Write the model as ONNX."""
     axes: dict[str, dict[int, str]] = {}
     for name in (*interface.input_names, *interface.output_names):
         axes[name] = {1: "rows"} if name not in _WITH_FRAMES else {0: "rows", 1: f"{name}_frames"}
@@ -439,6 +446,7 @@ def _write_onnx(module: nn.Module, interface: Interface, path: Path) -> None:
 
 
 def _load_torchscript(path: Path) -> tuple[Run, str]:
+    """Load a TorchScript model; return a function that runs it, and the runtime."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecation
         script = torch.jit.load(str(path))
@@ -452,6 +460,7 @@ def _load_torchscript(path: Path) -> tuple[Run, str]:
 
 
 def _load_onnx(path: Path) -> tuple[Run, str] | None:
+    """Load an ONNX model; return a function that runs it, and the runtime; None without one."""
     try:
         import onnxruntime
     except ImportError:
@@ -469,20 +478,22 @@ def _load_onnx(path: Path) -> tuple[Run, str] | None:
 
 
 def _example(interface: Interface, rows: int = 2, outputs: int = 9) -> tuple[Tensor, ...]:
+    """Return random inputs and initial states that give `outputs` frames."""
     frames = interface.overlap + outputs * interface.stride + interface.lookahead
     return _random(rows, frames, interface.input_dim), *interface.initial_state(rows)
 
 
 def _random(rows: int, frames: int, dimension: int) -> Tensor:
+    """Return random inputs [rows, frames, dimension], always the same for these sizes."""
     generator = torch.Generator().manual_seed(1000 * rows + frames)
     return torch.randn(rows, frames, dimension, generator=generator)
 
 
 @torch.no_grad()
 def compare(model: nn.Module, run: Run, interface: Interface) -> float:
-    """Return the largest difference of log-posteriors of a model and its export; nan if any is nan.
+    """Return the largest difference between a model's and its export's log-posteriors.
 
-    Whole utterances of several lengths are compared, and where there is a state the same in pieces.
+    Whole utterances of several lengths are compared; for models with a state, also in pieces.
     """
     largest = 0.0
     for rows, outputs in LENGTHS:
@@ -513,7 +524,7 @@ def compare(model: nn.Module, run: Run, interface: Interface) -> float:
 
 
 def _expected(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Compute the original's log-posteriors of whole utterances with look-ahead: [N, T', C]."""
+    """Return the original model's log-posteriors of whole utterances: [N, T', C]."""
     if isinstance(model, CtcModel):
         return model(inputs)[0]
     if isinstance(model, LstmModel):

@@ -1,4 +1,4 @@
-"""LSTMs: acoustic models of one direction (C3, C6) and of both (C9), and a language model."""
+"""LSTM networks: unidirectional (C3, C6) and bidirectional (C9) models, a language model."""
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,11 @@ LstmState = tuple[Tensor, Tensor]
 
 
 class LstmModel(nn.Module):
-    """Stacked LSTM layers and one linear layer to the targets' logits.
+    """Unidirectional LSTM layers and a linear layer to logits.
 
-    Look-ahead is defined here and nowhere else: the logits of frame n come out when input frame
-    n + lookahead has been read. The caller therefore gives `lookahead` frames beyond the last one
-    that is to be scored: real ones where the utterance goes on, else its last frame repeated
-    (`with_lookahead`).
+    Look-ahead is defined only here: the logits of frame n are the output at input frame n +
+    lookahead. So the caller passes `lookahead` frames after the last one to score: real frames if
+    the utterance continues, else copies of its last frame (`with_lookahead`).
     """
 
     def __init__(self, config: LstmConfig) -> None:
@@ -35,16 +34,17 @@ class LstmModel(nn.Module):
     def forward(
         self, inputs: Tensor, state: LstmState | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, LstmState]:
-        """Compute logits.
+        """Compute the logits of a batch of utterances or pieces.
 
-        Nothing to the right of frame n + lookahead changes the logits of frame n, so rows of
-        different lengths may be padded on the right with anything; the padding's outputs mean
-        nothing, and `state` means something only for rows without padding.
+        Frames after n + lookahead do not affect the logits of frame n, so rows of different lengths
+        may be padded on the right with anything. The outputs for padding are meaningless, and
+        `state` is valid only for rows without padding.
 
         Args:
           inputs: [N, T + lookahead, D] at the start of an utterance (or of a training chunk);
             [N, T, D] when `state` is given, which then includes the look-ahead.
-          state: what an earlier call returned, to go on where its input ended; None for zeros.
+          state: the state that an earlier call returned, to continue from its last frame; None for
+            zeros.
           lengths: not used, see above; accepted because models of other kinds need them.
 
         Returns:
@@ -60,7 +60,7 @@ class LstmModel(nn.Module):
 
 
 def initialise(lstm: nn.LSTM, output: nn.Linear) -> None:
-    """Initialise: Xavier for input and output weights, orthogonal recurrence, forget biases of 1.
+    """Initialise an LSTM network: Xavier, orthogonal recurrent weights, forget biases of 1.
 
     Two biases per gate exist for cuDNN; the second stays a plain parameter that starts at 0.
     """
@@ -80,14 +80,14 @@ def initialise(lstm: nn.LSTM, output: nn.Linear) -> None:
 
 
 def with_lookahead(features: Tensor, lookahead: int) -> Tensor:
-    """Repeat the last frame of a whole utterance: [T, D] -> [T + lookahead, D]."""
+    """Append copies of an utterance's last frame: [T, D] to [T + lookahead, D]."""
     if not lookahead or not len(features):
         return features
     return torch.cat([features, features[-1:].expand(lookahead, -1)])
 
 
 def run_bidirectional(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
-    """Run an LSTM over the real frames of each row alone.
+    """Run a bidirectional LSTM over the real frames of each row.
 
     Args:
       lstm: batch first, two directions.
@@ -116,9 +116,9 @@ def _run_packed(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _run_reversed(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
-    """Run each direction by itself, the second on rows whose real frames are turned around.
+    """Run both directions separately, the second on rows with reversed real frames.
 
-    Padding is behind the real frames then, where it changes none of them. Of packed rows torch
+    Padding then follows the real frames, and does not affect them. Of packed rows torch
     computes frame by frame on the CPU, and a gradient of the weights for each. Measured on one
     thread of a busy machine, torch 2.15, seconds of a forward and a backward pass of 16 rows of 94
     to 110 frames, 384 values, 192 cells: 0.28 against 1.78; of 8 rows of 255 to 300, 800 values,
@@ -145,7 +145,7 @@ def _run_reversed(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
 
 
 class BlstmModel(nn.Module):
-    """Stacked bidirectional LSTM layers and one linear layer to the logits."""
+    """Bidirectional LSTM layers and a linear layer to logits."""
 
     def __init__(self, config: BlstmConfig) -> None:
         super().__init__()
@@ -162,15 +162,15 @@ class BlstmModel(nn.Module):
         initialise(self.lstm, self.output)
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, None]:
-        """Compute logits.
+        """Compute the logits of a batch of utterances.
 
         Args:
           inputs: [N, T, D], padded on the right with anything.
-          lengths: [N] on the CPU, the real frames of each row; None: all T. The LSTM from the right
+          lengths: [N] on the CPU, the real frames of each row; None: all T. The backward LSTM
             begins at the last real frame, so that padding changes nothing.
 
         Returns:
-          logits: [N, T, C]; those of the padding mean nothing.
+          logits: [N, T, C]; those of the padding are meaningless.
           None, as there is no state to go on from.
         """
         if is_faster_than_torch(self.lstm, inputs):
@@ -185,7 +185,7 @@ LARGEST_FIRST_WEIGHT = 0.1
 
 
 class WordLstm(nn.Module):
-    """Word vectors, LSTM layers, and a softmax whose weights are the word vectors ("tied")."""
+    """LSTM language model whose output layer shares the word embeddings ("tied")."""
 
     def __init__(self, config: WordLstmConfig) -> None:
         super().__init__()
@@ -200,11 +200,12 @@ class WordLstm(nn.Module):
         nn.init.uniform_(self.output.weight, -LARGEST_FIRST_WEIGHT, LARGEST_FIRST_WEIGHT)
 
     def forward(self, words: Tensor, state: LstmState | None = None) -> tuple[Tensor, LstmState]:
-        """Read words.
+        """Read words; return the hidden values after each word.
 
         Args:
           words: [N, T] word ids; rows may be padded on the right with any ids.
-          state: what an earlier call returned, to go on after its words; None for zeros.
+          state: the state that an earlier call returned, to continue after its words; None for
+            zeros.
 
         Returns:
           hidden: [N, T, H]; `output` makes the logits [N, T, V] of each next word from it.

@@ -1,17 +1,17 @@
-"""LSTM layers for training on the CPU with torch 1.13, and in bfloat16 with any torch.
+"""LSTM layers for training on the CPU with torch 1.13, or in bfloat16 with any torch.
 
-Torch 1.13 builds the graph of a CPU LSTM frame by frame: its backward pass makes the gradient of
-every recurrent weight once per frame and adds them up. Here a layer is one node of the graph and a
-weight's gradient one product over all frames. Measured on one core, in float32, against torch
+Torch 1.13 builds the graph of a CPU LSTM frame by frame: its backward pass computes the gradient of
+every recurrent weight once per frame and adds the results. Here a layer is one node of the graph
+and a weight's gradient one product over all frames. Measured on one core, in float32, against torch
 1.13.1: as fast with chunks of 32 frames (768 cells, batch 64), 1.8 times as fast with one utterance
-(320 cells), 1.9 times with 4 (800 cells). In float32 torch 2.15's own is faster than either.
+(320 cells), 1.9 times with 4 (800 cells). In float32 torch 2.15's own LSTM is faster than either.
 
 In bfloat16 its backward pass, oneDNN's, is slower than products are: of the products' limit
 training reaches 0.69 with torch 2.15's and 0.91 here (5 x 768 cells, batch 64, AMD's avx512_bf16).
 
 Between the product of a frame and that of the next one there are compiled loops of cells. Values
 are float32 or float64; products in bfloat16 are read and written as its bits, as numpy has no such
-type. Each loop has few arrays, so that it is computed many cells at a time.
+type. Each loop has few arrays, so that the compiler can vectorise it.
 """
 
 from functools import cache
@@ -33,7 +33,7 @@ MIN_CELLS = 512
 `docs/packages/models.md`."""
 WEIGHT_TYPES = torch.float32, torch.float64
 MAX_THREADS = 4
-"""Threads up to which it is: only products are shared among threads."""
+"""Number of threads up to which it is faster: only matrix products use several threads."""
 
 Array = np.ndarray
 # 2^y for y in [-0.5, 0.5]: the polynomial whose largest error relative to it is smallest, 2e-9.
@@ -43,7 +43,7 @@ ROUNDS = np.float32(1.5 * 2**23)
 """Added to a float32 of at most 2^22 and subtracted again, it leaves the nearest integer."""
 NAN = 0x7FC0
 UNCHECKED = {"error_model": "numpy"}
-"""Divisions that raise nothing, so that they are computed many at a time."""
+"""Divisions do not raise errors, so that the compiler can vectorise them."""
 ZERO = int(ROUNDS.view(np.int32))
 
 
@@ -56,7 +56,7 @@ def forward_frame(
     outputs: Array,
     gemm_operands: Array,
 ) -> None:
-    """Compute cells and outputs of a frame: N rows, H cells each.
+    """Compute a frame's cells and outputs for N rows with H cells each.
 
     Args:
       frame: t, of T.
@@ -98,7 +98,7 @@ def backward_frame(
     grad_gates: Array,
     grad_bias: Array,
 ) -> None:
-    """Compute a frame's gradients, from the last frame to the first.
+    """Compute a frame's gradients; called from the last frame to the first.
 
     Args:
       frame: t, of T.
@@ -151,66 +151,74 @@ def backward_frame(
 
 @njit(cache=True, nogil=True)
 def _sigmoids(values: Array, out: Array) -> None:
+    """Apply `sigmoid` to each value."""
     for k in range(len(values)):
         out[k] = sigmoid(values[k])
 
 
 @njit(cache=True, nogil=True)
 def _tanhs(values: Array, out: Array) -> None:
+    """Apply `tanh` to each value."""
     for k in range(len(values)):
         out[k] = tanh(values[k])
 
 
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x)); for kernels only."""
+    """Return 1 / (1 + exp(-x)); callable in kernels only."""
     raise NotImplementedError
 
 
 def tanh(x: Any) -> Any:
-    """The hyperbolic tangent; for kernels only."""
+    """Return the hyperbolic tangent; callable in kernels only."""
     raise NotImplementedError
 
 
 def widened(x: Any) -> Any:
-    """Convert bits of bfloat16 to float32; return any other number unchanged; for kernels only."""
+    """Convert bfloat16 bits to float32, other numbers unchanged; callable in kernels only."""
     raise NotImplementedError
 
 
 def copy_numbers(source: Any, target: Any) -> Any:
-    """Copy an array, converting from or to bits of bfloat16; for kernels only."""
+    """Copy an array, converting from or to bfloat16 bits; callable in kernels only."""
     raise NotImplementedError
 
 
 @overload(sigmoid, jit_options=UNCHECKED)
 def _sigmoid(x: Any) -> Any:
+    """Choose the implementation of `sigmoid` by the type of x."""
     return _sigmoid32 if x == types.float32 else _sigmoid64
 
 
 def _sigmoid32(x: Any) -> Any:
+    """Return the sigmoid in float32."""
     return np.float32(1.0) / (np.float32(1.0) + _exp(-x))
 
 
 def _sigmoid64(x: Any) -> Any:
+    """Return the sigmoid in float64."""
     return 1.0 / (1.0 + np.exp(-x))
 
 
 @overload(tanh, jit_options=UNCHECKED)
 def _tanh(x: Any) -> Any:
+    """Choose the implementation of `tanh` by the type of x."""
     return _tanh32 if x == types.float32 else _tanh64
 
 
 def _tanh32(x: Any) -> Any:
+    """Return the hyperbolic tangent in float32."""
     # tanh(x) = 2 / (1 + exp(-2 x)) - 1; the absolute error is below 1e-7.
     return np.float32(2.0) / (np.float32(1.0) + _exp(np.float32(-2.0) * x)) - np.float32(1.0)
 
 
 def _tanh64(x: Any) -> Any:
+    """Return the hyperbolic tangent in float64."""
     return np.tanh(x)
 
 
 @njit(cache=True, nogil=True)
 def _exp(x: float) -> float:
-    """Compute exp(x) in float32, 2^-126 to 2^126, without a branch; of nan it is nan."""
+    """Compute exp(x) in float32 without branches, limited to 2^-126 to 2^126; NaN stays NaN."""
     y = x * np.float32(1.44269504)  # log2(e): exp(x) = 2^y
     y = LARGEST if y > LARGEST else y
     y = -LARGEST if y < -LARGEST else y
@@ -232,31 +240,37 @@ def _exp(x: float) -> float:
 
 @overload(widened)
 def _widened(x: Any) -> Any:
+    """Choose the implementation of `widened` by the type of x."""
     return _bits_widened if isinstance(x, types.Integer) else _itself
 
 
 def _itself(x: Any) -> Any:
+    """Return x unchanged."""
     return x
 
 
 def _bits_widened(x: Any) -> Any:
+    """Convert bfloat16 bits to float32."""
     # bfloat16 is the upper half of a float32.
     return np.uint32(np.uint32(x) << 16).view(np.float32)
 
 
 @overload(copy_numbers)
 def _copy_numbers(source: Any, target: Any) -> Any:
+    """Choose the implementation of `copy_numbers` by the type of the target."""
     if isinstance(target.dtype, types.Integer):
         return _to_bits
     return _to_numbers
 
 
 def _to_numbers(source: Any, target: Any) -> Any:
+    """Copy to an array of floats."""
     for k in range(len(source)):
         target[k] = widened(source[k])
 
 
 def _to_bits(source: Any, target: Any) -> Any:
+    """Copy to an array of bfloat16 bits."""
     # bfloat16 is the upper half of a float32, rounded to the nearest; of two, to the even one.
     for k in range(len(source)):
         bits = np.float32(source[k]).view(np.uint32)
@@ -265,9 +279,10 @@ def _to_bits(source: Any, target: Any) -> Any:
 
 
 def is_faster_than_torch(lstm: nn.Module, inputs: Tensor) -> bool:
-    """Whether `run_lstm` is faster than torch, or torch has no LSTM.
+    """Whether `run_lstm` is faster than torch's LSTM, or torch's does not work here.
 
-    On processors without AVX-512 torch's LSTM fails under autocast to bfloat16: oneDNN has none.
+    On processors without AVX-512 torch's LSTM fails under autocast to bfloat16, as oneDNN has no
+    bfloat16 kernels there.
     """
     if not isinstance(lstm, nn.LSTM) or lstm.weight_hh_l0.dtype not in WEIGHT_TYPES:
         return False  # such as a quantised one, which has no weights of that name
@@ -282,7 +297,7 @@ def is_faster_than_torch(lstm: nn.Module, inputs: Tensor) -> bool:
 
 @cache
 def onednn_has_bfloat16() -> bool:
-    """Whether oneDNN computes in bfloat16 on this processor."""
+    """Whether oneDNN supports bfloat16 on this processor."""
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return supported is None or bool(supported())
 
@@ -290,7 +305,7 @@ def onednn_has_bfloat16() -> bool:
 def run_lstm(
     lstm: nn.LSTM, inputs: Tensor, state: State | None = None, lengths: Tensor | None = None
 ) -> tuple[Tensor, State]:
-    """Compute what `lstm` computes, in time-major layers of `_Layer`.
+    """Compute the outputs of `lstm` with the layers of `_Layer`.
 
     Under autocast to bfloat16 the products' factors and results are rounded to it, while everything
     between products stays in the weights' type.
@@ -337,6 +352,7 @@ def run_lstm(
 
 
 def _autocast_to_bfloat16() -> bool:
+    """Whether autocast to bfloat16 is enabled on the CPU."""
     try:
         enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
     except (TypeError, AttributeError):  # torch before 2.4
@@ -353,12 +369,12 @@ def reversal(frames: int, rows: int, lengths: Tensor | None) -> Tensor:
 
 
 def ordered(x: Tensor, index: Tensor) -> Tensor:
-    """Put the frames of each row of x [T, N, F] in the order of `index` [T, N]."""
+    """Reorder the frames of each row of x [T, N, F] by `index` [T, N]."""
     return x.gather(0, index[:, :, None].expand(-1, -1, x.shape[2]))
 
 
 def spread_rows(matrix: Tensor) -> Tensor:
-    """Copy a matrix by rows that begin 16 values after the end of the one before.
+    """Copy a matrix with a gap of 16 values after each row, for faster multiplication by MKL.
 
     MKL 2020 multiplies a few rows by it up to twice as fast as by a transposed one (GFLOP/s, 4 rows
     by 512 x 2,048: 36 against 73), and, with rows of 1 KiB or a multiple of it, up to twice as fast
@@ -370,7 +386,7 @@ def spread_rows(matrix: Tensor) -> Tensor:
 
 
 class _Layer(torch.autograd.Function):
-    """One layer in one direction: x [T, N, D] to outputs [T, N, H] and the last cell [N, H].
+    """One LSTM layer in one direction: x [T, N, D] to outputs [T, N, H] and last cells [N, H].
 
     Forward, with the gates' preactivations z_t = W_ih x_t + W_hh h_(t-1) + b, see `forward_frame`:
     c_t = f c_(t-1) + i g; h_t = o tanh(c_t). Backward, from the last frame to the first, see
@@ -443,7 +459,7 @@ class _Layer(torch.autograd.Function):
 
 
 def _array(x: Tensor) -> np.ndarray:
-    """Return a numpy view of a tensor's memory; bfloat16 as uint16 bits, for lack of the type."""
+    """Return a numpy view of a tensor; bfloat16 appears as uint16 bits."""
     if x.dtype == torch.bfloat16:
         return x.detach().view(torch.int16).numpy().view(np.uint16)
     return x.detach().numpy()

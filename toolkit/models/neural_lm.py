@@ -1,4 +1,4 @@
-"""A neural language model: its words (the shortlist), its files, its scores of sentences."""
+"""A neural language model: its vocabulary (the shortlist), its files and sentence scores."""
 
 import json
 import math
@@ -23,12 +23,12 @@ SPECIAL = (START, END, UNKNOWN)
 
 
 class ShortlistError(ToolkitError):
-    """A shortlist that cannot be read."""
+    """Raised when a shortlist cannot be read."""
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Words with an id each; all others share the probability of <UNK>.
+    """Words with an id each; all other words share the probability of <UNK>.
 
     A word that is not in the shortlist has a fixed share of p(<UNK> | words before it), so that the
     probabilities of all words of the recogniser sum to at most 1.
@@ -68,7 +68,7 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: Path) -> "Shortlist":
-        """Read what `save` wrote.
+        """Read a shortlist that `save` wrote.
 
         Raises:
           ShortlistError: the file is missing or damaged.
@@ -87,7 +87,7 @@ class Shortlist:
         return cls(tuple(content["words"]), content["shares"], content["smallest_share"])
 
     def save(self, path: Path) -> None:
-        """Write as JSON."""
+        """Write the shortlist as JSON."""
         content = {
             "words": self.words,
             "shares": self.shares,
@@ -96,12 +96,12 @@ class Shortlist:
         write_atomically(path, json.dumps(content, ensure_ascii=False, indent=0) + "\n")
 
     def ids(self, words: Iterable[str]) -> list[int]:
-        """Return the id of every word, that of <UNK> for one outside the shortlist."""
+        """Return the id of every word, or that of <UNK> for words outside the shortlist."""
         unknown = SPECIAL.index(UNKNOWN)
         return [self._ids.get(word, unknown) for word in words]
 
     def log_shares(self, words: Iterable[str]) -> list[float]:
-        """Return the natural logarithm of every word's share: 0 for those with an id."""
+        """Return the log of each word's share of its id's probability: 0 for listed words."""
         return [
             0.0 if word in self._ids else math.log(self.shares.get(word, self.smallest_share))
             for word in words
@@ -109,6 +109,7 @@ class Shortlist:
 
     @cached_property
     def _ids(self) -> dict[str, int]:
+        """The id of each listed word."""
         return {word: number for number, word in enumerate(self.words)}
 
 
@@ -119,7 +120,7 @@ ROWS_OF_LOGITS = 512  # of V float32
 
 @dataclass(frozen=True)
 class NeuralLm:
-    """A network and the words that it knows."""
+    """A neural language model and its shortlist."""
 
     model: WordLstm
     """In evaluation mode."""
@@ -128,7 +129,7 @@ class NeuralLm:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> "NeuralLm":
-        """Read what `save` wrote.
+        """Read a model that `save` wrote.
 
         Raises:
           ModelError, ShortlistError: a file is missing or damaged, or they do not fit.
@@ -149,7 +150,7 @@ class NeuralLm:
         save_model(folder, self.model)
 
     def score(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Compute ln p(word | preceding words) of each word and of the sentence's end.
+        """Compute ln p(word | preceding words) for each word and for the end of sentence.
 
         Prefixes that several sentences share, as the hypotheses of an utterance do, are read once.
 
@@ -160,7 +161,7 @@ class NeuralLm:
           For each sentence float64 [words + 1].
 
         Raises:
-          ModelError: they are not finite.
+          ModelError: the scores are not finite.
         """
         log_probs = []
         for start in range(0, len(sentences), SENTENCES_AT_ONCE):
@@ -177,7 +178,7 @@ class NeuralLm:
 
     @torch.inference_mode()
     def _score(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Score all sentences word by word; a prefix that several share is read once."""
+        """Score sentences word by word; a prefix that several share is read only once."""
         self.model.eval()
         device = next(self.model.parameters()).device
         first, last = self.shortlist.ids([START, END])
@@ -188,7 +189,7 @@ class NeuralLm:
         with full_float32(device):
             for place in range(max(map(len, scores_of_sentences), default=0)):
                 rows = [n for n, row in enumerate(scores_of_sentences) if place < len(row)]
-                # The word to read and the word to score of each sentence that is not finished
+                # For each unfinished sentence the word to read and the word to score
                 words = np.array([ids[n][place : place + 2] for n in rows])
                 # A longer prefix is a shorter one and a word: equal pairs are one row of the batch.
                 pairs = np.stack([node[rows], words[:, 0]])
@@ -206,7 +207,7 @@ class NeuralLm:
         return scores_of_sentences
 
     def _log_likelihoods(self, hidden: Tensor, beginning: Tensor, words: Tensor) -> Tensor:
-        """Compute ln p(words[i] | beginning[i]), [N], from hidden values [M, H] of beginnings."""
+        """Compute ln p(words[i] | beginning[i]) [N]; hidden [M, H] belongs to the beginnings."""
         log_likelihoods = torch.zeros(len(words), dtype=torch.float64, device=words.device)
         for start in range(0, len(hidden), ROWS_OF_LOGITS):
             logits = self.model.output(hidden[start : start + ROWS_OF_LOGITS]).log_softmax(dim=1)

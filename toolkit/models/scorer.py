@@ -1,4 +1,4 @@
-"""Neural acoustic models as scorers: log-posteriors, priors, normalisation, streams in pieces."""
+"""Neural acoustic models as scorers: log-posteriors, priors, normalisation, streaming."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def log_priors(counts: Tensor) -> Tensor:
 
 
 def save_priors(folder: Path, counts: Tensor) -> None:
-    """Write the counts [C] as `priors.json` in a model's folder."""
+    """Write the counts [C] of training frames as `priors.json` in a model's folder."""
     write_atomically(Path(folder) / PRIORS, json.dumps({"counts": counts.tolist()}) + "\n")
 
 
@@ -70,7 +70,7 @@ def log_posteriors(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tenso
     Args:
       model: as `LstmModel`, with `config.lookahead`; put in evaluation mode by this call.
       utterances: low-rate features, [T_n, D] each, on the CPU or the model's device; similar
-        lengths waste the least.
+        lengths need the least padding.
 
     Returns:
       For each utterance [T_n, C], float32, natural logarithm, on the CPU. The batch an utterance
@@ -83,7 +83,7 @@ def log_posteriors(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tenso
 
 @torch.inference_mode()
 def batch_logits(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor]:
-    """Compute the logits of whole utterances in one batch: [T_n, C] each, on the model's device.
+    """Compute the logits [T_n, C] of whole utterances in one batch, on the model's device.
 
     Arguments are those of `log_posteriors`.
     """
@@ -100,7 +100,7 @@ def batch_logits(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor]
 
 
 class NeuralModel:
-    """Weights, priors and normalisation together.
+    """A network with its priors and its normaliser.
 
     Args:
       folder: the trained model, with `priors.json`.
@@ -128,7 +128,7 @@ class NeuralModel:
     def log_likelihoods(
         self, features: Tensor, state: CmnState | None = None, offset: int = 0
     ) -> Tensor:
-        """Compute log p(s|x) - log p(s) for stored features.
+        """Compute log p(s|x) - log p(s) of stored features.
 
         Args:
           features: [T, F] raw log-mel energies at 100 Hz.
@@ -143,10 +143,10 @@ class NeuralModel:
     def batch_log_likelihoods(
         self, utterances: Sequence[tuple[Tensor, CmnState | None]], offset: int = 0
     ) -> list[Tensor]:
-        """As `log_likelihoods`, for the features and states of several utterances in one batch.
+        """Return `log_likelihoods` of several utterances, computed in one batch.
 
         Raises:
-          ModelError: outputs are not finite, in which a search would find no path.
+          ModelError: outputs are not finite, so that a search would find no path.
         """
         inputs = [stack(self.normaliser.apply(x, state), offset) for x, state in utterances]
         posteriors = log_posteriors(self.model, inputs)
@@ -154,7 +154,7 @@ class NeuralModel:
         return [self.checked(row - self.log_priors) for row in posteriors]
 
     def checked(self, scores: Tensor) -> Tensor:
-        """Return scores unchanged.
+        """Return scores unchanged, or raise an error if they are not finite.
 
         Raises:
           ModelError: they are not finite.
@@ -169,7 +169,7 @@ class NeuralModel:
 
 @dataclass
 class NeuralScorer:
-    """A neural model over stored features; see `toolkit.align.scorer.Scorer`."""
+    """A neural model that scores stored features; implements `toolkit.align.scorer.Scorer`."""
 
     model: Path
     """The trained model's folder."""
@@ -178,7 +178,7 @@ class NeuralScorer:
     features: Path
     """A feature store of log-mel energies."""
     offset: int = 0
-    """The raw frame that the first stack begins with: 0, 1 or 2."""
+    """The first raw frame of the first stack: 0, 1 or 2."""
     frame_shift: float = 0.03
     """Seconds between frames."""
     device: str = "cpu"
@@ -186,42 +186,43 @@ class NeuralScorer:
 
     @cached_property
     def store(self) -> FeatureStore:
-        """The features that are scored."""
+        """The feature store."""
         return FeatureStore(self.features)
 
     @cached_property
     def _model(self) -> NeuralModel:
+        """The loaded model."""
         return NeuralModel(self.model, self.normaliser, self.device)
 
     def log_likelihoods(self, utterance: str) -> Tensor:
-        """Scaled likelihoods [T, P], given the speaker's earlier utterances."""
+        """Return scaled likelihoods [T, P], given the speaker's earlier utterances."""
         return self.batch_log_likelihoods([utterance])[0]
 
     def scores_of(self, utterance: str, pdfs: Tensor) -> Tensor:
-        """The columns `pdfs` of these, which are all computed: [T, len(pdfs)]."""
+        """Return the columns `pdfs` of `log_likelihoods` [T, len(pdfs)]; all are computed."""
         return self.log_likelihoods(utterance)[:, pdfs]
 
     def batch_log_likelihoods(self, utterances: Sequence[str]) -> list[Tensor]:
-        """Scaled likelihoods of several utterances in one batch: [T, P] each, on the CPU."""
+        """Return scaled likelihoods [T, P] of several utterances, on the CPU."""
         stored = [(self.store.load(name), self.store.cmn_state(name)) for name in utterances]
         return self._model.batch_log_likelihoods(stored, self.offset)
 
 
 class OnlineNetwork(Protocol):
-    """A network within an utterance that goes on."""
+    """A network that computes the logits of an utterance piece by piece."""
 
     def push(self, inputs: Tensor) -> Tensor:
-        """Take the next low-rate frames [t, D]; return the logits [n, C] that can be known, n >= 0.
+        """Take the next low-rate frames [t, D]; return the logits [n, C] that are complete.
 
-        They are those of the first frames whose logits were not returned yet.
+        They belong to the first frames whose logits have not been returned yet.
         """
 
     def finish(self, inputs: Tensor) -> Tensor:
-        """Take the last frames [t, D], t >= 0; return the logits [n, C] of all that are left."""
+        """Take the last frames [t, D], t >= 0; return all remaining logits [n, C]."""
 
 
 class OnlineLstm:
-    """A unidirectional LSTM, whose state goes on from piece to piece."""
+    """A unidirectional LSTM whose state is carried from piece to piece."""
 
     def __init__(self, model: LstmModel) -> None:
         self._model = model.eval()
@@ -231,13 +232,13 @@ class OnlineLstm:
         """After the last frame that the LSTM has read."""
 
     def push(self, inputs: Tensor) -> Tensor:
-        """Take the next frames; the logits of the last `lookahead` frames wait for later ones."""
+        """Take the next frames; logits of the last `lookahead` frames wait for later frames."""
         if len(inputs):
             self._last = inputs[-1:]
         return self._run(inputs)
 
     def finish(self, inputs: Tensor) -> Tensor:
-        """Take the last frames, and repeat the last one as often as the network looks ahead."""
+        """Take the last frames; copies of the last frame serve as the look-ahead."""
         if not len(inputs) and self._last is None:
             return torch.zeros(0, self._model.config.output_dim)
         whole = inputs if self._last is None else torch.cat([self._last, inputs])
@@ -246,6 +247,7 @@ class OnlineLstm:
 
     @torch.inference_mode()
     def _run(self, inputs: Tensor) -> Tensor:
+        """Run the network over the next inputs, and keep its state."""
         self._waiting = torch.cat([self._waiting, inputs])
         # The first call of the LSTM needs more frames than the look-ahead.
         if len(self._waiting) <= (self._model.config.lookahead if self.state is None else 0):
@@ -256,9 +258,9 @@ class OnlineLstm:
 
 
 class OnlineTdnnf:
-    """A TDNN-F, of which the frames within its context of the next output are kept.
+    """A TDNN-F that keeps the frames within the next output's context.
 
-    A piece is computed with that context anew: the shorter the pieces, the more is computed twice.
+    Each piece is computed with its full context: the shorter the pieces, the more work is repeated.
     """
 
     def __init__(self, model: TdnnfModel) -> None:
@@ -267,7 +269,7 @@ class OnlineTdnnf:
         self._raw: Tensor | None = None  # [frames of 10 ms, F], from the context's first on
 
     def push(self, inputs: Tensor) -> Tensor:
-        """Compute the logits whose right context is complete with the next frames."""
+        """Take the next frames; return the logits whose right context is complete."""
         raw = inputs.reshape(LOW_RATE_FACTOR * len(inputs), self._model.input.in_channels)
         if self._raw is not None:
             raw = torch.cat([self._raw, raw])
@@ -278,7 +280,7 @@ class OnlineTdnnf:
         return self._run(raw)
 
     def finish(self, inputs: Tensor) -> Tensor:
-        """Compute the last logits; the last frame of 10 ms is repeated as their right context."""
+        """Return the last logits; copies of the last 10 ms frame are their right context."""
         logits = self.push(inputs)
         if self._raw is None:
             return logits
@@ -287,6 +289,7 @@ class OnlineTdnnf:
 
     @torch.inference_mode()
     def _run(self, raw: Tensor) -> Tensor:
+        """Compute the logits of raw frames."""
         # Low-rate frames whose context is complete on both sides
         ready = max(0, len(raw) - 2 * self._context) // LOW_RATE_FACTOR
         self._raw = raw[LOW_RATE_FACTOR * ready :]
@@ -296,7 +299,7 @@ class OnlineTdnnf:
 
 
 def online(model: nn.Module) -> OnlineNetwork | None:
-    """Begin an utterance; None if the network cannot compute frame by frame."""
+    """Return an `OnlineNetwork` for a new utterance; None if the network cannot run online."""
     if isinstance(model, LstmModel):
         return OnlineLstm(model)
     return OnlineTdnnf(model) if isinstance(model, TdnnfModel) else None

@@ -1,4 +1,4 @@
-"""Networks on disk: weights as safetensors, everything else as JSON; and copies in 8 bits (A20)."""
+"""Stores networks: weights as safetensors, settings as JSON; makes 8-bit copies (A20)."""
 
 import copy
 import io
@@ -40,11 +40,11 @@ LAYERS = {nn.LSTM, nn.Linear}
 
 
 class ModelError(ToolkitError):
-    """A folder that holds no model, or one whose weights and configuration disagree."""
+    """Raised for a folder without a model, or with weights that do not fit the configuration."""
 
 
 def make_model(config: LstmConfig | BlstmConfig | CtcConfig | TdnnfConfig) -> nn.Module:
-    """Make a new model of the configuration's kind.
+    """Make a new model from its configuration; the class depends on that of `config`.
 
     Raises:
       ModelError: `KINDS` lacks the configuration's class.
@@ -70,7 +70,7 @@ def save_model(folder: Path, model: nn.Module) -> None:
 
 
 def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors as safetensors takes them: on the CPU, contiguous, each in memory of its own.
+    """Prepare tensors for safetensors: on the CPU, contiguous, not sharing memory.
 
     A network's layers may share weights, which are stored under each of their names then.
     """
@@ -84,12 +84,13 @@ def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _unknown_class(model: object) -> ModelError:
+    """Make the error for a model class that cannot be stored."""
     name = type(model).__name__
     return ModelError(f"{name} is not in KINDS of toolkit/models/store.py: give it a name there")
 
 
 def load_model(folder: Path) -> nn.Module:
-    """Read the model that `save_model` wrote, on the CPU and in evaluation mode.
+    """Read a model that `save_model` wrote, on the CPU and in evaluation mode.
 
     Raises:
       ModelError: a file is missing or broken, the kind is unknown, or configuration and weights
@@ -122,7 +123,7 @@ def load_model(folder: Path) -> nn.Module:
 
 
 class _ShapesAlone(TorchFunctionMode):
-    """Makes tensors that have a shape but no memory (`torch.device("meta")` of later versions)."""
+    """Makes tensors with shapes but no memory, like `torch.device("meta")` in torch 2."""
 
     def __torch_function__(
         self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -132,7 +133,7 @@ class _ShapesAlone(TorchFunctionMode):
 
 
 def _shapes(built: type[nn.Module], config: Any, tensors: int) -> dict[str, Tensor]:
-    """Return the tensors that a model must have, by name, without allocating their memory."""
+    """Return the tensors that a model must have by name, without allocating memory."""
     # A damaged configuration of a million layers would take minutes to build.
     if max(getattr(config, name, 0) for name in ("layers", "lstm_layers")) > tensors:
         raise ValueError(f"more layers than the {tensors} tensors of the weights allow")
@@ -141,7 +142,7 @@ def _shapes(built: type[nn.Module], config: Any, tensors: int) -> dict[str, Tens
 
 
 def _differences(expected: dict[str, Tensor], weights: dict[str, Tensor]) -> list[str]:
-    """List up to five tensors that are missing, superfluous or of another shape."""
+    """List up to five tensors that are missing, unexpected or of a different shape."""
     listed = [f"{name} is missing" for name in expected if name not in weights]
     listed += [f"{name} is not part of the model" for name in weights if name not in expected]
     listed += [
@@ -153,20 +154,20 @@ def _differences(expected: dict[str, Tensor], weights: dict[str, Tensor]) -> lis
 
 
 def quantize_int8(model: nn.Module) -> nn.Module:
-    """Return a copy of a network whose LSTMs and linear layers multiply in 8 bits.
+    """Return a copy of a network with LSTMs and linear layers quantised to 8 bits.
 
     Weights are rounded once, with one scale per matrix. Inputs are rounded at every call, with one
     scale for all its frames, so the outputs of a stream differ from those of the whole utterance.
     The copy cannot be trained and computes on the CPU.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch announces other ways of doing it
+        warnings.simplefilter("ignore")  # torch's deprecation warnings
         quantise = torch.ao.quantization.quantize_dynamic
         return quantise(copy.deepcopy(model).cpu().eval(), LAYERS, torch.qint8)
 
 
 def serialized_bytes(model: nn.Module) -> int:
-    """Count the bytes that torch writes for a network's weights."""
+    """Return the number of bytes that torch writes for a network's weights."""
     out = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""The factorised time-delay network, TDNN-F, and its semi-orthogonal constraint (Povey 2018)."""
+"""The factorised TDNN (TDNN-F) and its semi-orthogonal constraint (Povey et al. 2018)."""
 
 from collections.abc import Iterable
 
@@ -15,21 +15,22 @@ EVERY_STEPS = 4
 SPEED = 0.125
 """Kaldi's update speed, with which an update converges quadratically."""
 FAR, VERY_FAR = 1.02, 1.1
-"""Ratios of the eigenvalues' mean square to their squared mean above which it is halved, twice."""
+"""The update speed is halved above each of these ratios of the eigenvalues' mean square to their
+squared mean."""
 
 
 def constrain(model: nn.Module, step: int) -> None:
-    """Update the matrices that a model lists as `semi_orthogonal`, every fourth step.
+    """Apply the constraint to a model's `semi_orthogonal` matrices, at every fourth step.
 
     Args:
-      model: of any kind; without such a list nothing is done.
-      step: steps taken before, over all epochs.
+      model: any model; without such a list nothing is done.
+      step: number of earlier steps, over all epochs.
     """
     constrain_matrices(getattr(model, "semi_orthogonal", ()), step)
 
 
 def constrain_matrices(matrices: Iterable[Tensor], step: int) -> None:
-    """Update matrices as `constrain` does those of a model."""
+    """Apply the semi-orthogonal constraint to matrices; see `constrain`."""
     if step % EVERY_STEPS == 0:
         for matrix in matrices:
             make_semi_orthogonal(matrix)
@@ -37,12 +38,12 @@ def constrain_matrices(matrices: Iterable[Tensor], step: int) -> None:
 
 @torch.no_grad()
 def make_semi_orthogonal(weight: Tensor) -> None:
-    """Move a matrix M a step towards M M^T = a^2 I, in place, for the scale a nearest to M's own.
+    """Move M one step towards M M^T = a^2 I in place, with the scale a nearest to M's own.
 
     With P = M M^T and a^2 = tr(P P) / tr(P), the update is M - 4 v / a^2 (P - a^2 I) M with v =
     1/8: a gradient step on ||P - a^2 I||^2. As in Kaldi's floating scale, the norm of M is left to
-    the optimizer, and v is lower for a matrix that is far from its aim, where the step would
-    overshoot.
+    the optimizer, and v is smaller for a matrix that is far from semi-orthogonal, where the step
+    would overshoot.
 
     Args:
       weight: [rows, ...], taken as a matrix of `rows` rows; transposed if it has more rows than
@@ -62,13 +63,13 @@ def make_semi_orthogonal(weight: Tensor) -> None:
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation [N, F, T], with the running statistics where N T is 1.
+    """Batch normalisation of [N, F, T]; uses the running statistics if N T is 1.
 
     A batch of a single frame has no variance, and torch raises an error for it.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise."""
+        """Normalise a batch [N, F, T]."""
         if self.training and x.shape[0] * x.shape[2] == 1:
             return functional.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
@@ -77,7 +78,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 class FactorisedLayer(nn.Module):
-    """A linear layer to a bottleneck, an affine one back, ReLU, batch norm, and a bypass.
+    """A linear layer to a bottleneck, an affine layer back, ReLU, batch norm and a bypass.
 
     The linear layer reads the frames t - stride and t of the input, the affine one the frames t and
     t + stride of the bottleneck (Povey et al. 2018).
@@ -117,10 +118,10 @@ class FactorisedLayer(nn.Module):
 class TdnnfModel(nn.Module):
     """A convolution over raw frames, factorised layers, and a bottleneck before the logits.
 
-    The stacked frames of the input are taken apart again. The output of low-rate frame n depends on
-    the raw frames up to `config.raw_context` before and after the middle one of the stack;
-    beyond the ends of an utterance its first and last frame are repeated. In training, the batch
-    norm's statistics are over all frames, repeated ones and padding included.
+    The input's stacked frames are split into raw frames again. The output of low-rate frame n
+    depends on the raw frames up to `config.raw_context` before and after the middle one of the
+    stack; beyond the ends of an utterance its first and last frame are repeated. In training, the
+    batch norm's statistics are over all frames, repeated ones and padding included.
     """
 
     def __init__(self, config: TdnnfConfig) -> None:
@@ -145,14 +146,14 @@ class TdnnfModel(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, None]:
-        """Compute logits.
+        """Compute the logits of a batch of utterances.
 
         Args:
           inputs: [N, T, D], padded on the right with anything.
           lengths: [N] on the CPU, the real frames of each row; None: all T.
 
         Returns:
-          logits: [N, T, C]; those of the padding mean nothing.
+          logits: [N, T, C]; those of the padding are meaningless.
           None, as there is no state to go on from.
         """
         padding = self.config.raw_context - 1
@@ -166,7 +167,7 @@ class TdnnfModel(nn.Module):
         return self.logits(raw.gather(1, frames[:, :, None].expand(-1, -1, raw.shape[2]))), None
 
     def logits(self, raw: Tensor) -> Tensor:
-        """Compute logits of raw frames [N, 3 T + 2 (context - 1), F]: [N, T, C]."""
+        """Compute the logits [N, T, C] of raw frames [N, 3 T + 2 (context - 1), F]."""
         x = self.input_norm(self.input(raw.transpose(1, 2)).relu())  # [N, H, frames]
         for layer in self.layers:
             x = layer(x)
@@ -176,12 +177,12 @@ class TdnnfModel(nn.Module):
 
     @property
     def semi_orthogonal(self) -> list[Tensor]:
-        """The weights of the layers to bottlenecks, which training keeps semi-orthogonal."""
+        """Weights of the bottleneck layers, which training keeps semi-orthogonal."""
         linear = [layer.linear for layer in self.layers]
         return [part.weight for part in (*linear, self.narrow, self.last)]
 
 
 def repeat_ends(frames: Tensor, times: int) -> Tensor:
-    """Repeat the first and the last frame: [N, T, F] to [N, times + T + times, F]."""
+    """Repeat the first and last frames: [N, T, F] to [N, times + T + times, F]."""
     first, last = frames[:, :1].expand(-1, times, -1), frames[:, -1:].expand(-1, times, -1)
     return torch.cat([first, frames, last], dim=1)

@@ -1,1 +1,1 @@
-"""CTC decoding: searches with and without a dictionary, on the same posteriors (A21)."""
+"""CTC decoding: searches with and without a dictionary on the same posteriors (A21)."""

@@ -1,4 +1,4 @@
-"""A dictionary as a prefix tree over output units, and n-grams as an automaton over its words."""
+"""The dictionary as a prefix tree over output units, and n-grams as an automaton over its words."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -15,12 +15,12 @@ from toolkit.lang.units import Units
 
 
 class CtcDecodeError(ToolkitError):
-    """Posteriors, units or dictionary that cannot be used for decoding."""
+    """Raised for posteriors, units or a dictionary that cannot be used for decoding."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A prefix tree of words.
+    """A prefix tree of the words' spellings.
 
     Words are numbered in the order of their symbols, so that the words below a node are an
     interval.
@@ -43,7 +43,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Words and their tree."""
+    """Words and the prefix tree of their spellings."""
 
     words: tuple[str, ...]
     """By number."""
@@ -54,11 +54,11 @@ class Dictionary:
 
     @classmethod
     def of(cls, words: Collection[str], units: Units, between: str = " ") -> "Dictionary":
-        """Spell words in a model's output units.
+        """Make a dictionary by spelling words in a model's output units.
 
         Characters: words have the separator between equal letters, as in training texts (A16).
-        Pieces: each word is segmented as the units do it. Of words with the same symbols, which
-        decoding cannot tell apart, the alphabetically first is kept.
+        Pieces: the units segment each word. Of words with the same symbols, which decoding cannot
+          distinguish, the alphabetically first is kept.
 
         Args:
           words: the dictionary, such as the training words.
@@ -114,6 +114,7 @@ class Dictionary:
 
 
 def _tree(words: list[tuple[int, ...]], between: list[int]) -> Tree:
+    """Make the prefix tree of spelled words."""
     begin = np.cumsum([0, *map(len, words)]).astype(np.int32)
     letters = np.array([symbol for word in words for symbol in word], dtype=np.int32)
     nodes = np.zeros(len(letters) + 1, NODE)
@@ -128,7 +129,7 @@ def _tree(words: list[tuple[int, ...]], between: list[int]) -> Tree:
 
 @njit(cache=True)
 def _grow(letters: np.ndarray, begin: np.ndarray, nodes: np.ndarray) -> int:
-    """Fill in the nodes of the tree of sorted words; related nodes are close in memory.
+    """Fill in the nodes of the prefix tree of sorted words; related nodes are close in memory.
 
     Returns:
       The number of nodes.
@@ -158,12 +159,12 @@ def _grow(letters: np.ndarray, begin: np.ndarray, nodes: np.ndarray) -> int:
 
 _LN10 = math.log(10.0)
 IMPOSSIBLE = LOG_ZERO * _LN10
-"""Natural logarithm that stands for probability 0."""
+"""Natural logarithm used for probability 0."""
 
 
 @dataclass(frozen=True)
 class Ngrams:
-    """An n-gram model as an automaton of contexts, in arrays for `toolkit.decode.ctc.kernels`.
+    """An n-gram model as an automaton over contexts, in arrays for `toolkit.decode.ctc.kernels`.
 
     State 0 is the empty context, in which every word has an n-gram; n-gram e of an order below the
     highest is also state e + 1. Words are those of the dictionary, 0 ... W - 1, then <UNK>, </s>,
@@ -181,7 +182,7 @@ class Ngrams:
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The arrays in the form that the search takes."""
+        """The arrays in the form that the compiled search takes."""
         return self.contexts, self.ngrams, self.words
 
     @classmethod
@@ -191,7 +192,7 @@ class Ngrams:
 
     @classmethod
     def of(cls, model: BackoffModel, words: Sequence[str]) -> "Ngrams":
-        """Restrict a model to a dictionary.
+        """Restrict an n-gram model to the words of a dictionary.
 
         Words that the model lacks share the probability of its <UNK> evenly; without <UNK> they
         are impossible.
@@ -231,9 +232,9 @@ class Ngrams:
 
 
 class _Arcs:
-    """N-grams sorted by context state and by their last word.
+    """N-grams sorted by context state, then by last word.
 
-    There is a unigram for every word, an impossible one where the model has none.
+    Every word has a unigram, an impossible one if the model lacks the word.
 
     Args:
       model: the n-grams.
@@ -267,7 +268,7 @@ class _Arcs:
             self.suffix = np.append(self.suffix, suffix)
 
     def read(self, states: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Look up a word in each state, with back-off.
+        """Return probability and next state of a word in each state, with back-off.
 
         Returns:
           The number of the n-gram that was found in the state, or in the first state of its

@@ -1,4 +1,4 @@
-"""Evaluation of the epochs of a CTC training in a separate process (A23)."""
+"""Evaluates the epochs of a CTC training in a separate process (A23)."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from toolkit.train.errors import TrainingError
 
 @dataclass(frozen=True)
 class SearchFiles:
-    """What the dictionary search reads."""
+    """Paths of the files that the dictionary search reads."""
 
     words: Path
     """The dictionary's words."""
@@ -41,7 +41,7 @@ class SearchFiles:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """The data and settings of a training's evaluation; paths are relative to the run directory."""
+    """Data and settings for evaluating a training; paths are relative to the run directory."""
 
     units: str
     """Folder of the output units."""
@@ -56,7 +56,7 @@ class EvaluationPlan:
     width: ListLength
     """Beam width of the search."""
     weight: LossPer
-    """What the loss is divided by."""
+    """Divisor of the loss."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """The search."""
     words: str = ""
@@ -65,7 +65,7 @@ class EvaluationPlan:
     """File of the n-grams, if they are used."""
 
     def write(self, training: Path) -> None:
-        """Write the plan into a training's folder, for `evaluate_run`."""
+        """Write the plan into a training's folder, where `evaluate_run` reads it."""
         EvaluationFolder(training).write_plan(json.dumps(to_plain(self), indent=1) + "\n")
 
 
@@ -76,7 +76,7 @@ def make_recognition(
     config: EvaluationConfig | None = None,
     files: SearchFiles | None = None,
 ) -> Recognition:
-    """Set up the searches for sample sentences and for evaluation (A21, A24).
+    """Make the searches for sample sentences and for evaluation (A21, A24).
 
     Args:
       units: the output units.
@@ -107,9 +107,10 @@ def make_recognition(
 def evaluate_run(
     run: Path, device: str, on_result: Callable[[int, dict[str, float]], None] | None = None
 ) -> int:
-    """Evaluate the epochs of a run's CTC training, maybe on another machine, until it ends.
+    """Evaluate the epochs of a run's CTC training until it ends, maybe on another machine.
 
-    Returns too when the training is started anew. If it was stopped, waits for it to continue.
+    The function also returns when the training is restarted. If the training was stopped, it waits
+    until it continues.
 
     Args:
       run: the recipe's run directory, whose training has begun.
@@ -145,7 +146,7 @@ def evaluate_run(
 
 
 def _training(run: Path) -> Path:
-    """Find the training's folder, an unfinished one first."""
+    """Find the folder of a run's training; an unfinished training comes first."""
     for parent, pattern in ((RunDirectory(run).partials, "[0-9]*/*"), (run, "*")):
         trainings = [path for path in sorted(parent.glob(pattern)) if EvaluationFolder(path).plan()]
         if len(trainings) > 1:

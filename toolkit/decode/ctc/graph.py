@@ -1,4 +1,4 @@
-"""CTC decoding by dense search in the graph of units, dictionary and language model."""
+"""CTC decoding by dense search in a graph of output units, dictionary and language model."""
 
 import math
 from collections.abc import Collection, Iterator, Sequence
@@ -25,7 +25,7 @@ from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically
 
 GRAPH = "graph.safetensors"
-# Dense search has no -inf.
+# Dense search does not support -inf.
 _LEAST = -1e4
 RETRIES = (2.0, 4.0)
 """Factors by which the beam is widened when no path survives."""
@@ -37,7 +37,7 @@ def make_ctc_graph(
     arpa: Path,
     out: Path,
 ) -> dict[str, float]:
-    """Compose CTC topology, dictionary and language model.
+    """Compose CTC topology, dictionary and language model into a decoding graph.
 
     Words that the language model lacks cannot be recognised.
 
@@ -103,7 +103,7 @@ class GraphDecoder(CtcDecoder):
         self.config = config or GraphConfig()
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `CtcDecoder.decode`; the text is empty if no path survives even the widest beam."""
+        """Return the best hypotheses of one utterance; empty text if no path survives any beam."""
         config = self.config
         lattice = self._search(log_probs, config.lm_weight)
         if lattice is None:
@@ -120,18 +120,18 @@ class GraphDecoder(CtcDecoder):
     def decode_many(
         self, utterances: Sequence[LogProbs], jobs: int = 1
     ) -> Iterator[list[CtcHypothesis]]:
-        """See `CtcDecoder.decode_many`; uses processes: part of the work is Python's."""
+        """Decode utterances in `jobs` processes, as part of the work holds the GIL."""
         yield from map_in_processes(partial(GraphDecoder.decode, self), utterances, jobs)
 
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
-        """See `WordsDecoder.texts`; pairs with the same language model weight share a search."""
+        """Yield the best texts for each pair of weights; equal LM weights share a search."""
         function = partial(GraphDecoder._all_texts, self, pairs)
         yield from map(list, zip(*map_in_processes(function, utterances, jobs), strict=True))
 
     def _all_texts(self, pairs: Sequence[Pair], log_probs: LogProbs) -> list[str]:
-        """Return the best text of one utterance for each pair."""
+        """Return one utterance's best text for each pair of weights."""
         # One search for each weight; the bonus is added along its lattice.
         lattices = {weight: self._search(log_probs, weight) for weight in dict(pairs)}
         return [
@@ -142,10 +142,10 @@ class GraphDecoder(CtcDecoder):
         ]
 
     def _search(self, log_probs: LogProbs, lm_weight: float) -> ScoredLattice | None:
-        """Search without a word bonus; None if no path survives."""
+        """Search without a word bonus; return None if no path survives."""
         graph, _ = _load(self._folder)
-        # Impossible symbols get a finite score: they hold no -inf. Division by the weight of the
-        # language model leaves the graph's n-grams unscaled.
+        # Impossible symbols get a finite score, as dense search does not support -inf. Division by
+        # the weight of the language model leaves the graph's n-grams unscaled.
         rows = torch.from_numpy(as_array(log_probs, self._columns)).clamp(min=_LEAST)
         scores = rows / lm_weight
         tries = self.config.beam.with_retries(RETRIES)
@@ -153,6 +153,7 @@ class GraphDecoder(CtcDecoder):
         return None if lattice is None else ScoredLattice.of(lattice, scores, 1.0 / lm_weight)
 
     def _text(self, ids: Sequence[int]) -> str:
+        """Return the words with these ids as a text."""
         return " ".join(map(_load(self._folder)[1].symbol, ids))
 
     def tuned(self, lm_weight: float, word_bonus: float) -> "GraphDecoder":
@@ -163,11 +164,11 @@ class GraphDecoder(CtcDecoder):
 
 
 def _weights(lm_weight: float, word_bonus: float) -> Weights:
-    """Return the weights of a path, scaled like the search so that the LM has weight 1."""
+    """Return a path's weights, scaled like the search so that the language model has weight 1."""
     return Weights(1.0 / lm_weight, word_bonus / lm_weight)
 
 
 @lru_cache(maxsize=1)
 def _load(folder: Path) -> tuple[Fst, SymbolTable]:
-    """Load graph and words, once per process."""
+    """Load a graph and its words, once per process."""
     return load_fst(folder / GRAPH), SymbolTable.read(folder / "words.txt")

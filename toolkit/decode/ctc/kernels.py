@@ -1,4 +1,4 @@
-"""Compiled kernels (numba) of CTC searches and alignments, and the arrays that they work on.
+"""Compiled kernels (numba) for CTC searches and alignments, and the arrays that they use.
 
 A prefix is a node of a growing trie of hypotheses: it has a parent, a last symbol, a node of the
 dictionary's tree and the score of its finished words. In each frame a prefix is kept (by a blank or
@@ -131,7 +131,7 @@ SEARCH = np.dtype(  # settings, then the state of the search
 
 
 def empty_trie(most: int, space: int, start: int) -> np.ndarray:
-    """Return [most] PREFIX, the first being the empty prefix in the n-gram state `start`.
+    """Return an array of `most` PREFIX entries; the first is the empty prefix in state `start`.
 
     The empty prefix counts as ending in a space. Memory is only committed for pages in use.
     """
@@ -141,31 +141,31 @@ def empty_trie(most: int, space: int, start: int) -> np.ndarray:
 
 
 def empty_beam(width: int) -> np.ndarray:
-    """Return [width] BEAM that holds only the empty prefix, before the first frame."""
+    """Return an array of `width` BEAM entries that holds the empty prefix only."""
     rows = np.zeros(width, BEAM)
     rows[0] = (0.0, NONE, 0.0, 0, -1, -1, 0)
     return rows
 
 
 def empty_candidates(width: int) -> np.ndarray:
-    """Return an array for the candidates of a frame."""
+    """Return an array for the candidate prefixes of a frame."""
     return np.zeros(_ROOM * width, CANDIDATE)
 
 
 def empty_table(most: int) -> np.ndarray:
-    """Return a hash table for `most` prefixes by parent and symbol; 0 marks an empty slot."""
+    """Return a hash table of `most` prefixes by parent and symbol; 0 marks an empty slot."""
     return np.zeros(1 << (2 * most - 1).bit_length(), np.int32)
 
 
 @njit(nogil=True, forceinline=True)
 def first_slot(parent: int, symbol: int, mask: int) -> int:
-    """Return the slot of a hash table of `mask + 1` where the search for a prefix begins."""
+    """Return the first slot to probe for a prefix in a hash table of `mask + 1` slots."""
     return (np.int64(parent) * 0x9E3779B1 + np.int64(symbol) * 0x85EBCA77) & mask
 
 
 @dataclass
 class SearchState:
-    """What the compiled search reads and writes; see `toolkit.decode.ctc.kernels`."""
+    """Arrays that the compiled search reads and writes; see `toolkit.decode.ctc.kernels`."""
 
     settings: np.ndarray
     """[1] SEARCH."""
@@ -186,7 +186,7 @@ class SearchState:
     def new(
         cls, settings: np.ndarray, between: Sequence[int], begin: tuple[int, int], frames: int
     ) -> "SearchState":
-        """Return the state before the first frame.
+        """Return the search state before the first frame.
 
         Args:
           settings: [1] SEARCH with the settings filled in; a copy is made.
@@ -207,20 +207,20 @@ class SearchState:
 
     @property
     def beam(self) -> np.ndarray:
-        """The beam after the last frame: BEAM of each prefix in it."""
+        """The BEAM entries of the prefixes in the beam after the last frame."""
         if not self.settings["nodes"][0]:
             return self.beams[0][:1]
         return self.beams[self.settings["frames"][0] % 2][: self.settings["size"][0]]
 
     def symbols(self, columns: int) -> np.ndarray:
-        """Return the marks of the C symbols."""
+        """Return the array of flags for the C symbols."""
         if self.marks is None:
             self.marks = np.zeros(columns, SYMBOL)
             self.marks["between"][: len(self.between)] = self.between
         return self.marks
 
     def reserve(self, frames: int) -> None:
-        """Make room for the prefixes of so many more frames; it at least doubles."""
+        """Make room for the prefixes of more frames, at least doubling the capacity."""
         used = max(1, int(self.settings["nodes"][0]))
         needed = used + frames * len(self.beams[0])
         if needed <= len(self.trie):
@@ -234,7 +234,7 @@ class SearchState:
 
 @njit(cache=True)
 def _enter(trie: np.ndarray, count: int, table: np.ndarray) -> None:
-    """Enter the first `count` prefixes of a trie, without the empty one, into a new hash table."""
+    """Enter the first `count` prefixes of a trie, except the empty one, into a new hash table."""
     mask = len(table) - 1
     for node in range(1, count):
         slot = first_slot(trie[node].parent, trie[node].symbol, mask)
@@ -261,7 +261,7 @@ def search(
     symbols: _Array,
     settings: _Array,
 ) -> None:
-    """Search the next frames. See `toolkit.decode.ctc.kernels` for the arrays and their fields.
+    """Search the next frames; see `toolkit.decode.ctc.kernels` for the arrays.
 
     Args:
       log_probs: [T, C] float32; consecutive calls find the same as one with all frames.
@@ -304,7 +304,7 @@ def search(
 
 @_inline
 def _add(a: float, b: float) -> float:
-    """log(exp(a) + exp(b))."""
+    """Return log(exp(a) + exp(b))."""
     if a < b:
         a, b = b, a
     if b <= a - 40.0:  # below the precision of a, or log 0
@@ -314,7 +314,7 @@ def _add(a: float, b: float) -> float:
 
 @_inline
 def _choose_symbols(row: _Array, symbols: _Array, now: _Record) -> None:
-    """Select the symbols of a frame by which prefixes may be extended: flags, list and number."""
+    """Select the symbols of a frame that may extend prefixes: flags, list and number."""
     count, num_kept, top, values = 0, 0, NONE, np.empty(len(row))
     # All symbols that are possible, but the blank, which never extends a prefix.
     for symbol in range(len(row)):
@@ -339,7 +339,7 @@ def _choose_symbols(row: _Array, symbols: _Array, now: _Record) -> None:
 def _keep(
     row: _Array, beam: _Array, next_beam: _Array, trie: _Array, candidates: _Array, now: _Record
 ) -> None:
-    """Make the candidates of prefixes that are in the beam already.
+    """Make the candidates for prefixes that stay in the beam.
 
     Their log-probabilities are written to `next_beam`, in the order of the beam.
     """
@@ -351,8 +351,8 @@ def _keep(
         entry, prefix = beam[i], trie[beam[i].node]
         # p_blank(l, t) = p(l, t - 1) y_t(blank), in logs.
         blank, symbol = entry.total + row[now.blank], NONE
-        # p_symbol(l, t) = p_symbol(l, t - 1) y_t(c), c the last symbol; repeated spaces are one
-        # space, so that a space goes on after a blank too.
+        # p_symbol(l, t) = p_symbol(l, t - 1) y_t(c), c the last symbol; repeated spaces are one #
+        # space, so that a space may continue after a blank.
         last = prefix.symbol
         if last >= 0:
             symbol = (entry.total if last == now.space else entry.symbol) + row[last]
@@ -390,7 +390,7 @@ def _extend(
     symbols: _Array,
     now: _Record,
 ) -> None:
-    """Make the candidates that extend prefix `i` of the beam."""
+    """Make the candidates that extend prefix `i` of the beam by one symbol."""
     prefix, total = trie[beam[i].node], beam[i].total
     # An upper bound of the key of any extension: look-ahead scores never rise within a word.
     best = total + prefix.fixed + prefix.ahead + max(now.bonus, 0.0) + now.top
@@ -440,7 +440,7 @@ def _grow_word(
     symbols: _Array,
     now: _Record,
 ) -> None:
-    """Make the candidates of the tree's next symbols; with `behind` these begin a new word."""
+    """Make the candidates for the tree's next symbols; with `behind` they begin a new word."""
     prefix = trie[beam[i].node]
     place, fixed, state = prefix.place, prefix.fixed, prefix.state
     bound = prefix.ahead  # look-ahead scores never rise within a word
@@ -473,7 +473,7 @@ def _grow_word(
 
 @_inline
 def _find_child(tree: _Array, low: int, high: int, symbol: int) -> int:
-    """Return the child with a symbol among nodes low ... high - 1, by bisection; -1: none."""
+    """Return the child with a symbol among nodes low ... high - 1 by bisection, or -1."""
     end = high
     while low < high:
         middle = (low + high) // 2
@@ -486,7 +486,7 @@ def _find_child(tree: _Array, low: int, high: int, symbol: int) -> int:
 
 @_inline
 def _end_word(prefix: _Record, word: int, lm: _Lm, now: _Record) -> None:
-    """Compute the score and n-gram state after the word that ends in a prefix."""
+    """Compute score and n-gram state after the word that ends in a prefix."""
     logprob, state = 0.0, 0
     if now.mode != NO_LM:
         logprob, state = step(lm, prefix.state, word)
@@ -506,7 +506,7 @@ def _offer(
     candidates: _Array,
     now: _Record,
 ) -> None:
-    """Add a candidate if its key is above the floor; if the array is full, prune it first."""
+    """Add a candidate if its key is above the floor; prune the array first if it is full."""
     if key <= now.floor:
         return
     if now.candidates == len(candidates):
@@ -520,7 +520,7 @@ def _offer(
 
 @njit(nogil=True)
 def _select(candidates: _Array, now: _Record) -> None:
-    """Keep the best `width` candidates in their order; ties go to earlier ones."""
+    """Keep the best `width` candidates in their order; ties go to earlier candidates."""
     if now.candidates <= now.width:
         return
     # The key of rank `width`; `equal` of the candidates that have it fit in.
@@ -567,7 +567,7 @@ def _advance(
 
 @_inline
 def _find_prefix(parent: int, chosen: _Record, trie: _Array, table: _Array, now: _Record) -> int:
-    """Return the node of an extended prefix, a new one if there was none."""
+    """Return the node of an extended prefix, adding a node if necessary."""
     # Open addressing with linear probing; the number of slots is a power of two.
     mask = len(table) - 1
     slot = first_slot(parent, chosen.symbol, mask)
@@ -593,7 +593,7 @@ def _find_prefix(parent: int, chosen: _Record, trie: _Array, table: _Array, now:
 
 @njit(cache=True, nogil=True)
 def step(lm: _Lm, state: int, word: int) -> tuple[float, int]:
-    """Return the log-probability of a dictionary word in a state, and the state after it."""
+    """Return a dictionary word's log-probability in an n-gram state, and the next state."""
     words = lm[2]
     name = words[word].name
     logprob, next_state = _step(lm[0], lm[1], state, name)
@@ -604,7 +604,7 @@ def step(lm: _Lm, state: int, word: int) -> tuple[float, int]:
 
 @njit(nogil=True)
 def _step(contexts: _Array, ngrams: _Array, state: int, word: int) -> tuple[float, int]:
-    """Return the log-probability of a word of the model in a state, and the state after it."""
+    """Return the log-probability of a word of the n-gram model in a state, and the next state."""
     backoff = 0.0
     while state > 0:
         entry = _lower_bound(contexts, ngrams, state, word)
@@ -617,7 +617,7 @@ def _step(contexts: _Array, ngrams: _Array, state: int, word: int) -> tuple[floa
 
 @njit(cache=True, nogil=True)
 def mass(lm: _Lm, state: int, first: int, last: int) -> float:
-    """Return the probability that the next word is one of first ... last - 1 of the dictionary.
+    """Return the probability that the next word is among dictionary words first ... last - 1.
 
     It is exact, at the cost of two binary searches per order: the back-off probability of the words
     without an n-gram in a state is found from cumulative sums.
@@ -640,7 +640,7 @@ def mass(lm: _Lm, state: int, first: int, last: int) -> float:
             total += factor * (state_mass - weight * backoff_mass)
         factor *= weight
         state = contexts[state].below
-    # Unigrams, of which there is one for each word.
+    # Unigrams: every word has one.
     if first < last:
         total += factor * (ngrams[last - 1].sum - (ngrams[first - 1].sum if first > 0 else 0.0))
     # Words that the model lacks share the probability of <UNK>.
@@ -652,7 +652,7 @@ def mass(lm: _Lm, state: int, first: int, last: int) -> float:
 
 @njit(nogil=True)
 def _lower_bound(contexts: _Array, ngrams: _Array, state: int, word: int) -> int:
-    """Return the first n-gram of a state whose word number is at least `word`."""
+    """Return a state's first n-gram whose word number is at least `word`."""
     low, high = contexts[state].first, contexts[state + 1].first
     while low < high:
         middle = (low + high) // 2
@@ -667,15 +667,15 @@ def _lower_bound(contexts: _Array, ngrams: _Array, state: int, word: int) -> int
 def advance_alignment(
     rows: np.ndarray, labels: np.ndarray, blank: int, scores: np.ndarray, steps: np.ndarray
 ) -> None:
-    """Go on by some frames.
+    """Advance the Viterbi alignment of a label sequence by some frames.
 
     Args:
       rows: [t, C] float32.
       labels: [L].
       blank: the blank's column.
       scores: [2 L + 1] of blanks and labels in turn, changed in place.
-      steps: [t, 2 L + 1] gets by how many states the best path into each state has moved on; [0, ]
-        if that is not needed.
+      steps: [t, 2 L + 1], written: number of states by which the best path into each state has
+        advanced; [0, ] if not needed.
     """
     # Viterbi over the states of a CTC alignment: even ones are blanks, odd ones labels. A state is
     # kept, reached from the one before, or across a blank between different labels.

@@ -1,4 +1,4 @@
-"""Recognition and alignment with a CTC network, recording by recording."""
+"""Recognition and alignment of recordings with a CTC network."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,11 +48,11 @@ from toolkit.processes.devices import full_float32
 from toolkit.storage.lines import split_words
 
 WHOLE, WINDOW, CONTEXT = 6000, 3000, 500
-"""In input frames: the longest recording that is scored at once, and the windows of longer ones."""
+"""In input frames: the longest recording that is scored at once, and the window of longer ones."""
 
 
 class CtcScorer:
-    """Network, normaliser and units together.
+    """Scores recordings with a CTC network, including its normaliser and output units.
 
     Args:
       bundle: the folder.
@@ -82,11 +82,12 @@ class CtcScorer:
         self.subsampling = self.model.config.subsampling
         """Input frames per row of log-probabilities."""
         self.offset = (self.model.config.frames_needed - self.subsampling) / 2
-        """Input frames before the first that the first row stands for: it sees more."""
+        """Input frames before the first frame that the first row stands for: the network's left
+        context."""
 
     @property
     def can_stream(self) -> bool:
-        """Whether network and normaliser do without what is yet to come."""
+        """Whether network and normaliser work without future frames."""
         return self._forward and self.normaliser.online
 
     @property
@@ -95,10 +96,11 @@ class CtcScorer:
         return isinstance(self.model, CtcModel) and not self.model.config.bidirectional
 
     def log_probs(self, features: Tensor, state: CmnState | None = None) -> Tensor:
-        """Score an utterance or a whole recording.
+        """Return the log-probabilities of an utterance or a whole recording.
 
-        A long one is scored in windows with some context; a `CtcModel` of forward LSTMs carries its
-        state from one to the next instead, and the result is that of the whole.
+        A long recording is scored in windows with some context. A `CtcModel` with unidirectional
+        LSTMs carries its state from window to window instead, which gives the result of the whole
+        recording.
 
         Args:
           features: [T, F] before normalisation.
@@ -109,13 +111,13 @@ class CtcScorer:
           [T', C] float32, on the CPU.
 
         Raises:
-          BundleError: they are no numbers.
+          BundleError: the features give outputs that are not finite.
         """
         (log_probs,) = self.batch_log_probs([(features, state)])
         return log_probs
 
     def batch_log_probs(self, utterances: Sequence[Utterance]) -> list[Tensor]:
-        """As `log_probs`, for features and states of several; those to score at once in a batch."""
+        """Return `log_probs` of several utterances; short ones are scored in one batch."""
         # Short utterances in one batch, longer ones piece by piece, in the order given.
         inputs = [self.normaliser.apply(features, state) for features, state in utterances]
         short = [frames for frames in inputs if len(frames) <= WHOLE]
@@ -126,6 +128,7 @@ class CtcScorer:
         ]
 
     def _long(self, inputs: Tensor) -> Tensor:
+        """Score a long recording piece by piece."""
         if self._forward:
             return torch.cat(list(self._in_turn(inputs)))
         return self._checked(torch.cat(list(self._windows(inputs))))
@@ -135,7 +138,7 @@ class CtcScorer:
         """Score the next normalised frames [T, F] of a stream; see `CtcModel.stream`.
 
         Raises:
-          BundleError: the outputs are no numbers.
+          BundleError: the outputs are not finite.
         """
         device = next(self.model.parameters()).device
         with full_float32(device):
@@ -143,6 +146,7 @@ class CtcScorer:
         return self._checked(rows[0].float().cpu()), state
 
     def _checked(self, log_probs: Tensor) -> Tensor:
+        """Return log-probabilities, or raise a BundleError if they are not finite."""
         if not log_probs.isfinite().all():
             raise BundleError(
                 f"{self._bundle}: the network's outputs are no numbers, so that its weights or"
@@ -151,12 +155,14 @@ class CtcScorer:
         return log_probs
 
     def _in_turn(self, inputs: Tensor) -> Iterator[Tensor]:
+        """Score blocks one after the other, carrying the network's state."""
         state = None
         for block in inputs.split(WINDOW):
             rows, state = self.stream(block, state)
             yield rows
 
     def _windows(self, inputs: Tensor) -> Iterator[Tensor]:
+        """Score overlapping windows."""
         # In rows: windows of WINDOW frames, scored with CONTEXT frames on both sides.
         step, context = WINDOW // self.subsampling, CONTEXT // self.subsampling
         needed = self.model.config.frames_needed
@@ -170,7 +176,7 @@ class CtcScorer:
 
 
 class CtcRecogniser(Recogniser):
-    """Recognises speech, utterance by utterance, with a bundle from `write_ctc_bundle`.
+    """Recognises utterances with a bundle written by `write_ctc_bundle`.
 
     Args:
       bundle: the folder; `Bundle.choose` finds one in a run's `final/`.
@@ -199,15 +205,15 @@ class CtcRecogniser(Recogniser):
 
     @property
     def frame_shift(self) -> float:
-        """Seconds between two rows of log-probabilities."""
+        """Seconds between consecutive rows of log-probabilities."""
         return self.scorer.subsampling * self.frontend_config.frame_shift_ms / 1000
 
     @cached_property
     def decoder(self) -> WordsDecoder:
-        """The search, loaded on first use.
+        """The CTC decoder, loaded on first use.
 
         Raises:
-          BundleError: its dictionary cannot be read, or none of its words be written.
+          BundleError: the dictionary cannot be read, or the units cannot write any of its words.
         """
         try:
             words = split_words((self._bundle / WORDS).read_text(encoding="utf-8"))
@@ -223,12 +229,12 @@ class CtcRecogniser(Recogniser):
 
     @cached_property
     def _lm(self) -> BackoffModel | None:
-        """The n-grams, if the search uses any."""
+        """The n-gram model, if the search uses one."""
         return None if self.settings.search.mode == "words" else read_binary(self._bundle / LM)
 
     @cached_property
     def _rescorer(self) -> CtcRescorer | None:
-        """Chooses from n-best lists, if the bundle has a neural language model."""
+        """The rescorer of n-best lists, if the bundle has a neural language model."""
         if not self.settings.rescored:
             return None
         if self._lm is None:
@@ -244,19 +250,19 @@ class CtcRecogniser(Recogniser):
         return CtcRescorer(rescorer, self._lm, self.settings.search, missing)
 
     def best_text(self, hypotheses: Sequence[CtcHypothesis]) -> str:
-        """Return the text of an n-best list: the first, or the neural language model's choice."""
+        """Return the best text of an n-best list, rescored by the neural language model if any."""
         return self._rescorer.best(hypotheses) if self._rescorer else hypotheses[0].text
 
     @cached_property
     def word_aligner(self) -> CtcWordAligner:
-        """Finds word times and confidences."""
+        """The aligner that finds word times and confidences."""
         offset = self.scorer.offset * self.frontend_config.frame_shift_ms / 1000
         return CtcWordAligner(self.scorer.units, self.frame_shift, offset)
 
     def recognise_batch(
         self, utterances: Sequence[Utterance], details: bool = False
     ) -> list[DecodedUtterance]:
-        """See `Recogniser.recognise_batch`."""
+        """Recognise several utterances; see `Recogniser.recognise_batch`."""
         results = []
         scored = self.scorer.batch_log_probs(utterances)
         for (features, _), log_probs in zip(utterances, scored, strict=True):
@@ -269,9 +275,9 @@ class CtcRecogniser(Recogniser):
         return results
 
     def _silence_gate(self) -> SilenceGate:
-        """Return what keeps words out of an utterance's digital silence."""
+        """Return the gate that keeps words out of an utterance's digital silence."""
         units = self.scorer.units
-        # In digital silence only the blank is left.
+        # In digital silence only the blank is possible.
         blank = torch.arange(units.size) == units.blank
         middle = int(self.scorer.offset + self.scorer.subsampling / 2)
         return SilenceGate(self.frontend_config.kind, blank, self.scorer.subsampling, middle)
@@ -292,7 +298,7 @@ class CtcRecogniser(Recogniser):
     def stream(
         self, endpoint: EndpointConfig | None = None, details: bool = False
     ) -> RecogniserStream:
-        """See `Recogniser.stream`; the network must have forward LSTMs alone.
+        """Begin to recognise a stream; the network must have unidirectional LSTMs only.
 
         Speech is where a label is the likeliest symbol: a CTC network puts blanks and spaces
         elsewhere.
@@ -312,10 +318,10 @@ class CtcRecogniser(Recogniser):
 
 
 class CtcScoreStream:
-    """Turns features into log-probabilities; normaliser and network carry their states.
+    """Turns features into log-probabilities block by block; normaliser and network keep state.
 
     Args:
-      scorer: of a network of forward LSTMs.
+      scorer: scorer of a network with unidirectional LSTMs.
       kind: of the features, see `FrontendConfig.kind`.
 
     Raises:
@@ -336,7 +342,7 @@ class CtcScoreStream:
         """The normaliser's state; it carries over from utterance to utterance."""
 
     def push(self, features: Tensor) -> Tensor:
-        """Take features [T, F] before normalisation; return the rows [t, C] so far."""
+        """Take features [T, F] before normalisation; return the next log-probabilities [t, C]."""
         if not len(features):
             return self._no_rows
         inputs = self._scorer.normaliser.apply(features, self.mean)
@@ -346,13 +352,13 @@ class CtcScoreStream:
         return rows
 
     def end_utterance(self) -> Tensor:
-        """Reset the network's state; frames too few for a row are left out."""
+        """Reset the network's state; discard frames too few for another row."""
         self._network = None
         return self._no_rows
 
 
 class CtcSearchStream:
-    """The dictionary search of one utterance whose log-probabilities come block by block.
+    """The dictionary search of an utterance whose log-probabilities arrive in blocks.
 
     Args:
       recogniser: has the search.
@@ -366,11 +372,11 @@ class CtcSearchStream:
 
     @property
     def num_rows(self) -> int:
-        """Rows of log-probabilities searched so far."""
+        """Number of rows of log-probabilities searched so far."""
         return self._search.frames
 
     def advance(self, log_probs: Tensor) -> None:
-        """Search the next rows [t, C]."""
+        """Search the next rows [t, C] of log-probabilities."""
         if not len(log_probs):
             return
         self._search.advance(log_probs)
@@ -378,7 +384,7 @@ class CtcSearchStream:
             self._rows.append(log_probs)
 
     def partial_text(self, speech: bool) -> str:
-        """Return the finished words so far, whether speech has begun or not."""
+        """Return the finished words so far, even before speech was detected."""
         return self._search.text()
 
     def finish(self) -> DecodedUtterance:
@@ -391,7 +397,7 @@ class CtcSearchStream:
 
 @dataclass(frozen=True)
 class CtcAlignerFiles:
-    """The bundle of a CTC network as an aligner, see `toolkit.align.folder.AlignerFiles`."""
+    """The bundle of a CTC network; implements `toolkit.align.folder.AlignerFiles`."""
 
     bundle: Path
     """The folder."""
@@ -400,34 +406,34 @@ class CtcAlignerFiles:
     needs_speakers: ClassVar[bool] = False
 
     def spoken(self, recording: Recording) -> tuple[list[str], str]:
-        """The words of a recording by the units' policy, and what was left out."""
+        """Normalise a recording's text by the units' policy; return words and removed text."""
         return recording.spoken(_policy(self.bundle), unknown=False)
 
     def with_pronunciations(self, words: Collection[str]) -> "CtcAlignerFiles":
-        """The same: units spell any word."""
+        """Return these files unchanged: output units spell any word."""
         return self
 
     def guessed(self, words: Collection[str]) -> tuple[list[str], list[str]]:
-        """No words: none is pronounced."""
+        """Return two empty lists: no word needs a pronunciation."""
         return [], []
 
     def open(self) -> "CtcAligner":
-        """Load the network."""
+        """Load the network and return the aligner."""
         return CtcAligner(CtcRecogniser(self.bundle))
 
 
 class CtcAligner:
-    """Aligns recordings with a CTC network, see `toolkit.align.folder.Aligner`."""
+    """Aligns recordings with a CTC network; implements `toolkit.align.folder.Aligner`."""
 
     def __init__(self, recogniser: CtcRecogniser) -> None:
         self._recogniser = recogniser
 
     def features(self, audio: Path, channel: int | None = None) -> Tensor:
-        """Features [T, F] of a file, see `toolkit.align.folder.Aligner.features`."""
+        """Compute the features [T, F] of an audio file; see `toolkit.align.folder.Aligner`."""
         return extract_file(audio, self._recogniser.frontend, channel)
 
     def feature_sum(self, features: Tensor) -> tuple[Tensor, int]:
-        """The sum [F] float64 of all frames, and their number."""
+        """Return the float64 sum [F] of all frames, and their number."""
         return features.sum(dim=0, dtype=torch.float64), len(features)
 
     def speaker_statistics(
@@ -439,7 +445,7 @@ class CtcAligner:
     def align(
         self, features: Tensor, words: Sequence[str], speaker: SpeakerAdaptation | None = None
     ) -> RecordingTimes:
-        """Align one recording; it is normalised on its own.
+        """Align one recording with its words, normalised by its own statistics.
 
         Raises:
           CtcDecodeError: there are fewer frames than labels.
@@ -457,12 +463,12 @@ class CtcAligner:
 
 @lru_cache(maxsize=1)
 def _policy(bundle: Path) -> TextPolicy:
-    """The policy of a bundle's units."""
+    """Return the text policy of a bundle's units."""
     units = load_units(bundle / UNITS)
     return units.policy or _guessed_policy(units)
 
 
 def _guessed_policy(units: Units) -> TextPolicy:
-    """The policy for units that name none: English for English's 30 symbols (A16)."""
+    """Return the text policy for units that name none: English for its 30 symbols (A16)."""
     english = units.kind == "characters" and units.symbols == Characters().symbols
     return TextPolicy(EnglishRules.id if english else LetterRules.id)

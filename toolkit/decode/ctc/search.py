@@ -23,16 +23,16 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True)
 class CtcHypothesis:
-    """A text and its score."""
+    """A recognised text and its score."""
 
     text: str
     """Words separated by single spaces."""
     score: float
-    """In natural log units; each decoder documents its terms."""
+    """Natural logarithm; each decoder documents its terms."""
 
 
 class CtcDecoder(ABC):
-    """Turns posteriors into texts.
+    """Turns posteriors [T, C] into texts.
 
     Everything that affects the result is given on construction: the same posteriors give the same
     hypotheses in any order of utterances and with any number of jobs.
@@ -40,15 +40,15 @@ class CtcDecoder(ABC):
 
     @abstractmethod
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """Decode one utterance.
+        """Return the best hypotheses of one utterance.
 
         Args:
           log_probs: [T, C] natural log-probabilities, one column per unit. They need not be
             normalised; -inf rules a symbol out.
 
         Returns:
-          At least one hypothesis, the best first. If no complete text is possible, one with the
-          score -inf and the words that were finished, if any.
+          At least one hypothesis, best first. If no complete text is possible, the only hypothesis
+          has the score -inf and the finished words, if any.
 
         Raises:
           CtcDecodeError: the shape is not [T, C], or a value is NaN.
@@ -57,7 +57,7 @@ class CtcDecoder(ABC):
     def decode_many(
         self, utterances: Sequence[LogProbs], jobs: int = 1
     ) -> Iterator[list[CtcHypothesis]]:
-        """Decode many utterances, and yield the hypotheses of each in order.
+        """Yield the best hypotheses of many utterances in order.
 
         Uses threads: the compiled search releases the interpreter lock, and dictionary and
         language model are shared.
@@ -107,7 +107,7 @@ class GreedyDecoder(CtcDecoder):
         self._units = units
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `CtcDecoder.decode`; one hypothesis."""
+        """Return the text of the best path as the only hypothesis; see `CtcDecoder.decode`."""
         array = as_array(log_probs, self._units.size)
         best = array.argmax(axis=1)  # [T]
         # The log-probability of that one path, summed in float64.
@@ -117,7 +117,7 @@ class GreedyDecoder(CtcDecoder):
 
 
 def collapse(path: list[int], blank: int) -> list[int]:
-    """Return the labels of a frame-wise path: repeats merged, then blanks removed."""
+    """Collapse a frame-wise path to labels: merge repeats, then remove blanks."""
     return [
         symbol
         for symbol, previous in zip(path, [-1, *path], strict=False)
@@ -127,7 +127,7 @@ def collapse(path: list[int], blank: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of the search; see `SEARCH` for the fields."""
+    """Options of the compiled search; see `SEARCH` for the fields."""
 
     blank: int
     space: int
@@ -141,7 +141,7 @@ class Options:
 
 
 class BeamSearch:
-    """Prefix beam search with given dictionary and language model; may be shared by threads.
+    """Prefix beam search with a dictionary and a language model; threads may share it.
 
     Args:
       tree: the dictionary.
@@ -158,7 +158,7 @@ class BeamSearch:
         self._settings["joined"], self._settings["between"] = tree.joined, len(tree.between)
 
     def run(self, log_probs: np.ndarray, count: int) -> list[tuple[list[int], float]]:
-        """Return the `count` best label sequences with different texts, and their scores.
+        """Return the `count` best label sequences with distinct texts, and their scores.
 
         The probabilities of sequences that differ only in spaces are summed. If no prefix of the
         last beam is a complete text, the result is the best prefix without its unfinished word,
@@ -173,7 +173,7 @@ class BeamSearch:
         return self.best(state, count)
 
     def begin(self, frames: int) -> SearchState:
-        """Return the state before the first frame, with room for `frames` frames."""
+        """Return the search state before the first frame, with room for `frames` frames."""
         begin = self._options.space, self._ngrams.start
         return SearchState.new(self._settings, self._tree.between, begin, frames)
 
@@ -199,7 +199,7 @@ class BeamSearch:
         return self._labels(state.trie, int(beam["node"][best]), -1)
 
     def best(self, state: SearchState, count: int) -> list[tuple[list[int], float]]:
-        """Return what `run` does, of the frames searched so far."""
+        """Return the `count` best label sequences for the frames so far; see `run`."""
         beam, trie = state.beam, state.trie
         if not len(beam):
             return []
@@ -236,14 +236,14 @@ class BeamSearch:
         """Return the words that end in nodes of the tree, or with `complete` the only words that
         can; -1: none."""
         here = self._tree.nodes[place]
-        # A single word lies below the node; the root, of depth 0, is no unfinished word.
+        # A single word lies below the node; the root, of depth 0, is not a unfinished word.
         only = (here["depth"] > 0) & (here["high"] == here["low"] + 1) & self._options.complete
         return np.where((here["word"] < 0) & only, here["low"], here["word"])
 
     def _reading(self, trie: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        """Return a number for the text of each prefix: equal texts have equal numbers.
+        """Return a number for each prefix's text; equal texts have equal numbers.
 
-        It is made of the node where the last word begins and of that word.
+        The number combines the node where the last word begins, and that word.
         """
         prefixes = trie[nodes]
         # A space at the end adds nothing: go back to the prefix before it.
@@ -257,7 +257,7 @@ class BeamSearch:
         return nodes.astype(np.int64) * len(self._tree.begin) + word + 1
 
     def _labels(self, trie: np.ndarray, node: int, word: int) -> list[int]:
-        """Return a prefix's labels, its unfinished word completed to `word` or dropped (-1)."""
+        """Return a prefix's labels; complete its unfinished word to `word`, or drop it if -1."""
         # From the last symbol back to the empty prefix, which is node 0.
         tree, path = self._tree, []
         while node > 0:
@@ -275,10 +275,10 @@ class BeamSearch:
 
 
 class PrefixDecoder(CtcDecoder):
-    """Finds the most likely label sequences, scored by log-probabilities summed over alignments.
+    """Finds the most likely label sequences, summing the probabilities of all alignments.
 
-    Label sequences that differ only in repeated spaces count as one. Of others with the same text
-    (with and without the separator of double letters) the best is kept.
+    Label sequences that differ only in repeated spaces count as one. Of other sequences with the
+    same text (with and without the separator of double letters) the best is kept.
 
     Args:
       units: the output units, in the order of the posteriors' columns.
@@ -293,21 +293,21 @@ class PrefixDecoder(CtcDecoder):
         self._search = BeamSearch(tree, None, options)
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `CtcDecoder.decode`."""
+        """Return the best hypotheses of one utterance; see `CtcDecoder.decode`."""
         array = as_array(log_probs, self._units.size)
         # Twice as many, since several may have the same text.
         return read_hypotheses(self._search.run(array, 2 * self._nbest), self._units, self._nbest)
 
 
 def space_label(units: Units) -> int:
-    """Return the column of the space, -1 if there is none."""
+    """Return the column of the space, or -1 without one."""
     return units.symbols.index(SPACE) if SPACE in units.symbols else -1
 
 
 def read_hypotheses(
     scored_labels: list[tuple[list[int], float]], units: Units, count: int
 ) -> list[CtcHypothesis]:
-    """Return at most `count` hypotheses with different texts from label sequences and scores.
+    """Turn label sequences and scores into at most `count` hypotheses with distinct texts.
 
     There is at least one: an empty one with the score -inf when there are no label sequences.
     """
@@ -325,7 +325,7 @@ _MODES = {"words": NO_LM, "ngrams": NGRAMS, "forecast": FORECAST}
 
 
 class OngoingSearch:
-    """The search of an utterance that is not complete yet; made by `WordsDecoder.begin`.
+    """The search of an utterance that is still arriving; made by `WordsDecoder.begin`.
 
     Args:
       search: the compiled search.
@@ -339,11 +339,11 @@ class OngoingSearch:
 
     @property
     def frames(self) -> int:
-        """Frames searched so far."""
+        """Number of frames searched so far."""
         return int(self._state.settings["frames"][0])
 
     def advance(self, log_probs: LogProbs) -> None:
-        """Take the posteriors [t, C] of the next frames.
+        """Search the posteriors [t, C] of the next frames.
 
         Raises:
           CtcDecodeError: see `CtcDecoder.decode`.
@@ -351,18 +351,18 @@ class OngoingSearch:
         self._search.advance(self._state, as_array(log_probs, self._units.size))
 
     def text(self) -> str:
-        """Return the finished words of the best hypothesis so far; they may still change."""
+        """Return the best hypothesis's finished words so far; they may still change."""
         return " ".join(self._units.decode(self._search.likeliest(self._state)).split())
 
     def hypotheses(self) -> list[CtcHypothesis]:
-        """Return what `WordsDecoder.decode` returns for the frames so far."""
+        """Return the hypotheses for the frames so far, as `WordsDecoder.decode` does."""
         return read_hypotheses(
             self._search.best(self._state, self._nbest), self._units, self._nbest
         )
 
 
 class WordsDecoder(CtcDecoder):
-    """Finds texts of dictionary words; see `WordsConfig` for their scores.
+    """Finds texts of dictionary words by beam search; see `WordsConfig` for their scores.
 
     Args:
       units: the output units, in the order of the posteriors' columns.
@@ -412,13 +412,13 @@ class WordsDecoder(CtcDecoder):
         self._search = BeamSearch(words.tree, lm, options)
 
     def decode(self, log_probs: LogProbs) -> list[CtcHypothesis]:
-        """See `CtcDecoder.decode`."""
+        """Return the best hypotheses of one utterance; see `CtcDecoder.decode`."""
         array = as_array(log_probs, self._units.size)
         nbest = self.config.nbest
         return read_hypotheses(self._search.run(array, nbest), self._units, nbest)
 
     def begin(self) -> "OngoingSearch":
-        """Begin to decode an utterance whose posteriors come block by block."""
+        """Begin to decode an utterance whose posteriors arrive block by block."""
         return OngoingSearch(self._search, self._units, self.config.nbest)
 
     def tuned(self, lm_weight: float, word_bonus: float) -> "WordsDecoder":
@@ -428,7 +428,7 @@ class WordsDecoder(CtcDecoder):
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
-        """Yield for each pair of weight and bonus the best text of each utterance.
+        """Yield every utterance's best text for each pair of LM weight and word bonus.
 
         Args:
           utterances: see `decode`.
@@ -444,11 +444,11 @@ class WordsDecoder(CtcDecoder):
         return self.configured(replace(self.config, width=width))
 
     def with_beam(self, width: int, margin: float) -> "WordsDecoder":
-        """Return the same decoder with another beam."""
+        """Return the same decoder with another beam width and margin."""
         return self.configured(replace(self.config, width=width, margin=margin))
 
     def configured(self, config: WordsConfig) -> "WordsDecoder":
-        """Return a decoder of the same words with another configuration, sharing the word tree.
+        """Return a decoder with another configuration that shares the word tree.
 
         The new configuration must have the same `between`, and a language model if and only if
         this one has.

@@ -1,4 +1,4 @@
-"""Decoding of a CTC model by several searches on the same posteriors (A21, A24)."""
+"""Decodes the splits with a CTC model, by several searches on the same posteriors (A21, A24)."""
 
 import json
 import logging
@@ -63,7 +63,7 @@ BATCH = 16  # utterances
 
 
 class Posteriors(Mapping[str, Tensor]):
-    """[T, C] float32 log-probabilities by utterance, in stored order.
+    """Stored log-probabilities, [T, C] float32 by utterance, in stored order.
 
     Args:
       folder: written by `write_posteriors`.
@@ -83,7 +83,7 @@ class Posteriors(Mapping[str, Tensor]):
                 raise ValueError(f"{len(self._store)} utterances, not {utterances}")
 
     def __getitem__(self, utterance: str) -> Tensor:
-        """Return the posteriors of an utterance."""
+        """Return the log-probabilities of an utterance."""
         if utterance not in self._store:
             raise KeyError(utterance)
         return self._store.load(utterance)
@@ -98,6 +98,7 @@ class Posteriors(Mapping[str, Tensor]):
 
 
 def _to_log_probs(array: np.ndarray) -> Tensor:
+    """Convert a stored array to log-probabilities."""
     if array.dtype != np.float32 or array.ndim != 2:
         raise ValueError(f"{array.dtype} {list(array.shape)}, not float32 [T, C]")
     log_probs = torch.from_numpy(array)
@@ -114,7 +115,7 @@ def write_posteriors(
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Run a CTC model over all utterances of a feature store.
+    """Run a CTC model over a feature store and write its log-probabilities.
 
     Called again after an interruption, it continues with the missing shards.
 
@@ -142,12 +143,13 @@ def write_posteriors(
 
 
 def _path(folder: Path, number: int) -> Path:
+    """Return the path of a file of posteriors."""
     return folder / field_file("posteriors", number)
 
 
 @torch.inference_mode()
 def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
-    """Return [T_n, C] of each utterance, computed in batches of similar lengths."""
+    """Return each utterance's [T_n, C], computed in batches of similar lengths."""
     # Utterances of similar lengths share a batch: little is padded.
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     log_probs: dict[int, Tensor] = {}
@@ -160,13 +162,13 @@ def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
 
 logger = logging.getLogger(__name__)
 EXTENSIONS = 4
-"""How often a grid is extended where the best pair lies at its end. On AN4 (CR-CTC, 581 words) the
-grid's own corner, 0.4 and 2, makes 37 errors."""
+"""How often a grid is extended if the best pair lies at its edge. On AN4 (CR-CTC, 581 words) the
+corner of the original grid, 0.4 and 2, makes 37 errors."""
 
 
 @dataclass(frozen=True)
 class TunedWeights:
-    """The chosen weights."""
+    """The tuned language model weight and word bonus."""
 
     lm_weight: float
     word_bonus: float
@@ -184,7 +186,7 @@ def tune_words(
     out: Path,
     jobs: int = 1,
 ) -> TunedWeights:
-    """Decode with every pair of weight and bonus, and return the one with the fewest word errors.
+    """Find the pair of LM weight and word bonus with the fewest word errors.
 
     Ties go to the bonus nearest to 0, then to the smallest weight, which change the scores least.
     The decoder's own pair may be kept instead, see `TuneConfig.untuned_within`; it is returned, and
@@ -236,7 +238,7 @@ Earlier = TypeVar("Earlier")
 
 
 def _read_earlier(path: Path, kind: type[Earlier]) -> Earlier | None:
-    """Return what an earlier call of a tuning function has written; None if there is nothing."""
+    """Read the result of an earlier call of a tuning function; None without one."""
     if not os.path.lexists(path):
         return None
     return read_plain(path, kind, CtcDecodeError, "remove it to tune again")
@@ -245,12 +247,12 @@ def _read_earlier(path: Path, kind: type[Earlier]) -> Earlier | None:
 def _first_grid(
     search: WordsConfig | GraphConfig, config: TuneConfig, words: int
 ) -> tuple[tuple[Axis, Axis], Keep | None]:
-    """Return the weights and bonuses to begin with, and what tuning keeps.
+    """Return the initial grid of weights and bonuses, and the pair that tuning keeps.
 
     Args:
-      search: has the decoder's own weight and bonus.
+      search: settings with the decoder's own weight and bonus.
       config: the grid.
-      words: of the references.
+      words: number of words in the references.
     """
     weight, bonus = search.lm_weight, search.word_bonus
     consequence = f"language model weight {weight:g} and word bonus {bonus:g} stay"
@@ -269,24 +271,24 @@ def _first_grid(
 
 
 def lm_weight_axis(values: Sequence[float]) -> Axis:
-    """Weights of the language model."""
+    """Return the axis of language model weights."""
     return Axis("weight", tuple(values), below=lambda v: v[0] / 2, above=lambda v: 1.5 * v[-1])
 
 
 def word_bonus_axis(values: Sequence[float]) -> Axis:
-    """Word bonuses."""
+    """Return the axis of word bonuses."""
     return Axis("bonus", tuple(values), below=lambda v: v[0] - 1, above=lambda v: v[-1] + 1)
 
 
 MOST = 4096
 """Widest beam that is tried."""
 IMPROVED = 0.01
-"""Share of utterances that a beam of twice the width may improve if it is to count as converged."""
+"""A beam has converged if twice its width improves at most this share of the utterances."""
 
 
 @dataclass(frozen=True)
 class WidthTrial:
-    """A width, and how often twice that width finds another text with a higher score."""
+    """A beam width, and the share of utterances that twice the width improves."""
 
     width: ListLength
     """Prefixes kept per frame."""
@@ -295,13 +297,13 @@ class WidthTrial:
 
     @property
     def converged(self) -> bool:
-        """Whether a wider beam hardly changes anything."""
+        """Whether a wider beam hardly changes the texts."""
         return self.improved <= IMPROVED
 
 
 @dataclass(frozen=True)
 class TunedBeam:
-    """The chosen beam."""
+    """The chosen beam and its errors."""
 
     width: ListLength
     """Prefixes kept per frame."""
@@ -316,10 +318,10 @@ class TunedBeam:
 def widen(
     decoder: WordsDecoder, utterances: Sequence[LogProbs], jobs: int = 1, most: int = MOST
 ) -> list[WidthTrial]:
-    """Double a decoder's beam until that hardly helps any more, or it is `most` wide.
+    """Double a decoder's beam until the texts hardly improve, or the beam is `most` wide.
 
     Returns:
-      What was tried: the decoder's own width first. The last one's width is the answer.
+      The trials, starting with the decoder's own width; the last trial has the width to use.
     """
     width, trials = decoder.config.width, []
     narrow = _best_hypotheses(decoder, utterances, jobs)
@@ -338,6 +340,7 @@ def widen(
 def _best_hypotheses(
     decoder: WordsDecoder, utterances: Sequence[LogProbs], jobs: int
 ) -> list[CtcHypothesis]:
+    """Return the best hypothesis of each utterance."""
     return [hypotheses[0] for hypotheses in decoder.decode_many(utterances, jobs)]
 
 
@@ -349,10 +352,10 @@ def tune_beam(
     out: Path,
     jobs: int = 1,
 ) -> TunedBeam:
-    """Return the narrowest beam with no more word errors than the widest.
+    """Return the narrowest beam that has no more word errors than the widest.
 
-    First the width, at the widest margin, then the margin. What it costs is not measured, so that
-    the choice does not depend on the machine.
+    The width is chosen first, with the widest margin, and then the margin. Run times are not
+    measured, so that the choice does not depend on the machine.
 
     Args:
       decoder: with tuned weights.
@@ -492,7 +495,7 @@ def decode_ctc(
 def _wide_enough(
     search: WordsDecoder, tuning: Mapping[str, LogProbs], widest: int, out: Path, jobs: int
 ) -> WordsDecoder:
-    """Widen a search until that hardly helps any more; `widths.json` has what was tried."""
+    """Widen a search until its texts hardly improve; log the widths tried in `widths.json`."""
     stored = out / WIDTHS
     if stored.exists():
         with reading(stored, CtcDecodeError, "remove it to try again"):
@@ -515,7 +518,7 @@ def _wide_enough(
 
 
 def _report_unwritable(dictionary: Dictionary, out: Path) -> None:
-    """List the words that can never be recognised, and warn of them."""
+    """List the words that the output units cannot spell, and warn about them."""
     if unwritable := dictionary.unwritable:
         write_atomically(out / UNWRITABLE, "".join(f"{word}\n" for word in unwritable))
         logger.warning(
@@ -536,7 +539,7 @@ def _row(
     named: Mapping[str, str],
     scored: bool,
 ) -> list[Result]:
-    """Decode and score a split, or read the results of an earlier call.
+    """Return a split's row of the table: decode and score it, or read an earlier call's results.
 
     `row.json` is written last. A split that cannot be scored has hypotheses and no results.
     """

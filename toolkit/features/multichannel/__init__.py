@@ -1,1 +1,1 @@
-"""Microphone arrays (C1): echo cancellation and beamforming, the front end of a device."""
+"""Microphone arrays (C1): echo cancellation, beamforming, and a device's streaming front end."""

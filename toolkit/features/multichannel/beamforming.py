@@ -1,4 +1,4 @@
-"""Whole array recordings (C1): echo cancelled on every microphone, then one MVDR beam.
+"""Enhances whole array recordings (C1): cancels the echo per microphone, then one MVDR beam.
 
 Canceller and beamformer use the whole utterance. They are the reference for a device's front end,
 which processes audio block by block (`toolkit.features.multichannel.device`).
@@ -35,12 +35,12 @@ SMALLEST_LOADING = 1e-8
 
 
 class ArrayError(ToolkitError):
-    """An array recording that cannot be read, or a cut that is not one."""
+    """Raised for an array recording that cannot be read, or a cut that is not one."""
 
 
 @dataclass(frozen=True)
 class ArrayAudio:
-    """The recording of a device; M microphones, S samples, full scale 1."""
+    """An array recording with M microphones and S samples, full scale 1."""
 
     microphones: np.ndarray
     """float32[M, S]."""
@@ -52,7 +52,7 @@ class ArrayAudio:
 
 @dataclass(frozen=True)
 class Components:
-    """Components of the microphones' signals, known for simulated recordings."""
+    """Components of the microphone signals, known for simulated recordings only."""
 
     speech: np.ndarray
     """float32[M, S]: speech with its reverberation."""
@@ -61,7 +61,7 @@ class Components:
 
 
 def load_array(cut: "MultiCut") -> ArrayAudio:
-    """Read a cut whose last channel is the playback and all others microphones.
+    """Read a cut whose last channel is the playback and whose others are microphones.
 
     Raises:
       ArrayError: fewer than two channels, or audio that cannot be read.
@@ -77,7 +77,7 @@ def load_array(cut: "MultiCut") -> ArrayAudio:
 
 
 def load_components(cut: "MultiCut") -> Components | None:
-    """Read the components, whose files `custom["components"]` names; None: they are not known."""
+    """Read the component files in `custom["components"]`; None if there are none."""
     files = (cut.custom or {}).get("components")
     if files is None:
         return None
@@ -87,7 +87,7 @@ def load_components(cut: "MultiCut") -> Components | None:
 
 
 def _read_channels(path: str, cut: "MultiCut") -> np.ndarray:
-    """Read the cut's span of a file: float32[channels, S]."""
+    """Read the cut's time span of a file: float32 [channels, S]."""
     rate = cut.sampling_rate
     start = round(cut.start * rate)
     try:
@@ -102,7 +102,7 @@ def _read_channels(path: str, cut: "MultiCut") -> np.ndarray:
 
 
 SNR_WINDOW = 512
-"""Samples per frame when ratios of speech to the rest are measured."""
+"""Samples per frame for measuring speech-to-noise ratios."""
 
 
 def ratio_db(signal: np.ndarray, reference: np.ndarray) -> float:
@@ -115,10 +115,10 @@ def ratio_db(signal: np.ndarray, reference: np.ndarray) -> float:
 
 
 def snr_db(speech: np.ndarray, noise: np.ndarray) -> float:
-    """Return the ratio of two signals' energies in dB, the mean over frequencies.
+    """Return the ratio of two signals' energies in dB, averaged over frequencies.
 
-    The mean is over dB, so that attenuating some frequencies gains nothing. It is over 1/80 to 7/8
-    of the band, outside of which there is little speech.
+    The mean is taken in dB, so that attenuating some frequencies gains nothing, and over 1/80 to
+    7/8 of the band, as there is little speech outside.
     """
     spectra = torch.stft(
         torch.from_numpy(np.stack([speech, noise])).double(),
@@ -134,7 +134,7 @@ def snr_db(speech: np.ndarray, noise: np.ndarray) -> float:
 
 
 def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
-    """Estimate the beamforming weights of an utterance.
+    """Estimate an utterance's beamforming weights.
 
     Args:
       microphones: [M, S] float, echo removed.
@@ -155,12 +155,12 @@ def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
 
 
 def _rms(microphones: Tensor) -> Tensor:
-    """Return the root mean square, to which `SMALLEST_LOADING` is relative."""
+    """Return the root mean square of a signal; `SMALLEST_LOADING` is relative to it."""
     return microphones.square().mean().sqrt().clamp_min(1e-9)
 
 
 def apply_weights(microphones: Tensor, weights: Tensor, config: BeamformingConfig) -> Tensor:
-    """Apply weights [F, M] to microphones [M, S], or to a component of them: [S] float32."""
+    """Apply weights [F, M] to microphone signals or components [M, S]: [S] float32."""
     spectra = stft(microphones, config)
     beam = torch.einsum("fm,mft->ft", weights.conj(), spectra)  # y_ft = w_f^H x_ft
     window = torch.hann_window(config.window, dtype=torch.float64)
@@ -179,7 +179,7 @@ def stft(microphones: Tensor, config: BeamformingConfig) -> Tensor:
 
 
 def masks(spectra: Tensor, config: BeamformingConfig) -> tuple[Tensor, Tensor]:
-    """Estimate which bins hold speech, and which frames contain only noise.
+    """Estimate which time-frequency bins hold speech, and which frames hold only noise.
 
     The quietest frames, by the mean of their log power from a sixteenth to half of the band, are
     noise. Power of a bin above the mean power of those frames at its frequency is speech.
@@ -205,7 +205,7 @@ def masks(spectra: Tensor, config: BeamformingConfig) -> tuple[Tensor, Tensor]:
 
 
 def mvdr_weights(spectra: Tensor, speech: Tensor, noise: Tensor, loading: float) -> Tensor:
-    """Minimise the noise and leave the first microphone's speech as it is.
+    """Compute MVDR weights: minimal noise, the first microphone's speech undistorted.
 
     The speech's transfer to the microphones, relative to the first, is the principal eigenvector
     of its covariance: a covariance of rank one, or frequencies of many paths would be attenuated.
@@ -232,7 +232,7 @@ def mvdr_weights(spectra: Tensor, speech: Tensor, noise: Tensor, loading: float)
 
 
 def _covariance(spectra: Tensor, weights: Tensor) -> Tensor:
-    """Return the covariance of the microphones over weighted frames: [F, M, M] complex.
+    """Return the weighted covariance of the microphones over frames: [F, M, M] complex.
 
     Args:
       spectra: [M, F, T] complex.
@@ -245,7 +245,7 @@ def _covariance(spectra: Tensor, weights: Tensor) -> Tensor:
 
 
 def delay_and_sum_weights(spectra: Tensor, speech: Tensor) -> Tensor:
-    """Undo the delays of the speech to the first microphone, and average.
+    """Compute delay-and-sum weights relative to the first microphone.
 
     A delay is where the cross correlation of the whitened speech (GCC-PHAT) is highest, to an
     eighth of a sample.
@@ -280,20 +280,20 @@ LOUDEST = 0.99
 
 
 class EnhanceError(ToolkitError):
-    """Array recordings that cannot be enhanced."""
+    """Raised when array recordings cannot be enhanced."""
 
 
 @dataclass(frozen=True)
 class Enhanced:
-    """An utterance after the front end."""
+    """An enhanced utterance and measures of its enhancement."""
 
     samples: np.ndarray
     """float32[S]."""
     erle_db: float | None
     """Echo before over echo after cancellation, at all microphones; None: no echo, or not known."""
     snr_gain_db: float | None
-    """Gain in the ratio of speech to noise and echo over the first microphone: the mean over
-    frequencies, so that attenuating some of them gains nothing; None: not known."""
+    """Gain in the ratio of speech to noise and echo, compared with the first microphone; the mean
+    over frequencies in dB, so that attenuating some of them gains nothing. None: not known."""
 
 
 def enhance(
@@ -303,10 +303,10 @@ def enhance(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, float]:
-    """Turn array recordings into one channel each: `out/<set>/<id>.flac` and `out/<set>.jsonl`.
+    """Enhance array recordings to one channel: `out/<set>/<id>.flac` and `out/<set>.jsonl`.
 
-    Utterances that are there already are kept, so `out` must be of the same cuts and settings.
-    The bytes do not depend on `jobs`.
+    Existing utterances are kept, so `out` must belong to the same cuts and settings. The bytes do
+    not depend on `jobs`.
 
     Args:
       sets: array cuts by name, see `toolkit.features.multichannel.beamforming`.
@@ -350,7 +350,7 @@ def enhance(
 def enhanced_cuts(
     sets: "Mapping[str, Sequence[MultiCut]]", out: Path
 ) -> "dict[str, list[MonoCut]]":
-    """Return the one-channel cuts of what `enhance` wrote to `out`; all else is as before."""
+    """Return the one-channel cuts of the audio that `enhance` wrote to `out`."""
     out = Path(out).absolute()
     return {
         name: [_enhanced_cut(_Task(name, cut), out) for cut in cuts] for name, cuts in sets.items()
@@ -363,7 +363,7 @@ def enhance_utterance(
     config: EnhanceConfig,
     components: Components | None = None,
 ) -> Enhanced:
-    """Cancel the echo and form the beam.
+    """Cancel the echo of an utterance and form the beam.
 
     The filters are estimated from the mixture alone. Where its components are known, the same
     filters are applied to each of them, to measure the effect on speech, noise and echo.
@@ -404,11 +404,11 @@ class _Task:
     cut: "MultiCut"
 
     def audio(self, out: Path) -> Path:
-        """Return the path of the audio file to write."""
+        """Path of the enhanced audio file."""
         return path_below(out, f"{self.set}/{quote(self.cut.id, safe='')}.flac")
 
     def report(self, out: Path) -> Path:
-        """Return the path of its measures, written after the audio."""
+        """Path of the measures, written after the audio."""
         return self.audio(out).with_suffix(".json")
 
 
@@ -431,7 +431,7 @@ def _enhance_one(task: _Task, config: EnhanceConfig, out: Path) -> None:
 
 
 def _enhanced_cut(task: _Task, out: Path) -> "MonoCut":
-    """Return the cut of an enhanced utterance."""
+    """Make the cut of an enhanced utterance."""
     from toolkit.corpus.manifest import make_cut, probe_recording, speaker_of, text_of
 
     recording, fault = probe_recording(task.audio(out), task.cut.id)

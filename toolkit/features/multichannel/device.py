@@ -1,4 +1,4 @@
-"""The streaming front end of a device (C1): fixed beams, echo cancelled on each, one is chosen.
+"""Streaming front end of a device (C1): fixed beams, echo cancellation, beam selection.
 
 It processes audio block by block and keeps a state. Its output depends on at most 8 ms of later
 input, never on the rest of the utterance.
@@ -19,7 +19,7 @@ PLAYING = 1e-10
 
 @dataclass(frozen=True)
 class DeviceOutput:
-    """Output of a device for some blocks; B beams, S samples."""
+    """A device's output for some blocks; B beams, S samples."""
 
     samples: np.ndarray
     """float32[S]: the output channel."""
@@ -31,7 +31,7 @@ class DeviceOutput:
 
 
 class DeviceFrontend:
-    """A front end that processes a stream and keeps its state.
+    """Processes a stream of microphone and playback signals, and keeps its state.
 
     Args:
       positions: positions of the microphones, [M, 3] in metres. None: not known; the microphones
@@ -81,7 +81,7 @@ class DeviceFrontend:
         return beams.reshape(len(beams), -1).astype(np.float32)
 
     def process(self, microphones: np.ndarray, playback: np.ndarray) -> DeviceOutput:
-        """Process whole blocks; the output is `delay` samples late.
+        """Process whole blocks; the output is delayed by `delay` samples.
 
         Args:
           microphones: float32[M, n * block].
@@ -101,7 +101,7 @@ class DeviceFrontend:
         return DeviceOutput(samples, echo, shares)
 
     def _estimate(self, captured: np.ndarray, played: np.ndarray) -> np.ndarray:
-        """Return the echo in a block of all beams, [B, block]."""
+        """Estimate the echo [B, block] in a block of all beams."""
         # The newest block's spectrum is of the block before and itself (overlap-save).
         self._history[1:] = self._history[:-1]
         self._history[0] = fft.rfft(np.concatenate([self._played, played]))
@@ -129,7 +129,7 @@ def process_utterance(
     sampling_rate: int,
     config: DeviceConfig,
 ) -> DeviceOutput:
-    """Process an utterance on a device that was just switched on; the output is aligned with it.
+    """Process an utterance with a device in its initial state; the output is not delayed.
 
     Args:
       microphones: float32[M, S].
@@ -149,14 +149,14 @@ def fixed_beams(
     sampling_rate: int,
     config: DeviceConfig,
 ) -> np.ndarray:
-    """Return the beams of an utterance, or of a component, aligned with it: float32[B, S]."""
+    """Return the beams [B, S] float32 of an utterance or of a component, not delayed."""
     frontend = DeviceFrontend(positions, len(microphones), sampling_rate, config)
     beams = frontend.beams(_whole_blocks(microphones, frontend.delay, config))
     return beams[:, frontend.delay : frontend.delay + microphones.shape[1]]
 
 
 def _whole_blocks(channels: np.ndarray, delay: int, config: DeviceConfig) -> np.ndarray:
-    """Pad channels by the delay of the output, and to whole blocks."""
+    """Pad channels by the output delay, and to whole blocks."""
     padding = delay + -(channels.shape[1] + delay) % config.echo.block
     return np.pad(channels, ((0, 0), (0, padding))).astype(np.float32)
 
@@ -168,7 +168,7 @@ def _spectra(
     sampling_rate: int,
     config: DeviceConfig,
 ) -> np.ndarray:
-    """Return the spectra of the beams' filters [B, M, F], designed once for each array.
+    """Return the spectra of the beam filters [B, M, F]; cached per array.
 
     Without positions every microphone is a beam.
     """
@@ -192,7 +192,7 @@ class BeamSelector:
 
     Each beam has a noise floor, which follows falling power at once and rising power slowly. The
     beam with the highest power over its own floor is chosen if that ratio is at least `SPEECH_DB`,
-    and `MARGIN_DB` above that of the present beam. In pauses the beam stays.
+    and `MARGIN_DB` above that of the current beam. In pauses the beam stays.
 
     Args:
       beams: their number.
@@ -214,7 +214,7 @@ class BeamSelector:
         """The beam of the last block."""
 
     def choose(self, blocks: np.ndarray) -> int:
-        """Return the beam for the next block [B, block]."""
+        """Choose the beam for the next block [B, block]."""
         spectra = np.fft.rfft(blocks.astype(np.float64))[:, self._bins]
         power = np.sum(np.abs(spectra) ** 2, axis=1) + 1e-12
         if self._power is None:
@@ -235,15 +235,15 @@ SPEED_OF_SOUND = 343.0
 """Metres per second."""
 WHITE_NOISE_GAIN_DB = 0.0
 """Lowest gain of the talker over the microphones' own noise. A superdirective beam subtracts
-microphones that hear almost the same at low frequencies, which amplifies that noise. Mean gain in
-the ratio of speech to noise with limits of -10, -6, -3, 0 and 3 dB (20 utterances, 20 degrees):
+microphone signals that are almost equal at low frequencies, which amplifies that noise. Mean gain
+in the ratio of speech to noise with limits of -10, -6, -3, 0 and 3 dB (20 utterances, 20 degrees):
 0.7, 1.2, 1.4, 1.7 and 1.7 dB."""
 LOADINGS = np.concatenate([[0.0], np.logspace(-6, 3, 46)])
 """Diagonal loadings to try, ascending; with the largest the beam is delay-and-sum."""
 
 
 def directions(config: BeamsConfig) -> np.ndarray:
-    """Return unit vectors from the device towards where each beam listens: float64[B, 3]."""
+    """Return unit vectors from the device in the direction of each beam: float64 [B, 3]."""
     azimuth = 2 * np.pi * np.arange(config.beams) / config.beams
     up = np.deg2rad(config.elevation_degrees)
     level = np.cos(up) * np.stack([np.cos(azimuth), np.sin(azimuth)], axis=1)
@@ -251,7 +251,7 @@ def directions(config: BeamsConfig) -> np.ndarray:
 
 
 def beam_filters(positions: np.ndarray, config: BeamsConfig, sampling_rate: int) -> np.ndarray:
-    """Design the filters of all beams: float32[B, M, taps].
+    """Design the filters of all beams: float32 [B, M, taps].
 
     A beam is the sum of the filtered microphones: the signal from its direction as a microphone in
     the middle of the array would record it, `config.delay` samples late.
@@ -277,7 +277,7 @@ def beam_filters(positions: np.ndarray, config: BeamsConfig, sampling_rate: int)
 def superdirective_weights(
     positions: np.ndarray, towards: np.ndarray, frequencies: np.ndarray, gain_db: float
 ) -> np.ndarray:
-    """Compute the weights with the highest gain over noise from all sides: complex[B, M, F].
+    """Compute the weights with the highest gain over diffuse noise: complex [B, M, F].
 
     w = (G + m I)^-1 d / (d^H (G + m I)^-1 d), the MVDR beam for spherically isotropic noise of the
     coherence G (Bitzer and Simmer, 2001). The loading m is the smallest of `LOADINGS` for which the
@@ -309,7 +309,7 @@ def superdirective_weights(
 
 
 def isotropic_coherence(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
-    """Return the coherence of noise from all sides between microphones: float64[F, M, M].
+    """Return the coherence of diffuse noise between microphones: float64 [F, M, M].
 
     Args:
       positions: [M, 3] in metres.

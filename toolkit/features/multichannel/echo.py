@@ -1,4 +1,4 @@
-"""Acoustic echo cancellation with the playback channel (C1)."""
+"""Acoustic echo cancellation with the playback channel as reference (C1)."""
 
 import numpy as np
 from scipy import fft
@@ -12,7 +12,7 @@ FIRST_DECAY = 0.6
 def estimate_echo(
     microphones: np.ndarray, playback: np.ndarray, config: EchoConfig
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate the echo of the playback in every channel, microphones or beams.
+    """Estimate the echo of the playback in every channel (microphone or beam).
 
     A partitioned-block frequency-domain Kalman filter (Kuech, Mabande and Enzner, 2014): an LMS
     filter for each frequency, whose step size falls where there is more than echo. It needs no
@@ -51,7 +51,7 @@ def estimate_echo(
 
 
 class EchoFilters:
-    """Filters of all channels by partition and frequency, and their uncertainty.
+    """Echo filters of all channels by partition and frequency, with their uncertainty.
 
     Args:
       count: channels, M.
@@ -68,7 +68,7 @@ class EchoFilters:
         self._near_end = np.zeros((count, bins), np.float32)
 
     def start(self, captured: np.ndarray, played: float) -> None:
-        """Set the initial uncertainty of the filters.
+        """Set the filters' initial uncertainty.
 
         Args:
           captured: [M] mean square of the channels.
@@ -80,7 +80,7 @@ class EchoFilters:
         self._uncertainty[:] = power[:, :, None]
 
     def update(self, history: np.ndarray, captured: np.ndarray) -> np.ndarray:
-        """Adapt the filters to one block and return its echo, [M, block].
+        """Adapt the filters to one block; return the estimated echo [M, block].
 
         Args:
           history: [parts, F] spectra of the newest blocks of playback, the newest first.
@@ -112,7 +112,7 @@ class EchoFilters:
 
 
 def _blocks(channels: np.ndarray, blocks: int, block: int) -> np.ndarray:
-    """Cut [M, S] into blocks [blocks, M, block], the last one padded with zeros."""
+    """Cut [M, S] into blocks [blocks, M, block]; zeros pad the last block."""
     padded = np.zeros((len(channels), blocks * block), np.float32)
     padded[:, : channels.shape[1]] = channels
     return padded.reshape(len(channels), blocks, block).transpose(1, 0, 2)
