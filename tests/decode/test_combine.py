@@ -175,7 +175,7 @@ def test_systems_without_utterances_write_nothing(tmp_path):
     result = CliRunner().invoke(cli.main, command)
     assert (result.exit_code, result.stderr) == (
         1,
-        f"Error: no utterance in {tmp_path / 'empty'}\n",
+        f"Error: there are no utterances in {tmp_path / 'empty'}\n",
     )
     assert not (tmp_path / "out").exists()
 

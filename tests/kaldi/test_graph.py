@@ -498,7 +498,7 @@ def test_the_command_finds_the_words(recogniser, tmp_path, labels):
     command[3] = tmp_path / "short.ark"
     result = CliRunner().invoke(cli.main, list(map(str, command)))
     assert (result.exit_code, result.stdout) == (1, "short\n")
-    assert "short: no path survives" in result.stderr
+    assert "short: no path survived" in result.stderr
     assert f"Error: {tmp_path / 'short.ark'}: no path of any utterance survives" in result.stderr
     scores = (tmp_path / "loglikes.scp").read_text()
     (tmp_path / "one.scp").write_text(f"short {tmp_path}/short.ark:6\n{scores}")

@@ -110,7 +110,7 @@ def test_unusable_ports_and_addresses_are_named(final, monkeypatch):
         assert "Warning" not in result.stderr
     result = CliRunner().invoke(main, ["serve", "--host", "203.0.113.1", str(final)])
     assert result.exit_code == 1
-    assert "Warning: 203.0.113.1 can be reached from other machines" in result.stderr
+    assert "Warning: other machines can reach 203.0.113.1" in result.stderr
     assert "no authentication" in result.stderr
     result = CliRunner().invoke(main, ["serve", "--host", "127.0..1", str(final)])
     assert result.exit_code == 1
