@@ -499,7 +499,7 @@ def test_the_command_finds_the_words(recogniser, tmp_path, labels):
     result = CliRunner().invoke(cli.main, list(map(str, command)))
     assert (result.exit_code, result.stdout) == (1, "short\n")
     assert "short: no path survived" in result.stderr
-    assert f"Error: {tmp_path / 'short.ark'}: no path of any utterance survives" in result.stderr
+    assert f"Error: {tmp_path / 'short.ark'}: no path survived for any utterance" in result.stderr
     scores = (tmp_path / "loglikes.scp").read_text()
     (tmp_path / "one.scp").write_text(f"short {tmp_path}/short.ark:6\n{scores}")
     command[3] = tmp_path / "one.scp"
@@ -516,8 +516,8 @@ def test_transition_ids_without_their_model_are_an_error(recogniser, tmp_path):
     command += ["--words", tmp_path / "words.txt"]
     result = CliRunner().invoke(cli.main, list(map(str, command)))
     assert result.exit_code == 1
-    assert "or its labels are transition ids" in result.output
-    assert "give their --model" in result.output
+    assert "its labels are transition ids" in result.output
+    assert "give their model with --model" in result.output
 
 
 def test_log_likelihoods_of_another_model_are_an_error(recogniser, tmp_path):

@@ -39,7 +39,7 @@ def clean(
     from toolkit.stages.log import duration
 
     if everything and outputs:
-        raise click.UsageError("give either --all or the names of outputs, not both")
+        raise click.UsageError("give --all or the names of outputs, not both")
     directory = RunFolder.open(run).directory
     # Without names and without --all the command answers "what would free the most space?": it
     # lists all outputs and removes none.

@@ -80,7 +80,7 @@ def combine(
     from toolkit.score.wer import score
 
     if tune and ref is None:
-        raise click.UsageError("--tune needs reference transcripts: add --ref")
+        raise click.UsageError("--tune needs --ref, the reference transcripts")
     if tune and weights:
         raise click.UsageError("--tune chooses the weights itself: leave out --weight")
     # By default every system has the same weight.

@@ -260,9 +260,7 @@ def import_features(
         utterances = [cut.to_dict() for cut in iter_cuts(cuts)]
     elif data is not None and cuts is None:
         if not data.is_dir():
-            raise click.UsageError(
-                f"--data {data} does not exist or is not a folder: give a Kaldi data directory"
-            )
+            raise click.UsageError(f"--data {data}: no such folder. Give a Kaldi data directory")
         speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
         # There is no audio: an utterance lasts its number of frames times the frame shift.
         frames = count_frames(table, allow_pipes, map_paths)

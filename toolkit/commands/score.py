@@ -227,7 +227,7 @@ def score(
     # 2. Print the error rates. Standard output stays what scripts parse: remarks go to standard
     # error.
     if per_speaker and not result.by_speaker():
-        raise click.UsageError("--per-speaker: the references contain no speakers: add --speakers")
+        raise click.UsageError("--per-speaker needs --speakers: the references contain no speakers")
     with_interval = interval or method["speakers"] is not None
     if as_json:
         print_json(all_numbers(result, per_utterance))

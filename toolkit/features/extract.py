@@ -162,8 +162,8 @@ def extract(
         )
     if failed:
         logger.warning(
-            "%s: %d of %d utterances have no features: training leaves them out, error rates count"
-            " all their words as deleted: %s (%s), ...; all are in %s",
+            "%s: %d of %d utterances have no features, such as %s (%s). Training leaves them out, "
+            "and scoring counts their words as deletions. All are listed in %s",
             out.name,
             len(failed),
             total,

@@ -204,7 +204,7 @@ def _add(
     apply: Callable[[str], str],
     place: str,
 ) -> None:
-    """Add the entry of a line."""
+    """Parse a line of replacements and add it to `entries`."""
     match = _MAPPING.fullmatch(_CONTEXT.sub("", line))
     if match is None:
         raise NormaliseError(f"{place}: expected `FROM WORDS => TO WORDS`, found {quoted(line)}")
