@@ -329,9 +329,9 @@ def _response(path: Path) -> np.ndarray:
         channels = min(soundfile.info(str(path)).channels, MAX_MICROPHONES)
         rows = [load_audio(path, SAMPLING_RATE, channel=c).numpy() for c in range(channels)]
     except (soundfile.SoundFileError, AudioError) as error:
-        raise FarfieldError(f"{path} is no impulse response ({error}): remove it") from error
+        raise FarfieldError(f"{path} is not an impulse response ({error}): remove it") from error
     if not np.any(rows[0]):
-        raise FarfieldError(f"{path} is no impulse response (it is silent): remove it")
+        raise FarfieldError(f"{path} is silent, so it is not an impulse response: remove it")
     return np.stack(rows)
 
 

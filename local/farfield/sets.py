@@ -205,7 +205,7 @@ def write_lake(
 def _record(cut: MonoCut, locale: str) -> Record:
     time = (cut.custom or {}).get("time")
     if time is None:
-        raise LakeError(f"{cut.id}: the cut has no time, which a data lake is ordered by")
+        raise LakeError(f"{cut.id}: the cut has no time, but a data lake is ordered by time")
     if cut.start or abs(cut.duration - cut.recording.duration) > 1e-6:
         raise LakeError(f"{cut.id}: the cut is a part of a file; a data lake needs whole files")
     return Record(cut.id, speaker_of(cut), cut.duration, time, locale, audio_of(cut))
@@ -260,7 +260,9 @@ def make_farfield(
     hours = {name: sum(cut.duration for cut in cuts) / 3600 for name, cuts in sets.items()}
     for name, target in config.hours.items():
         if hours[name] < ENOUGH * target:
-            logger.warning("%s: %.3g h, fewer than the %.3g h asked for", name, hours[name], target)
+            logger.warning(
+                "%s has %.3g h, less than the requested %.3g h", name, hours[name], target
+            )
     return hours
 
 
@@ -286,8 +288,8 @@ def _check_settings(out: Path, config: FarfieldConfig, utterances: list[Farfield
     path = out / "settings.json"
     if path.exists() and path.read_text(encoding="utf-8") != content:
         raise FarfieldError(
-            f"{out} holds far-field sets of another corpus or of other settings: delete it or"
-            " choose another folder"
+            f"{out} contains far-field sets of another corpus or with other settings: delete it "
+            "or choose another folder"
         )
     write_atomically(path, content)
 

@@ -407,4 +407,4 @@ def test_one_channel_is_aligned_like_a_mono_file(bundle, corpus, tmp_path, chann
         assert read_ctm(tmp_path / f"stereo/{tier}.ctm") == expected
     result = CliRunner().invoke(main, [*arguments, "--channel", "3"])
     assert result.exit_code == 1
-    assert "has 2 channels, no channel 3" in result.stderr
+    assert "has 2 channels, so there is no channel 3" in result.stderr

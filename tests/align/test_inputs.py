@@ -89,7 +89,7 @@ def test_a_video_is_used_unless_an_audio_file_has_its_name(folder, tmp_path):
 def test_tables_and_manifests_are_refused_as_texts(folder, tmp_path, name):
     audio = folder("x.wav")
     (tmp_path / name).write_text('{"id": "x"}\n')
-    with pytest.raises(InputError, match="is a table or a manifest: give lines of"):
+    with pytest.raises(InputError, match="is a table or a manifest: give a file with lines"):
         read_inputs(audio, tmp_path / name)
 
 
@@ -143,7 +143,11 @@ def test_a_speaker_may_be_listed_under_the_stem_or_the_path(folder, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("x one\nx two\n", r"text:2: .*x"), ("\n", "no text in it"), (None, "no such file or folder")],
+    [
+        ("x one\nx two\n", r"text:2: .*x"),
+        ("\n", "contains no transcripts"),
+        (None, "no such file or folder"),
+    ],
 )
 def test_unusable_texts_are_refused(folder, tmp_path, content, message):
     if content is not None:

@@ -253,7 +253,7 @@ def test_weights_can_be_given_as_they_are_printed(count):
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (["--weight", "nan", "--weight", "nan"], 2, "nan is no finite number"),
+        (["--weight", "nan", "--weight", "nan"], 2, "nan is not a finite number"),
         (["--weight", "1"], 1, "1 weights for 2 systems"),
         (["--weight", "0.5", "--weight", "0.6"], 1, "weights 0.5, 0.6"),
         (["--tune"], 2, "--tune needs --ref"),
@@ -274,7 +274,7 @@ def test_systems_without_common_utterances_and_empty_folders(system_folders, tmp
     with pytest.raises(CombinationError, match=r"other\.txt have no utterance in common"):
         combine(systems, Combination((0.5, 0.5)), words)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CombinationError, match="neither word lattices"):
+    with pytest.raises(CombinationError, match="contains no word lattices"):
         read_system(tmp_path / "empty", words)
 
 

@@ -287,9 +287,9 @@ def test_outputs_that_are_no_numbers_name_the_bundle(tmp_path):
     recogniser = CtcRecogniser(folder)
     with torch.no_grad():
         recogniser.scorer.model.output.bias.fill_(float("nan"))
-    with pytest.raises(BundleError, match=f"{folder}: the network's outputs are no numbers"):
+    with pytest.raises(BundleError, match=f"{folder}: the network's outputs are not finite"):
         recogniser.recognise(noise(1))
-    with pytest.raises(BundleError, match=f"{folder}: the network's outputs are no numbers"):
+    with pytest.raises(BundleError, match=f"{folder}: the network's outputs are not finite"):
         recogniser.warm_up()
 
 
@@ -445,5 +445,5 @@ def test_streams_of_one_bundle_in_several_threads_do_not_mix(bundle):
 
 
 def test_a_network_that_needs_the_whole_utterance_is_not_shared_by_streams(bidirectional_bundle):
-    with pytest.raises(BundleError, match="LSTMs of one direction"):
+    with pytest.raises(BundleError, match="unidirectional LSTMs"):
         load_recogniser(bidirectional_bundle).warm_up()

@@ -56,7 +56,7 @@ def test_channels(audio, read, tmp_path):
     path = audio(tmp_path / "x.wav", channels=2)
     assert torch.equal(read(path)[str(path)], load_audio(path))
     assert torch.equal(read(path, channel=1)[str(path)], load_audio(path, channel=1))
-    assert "has 2 channels, no channel 3" in read(path, channel=2)[str(path)]
+    assert "has 2 channels, so there is no channel 3" in read(path, channel=2)[str(path)]
 
 
 def test_kaldi_lists_and_their_pipes(audio, read, tmp_path):
@@ -159,7 +159,7 @@ def test_speakers_are_those_of_the_file_or_the_cut(audio, tmp_path):
     sources = Inputs(speakers=file).sources(names, io.BytesIO(), tmp_path)
     assert [source.speaker for source in sources] == ["one", "two", None]
     file.write_text("d one\n")
-    with pytest.raises(SourceError, match=r"names none of the recordings, such as .*a\.wav"):
+    with pytest.raises(SourceError, match=r"contains none of the recordings, such as .*a\.wav"):
         Inputs(speakers=file).sources(names, io.BytesIO(), tmp_path)
     file.write_text("a\n")
     with pytest.raises(InputError, match="a has no speaker"):
@@ -211,7 +211,7 @@ def test_unused_files_that_may_be_audio_are_reported(audio, read, tmp_path, capl
     (folder / "d.dat").write_bytes(b"\xff\xf3\x44")
     assert list(read(folder)) == [str(folder / "a.wav")]
     (record,) = caplog.records
-    expected = f"{folder}: files are left out that may be audio, 3, first {folder}/a.mp4"
+    expected = f"{folder}: left out 3 files that may be audio, such as {folder}/a.mp4"
     assert expected in record.getMessage()
     caplog.clear()
     for name in ("a.mp4", "c", "d.dat"):
@@ -234,7 +234,7 @@ def test_a_kaldi_directory_is_not_taken_for_a_folder_or_a_list_of_utterances(
     (data / "segments").write_text("one-1 one 0.0 0.5\n")
     assert list(read(data / "wav.scp")) == ["one"]
     (record,) = caplog.records
-    assert "without the segments beside it" in record.getMessage()
+    assert "not the segments in the same folder" in record.getMessage()
     (data / "lists.scp").write_text("one touch x; cat y |\n")
     assert f"{data}/lists.scp: touch x" in read(data / "lists.scp")["one"]
 

@@ -159,7 +159,7 @@ def test_unsupported_requests_are_refused_at_once(bundle):
         NetworkRecogniser(bundle(kind="blstm")).stream()
     whole = NetworkRecogniser(bundle())
     whole.model.normaliser = replace(whole.model.normaliser, scope="whole")
-    with pytest.raises(BundleError, match="normalised with earlier frames alone"):
+    with pytest.raises(BundleError, match="normalised with earlier frames only"):
         whole.stream()
     with pytest.raises(FrontendError, match="fewer than one window"):
         stream_results(NetworkRecogniser(bundle()), torch.zeros(100), 50)

@@ -465,7 +465,7 @@ def test_a_model_in_the_other_case_is_refused(tmp_path):
     arpa = f"\\data\\\nngram 1={len(words)}\n\n\\1-grams:\n{grams}\n\\end\\\n"
     result = export_with(tmp_path, arpa)
     assert result.exit_code == 1
-    assert "spell words alike in both" in result.stderr
+    assert "use the same spelling in both" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -542,7 +542,7 @@ def test_mismatched_files_are_an_error(recogniser, tmp_path):
     from toolkit.kaldi.model import Transitions
 
     (tmp_path / "small/model").write_text(Transitions(small).text())
-    with pytest.raises(GraphError, match="reads the transition id"):
+    with pytest.raises(GraphError, match="has the transition id"):
         load_graph(tmp_path / "HCLG.fst", tmp_path / "small/model")
     (tmp_path / "words.txt").write_text("<eps> 0\nYES 2\n")
     command = ["kaldi", "decode", tmp_path / "HCLG.fst", tmp_path / "loglikes.scp"]

@@ -81,7 +81,7 @@ def test_the_as_given_normaliser_keeps_words_as_written(run, sentences, tmp_path
 def test_without_rules_transcripts_stay_unchanged(run, tmp_path):
     code, output = run()
     assert code == 1
-    assert "would know no word of the training transcripts" in output
+    assert "would contain no word of the training transcripts" in output
     assert "set normaliser=letters-upper-1" in output
     assert "ΧΘΕΣ!" in (tmp_path / "exp/data/train.jsonl").read_text(encoding="utf-8")
 

@@ -174,7 +174,7 @@ def test_a_stage_does_not_continue_with_other_packages_and_names_them(repository
 
 def test_the_list_has_a_column_only_where_code_differs(repository):
     assert repository.main().status == 0
-    none = "no stage was made by other code or other packages than the present ones\n"
+    none = "all finished stages were made by the current code and packages\n"
     assert repository.main("--stale-code").output == none
     head = repository.main("--list").output.splitlines()[0]
     assert head.split() == ["stage", "title", "state", "time", "result"]

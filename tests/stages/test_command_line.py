@@ -328,4 +328,4 @@ def test_the_list_can_be_json(sample):
     assert rows[2]["peak_bytes"] is None
     refused = sample.main("--json")
     assert refused.status == 1
-    assert "--json prints the stages together with --list" in refused.output
+    assert "--json needs --list" in refused.output

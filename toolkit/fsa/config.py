@@ -56,7 +56,7 @@ class Beam(Settings):
         """
         factors = tuple(factors)
         if not all(0 < factor < math.inf for factor in factors):
-            raise ValueError(f"retries are {factors} but must be positive factors")
+            raise ValueError(f"retries are {factors}, must be positive factors")
         return [self, *(self.widened(factor) for factor in factors)]
 
 

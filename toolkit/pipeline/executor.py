@@ -211,7 +211,12 @@ class Executor(ABC):
             try:
                 remove_leftovers(store, step, partitions, out, done, self.numeric)
             except ObjectError as error:  # not fatal: they only take space
-                logger.warning("%s: leftovers of attempts stay in %s: %s", step.name, out, error)
+                logger.warning(
+                    "%s: cannot remove the leftovers of earlier attempts from %s: %s",
+                    step.name,
+                    out,
+                    error,
+                )
             calls += store.counts
         # 5. Write the summary, after failures too. If a damaged input was the reason, remove its
         # marker, so that the step that made it makes it again in the next run.

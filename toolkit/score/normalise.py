@@ -222,6 +222,6 @@ def _add(
         )
     if entries.get(source, target) != target:
         raise NormaliseError(
-            f"{place}: {' '.join(source)!r} is mapped to other words in an earlier line"
+            f"{place}: {' '.join(source)!r} is mapped to different words in an earlier line"
         )
     entries[source] = target

@@ -141,8 +141,8 @@ class Corpus:
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.counts):
             invalid = targets.min() if targets.min() < 0 else targets.max()
             raise TrainingDataError(
-                f"{name}: its alignment has target {int(invalid)} but there are "
-                f"{len(self.counts)}; align again with the tree that is to be trained"
+                f"{name}: its alignment has target {int(invalid)}, but there are only "
+                f"{len(self.counts)} targets: align again with the tree that is to be trained"
             )
 
     @property

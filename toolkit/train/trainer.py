@@ -202,7 +202,7 @@ def fit(
     score = selection_score(selected)
     if keep_initial and selection_score(trainer.initial) > score:
         logger.warning(
-            "no epoch did better than the initial weights (%.5f, %s: %.5f), which are kept",
+            "kept the initial weights: their score is %.5f, and that of %s only %.5f",
             selection_score(trainer.initial),
             description,
             score,

@@ -71,8 +71,8 @@ class Glm:
         rule = "=>" in rule_lines[0][1] and any(map(str.isalnum, comment))
         if rule or comment[:1].isalnum():
             raise GlmError(
-                f"{path}:{rule_lines[0][0]}: the first word of the rules' file marks its comments, "
-                f"and {quoted(comment)} is none: put a line ;; above it"
+                f"{path}:{rule_lines[0][0]}: the first word of a rules file is its comment mark, "
+                f"but {quoted(comment)} is not one: put a line ;; above it"
             )
         rules, settings = [], {"CASE_SENSITIVE": "T", "COPY_NO_HIT": "T"}
         for number, line in rule_lines[1:]:
