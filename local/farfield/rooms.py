@@ -276,7 +276,7 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
             for n, name in enumerate(names)
         }
     logger.warning(
-        "%s: too few folders to assign whole ones to train, val and test, which may share rooms",
+        "%s: too few folders to split between train, val and test, so these may share rooms",
         config.responses,
     )
     placed = zip(names, _split_evenly(files, len(names)), strict=True)
@@ -331,7 +331,7 @@ def _response(path: Path) -> np.ndarray:
     except (soundfile.SoundFileError, AudioError) as error:
         raise FarfieldError(f"{path} is not an impulse response ({error}): remove it") from error
     if not np.any(rows[0]):
-        raise FarfieldError(f"{path} is silent, so it is not an impulse response: remove it")
+        raise FarfieldError(f"{path} is not an impulse response (it is silent): remove it")
     return np.stack(rows)
 
 

@@ -326,10 +326,10 @@ def _list_left_out(groups: list[Group], left_out: list[tuple[str, str]], out: Pa
     lines = [f"{id}\t{reason}\n" for id, reason in listed]
     write_atomically(out / "left_out.tsv", "".join(lines))
     for reason, count in Counter(reason for _, reason in listed).most_common(SHOWN_REASONS):
-        logger.warning("%d utterances left out: %s (all: left_out.tsv)", count, reason)
+        logger.warning("left out %d utterances: %s. All are listed in left_out.tsv", count, reason)
     total = sum(len(group.utterances) for group in groups)
     if len(failed) > MAX_FAILED * total:
         raise FarfieldError(
-            f"the audio of {len(failed)} of {total} utterances cannot be read; first:"
-            f" {': '.join(failed[0])}; all: {out / 'left_out.tsv'}"
+            f"the audio of {len(failed)} of {total} utterances cannot be read. The first is "
+            f"{': '.join(failed[0])}; all are listed in {out / 'left_out.tsv'}"
         )

@@ -215,7 +215,7 @@ def test_failures_are_named_and_other_recordings_aligned(bundle, corpus, tmp_pat
     assert "54 words need at least" in rows["long"]["reason"]
     assert "no audio file" in rows["gone"]["reason"]
     assert "has no text" in rows["untold"]["reason"]
-    assert rows["mute"]["reason"] == "no word in its text"
+    assert rows["mute"]["reason"] == "its transcript has no words"
     for name in rows.keys() - {"good"}:
         assert f"Error: {name}: " in result.output
     assert np.abs(errors(tmp_path / "out", {"good": starts["good"]})).max() < 0.1
@@ -265,7 +265,7 @@ def test_words_in_brackets_are_not_aligned(bundle, corpus, tmp_path):
     reasons = {name: row["reason"] for name, row in table(tmp_path / "out").items()}
     assert reasons == {
         "u": "left out of the text: </s> <s> [noise] &",
-        "v": "no word in its text",
+        "v": "its transcript has no words",
     }
 
 

@@ -211,7 +211,7 @@ def test_settings_with_their_sources(recipe):
     ):
         result = toolkit("config", recipe, *arguments)
         assert (result.exit_code, message in result.output) == (1, True)
-    assert "no recipe" in toolkit("config", recipe.parent).output
+    assert "is not a recipe" in toolkit("config", recipe.parent).output
 
 
 def test_runs_are_listed_while_their_files_come_and_go(recipe, monkeypatch):

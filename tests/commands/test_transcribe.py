@@ -159,7 +159,7 @@ def test_stems_that_are_the_same_are_named(transcriber, talks):
     result = run("--model", "final", talks)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "day one/hello.wav and " in result.stderr
-    assert "would both have the id hello" in result.stderr
+    assert "have the same id hello" in result.stderr
     assert "--ids relative" in result.stderr
     assert run("--model", "final", "--ids", "relative", talks).exit_code == 0
     assert run("--model", "final", "--out", talks / "out", talks).exit_code == 0

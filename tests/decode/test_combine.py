@@ -198,7 +198,7 @@ def test_texts_without_times_count_too(ctms, tmp_path, caplog):
     (tmp_path / "other.txt").write_text("u-2 GOOD EVENING\n")
     words = WordTable()
     systems = [read_system(path, words) for path in (folder, tmp_path / "other.txt")]
-    assert "lacks 1 texts" in caplog.text
+    assert "lacks 1 utterances" in caplog.text
     assert not systems[0].timed
     assert systems[0].ids == ["u-1", "u-2", "u-3"]
     combined = combine(systems, Combination((0.6, 0.4)), words)

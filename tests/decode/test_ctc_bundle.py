@@ -369,7 +369,7 @@ def test_words_in_brackets_are_not_aligned(bundle, audio, tmp_path):
     assert [w.token for w in read_ctm(tmp_path / "o/words.ctm")] == ["A", "DOG"]
     assert [(outcome.utterance, outcome.reason) for outcome in outcomes] == [
         ("one", "left out of the text: </s> <s> [noise]"),
-        ("two", "no word in its text"),
+        ("two", "its transcript has no words"),
     ]
 
 

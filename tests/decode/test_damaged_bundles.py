@@ -311,7 +311,7 @@ EXCHANGES = [
         "network",
         "recogniser.json",
         lambda p: edit_json(p, frontend={"num_mel_bins": 9}),
-        "the front end has 9 values a frame",
+        "the front end has 9 values per frame",
     ),
     ("network", "senones", fewer_states, "tree.json has"),
     ("network", "phones.txt", lambda p: other_phones(p.parent / "senones"), "in another order"),
@@ -332,7 +332,7 @@ EXCHANGES = [
         "speaker",
         "recogniser.json",
         lambda p: edit_json(p, frontend={"num_ceps": 5}),
-        "the front end has 5 values a frame",
+        "the front end has 5 values per frame",
     ),
     ("speaker", "graph.safetensors", lambda p: edit(p, arcs=one_pdf_more), "the acoustic model"),
     (
@@ -361,7 +361,7 @@ EXCHANGES = [
         "ctc",
         "ctc.json",
         lambda p: edit_json(p, frontend={"num_mel_bins": 9}),
-        "the front end has 9 values a frame",
+        "the front end has 9 values per frame",
     ),
     ("ctc", "normaliser.json", lambda p: normaliser_of(7).save(p), "different trainings"),
     (

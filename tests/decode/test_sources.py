@@ -187,7 +187,9 @@ def test_a_result_cannot_be_the_folder_of_another(tmp_path):
     scp = tmp_path / "wav.scp"
     scp.write_text("x.txt/y a.wav\nx b.wav\n")
     sources = Inputs().sources([str(scp)], io.BytesIO(), tmp_path)
-    with pytest.raises(SourceError, match=r"results of x and x\.txt/y would both be at x\.txt"):
+    with pytest.raises(
+        SourceError, match=r"results of x and x\.txt/y would both be written to x\.txt"
+    ):
         check_keys(sources, ".txt")
     check_keys(sources, ".ctm")
 
@@ -197,7 +199,7 @@ def test_ids_that_become_the_same_path_are_refused(tmp_path):
     scp.write_text("//x a.wav\n../x b.wav\n")
     sources = Inputs().sources([str(scp)], io.BytesIO(), tmp_path)
     assert [source.key for source in sources] == ["x", "x"]
-    with pytest.raises(SourceError, match=r"//x and \.\./x would both be at x.txt"):
+    with pytest.raises(SourceError, match=r"//x and \.\./x would both be written to x.txt"):
         check_keys(sources, ".txt")
 
 
@@ -312,7 +314,7 @@ def test_empty_standard_input_is_no_list_of_paths(read, stdin):
 def test_a_remedy_for_equal_names_is_advised(tmp_path, ids, remedy):
     inputs = Inputs(ids=ids)
     sources = inputs.sources(["x/s.wav", "s.flac"], io.BytesIO(), tmp_path)
-    with pytest.raises(SourceError, match=f"would both have the id s: .*{remedy}"):
+    with pytest.raises(SourceError, match=f"have the same id s: .*{remedy}"):
         check_ids(sources, ids)
     check_ids(Inputs(ids="path").sources(["x/s.wav", "s.flac"], io.BytesIO(), tmp_path), "path")
     duplicates = Inputs(ids="path").sources(["s.flac", "s.flac"], io.BytesIO(), tmp_path)

@@ -221,7 +221,7 @@ def test_engines_are_not_mixed_in_a_run_directory(of_k2):
     """Lattices and features of different engines must not be mixed."""
     result = of_k2.main()
     assert result.status == 1
-    assert "was run with k2 for search, here it is native" in result.output
+    assert "was run with k2 for search, but here it is native" in result.output
     assert "Set TOOLKIT_SEARCH=k2" in result.output
     assert not (of_k2.exp / "stages" / "03.json").exists()
     assert of_k2.main("--accept-code-change").status == 0

@@ -128,11 +128,11 @@ def read_inputs(
         used.update(candidates)
         fault, path = faults.get(name, ""), candidates[0] if candidates else None
         if not candidates:
-            fault = f"no audio file of this name below {audio}"
+            fault = f"no audio file has this name below {audio}"
             if similar := name_of_letters.get(_bare(name)):
-                fault += f"; there is {similar}: is it meant?"
+                fault += f"; did you mean {similar}?"
         elif len(candidates) > 1:
-            fault = f"several audio files of this name: {', '.join(map(str, candidates))}"
+            fault = f"several audio files have this name: {', '.join(map(str, candidates))}"
         recordings.append(_recording(name, path, words, audio, speaker_of, fault))
     # Audio without a text.
     for name, paths in by_path.items():
@@ -168,7 +168,7 @@ def _mark_clashes(recordings: list[Recording]) -> None:
     ):
         pair = [clear[number] for number in clash]
         first, second = (recordings[position].utterance for position in pair)
-        fault = f"the results of {first} and {second} would be at one place: rename one"
+        fault = f"the results of {first} and {second} would have the same path: rename one"
         for position in pair:
             recordings[position] = replace(recordings[position], fault=fault)
             clear.remove(position)

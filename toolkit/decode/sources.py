@@ -276,7 +276,7 @@ def check_ids(sources: Sequence[Source], ids: Ids) -> None:
         earlier = first.setdefault(source.name, source)
         if earlier is not source:
             raise SourceError(
-                f"{earlier.called} and {source.called} would both have the id {source.name}: "
+                f"{earlier.called} and {source.called} have the same id {source.name}: "
                 + _way_out(earlier, source, ids)
             )
 
@@ -308,8 +308,8 @@ def check_keys(sources: Sequence[Source], suffix: str) -> None:
     if clash := first_clash(f"{source.key}{suffix}" for source in sources):
         first, second = (sources[position] for position in clash)
         raise SourceError(
-            f"the results of {first.called} and {second.called} would both be at"
-            f" {first.key}{suffix}: transcribe them in separate calls"
+            f"the results of {first.called} and {second.called} would both be written to "
+            f"{first.key}{suffix}: transcribe them in separate calls"
         )
 
 

@@ -158,7 +158,8 @@ def extract(
     if counted > config.max_failed_share * total or len(failed) == total:
         raise ExtractError(
             f"{len(failed)} of {total} utterances failed, more than max_failed_share = "
-            f"{config.max_failed_share:g}; first: {': '.join(failed[0])}; all: {out / FAILED}"
+            f"{config.max_failed_share:g}. The first is {': '.join(failed[0])}; all are listed in "
+            f"{out / FAILED}"
         )
     if failed:
         logger.warning(

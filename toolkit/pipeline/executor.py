@@ -239,9 +239,9 @@ class Executor(ABC):
             hint = REBUILD_HINT if rebuilt and all(rebuilt) else "run the same command to try again"
             raise FailedPartitionsError(
                 f"{step.name}: {len(failed_partitions)} of {len(partitions)} partitions failed "
-                f"{self.config.tries} times and are set aside: "
-                f"{', '.join(sorted(failed_partitions))}; "
-                f"first: {first.reason}; all: {out}/{SUMMARY}; {hint}"
+                f"{self.config.tries} times and were skipped: "
+                f"{', '.join(sorted(failed_partitions))}. Reason of the first: {first.reason}. "
+                f"All reasons are in {out}/{SUMMARY}; {hint}"
             )
         return [results[partition.id] for partition in partitions]
 

@@ -300,7 +300,8 @@ def _run_options(
     # 2. Contradictions.
     if typed["listing"] and typed["dry_run"]:
         raise SelectionError(
-            "--list shows what is done, --dry-run what a run would do: give one of them"
+            "--list shows finished stages, --dry-run the stages that would run: give only one of "
+            "them"
         )
     if typed["as_json"] and not typed["listing"]:
         raise SelectionError("--json needs --list")

@@ -66,7 +66,7 @@ class Glm:
         """
         rule_lines = _applied(list(read_lines(path, GlmError)), kind, side)
         if not rule_lines:
-            raise GlmError(f"{path}: there is no rule for {kind} of the {side} side")
+            raise GlmError(f"{path}: there is no rule for {side} files in {kind} format")
         comment = re.findall(r"[!-~]*", rule_lines[0][1])[0]
         rule = "=>" in rule_lines[0][1] and any(map(str.isalnum, comment))
         if rule or comment[:1].isalnum():
