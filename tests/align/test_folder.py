@@ -386,7 +386,7 @@ def test_the_bundle_can_be_moved_and_others_are_refused(bundle, tmp_path):
     settings.write_text(settings.read_text().replace("english-upper", "older"))
     with pytest.raises(AlignerError, match="older"):
         GmmAligner(moved)
-    with pytest.raises(AlignerError, match=r"holds aligner\.json"):
+    with pytest.raises(AlignerError, match=r"there is no aligner\.json"):
         GmmAligner(tmp_path)
 
 

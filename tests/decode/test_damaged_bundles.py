@@ -319,13 +319,13 @@ EXCHANGES = [
         "speaker",
         "gmm",
         lambda p: edit(p / "projection.safetensors", projection=longer_row),
-        "projection.safetensors has 7 rows, gmm.safetensors",
+        "projection.safetensors has 7 rows, but gmm.safetensors",
     ),
     (
         "speaker",
         "first_pass/gmm",
         lambda p: edit(p / "projection.safetensors", projection=longer_row),
-        "projection.safetensors has 7 rows, gmm.safetensors",
+        "projection.safetensors has 7 rows, but gmm.safetensors",
     ),
     ("speaker", "gmm", fewer_states, "tree.json has"),
     (
@@ -368,13 +368,13 @@ EXCHANGES = [
         "aligner",
         "",
         lambda p: edit(p / "projection.safetensors", projection=longer_row),
-        "projection.safetensors has 7 rows, gmm.safetensors",
+        "projection.safetensors has 7 rows, but gmm.safetensors",
     ),
     (
         "aligner",
         "independent",
         lambda p: edit(p / "projection.safetensors", projection=longer_row),
-        "projection.safetensors has 7 rows, gmm.safetensors",
+        "projection.safetensors has 7 rows, but gmm.safetensors",
     ),
     (
         "aligner",

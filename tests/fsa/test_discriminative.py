@@ -386,7 +386,7 @@ def test_mismatched_lattices_scores_and_references_are_refused():
         run(fsa, scores[:, :2], reference)
     empty = fsa.select_arcs(np.zeros(fsa.num_arcs, bool))
     assert lattice_frames(empty) == 0
-    with pytest.raises(LatticeMismatchError, match="lattice of 0 frames"):
+    with pytest.raises(LatticeMismatchError, match="lattice has 0 frames"):
         run(empty, scores, reference)
 
 

@@ -42,7 +42,7 @@ _METHOD = (
         show_default=True,
         help="Input format: Kaldi text (id words), trn (words (id)), plain (the line number is the "
         "id), json, or icefall (recogs-*.txt). auto detects the format. Files named *.stm and "
-        "*.ctm are always read as STM and CTM.",
+        "*.ctm are read as STM and CTM.",
     ),
     click.option(
         "--speakers",
@@ -143,7 +143,7 @@ class _Method:
     "refs",
     type=TEXT_IN,
     multiple=True,
-    help="The reference transcripts. Both --ref and --hyp accept - for standard input.  [required]",
+    help="The reference transcripts. --ref or --hyp can be - for standard input.  [required]",
 )
 @click.option(
     "--hyp",

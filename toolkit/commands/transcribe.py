@@ -72,7 +72,8 @@ ON_A_GPU = 16
     "--endpoint",
     type=Number(0.1),
     help="Length of the silence that ends an utterance of a stream, in seconds. With --format text "
-    "each utterance is a line without its own id; use --format json for scoring.",
+    "each utterance is a line with the id of the recording, so lines cannot be scored: use "
+    "--format json for scoring.",
 )
 @click.option(
     "--device",
