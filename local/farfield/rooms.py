@@ -277,7 +277,7 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
             for n, name in enumerate(names)
         }
     logger.warning(
-        "%s: too few folders to assign whole ones to train, val and test, which may share rooms",
+        "%s: too few folders to split between train, val and test, so these may share rooms",
         config.responses,
     )
     placed = zip(names, _split_evenly(files, len(names)), strict=True)
@@ -329,9 +329,9 @@ def _response(path: Path) -> np.ndarray:
         channels = min(soundfile.info(str(path)).channels, MAX_MICROPHONES)
         rows = [load_audio(path, SAMPLING_RATE, channel=c).numpy() for c in range(channels)]
     except (soundfile.SoundFileError, AudioError) as error:
-        raise FarfieldError(f"{path} is no impulse response ({error}): remove it") from error
+        raise FarfieldError(f"{path} is not an impulse response ({error}): remove it") from error
     if not np.any(rows[0]):
-        raise FarfieldError(f"{path} is no impulse response (it is silent): remove it")
+        raise FarfieldError(f"{path} is not an impulse response (it is silent): remove it")
     return np.stack(rows)
 
 

@@ -91,9 +91,10 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
     empty = sorted({*chosen, *config.placements} - {u.split for u in utterances})
     if empty:
         raise FarfieldError(
-            f"no utterance for {', '.join(empty)}: the hours asked for are less than one utterance,"
-            " or the corpus has too little speech or too few speakers (rooms.shared_speakers=true"
-            " lets labelled and unlabelled speech be of the same ones)"
+            f"no utterance for {', '.join(empty)}: the requested hours are shorter than one "
+            "utterance, or the corpus has too little speech or too few speakers "
+            "(rooms.shared_speakers=true allows the same speakers in labelled and unlabelled "
+            "speech)"
         )
     utterances.sort(key=lambda u: (u.split, speaker_of(u.source), u.time or 0.0, u.id))
     # Except for train, babble and playback never have voices of the set that they disturb.

@@ -209,7 +209,7 @@ def _record(cut: MonoCut, locale: str) -> Record:
     """Return the metadata record of a cut for the data lake."""
     time = (cut.custom or {}).get("time")
     if time is None:
-        raise LakeError(f"{cut.id}: the cut has no time, which a data lake is ordered by")
+        raise LakeError(f"{cut.id}: the cut has no time, but a data lake is ordered by time")
     if cut.start or abs(cut.duration - cut.recording.duration) > 1e-6:
         raise LakeError(f"{cut.id}: the cut is a part of a file; a data lake needs whole files")
     return Record(cut.id, speaker_of(cut), cut.duration, time, locale, audio_of(cut))
@@ -264,7 +264,9 @@ def make_farfield(
     hours = {name: sum(cut.duration for cut in cuts) / 3600 for name, cuts in sets.items()}
     for name, target in config.hours.items():
         if hours[name] < ENOUGH * target:
-            logger.warning("%s: %.3g h, fewer than the %.3g h asked for", name, hours[name], target)
+            logger.warning(
+                "%s has %.3g h, less than the requested %.3g h", name, hours[name], target
+            )
     return hours
 
 
@@ -290,8 +292,8 @@ def _check_settings(out: Path, config: FarfieldConfig, utterances: list[Farfield
     path = out / "settings.json"
     if path.exists() and path.read_text(encoding="utf-8") != content:
         raise FarfieldError(
-            f"{out} holds far-field sets of another corpus or of other settings: delete it or"
-            " choose another folder"
+            f"{out} contains far-field sets of another corpus or with other settings: delete it "
+            "or choose another folder"
         )
     write_atomically(path, content)
 
@@ -329,10 +331,10 @@ def _list_left_out(groups: list[Group], left_out: list[tuple[str, str]], out: Pa
     lines = [f"{id}\t{reason}\n" for id, reason in listed]
     write_atomically(out / "left_out.tsv", "".join(lines))
     for reason, count in Counter(reason for _, reason in listed).most_common(SHOWN_REASONS):
-        logger.warning("%d utterances left out: %s (all: left_out.tsv)", count, reason)
+        logger.warning("left out %d utterances: %s. All are listed in left_out.tsv", count, reason)
     total = sum(len(group.utterances) for group in groups)
     if len(failed) > MAX_FAILED * total:
         raise FarfieldError(
-            f"the audio of {len(failed)} of {total} utterances cannot be read; first:"
-            f" {': '.join(failed[0])}; all: {out / 'left_out.tsv'}"
+            f"the audio of {len(failed)} of {total} utterances cannot be read. The first is "
+            f"{': '.join(failed[0])}; all are listed in {out / 'left_out.tsv'}"
         )

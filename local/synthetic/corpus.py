@@ -178,7 +178,7 @@ def _check_settings(out: Path, settings: SyntheticConfig) -> None:
     content = json.dumps(synthesis_settings, indent=1) + "\n"
     if path.exists() and path.read_text() != content:
         raise ToolkitError(
-            f"{out} holds a demo corpus of other settings: delete it or choose another folder"
+            f"{out} contains a demo corpus with other settings: delete it or choose another folder"
         )
     write_atomically(path, content)
 

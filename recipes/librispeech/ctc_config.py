@@ -118,7 +118,7 @@ class Config:
     def __post_init__(self) -> None:
         check_fields(self)  # not by `Settings`, whose method `check` is a section here
         if not self.sweep:
-            raise ValueError("sweep is empty, needs a beam width")
+            raise ValueError("sweep is empty: give at least one beam width")
         if self.neural and self.decode.words.mode == "words":
             raise ValueError(
                 "neural needs n-grams, and decode.words.mode=words has none: set another mode"
@@ -128,21 +128,21 @@ class Config:
         records, model, masks = self.records, self.train.model, self.train.specaugment
         if (records.window, records.stride) != (model.frames_needed, model.subsampling):
             raise ValueError(
-                f"records.window={records.window} and records.stride={records.stride} are not the "
-                f"network's: set them to {model.frames_needed} and {model.subsampling}"
+                f"records.window={records.window} and records.stride={records.stride} differ from "
+                f"those of the network: set them to {model.frames_needed} and {model.subsampling}"
             )
         # Warping and masks of cepstra act on mel filters: the features must have them.
         frontend = self.features.frontend
         if masks.warp or masks.cepstra:
             if frontend.kind not in ("fbank", "fbank_mfcc"):
                 raise ValueError(
-                    f"train.specaugment.warp and cepstra need mel filters, which {frontend.kind}"
-                    " has not: set both to 0"
+                    f"train.specaugment.warp and cepstra need mel filters, which {frontend.kind} "
+                    "does not have: set both to 0"
                 )
             if min(masks.mel_bins, frontend.dimension) != frontend.mel_bins:
                 raise ValueError(
-                    f"train.specaugment.mel_bins={masks.mel_bins} are not the front end's: set it"
-                    f" to {frontend.mel_bins}"
+                    f"train.specaugment.mel_bins={masks.mel_bins} differs from the front end: set "
+                    f"it to {frontend.mel_bins}"
                 )
 
 

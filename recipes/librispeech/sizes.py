@@ -67,7 +67,7 @@ def sizes(hours: float) -> Sizes:
     the last row outside it.
     """
     if not hours > 0:
-        raise ValueError(f"hours is {hours}, needs to be above 0")
+        raise ValueError(f"hours is {hours}, must be above 0")
     if hours <= TABLE[0].hours:
         return TABLE[0]
     for low, high in pairwise(TABLE):

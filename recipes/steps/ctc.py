@@ -154,10 +154,11 @@ def _log_words_that_are_not_english(words: Collection[str]) -> None:
     )
     if len(lost) == len(spoken):
         raise ToolkitError(
-            "the language model would know no word of the training transcripts, since " + remedy
+            "the language model would contain no word of the training transcripts, because "
+            + remedy
         )
     logger.warning(
-        "the language model does not know %d of %d words of the training transcripts, since %s",
+        "the language model lacks %d of %d words of the training transcripts, because %s",
         len(lost),
         len(spoken),
         remedy,
@@ -236,10 +237,10 @@ def check_devices(num_processes: int | None) -> None:
     """
     if num_processes is not None and num_processes != ranks.world_size():
         raise ToolkitError(
-            f"these settings are for {num_processes} processes that train together, one per GPU,"
-            f" and there {'is' if ranks.world_size() == 1 else 'are'} {ranks.world_size()}: start"
-            f" `torchrun --nproc_per_node {num_processes} run_ctc.py ...`, or give --set"
-            " devices=none to train with the same batch per process"
+            f"these settings are for {num_processes} processes that train together, one per GPU, "
+            f"but there {'is' if ranks.world_size() == 1 else 'are'} {ranks.world_size()}: start "
+            f"`torchrun --nproc_per_node {num_processes} run_ctc.py ...`, or give --set "
+            "devices=none to train with the same batch per process"
         )
 
 

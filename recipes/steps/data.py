@@ -139,7 +139,7 @@ def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]
         for split, utterances in parts.items():
             recordings, speakers = name_speakers(utterances, run.jobs, read_features)
             logger.info(
-                "%s: %d recordings without a named speaker are of %d speakers",
+                "%s: assigned %d recordings without speaker labels to %d speakers",
                 split,
                 recordings,
                 speakers,
@@ -349,7 +349,8 @@ def prepare_language(run: Run) -> dict[str, float]:
     headline = prepare_lang(lang, texts(run), text, run.make("lang"), dictionary=dictionary)
     if "left_out" in headline:
         logger.info(
-            "outside the vocabulary: %s different words of the text, which make %.1f %% of it",
+            "%s different words of the text, %.1f %% of its running words, are outside the "
+            "vocabulary",
             f"{headline['left_out']:,}",
             100 * headline["left_out_share"],
         )

@@ -215,7 +215,7 @@ def test_failures_are_named_and_other_recordings_aligned(bundle, corpus, tmp_pat
     assert "54 words need at least" in rows["long"]["reason"]
     assert "no audio file" in rows["gone"]["reason"]
     assert "has no text" in rows["untold"]["reason"]
-    assert rows["mute"]["reason"] == "no word in its text"
+    assert rows["mute"]["reason"] == "its transcript has no words"
     for name in rows.keys() - {"good"}:
         assert f"Error: {name}: " in result.output
     assert np.abs(errors(tmp_path / "out", {"good": starts["good"]})).max() < 0.1
@@ -265,7 +265,7 @@ def test_words_in_brackets_are_not_aligned(bundle, corpus, tmp_path):
     reasons = {name: row["reason"] for name, row in table(tmp_path / "out").items()}
     assert reasons == {
         "u": "left out of the text: </s> <s> [noise] &",
-        "v": "no word in its text",
+        "v": "its transcript has no words",
     }
 
 
@@ -386,7 +386,7 @@ def test_the_bundle_can_be_moved_and_others_are_refused(bundle, tmp_path):
     settings.write_text(settings.read_text().replace("english-upper", "older"))
     with pytest.raises(AlignerError, match="older"):
         GmmAligner(moved)
-    with pytest.raises(AlignerError, match=r"holds aligner\.json"):
+    with pytest.raises(AlignerError, match=r"there is no aligner\.json"):
         GmmAligner(tmp_path)
 
 
@@ -407,4 +407,4 @@ def test_one_channel_is_aligned_like_a_mono_file(bundle, corpus, tmp_path, chann
         assert read_ctm(tmp_path / f"stereo/{tier}.ctm") == expected
     result = CliRunner().invoke(main, [*arguments, "--channel", "3"])
     assert result.exit_code == 1
-    assert "has 2 channels, no channel 3" in result.stderr
+    assert "has 2 channels, so there is no channel 3" in result.stderr

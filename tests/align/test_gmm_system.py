@@ -97,5 +97,5 @@ def test_features_of_another_kind_are_an_error_that_names_them(training, name, t
     write_shard(tmp_path / SHARDS, 0, [(cut, "bert-02", torch.rand(9, 7))], form)
     write_manifest(tmp_path, form, [{"utterances": 1, "frames": 9}])
     scorer = GmmScorer(training.root / name, tmp_path)
-    with pytest.raises(ToolkitError, match=rf": 7 values a frame, where .*{name} models \d+:"):
+    with pytest.raises(ToolkitError, match=rf"has 7 values per frame, but .*{name} models \d+:"):
         scorer.log_likelihoods("bert-02")

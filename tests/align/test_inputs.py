@@ -89,7 +89,7 @@ def test_a_video_is_used_unless_an_audio_file_has_its_name(folder, tmp_path):
 def test_tables_and_manifests_are_refused_as_texts(folder, tmp_path, name):
     audio = folder("x.wav")
     (tmp_path / name).write_text('{"id": "x"}\n')
-    with pytest.raises(InputError, match="is a table or a manifest: give lines of"):
+    with pytest.raises(InputError, match="is a table or a manifest: give a file with lines"):
         read_inputs(audio, tmp_path / name)
 
 
@@ -102,7 +102,7 @@ def test_many_recordings_of_one_folder_count_as_one_speaker_with_a_note(folder, 
     read_inputs(audio, text, by_speaker=False)
     assert not caplog.text
     read_inputs(audio, text)
-    assert "all 10 recordings count as one speaker's" in caplog.text
+    assert "all 10 recordings are in one folder and count as one speaker" in caplog.text
 
 
 def test_a_name_with_other_separators_is_suggested(folder, tmp_path):
@@ -110,8 +110,8 @@ def test_a_name_with_other_separators_is_suggested(folder, tmp_path):
     text = tmp_path / "text"
     text.write_text("Іван-019 one\nann-2 two\n", encoding="utf-8")
     recordings = by_name(read_inputs(audio, text))
-    assert recordings["Іван-019"].fault.endswith("there is Іван/019: is it meant?")
-    assert "meant" not in recordings["ann-2"].fault
+    assert recordings["Іван-019"].fault.endswith("did you mean Іван/019?")
+    assert "did you mean" not in recordings["ann-2"].fault
 
 
 def test_a_folder_of_texts_beside_the_audio(folder, tmp_path):
@@ -143,7 +143,11 @@ def test_a_speaker_may_be_listed_under_the_stem_or_the_path(folder, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("x one\nx two\n", r"text:2: .*x"), ("\n", "no text in it"), (None, "no such file or folder")],
+    [
+        ("x one\nx two\n", r"text:2: .*x"),
+        ("\n", "contains no transcripts"),
+        (None, "no such file or folder"),
+    ],
 )
 def test_unusable_texts_are_refused(folder, tmp_path, content, message):
     if content is not None:
@@ -172,7 +176,7 @@ def test_names_that_share_an_output_path_fault_only_these_files(folder, tmp_path
     audio = folder("\xa0../x.wav", "x.wav", "y.wav")
     recordings = by_name(read_inputs(audio, _texts_of(tmp_path, audio)))
     for name in ("x", "../x"):
-        assert "would be at one place: rename one" in recordings[name].fault
+        assert "would have the same path: rename one" in recordings[name].fault
     assert not recordings["y"].fault
 
 
@@ -198,4 +202,4 @@ def test_names_with_spaces_match_those_that_transcribe_writes(folder, tmp_path):
     assert [r.audio.name for r in recordings] == ["d.wav", "b c.wav", "my talk.wav"]
     folder("my_talk.wav")
     (ambiguous,) = [r for r in read_inputs(audio, text) if r.utterance == "my_talk"]
-    assert "several audio files of this name" in ambiguous.fault
+    assert "several audio files have this name" in ambiguous.fault

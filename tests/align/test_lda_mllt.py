@@ -95,5 +95,5 @@ def test_dimensions_are_those_of_the_configuration(training):
 
 def test_more_dimensions_than_the_spliced_frames_have_are_refused(training, tmp_path):
     config = replace(training.configs["lda_mllt"], dimension=28)
-    with pytest.raises(LdaError, match="28 dimensions: the features have only 27"):
+    with pytest.raises(LdaError, match="28 dimensions: only 27"):
         training("lda_mllt", tmp_path, config=config)

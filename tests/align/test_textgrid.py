@@ -94,13 +94,15 @@ def test_tiers_are_contiguous_in_spite_of_rounding(tmp_path_factory, rows, final
     [
         ([word(0.1, 0.5), word(0.4, 0.6, "X")], "'X' at 0.400 s begins before"),
         ([word(0.1, 1.2)], "ends after the audio"),
-        ([word(0.5, 0.5)], "has no length"),
-        ([word(1.0, 1.02)], "has no length"),
+        ([word(0.5, 0.5)], "has no duration"),
+        ([word(1.0, 1.02)], "has no duration"),
     ],
 )
 def test_invalid_tiers_are_named(tmp_path, words, message):
     with pytest.raises(TextGridError, match=message):
         write_textgrid({"words": words}, 1.0, tmp_path / "a")
-    with pytest.raises(TextGridError, match=r"tier words: a TextGrid of 0\.0 s"):
+    with pytest.raises(
+        TextGridError, match=r"tier words: a TextGrid cannot have a duration of 0\.0 s"
+    ):
         write_textgrid({"words": []}, 0.0, tmp_path / "a")
     assert list(tmp_path.iterdir()) == []

@@ -54,4 +54,4 @@ def test_int8_is_refused_for_streams(bundle, recordings):
     assert len(result.stdout.splitlines()) == 3
     refused = transcribe("--int8", "--stream", recordings[0])
     assert refused.exit_code == 2
-    assert "leave out --stream" in refused.output
+    assert "--int8 does not work with --stream" in refused.output

@@ -159,7 +159,7 @@ def test_stems_that_are_the_same_are_named(transcriber, talks):
     result = run("--model", "final", talks)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "day one/hello.wav and " in result.stderr
-    assert "would both have the id hello" in result.stderr
+    assert "have the same id hello" in result.stderr
     assert "--ids relative" in result.stderr
     assert run("--model", "final", "--ids", "relative", talks).exit_code == 0
     assert run("--model", "final", "--out", talks / "out", talks).exit_code == 0
@@ -174,13 +174,13 @@ def test_paths_come_from_standard_input(transcriber):
     [
         (["--format", "srt", "a.wav", "b.wav"], "--out"),
         (["--stream", "--format", "ctm", "a.wav"], "text or json"),
-        (["--stream", "--out", "x", "a.wav"], "it takes no other --format, and no --out"),
+        (["--stream", "--out", "x", "a.wav"], "leave out --out and other values of --format"),
         (["--endpoint", "1", "a.wav"], "--piece and --endpoint need --stream"),
-        (["--stream", "--device", "cuda", "a.wav"], "--stream recognises on the CPU"),
+        (["--stream", "--device", "cuda", "a.wav"], "--stream runs only on the CPU"),
         (["--raw-rate", "8000", "a.wav"], "give - as AUDIO"),
-        (["--stream", "--lower", "a.wav"], "--lower is for recordings"),
-        (["--jobs", "2", "--stream", "a.wav"], "--jobs shares out files"),
-        (["--jobs", "2", "--raw-rate", "8000", "-"], "--jobs shares out files"),
+        (["--stream", "--lower", "a.wav"], "--lower does not work with --stream"),
+        (["--jobs", "2", "--stream", "a.wav"], "--jobs does not work with --stream"),
+        (["--jobs", "2", "--raw-rate", "8000", "-"], "--jobs does not work with"),
         (["--channel", "0", "a.wav"], "--channel"),
         ([], "AUDIO"),
     ],
@@ -197,7 +197,7 @@ def test_several_recordings_share_no_file_of_subtitles(transcriber, talks, form)
     for name, listed in ("-", f"{folder}/hello.wav\n{folder}/my word.wav\n"), (folder, None):
         result = run("--model", "final", "--format", form, name, stdin=listed)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert f"several recordings cannot share one {form} file: give --out" in result.stderr
+        assert f"a {form} file holds only one recording: add --out" in result.stderr
     assert run("--model", "final", "--format", form, talks / "day two").exit_code == 0
 
 
@@ -308,7 +308,7 @@ def card_of(system):
     return Card(system, "a model", 12, 0.5, 9, "an4", "4gram", {"test": rate})
 
 
-UNNAMED = "no speaker is named: every recording counts as a speaker of its own"
+UNNAMED = "no speaker is named: every recording counts as a separate speaker"
 
 
 @pytest.mark.parametrize("audio", [("a.wav",), ("a.wav", "b.wav")])
@@ -319,7 +319,7 @@ def test_without_speakers_the_best_system_without_them_recognises(
     assert transcriber.calls == [("lstm", False)]
     assert result.stderr.splitlines() == [
         str(card_of("lstm")),
-        f"{UNNAMED}; --speakers names them, and then sat is the best system",
+        f"{UNNAMED}. Name the speakers with --speakers: sat is the best system for known speakers",
     ]
 
 
@@ -329,7 +329,8 @@ def test_with_speakers_the_best_system_with_them_recognises(transcriber, final_b
     assert transcriber.calls == [("sat", False)]
     assert result.stderr == f"{card_of('sat')}\n"
     result = run("--model", final_bundles, *speakers, "a.wav", "b.wav")
-    assert "Warning: 1 of 2 recordings, first b.wav, have no speaker: each counts" in result.stderr
+    warning = "Warning: 1 of 2 recordings, such as b.wav, have no speaker, so each counts"
+    assert warning in result.stderr
 
 
 @pytest.mark.parametrize("audio", [("a.wav",), ("a.wav", "b.wav")])
@@ -346,8 +347,8 @@ def test_a_system_that_adapts_warns_where_no_speaker_is_named(
     result = run(*arguments, *audio)
     assert transcriber.calls == [("sat", False)]
     assert result.stderr.splitlines()[-1] == (
-        f"Warning: {UNNAMED}, but sat adapts to speakers and makes more errors without; --speakers"
-        " names them"
+        f"Warning: {UNNAMED}. sat adapts to speakers and makes more errors without them. Name the"
+        " speakers with --speakers"
     )
 
 
@@ -362,4 +363,4 @@ def test_the_card_is_printed_first(transcriber, final_bundles):
     assert first == str(card)
     assert "12 words; trained on 0.5 h of speech (corpus an4, 9 speakers); WER 15.00 %" in first
     fast = run("--model", final_bundles, "--fast", "a.wav").stderr.splitlines()[0]
-    assert fast == f"rescoring, and so its error rates, left out: {card}"
+    assert fast == f"without rescoring and its error rates: {card}"

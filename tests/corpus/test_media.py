@@ -86,7 +86,7 @@ def test_every_reader_gives_what_ffmpeg_decodes(tmp_path, name, channels):
     assert torch.equal(decode_audio(path.read_bytes(), name, rate).samples, mono)
     part = samples[rate // 4 :][: rate // 2]
     assert np.array_equal(LOCAL_FILES.read_audio(path, 0.25, 0.5)[0].T, part)
-    with pytest.raises(AudioError, match=f"has {channels} channels, no channel 3"):
+    with pytest.raises(AudioError, match=f"has {channels} channels, so there is no channel 3"):
         load_audio(path, channel=2)
 
 

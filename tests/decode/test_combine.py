@@ -175,7 +175,7 @@ def test_systems_without_utterances_write_nothing(tmp_path):
     result = CliRunner().invoke(cli.main, command)
     assert (result.exit_code, result.stderr) == (
         1,
-        f"Error: no utterance in {tmp_path / 'empty'}\n",
+        f"Error: there are no utterances in {tmp_path / 'empty'}\n",
     )
     assert not (tmp_path / "out").exists()
 
@@ -198,7 +198,7 @@ def test_texts_without_times_count_too(ctms, tmp_path, caplog):
     (tmp_path / "other.txt").write_text("u-2 GOOD EVENING\n")
     words = WordTable()
     systems = [read_system(path, words) for path in (folder, tmp_path / "other.txt")]
-    assert "lacks 1 texts" in caplog.text
+    assert "lacks 1 utterances" in caplog.text
     assert not systems[0].timed
     assert systems[0].ids == ["u-1", "u-2", "u-3"]
     combined = combine(systems, Combination((0.6, 0.4)), words)
@@ -253,7 +253,7 @@ def test_weights_can_be_given_as_they_are_printed(count):
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (["--weight", "nan", "--weight", "nan"], 2, "nan is no finite number"),
+        (["--weight", "nan", "--weight", "nan"], 2, "nan is not a finite number"),
         (["--weight", "1"], 1, "1 weights for 2 systems"),
         (["--weight", "0.5", "--weight", "0.6"], 1, "weights 0.5, 0.6"),
         (["--tune"], 2, "--tune needs --ref"),
@@ -274,7 +274,7 @@ def test_systems_without_common_utterances_and_empty_folders(system_folders, tmp
     with pytest.raises(CombinationError, match=r"other\.txt have no utterance in common"):
         combine(systems, Combination((0.5, 0.5)), words)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CombinationError, match="neither word lattices"):
+    with pytest.raises(CombinationError, match="contains no word lattices"):
         read_system(tmp_path / "empty", words)
 
 

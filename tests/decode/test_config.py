@@ -13,7 +13,7 @@ from toolkit.fsa.config import Beam
         ({"acoustic_scale": 0.0}, "acoustic_scale is 0.0, must be above 0"),
         ({"scales": (0.1, math.inf)}, "scales are .*, must be finite"),
         ({"penalties": (math.nan,)}, "penalties has the value nan, must be numbers"),
-        ({"retries": (2.0, 0.0)}, r"retries are \(2.0, 0.0\), need to be positive"),
+        ({"retries": (2.0, 0.0)}, r"retries are \(2.0, 0.0\), must be positive"),
         ({"retries": (math.nan,)}, "retries has the value nan"),
         ({"retries": (math.inf,)}, "positive factors"),
     ],

@@ -287,9 +287,9 @@ def test_outputs_that_are_no_numbers_name_the_bundle(tmp_path):
     recogniser = CtcRecogniser(folder)
     with torch.no_grad():
         recogniser.scorer.model.output.bias.fill_(float("nan"))
-    with pytest.raises(BundleError, match=f"{folder}: the network's outputs are no numbers"):
+    with pytest.raises(BundleError, match=f"{folder}: the network's outputs are not finite"):
         recogniser.recognise(noise(1))
-    with pytest.raises(BundleError, match=f"{folder}: the network's outputs are no numbers"):
+    with pytest.raises(BundleError, match=f"{folder}: the network's outputs are not finite"):
         recogniser.warm_up()
 
 
@@ -369,7 +369,7 @@ def test_words_in_brackets_are_not_aligned(bundle, audio, tmp_path):
     assert [w.token for w in read_ctm(tmp_path / "o/words.ctm")] == ["A", "DOG"]
     assert [(outcome.utterance, outcome.reason) for outcome in outcomes] == [
         ("one", "left out of the text: </s> <s> [noise]"),
-        ("two", "no word in its text"),
+        ("two", "its transcript has no words"),
     ]
 
 
@@ -413,7 +413,7 @@ def test_unused_speakers_are_reported(bundle, audio, tmp_path):
     arguments = ["align", *map(str, arguments), "--out", str(tmp_path / "o")]
     assert "--speakers" not in CliRunner().invoke(main, arguments).stderr
     result = CliRunner().invoke(main, [*arguments, "--speakers", str(tmp_path / "utt2spk")])
-    assert (result.exit_code, result.stderr.count("--speakers changes nothing")) == (0, 1)
+    assert (result.exit_code, result.stderr.count("--speakers has no effect")) == (0, 1)
 
 
 def test_texts_of_other_alphabets_are_aligned_with_their_letters(audio, tmp_path):
@@ -445,5 +445,5 @@ def test_streams_of_one_bundle_in_several_threads_do_not_mix(bundle):
 
 
 def test_a_network_that_needs_the_whole_utterance_is_not_shared_by_streams(bidirectional_bundle):
-    with pytest.raises(BundleError, match="LSTMs of one direction"):
+    with pytest.raises(BundleError, match="unidirectional LSTMs"):
         load_recogniser(bidirectional_bundle).warm_up()

@@ -115,7 +115,7 @@ def recognise_cepstra(recogniser, cepstra):
 
 
 def test_a_system_that_needs_all_of_a_speaker_has_no_streams(speaker_bundle):
-    with pytest.raises(BundleError, match="recognises by speaker"):
+    with pytest.raises(BundleError, match="needs whole recordings, grouped by speaker"):
         SpeakerRecogniser(speaker_bundle).stream()
 
 

@@ -56,7 +56,7 @@ def test_channels(audio, read, tmp_path):
     path = audio(tmp_path / "x.wav", channels=2)
     assert torch.equal(read(path)[str(path)], load_audio(path))
     assert torch.equal(read(path, channel=1)[str(path)], load_audio(path, channel=1))
-    assert "has 2 channels, no channel 3" in read(path, channel=2)[str(path)]
+    assert "has 2 channels, so there is no channel 3" in read(path, channel=2)[str(path)]
 
 
 def test_kaldi_lists_and_their_pipes(audio, read, tmp_path):
@@ -159,7 +159,7 @@ def test_speakers_are_those_of_the_file_or_the_cut(audio, tmp_path):
     sources = Inputs(speakers=file).sources(names, io.BytesIO(), tmp_path)
     assert [source.speaker for source in sources] == ["one", "two", None]
     file.write_text("d one\n")
-    with pytest.raises(SourceError, match=r"names none of the recordings, such as .*a\.wav"):
+    with pytest.raises(SourceError, match=r"contains none of the recordings, such as .*a\.wav"):
         Inputs(speakers=file).sources(names, io.BytesIO(), tmp_path)
     file.write_text("a\n")
     with pytest.raises(InputError, match="a has no speaker"):
@@ -187,7 +187,9 @@ def test_a_result_cannot_be_the_folder_of_another(tmp_path):
     scp = tmp_path / "wav.scp"
     scp.write_text("x.txt/y a.wav\nx b.wav\n")
     sources = Inputs().sources([str(scp)], io.BytesIO(), tmp_path)
-    with pytest.raises(SourceError, match=r"results of x and x\.txt/y would both be at x\.txt"):
+    with pytest.raises(
+        SourceError, match=r"results of x and x\.txt/y would both be written to x\.txt"
+    ):
         check_keys(sources, ".txt")
     check_keys(sources, ".ctm")
 
@@ -197,7 +199,7 @@ def test_ids_that_become_the_same_path_are_refused(tmp_path):
     scp.write_text("//x a.wav\n../x b.wav\n")
     sources = Inputs().sources([str(scp)], io.BytesIO(), tmp_path)
     assert [source.key for source in sources] == ["x", "x"]
-    with pytest.raises(SourceError, match=r"//x and \.\./x would both be at x.txt"):
+    with pytest.raises(SourceError, match=r"//x and \.\./x would both be written to x.txt"):
         check_keys(sources, ".txt")
 
 
@@ -211,7 +213,7 @@ def test_unused_files_that_may_be_audio_are_reported(audio, read, tmp_path, capl
     (folder / "d.dat").write_bytes(b"\xff\xf3\x44")
     assert list(read(folder)) == [str(folder / "a.wav")]
     (record,) = caplog.records
-    expected = f"{folder}: files are left out that may be audio, 3, first {folder}/a.mp4"
+    expected = f"{folder}: left out 3 files that may be audio, such as {folder}/a.mp4"
     assert expected in record.getMessage()
     caplog.clear()
     for name in ("a.mp4", "c", "d.dat"):
@@ -234,7 +236,7 @@ def test_a_kaldi_directory_is_not_taken_for_a_folder_or_a_list_of_utterances(
     (data / "segments").write_text("one-1 one 0.0 0.5\n")
     assert list(read(data / "wav.scp")) == ["one"]
     (record,) = caplog.records
-    assert "without the segments beside it" in record.getMessage()
+    assert "not the segments in the same folder" in record.getMessage()
     (data / "lists.scp").write_text("one touch x; cat y |\n")
     assert f"{data}/lists.scp: touch x" in read(data / "lists.scp")["one"]
 
@@ -312,7 +314,7 @@ def test_empty_standard_input_is_no_list_of_paths(read, stdin):
 def test_a_remedy_for_equal_names_is_advised(tmp_path, ids, remedy):
     inputs = Inputs(ids=ids)
     sources = inputs.sources(["x/s.wav", "s.flac"], io.BytesIO(), tmp_path)
-    with pytest.raises(SourceError, match=f"would both have the id s: .*{remedy}"):
+    with pytest.raises(SourceError, match=f"have the same id s: .*{remedy}"):
         check_ids(sources, ids)
     check_ids(Inputs(ids="path").sources(["x/s.wav", "s.flac"], io.BytesIO(), tmp_path), "path")
     duplicates = Inputs(ids="path").sources(["s.flac", "s.flac"], io.BytesIO(), tmp_path)

@@ -155,11 +155,11 @@ def test_endpoints_that_never_come_are_refused():
 
 
 def test_unsupported_requests_are_refused_at_once(bundle):
-    with pytest.raises(BundleError, match="an LSTM of one direction or a TDNN-F"):
+    with pytest.raises(BundleError, match="a unidirectional LSTM or a TDNN-F"):
         NetworkRecogniser(bundle(kind="blstm")).stream()
     whole = NetworkRecogniser(bundle())
     whole.model.normaliser = replace(whole.model.normaliser, scope="whole")
-    with pytest.raises(BundleError, match="normalised with earlier frames alone"):
+    with pytest.raises(BundleError, match="normalised with earlier frames only"):
         whole.stream()
     with pytest.raises(FrontendError, match="fewer than one window"):
         stream_results(NetworkRecogniser(bundle()), torch.zeros(100), 50)

@@ -164,7 +164,7 @@ def test_silence_stays_silent(sounds):
 
 def test_unusable_folders_are_named(make_cut, tmp_path, sounds):
     config = AugmentConfig((1.0,), noise=tmp_path / "none")
-    with pytest.raises(AugmentError, match="none holds no audio"):
+    with pytest.raises(AugmentError, match="none contains no audio"):
         list(augmented([make_cut("u")], config))
     (sounds[0] / "broken.wav").write_bytes(b"RIFF")
     with pytest.raises(AugmentError, match=r"broken\.wav"):

@@ -378,15 +378,15 @@ def test_mismatched_lattices_scores_and_references_are_refused():
     def run(fsa, scores, reference):
         sequence_objective([fsa], scores[None], [reference], Criterion(), CLASSES)
 
-    with pytest.raises(LatticeMismatchError, match="lattice of 4 frames, reference of 3"):
+    with pytest.raises(LatticeMismatchError, match="lattice has 4 frames, the reference 3"):
         run(fsa, scores, reference[:3])
-    with pytest.raises(LatticeMismatchError, match="scores of 3"):
+    with pytest.raises(LatticeMismatchError, match="scores 3"):
         run(fsa, scores[:3], reference)
     with pytest.raises(LatticeMismatchError, match="2 outputs"):
         run(fsa, scores[:, :2], reference)
     empty = fsa.select_arcs(np.zeros(fsa.num_arcs, bool))
     assert lattice_frames(empty) == 0
-    with pytest.raises(LatticeMismatchError, match="lattice of 0 frames"):
+    with pytest.raises(LatticeMismatchError, match="lattice has 0 frames"):
         run(empty, scores, reference)
 
 

@@ -72,7 +72,7 @@ def test_epsilon_cycles_without_gain_are_traversed_at_most_once(gain):
 
 def test_an_epsilon_cycle_with_gain_is_an_error():
     arcs = [(0, 1, 1, 3, 0.0), (1, 2, 0, 0, 0.3), (2, 1, 0, 0, -0.2), (2, 3, 1, 0, 0.0)]
-    with pytest.raises(EpsilonError, match="gains"):
+    with pytest.raises(EpsilonError, match="epsilon cycle with a positive score"):
         remove_epsilon(fst_from_arcs(arcs, [3]))
 
 

@@ -160,7 +160,7 @@ READERS = {
     "sphere": Reader(sound("a.sph", format="NIST"), use("a.sph")),
     "float-wav": Reader(sound("a.wav", subtype="FLOAT"), use("a.wav")),
     # Lhotse's errors name the utterance.
-    "noise-and-rooms": Reader(folders, use_folders, names=("u_aug:", "holds no audio")),
+    "noise-and-rooms": Reader(folders, use_folders, names=("u_aug:", "contains no audio")),
 }
 
 

@@ -68,9 +68,9 @@ def test_gaussians_without_weight_and_pdfs_without_any_score_nothing():
 
 def test_frames_and_pdfs_of_another_model_are_refused():
     gmm = mixtures([2, 3], 5, 0)
-    with pytest.raises(GmmError, match=r"frames of 6 values .* of 5 dimensions"):
+    with pytest.raises(GmmError, match=r"frames have 6 values.* have 5 dimensions"):
         LazyGmmScores(gmm, torch.zeros(4, 6), torch.arange(2))
     for pdfs in ([0, 2], [-1, 1]):
-        with pytest.raises(GmmError, match="of 2: senones and mixtures"):
+        with pytest.raises(GmmError, match="only 2 pdfs: senones and mixtures"):
             LazyGmmScores(gmm, torch.zeros(4, 5), torch.tensor(pdfs))
     assert len(LazyGmmScores(gmm, torch.zeros(4, 5), torch.zeros(0, dtype=torch.int64))) == 4

@@ -95,8 +95,8 @@ def test_merges_pickles_and_ignores_empty_classes(generator):
 
 def test_refuses_too_few_classes_and_too_few_dimensions(generator):
     x, labels = classes_in_space(generator)
-    with pytest.raises(LdaError, match="there are 8"):
+    with pytest.raises(LdaError, match="there are only 8"):
         estimate_lda(statistics_of(x, labels, 40), 8)
     flat = x[:, :2] @ torch.randn(2, 6, generator=generator)
-    with pytest.raises(LdaError, match="only 2 independent"):
+    with pytest.raises(LdaError, match="only 2 dimensions"):
         estimate_lda(statistics_of(flat, labels), 3)

@@ -72,7 +72,7 @@ def test_silence_is_not_split_even_if_its_line_says_so(tmp_path):
         ("shared split\n", "roots.txt:1: expected"),
         ("shared split a\n", "roots.txt:1: no phone 'a'"),
         ("shared split SILL\n", "roots.txt:1: no phone 'SILL'; did you mean SIL"),
-        ("shared split A B\nshared split B\n", "roots.txt:2: B has a root in line 1 already"),
+        ("shared split A B\nshared split B\n", "roots.txt:2: B already has a root in line 1"),
         ("shared split SIL A\n", "roots.txt:1: silence and speech"),
         ("shared split SIL SPN\nshared split A\n", "roots.txt: no root for B C"),
     ],

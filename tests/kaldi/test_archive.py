@@ -84,7 +84,9 @@ def test_commands_are_not_run_unless_allowed(table):
     folder = table(a=X)
     mark = folder / "ran"
     (folder / "y.scp").write_text(f"a touch {mark}; tail -c +3 {folder}/x.ark |\n")
-    with pytest.raises(ToolkitError, match=r"y\.scp:1: a is written by a command .*--allow-pipes"):
+    with pytest.raises(
+        ToolkitError, match=r"y\.scp:1: a is the output of a command .*--allow-pipes"
+    ):
         entries(folder / "y.scp")
     assert not mark.exists()
     np.testing.assert_array_equal(read_matrix(entries(folder / "y.scp", True)["a"]), X)

@@ -454,7 +454,7 @@ def test_ids_out_of_the_speakers_order_get_their_speakers_as_prefixes(cut, tmp_p
 
 def test_a_speaker_that_is_a_prefix_of_another_is_an_error(cut, tmp_path):
     cuts = [cut("z", "a"), cut("c", "a-b")]
-    with pytest.raises(ManifestError, match="name of one is the beginning of another"):
+    with pytest.raises(ManifestError, match="name of one is a prefix of another"):
         export_data_dir(cuts, tmp_path / "out")
 
 

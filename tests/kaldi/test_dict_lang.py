@@ -130,7 +130,7 @@ def test_probabilities_round_trip(tmp_path, marked):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("lexicon.txt", "A AH0\nB XX\n", "lexicon.txt:2: the phone 'XX' is in no list"),
+        ("lexicon.txt", "A AH0\nB XX\n", "lexicon.txt:2: the phone 'XX' is not in any list"),
         ("lexicon.txt", "A\n", "lexicon.txt:1: the word 'A' has no phones"),
         ("lexicon.txt", "<UNK> SPN\n", "no word with a pronunciation is left"),
         ("optional_silence.txt", "K\n", "expected one of the phones of silence_phones"),

@@ -465,7 +465,7 @@ def test_a_model_in_the_other_case_is_refused(tmp_path):
     arpa = f"\\data\\\nngram 1={len(words)}\n\n\\1-grams:\n{grams}\n\\end\\\n"
     result = export_with(tmp_path, arpa)
     assert result.exit_code == 1
-    assert "spell words alike in both" in result.stderr
+    assert "use the same spelling in both" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -498,8 +498,8 @@ def test_the_command_finds_the_words(recogniser, tmp_path, labels):
     command[3] = tmp_path / "short.ark"
     result = CliRunner().invoke(cli.main, list(map(str, command)))
     assert (result.exit_code, result.stdout) == (1, "short\n")
-    assert "short: no path survives" in result.stderr
-    assert f"Error: {tmp_path / 'short.ark'}: no path of any utterance survives" in result.stderr
+    assert "short: no path survived" in result.stderr
+    assert f"Error: {tmp_path / 'short.ark'}: no path survived for any utterance" in result.stderr
     scores = (tmp_path / "loglikes.scp").read_text()
     (tmp_path / "one.scp").write_text(f"short {tmp_path}/short.ark:6\n{scores}")
     command[3] = tmp_path / "one.scp"
@@ -516,8 +516,8 @@ def test_transition_ids_without_their_model_are_an_error(recogniser, tmp_path):
     command += ["--words", tmp_path / "words.txt"]
     result = CliRunner().invoke(cli.main, list(map(str, command)))
     assert result.exit_code == 1
-    assert "or its labels are transition ids" in result.output
-    assert "give their --model" in result.output
+    assert "its labels are transition ids" in result.output
+    assert "give their model with --model" in result.output
 
 
 def test_log_likelihoods_of_another_model_are_an_error(recogniser, tmp_path):
@@ -542,7 +542,7 @@ def test_mismatched_files_are_an_error(recogniser, tmp_path):
     from toolkit.kaldi.model import Transitions
 
     (tmp_path / "small/model").write_text(Transitions(small).text())
-    with pytest.raises(GraphError, match="reads the transition id"):
+    with pytest.raises(GraphError, match="has the transition id"):
         load_graph(tmp_path / "HCLG.fst", tmp_path / "small/model")
     (tmp_path / "words.txt").write_text("<eps> 0\nYES 2\n")
     command = ["kaldi", "decode", tmp_path / "HCLG.fst", tmp_path / "loglikes.scp"]

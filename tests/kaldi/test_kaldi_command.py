@@ -33,7 +33,7 @@ def test_data_out_and_in(audio, tmp_path):
     result = run("export-data", "--cuts", tmp_path / "train.jsonl", "--out", tmp_path / "data")
     assert result.stdout == f"{tmp_path / 'data'}: 1 utterances of 1 speakers\n"
     assert "Left out: a-2: no word in its transcript" in result.stderr
-    assert "nothing that Kaldi would reject" in run("show", tmp_path / "data").stdout
+    assert "no faults; Kaldi would accept it" in run("show", tmp_path / "data").stdout
     run("import-data", tmp_path / "data", "--out", tmp_path / "back.jsonl")
     assert read_cuts(tmp_path / "back.jsonl") == cuts[:1]
     (tmp_path / "data/spk2utt").write_text("b a-1\n")
@@ -43,7 +43,7 @@ def test_data_out_and_in(audio, tmp_path):
     assert "U+000D (carriage return)" in run("show", tmp_path / "data", status=1).stdout
     (tmp_path / "data/text").write_text("a-1\n")
     report = run("show", tmp_path / "data")
-    assert "nothing that Kaldi would reject" in report.stdout
+    assert "no faults; Kaldi would accept it" in report.stdout
     assert "text:1: a-1 has no word." in report.stderr
 
 
@@ -77,7 +77,7 @@ def test_features_out_and_in(features, tmp_path):
     assert "a-0  FM 9 x 2" in run("show", tmp_path / "data/feats.scp").stdout
     data = ["--data", tmp_path / "data", "--out", tmp_path / "back"]
     result = run("import-features", tmp_path / "data/feats.scp", *data)
-    assert "3 utterances, 27 frames; largest change of a value by rounding: 0\n" in result.stdout
+    assert "3 utterances, 27 frames; largest rounding error: 0\n" in result.stdout
     name = "shards/features.000000.tar"
     assert (tmp_path / "back" / name).read_bytes() == (features / name).read_bytes()
     run("import-features", tmp_path / "data/feats.scp", "--out", tmp_path / "x", status=2)
@@ -86,8 +86,8 @@ def test_features_out_and_in(features, tmp_path):
     result = run("import-features", tmp_path / "data/feats.scp", *data)
     text, speakers = tmp_path / "data/text", tmp_path / "data/utt2spk"
     assert result.stderr == (
-        f"Note: 2 ids of {text} have no features, first b-0.\n"
-        f"Note: 1 utterances are not in {speakers}, first a-1.\n"
+        f"Note: 2 utterances in {text} have no features, such as b-0.\n"
+        f"Note: 1 utterances with features are not in {speakers}, such as a-1.\n"
     )
 
 
@@ -113,7 +113,7 @@ def test_alignments_out_and_in(features, tmp_path):
     result = run(
         "import-alignments", tmp_path / "empty.ark", *system, "--out", tmp_path / "x", status=1
     )
-    assert f"{tmp_path / 'empty.ark'} holds no alignment" in result.stderr
+    assert f"{tmp_path / 'empty.ark'} contains no alignments" in result.stderr
 
 
 def test_invalid_numbers_are_refused(features, tmp_path):
@@ -124,7 +124,7 @@ def test_invalid_numbers_are_refused(features, tmp_path):
         assert option in run(*data, tmp_path, option, value, status=2).stderr
     assert "no such folder" in run(*data, tmp_path / "gone", status=2).stderr
     packed = run("import-data", tmp_path, "--out", tmp_path / "x.jsonl.gz", status=2)
-    assert "name it .jsonl" in packed.stderr
+    assert "give a name ending in .jsonl" in packed.stderr
     files = ["decode", table, table, "--words", table]
     for count in (-3, 0, 1, 1 << 31):
         assert "--max-active" in run(*files, "--max-active", count, status=2).stderr

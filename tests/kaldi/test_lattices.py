@@ -350,8 +350,9 @@ def test_nothing_to_import_or_to_compare_is_an_error(decoded, tmp_path):
     archive, out = str(tmp_path / "lat.txt"), str(tmp_path / "out")
     words = ["--words", str(tmp_path / "words.txt")]
     result = CliRunner().invoke(cli.main, ["lattice", "import", archive, *words, "--out", out])
-    assert (result.exit_code, result.stderr) == (1, f"Error: no lattice with a path in {archive}\n")
+    message = f"Error: there is no lattice with a path in {archive}\n"
+    assert (result.exit_code, result.stderr) == (1, message)
     reference = ["--ref", str(tmp_path / "ref")]
     result = CliRunner().invoke(cli.main, ["lattice", "oracle", str(decoded), *reference])
     assert result.exit_code == 1
-    assert f"{decoded} has no lattice of an utterance in {tmp_path / 'ref'}" in result.stderr
+    assert f"{decoded} has no lattice for any utterance in {tmp_path / 'ref'}" in result.stderr

@@ -229,7 +229,7 @@ def test_loops_of_chain_models_have_pdfs_of_their_own(tmp_path, content):
         ("5 0 3 2", "6 0 3 2", "state 0 of phone 6"),
         ("5 0 3 2", "5 2 3 2", "state 2 of phone 5"),
         ("<State> 1", "<State> 2", "not numbered in order"),
-        (" -0.69 ]", " ]", "another number of probabilities"),
+        (" -0.69 ]", " ]", "its numbers of probabilities and"),
         ("<Tuples> 2", "<Tuples> 3", "invalid literal"),
         ("</Tuples>", "</Tuples> ] <", "instead of <LogProbs>"),
         ("</LogProbs>\n</TransitionModel>\n", "", "truncated"),

@@ -34,8 +34,8 @@ def test_a_good_directory_has_no_faults(write):
         ("text", "a-1 X\na-2\nb-1 X\n", "text:2: a-2 has no word"),
         ("wav__scp", "r1\nr2 x.wav\n", "wav.scp:1: r1 has no file or command"),
         ("spk2utt", "a a-1 a-2\nb b-1\nc\n", "spk2utt:3: c has no utterance"),
-        ("segments", "a-1 r1 0 1\na-2 r1 0 x\nb-1 r2 0 1\n", "segments:2: a time is no number"),
-        ("utt2dur", "a-1 1.5\na-2 x\nb-1 1\n", "utt2dur:2: a time is no number: a-2 x"),
+        ("segments", "a-1 r1 0 1\na-2 r1 0 x\nb-1 r2 0 1\n", "segments:2: a time is not a number"),
+        ("utt2dur", "a-1 1.5\na-2 x\nb-1 1\n", "utt2dur:2: a time is not a number: a-2 x"),
     ],
 )
 def test_accepted_but_unusable_content_is_a_remark(write, name, content, message):
@@ -56,16 +56,16 @@ def test_accepted_but_unusable_content_is_a_remark(write, name, content, message
         ("utt2spk", "a-1 a\na-2 a\nb-1 b", "utt2spk: the last line has no newline"),
         ("spk2utt", "a a-1\nb b-1\n", "spk2utt: does not have"),
         ("text", "a-1 X\na-2 <s> Y\nb-1 X\n", "text:2: a-2 has the word <s>"),
-        ("text", "a-1 X\nb-1 X\n", "text: lacks 1 entries, first a-2"),
+        ("text", "a-1 X\nb-1 X\n", "text: lacks 1 entries, such as a-2"),
         ("text", "a-1 X\n\na-2 Y\nb-1 X\n", "text:2: '' is not in the order"),
-        ("wav__scp", "r1 ~/x.wav\nr2 y.wav\n", "wav.scp:1: no file, or a path that begins with ~"),
-        ("wav__scp", "r1 x.wav\n", "wav.scp: lacks 1 entries, first r2"),
+        ("wav__scp", "r1 ~/x.wav\nr2 y.wav\n", "wav.scp:1: no file, or a path with ~"),
+        ("wav__scp", "r1 x.wav\n", "wav.scp: lacks 1 entries, such as r2"),
         ("segments", "a-1 r1 0 1\na-2 r1 2 1\nb-1 r2 0 1\n", "segments:2: not"),
         ("segments", "a-1 r1 0 1\na-2 r1 0 -1\nb-1 r2 0 1\n", "segments:2: not"),
         ("utt2dur", "a-1 1.5\na-2 0\nb-1 1\n", "utt2dur:2: not a number above 0"),
-        ("reco2dur", "r1 20\nr2 1\nr3 1\n", "reco2dur: has 1 unexpected entries, first r3"),
+        ("reco2dur", "r1 20\nr2 1\nr3 1\n", "reco2dur: has 1 unexpected entries, such as r3"),
         ("feats__scp", "a-1 x.ark:3\n", "feats.scp: lacks 2 entries"),
-        ("cmvn__scp", "a x.ark:3\n", "cmvn.scp: lacks 1 entries, first b"),
+        ("cmvn__scp", "a x.ark:3\n", "cmvn.scp: lacks 1 entries, such as b"),
     ],
 )
 def test_each_fault_is_found_and_named(write, name, content, message):

@@ -95,7 +95,7 @@ def test_nan_log_probabilities_are_an_error(lm):
     with torch.no_grad():
         lm.model.output.bias.fill_(3e38)
         lm.model.output.weight.fill_(3e38)
-    with pytest.raises(ModelError, match="log-probabilities are no numbers"):
+    with pytest.raises(ModelError, match="log-probabilities are NaN"):
         lm.score([["A", "B"]])
 
 

@@ -75,8 +75,8 @@ def test_an_empty_recipe_says_which_reader_to_adapt(run):
     [
         (["my-corpus"], 1, "cannot be the name"),
         (["mine", "--from-csv", "no.csv"], 2, "'no.csv' does not exist"),
-        (["mine", "--lexicon", "german"], 2, "neither cmudict nor graphemes nor a file"),
-        (["mine", "--from-csv", ".", "--from-kaldi", "."], 2, "give one of"),
+        (["mine", "--lexicon", "german"], 2, "nor cmudict or graphemes"),
+        (["mine", "--from-csv", ".", "--from-kaldi", "."], 2, "give only one of"),
         (["mine", "--from-kaldi", "."], 1, "neither a Kaldi data directory"),
         (["mine", "--from-csv", "."], 1, "is a folder: name the table in it, such as table.csv"),
         (["mine", "--from-kaldi", __file__], 1, "is a file: give --from-kaldi the folder"),

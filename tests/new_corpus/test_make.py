@@ -216,7 +216,9 @@ def test_transcripts_of_another_encoding_are_refused(root, recordings, tmp_path,
     text = tmp_path / "data" / "text"
     word = {"cp1252": "größe", "cp1251": "мама"}[encoding]
     text.write_bytes(text.read_text().replace("cat", word).encode(encoding))
-    with pytest.raises(ManifestError, match=r"40 of 40 utterances are not UTF-8, first .*iconv"):
+    with pytest.raises(
+        ManifestError, match=r"40 of 40 utterances are not UTF-8\. The first is .*iconv"
+    ):
         create_recipe(root, "archive", tmp_path / "data", "kaldi")
 
 

@@ -320,7 +320,7 @@ def test_part_of_a_node_is_an_error():
     def train_rank(rank):
         strategy = strategy_of(ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(workers_per_node=2)))
         model, _, _ = problem(rank)
-        with pytest.raises(ParallelError, match="not whole nodes of 2"):
+        with pytest.raises(ParallelError, match="cannot be divided into nodes of 2"):
             strategy.start(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
     run_workers(3, train_rank)

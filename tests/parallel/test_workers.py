@@ -255,7 +255,7 @@ def test_a_missing_part_of_a_checkpoint_is_an_error(killed, rank, tmp_path):
     missing = newest.with_name(newest.name.replace("rank-0000", f"rank-000{rank}"))
     missing.unlink()
     for end in goes_on().wait():
-        assert f"{missing} is missing, the state of worker {rank} in the checkpoint" in end
+        assert f"{missing}, the state of worker {rank} in the checkpoint, is missing" in end
     newest.with_name(newest.name.replace(".rank-0000", "")).unlink()
     assert all(isinstance(end, dict) for end in goes_on().wait())
 

@@ -66,7 +66,7 @@ def test_a_lake_of_metadata(tmp_path):
     assert [ref.path for ref in listed.objects] == [ref.path for ref in lake.objects]
     assert listed.buckets == 3
     assert metadata_totals(listed.objects) is None
-    with pytest.raises(LakeError, match="no lake"):
+    with pytest.raises(LakeError, match="is not a data lake"):
         open_lake(store, str(tmp_path))
     (tmp_path / "lake" / "metadata" / "more.jsonl").write_text("")
     assert open_lake(store, url).buckets is None

@@ -42,7 +42,7 @@ def test_unreadable_metadata_and_audio_are_left_to_the_steps(lake, tmp_path, cap
     url = f"memory://{tmp_path.name}-some"
     copied = copy_lake(store, lake.url, url)
     assert store.get(copied.objects[0]) == content
-    assert "audio/7.flac: there is no such audio" in caplog.text
+    assert "audio/7.flac: no such audio file" in caplog.text
     assert store.get(f"{url}/audio/8.flac") == b"8"
     assert store.size(f"{url}/audio/7.flac") is None
 

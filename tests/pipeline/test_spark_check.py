@@ -26,7 +26,7 @@ def test_missing_requirements_are_named_with_what_to_do(machine, monkeypatch):
     with pytest.raises(spark.SparkError, match=r"pyspark and Java .*pip install -e .*Java 17"):
         spark.check_spark()
     program(machine / "java")
-    with pytest.raises(spark.SparkError, match="as pyspark cannot be found"):
+    with pytest.raises(spark.SparkError, match="because pyspark cannot be found"):
         spark.check_spark()
     monkeypatch.setattr(spark, "find_spec", lambda name: name)
     spark.check_spark()
@@ -36,7 +36,7 @@ def test_java_home_decides_where_java_is(machine, monkeypatch):
     monkeypatch.setattr(spark, "find_spec", lambda name: name)
     monkeypatch.setenv("JAVA_HOME", str(machine))
     program(machine / "java")
-    with pytest.raises(spark.SparkError, match="as Java cannot be found"):
+    with pytest.raises(spark.SparkError, match="because Java cannot be found"):
         spark.SparkExecutor()
     program(machine / "bin" / "java")
     assert shutil.which("java")

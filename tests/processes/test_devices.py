@@ -24,7 +24,7 @@ def test_to_device_does_not_copy_a_tensor_that_is_on_the_device():
 
 @pytest.mark.parametrize("name", ["foo", "CPU", "cuda:", "cuda:x", "", "cpu "])
 def test_check_device_refuses_an_unknown_device(name):
-    with pytest.raises(ToolkitError, match=f"--device {name}: there are cpu, cuda"):
+    with pytest.raises(ToolkitError, match=f"--device {name}: no such device; use cpu, cuda"):
         check_device(name)
 
 

@@ -14,14 +14,20 @@ from toolkit.processes import ranks
     [
         (
             ["features.frontend.num_mel_bins=40"],
-            r"mel_bins=80 are not the front end's: set it to 40",
+            r"mel_bins=80 differs from the front end: set it to 40",
         ),
         (
             ["features.frontend.num_mel_bins=90"],
-            r"mel_bins=80 are not the front end's: set it to 90",
+            r"mel_bins=80 differs from the front end: set it to 90",
         ),
-        (["train.specaugment.mel_bins=40"], r"mel_bins=40 are not the front end's: set it to 80"),
-        (["features.frontend.kind=mfcc"], r"need mel filters, which mfcc has not: set both to 0"),
+        (
+            ["train.specaugment.mel_bins=40"],
+            r"mel_bins=40 differs from the front end: set it to 80",
+        ),
+        (
+            ["features.frontend.kind=mfcc"],
+            r"need mel filters, which mfcc does not have: set both to 0",
+        ),
     ],
 )
 def test_a_warp_must_know_the_mel_filters(overrides, message, tmp_path):

@@ -54,7 +54,7 @@ def test_a_command_evaluates_during_the_training_and_ends_with_it(recipe, tmp_pa
     assert (result.exit_code, statuses) == (0, [0]), result.output
     evaluated = read_run_log(exp / "ctc").of(Evaluated)
     lines = [f"epoch {e.epoch}: CER {e.cer:.2f} %, WER {e.wer:.2f} %" for e in evaluated]
-    over = "The training is over; {} epochs were evaluated here."
+    over = "The training has ended. This process evaluated {} epochs."
     assert len(lines) == 2
     printed = [line for line in result.output.splitlines() if line.startswith(("epoch", "The"))]
     assert printed == [*lines, over.format(2)]  # the training says something too

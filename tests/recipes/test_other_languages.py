@@ -81,7 +81,7 @@ def test_the_as_given_normaliser_keeps_words_as_written(run, sentences, tmp_path
 def test_without_rules_transcripts_stay_unchanged(run, tmp_path):
     code, output = run()
     assert code == 1
-    assert "would know no word of the training transcripts" in output
+    assert "would contain no word of the training transcripts" in output
     assert "set normaliser=letters-upper-1" in output
     assert "ΧΘΕΣ!" in (tmp_path / "exp/data/train.jsonl").read_text(encoding="utf-8")
 
@@ -90,7 +90,7 @@ def test_without_rules_transcripts_stay_unchanged(run, tmp_path):
 def test_words_that_the_english_rules_change_are_reported(run):
     code, output = run()
     assert code == 0, output
-    assert "does not know 2 of 4 words of the training transcripts" in output
+    assert "lacks 2 of 4 words of the training transcripts" in output
     assert "make GRUN of GRÜN" in output
     assert "normaliser=letters-upper-1" in output
     code, output = run("normaliser=letters-upper-1")

@@ -84,7 +84,7 @@ def test_an_input_file_is_never_overwritten(files, read):
     content = path.read_bytes()
     result = run(*arguments, "--alignments", path)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{path} is also read" in result.stderr
+    assert f"{path} is an input and would be overwritten" in result.stderr
     assert path.read_bytes() == content
 
 
@@ -96,7 +96,7 @@ def test_a_folder_whose_texts_are_scored_is_not_written_to(files):
     arguments = ["--ref", files / "ref", "--hyp", trn, "--drop", "cat"]
     result = run(*arguments, "--out", files / "out")
     assert result.exit_code == 2
-    assert f"{trn} is also read" in result.stderr
+    assert f"{trn} is an input and would be overwritten" in result.stderr
     assert trn.read_bytes() == content
     assert run(*arguments, "--out", files / "other").exit_code == 0
 
@@ -160,8 +160,8 @@ def test_json_is_not_mixed_with_alignments(files):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--weights", "kaldi"], "--glm scores with --weights sclite, not kaldi"),
-        (["--normalise", "basic"], "--normalise basic removes the marks that --glm reads"),
+        (["--weights", "kaldi"], "--glm needs --weights sclite: leave out --weights kaldi"),
+        (["--normalise", "basic"], "--normalise basic removes the hyphens and parentheses that"),
     ],
 )
 def test_a_glm_excludes_other_options(files, options, message):

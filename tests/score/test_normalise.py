@@ -95,7 +95,7 @@ def test_rules_are_applied_to_the_mapping_too(mapping):
     ("content", "message"),
     [
         ("a => b\nc d\n", "en.glm:2: expected `FROM WORDS => TO WORDS`, found 'c d'"),
-        ("a => b\na => c\n", "en.glm:2: 'a' is mapped to other words in an earlier line"),
+        ("a => b\na => c\n", "en.glm:2: 'a' is mapped to different words in an earlier line"),
         ("a => { b / c }\n", "en.glm:1: .*alternatives and contexts are not supported"),
         ("[a] => [b] / [x] __ [ ]\n", "en.glm:1: .*alternatives and contexts"),
         ("=> b\n", "en.glm:1: expected"),

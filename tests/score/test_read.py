@@ -169,7 +169,7 @@ def test_librispeechs_folders_have_a_line_for_each_utterance(tmp_path):
     transcripts = read_transcripts(tmp_path)
     assert transcripts.texts == {"84-121-0000": "GO ON", "84-121-0001": "WE WILL"}
     (tmp_path / "b.trans.txt").write_text("84-121-0001 AGAIN\n")
-    with pytest.raises(TranscriptError, match="'84-121-0001' has another text already"):
+    with pytest.raises(TranscriptError, match="'84-121-0001' has two different texts"):
         read_transcripts(tmp_path)
 
 

@@ -228,9 +228,9 @@ def test_a_number_is_an_id(write):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"id": "u1", "text": "a \ud83d b"}, r"half of a surrogate pair.*: mend the text"),
-        ({"id": "u\ud83d", "text": "a"}, "half of a surrogate pair"),
-        ({"id": "u\n1", "text": "a"}, "has a tab or an end of line.*: rename it"),
+        ({"id": "u1", "text": "a \ud83d b"}, r"an unpaired surrogate.*: correct the text"),
+        ({"id": "u\ud83d", "text": "a"}, "an unpaired surrogate"),
+        ({"id": "u\n1", "text": "a"}, "has a tab or line break.*: rename it"),
         ({"id": "u1", "text": "a", "speaker": "ann\tb"}, "'ann.tb' has a tab"),
     ],
 )

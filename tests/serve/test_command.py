@@ -83,8 +83,8 @@ def test_it_ends_cleanly_by_ctrl_c():
 @pytest.mark.parametrize(
     ("system", "message"),
     [
-        ("blstm", "no LSTM of one direction and no TDNN-F on log-mel features"),
-        ("gmm", "has no system 'gmm', but blstm, lstm"),
+        ("blstm", "there is no unidirectional LSTM and no TDNN-F on log-mel features"),
+        ("gmm", "has no system 'gmm', only blstm, lstm"),
     ],
 )
 def test_systems_that_cannot_stream_are_refused(final, system, message):
@@ -96,7 +96,7 @@ def test_systems_that_cannot_stream_are_refused(final, system, message):
 def test_a_bundle_of_another_kind_is_refused(final):
     result = CliRunner().invoke(main, ["serve", "--port", "0", str(final / "blstm")])
     assert result.exit_code == 1
-    assert "needs an LSTM of one direction or a TDNN-F" in result.stderr
+    assert "needs a unidirectional LSTM or a TDNN-F" in result.stderr
 
 
 def test_unusable_ports_and_addresses_are_named(final, monkeypatch):
@@ -110,11 +110,11 @@ def test_unusable_ports_and_addresses_are_named(final, monkeypatch):
         assert "Warning" not in result.stderr
     result = CliRunner().invoke(main, ["serve", "--host", "203.0.113.1", str(final)])
     assert result.exit_code == 1
-    assert "Warning: 203.0.113.1 can be reached from other machines" in result.stderr
+    assert "Warning: other machines can reach 203.0.113.1" in result.stderr
     assert "no authentication" in result.stderr
     result = CliRunner().invoke(main, ["serve", "--host", "127.0..1", str(final)])
     assert result.exit_code == 1
-    assert "'127.0..1' is no address: " in result.stderr
+    assert "'127.0..1' is not an address: " in result.stderr
 
 
 def test_a_missing_library_is_named_with_the_command(final, monkeypatch):

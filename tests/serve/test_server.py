@@ -120,7 +120,7 @@ BAD = {
     "stereo": ([{**BEGIN, "channels": 2}], {}, 1008, "not 's16le, 16000 Hz, channels: 2'"),
     "floats": ([{**BEGIN, "format": "f32le"}], {}, 1008, "audio must be s16le"),
     "text": ([{**BEGIN, "rate": "16000"}], {}, 1008, "no message of type"),
-    "odd": ([BEGIN, PIECE + b"x"], {}, 1008, "3201 bytes are no whole number"),
+    "odd": ([BEGIN, PIECE + b"x"], {}, 1008, "3201 bytes are not a whole number"),
     "chat": ([BEGIN, PIECE, {"type": "hi"}], {}, 1008, 'expected a message of type "end"'),
     "too fast": ([BEGIN, *[bytes(64000)] * 60], {"ahead": 1.0}, 1008, "ahead of real time"),
     "long": ([BEGIN, *frames(AUDIO)], {"longest": 0.7}, 1008, "a stream may last 0.7 s"),

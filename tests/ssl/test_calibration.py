@@ -111,7 +111,7 @@ def test_mismatched_or_missing_alignments_are_refused(judge, make_synthetic, tmp
     with pytest.raises(TargetError, match=r"u001: its alignment has \d+ frames"):
         measure_calibration(*arguments)
     synthetic.targets.clear()
-    with pytest.raises(TargetError, match="references to compare with"):
+    with pytest.raises(TargetError, match="to use them as references"):
         measure_calibration(*arguments)
     with pytest.raises(ValueError, match="utterances"):
         CalibrationConfig(0)

@@ -118,7 +118,7 @@ def test_the_command(judges, synthetic, tmp_path):
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["k", "3", "10", "40"]
-    assert lines[4].startswith("From k = ")
+    assert lines[4].startswith("With k = ")
     assert np.isfinite(float(lines[1].split()[4]))
 
 

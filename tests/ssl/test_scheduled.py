@@ -272,7 +272,7 @@ def test_mismatched_settings_and_stores_are_refused(
 ):
     config = replace(CONFIG, epochs=1, checkpoint_seconds=0)
     data = labelled.store, labelled, normaliser, config, 7, tmp_path / "a"
-    with pytest.raises(TrainingDataError, match="have 6 senones, the alignments 7"):
+    with pytest.raises(TrainingDataError, match="have 6 senones, but the alignments have 7"):
         train_student(unlabelled, *data)
     with pytest.raises(TargetError, match="not a folder of targets"):
         train(tmp_path / "b", config, folders=labelled.folder)

@@ -203,7 +203,7 @@ def test_settings_with_missing_paths_are_reported_before_anything_runs(sample):
 def test_list_and_dry_run_exclude_each_other(sample):
     result = sample.main("--list", "--dry-run")
     assert result.status == 1
-    assert "give one of them" in result.output
+    assert "give only one of them" in result.output
 
 
 def test_the_last_runs_settings_are_recalled_when_they_differ(sample):
@@ -328,4 +328,4 @@ def test_the_list_can_be_json(sample):
     assert rows[2]["peak_bytes"] is None
     refused = sample.main("--json")
     assert refused.status == 1
-    assert "--json prints the stages together with --list" in refused.output
+    assert "--json needs --list" in refused.output

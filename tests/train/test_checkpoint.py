@@ -101,7 +101,9 @@ def test_parts_of_ranks_are_removed_with_their_checkpoint(tmp_path):
         {"own": 31},
     ]
     for place in ((0, 3, 2), (0, 1, 0)):
-        with pytest.raises(TrainingError, match=rf"is missing, the state of worker {place[2]} in"):
+        with pytest.raises(
+            TrainingError, match=rf"the state of worker {place[2]} in the checkpoint, is missing"
+        ):
             checkpoints.load_rank(*place)
     checkpoints.save(0, 4, {"step": 4})
     left = {path.name for path in tmp_path.iterdir()}

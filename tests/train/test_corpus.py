@@ -31,10 +31,10 @@ def test_nothing_left_is_refused_at_any_limit(make_stores):
 def test_targets_of_another_tree_are_refused(make_stores):
     stores = make_stores([30, 30], num_targets=5)
     stores.alignments.targets["utt001"][7] = 5
-    with pytest.raises(TrainingDataError, match=r"utt001.*target 5 but there are 5"):
+    with pytest.raises(TrainingDataError, match=r"utt001.*target 5, but there are only 5"):
         Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
     stores.alignments.targets["utt001"][7] = -1
-    with pytest.raises(TrainingDataError, match=r"utt001.*target -1 but there are 5"):
+    with pytest.raises(TrainingDataError, match=r"utt001.*target -1, but there are only 5"):
         Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
 
 

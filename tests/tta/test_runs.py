@@ -102,7 +102,7 @@ def test_prices_belong_to_namesakes_or_to_the_only_platform(training):
     renamed = read_platform(folder, prices=[Price("Sys1$", total=3.0)])
     assert (renamed.name, renamed.price.total) == ("Sys1$", 3.0)
     second = training("b")
-    with pytest.raises(BenchRunError, match="price for 'c'"):
+    with pytest.raises(BenchRunError, match="price for the platform 'c'"):
         read_platforms([str(folder), str(second)], [Price("c", total=1.0)])
 
 

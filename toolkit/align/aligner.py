@@ -131,8 +131,8 @@ def find_bundle(model: Path) -> Path:
         if (folder / SETTINGS).is_file():
             return folder
     raise AlignerError(
-        f"{model} has no aligner: neither it nor {model / 'aligner'} holds {SETTINGS}. A recipe's"
-        " last stage makes one in exp/<profile>/final/aligner"
+        f"{model} has no aligner: there is no {SETTINGS} in it or in {model / 'aligner'}. A "
+        "recipe's last stage makes one in exp/<profile>/final/aligner"
     )
 
 

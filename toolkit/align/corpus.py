@@ -67,7 +67,7 @@ def align_corpus(
         raise AlignmentFailuresError(
             f"{counts['failed']} of {len(outcomes)} utterances could not be aligned: "
             + "; ".join(f"{o.utterance} ({o.reason})" for o in first)
-            + f"; all of them are in {out / 'table.tsv'}"
+            + f"; all are listed in {out / 'table.tsv'}"
         )
     good = [o.log_likelihood_per_frame for o in outcomes if o.status != "failed"]
     return {

@@ -76,11 +76,15 @@ def ctm_lines(utterance: str, channel: str, tokens: Iterable[TimedToken]) -> Ite
         fields = (utterance, channel, token.token)
         # A field of a CTM line ends at white space.
         if any(not field or len(field.split()) != 1 or field != field.strip() for field in fields):
-            raise CtmError(f"{fields}: empty or with white space, which a CTM line cannot hold")
+            raise CtmError(
+                f"{fields}: a field of a CTM line must not be empty or contain white space"
+            )
         if utterance.startswith(";;"):
-            raise CtmError(f"{utterance}: the line would be a comment: rename the utterance")
+            raise CtmError(
+                f"{utterance}: a CTM line with this id would be a comment: rename the utterance"
+            )
         if not 0 <= token.start_s <= token.end_s < math.inf:
-            raise CtmError(f"{utterance}: {token}: times must be finite, in order, not negative")
+            raise CtmError(f"{utterance}: {token}: times must be finite, in order and not negative")
         # Round both ends, not the duration: neighbours that touch keep touching.
         start, end = round(1000 * token.start_s), round(1000 * token.end_s)
         confidence = "" if token.confidence is None else f" {token.confidence:.4f}"
@@ -115,7 +119,7 @@ def _parse_ctm_line(fields: list[str]) -> CtmEntry:
     """Make an entry from the fields of a CTM line."""
     if len(fields) not in (5, 6):
         raise ValueError(
-            f"{len(fields)} fields; a CTM line is: utterance channel start duration token "
+            f"{len(fields)} fields, but a CTM line is: utterance channel start duration token "
             "[confidence]"
         )
     start, duration = _parse_number("start", fields[2]), _parse_number("duration", fields[3])
@@ -196,7 +200,7 @@ def write_textgrid(
 def _fill_gaps(tier: str, tokens: Iterable[TimedToken], duration: float) -> list[Interval]:
     """Return intervals without gaps from 0 to `duration`; the gaps become empty intervals."""
     if not duration > 0:
-        raise TextGridError(f"tier {tier}: a TextGrid of {duration} s is not possible")
+        raise TextGridError(f"tier {tier}: a TextGrid cannot have a duration of {duration} s")
     filled: list[Interval] = []
     now = 0.0
     for token, begin, until, _ in tokens:
@@ -206,11 +210,11 @@ def _fill_gaps(tier: str, tokens: Iterable[TimedToken], duration: float) -> list
         # The last frame's window may reach beyond the audio; such a token ends with it.
         end = duration if -SLIVER < until - duration <= TOLERANCE else until
         if start < now:
-            raise TextGridError(f"{place} begins before the end of the one before")
+            raise TextGridError(f"{place} begins before the previous interval ends")
         if end > duration:
             raise TextGridError(f"{place} ends after the audio, which lasts {duration:.3f} s")
         if end - start < SLIVER:
-            raise TextGridError(f"{place} has no length within the audio")
+            raise TextGridError(f"{place} has no duration within the audio")
         # A pause becomes an interval without text.
         if start > now:
             filled.append((now, start, ""))

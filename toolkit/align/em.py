@@ -270,9 +270,9 @@ def require_aligned(data: TrainingData, failed: Sequence[str], limit: float) -> 
     """
     if len(failed) > limit * data.utterances:
         raise UnalignableError(
-            f"{len(failed)} of {data.utterances} training utterances have no alignment,"
-            f" first {', '.join(failed[:5])}: do their transcripts match the audio?"
-            " See check/report.txt"
+            f"{len(failed)} of {data.utterances} training utterances have no alignment, such as "
+            f"{', '.join(failed[:5])}. Check that their transcripts match the audio; see "
+            "check/report.txt"
         )
 
 

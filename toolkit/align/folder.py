@@ -399,7 +399,7 @@ def _tasks(
     outcomes = []
     for recording in recordings:
         words, left_out = aligner.spoken(recording)
-        fault = recording.fault or ("" if words else "no word in its text")
+        fault = recording.fault or ("" if words else "its transcript has no words")
         if fault or recording.audio is None:
             outcomes.append(FileOutcome.failure(recording.utterance, fault))
             continue
@@ -485,7 +485,7 @@ def _outcome(aligned: AlignedRecording, aligner: AlignerFiles) -> FileOutcome:
     notes = [f"left out of the text: {task.left_out}"] if task.left_out else []
     guessed, unknown = aligner.guessed(set(task.words))
     if unknown:
-        notes.append(f"aligned as noise, no pronunciation known: {' '.join(unknown)}")
+        notes.append(f"aligned as noise, because the pronunciation is unknown: {' '.join(unknown)}")
     return FileOutcome(
         utterance=task.utterance,
         status="retried" if aligned.retried else "ok",

@@ -143,9 +143,9 @@ def check_phones(folder: Path, lang: Lang, senones: Senones) -> None:
     if listed != modelled:
         differing = sorted({*listed} ^ {*modelled})[:3] or "in another order"
         raise GraphMismatchError(
-            f"{folder / 'phones.txt'} has {len(listed)} phones, topology.json of the acoustic model"
-            f" {len(modelled)} (differing: {differing}): they come from different runs; restore"
-            " the files or write them again"
+            f"{folder / 'phones.txt'} has {len(listed)} phones, but topology.json of the acoustic "
+            f"model has {len(modelled)} (differing: {differing}): they come from different runs; "
+            "restore the files or write them again"
         )
 
 

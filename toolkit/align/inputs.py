@@ -110,7 +110,7 @@ def read_inputs(
       InputError: no folder of audio, no text, malformed lines, or texts of the same name.
     """
     if not audio.is_dir():
-        raise InputError(f"{audio}: no such folder of audio")
+        raise InputError(f"{audio}: no such folder")
     texts, faults = _texts(text)
     speaker_of = read_speakers(speakers) if speakers else {}
     by_path: dict[str, list[Path]] = {}
@@ -129,11 +129,11 @@ def read_inputs(
         used.update(candidates)
         fault, path = faults.get(name, ""), candidates[0] if candidates else None
         if not candidates:
-            fault = f"no audio file of this name below {audio}"
+            fault = f"no audio file has this name below {audio}"
             if similar := name_of_letters.get(_bare(name)):
-                fault += f"; there is {similar}: is it meant?"
+                fault += f"; did you mean {similar}?"
         elif len(candidates) > 1:
-            fault = f"several audio files of this name: {', '.join(map(str, candidates))}"
+            fault = f"several audio files have this name: {', '.join(map(str, candidates))}"
         recordings.append(_recording(name, path, words, audio, speaker_of, fault))
     # Audio without a text.
     for name, paths in by_path.items():
@@ -145,8 +145,8 @@ def read_inputs(
     one_speaker = speakers is None and len({r.speaker for r in recordings}) == 1
     if by_speaker and one_speaker and len(recordings) >= MANY:
         logger.warning(
-            "all %d recordings count as one speaker's, as a folder does; if they are not, name the"
-            " speakers with --speakers: the models adapt to each",
+            "all %d recordings are in one folder and count as one speaker. If there are several "
+            "speakers, name them with --speakers: the models adapt to each speaker",
             len(recordings),
         )
     return sorted(recordings, key=lambda recording: recording.utterance)
@@ -169,7 +169,7 @@ def _mark_clashes(recordings: list[Recording]) -> None:
     ):
         pair = [clear[number] for number in clash]
         first, second = (recordings[position].utterance for position in pair)
-        fault = f"the results of {first} and {second} would be at one place: rename one"
+        fault = f"the results of {first} and {second} would have the same path: rename one"
         for position in pair:
             recordings[position] = replace(recordings[position], fault=fault)
             clear.remove(position)
@@ -206,21 +206,21 @@ def _texts(source: Path) -> tuple[dict[str, str], dict[str, str]]:
             if path.suffix.lower() in TEXT:
                 name = path.relative_to(source).with_suffix("").as_posix()
                 if name in texts:
-                    raise InputError(f"{source}: two texts are called {name}")
+                    raise InputError(f"{source}: two transcripts are called {name}")
                 texts[name], fault = _text_of_file(path)
                 if fault:
                     faults[name] = fault
     elif source.suffix.lower() in (".csv", ".tsv", ".jsonl", ".json"):
         raise InputError(
-            f"{source} is a table or a manifest: give lines of `name words ...`, such as Kaldi's "
-            "text, or a folder of .txt files"
+            f"{source} is a table or a manifest: give a file with lines `name words ...`, such as "
+            "Kaldi's text, or a folder of .txt files"
         )
     elif source.is_file():
         texts, faults = _pairs(source)
     else:
-        raise InputError(f"{source}: no such file or folder of texts")
+        raise InputError(f"{source}: no such file or folder")
     if not texts:
-        raise InputError(f"{source}: no text in it; a folder needs .txt or .lab files")
+        raise InputError(f"{source} contains no transcripts. A folder needs .txt or .lab files")
     return texts, faults
 
 
@@ -241,7 +241,7 @@ def read_speakers(path: Path) -> dict[str, str]:
       InputError: it cannot be read, has a line without a speaker, or names an utterance twice.
     """
     if not path.is_file():
-        raise InputError(f"{path}: no such file of speakers")
+        raise InputError(f"{path}: no such file")
     speakers, faults = _pairs(path)
     for utterance, speaker in speakers.items():
         if fault := faults.get(utterance):

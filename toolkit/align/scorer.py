@@ -61,8 +61,8 @@ class GmmScorer:
         modelled, stored = system.cepstra, system.features.store.dimension
         if stored != modelled:
             raise GmmFeaturesError(
-                f"{self.features}: {stored:g} values a frame, where {self.model} models"
-                f" {modelled:g}: give the cepstra of its run, such as plp/dev"
+                f"{self.features} has {stored:g} values per frame, but {self.model} models "
+                f"{modelled:g}: give the cepstra of the same run, such as plp/dev"
             )
         if self.transforms is None:
             return system
@@ -71,8 +71,9 @@ class GmmScorer:
             # W = [A b], applied as A x + b.
             if transform.shape != (dimension, dimension + 1):
                 raise GmmFeaturesError(
-                    f"{self.transforms}: the transform of {speaker} is {list(transform.shape)},"
-                    f" {self.model} models {dimension} dimensions: estimate the transforms again"
+                    f"{self.transforms}: the transform of {speaker} is {list(transform.shape)}, "
+                    f"but {self.model} models {dimension} dimensions: estimate the transforms "
+                    "again"
                 )
         return system.adapted(transforms)
 

@@ -18,20 +18,22 @@ from toolkit.config.click_types import FILE, FOLDER, TEXT_IN
     "--text",
     type=TEXT_IN,
     required=True,
-    help="Transcripts: lines of `name words ...`, or a folder of .txt or .lab files named like the "
-    "audio; - is standard input.",
+    help="Transcripts: a file with lines `name words ...`, or a folder of .txt or .lab files that "
+    "are named like the audio files; - is standard input.",
 )
 @click.option("--out", type=FOLDER, required=True, help="The folder to write.")
 @click.option(
-    "--speakers", type=TEXT_IN, help="Lines of `name speaker`; default: a speaker per folder."
+    "--speakers",
+    type=TEXT_IN,
+    help="File with lines `name speaker`; default: one speaker per folder.",
 )
 @click.option(
     "--channel",
     type=click.IntRange(1),
-    help="The channel of the files to align; default: the mean of all.",
+    help="Audio channel to align, counted from 1; default: the mean of all channels.",
 )
 @click.option(
-    "--reference", type=TEXT_IN, help="A CTM of true word times to compare the result with."
+    "--reference", type=TEXT_IN, help="CTM file with true word times to compare the result with."
 )
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
@@ -52,11 +54,12 @@ def align(
 
     Finds the times of words and phones. Writes words.ctm and phones.ctm (with confidences),
     textgrid/NAME.TextGrid and table.tsv (the outcome of each file) to the folder --out. Files may
-    have any length. In transcripts a name is a file's path below --audio-dir, or its file name
-    alone, without suffix. If a file cannot be aligned, standard error says why, the others are
-    still aligned, and the exit status is 1.
+    have any length. In transcripts a name is a file's path below --audio-dir without suffix, or its
+    file name without folder and suffix. If a file cannot be aligned, the command prints the reason
+    on standard error, aligns the other files, and exits with status 1.
 
-    A CTC network has no phones: the times of its output units, such as letters, go to units.ctm.
+    A CTC network has no phones: the command writes the times of its output units, such as letters,
+    to units.ctm.
 
     \b
     Example:
@@ -77,7 +80,7 @@ def align(
     if card := read_card(aligner.bundle):
         click.echo(card, err=True)
     if speakers is not None and not aligner.by_speaker:
-        note = "Note: a CTC network does not adapt to speakers: --speakers changes nothing."
+        note = "Note: --speakers has no effect, because a CTC network does not adapt to speakers."
         click.echo(note, err=True)
     index = None if channel is None else channel - 1  # channels count from 1 for users, 0 in arrays
     # 3. Align. A recording that fails is an outcome, not an exception: the others go on.

@@ -13,7 +13,7 @@ from toolkit.config.click_types import AS_JSON, FILE
 @click.command()
 @AS_JSON
 @click.option(
-    "--all", "everything", is_flag=True, help="Remove all outputs that stages can make again."
+    "--all", "everything", is_flag=True, help="Remove every output that a stage can make again."
 )
 @click.option(
     "--dry-run", is_flag=True, help="List the outputs that would be removed; remove nothing."
@@ -25,9 +25,10 @@ def clean(
 ) -> None:
     """Delete the intermediate files of a run.
 
-    Removes OUTPUTS of finished stages, such as fbank or decode/mono. The next run.py makes them
-    again. Without OUTPUTS, lists what can be removed, with its size and the time that its stage
-    took. The bundle, results, manifests, the corpus and the data check are never removed.
+    Removes OUTPUTS of finished stages, such as fbank or decode/mono. The next call of run.py makes
+    them again. Without OUTPUTS, lists the outputs that can be removed, with their sizes and the
+    durations of their stages. The bundle, results, manifests, the corpus and the data check are
+    never removed.
 
     \b
     Example:

@@ -23,15 +23,19 @@ if TYPE_CHECKING:
 @click.option(
     "--rule",
     type=click.Choice(("mbr", "best")),
-    help="Choose the words with the fewest expected errors (mbr, the default) or those of the best "
-    "path (best).",
+    help="Output the words with the fewest expected errors (mbr, the default) or the words on the "
+    "best path (best).",
 )
-@click.option("--ref", type=TEXT_IN, help="Reference transcripts; prints the word error rate.")
+@click.option(
+    "--ref",
+    type=TEXT_IN,
+    help="Reference transcripts. The command then prints the word error rate.",
+)
 @click.option(
     "--tune",
     is_flag=True,
-    help="Choose the weights with the fewest errors against --ref, and the rule unless --rule is "
-    "given.",
+    help="Choose the weights that give the fewest errors against --ref. Without --rule, choose the "
+    "rule too.",
 )
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
@@ -48,14 +52,15 @@ def combine(
     as_json: bool,
     systems: tuple[Path, ...],
 ) -> None:
-    """Combine what several systems recognised in the same recordings.
+    """Combine the outputs of several systems.
 
-    Each of SYSTEMS is the folder of a decoded split (its word_lattices/ is read, else words.ctm,
-    else text), a CTM file or a file of transcripts. Finds the words with the fewest expected errors
-    under the weighted posteriors of all systems. Writes text to the folder --out and, if all
-    systems have times, words.ctm with times and posteriors. A single system is decoded by minimum
-    Bayes risk. Tune on development data, then give the printed options for the test data. --json
-    prints the rule, the weights and, with --ref, the score.
+    All systems must have recognised the same recordings. Each of SYSTEMS is the folder of a decoded
+    split, a CTM file or a file of transcripts. From a folder the command reads word_lattices/; if
+    there is none, words.ctm; if there is none either, text. It chooses the words with the fewest
+    expected errors under the weighted posteriors of all systems. It writes text to the folder --out
+    and, if all systems have word times, words.ctm with times and posteriors. A single system is
+    decoded by minimum Bayes risk. Tune on development data, then use the printed options for the
+    test data. --json prints the rule, the weights and, with --ref, the score.
 
     \b
     Examples:
@@ -74,17 +79,17 @@ def combine(
     from toolkit.score.transcripts import read_transcripts
     from toolkit.score.wer import score
 
-    if tune and (ref is None or weights):
-        raise click.UsageError(
-            "--tune needs --ref, and chooses the weights itself: leave out --weight"
-        )
+    if tune and ref is None:
+        raise click.UsageError("--tune needs --ref, the reference transcripts")
+    if tune and weights:
+        raise click.UsageError("--tune chooses the weights itself: leave out --weight")
     # By default every system has the same weight.
     combination = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
     # One table for all: a word has the same id in the lattices of every system.
     words = WordTable()
     loaded_systems = [read_system(system, words) for system in systems]
     if not any(system.ids for system in loaded_systems):
-        raise click.ClickException(f"no utterance in {', '.join(map(str, systems))}")
+        raise click.ClickException(f"there are no utterances in {', '.join(map(str, systems))}")
     references = read_transcripts(ref).plain_texts() if ref else {}
     if tune:
         rules = RULES if rule is None else (rule,)

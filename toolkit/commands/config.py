@@ -12,13 +12,13 @@ from toolkit.config.click_types import AS_JSON, FILE
 
 @click.command()
 @AS_JSON
-@click.option("--profile", metavar="NAME", help="Profile of the recipe; default: the first.")
+@click.option("--profile", metavar="NAME", help="Profile of the recipe; default: its first one.")
 @click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a setting, as --set of the recipe does; may be repeated.",
+    help="Change a setting, like --set of the recipe; may be repeated.",
 )
 @click.argument("recipe", type=FILE)
 @click.argument("key", required=False)
@@ -27,8 +27,9 @@ def config(
 ) -> None:
     """Print the settings of a recipe.
 
-    Of every setting, or of KEY and those below it: its value, where that comes from, its default
-    and type, and what it is. RECIPE is the recipe's folder or its run.py.
+    Prints each setting with its value, the source of the value, its default, its type and its
+    description. With KEY, prints only this setting or the settings in this section. RECIPE is the
+    recipe's folder or its run.py.
 
     \b
     Example:

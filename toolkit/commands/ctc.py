@@ -9,7 +9,7 @@ from toolkit.config.click_types import FILE
 
 @click.group()
 def ctc() -> None:
-    """Help a CTC training that runs on another machine.
+    """Evaluate a CTC training while it runs elsewhere.
 
     \b
     Example:
@@ -23,11 +23,12 @@ def ctc() -> None:
     "--device", help="Device to compute on: cpu, cuda, ...; default: a GPU if there is one."
 )
 def evaluate(run: Path, device: str | None) -> None:
-    """Evaluate the checkpoints of a CTC training on another machine.
+    """Evaluate each epoch of a CTC training.
 
-    RUN_DIR is the run directory of a CTC recipe that trains with train.states.evaluator=elsewhere;
-    it must be visible on this machine too. Prints a line per epoch and ends when the training ends;
-    if the training is interrupted, waits for it to be resumed.
+    The training runs on another machine, with train.states.evaluator=elsewhere. RUN_DIR is its run
+    directory, which must be accessible on this machine too. The command prints a line per epoch and
+    ends when the training ends. If the training is interrupted, it waits until the training
+    continues.
 
     \b
     Example:
@@ -40,4 +41,4 @@ def evaluate(run: Path, device: str | None) -> None:
         click.echo(f"epoch {epoch}: CER {result['cer']:.2f} %, WER {result['wer']:.2f} %")
 
     epochs = evaluate_run(run, choose_device(device), report)
-    click.echo(f"The training is over; {epochs} epochs were evaluated here.")
+    click.echo(f"The training has ended. This process evaluated {epochs} epochs.")

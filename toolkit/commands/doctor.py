@@ -11,7 +11,7 @@ from toolkit.config.click_types import AS_JSON
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check the machine and the installed packages.
 
-    Prints a command that repairs what is broken. The exit status is 1 when something that the
+    For each problem, prints a command that repairs it. The exit status is 1 if something that the
     recipes need does not work.
 
     \b

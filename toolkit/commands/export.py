@@ -12,7 +12,8 @@ from toolkit.config.click_types import FILE, FOLDER
     "--model",
     type=FILE,
     required=True,
-    help="A model bundle (final/), or a model's folder in its run directory (lstm_ce, ctc).",
+    help="A model bundle (final/), or the folder of a model in a run directory, such as lstm_ce or "
+    "ctc.",
 )
 @click.option(
     "--format",
@@ -25,13 +26,13 @@ from toolkit.config.click_types import FILE, FOLDER
 def export(model: Path, form: str, out: Path) -> None:
     """Export an acoustic model to ONNX or TorchScript.
 
-    A bundle of several systems exports its CTC network, or else its best network that can recognise
-    streams.
-    Writes the model (model.onnx or model.pt), metadata.json (its inputs and outputs, front end,
-    priors, output units) and normaliser.json to the folder --out. A network on the features of a
-    GMM system has no front end in metadata.json. Unidirectional models have their recurrent states
-    as inputs and outputs, for streaming. The exported model must agree with the original on random
-    input, whole and in pieces. ONNX needs the package onnx and, for this comparison, onnxruntime.
+    From a bundle of several systems, exports the CTC network. If there is none, exports the best
+    network that supports streaming. Writes the model (model.onnx or model.pt), metadata.json (its
+    inputs and outputs, front end, priors, output units) and normaliser.json to the folder --out.
+    For a network on the features of a GMM system, metadata.json has no front end. Unidirectional
+    models have their recurrent states as inputs and outputs, for streaming. The command compares
+    the exported model with the original on random input, as a whole and in pieces, and fails if
+    they differ. ONNX needs the package onnx and, for this comparison, onnxruntime.
 
     \b
     Example:

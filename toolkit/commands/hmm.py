@@ -20,7 +20,7 @@ def hmm() -> None:
 @hmm.command("show-tree")
 @click.argument("model", metavar="MODEL_OR_TREE", type=TEXT_IN)
 @click.option(
-    "--phone", required=True, help="A phone, or a base phone such as AH for AH0, AH1, ..."
+    "--phone", required=True, help="A phone, or a base phone: AH stands for AH0, AH1, ..."
 )
 @click.option("--state", type=int, help="Only the tree of this HMM state, counted from 0.")
 @click.option(
@@ -32,9 +32,9 @@ def show_tree(
 ) -> None:
     """Draw the decision tree of a phone.
 
-    Prints the questions with the gain in log-likelihood of each, the frames of each branch, and the
-    pdfs at the leaves. MODEL_OR_TREE is the folder of a GMM system or its tree.json.
-    --json prints the part of tree.json for the phone.
+    Prints each question with its gain in log-likelihood, the number of frames in each branch, and
+    the pdfs at the leaves. MODEL_OR_TREE is the folder of a GMM system or its tree.json. --json
+    prints the part of tree.json for the phone.
 
     \b
     Example:

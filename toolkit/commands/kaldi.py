@@ -26,7 +26,7 @@ OUT = click.option("--out", type=FOLDER, required=True, help="The folder to writ
 PIPES = click.option(
     "--allow-pipes",
     is_flag=True,
-    help="Run the shell commands (`cmd |`) in an scp file; only for files that you trust.",
+    help="Run the shell commands (`cmd |`) in an scp file. Use it only for files that you trust.",
 )
 
 
@@ -34,9 +34,9 @@ PIPES = click.option(
 def kaldi() -> None:
     """Convert data to and from Kaldi's formats.
 
-    Data directories, lexicons, features, alignments, decoding graphs and log-likelihoods can be
-    exported and imported. ARPA language models, CTM files and %WER lines are in
-    Kaldi's format already. Features need kaldi_native_io: pip install kaldi_native_io.
+    The subcommands export and import data directories, lexicons, features, alignments, decoding
+    graphs and log-likelihoods. ARPA language models, CTM files and %WER lines are in Kaldi's format
+    already. Features need kaldi_native_io: pip install kaldi_native_io.
 
     \b
     Example:
@@ -47,15 +47,18 @@ def kaldi() -> None:
 @kaldi.command("export-data")
 @click.option("--cuts", type=FILE, required=True, help="The cuts of a split: data/<split>.jsonl.")
 @click.option(
-    "--excluded", type=TEXT_IN, help="Utterances to leave out: check/excluded.tsv of a run."
+    "--excluded",
+    type=TEXT_IN,
+    help="File with utterances to leave out, such as check/excluded.tsv of a run.",
 )
 @OUT
 def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     """Write a Kaldi data directory.
 
     Writes wav.scp, text, utt2spk, spk2utt, utt2dur, reco2dur and, if utterances are parts of
-    recordings, segments. Checks them as validate_data_dir.sh does. An utterance id that does not
-    begin with its speaker gets the speaker as a prefix; utt_map has the old and the new ids.
+    recordings, segments. Checks them as validate_data_dir.sh does. If an utterance id does not
+    begin with the speaker, the command adds the speaker as a prefix and writes the old and new ids
+    to utt_map.
 
     \b
     Example:
@@ -69,7 +72,7 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     for id, why in done.left_out:
         click.echo(f"Left out: {id}: {why}", err=True)
     if done.renamed:
-        note = f"utterance ids got their speakers as prefixes; {out / RENAMED} has old and new ids"
+        note = f"speakers were added to utterance ids; {out / RENAMED} lists the old and new ids"
         click.echo(f"Note: {note}.", err=True)
     for note in done.notes:
         click.echo(f"Note: {note}.", err=True)
@@ -81,16 +84,16 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
 @click.option(
     "--pipes",
     type=FOLDER,
-    help="Run the shell commands in wav.scp and write their audio to this folder; only for files "
-    "that you trust.",
+    help="Run the shell commands in wav.scp and write their audio to this folder. Use it only for "
+    "files that you trust.",
 )
 @MAP_PATH
 def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[str, ...]) -> None:
     """Convert a Kaldi data directory to lhotse cuts.
 
-    Faulty utterances become cuts that say what is wrong, which a recipe's data check reports.
-    Commands in wav.scp are not run unless --pipes names a folder; `flac -c -d -s FILE |` and
-    `sph2pipe -f wav -p FILE |` are read directly.
+    An utterance with a fault becomes a cut that describes the fault; the data check of a recipe
+    reports it. Commands in wav.scp are run only if --pipes names a folder. The files of
+    `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read directly.
 
     \b
     Example:
@@ -102,7 +105,9 @@ def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[st
 
     # `write_cuts` does not compress, but readers decompress every file of this suffix.
     if out.suffix == ".gz":
-        raise click.UsageError(f"--out {out}: cuts are written uncompressed: name it .jsonl")
+        raise click.UsageError(
+            f"--out {out}: cuts are not compressed: give a name ending in .jsonl"
+        )
     cuts = read_kaldi_dir(folder, PipeRunner(pipes) if pipes else None, map_paths)
     number = write_cuts(cuts, out)
     if not is_printed(out):
@@ -115,14 +120,14 @@ def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[st
 
 @kaldi.command("export-lang")
 @click.option("--lang", "folder", type=FILE, required=True, help="The lang/ folder of a run.")
-@click.option("--lm", type=FILE, help="An ARPA language model, to write G.fst too.")
+@click.option("--lm", type=FILE, help="ARPA language model from which to write G.fst.")
 @OUT
 def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     """Write Kaldi's dict and lang directories.
 
-    OUT/dict is the input of Kaldi's prepare_lang.sh (lexicon, phone sets, questions); OUT/lang is
-    complete as validate_lang.pl wants it: phones.txt and words.txt with the toolkit's own ids,
-    phone sets, roots and questions, topo, L.fst, L_disambig.fst and, with --lm, G.fst.
+    OUT/dict is the input of Kaldi's prepare_lang.sh: lexicon, phone sets and questions. OUT/lang
+    has all files that validate_lang.pl requires: phones.txt and words.txt with the toolkit's own
+    ids, phone sets, roots and questions, topo, L.fst, L_disambig.fst and, with --lm, G.fst.
 
     \b
     Example:
@@ -152,13 +157,15 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     is_flag=True,
     help="Add _B, _I, _E and _S to the phones of a dict directory.",
 )
-@click.option("--as-given", is_flag=True, help="Keep words as they are written, not in upper case.")
+@click.option(
+    "--as-given", is_flag=True, help="Keep the case of words. By default they become upper case."
+)
 @OUT
 def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Path) -> None:
     """Convert a Kaldi dict or lang directory.
 
-    FOLDER is either of the two. OUT becomes a lang folder as a recipe's language stage writes it;
-    its lexicon.txt can be the setting lang.lexicon of a recipe.
+    FOLDER is the dict or lang directory. OUT becomes a lang folder like the one that a recipe's
+    language stage writes. Use its lexicon.txt as the setting lang.lexicon of a recipe.
 
     \b
     Example:
@@ -183,12 +190,10 @@ def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Pat
 
 @kaldi.command("export-features")
 @click.option(
-    "--features", type=FILE, required=True, help="The features of a split: fbank/<split>."
+    "--features", type=FILE, required=True, help="Feature folder of a split, such as fbank/dev."
 )
-@click.option(
-    "--compress", is_flag=True, help="Store a byte per value, which loses some precision."
-)
-@click.option("--text", is_flag=True, help="Write text archives, as copy-feats ark,t: does.")
+@click.option("--compress", is_flag=True, help="Store each value in one byte, with less precision.")
+@click.option("--text", is_flag=True, help="Write text archives, like copy-feats ark,t:.")
 @OUT
 def export_features(features: Path, compress: bool, text: bool, out: Path) -> None:
     """Write features as Kaldi ark and scp files.
@@ -204,9 +209,11 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
 
 @kaldi.command("import-features")
 @click.argument("table", type=FILE)
-@click.option("--data", type=FILE, help="Kaldi data directory with utt2spk and text; no audio.")
 @click.option(
-    "--cuts", type=FILE, help="Instead of --data, the cuts of a split: data/<split>.jsonl."
+    "--data", type=FILE, help="Kaldi data directory with utt2spk and text; it needs no audio."
+)
+@click.option(
+    "--cuts", type=FILE, help="The cuts of a split (data/<split>.jsonl), instead of --data."
 )
 @click.option(
     "--frame-shift",
@@ -235,10 +242,10 @@ def import_features(
     allow_pipes: bool,
     out: Path,
 ) -> None:
-    """Convert Kaldi features to shards of features.
+    """Convert Kaldi features to feature shards.
 
-    Recipes train on these shards. TABLE is feats.scp or an archive, compressed or not, or text.
-    Values are rounded to 16 bits; the largest rounding error is printed.
+    Recipes train on these shards. TABLE is feats.scp, or an archive that may be compressed or text.
+    The command rounds values to 16 bits and prints the largest rounding error.
 
     \b
     Example:
@@ -253,7 +260,7 @@ def import_features(
         utterances = [cut.to_dict() for cut in iter_cuts(cuts)]
     elif data is not None and cuts is None:
         if not data.is_dir():
-            raise click.UsageError(f"--data {data}: no such folder; give a Kaldi data directory")
+            raise click.UsageError(f"--data {data}: no such folder. Give a Kaldi data directory")
         speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
         # There is no audio: an utterance lasts its number of frames times the frame shift.
         frames = count_frames(table, allow_pipes, map_paths)
@@ -273,12 +280,12 @@ def import_features(
         path_map=map_paths,
     )
     click.echo(
-        f"{out}: {done.utterances} utterances, {done.frames} frames; largest change of a value "
-        f"by rounding: {done.rounding:.3g}"
+        f"{out}: {done.utterances} utterances, {done.frames} frames; largest rounding error: "
+        f"{done.rounding:.3g}"
     )
     if done.without:
         click.echo(
-            f"Note: {len(done.without)} utterances have no features, first {done.without[0]}.",
+            f"Note: {len(done.without)} utterances have no features, such as {done.without[0]}.",
             err=True,
         )
 
@@ -286,9 +293,11 @@ def import_features(
 def _note_unmatched_ids(path: Path, named: Mapping[str, str], frames: Mapping[str, int]) -> None:
     """Print how many lines have no features, and how many features have no line."""
     if lost := [id for id in named if id not in frames]:
-        click.echo(f"Note: {len(lost)} ids of {path} have no features, first {lost[0]}.", err=True)
+        note = f"Note: {len(lost)} utterances in {path} have no features, such as {lost[0]}."
+        click.echo(note, err=True)
     if bare := [id for id in frames if id not in named]:
-        click.echo(f"Note: {len(bare)} utterances are not in {path}, first {bare[0]}.", err=True)
+        note = f"Note: {len(bare)} utterances with features are not in {path}, such as {bare[0]}."
+        click.echo(note, err=True)
 
 
 def _two_columns(path: Path) -> dict[str, str]:
@@ -299,16 +308,18 @@ def _two_columns(path: Path) -> dict[str, str]:
 
 
 @kaldi.command("export-alignments")
-@click.option("--ali", type=FILE, required=True, help="A folder of alignments: ali/ of a run.")
 @click.option(
-    "--system", type=FILE, required=True, help="The folder of the GMM system that made them."
+    "--ali", type=FILE, required=True, help="A folder of alignments, such as ali/ of a run."
+)
+@click.option(
+    "--system", type=FILE, required=True, help="Folder of the GMM system that made the alignments."
 )
 @OUT
 def export_alignments(ali: Path, system: Path, out: Path) -> None:
     """Write alignments as integer vectors and as CTM.
 
-    The integers are the toolkit's HMM states, listed in states.tsv. They are not the transition ids
-    of a Kaldi model. Any program can use phones.ctm.
+    The integers are numbers of the toolkit's HMM states, which states.tsv lists. They are not the
+    transition ids of a Kaldi model. phones.ctm contains the same alignments as phone times.
 
     \b
     Example:
@@ -322,19 +333,27 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
 @kaldi.command("import-alignments")
 @click.argument("table", type=FILE)
 @click.option(
-    "--system", type=FILE, required=True, help="The folder of the GMM system whose states to use."
+    "--system",
+    type=FILE,
+    required=True,
+    help="Folder of the GMM system with the HMM states of the alignments.",
 )
-@click.option("--features", type=FILE, help="For a CTM: the features of the aligned utterances.")
-@click.option("--model", type=FILE, help="Kaldi's final.mdl, for alignments of its transition ids.")
+@click.option(
+    "--features", type=FILE, help="Feature folder of the aligned utterances; needed for a CTM."
+)
+@click.option(
+    "--model", type=FILE, help="Kaldi's final.mdl; needed if the alignments are transition ids."
+)
 @OUT
 def import_alignments(
     table: Path, system: Path, features: Path | None, model: Path | None, out: Path
 ) -> None:
-    """Convert alignments of states, transition ids or phones.
+    """Convert alignments to those of a GMM system.
 
-    TABLE is ali.scp or an archive (gzipped or text too) that export-alignments wrote or, with
-    --model, Kaldi; or a CTM of phones, named *.ctm, as Kaldi's ali-to-phones --ctm-output and
-    other aligners write. The frames of a phone in a CTM are divided evenly among its states.
+    TABLE is one of these: ali.scp or an archive (it may be gzipped or text) from
+    export-alignments; with --model, an archive from Kaldi; or a CTM file of phones, named *.ctm, as
+    Kaldi's ali-to-phones --ctm-output and other aligners write it. The frames of each phone in a
+    CTM are divided evenly among its states.
 
     \b
     Example:
@@ -349,7 +368,7 @@ def import_alignments(
         number = read(table, system, out, model)
         click.echo(f"{out}: {number} utterances")
         if not number:
-            raise click.ClickException(f"{table} holds no alignment")
+            raise click.ClickException(f"{table} contains no alignments")
         return
     # A CTM has times of phones, whose frames are divided among the states.
     from toolkit.align.ctm_textgrid import read_ctm
@@ -357,7 +376,7 @@ def import_alignments(
 
     if features is None:
         raise click.UsageError(
-            "a CTM does not say how many frames an utterance has: add --features"
+            "a CTM does not contain the number of frames of each utterance: add --features"
         )
     # The times of a CTM are rounded; the exact number of frames comes from the features.
     store = FeatureStore(features)
@@ -368,7 +387,7 @@ def import_alignments(
 
 @kaldi.command()
 @click.argument("path", type=FILE)
-@click.option("--key", help="Print the values of this entry.")
+@click.option("--key", help="Print the values of the entry with this key.")
 @click.option(
     "--count",
     type=click.IntRange(0),
@@ -378,11 +397,11 @@ def import_alignments(
 )
 @AS_JSON
 def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
-    """Show the content of a table, or check a data directory.
+    """Show a Kaldi table or check a data directory.
 
-    Of an scp file or an archive of matrices or integers, lists the entries. Of a data directory,
-    lists everything that Kaldi's validate_data_dir.sh would reject; if there is anything, the exit
-    status is 1. Notes name what Kaldi accepts but may not be able to use.
+    For an scp file or an archive of matrices or integers, lists the entries. For a data directory,
+    lists the faults that Kaldi's validate_data_dir.sh would report; if there are any, the exit
+    status is 1. Notes name problems that this script accepts but other Kaldi programs may not.
 
     \b
     Example:
@@ -399,7 +418,7 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
         else:
             for remark in remarks:
                 click.echo(f"Note: {remark}.", err=True)
-            click.echo("\n".join(faults) or f"{path}: nothing that Kaldi would reject")
+            click.echo("\n".join(faults) or f"{path}: no faults; Kaldi would accept it")
         if faults:
             raise click.exceptions.Exit(1)
         return
@@ -418,21 +437,22 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     "model",
     type=FILE,
     required=True,
-    help="The folder of a GMM system, or senones/ of a run for its networks.",
+    help="Folder of a GMM system, or senones/ of a run for its neural networks.",
 )
 @click.option(
     "--labels",
     type=click.Choice(("transitions", "pdfs")),
     default="transitions",
     show_default=True,
-    help="Labels of the graph: transition ids, or columns of log-likelihoods, counted from 1.",
+    help="Input labels of the graph: transition ids, or pdfs (columns of the log-likelihoods, "
+    "counted from 1).",
 )
 @click.option(
     "--word-penalty",
     type=Number(),
     default=0.0,
     show_default=True,
-    help="Added to the score of each word: word_penalty of a decode's tuned.json.",
+    help="Added to the score of each word: the word_penalty in tuned.json of a decoded split.",
 )
 @OUT
 def export_graph(
@@ -457,20 +477,27 @@ def export_graph(
 
 @kaldi.command("export-likelihoods")
 @click.option(
-    "--model", type=FILE, required=True, help="A GMM system or a network in its run directory."
+    "--model",
+    type=FILE,
+    required=True,
+    help="Folder of a GMM system or neural network in its run directory.",
 )
 @click.option(
-    "--features", type=FILE, required=True, help="Features of a split: plp/dev, fbank/dev."
+    "--features",
+    type=FILE,
+    required=True,
+    help="Feature folder of a split, such as plp/dev or fbank/dev.",
 )
 @click.option(
-    "--transforms", type=FILE, help="Transforms for adapted GMMs: fmllr/<split>.safetensors."
+    "--transforms", type=FILE, help="fMLLR transforms for a GMM system: fmllr/<split>.safetensors."
 )
 @OUT
 def export_likelihoods(model: Path, features: Path, transforms: Path | None, out: Path) -> None:
-    """Write the log-likelihoods of a split for Kaldi's decoders.
+    """Write log-likelihoods for Kaldi's decoders.
 
-    loglikes.ark has a matrix per utterance: a row per frame, a column per pdf, without an acoustic
-    scale. Decoders such as latgen-faster-mapped search it in the graph of export-graph.
+    loglikes.ark has a matrix for each utterance of the split, with a row per frame and a column per
+    pdf, without an acoustic scale. Decode it with a program such as latgen-faster-mapped and the
+    graph from export-graph.
 
     \b
     Example:
@@ -486,7 +513,8 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
         scorer = GmmScorer(model, features, transforms)
     elif transforms is not None:
         raise click.UsageError(
-            "--transforms are for GMMs: give the adapted features of a network as --features"
+            "--transforms works only with GMM systems. For a network, leave it out and give the "
+            "adapted features as --features"
         )
     else:
         # The features of all splits are normalised alike: normaliser.json is beside their folders.
@@ -504,8 +532,8 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
 def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
     """Convert the phonetic tree of a Kaldi model.
 
-    OUT becomes a folder like senones/ of a run; pdfs keep their numbers. Convert the alignments of
-    the model with import-alignments --model.
+    OUT becomes a folder like senones/ of a run. The pdfs keep their numbers. To convert the
+    model's alignments, use import-alignments --model.
 
     \b
     Example:
@@ -524,21 +552,23 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
 @click.argument("table", type=FILE)
 @click.option("--words", type=TEXT_IN, required=True, help="The graph's words.txt.")
 @click.option(
-    "--model", type=FILE, help="final.mdl, if the labels of the graph are transition ids."
+    "--model",
+    type=FILE,
+    help="Kaldi's final.mdl; needed if the labels of the graph are transition ids.",
 )
 @click.option(
     "--acoustic-scale",
     type=Number(0, min_open=True),
     default=0.1,
     show_default=True,
-    help="Factor by which log-likelihoods are multiplied.",
+    help="Factor for the log-likelihoods.",
 )
 @click.option(
     "--beam",
     type=Number(0, min_open=True),
     default=15.0,
     show_default=True,
-    help="Beam of the search.",
+    help="Beam width of the search.",
 )
 @click.option(
     "--max-active",
@@ -566,11 +596,11 @@ def decode(
     allow_pipes: bool,
     out: Path,
 ) -> None:
-    """Decode log-likelihoods of Kaldi in a graph of Kaldi.
+    """Decode Kaldi's log-likelihoods with a Kaldi graph.
 
-    GRAPH is an HCLG.fst, TABLE an scp file or an archive of log-likelihoods, as nnet3-compute and
-    gmm-compute-likes write them. Without --model the labels of the graph are columns of the
-    matrices. The exit status is 1 if the search finds a path for no utterance.
+    GRAPH is an HCLG.fst. TABLE is an scp file or an archive of log-likelihoods, as nnet3-compute
+    and gmm-compute-likes write them. Without --model the labels of the graph are columns of the
+    matrices. The exit status is 1 if the search finds no path for any utterance.
 
     \b
     Example:
@@ -594,17 +624,17 @@ def decode(
             for utterance, text in transcripts:
                 survived |= text is not None
                 if text is None:
-                    click.echo(f"{utterance}: no path survives; try a wider --beam", err=True)
+                    click.echo(f"{utterance}: no path survived; use a wider --beam", err=True)
                 file.write(f"{utterance} {text or ''}".rstrip() + "\n")
     except GraphMismatchError as error:
         # Labels beyond the columns are most often transition ids: suggest --model if it is missing.
         if model is not None:
             raise GraphMismatchError(f"{graph} and {table}: {error}") from error
         raise GraphMismatchError(
-            f"{graph} and {table}: {error}; or its labels are transition ids, as in graphs that"
-            " Kaldi has made: give their --model, such as final.mdl or 0.trans_mdl"
+            f"{graph} and {table}: {error}. If the graph was made by Kaldi, its labels are"
+            " transition ids: give their model with --model, such as final.mdl or 0.trans_mdl"
         ) from error
     if not survived:
         raise click.ClickException(
-            f"{table}: no path of any utterance survives; try a wider --beam"
+            f"{table}: no path survived for any utterance; use a wider --beam"
         )

@@ -9,7 +9,7 @@ from toolkit.config.click_types import AS_JSON, FILE, FOLDER, TEXT_IN, Number, p
 
 @click.group()
 def lattice() -> None:
-    """Export and import word lattices, and compute their oracle error rates.
+    """Export, import and evaluate word lattices.
 
     \b
     Example:
@@ -32,10 +32,11 @@ def lattice() -> None:
 def export(folder: Path, form: str, out: Path) -> None:
     """Export the word lattices of a decoded split.
 
-    FOLDER is that of the split or its word_lattices/. Writes lat.txt and words.txt (kaldi), a file
-    NAME.lat per utterance (slf), or NAME.fst.txt and words.txt (openfst). In kaldi and slf the
-    acoustic scores are not scaled; the scale is in tuned.json and in the header of each slf file.
-    In openfst an arc has one weight, which includes the acoustic scale and the word penalty.
+    FOLDER is the folder of the split, or its word_lattices/. Writes lat.txt and words.txt (kaldi),
+    one file NAME.lat per utterance (slf), or NAME.fst.txt and words.txt (openfst). The acoustic
+    scores in kaldi and slf files are not scaled; tuned.json and the header of each slf file contain
+    the scale. In openfst files each arc has one weight, which includes the acoustic scale and the
+    word penalty.
 
     \b
     Example:
@@ -53,8 +54,8 @@ def export(folder: Path, form: str, out: Path) -> None:
 def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     """Print the oracle word error rate of lattices.
 
-    Chooses the path of each lattice that is nearest to the reference: rescoring cannot make fewer
-    errors. The second line says how many lattices there are and how dense they are.
+    Chooses the path with the fewest errors in each lattice. Rescoring cannot reach a lower error
+    rate. The second line shows the number of lattices and their mean density in arcs per second.
 
     \b
     Example:
@@ -71,7 +72,8 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     # together.
     if not texts:
         raise click.ClickException(
-            f"{folder} has no lattice of an utterance in {ref}: do both belong to one split?"
+            f"{folder} has no lattice for any utterance in {ref}. Check that both are of the same"
+            " split"
         )
     result = score(references, texts)
     if as_json:
@@ -115,9 +117,10 @@ def import_(
     frame_shift: float,
     out: Path,
 ) -> None:
-    """Convert lattices of Kaldi: ARCHIVES such as lat.1.gz, compact, binary or text.
+    """Convert Kaldi's lattices to a folder of word lattices.
 
-    OUT becomes a folder of word lattices, which `toolkit combine`, `oracle` and `export` take.
+    ARCHIVES are files such as lat.1.gz: lattices or compact lattices, binary or text. `toolkit
+    combine`, `toolkit lattice oracle` and `toolkit lattice export` read the folder --out.
 
     \b
     Example:
@@ -131,6 +134,8 @@ def import_(
     done, failed = import_lattices(archives, words, decoding, out)
     click.echo(f"{out}: {done} lattices")
     for utterance in failed:
-        click.echo(f"Note: {utterance}: its lattice has no path.", err=True)
+        click.echo(f"Note: {utterance}: the lattice has no path.", err=True)
     if not done:
-        raise click.ClickException(f"no lattice with a path in {', '.join(map(str, archives))}")
+        raise click.ClickException(
+            f"there is no lattice with a path in {', '.join(map(str, archives))}"
+        )

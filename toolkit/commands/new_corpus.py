@@ -16,20 +16,20 @@ from toolkit.config.click_types import EXISTING_PATH, FOLDER, MAP_PATH
     type=EXISTING_PATH,
     metavar="FILE",
     help="A table with the columns audio, text and speaker, separated by commas, semicolons or "
-    "tabs; or a folder with the tables train, dev and test.",
+    "tabs; or a folder with a table for each of train, dev and test.",
 )
 @click.option(
     "--from-kaldi",
     type=EXISTING_PATH,
     metavar="DIR",
-    help="A Kaldi data directory, or a folder with several: train, dev, test. Without audio, the "
-    "features of feats.scp are used.",
+    help="A Kaldi data directory, or a folder with several (train, dev, test). If it has no audio, "
+    "the recipe uses the features in feats.scp.",
 )
 @click.option(
     "--from-cuts",
     type=EXISTING_PATH,
     metavar="PATH",
-    help="A file of lhotse's cuts, or a folder with several, such as cuts_train.jsonl.gz.",
+    help="A file of lhotse cuts such as cuts_train.jsonl.gz, or a folder with several.",
 )
 @click.option(
     "--pipes",
@@ -51,9 +51,8 @@ from toolkit.config.click_types import EXISTING_PATH, FOLDER, MAP_PATH
     "--lexicon",
     metavar="SOURCE",
     help="cmudict (English), graphemes (the letters of a word are its phones), or a lexicon: "
-    "lexicon.txt, lexiconp.txt, a dictionary of the Montreal Forced Aligner, Kaldi's dict or lang "
-    "folder. "
-    "Default: cmudict if the transcripts look English, else graphemes.",
+    "lexicon.txt, lexiconp.txt, a dictionary of the Montreal Forced Aligner, or Kaldi's dict or "
+    "lang folder. Default: cmudict if the transcripts look English, else graphemes.",
 )
 @click.option(
     "--lm-text",
@@ -74,9 +73,10 @@ def new_corpus(
 ) -> None:
     """Make a recipe for your own corpus.
 
-    Writes recipes/NAME: run.py, config.py and README.md. With --from-csv, --from-kaldi or
-    --from-cuts the recipe can be run at once; otherwise local/NAME.py is written too, with one
-    function to fill in. Existing files are never overwritten. docs/new-corpus.md is a tutorial.
+    Writes run.py, config.py and README.md to recipes/NAME. With --from-csv, --from-kaldi or
+    --from-cuts the recipe is ready to run. Without them the command also writes local/NAME.py,
+    which has one function for you to complete. Existing files are never overwritten.
+    docs/new-corpus.md is a tutorial.
 
     \b
     Example:
@@ -89,16 +89,16 @@ def new_corpus(
     # 1. Check the options together. `sources` has at most one entry: the reader and its path.
     sources = {reader: path for reader, path in data.items() if path is not None}
     if len(sources) > 1:
-        raise click.UsageError("give one of --from-csv, --from-kaldi and --from-cuts")
+        raise click.UsageError("give only one of --from-csv, --from-kaldi and --from-cuts")
     if pipes is not None and from_kaldi is None:
-        raise click.UsageError("--pipes runs commands of Kaldi's wav.scp: give --from-kaldi too")
+        raise click.UsageError("--pipes runs the commands in Kaldi's wav.scp: add --from-kaldi")
     if map_paths and not sources:
         raise click.UsageError("--map-path needs --from-csv, --from-kaldi or --from-cuts")
     if speakers == "auto" and not sources:
         raise click.UsageError("--speakers auto needs --from-csv, --from-kaldi or --from-cuts")
     if lexicon not in (None, "cmudict", "graphemes") and not Path(lexicon).exists():
         raise click.BadParameter(
-            f"{lexicon!r} is neither cmudict nor graphemes nor a file or folder",
+            f"{lexicon!r} is not an existing file or folder, nor cmudict or graphemes",
             param_hint="--lexicon",
         )
     # 2. Write the recipe. With data it runs at once; without, the user writes its reader.

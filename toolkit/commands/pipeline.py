@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from toolkit.pipeline.executor import Progress
     from toolkit.pipeline.objects import ObjectStore
 
-ENDPOINT = click.option("--endpoint", help="URL of an S3 server that is not Amazon's.")
+ENDPOINT = click.option("--endpoint", help="URL of an S3 server other than Amazon's.")
 
 
 @click.group()
 def pipeline() -> None:
-    """Plan runs of the data pipeline, run it, and inspect finished runs.
+    """Plan, run and inspect the data pipeline.
 
     \b
     Example:
@@ -54,7 +54,10 @@ def pipeline() -> None:
 )
 @click.option("--gpus", type=click.IntRange(0), default=8, show_default=True, help="GPUs per node.")
 @click.option(
-    "--price", type=Number(0), default=0.0, help="Price of a node per hour; 0 leaves costs out."
+    "--price",
+    type=Number(0),
+    default=0.0,
+    help="Price of a node per hour. With 0, costs are omitted.",
 )
 @click.option(
     "--latency",
@@ -81,7 +84,8 @@ def pipeline() -> None:
     "--rates",
     "rates_file",
     type=TEXT_IN,
-    help="Speed of each step, as `toolkit pipeline rates` or `toolkit pipeline measure` writes it.",
+    help="File with the speed of each step, written by `toolkit pipeline rates` or `toolkit "
+    "pipeline measure`.",
 )
 @click.option(
     "--gpu-speed",
@@ -98,7 +102,7 @@ def pipeline() -> None:
     "--aggregated/--single",
     default=True,
     show_default=True,
-    help="Objects in the lake hold the audio of many utterances, or of one.",
+    help="Whether an object in the lake holds the audio of many utterances or of one.",
 )
 @click.option(
     "--hours-per-file",
@@ -112,7 +116,8 @@ def pipeline() -> None:
     "--json",
     "json_file",
     type=JSON_OUT,
-    help="Also write the plan to this file; - prints it, and the tables on standard error.",
+    help="Also write the plan to this file. With -, the plan goes to standard output and the "
+    "tables to standard error.",
 )
 def plan(
     hours: float,
@@ -187,15 +192,19 @@ def plan(
     "--minutes", type=Number(0.2), default=6.0, show_default=True, help="Minutes of audio."
 )
 @click.option(
-    "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Timed rounds."
+    "--repeats",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Number of timed repetitions.",
 )
 @click.option("--out", type=JSON_OUT, help="File of rates to write, for `toolkit pipeline plan`.")
 def measure(minutes: float, repeats: int, out: Path | None) -> None:
-    """Measure the speed of every step on one core of this machine, on noise.
+    """Measure the speed of every step on this machine.
 
-    Prints each step's seconds of audio per second of processor time, relative to the front end
-    alone. With --out the speeds, and the bytes per hour of audio, are stored for `toolkit pipeline
-    plan`.
+    Runs each step on noise, on one core. Prints how many seconds of audio each step processes per
+    second of CPU time, relative to the front end alone. --out writes a file for `toolkit pipeline
+    plan` with the speeds and the bytes per hour of audio.
 
     \b
     Example:
@@ -214,12 +223,12 @@ def measure(minutes: float, repeats: int, out: Path | None) -> None:
 @click.option("--out", type=TEXT_OUT, required=True, help="File of rates to write.")
 @ENDPOINT
 def measured_rates(outputs: tuple[str, ...], out: Path, endpoint: str | None) -> None:
-    """Write the speed of each step of a finished run, for `toolkit pipeline plan`.
+    """Write the speed of each step of a finished run.
 
-    OUTPUTS are the prefixes that the steps of one run wrote to, URLs or folders. A speed is in
-    hours of audio per hour of one core's processor time, or per hour of a GPU. The differences
-    between partitions give its 95 % interval: a pilot run of ten partitions or more predicts the
-    time of a large one.
+    `toolkit pipeline plan` reads these speeds. OUTPUTS are the prefixes (URLs or folders) to which
+    the steps of one run wrote. A speed is in hours of audio per core-hour of CPU time, or per
+    GPU-hour. Its 95 % interval comes from the differences between partitions: a pilot run of ten
+    or more partitions is enough to predict the duration of a large run.
 
     \b
     Example:
@@ -247,7 +256,8 @@ def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
     PLAN is a YAML file with the keys `lake`, `out`, `steps` (features, targets), `jobs`, `executor`
     (kind: local or spark), `teacher` and `normaliser` (for targets), and sections with the settings
     of the steps. The same command continues an interrupted run. Progress goes to standard error.
-    The end is a summary of the steps, also when partitions were set aside after repeated failures.
+    At the end the command prints a summary of the steps, even if it skipped partitions after
+    repeated failures.
 
     \b
     Example:
@@ -316,9 +326,9 @@ def summary(
 ) -> None:
     """Show the state of the steps of a run.
 
-    Counts the partitions that are done, missing or failed. OUTPUTS are the prefixes that the steps
-    wrote to, URLs or folders. The exit status is 1 when a step has partitions that are missing or
-    were set aside after repeated failures.
+    Counts the partitions that are done, missing or failed. OUTPUTS are the prefixes (URLs or
+    folders) to which the steps wrote. The exit status is 1 if a step has missing partitions, or
+    partitions that it skipped after repeated failures.
 
     \b
     Example:
@@ -332,7 +342,7 @@ def summary(
     summary_by_output = {out: read_summary(store, out) for out in outputs}
     for out, content in summary_by_output.items():
         if content is None:
-            click.echo(f"Error: {out}: no step has finished or failed here", err=True)
+            click.echo(f"Error: {out} has no summary: no step has ended there", err=True)
     summaries = [content for content in summary_by_output.values() if content is not None]
     if as_json:
         _print_summaries(summary_by_output, run_totals(summaries))

@@ -13,35 +13,36 @@ from toolkit.config.click_types import FILE, TEXT_OUT, Number, is_printed
 @click.option(
     "--out",
     type=TEXT_OUT,
-    help="The page to write; default: report.html in the run directory, or for two runs "
-    "comparison.html in the second; - prints the page.",
+    help="HTML file to write; - prints the page. Default: report.html in the run directory, or for "
+    "two runs comparison.html in the second.",
 )
 @click.option(
     "--utterances",
     type=click.IntRange(0),
     default=6,
     show_default=True,
-    help="Number of worst utterances shown of each split, with audio and spectrogram.",
+    help="Number of worst utterances to show per split, with audio and spectrogram.",
 )
 @click.option(
     "--max-mb",
     type=Number(0, min_open=True),
     default=8.0,
     show_default=True,
-    help="Maximum size of the page in MB; utterances that do not fit get no audio player.",
+    help="Maximum size of the page in MB. Audio players that do not fit are left out.",
 )
 def report(
     run: Path, second: Path | None, out: Path | None, utterances: int, max_mb: float
 ) -> None:
-    """Write an HTML report of a run, or of the differences between two.
+    """Write an HTML report of a run, or compare two runs.
 
-    RUN_DIR is a run directory, finished or not. The report is one HTML file that needs no network:
-    stages, data, findings of the data check, learning curves, error rates, tuning, worst utterances
-    with audio, all utterances, confusions, commands and versions. After `toolkit clean` a new page
-    would lack what was removed, so it does not replace report.html: give --out.
+    RUN_DIR is a run directory, finished or not. The report is one HTML file that needs no network.
+    It shows stages, data, findings of the data check, learning curves, error rates, tuning, worst
+    utterances with audio, all utterances, confusions, commands and versions. `toolkit clean`
+    removes data that the report shows. After it, the command does not overwrite report.html; give
+    --out.
 
-    Of two runs it shows the settings that differ, the error rates side by side with p-values, and
-    the utterances in which the second has fewer or more errors.
+    For two runs the report shows the settings that differ, the error rates side by side with
+    p-values, and the utterances in which the second run has fewer or more errors.
 
     \b
     Examples:
@@ -76,7 +77,8 @@ def _default_page(run: Path) -> Path:
     if gone and page.exists():
         listed = ", ".join(gone[:3]) + (f" and {len(gone) - 3} others" if len(gone) > 3 else "")
         raise click.ClickException(
-            f"{page} is not replaced: {listed} were removed since, and a new page would lack them."
-            " Write the new page elsewhere with --out, or run the recipe to make them again"
+            f"{page} is not overwritten: {listed} were removed after it was written, and a new page"
+            " would not show them. Write the new page to another file with --out, or run the recipe"
+            " to make these outputs again"
         )
     return page

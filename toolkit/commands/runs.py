@@ -15,8 +15,8 @@ from toolkit.config.click_types import AS_JSON, FILE
 def runs(as_json: bool, folder: Path) -> None:
     """List the runs below a folder.
 
-    Prints for each how many stages are done, when the last one ended, its size, and the lowest word
-    error rate of each split with the system that reached it.
+    For each run, prints the number of finished stages, the end of the last stage, the size of the
+    run directory, and the lowest word error rate on each split with the system that reached it.
 
     \b
     Example:

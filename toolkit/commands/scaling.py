@@ -29,36 +29,36 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
     type=click.IntRange(128),
     default=360_000,
     show_default=True,
-    help="table1: minibatches of all workers together; with --block 2, 11,720 stand for the "
-    "paper's ten epochs of 1,000 h.",
+    help="table1: total number of minibatches, over all workers. With --block 2, 11,720 of them "
+    "represent the paper's training: ten epochs of 1,000 h.",
 )
 @click.option(
     "--block",
     type=click.IntRange(1),
     default=2,
     show_default=True,
-    help="table1: minibatches per block of BMUF; the paper has 100.",
+    help="table1: minibatches per BMUF block; the paper uses 100.",
 )
 @click.option(
     "--threshold",
     type=Number(0, min_open=True),
     default=8.0,
     show_default=True,
-    help="table1: tau, the threshold of GTC.",
+    help="table1: tau, the GTC threshold.",
 )
 @click.option(
     "--optimizer",
     type=click.Choice(("sgd", "momentum", "adam")),
     default="sgd",
     show_default=True,
-    help="frontier: optimizer; the recipes use adam.",
+    help="frontier: optimizer. The recipes use adam.",
 )
 @click.option(
     "--rate",
     type=Number(0, min_open=True),
     default=0.1,
     show_default=True,
-    help="frontier: learning rate at batch 64.",
+    help="frontier: learning rate at batch size 64.",
 )
 @click.option(
     "--epochs",
@@ -67,22 +67,22 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
     show_default=True,
     help="frontier: number of epochs.",
 )
-@click.option("--first", default=512, show_default=True, help="frontier: smallest batch.")
-@click.option("--largest", default=24_576, show_default=True, help="frontier: largest batch.")
+@click.option("--first", default=512, show_default=True, help="frontier: smallest batch size.")
+@click.option("--largest", default=24_576, show_default=True, help="frontier: largest batch size.")
 @click.option(
     "--seeds",
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="frontier: trainings per batch size and method; their median counts.",
+    help="frontier: number of trainings per batch size and method. The result is their median.",
 )
 @click.option(
     "--step-seconds",
     type=Number(min=0.001),
     default=0.1,
     show_default=True,
-    help="validate: seconds of a step. Processes sleep instead of computing, since there are more "
-    "of them than cores. Increase it on a busy machine.",
+    help="validate: duration of a training step in seconds. The processes sleep instead of "
+    "computing, because there may be more processes than cores. Increase it on a busy machine.",
 )
 @click.option(
     "--processes",
@@ -103,14 +103,14 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
     type=Number(1),
     default=5.0,
     show_default=True,
-    help="validate: factor by which the last process is slower in every second epoch.",
+    help="validate: slowdown factor of the last process in every second epoch.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(4),
     default=60,
     show_default=True,
-    help="validate: steps of each process in an epoch.",
+    help="validate: number of steps of each process per epoch.",
 )
 @click.option(
     "--weights",
@@ -139,11 +139,11 @@ def scaling(
     steps: int,
     weights: int,
 ) -> None:
-    """Simulate data-parallel training with many workers: real updates, simulated time.
+    """Simulate data-parallel training with many workers.
 
-    The workers train a small network to classify frames. Only times are simulated: a step takes an
-    assumed time with the variation measured on this machine, and a message takes the time that the
-    network needs for the bytes of the real model.
+    The workers really train a small network to classify frames; only the durations are simulated. A
+    step takes an assumed time, with the variation that was measured on this machine. A message
+    takes as long as the network needs to transfer the bytes of the full-size model.
 
     \b
     STUDY is one or more of these; by default all but the last:
@@ -151,12 +151,12 @@ def scaling(
       ibm         training times on the cluster of the H-ADPSGD paper
       stragglers  the effect of one slow worker on each method
       frontier    the largest batch at which each method still converges
-      batches     the same with the paper's training: LSTM, momentum, long
-                  warm-up; equally many learning rates tried for each method
-                  and batch
-      later       64 workers with methods that came after the papers
-      validate    epochs of 2 and 4 real processes on this machine, measured
-                  and predicted; 15 minutes
+      batches     as frontier, but with an LSTM, momentum and a long warm-up as
+                  in the paper; tries the same number of learning rates for
+                  each method and batch
+      later       64 workers with methods that are newer than the papers
+      validate    measured and predicted durations of epochs with 2 and 4 real
+                  processes on this machine; takes 15 minutes
 
     \b
     Examples:
@@ -171,7 +171,7 @@ def scaling(
     unknown = set(methods) - METHODS.keys()
     if unknown:
         raise click.BadParameter(
-            f"no method {', '.join(sorted(unknown))}: choose from {', '.join(METHODS)}",
+            f"unknown method {', '.join(sorted(unknown))}: choose from {', '.join(METHODS)}",
             param_hint="--method",
         )
     try:
@@ -196,4 +196,4 @@ def scaling(
         Validation(load, processes, methods or tuple(METHODS)),
         click.echo,
     )
-    click.echo(f"wrote {out / 'scaling.html'} and the CSVs beside it")
+    click.echo(f"wrote {out / 'scaling.html'} and the CSV files beside it")

@@ -40,16 +40,17 @@ _METHOD = (
         type=click.Choice(["auto", "text", "trn", "plain", "json", "icefall"]),
         default="auto",
         show_default=True,
-        help="Kaldi text (id words), trn (words (id)), plain lines (line number = id), JSON or "
-        "icefall's recogs-*.txt; auto detects which. Files named *.stm and *.ctm are read as STM "
-        "and CTM.",
+        help="Input format: Kaldi text (id words), trn (words (id)), plain (the line number is the "
+        "id), json, or icefall (recogs-*.txt). auto detects the format. Files named *.stm and "
+        "*.ctm are read as STM and CTM.",
     ),
     click.option(
         "--speakers",
         type=TEXT_IN_OR_ID,
         metavar="FILE|id",
-        help="Kaldi's utt2spk (id speaker), or `id`: the part of each id before /, - or _. "
-        "Bootstraps whole speakers and allows tables by speaker. Cuts, STM and Kaldi folders have "
+        help="File with lines `id speaker`, such as Kaldi's utt2spk; or the word id: the speaker "
+        "is the part of each utterance id before /, - or _. With speakers, the bootstrap resamples "
+        "whole speakers, and --per-speaker is possible. Cuts, STM files and Kaldi folders contain "
         "speakers already.",
     ),
     click.option(
@@ -57,8 +58,9 @@ _METHOD = (
         type=click.Choice(["none", "case", "basic", "english"]),
         default="none",
         show_default=True,
-        help="Compare words as they are (none), in lower case as sclite does (case), in lower case "
-        "without punctuation (basic), or by the rules of the toolkit's English lexicons (english).",
+        help="Compare words as they are (none), in lower case like sclite (case), in lower case "
+        "without punctuation (basic), or after the normalisation that the toolkit uses for English "
+        "lexicons (english).",
     ),
     click.option(
         "--drop",
@@ -71,40 +73,41 @@ _METHOD = (
         "--map",
         "mapping",
         type=TEXT_IN,
-        help="Replacements: lines of `FROM WORDS => TO WORDS`, as in a GLM.",
+        help="File of replacements, with lines `FROM WORDS => TO WORDS` as in a GLM.",
     ),
     click.option(
         "--glm",
         type=TEXT_IN,
-        help="Score as NIST's hubscr.pl: apply the mapping rules of this file to both sides, then "
-        "score as with --weights sclite --normalise case --fragments --optional.",
+        help="GLM file. Score like NIST's hubscr.pl: apply its mapping rules to references and "
+        "hypotheses, then score with --weights sclite --normalise case --fragments --optional.",
     ),
     click.option(
         "--fragments",
         is_flag=True,
-        help="Count a fragment (wo-, -rd) as correct for any word that begins or ends like it: "
-        "sclite -F.",
+        help="Count a fragment (wo-, -rd) as correct if the aligned word begins or ends with it, "
+        "like sclite -F.",
     ),
     click.option(
         "--optional",
         is_flag=True,
-        help="Words in parentheses, such as (uh), may be left out: sclite -D.",
+        help="Do not count an error if a word in parentheses, such as (uh), is missing, like "
+        "sclite -D.",
     ),
     click.option(
         "--weights",
         type=click.Choice(["kaldi", "sclite"]),
         default="kaldi",
         show_default=True,
-        help="Costs of the alignment: 1 for every error as in Kaldi's compute-wer, or 4 for "
-        "substitutions and 3 for the others as in sclite.",
+        help="Alignment costs: 1 for every error, like Kaldi's compute-wer (kaldi), or 4 for "
+        "substitutions and 3 for insertions and deletions, like sclite (sclite).",
     ),
     click.option(
         "--mode",
         type=click.Choice(["all", "present", "strict"]),
         default="all",
         show_default=True,
-        help="A reference without a hypothesis counts as deletions (all), is left out (present), "
-        "or ends the command with an error (strict).",
+        help="How to treat a reference without a hypothesis: count its words as deletions (all), "
+        "leave it out (present), or stop with an error (strict).",
     ),
 )
 
@@ -136,14 +139,18 @@ class _Method:
 
 @click.group(invoke_without_command=True, subcommand_metavar="[compare ...]")
 @click.option(
-    "--ref", "refs", type=TEXT_IN, multiple=True, help="The reference transcripts.  [required]"
+    "--ref",
+    "refs",
+    type=TEXT_IN,
+    multiple=True,
+    help="The reference transcripts. --ref or --hyp can be - for standard input.  [required]",
 )
 @click.option(
     "--hyp",
     "hyps",
     type=TEXT_IN,
     multiple=True,
-    help="The recognised transcripts; - is standard input, as for --ref.  [required]",
+    help="The recognised transcripts.  [required]",
 )
 @_method_options
 @click.option("--interval", is_flag=True, help="Add the 95 % confidence interval to the %WER line.")
@@ -174,10 +181,11 @@ def score(
     """Compute word or character error rates.
 
     Prints %WER lines in Kaldi's format. --ref and --hyp are files or folders: Kaldi text, trn,
-    plain lines, JSON, cuts, or an STM with a CTM, whose words are assigned to the segments by time.
-    Repeat both, in the same order, to pool several test sets. A reference without a hypothesis
-    counts as deletions and marks the line [PARTIAL]. With --interval or --speakers the line ends in
-    a bootstrap confidence interval. The output of `toolkit transcribe` can be piped to --hyp -.
+    plain lines, JSON or cuts. If --ref is an STM file, --hyp is a CTM file, and its words are
+    assigned to the segments by their times. To pool several test sets, repeat --ref and --hyp in
+    the same order. The words of a reference without a hypothesis count as deletions, and the line
+    is marked [PARTIAL]. With --interval or --speakers the line ends with a bootstrap confidence
+    interval. You can pipe the output of `toolkit transcribe` to --hyp -.
 
     \b
     Example:
@@ -189,7 +197,7 @@ def score(
     typed = {p for p in ctx.params if ctx.get_parameter_source(p) is _TYPED}
     if ctx.invoked_subcommand is not None:
         if typed:
-            raise click.UsageError(f"put options after {ctx.invoked_subcommand!r}")
+            raise click.UsageError(f"put the options after {ctx.invoked_subcommand!r}")
         return
     # Not `required=True`: click would then demand them before `compare` too.
     for parameter in ctx.command.params:
@@ -197,8 +205,8 @@ def score(
             raise click.MissingParameter(ctx=ctx, param=parameter)
     if len(refs) != len(hyps):
         raise click.UsageError(
-            f"--ref is given {len(refs)} times, --hyp {len(hyps)} times: give one --hyp for each "
-            "--ref, or use `toolkit score compare` for several systems"
+            f"--ref is given {len(refs)} times and --hyp {len(hyps)} times. Give one --hyp for "
+            "each --ref, or use `toolkit score compare` for several systems"
         )
     from toolkit.score.nist import sclite_reports
     from toolkit.score.report import (
@@ -219,7 +227,7 @@ def score(
     # 2. Print the error rates. Standard output stays what scripts parse: remarks go to standard
     # error.
     if per_speaker and not result.by_speaker():
-        raise click.UsageError("--per-speaker needs --speakers: the references name none")
+        raise click.UsageError("--per-speaker needs --speakers: the references contain no speakers")
     with_interval = interval or method["speakers"] is not None
     if as_json:
         print_json(all_numbers(result, per_utterance))
@@ -252,7 +260,7 @@ def score(
     type=TEXT_IN,
     required=True,
     multiple=True,
-    help="A system's transcripts; give two or more. The first is the baseline.",
+    help="The transcripts of a system. Give it at least twice; the first system is the baseline.",
 )
 @_method_options
 @AS_JSON
@@ -260,8 +268,8 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], as_json: bool, **method: 
     """Test whether one system is better than another.
 
     Prints the error rates and their difference with 95 % confidence intervals, the probability of
-    improvement, p-values, and the words on which the systems differ most. Give --speakers if you
-    know them: utterances of one speaker are not independent.
+    improvement, p-values, and the words on which the systems differ most. If you know the speakers,
+    give --speakers, because utterances of one speaker are not independent.
 
     \b
     Example:
@@ -319,8 +327,8 @@ def _refuse_to_overwrite(texts: Sequence[Path], method: _Method, written: Sequen
     for path in written:
         if path.is_file() and any(path.samefile(input_path) for input_path in read):
             raise click.UsageError(
-                f"{path} is also read, and would be overwritten: give --out or --alignments"
-                " another name"
+                f"{path} is an input and would be overwritten: give another path for --out or"
+                " --alignments"
             )
 
 
@@ -361,12 +369,17 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
     if method.glm is not None:
         source = click.get_current_context().get_parameter_source("weights")
         if source is _TYPED and method.weights != "sclite":
-            raise click.UsageError(f"--glm scores with --weights sclite, not {method.weights}")
+            raise click.UsageError(
+                f"--glm needs --weights sclite: leave out --weights {method.weights}"
+            )
         rules = "case" if method.normalise == "none" else method.normalise
         method = replace(method, weights="sclite", normalise=rules, fragments=True, optional=True)
     if method.normalise in ("basic", "english") and (method.fragments or method.optional):
-        reader = "--fragments and --optional read" if method.glm is None else "--glm reads"
-        raise click.UsageError(f"--normalise {method.normalise} removes the marks that {reader}")
+        reader = "--fragments and --optional need" if method.glm is None else "--glm needs"
+        raise click.UsageError(
+            f"--normalise {method.normalise} removes the hyphens and parentheses that {reader}: "
+            "use --normalise none or case"
+        )
     # 2. Read all pairs before the first is scored: faults show at once.
     marks = Grammar(method.fragments, method.optional)
     inputs = InputReader(method.form, method.speakers, method.glm)

@@ -12,33 +12,36 @@ from toolkit.config.click_types import FILE, Number
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on. There is no password: whoever can reach it can use the server.",
+    help="Address to listen on. There is no password: anyone who can reach it can use the server.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
     show_default=True,
-    help="Port to listen on; 0: a free one.",
+    help="Port to listen on. 0 picks a free port.",
 )
 @click.option(
     "--endpoint",
     type=Number(0.1),
     default=0.8,
     show_default=True,
-    help="Silence that ends an utterance, in seconds.",
+    help="Length of the silence that ends an utterance, in seconds.",
 )
-@click.option("--system", help="The system of the bundle to use; default: the best that streams.")
-@click.option("--fast", is_flag=True, help="Leave out rescoring with larger language models.")
 @click.option(
-    "--threads", type=click.IntRange(1), help="Threads that recognise; default: one per processor."
+    "--system",
+    help="Name of a system in the bundle; default: the best one that supports streaming.",
+)
+@click.option("--fast", is_flag=True, help="Do not rescore with larger language models.")
+@click.option(
+    "--threads", type=click.IntRange(1), help="Number of recognition threads; default: one per CPU."
 )
 @click.option(
     "--clients",
     type=click.IntRange(1),
     default=10,
     show_default=True,
-    help="Maximum number of clients at the same time; further ones are refused.",
+    help="Maximum number of simultaneous clients. The server refuses further clients.",
 )
 @click.argument("model", type=FILE)
 def serve(
@@ -53,10 +56,10 @@ def serve(
 ) -> None:
     """Recognise speech live, on a web page.
 
-    MODEL is a model bundle: the final/ folder of a run. Its best unidirectional LSTM or TDNN-F
-    recognises; other systems need whole recordings. The page takes the microphone or an audio file,
-    shows words while they are spoken, and loads nothing from the network. Programs can use the same
-    WebSocket. Ctrl-C ends the server.
+    MODEL is a model bundle: the final/ folder of a run. The server uses its best unidirectional
+    LSTM or TDNN-F, because other systems need whole recordings. The page takes sound from the
+    microphone or an audio file, shows words while they are spoken, and loads nothing from the
+    network. Programs can use the same WebSocket. Ctrl-C stops the server.
 
     \b
     Example:
@@ -75,10 +78,10 @@ def serve(
 
     if not is_loopback(host):
         report(
-            f"Warning: {host} can be reached from other machines, and there is no authentication:"
-            " whoever reaches it can use it. Browsers open microphones only on pages of this"
-            f" machine or by https; for your own use, `ssh -L {port}:localhost:{port} MACHINE`"
-            " needs no --host"
+            f"Warning: other machines can reach {host}, and there is no authentication: anyone who"
+            " can reach the server can use it. Browsers allow the microphone only on pages from"
+            " localhost or over https. For your own use, leave out --host and forward the port with"
+            f" `ssh -L {port}:localhost:{port} MACHINE`"
         )
     # Load and compile before listening: the first client need not wait, and faults stop the start.
     bundle = Bundle(model).choose("stream", system)

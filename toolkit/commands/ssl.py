@@ -10,7 +10,7 @@ from toolkit.config.click_types import AS_JSON, FILE, FOLDER, print_json
 
 @click.group()
 def ssl() -> None:
-    """Evaluate a teacher's targets for unlabelled data.
+    """Evaluate the teacher of semi-supervised training.
 
     \b
     Example:
@@ -23,22 +23,23 @@ def ssl() -> None:
 @ssl.command("choose-k")
 @click.option("--teacher", type=FILE, required=True, help="Folder of the teacher model.")
 @click.option(
-    "--teacher-normaliser", type=FILE, required=True, help="Normaliser of the teacher's features."
+    "--teacher-normaliser",
+    type=FILE,
+    required=True,
+    help="normaliser.json of the teacher's features.",
 )
 @click.option(
     "--student",
     type=FILE,
     required=True,
-    help="Folder of a model of the student's kind, whose output layer is trained.",
+    help="Folder of a model with the student's architecture. Only its output layer is trained.",
 )
 @click.option(
     "--student-normaliser",
     type=FILE,
-    help="Normaliser of the student's features; default: the teacher's.",
+    help="normaliser.json of the student's features; default: the teacher's.",
 )
-@click.option(
-    "--features", type=FILE, required=True, help="Folder with the features of unlabelled audio."
-)
+@click.option("--features", type=FILE, required=True, help="Feature folder of unlabelled audio.")
 @click.option(
     "--k",
     "ks",
@@ -53,7 +54,7 @@ def ssl() -> None:
     show_default=True,
     help="Number of utterances to use.",
 )
-@click.option("--out", type=FOLDER, required=True, help="Folder to write the table and figure to.")
+@click.option("--out", type=FOLDER, required=True, help="Output folder for the table and the plot.")
 @AS_JSON
 def choose_k(
     teacher: Path,
@@ -68,11 +69,17 @@ def choose_k(
 ) -> None:
     """Find how many of the teacher's logits to store.
 
-    Only the k highest logits of each frame are stored as targets. Prints for each k: the size of
-    the targets in MB per hour of audio; the probability mass that is not stored; the total
-    variation distance between the rebuilt posteriors and the teacher's; the loss, against the
-    teacher's full posteriors, of a student whose output layer was trained on the k highest, and its
-    change relative to training on all. Writes choice_of_k.tsv, .json and .png to the folder --out.
+    The targets of a frame are its k highest logits. For each k the command trains the student's
+    output layer on these targets. Prints a table with these columns, and writes choice_of_k.tsv,
+    .json and .png to the folder --out:
+
+    \b
+      MB/hour    size of the targets in MB per hour of audio
+      tail mass  probability mass that is not stored
+      error      total variation distance between the teacher's posteriors and
+                 those that are rebuilt from the targets
+      loss       loss of the student against the teacher's full posteriors
+      change     change of this loss relative to training on all logits
 
     \b
     Example:
@@ -97,22 +104,20 @@ def choose_k(
         return
     for line in table(rows):
         click.echo(line)
-    click.echo(f"From k = {enough} on the loss changes by less than 1 %.")
+    click.echo(f"With k = {enough} or more, the loss changes by less than 1 %.")
 
 
 @ssl.command()
 @click.option("--teacher", type=FILE, required=True, help="Folder of the teacher model.")
 @click.option(
-    "--normaliser", type=FILE, required=True, help="Normaliser of the teacher's features."
+    "--normaliser", type=FILE, required=True, help="normaliser.json of the teacher's features."
 )
-@click.option(
-    "--features", type=FILE, required=True, help="Folder with the features of held-out data."
-)
+@click.option("--features", type=FILE, required=True, help="Feature folder of held-out data.")
 @click.option(
     "--alignments",
     type=FILE,
     required=True,
-    help="Folder with their alignments, at a frame shift of 10 ms.",
+    help="Folder with alignments of the same utterances, at a frame shift of 10 ms.",
 )
 @click.option(
     "--topology",
@@ -128,7 +133,7 @@ def choose_k(
     show_default=True,
     help="Number of utterances to use.",
 )
-@click.option("--out", type=FOLDER, required=True, help="Folder to write results and diagram to.")
+@click.option("--out", type=FOLDER, required=True, help="Output folder for results and diagram.")
 @AS_JSON
 def calibration(
     teacher: Path,
@@ -143,7 +148,7 @@ def calibration(
 ) -> None:
     """Measure how well a teacher's posteriors are calibrated.
 
-    Compares posteriors on held-out data with an alignment. Prints frame accuracy, the expected
+    Compares posteriors on held-out data with alignments. Prints frame accuracy, the expected
     calibration error, the negative log-likelihood per frame, and the temperature that minimises it.
     Writes calibration.json and a reliability diagram, reliability.png, to the folder --out.
 

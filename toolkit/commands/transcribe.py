@@ -31,32 +31,34 @@ ON_A_GPU = 16
     type=click.Choice(FORMATS),
     default="text",
     show_default=True,
-    help="Output format; all but text have the times and confidences of words.",
+    help="Output format. All formats except text contain word times and confidences.",
 )
 @click.option(
-    "--lower", is_flag=True, help="Write words in lower case, as for subtitles; not with --stream."
+    "--lower", is_flag=True, help="Write words in lower case. Not possible with --stream."
 )
-@click.option("--out", type=FILE, help="Write a file per recording to this folder.")
+@click.option("--out", type=FILE, help="Write one file per recording to this folder.")
 @click.option(
     "--ids",
     type=click.Choice(("stem", "relative", "path")),
     default="stem",
     show_default=True,
-    help="The id of a file: its name without suffix, its path below the folder that was given "
-    "without suffix, or its whole path. Lists and cuts have ids of their own.",
+    help="Recording id: the file name without suffix (stem), the path below the folder in AUDIO "
+    "without suffix (relative), or the whole path (path). Lists and cuts contain their own ids.",
 )
 @click.option(
-    "--channel", type=click.IntRange(1), help="The channel to use; default: the mean of all."
+    "--channel",
+    type=click.IntRange(1),
+    help="Audio channel to use, counted from 1; default: the mean of all channels.",
 )
 @click.option(
     "--raw-rate",
     type=click.IntRange(1),
-    help="Standard input is raw 16-bit samples at this rate, in Hz.",
+    help="Read raw 16-bit samples with this sampling rate, in Hz, from standard input.",
 )
 @click.option(
     "--allow-pipes",
     is_flag=True,
-    help="Run the shell commands in a wav.scp; only for files that you trust.",
+    help="Run the shell commands in a wav.scp. Use it only for files that you trust.",
 )
 @click.option(
     "--stream", is_flag=True, help="Streaming recognition: show words as they are recognised."
@@ -64,44 +66,50 @@ ON_A_GPU = 16
 @click.option(
     "--piece",
     type=Number(0.01, 10),
-    help="Length of a piece of a stream, in seconds; default 0.1.",
+    help="Process a stream in pieces of this length, in seconds; default: 0.1.",
 )
 @click.option(
     "--endpoint",
     type=Number(0.1),
-    help="Silence that ends an utterance of a stream, in seconds. With --format text each "
-    "utterance is a line, and such lines cannot be scored: use --format json for scoring.",
+    help="Length of the silence that ends an utterance of a stream, in seconds. With --format text "
+    "each utterance is a line with the id of the recording, so lines cannot be scored: use "
+    "--format json for scoring.",
 )
 @click.option(
     "--device",
     default="cpu",
     show_default=True,
-    help="Where the network computes: cpu, cuda, cuda:1, ...; streams need cpu.",
+    help="Device that runs the network: cpu, cuda, cuda:1, ... Streaming needs cpu.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Worker processes. Each loads the bundle; with several, all results come at the end.",
+    help="Number of worker processes. Each one loads the bundle. With more than one, all results "
+    "are printed at the end.",
 )
 @click.option(
     "--batch",
     type=click.IntRange(1),
-    help="Utterances that the network computes at a time; default: 1 on a CPU, 16 on a GPU.",
+    help="Batch size of the network in utterances; default: 1 on a CPU, 16 on a GPU.",
 )
 @click.option(
     "--system",
-    help="The system of the bundle to use; default: the best for recordings with speakers, without "
-    "speakers, or for streams.",
+    help="Name of a system in the bundle. Default: the system with the fewest errors on "
+    "development data for this kind of input (known speakers, unknown speakers, or a stream).",
 )
-@click.option("--int8", is_flag=True, help="Compute in 8 bits: faster with a CTC network on a CPU.")
-@click.option("--fast", is_flag=True, help="Leave out rescoring with larger language models.")
+@click.option(
+    "--int8",
+    is_flag=True,
+    help="Compute a CTC network on a CPU with 8-bit integers, which is faster.",
+)
+@click.option("--fast", is_flag=True, help="Do not rescore with larger language models.")
 @click.option(
     "--speakers",
     type=TEXT_IN,
-    help="Lines of `recording speaker`, such as utt2spk. Systems that adapt to speakers use all "
-    "recordings of a speaker.",
+    help="File with lines `recording speaker`, such as utt2spk. Systems with speaker adaptation "
+    "adapt to all recordings of a speaker.",
 )
 @click.argument("audio", nargs=-1, required=True)
 @click.pass_context
@@ -129,21 +137,22 @@ def transcribe(
 ) -> None:
     """Recognise the speech in recordings of any length.
 
-    AUDIO is audio files, folders of them, wav.scp files (*.scp), lhotse cuts (*.jsonl, *.json),
-    or - for standard input: a list of paths, an audio file, or with --raw-rate raw samples. Prints
-    a line per recording, its id and the words, which can be piped to `toolkit score --hyp -`, or
-    writes files with --out. Recordings that cannot be read are named at the end, and the exit
-    status is 1.
+    AUDIO is one or more audio files, folders of audio files, wav.scp files (*.scp) or lhotse cuts
+    (*.jsonl, *.json). - is standard input: a list of paths, an audio file or, with --raw-rate, raw
+    samples. Prints a line per recording with its id and words, which you can pipe to `toolkit score
+    --hyp -`. With --out, writes files instead. If recordings cannot be read, the command names them
+    at the end, and the exit status is 1.
 
-    If speakers are named, by --speakers or by cuts, the system of the bundle that was best on the
-    development data recognises. If it adapts to speakers, it hears all recordings of a speaker
-    first. If no speaker is named, every recording counts as a speaker of its own, and the system
-    that was best without speakers recognises. Standard error says which system that is, what it was
-    trained on, and its error rates with the speaker known and unknown.
+    If --speakers or cuts name the speakers, the command uses the system of the bundle that was best
+    on development data with known speakers. A system with speaker adaptation first reads all
+    recordings of a speaker. If no speaker is named, each recording counts as a separate speaker,
+    and the command uses the system that was best without known speakers. It prints on standard
+    error which system it uses, its training data, and its error rates with known and unknown
+    speakers.
 
-    With --stream (the best unidirectional LSTM or TDNN-F) words are shown as they are recognised:
-    on a terminal in a line that changes, with --format json as a line for every change. The latency
-    follows on standard error.
+    With --stream, the command uses the best unidirectional LSTM or TDNN-F and shows words as they
+    are recognised: on a terminal in a line that changes, with --format json as one line per change.
+    At the end it prints the latency on standard error.
 
     \b
     Examples:
@@ -164,7 +173,7 @@ def transcribe(
     refused = (
         (
             stream and (form not in ("text", "json") or out is not None),
-            "--stream prints text or json: it takes no other --format, and no --out",
+            "--stream only prints text or json: leave out --out and other values of --format",
         ),
         (
             not stream and (piece is not None or endpoint is not None),
@@ -172,23 +181,23 @@ def transcribe(
         ),
         (
             stream and speakers is not None,
-            "--stream takes every recording for a new speaker: leave out --speakers",
+            "--stream cannot use speakers: leave out --speakers",
         ),
-        (stream and device != "cpu", "--stream recognises on the CPU: leave out --device"),
-        (stream and int8, "--int8 changes the words of streams: leave out --stream"),
+        (stream and device != "cpu", "--stream runs only on the CPU: leave out --device"),
+        (stream and int8, "--int8 does not work with --stream: leave out one of them"),
         (
             stream and batch is not None,
-            "--stream recognises utterances as they are spoken: no --batch",
+            "--stream does not batch utterances: leave out --batch",
         ),
-        (stream and lower, "--lower is for recordings: leave out --stream"),
-        (int8 and (batch or 1) > 1, "--int8 has one scale for all of a batch: leave out --batch"),
+        (stream and lower, "--lower does not work with --stream: leave out one of them"),
+        (int8 and (batch or 1) > 1, "--int8 does not work with batches: leave out --batch"),
         (
             jobs > 1 and (stream or raw_rate is not None),
-            "--jobs shares out files: leave out --stream and --raw-rate",
+            "--jobs does not work with --stream or --raw-rate: leave out --jobs",
         ),
         (
             raw_rate is not None and "-" not in audio,
-            "--raw-rate is for raw samples on standard input: give - as AUDIO",
+            "--raw-rate needs raw samples on standard input: give - as AUDIO",
         ),
     )
     for is_refused, message in refused:
@@ -208,7 +217,7 @@ def transcribe(
         # 3. Choose the system that is best for these recordings, and say which one it is.
         bundle = Bundle(model).choose("stream" if stream else role_of(sources), system)
         if card := read_card(bundle):
-            prefix = "rescoring, and so its error rates, left out: " if fast else ""
+            prefix = "without rescoring and its error rates: " if fast else ""
             click.echo(f"{prefix}{card}", err=True)
         # 4. Recognise. A recording that cannot be read is a fault; the others go on.
         if stream:
@@ -239,7 +248,7 @@ def transcribe(
 def _check_number(recordings: int, form: str, one_file: bool) -> None:
     """Refuse to print several recordings in a format for one."""
     if one_file and recordings > 1:
-        raise click.UsageError(f"several recordings cannot share one {form} file: give --out")
+        raise click.UsageError(f"a {form} file holds only one recording: add --out")
 
 
 def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str | None:
@@ -254,21 +263,22 @@ def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str
     if not unnamed or not (adapts or read_card(bundle)):
         return None
     if len(unnamed) == len(sources):
-        note = "no speaker is named: every recording counts as a speaker of its own"
+        note = "no speaker is named: every recording counts as a separate speaker"
     else:
         note = (
-            f"{len(unnamed)} of {len(sources)} recordings, first {unnamed[0].called}, have no"
-            " speaker: each counts as a speaker of its own"
+            f"{len(unnamed)} of {len(sources)} recordings, such as {unnamed[0].called}, have no"
+            " speaker, so each counts as a separate speaker"
         )
     if adapts:
         return (
-            f"Warning: {note}, but {bundle.name} adapts to speakers and makes more errors without;"
-            " --speakers names them"
+            f"Warning: {note}. {bundle.name} adapts to speakers and makes more errors without"
+            " them. Name the speakers with --speakers"
         )
     # The chosen system does not adapt. Another one may be better once speakers are named.
     with_speakers = Bundle(model).choose("speaker_known").name
-    better = f", and then {with_speakers} is the best system"
-    return f"{note}; --speakers names them{better if with_speakers != bundle.name else ''}"
+    better = f": {with_speakers} is the best system for known speakers"
+    suffix = better if with_speakers != bundle.name else ""
+    return f"{note}. Name the speakers with --speakers{suffix}"
 
 
 def _write(

@@ -35,7 +35,7 @@ class _Tta(click.Group):
 
 @click.group(cls=_Tta, subcommand_metavar="RUN... | COMMAND [ARGS]...")
 def tta() -> None:
-    """Compute times to accuracy of CTC trainings, and tune what they depend on.
+    """Measure and tune the time to accuracy of CTC trainings.
 
     `toolkit tta RUN...` is short for `toolkit tta page RUN...`.
 
@@ -51,7 +51,7 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -
     try:
         return tuple(float(number) for number in text.split(",") if number.strip())
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not a list of numbers such as 20,15,10") from None
+        raise click.BadParameter(f"{text!r} is not a list of numbers like 20,15,10") from None
 
 
 def _train_repeats(run_arguments: Sequence[str], runs: int, device: str | None) -> Iterator[str]:
@@ -85,8 +85,8 @@ def _print_on_first_rank(text: str) -> None:
     "platform_files",
     type=FILE,
     multiple=True,
-    help="Prices of platforms, a YAML or JSON file with the keys name, total, devices, processors, "
-    "per_hour, currency, as_of, note.",
+    help="YAML or JSON file with the price of a platform. Its keys are name, total, devices, "
+    "processors, per_hour, currency, as_of and note.",
 )
 @click.option("--cer", callback=_numbers, help="Target character error rates in percent.  [10,8,7]")
 @click.option(
@@ -98,30 +98,30 @@ def _print_on_first_rank(text: str) -> None:
     "--epochs",
     default=3,
     show_default=True,
-    help="Number of last epochs whose median error rate must reach a target.",
+    help="Number of consecutive epochs whose median error rate must reach a target.",
 )
 @click.option(
     "--equal-batch",
     metavar="RUN",
     multiple=True,
-    help="Run of the study that has the same batch size on all platforms; may be repeated.",
+    help="A run for the comparison with the same batch size on all platforms; may be repeated.",
 )
 @click.option("--sweep", type=FILE, help="Results of `toolkit tta sweep --json`.")
 @click.option(
     "--dataset",
     type=FILE,
-    help="Description of the data set, a YAML or JSON file with the keys name, utterances, "
-    "speakers, vocabulary, noise, hours, kept.",
+    help="YAML or JSON file that describes the data set. Its keys are name, utterances, speakers, "
+    "vocabulary, noise, hours and kept.",
 )
-@click.option("--features", type=FILE, help="An audio file whose features are shown.")
+@click.option("--features", type=FILE, help="An audio file. The page shows its features.")
 @click.option(
     "--runs",
     "repeats",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Number of trainings of each RUN. Missing ones are trained with other seeds; MLPerf's "
-    "rule needs 3.",
+    help="Number of trainings of each RUN. The command trains the missing ones with other seeds. "
+    "MLPerf's rule needs 3.",
 )
 @click.option("--device", help="With --runs: cpu, cuda, ...; default: a GPU if there is one.")
 @click.option("--title", default="Time to accuracy", show_default=True, help="Title of the page.")
@@ -140,14 +140,15 @@ def page(
     device: str | None,
     title: str,
 ) -> None:
-    """Compute the time to accuracy (TTA) of CTC trainings, and write a page and CSVs.
+    """Write a page on the time to accuracy of CTC trainings.
 
-    TTA is the time that training takes until the median error rate of the last epochs reaches a
-    target. RUN is the folder with the log.jsonl of a training, or the run directory that contains
-    it; NAME=RUN names its platform. Runs of the same platform are repeats, whose median is shown.
-    With --runs 3 each RUN of a recipe is trained twice more, with other seeds, in its folder
+    The time to accuracy (TTA) is the training time until the median error rate of the last epochs
+    reaches a target. The command also writes CSV files. RUN is the folder with the log.jsonl of a
+    training, or the run directory that contains this folder. NAME=RUN names the platform of the
+    run. Several runs of one platform count as repeats, and the page shows their median. With
+    --runs 3 the command trains each RUN of a recipe twice more, with other seeds, in its folder
     repeats/. The same command continues an interrupted repeat. Under torchrun several processes
-    train.
+    train together.
 
     \b
     Example:
@@ -189,25 +190,26 @@ def page(
     )
     write_page(platforms, out, config, extras)
     tta_table(platforms, config, "TTA in minutes").print()
-    click.echo(f"Wrote {out / 'index.html'} and its CSVs.")
+    click.echo(f"Wrote {out / 'index.html'} and the CSV files beside it.")
 
 
 @tta.command()
 @click.argument("run", type=FOLDER)
-@click.option("--split", help="Decoded split; by default the first by name.")
+@click.option("--split", help="Decoded split; default: the first in alphabetical order.")
 @click.option(
     "--mode",
     type=click.Choice(["words", "ngrams", "forecast"]),
     default="forecast",
     show_default=True,
-    help="Language model: `words` none; `ngrams` after each word; `forecast` also within words.",
+    help="How to apply the language model: not at all (words), after each word (ngrams), or also "
+    "within words (forecast).",
 )
 @click.option(
     "--width",
     "widths",
     type=click.IntRange(1),
     multiple=True,
-    help="Beam width, may be repeated; by default 1 to 4096.",
+    help="Beam width; may be repeated. Default: 1 to 4096.",
 )
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Number of threads."
@@ -221,10 +223,10 @@ def sweep(
     jobs: int,
     json_file: Path | None,
 ) -> None:
-    """Decode a split at several beam widths; print time and accuracy of each.
+    """Measure decoding time and accuracy by beam width.
 
-    RUN is the run directory of a CTC recipe that has decoded at least one split. The paper's table
-    is printed beside the measurements.
+    Decodes a split at each beam width. RUN is the run directory of a CTC recipe that has decoded at
+    least one split. The command prints the paper's table beside the measurements.
 
     \b
     Example:
@@ -236,82 +238,81 @@ def sweep(
 
 
 @tta.command()
-@click.option(
-    "--records", type=FOLDER, help="Folder of record files; by default synthetic ones are made."
-)
+@click.option("--records", type=FOLDER, help="Folder of record files; default: synthetic records.")
 @click.option(
     "--model",
     default="none",
     show_default=True,
-    help="Network to train: `none` measures reading alone; `paper` is the paper's network of 25.6 "
-    "million weights; a folder is that of a trained CTC network.",
+    help="Network to train: none (measure reading alone), paper (the paper's network with 25.6 "
+    "million weights), or the folder of a trained CTC network.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(1),
-    help="Threads of training on a CPU; by default one per core.",
+    help="Number of CPU threads for training; default: one per core.",
 )
 @click.option(
     "--amp",
     type=click.Choice(("fp32", "bf16", "fp16", "auto")),
     default="fp32",
     show_default=True,
-    help="Precision of training; `auto` is the fastest that the device supports well.",
+    help="Precision of training. auto chooses the fastest that the device supports well.",
 )
 @click.option(
     "--optimizer",
     type=click.Choice(("adam", "sgd", "adadelta", "adadelta_tensorflow")),
     default="adadelta",
     show_default=True,
-    help="Optimizer of training.",
+    help="Optimizer.",
 )
 @click.option(
     "--batch",
     type=click.IntRange(1),
     default=24,
     show_default=True,
-    help="First batch size, in utterances.",
+    help="Smallest batch size, in utterances.",
 )
 @click.option(
     "--max-batch",
     type=click.IntRange(1),
-    help="Largest batch size to try; by default 8 times --batch.",
+    help="Largest batch size to try; default: 8 times --batch.",
 )
 @click.option(
     "--max-readers",
     type=click.IntRange(1),
-    help="Largest number of readers; by default two per CPU.",
+    help="Largest number of readers to try; default: two per CPU.",
 )
 @click.option(
     "--buffer",
     type=click.IntRange(1),
     default=40,
     show_default=True,
-    help="Size of the buffer in batches.",
+    help="Buffer size in batches.",
 )
 @click.option(
     "--pad-to",
     type=click.IntRange(1),
-    help="Pad all utterances to this many frames, such as 1670; by default to the longest.",
+    help="Pad all utterances to this number of frames, such as 1670. Default: the length of the "
+    "longest utterance.",
 )
 @click.option(
     "--order",
     type=click.Choice(["shuffled", "buckets"]),
     default="shuffled",
     show_default=True,
-    help="Order of utterances; `buckets` batches utterances of similar length.",
+    help="Order of utterances. buckets batches utterances of similar length.",
 )
 @click.option(
     "--memory",
     type=Number(0, min_open=True),
-    help="Limit of main memory in GB; by default 80 % of the free memory.",
+    help="Memory limit in GB; default: 80 % of the free memory.",
 )
 @click.option(
     "--seconds",
     type=Number(0, min_open=True),
     default=10.0,
     show_default=True,
-    help="Seconds of each measurement.",
+    help="Duration of each measurement in seconds.",
 )
 @click.option(
     "--json",
@@ -335,13 +336,13 @@ def readers(
     seconds: float,
     json_file: Path | None,
 ) -> None:
-    """Find the number of readers and the batch size for CTC training on this machine.
+    """Tune readers and batch size of CTC training.
 
-    Readers are processes that read training data from record files. The command adds readers until
-    throughput stops rising, then doubles the batch up to the limit of memory. Each setting trains
-    for some seconds in a new process. Throughput thus includes waiting for data, and readers that
-    compete with training for the CPU. Set --threads, --amp and --optimizer as in the recipe's
-    `train` section.
+    Finds the best values for this machine. Readers are processes that read training data from
+    record files. The command adds readers until throughput stops rising, then doubles the batch
+    size until --memory is reached. It trains for some seconds with each setting, in a new process.
+    Throughput thus includes the time that training waits for data or shares the CPU with readers.
+    Set --threads, --amp and --optimizer as in the recipe's `train` section.
 
     \b
     Examples:

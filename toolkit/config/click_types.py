@@ -36,7 +36,7 @@ class Number(click.FloatRange):
         """Return the number, or fail if it is NaN or infinite."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is no finite number.", param, ctx)
+            self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
 
@@ -132,7 +132,7 @@ TEXT_IN_OR_ID = _TextInOr("id")
 FOLDER = _NoText("a folder cannot be standard output")
 """A folder to write."""
 EXISTING_PATH = _NoText(
-    "it is read again later: give a file or folder, not standard input", exists=True
+    "the command reads it more than once: give a file or folder, not standard input", exists=True
 )
 """An existing file or folder that is read again later, so not standard input."""
 
@@ -164,8 +164,8 @@ MAP_PATH = click.option(
     multiple=True,
     metavar="OLD=NEW",
     callback=_absolute_mappings,
-    help="Read files whose paths begin with the folder OLD from the folder NEW; may be repeated: "
-    "the longest OLD that fits counts.",
+    help="Read files whose paths begin with the folder OLD from the folder NEW; may be repeated. "
+    "The longest matching OLD applies.",
 )
 AS_JSON = click.option(
     "--json", "as_json", is_flag=True, callback=_one_object, help="Print JSON instead of text."

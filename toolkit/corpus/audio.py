@@ -329,7 +329,7 @@ def unread_end(path: Path | str, file: soundfile.SoundFile) -> str:
     with open(path, "rb") as content:
         end = ogg_end(content) if file.format == "OGG" else ""
     if end == "open":
-        return "its end is not marked, so that it may be truncated; fetch the file again"
+        return "its end is not marked, so it may be truncated; fetch the file again"
     if end == "chained":
         return CHAINED
     return ""

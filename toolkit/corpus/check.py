@@ -516,7 +516,8 @@ def _warn(findings: list[Finding]) -> None:
         num_other_kinds = len(counts) - len(descriptions)
         descriptions += [f"{num_other_kinds} more kinds"] if num_other_kinds > 0 else []
         logger.warning(
-            "%s: remedies in check/report.txt, all in findings.tsv", ", ".join(descriptions)
+            "%s. See check/report.txt for remedies and findings.tsv for all findings",
+            ", ".join(descriptions),
         )
 
 

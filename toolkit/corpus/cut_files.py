@@ -67,8 +67,8 @@ def cut_files(root: Path) -> dict[str, Path]:
         parts[part] = path
     if not parts:
         raise ManifestError(
-            f"{root} holds no file of cuts (*.jsonl or *.jsonl.gz), and no recordings and"
-            " supervisions with matching names: write one, for example by `lhotse cut simple`"
+            f"{root} contains no file of cuts (*.jsonl or *.jsonl.gz), and no recordings and "
+            "supervisions with matching names: write one, for example by `lhotse cut simple`"
         )
     return parts
 
@@ -107,7 +107,11 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
                 text = str(supervision.text)
                 texts.append((name, _faulty(text, place) if is_faulty(text) else text))
     if copies:
-        logger.warning("%s: %d copies at other speeds are left out (see `augment`)", path, copies)
+        logger.warning(
+            "%s: left out %d speed-perturbed copies; use the setting `augment` instead",
+            path,
+            copies,
+        )
     utterances = pair(texts, audio, lambda name, _: speakers[name][0], str(path))
     for utterance in utterances:
         speaker, place = speakers[utterance.id]

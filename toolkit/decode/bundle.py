@@ -213,8 +213,8 @@ def check_frontend(settings: Path, frontend: FrontendConfig, inputs: float, mode
     """
     if frontend.dimension != inputs:
         raise BundleError(
-            f"{settings}: the front end has {frontend.dimension} values a frame, {model}"
-            f" takes {inputs:g}: {MISMATCH}"
+            f"{settings}: the front end has {frontend.dimension} values per frame, but {model} "
+            f"takes {inputs:g}: {MISMATCH}"
         )
 
 
@@ -620,11 +620,11 @@ class Bundle:
         """
         if self._systems is None:
             if name is not None and ((self._folder / SETTINGS).exists() or is_ctc(self._folder)):
-                raise BundleError(f"{self._folder} holds one system alone: leave out --system")
+                raise BundleError(f"{self._folder} contains only one system: leave out --system")
             return self._folder
         names = [system.name for system in self._systems]
         if name is not None and name not in names:
-            raise BundleError(f"{self._folder} has no system {name!r}, but {', '.join(names)}")
+            raise BundleError(f"{self._folder} has no system {name!r}, only {', '.join(names)}")
         able = [
             system
             for system in self._systems
@@ -632,8 +632,9 @@ class Bundle:
         ]
         if not able:
             raise BundleError(
-                f"no LSTM of one direction and no TDNN-F on log-mel features in {self._folder}"
-                f" ({name or ', '.join(names)}), which a stream needs: transcribe without --stream"
+                "there is no unidirectional LSTM and no TDNN-F on log-mel features in "
+                f"{self._folder} ({name or ', '.join(names)}), and streaming needs one: "
+                "transcribe without --stream"
             )
         best = next((system for system in able if role in system.roles), able[0])
         return path_below(self._folder, best.name)

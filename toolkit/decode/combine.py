@@ -92,8 +92,8 @@ def read_system(path: Path, words: WordTable) -> System:
             sources = [path]
         if not sources:
             raise CombinationError(
-                f"{path}: neither word lattices nor words.ctm nor text there; give the folder of a"
-                " decoded split, such as exp/demo/decode/sat/dev, or a file"
+                f"{path} contains no word lattices, no words.ctm and no text: give the folder of "
+                "a decoded split, such as exp/demo/decode/sat/dev, or a file"
             )
         source = sources[0]
     if source.is_dir():
@@ -113,7 +113,7 @@ def read_system(path: Path, words: WordTable) -> System:
     unaligned = {name: text for name, text in texts.items() if text and name not in entries}
     if unaligned:
         logger.warning(
-            "%s lacks %d texts that are in %s, such as that of %s: the combination has no times",
+            "%s lacks %d utterances of %s, such as %s. The combination is written without times",
             *(source, len(unaligned), path / TEXT, next(iter(unaligned))),
         )
     entries |= _untimed(unaligned)
@@ -128,8 +128,8 @@ def _by_utterance(path: Path) -> dict[str, list[CtmEntry]]:
         of_utterance = entries.setdefault(entry.utterance, [])
         if of_utterance and of_utterance[0].channel != entry.channel:
             raise CombinationError(
-                f"{path}: {entry.utterance!r} has the channels {of_utterance[0].channel} and"
-                f" {entry.channel}: give each channel a name of its own"
+                f"{path}: {entry.utterance!r} has the channels {of_utterance[0].channel} and "
+                f"{entry.channel}: give each channel its own utterance id"
             )
         of_utterance.append(entry)
     return entries
@@ -215,7 +215,7 @@ class Combination:
         if not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) < 1e-5):
             weights = ", ".join(f"{weight:g}" for weight in self.weights)
             raise CombinationError(
-                f"weights {weights}: one is needed for each system, none below 0, with the sum 1"
+                f"weights {weights}: give one weight per system, none below 0, with the sum 1"
             )
 
 

@@ -78,7 +78,7 @@ def make_lattices(
             f"{len(failed)} of {total} utterances have no lattice, more than max_failed ="
             f" {config.max_failed:g}: "
             + "; ".join(f"{name} ({why})" for name, why in failed[:5])
-            + f"; the full list is in {out / 'failed.tsv'}"
+            + f"; all are listed in {out / 'failed.tsv'}"
         )
     return _headline(shards, len(failed))
 

@@ -155,8 +155,8 @@ class NetworkRecogniser(Recogniser):
         settings = read_settings(self._bundle)
         if settings.by_speaker:
             raise BundleError(
-                f"{bundle} recognises by speaker, whole recordings at a time; this needs a network"
-                " on log-mel features"
+                f"{bundle} needs whole recordings, grouped by speaker, but this needs a network "
+                "on log-mel features"
             )
         self.frontend_config = settings.frontend
         self.frontend = Frontend(self.frontend_config)
@@ -303,8 +303,8 @@ class SpeakerRecogniser(Recogniser):
         inputs, dimension = len(network.normaliser.prior_mean), self._gmm.gmm.means.shape[1]
         if inputs != dimension:
             raise BundleError(
-                f"{self._bundle / NORMALISER} is for {inputs} features, {self._bundle / GMM} has"
-                f" {dimension}: {MISMATCH}"
+                f"{self._bundle / NORMALISER} is for {inputs} features, but {self._bundle / GMM} "
+                f"has {dimension}: {MISMATCH}"
             )
         return network
 
@@ -344,8 +344,8 @@ class SpeakerRecogniser(Recogniser):
     ) -> RecogniserStream:
         """Raise BundleError: a system with speaker adaptation cannot recognise streams."""
         raise BundleError(
-            f"{self._bundle} recognises by speaker, whole recordings at a time; a stream needs a"
-            " network on log-mel features"
+            f"{self._bundle} needs whole recordings, grouped by speaker. Streaming needs a "
+            "network on log-mel features"
         )
 
     def log_likelihoods(self, utterances: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:

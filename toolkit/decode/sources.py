@@ -137,7 +137,7 @@ class Inputs:
         ]
         if not any(named):
             raise SourceError(
-                f"{self.speakers}: names none of the recordings, such as {sources[0].called}"
+                f"{self.speakers} contains none of the recordings, such as {sources[0].called}"
             )
         return [replace(s, speaker=n or s.speaker) for s, n in zip(sources, named, strict=True)]
 
@@ -156,8 +156,8 @@ class Inputs:
             return self._cuts(path)
         if path.suffix.lower() in TABLES:
             raise SourceError(
-                f"{path} is a table, not audio: give the manifest of a split that a recipe has "
-                "made of it, such as exp/base/data/test.jsonl, or its files"
+                f"{path} is a table, not audio: give the manifest that a recipe made from it, "
+                "such as exp/base/data/test.jsonl, or the audio files"
             )
         return [self._file(path, path.stem)]
 
@@ -177,8 +177,8 @@ class Inputs:
             raise SourceError(f"{folder} is a Kaldi data directory: {_AS_CUTS.format(folder)}")
         if other_files := [path for path in other_files if _may_be_audio(path)]:
             logger.warning(
-                "%s: files are left out that may be audio, %d, first %s: give those that can be"
-                " read by name, and convert the others, for example to WAV",
+                "%s: left out %d files that may be audio, such as %s. Give readable files by "
+                "name, and convert the others, for example to WAV",
                 *(folder, len(other_files), other_files[0]),
             )
         if not paths:
@@ -207,10 +207,11 @@ class Inputs:
                 detail += " (shell commands are run only with --allow-pipes)"
             sources.append(Source(id, safe_name(id), partial(_broken, f"{id}: {detail}")))
         if not sources:
-            raise SourceError(f"{path}: lists no recording")
+            raise SourceError(f"{path} lists no recordings")
         if (path.parent / "segments").exists():
             logger.warning(
-                "%s: whole recordings, without the segments beside it; for those: %s",
+                "%s: transcribing whole recordings, not the segments in the same folder. To "
+                "transcribe the segments: %s",
                 *(path, _AS_CUTS.format(path.parent)),
             )
         return sources
@@ -238,7 +239,7 @@ class Inputs:
                 id, speaker = fields["id"], _speaker(fields)
                 sources.append(Source(id, safe_name(id), blocks, speaker, channel=channel))
         if not sources:
-            raise SourceError(f"{path}: holds no cut")
+            raise SourceError(f"{path} contains no cuts")
         return sources
 
     def _stdin(self, stdin: BinaryIO, folder: Path) -> list[Source]:
@@ -281,7 +282,7 @@ def check_ids(sources: Sequence[Source], ids: Ids) -> None:
         earlier = first.setdefault(source.name, source)
         if earlier is not source:
             raise SourceError(
-                f"{earlier.called} and {source.called} would both have the id {source.name}: "
+                f"{earlier.called} and {source.called} have the same id {source.name}: "
                 + _way_out(earlier, source, ids)
             )
 
@@ -313,8 +314,8 @@ def check_keys(sources: Sequence[Source], suffix: str) -> None:
     if clash := first_clash(f"{source.key}{suffix}" for source in sources):
         first, second = (sources[position] for position in clash)
         raise SourceError(
-            f"the results of {first.called} and {second.called} would both be at"
-            f" {first.key}{suffix}: transcribe them in separate calls"
+            f"the results of {first.called} and {second.called} would both be written to "
+            f"{first.key}{suffix}: transcribe them in separate calls"
         )
 
 
@@ -368,8 +369,8 @@ def _channel_blocks(
         raise AudioError(f"{id}: {fault} in {path}")
     if channel is not None and option not in (None, channel):
         raise AudioError(
-            f"{id}: is channel {audio.side or audio.channel} of {num_channels} in {path}: give"
-            f" --channel {channel + 1}, or leave out --channel"
+            f"{id} is channel {audio.side or audio.channel} of {num_channels} in {path}: give "
+            f"--channel {channel + 1}, or leave out --channel"
         )
     yield from audio_blocks(path, rate, seconds, channel=channel)
 

@@ -150,13 +150,13 @@ class NetworkScoreStream:
     def __init__(self, model: NeuralModel) -> None:
         if online(model.model) is None:
             raise BundleError(
-                "streaming needs an LSTM of one direction or a TDNN-F, but this model needs the"
-                " whole utterance: transcribe without --stream"
+                "streaming needs a unidirectional LSTM or a TDNN-F, but this model needs the "
+                "whole utterance: transcribe without --stream"
             )
         if not model.normaliser.online:
             raise BundleError(
-                "streaming needs features that are normalised with earlier frames alone, but this"
-                " model's are with the whole file: transcribe without --stream"
+                "streaming needs features that are normalised with earlier frames only, but this "
+                "model normalises them with the whole file: transcribe without --stream"
             )
         self._model = model
         self.mean = CmnState.empty(len(model.normaliser.prior_mean))

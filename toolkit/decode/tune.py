@@ -166,7 +166,7 @@ def enough_words_to_tune(words: int, consequence: str) -> bool:
     """
     if words < MIN_WORDS:
         logger.warning(
-            "NOT TUNED: the development splits have %d words, less than %d; %s",
+            "NOT TUNED: the development splits have %d words, fewer than %d; %s",
             *(words, MIN_WORDS, consequence),
         )
     return words >= MIN_WORDS

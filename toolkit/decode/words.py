@@ -427,8 +427,8 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
     needed = len(labels) + int((marks[1:] == marks[:-1]).sum())
     if frames < needed:
         raise CtcDecodeError(
-            f"{frames} frames are too few for a text of {needed} symbols: do audio and text belong"
-            " together?"
+            f"{frames} frames are too few for a text of {needed} symbols. Check that the audio "
+            "and the text belong together"
         )
     # Blocks of sqrt(T) frames: forward once, keeping the scores at each block's begin.
     size = max(1, math.isqrt(frames))

@@ -171,8 +171,8 @@ def _read(
                 # One sample of tolerance: times in manifests are rounded.
                 if offset + duration > (file.frames + 1) / file.samplerate:
                     raise AudioError(
-                        f"{path}: {offset + duration:.3f} s asked for, "
-                        f"but the file ends at {file.frames / file.samplerate:.3f} s"
+                        f"{path}: the segment ends at {offset + duration:.3f} s, but the file "
+                        f"ends at {file.frames / file.samplerate:.3f} s"
                     )
             if length <= 0:
                 raise AudioError(f"{path}: no samples")
@@ -206,7 +206,9 @@ def _to_mono(samples: np.ndarray, path: str | Path, channel: int | None = None) 
     """Return one channel of samples [S, channels], or the mean of all, as float32."""
     num_channels = samples.shape[1]
     if channel is not None and channel >= num_channels:
-        raise AudioError(f"{path}: has {num_channels} channels, no channel {channel + 1}")
+        raise AudioError(
+            f"{path}: has {num_channels} channels, so there is no channel {channel + 1}"
+        )
     mixed = channel is None and num_channels > 1
     if samples.dtype != np.int16:
         return check_samples(samples.mean(axis=1) if mixed else samples[:, channel or 0], path)
@@ -223,7 +225,7 @@ def check_samples(samples: np.ndarray, name: str | Path) -> np.ndarray:
       AudioError: one is infinite or not a number, or they are scaled to integers.
     """
     if not np.isfinite(samples).all():
-        raise AudioError(f"{name}: holds values that are not numbers")
+        raise AudioError(f"{name}: some samples are NaN or infinite")
     if fault := scale_fault(samples):
         raise AudioError(f"{name}: {fault}")
     return samples
@@ -280,13 +282,15 @@ def audio_blocks(
             length = min(length, round(duration * rate))
             if offset + duration > (file.frames + 1) / rate:
                 raise AudioError(
-                    f"{name}: {offset + duration:.3f} s asked for, but the file ends at "
+                    f"{name}: the segment ends at {offset + duration:.3f} s, but the file ends at "
                     f"{file.frames / rate:.3f} s"
                 )
         if length <= 0:
             raise AudioError(f"{name}: no samples")
         if channel is not None and channel >= file.channels:
-            raise AudioError(f"{name}: has {file.channels} channels, no channel {channel + 1}")
+            raise AudioError(
+                f"{name}: has {file.channels} channels, so there is no channel {channel + 1}"
+            )
         if duration is None and (fault := unread_end(path, file)):
             logger.warning("%s: %s", name, fault)
         with open_at(path, file, start) as part:
@@ -322,7 +326,7 @@ def _file_blocks(
         mixed = channel is None and samples.shape[1] > 1
         mono = samples.mean(axis=1) if mixed else samples[:, channel or 0]
         if not np.isfinite(mono).all():
-            raise AudioError(f"{name}: holds values that are not numbers")
+            raise AudioError(f"{name}: some samples are NaN or infinite")
         if scale is not None:
             scale.add(mono)
             # The scale is judged once enough samples, or all, have been read.

@@ -83,7 +83,7 @@ def _audio_files(folder: Path) -> list[_Audio]:
     suffixes = AUDIO_SUFFIXES | MEDIA_SUFFIXES
     paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in suffixes)
     if not paths:
-        raise AugmentError(f"{folder} holds no audio; give a folder of recordings")
+        raise AugmentError(f"{folder} contains no audio: give a folder of recordings")
     files = []
     for path in paths:
         try:

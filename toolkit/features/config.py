@@ -288,7 +288,7 @@ class DeviceConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if self.echo.passes != 1:
-            raise ValueError("echo.passes must be 1: a device hears everything once")
+            raise ValueError("echo.passes must be 1: a device records each sample only once")
         if self.beams.taps > self.echo.block + 1:
             raise ValueError(
                 f"beams.taps is {self.beams.taps}, at most echo.block + 1, {self.echo.block + 1}"

@@ -158,12 +158,13 @@ def extract(
     if counted > config.max_failed_share * total or len(failed) == total:
         raise ExtractError(
             f"{len(failed)} of {total} utterances failed, more than max_failed_share = "
-            f"{config.max_failed_share:g}; first: {': '.join(failed[0])}; all: {out / FAILED}"
+            f"{config.max_failed_share:g}. The first is {': '.join(failed[0])}; all are listed in "
+            f"{out / FAILED}"
         )
     if failed:
         logger.warning(
-            "%s: %d of %d utterances have no features: training leaves them out, error rates count"
-            " all their words as deleted: %s (%s), ...; all are in %s",
+            "%s: %d of %d utterances have no features, such as %s (%s). Training leaves them out, "
+            "and scoring counts their words as deletions. All are listed in %s",
             out.name,
             len(failed),
             total,

@@ -135,8 +135,8 @@ class Cmvn:
         """
         if features.shape[1] != len(self.prior_mean):
             raise NormaliserError(
-                f"features of {features.shape[1]} dimensions for a normaliser of "
-                f"{len(self.prior_mean)}; extract them with the model's front end"
+                f"the features have {features.shape[1]} dimensions, but the normaliser has "
+                f"{len(self.prior_mean)}: extract them with the model's front end"
             )
         residual = self.subtract_mean(features, state)  # [T, F] x_t - m_t
         counted = counted_frames(features, self.kind).numpy()
@@ -252,7 +252,7 @@ def estimate_normaliser(
       NormaliserError: the store holds no features, or nothing but digital silence.
     """
     if not store.ids:
-        raise NormaliserError(f"{store.path}: holds no features to estimate a normaliser from")
+        raise NormaliserError(f"{store.path} contains no features to estimate a normaliser from")
     with one_thread():
         totals = [store.speaker_total(speaker) for speaker in store.speakers]
         frames = sum(total.frames for total in totals)

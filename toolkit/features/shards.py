@@ -639,7 +639,7 @@ class FeatureStore(ShardStore[Tensor]):
                     " in the whole corpus or data lake; change them there and extract again"
                 )
             raise StoreError(
-                f"{self.path}: holds {len(self._entries)} utterances where {MANIFEST} has "
+                f"{self.path} contains {len(self._entries)} utterances, but {MANIFEST} lists "
                 f"{self.manifest['utterances']}; extract them again"
             )
 

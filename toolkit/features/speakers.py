@@ -97,8 +97,8 @@ def name_speakers(
             by_recording.setdefault(speaker_of(cut), []).append(cut)
     if len(by_recording) > MAX_RECORDINGS:
         raise SpeakerClusteringError(
-            f"{len(by_recording)} recordings name no speaker, and at most {MAX_RECORDINGS} can be "
-            "clustered: name the speakers, or set corpus.speakers=recording"
+            f"{len(by_recording)} recordings have no speaker label, but at most {MAX_RECORDINGS} "
+            "can be clustered: name the speakers, or set corpus.speakers=recording"
         )
     statistics = map_in_processes(
         partial(_statistics_of, read_features=read_features), list(by_recording.values()), jobs
@@ -222,7 +222,7 @@ def _statistics_of(
             elif read_features is not None:
                 frames.append(read_features(cut))
         except ToolkitError as error:
-            logger.debug("%s: not used to find its speaker: %s", cut.id, error)
+            logger.debug("%s: not used in the clustering of speakers: %s", cut.id, error)
     return FrameStatistics.of(np.concatenate(frames)) if frames else None
 
 

@@ -34,7 +34,9 @@ class Beam(Settings):
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if math.isinf(self.search):
-            raise ValueError("search is infinite, which max_active could not narrow; try 100")
+            raise ValueError(
+                "search is infinite, but max_active can narrow only a finite beam: use 100"
+            )
         if not self.min_active < self.max_active:
             raise ValueError(
                 f"min_active is {self.min_active}, must be below max_active ({self.max_active})"
@@ -54,7 +56,7 @@ class Beam(Settings):
         """
         factors = tuple(factors)
         if not all(0 < factor < math.inf for factor in factors):
-            raise ValueError(f"retries are {factors}, need to be positive factors")
+            raise ValueError(f"retries are {factors}, must be positive factors")
         return [self, *(self.widened(factor) for factor in factors)]
 
 

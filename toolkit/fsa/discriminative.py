@@ -148,12 +148,13 @@ def _check(n: int, lattice: Lattice, reference: Tensor, scores: Tensor) -> None:
     frames = lattice_frames(lattice)
     if frames == 0 or frames != len(reference) or frames > scores.shape[1]:
         raise LatticeMismatchError(
-            f"utterance {n} of the batch: lattice of {frames} frames, reference of "
-            f"{len(reference)}, scores of {scores.shape[1]}; make lattices and reference from the "
-            "same features"
+            f"utterance {n} of the batch: the lattice has {frames} frames, the reference "
+            f"{len(reference)} and the scores {scores.shape[1]}: make lattices and reference from "
+            "the same features"
         )
     if int(lattice.labels.max()) > scores.shape[2]:
         raise LatticeMismatchError(
-            f"utterance {n} of the batch: its lattice has pdf {int(lattice.labels.max()) - 1}, the "
-            f"network {scores.shape[2]} outputs; make the lattices with the network's own graph"
+            f"utterance {n} of the batch: its lattice has pdf {int(lattice.labels.max()) - 1}, "
+            f"but the network has {scores.shape[2]} outputs: make the lattices with the network's "
+            "own graph"
         )

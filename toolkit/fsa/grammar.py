@@ -42,16 +42,16 @@ def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
     for reserved in (EPSILON, backoff):
         if reserved in ids:
             raise GrammarError(
-                f"{arpa} has n-grams of {table.symbol(reserved)!r}, which is no word; train it"
-                " without"
+                f"{arpa} has n-grams of {table.symbol(reserved)!r}, which is a reserved symbol: "
+                "train it without this symbol"
             )
     fst = connect(_Contexts(model, ids).acceptor(ids, backoff))
     symbols = {table.get(symbol, -1) for symbol in (START, END, UNKNOWN)}
     if set(np.unique(fst.words).tolist()) <= symbols:
         word = max({*model.vocabulary} - {START, END, UNKNOWN}, default="")
         raise GrammarError(
-            f"{arpa}: no n-gram is left: none of its words, such as {word!r}, is in "
-            f"{'the lexicon' if is_table else words_table}; spell words alike in both"
+            f"{arpa}: no n-gram can be used, because none of its words, such as {word!r}, is in "
+            f"{'the lexicon' if is_table else words_table}: use the same spelling in both"
         )
     return fst
 

@@ -515,8 +515,8 @@ class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
             raise ValueError("its lengths do not fit")
         if fields.graph != self.digest:
             raise LatticeStoreError(
-                f"{path}: made with another graph ({fields.graph}) than {self._path}"
-                f" ({self.digest}); give that graph, or make the lattices again with this one"
+                f"{path}: it was made with another graph ({fields.graph}) than {self._path} "
+                f"({self.digest}). Give that graph, or make the lattices again with this one"
             )
         info = GraphInfo(fields.retried, fields.failed, fields.arcs)
         failed = tuple(utterance for utterance, _ in fields.failed)

@@ -59,8 +59,8 @@ def remove_epsilon(fst: Fst) -> Fst:
     )
     if has_gain:
         raise EpsilonError(
-            f"a graph of {fst.num_arcs} arcs has a cycle that reads nothing and gains; check the"
-            " scores of its back-off arcs"
+            f"a graph of {fst.num_arcs} arcs has an epsilon cycle with a positive score: check "
+            "the scores of its back-off arcs"
         )
     # 1. All arcs that read, without a path in front (-1).
     arcs = np.flatnonzero(reads)

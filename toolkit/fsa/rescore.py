@@ -218,7 +218,7 @@ class _Composition:
         pruned = prune(composed, self._limits.beam)
         if pruned is None:
             raise RescoreError(
-                "rescoring leaves no path: the graph or the language model has scores that no"
-                " float32 can hold; make them again"
+                "rescoring leaves no path: the graph or the language model has scores beyond the "
+                "range of float32: make them again"
             )
         return pruned

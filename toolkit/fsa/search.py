@@ -44,8 +44,8 @@ class GraphMismatchError(ToolkitError):
         """
         if top_label > columns:
             raise cls(
-                f"{graph} has {top_label} pdfs, the acoustic model {columns}: they come from"
-                " different runs; make the graph again with this model's topology"
+                f"{graph} has {top_label} pdfs, but the acoustic model has {columns}: they come "
+                "from different runs; make the graph again with this model's topology"
             )
 
 

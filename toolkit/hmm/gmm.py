@@ -248,7 +248,7 @@ class Gmm:
             into.second.numpy(),
         )
         if math.isnan(likelihood):
-            raise GmmError("a frame's likelihood is no number: features or mixtures are damaged")
+            raise GmmError("the likelihood of a frame is NaN: features or mixtures are damaged")
         into.log_likelihood += likelihood
         into.frames += len(x)
 
@@ -435,16 +435,17 @@ class LazyGmmScores:
     def __post_init__(self) -> None:
         if self.frames.shape[1] != self.gmm.means.shape[1]:
             raise GmmError(
-                f"frames of {self.frames.shape[1]} values for Gaussian mixtures of"
-                f" {self.gmm.means.shape[1]} dimensions: front end and mixtures come from"
-                " different systems; restore the model or train it again"
+                f"the frames have {self.frames.shape[1]} values, but the Gaussian mixtures have "
+                f"{self.gmm.means.shape[1]} dimensions: front end and mixtures come from "
+                "different systems; restore the model or train it again"
             )
         if len(self.pdfs) and not 0 <= int(self.pdfs.min()) <= int(self.pdfs.max()) < (
             self.gmm.num_pdfs
         ):
             raise GmmError(
-                f"pdf {int(self.pdfs.max())} of {self.gmm.num_pdfs}: senones and mixtures come"
-                " from different systems; restore the model or train it again"
+                f"the senones have pdf {int(self.pdfs.max())}, but the mixtures have only "
+                f"{self.gmm.num_pdfs} pdfs: senones and mixtures come from different systems; "
+                "restore the model or train it again"
             )
 
     def __len__(self) -> int:

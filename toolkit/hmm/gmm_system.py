@@ -50,9 +50,9 @@ class GmmSystem:
             disagreeing = f"tree.json has {self.senones.num_pdfs} pdfs"
         if disagreeing:
             raise GmmError(
-                f"{folder}: {disagreeing}, gmm.safetensors {num_pdfs} pdfs of {dimension}"
-                " dimensions: the files come from different systems; restore them or train the"
-                " system again"
+                f"{folder}: {disagreeing}, but gmm.safetensors has {num_pdfs} pdfs of {dimension} "
+                "dimensions: the files come from different systems; restore them or train the "
+                "system again"
             )
 
     @property

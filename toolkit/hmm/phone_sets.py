@@ -91,8 +91,8 @@ def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
         for phone in phones:
             if phone in line_of:
                 raise PhoneSetError(
-                    f"{path}:{number}: {topology.phones[phone - 1]} has a root in line "
-                    f"{line_of[phone]} already"
+                    f"{path}:{number}: {topology.phones[phone - 1]} already has a root in line "
+                    f"{line_of[phone]}"
                 )
             line_of[phone] = number
         silence = {topology.is_silence(phone) for phone in phones}

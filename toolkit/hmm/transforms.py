@@ -104,8 +104,8 @@ def estimate_lda(statistics: LdaStatistics, dimension: int) -> Tensor:
     count, first = statistics.count[has_frames], statistics.first[has_frames]
     if len(count) <= dimension:
         raise LdaError(
-            f"LDA to {dimension} dimensions needs more than {dimension} classes with frames, and"
-            f" there are {len(count)}: use a larger tree or more data, or fewer dimensions"
+            f"LDA to {dimension} dimensions needs more than {dimension} classes with frames, but "
+            f"there are only {len(count)}: use a larger tree or more data, or fewer dimensions"
         )
     # Covariances between and within classes: E[x x^T] - mean mean^T = between + within.
     total = count.sum()
@@ -121,8 +121,8 @@ def estimate_lda(statistics: LdaStatistics, dimension: int) -> Tensor:
     varies = values > MIN_EIGENVALUE
     if int(varies.sum()) < dimension:
         raise LdaError(
-            f"LDA to {dimension} dimensions: the features have only {int(varies.sum())} independent"
-            " ones: splice more frames or ask for fewer dimensions"
+            f"LDA to {dimension} dimensions: only {int(varies.sum())} dimensions of the features "
+            "are linearly independent: splice more frames or choose fewer dimensions"
         )
     # Whiten the within-class covariance; in that space take the directions of largest between-class
     # variance.
@@ -201,8 +201,8 @@ def estimate_mllt(statistics: MlltStatistics) -> tuple[Tensor, float]:
     singular = bool((torch.linalg.cholesky_ex(scatter).info != 0).any())
     if singular or count < MIN_FRAMES_PER_DIMENSION * dimension:
         raise MlltError(
-            f"MLLT in {dimension} dimensions: {count:.0f} frames do not determine it: align more"
-            " utterances first"
+            f"{count:.0f} frames are too few to estimate MLLT in {dimension} dimensions: align "
+            "more utterances first"
         )
     # Gales 1999, eq. 22: row d is c_d G_d^-1 sqrt(beta / (c_d G_d^-1 c_d^T)), c_d its cofactors.
     inverses = torch.linalg.inv(scatter)

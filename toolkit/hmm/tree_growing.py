@@ -379,7 +379,9 @@ def build_tree(
       TreeError: there are no statistics.
     """
     if not statistics.frames:
-        raise TreeError("no frames to grow a tree from; is there an aligned utterance?")
+        raise TreeError(
+            "there are no frames to grow a tree from: check that utterances are aligned"
+        )
     contexts = statistics.contexts()
     grower = _Grower(contexts, topology, questions, config)
     groups = default_roots(topology) if roots is None else roots

@@ -114,8 +114,8 @@ def _states_of_ids(model: Path, topology: Topology) -> np.ndarray:
     sizes = [transitions.num_states[phone] for phone in sorted(transitions.num_states)]
     if sizes != [topology.num_states(phone) for phone in topology.phone_ids()]:
         raise KaldiAlignmentError(
-            f"{model}: its phones, or their numbers of states, are not those of the system: make "
-            "the system from its tree (toolkit kaldi import-senones)"
+            f"{model} and the system differ in their phones or numbers of states: make the system "
+            "from the model's tree with toolkit kaldi import-senones"
         )
     # Phones of the topology are those of the model in the order of their ids.
     phone_index = np.searchsorted(sorted(transitions.num_states), transitions.phone)
@@ -201,7 +201,7 @@ def _states(topology: Topology, phone: int, frames: int) -> list[int]:
     """Distribute a phone's frames over its HMM states."""
     if frames < topology.min_frames(phone):
         raise ValueError(
-            f"{topology.phones[phone - 1]} has {frames} frames and needs "
+            f"{topology.phones[phone - 1]} has {frames} frames but needs "
             f"{topology.min_frames(phone)}"
         )
     number = topology.num_states(phone)

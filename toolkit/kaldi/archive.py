@@ -230,8 +230,9 @@ def scp_entry(
     if source.endswith("|"):
         if not allow_pipes:
             raise ArchiveError(
-                f"{where}: {key} is written by a command ({quoted(source)}), which is not run "
-                "without --allow-pipes: copy the table to an archive, for example with copy-feats"
+                f"{where}: {key} is the output of a command ({quoted(source)}), which runs only "
+                "with --allow-pipes. Add this option, or copy the table to an archive, for "
+                "example with copy-feats"
             )
         return Entry(key, None, command=source)
     match = _RXFILENAME.fullmatch(source)

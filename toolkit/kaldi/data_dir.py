@@ -182,7 +182,7 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     for cut in cuts:
         if not has_audio(cut):
             raise ManifestError(
-                f"{cut.id} has Kaldi features and no audio: use the data directory that it is from"
+                f"{cut.id} has Kaldi features and no audio: use the original Kaldi data directory"
             )
     for cut, next_cut in itertools.pairwise(cuts):
         if cut.id == next_cut.id:
@@ -198,8 +198,8 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
         source = _source(audio_of(cut), cut.id, _channel_of_several(cut))
         if sources.setdefault(cut.recording_id, source) != source:
             raise ManifestError(
-                f"two files or channels have the recording id {cut.recording_id!r}, the second is"
-                f" of {audio_of(cut)}: give each an id of its own"
+                f"two files or channels have the recording id {cut.recording_id!r}, one of them "
+                f"is {audio_of(cut)}: give each its own id"
             )
     utterances: dict[str, list[str]] = {}
     for cut in cuts:
@@ -317,8 +317,8 @@ def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> DataDirSummary:
     ordered = [_with_speaker(cut) for cut in usable] if renamed else usable
     if not _in_speakers_order(ordered):
         raise ManifestError(
-            "the speakers cannot be sorted as Kaldi requires, as the name of one is the beginning "
-            f"of another's ({_first_out_of_order(ordered)}): rename one of them"
+            "the speakers cannot be sorted as Kaldi requires, because the name of one is a prefix "
+            f"of another's name ({_first_out_of_order(ordered)}): rename one of them"
         )
     ordered = _with_a_file_each(ordered)
     # 3. Write the directory, and check it as Kaldi would.

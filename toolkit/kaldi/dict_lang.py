@@ -220,7 +220,8 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
         unknown = [p for p in phones if p not in speech and p not in renamed]
         if unknown:
             raise KaldiDictError(
-                f"{where}: the phone {quoted(unknown[0])} is in no list of phones: add it to one"
+                f"{where}: the phone {quoted(unknown[0])} is not in any list of phones: add it to "
+                "one"
             )
         entry = to_toolkit_entry((word, phones))
         if entry is not None:

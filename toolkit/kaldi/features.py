@@ -103,7 +103,7 @@ def _keys(store: FeatureStore, renamed: Path) -> dict[str, str]:
         new_of = {old: new for new, old in (line.split(" ", 1) for line in lines)}
     if not new_of.keys() & set(store.ids):
         raise KaldiFeaturesError(
-            f"{renamed} is of other utterances than {store.path}: write to another folder"
+            f"{renamed} has none of the utterances of {store.path}: write to another folder"
         )
     return {id: new_of.get(id, f"{store.speaker(id)}-{id}") for id in store.ids}
 
@@ -214,7 +214,7 @@ def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) 
         shape = " x ".join(map(str, matrix.shape))
         expectation = f", but the first utterance has {dimension} per frame" if dimension else ""
         raise KaldiFeaturesError(
-            f"{entry.key}: {shape} values{expectation}: remove it from the table"
+            f"{entry.key} has {shape} values{expectation}: remove it from the table"
         )
     if bar is not None:
         bar.update()
@@ -230,8 +230,8 @@ class _Rounding:
     def __call__(self, id: str, matrix: np.ndarray) -> torch.Tensor:
         if not np.isfinite(matrix).all() or np.abs(matrix).max() > HALF_MAX:
             raise KaldiFeaturesError(
-                f"{id}: values that are not finite or larger than {HALF_MAX:g}, which a store "
-                "cannot hold: remove it from the table"
+                f"{id} has values that are not finite or larger than {HALF_MAX:g} and cannot be "
+                "stored: remove it from the table"
             )
         # Stores hold float16.
         change = np.abs(matrix - matrix.astype(np.float16).astype(np.float32)).max()

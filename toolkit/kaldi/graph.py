@@ -174,7 +174,7 @@ def _read_text(content: bytes, at: int) -> tuple[int, str]:
     """Parse a string; return the offset after it, and the string."""
     (length,) = struct.unpack_from("<i", content, at)
     if not 0 <= length <= len(content):
-        raise ValueError("a name of a wrong length")
+        raise ValueError("a name has an invalid length")
     end = at + 4 + length
     return end, content[at + 4 : end].decode()
 
@@ -440,8 +440,8 @@ def load_graph(path: Path, model: Path | None = None) -> Fst:
         pdfs = KaldiTransitions.read(model).pdf
         if graph.top_label > len(pdfs):
             raise GraphError(
-                f"{path}: reads the transition id {graph.top_label}, {model} has {len(pdfs)}: give "
-                "the model for which the graph was made"
+                f"{path} has the transition id {graph.top_label}, but {model} has only "
+                f"{len(pdfs)}: give the model for which the graph was made"
             )
         # Transition ids count from 1, pdfs from 0; labels are pdf + 1. Epsilon (0) stays.
         graph.labels[graph.labels > 0] = 1 + pdfs[graph.labels[graph.labels > 0] - 1]

@@ -372,7 +372,7 @@ def _read_transitions(stream: Stream) -> KaldiTransitions:
     stream.expect(f"</{kind[1:]}")
     stream.expect("<LogProbs>")
     if len(stream.numbers()) != 1 + len(rows):
-        raise ValueError("it has another number of probabilities than of transitions")
+        raise ValueError("its numbers of probabilities and transitions differ")
     stream.expect("</LogProbs>")
     stream.expect("</TransitionModel>")
     pdf, phone, state = np.array(rows, np.int64).reshape(-1, 3).T

@@ -91,7 +91,7 @@ def _faults(tables: dict[str, _Table]) -> Iterator[str]:
     yield from _text_faults(tables["text"])
     for number, line in enumerate(tables["wav.scp"].lines, 1):
         if re.match(rb"\S+\s+~", line):
-            yield f"wav.scp:{number}: no file, or a path that begins with ~, unknown to Kaldi"
+            yield f"wav.scp:{number}: no file, or a path with ~, which Kaldi does not expand"
     for name, is_valid in _ROWS.items():
         for number, row in enumerate(tables[name].rows if name in tables else (), 1):
             if not is_valid(row):
@@ -193,9 +193,9 @@ def _keys_faults(tables: dict[str, _Table]) -> Iterator[str]:
             present_keys = set(tables[name].keys)
             missing, extra = sorted(set(keys) - present_keys), sorted(present_keys - set(keys))
             if missing:
-                yield f"{name}: lacks {len(missing)} entries, first {_printable(missing[0])}"
+                yield f"{name}: lacks {len(missing)} entries, such as {_printable(missing[0])}"
             if extra:
-                yield f"{name}: has {len(extra)} unexpected entries, first {_printable(extra[0])}"
+                yield f"{name}: has {len(extra)} unexpected entries, such as {_printable(extra[0])}"
 
 
 def _value(field: bytes) -> float | bytes:
@@ -261,7 +261,7 @@ def _remarks(tables: dict[str, _Table]) -> Iterator[str]:
         for number, row in enumerate(tables[name].rows if name in tables else (), 1):
             times = row[2:] if name == "segments" else row[1:]
             if any(not _NUMBER.fullmatch(time) for time in times) and _ROWS[name](row):
-                yield f"{name}:{number}: a time is no number: {_printable(b' '.join(row))}"
+                yield f"{name}:{number}: a time is not a number: {_printable(b' '.join(row))}"
 
 
 def _printable(text: bytes) -> str:

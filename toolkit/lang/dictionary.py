@@ -185,7 +185,7 @@ def _has_arpabet_stress(path: Path, phones: Iterable[str]) -> bool:
     ]
     if other_digits:
         logger.warning(
-            "%s: the digit of %s is not a stress of ARPAbet, so that no digits are removed",
+            "%s: the digit in %s is not an ARPAbet stress mark, so the digits of phones are kept",
             path,
             other_digits[0],
         )
@@ -302,15 +302,17 @@ def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) ->
         for entry in candidates:
             entry.columns = column + 1
         logger.info(
-            "%s %d: read as probabilities, as %d of %d lines have a number there, and no line has"
-            " these integers among its phones",
+            "%s %d: read as probabilities, because %d of %d lines have a number there, and these "
+            "integers occur in no line as phones",
             where,
             column + 2,
             numeric,
             len(entries),
         )
     elif tokens <= phones and not certain and (tokens - {"0", "1"} or numeric < len(entries) / 2):
-        logger.info("%s %d: read as phones, as they are phones elsewhere", where, column + 2)
+        logger.info(
+            "%s %d: read as phones, because they occur as phones elsewhere", where, column + 2
+        )
         for entry in candidates:
             entry.leading = column
     else:

@@ -171,8 +171,8 @@ def _warn_of_large_tables(phones: int) -> None:
     size = 4 * 3 * phones * (phones + 1) ** 2
     if size > LARGE_TABLE:
         logger.warning(
-            "%d phones: the table of a triphone tree takes %.1f GB in every process. Set"
-            " lang.position_dependent=false for a quarter of the phones",
+            "with %d phones, a triphone tree takes %.1f GB of memory in every process. Set "
+            "lang.position_dependent=false to have a quarter of the phones",
             phones,
             size / 1e9,
         )

@@ -222,8 +222,8 @@ def estimate_probabilities(counts: PronunciationCounts, lexicon: Lexicon) -> Lex
     """
     if not counts.pairs:
         raise NothingCountedError(
-            "no utterance is aligned, so that no pronunciation can be counted: see the reasons in"
-            " table.tsv of the alignments"
+            "no utterance is aligned, so pronunciations cannot be counted: see the reasons in "
+            "table.tsv of the alignments"
         )
     spoken: Counter[Entry] = Counter()
     silences_after: Counter[tuple[Entry, bool]] = Counter()

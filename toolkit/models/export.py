@@ -185,7 +185,7 @@ def wrap_for_export(model: nn.Module) -> tuple[nn.Module, Interface]:
     if not isinstance(model, CtcModel):
         raise ModelError(
             f"{type(model).__name__} cannot be exported: toolkit/models/export.py wraps "
-            "LstmModel, BlstmModel, TdnnfModel and CtcModel; write a wrapper of its kind there"
+            "LstmModel, BlstmModel, TdnnfModel and CtcModel; add a wrapper there"
         )
     state = None if config.bidirectional else (config.lstm_layers, config.hidden)
     overlap = 0 if state is None else config.frames_needed - config.subsampling
@@ -234,8 +234,8 @@ def find_export_source(path: Path) -> ExportSource:
             content = read_json(settings, {"frontend": {str: Any}})
         if content.get("by_speaker"):
             raise ModelError(
-                f"{path} is no network on the features of its front end alone: export the network's"
-                " folder in the run directory"
+                f"{path} needs more than the features of its front end: export the network's "
+                "folder in the run directory instead"
             )
         frontend = content["frontend"]
         return ExportSource(path / "model", path / _NORMALISER, frontend)
@@ -359,9 +359,9 @@ def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
             checked = ExportCheck(against, compare(model, run, interface))
             if not checked.largest_difference <= TOLERANCE:
                 raise ExportError(
-                    "the exported model's log-posteriors differ by"
-                    f" {checked.largest_difference:.2g} from the original's (run by {against});"
-                    " nothing was written"
+                    f"the log-posteriors of the exported model (run by {against}) differ by "
+                    f"{checked.largest_difference:.2g} from those of the original; nothing was "
+                    "written"
                 )
         # An earlier export loses its metadata first: a folder without them is incomplete.
         if (out / "metadata.json").exists():
@@ -381,7 +381,9 @@ def _refuse_own_folder(source: ExportSource, out: Path) -> None:
     if source.normaliser is not None:
         sources.append(source.normaliser.parent)
     if out.resolve() in [folder.resolve() for folder in sources]:
-        raise ExportError(f"{out} holds what is exported: name another folder (--out)")
+        raise ExportError(
+            f"{out} contains the model that is exported: choose another folder with --out"
+        )
 
 
 def _metadata(

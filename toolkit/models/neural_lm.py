@@ -136,7 +136,7 @@ class NeuralLm:
         """
         model, shortlist = load_model(folder), Shortlist.load(Path(folder) / SHORTLIST)
         if not isinstance(model, WordLstm):
-            raise ModelError(f"{folder} holds no language model: train it again")
+            raise ModelError(f"{folder} contains no language model: train it again")
         if model.config.vocabulary != len(shortlist.words):
             raise ModelError(
                 f"{folder}: the network has {model.config.vocabulary} words, {SHORTLIST} "
@@ -169,8 +169,8 @@ class NeuralLm:
             for words, scores in zip(chunk, self._score(chunk), strict=True):
                 if not np.isfinite(scores).all():
                     raise ModelError(
-                        "the neural language model's log-probabilities are no numbers: its weights"
-                        " are damaged; train it again or restore it"
+                        "the neural language model's log-probabilities are NaN: its weights are "
+                        "damaged; train it again or restore it"
                     )
                 # A word outside the shortlist has its share of p(<UNK>); the end has log share 0.
                 log_probs.append(scores + np.array([*self.shortlist.log_shares(words), 0.0]))

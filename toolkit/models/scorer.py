@@ -120,9 +120,9 @@ class NeuralModel:
         expected = LOW_RATE_FACTOR * len(self.normaliser.prior_mean), len(self.log_priors)
         if expected != sizes:
             raise ModelError(
-                f"{folder} is a model of {sizes[0]} inputs and {sizes[1]} targets, {normaliser} and"
-                f" the priors are for {expected[0]} and {expected[1]}: they come from different"
-                " trainings"
+                f"{folder} is a model of {sizes[0]} inputs and {sizes[1]} targets, but "
+                f"{normaliser} and the priors are for {expected[0]} and {expected[1]}: they come "
+                "from different trainings"
             )
 
     def log_likelihoods(

@@ -99,7 +99,7 @@ def load_model(folder: Path) -> nn.Module:
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS):
         if not os.path.lexists(folder / name):
-            raise ModelError(f"{folder} holds no model: there is no {folder / name}")
+            raise ModelError(f"{folder} contains no model: there is no {folder / name}")
     with reading(folder / CONFIG, ModelError, "train the model again", "damaged"):
         described = read_json(folder / CONFIG, {"kind": str})
     with reading(folder / WEIGHTS, ModelError, "train the model again", "damaged"):
@@ -107,7 +107,9 @@ def load_model(folder: Path) -> nn.Module:
     kind = described["kind"]
     if kind not in KINDS:
         kinds = ", ".join(KINDS)
-        raise ModelError(f"{folder / CONFIG} is of kind {quoted(kind)}; known kinds: {kinds}")
+        raise ModelError(
+            f"{folder / CONFIG} has the unknown kind {quoted(kind)}; known kinds are {kinds}"
+        )
     configured, built = KINDS[kind]
     with reading(folder / CONFIG, ModelError, "train the model again", f"no {kind} configuration"):
         config = from_plain(configured, described["config"])

@@ -85,8 +85,8 @@ def check_name(name: str, root: Path) -> None:
         hint = f"c_{hint}" if hint[:1].isdigit() or keyword.iskeyword(hint) else hint
         example = f", such as {hint!r}" if hint else ""
         raise CorpusNameError(
-            f"{name!r} cannot be the name of a corpus, as it becomes the name of a Python module: "
-            f"use lower-case letters, digits and _{example}"
+            f"{name!r} cannot be the name of a corpus, because it becomes the name of a Python "
+            f"module: use lower-case letters, digits and _{example}"
         )
     # The name of a reader (local/) and of a recipe (recipes/), each a module or a package
     paths = [root / part / file for part in ("local", "recipes") for file in (f"{name}.py", name)]
@@ -355,7 +355,7 @@ def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:
     broken = [cut for cut in cuts if (cut.custom or {}).get("fault") == NOT_UTF8]
     if too_many(len(broken), len(cuts)):
         raise ManifestError(
-            f"{data}: {len(broken)} of {len(cuts)} utterances are not UTF-8, first "
+            f"{data}: {len(broken)} of {len(cuts)} utterances are not UTF-8. The first is "
             f"{broken[0].id}: {broken[0].custom['fault_detail']}"
         )
 

@@ -211,7 +211,12 @@ class Executor(ABC):
             try:
                 remove_leftovers(store, step, partitions, out, done, self.numeric)
             except ObjectError as error:  # not fatal: they only take space
-                logger.warning("%s: leftovers of attempts stay in %s: %s", step.name, out, error)
+                logger.warning(
+                    "%s: cannot remove the leftovers of earlier attempts from %s: %s",
+                    step.name,
+                    out,
+                    error,
+                )
             calls += store.counts
         # 5. Write the summary, after failures too. If a damaged input was the reason, remove its
         # marker, so that the step that made it makes it again in the next run.
@@ -234,9 +239,9 @@ class Executor(ABC):
             hint = REBUILD_HINT if rebuilt and all(rebuilt) else "run the same command to try again"
             raise FailedPartitionsError(
                 f"{step.name}: {len(failed_partitions)} of {len(partitions)} partitions failed "
-                f"{self.config.tries} times and are set aside: "
-                f"{', '.join(sorted(failed_partitions))}; "
-                f"first: {first.reason}; all: {out}/{SUMMARY}; {hint}"
+                f"{self.config.tries} times and were skipped: "
+                f"{', '.join(sorted(failed_partitions))}. Reason of the first: {first.reason}. "
+                f"All reasons are in {out}/{SUMMARY}; {hint}"
             )
         return [results[partition.id] for partition in partitions]
 

@@ -140,7 +140,7 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
         objects = [ref for ref in listed if ref.path.endswith(".jsonl")]
         if not objects:
             raise LakeError(
-                f"{url} is no lake: it has neither {LAKE} nor {METADATA}/**/*.jsonl"
+                f"{url} is not a data lake: it has neither {LAKE} nor {METADATA}/**/*.jsonl"
             ) from None
         return Lake(url, tuple(objects), _buckets(objects))
     advice = f"write it again, or remove it: then all of {METADATA} is read"
@@ -243,7 +243,9 @@ def copy_lake(store: ObjectStore, source: str, target: str) -> Lake:
     audio = {record.audio for content in contents for record in readable(BytesIO(content))}
     outside = sorted(name for name in audio if ".." in name.split("/") or name == resolve(name, ""))
     if outside:
-        raise LakeError(f"{source}: {outside[0]} lies outside the lake, which cannot be copied")
+        raise LakeError(
+            f"{source}: {outside[0]} lies outside the lake, so the lake cannot be copied"
+        )
     # 2. Copy the audio, then the metadata, and lake.json last: an interrupted copy is no lake yet.
     copy = partial(_copy, store, source, target)
     for _ in map_in_threads(copy, sorted(audio), THREADS, 2 * THREADS):
@@ -262,6 +264,6 @@ def _copy(store: ObjectStore, source: str, target: str, audio: str) -> None:
     """Copy one object to the target lake, unless it is there with the same size."""
     size = store.size(resolve(audio, source))
     if size is None:
-        logger.warning("%s: there is no such audio", resolve(audio, source))
+        logger.warning("%s: no such audio file", resolve(audio, source))
     elif size != store.size(resolve(audio, target)):
         store.put(resolve(audio, target), store.get(resolve(audio, source)))

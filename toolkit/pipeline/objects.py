@@ -84,7 +84,7 @@ def _filesystem(protocol: str, options: str, timeout: float) -> Any:
 
     if protocol not in fsspec.available_protocols():
         raise FilesystemError(
-            f"{protocol}:// is no kind of store that fsspec knows; use one such as s3://"
+            f"fsspec does not support {protocol}:// URLs: use another store, such as s3://"
         )
     # Options are for the remote store; local folders of the same run need none.
     store_options = json.loads(options) if protocol not in ("file", "memory") else {}

@@ -148,8 +148,8 @@ def rates_of_runs(store: ObjectStore, prefixes: Sequence[str]) -> Rates:
     for out, name in _finished(store, prefixes):
         if name in places and name not in SELECT:  # a sample that was too small is drawn again
             raise MeasuredRatesError(
-                f"the step {name} has finished twice, in {places[name]} and in {out}: name the"
-                " folders of the one that counts"
+                f"the step {name} has finished twice, in {places[name]} and in {out}: name only "
+                "the folders of one run"
             )
         places[name] = out
         runs.setdefault(name, []).extend(_partitions(store, out))
@@ -188,7 +188,8 @@ def _partitions(store: ObjectStore, out: str) -> Iterable[PartitionRun]:
             yield PartitionRun.of(marker)
         except KeyError as error:
             raise MeasuredRatesError(
-                f"{ref.path}: does not record {error}; run the step again elsewhere"
+                f"{ref.path}: does not record {error}; run the step again with another output "
+                "folder"
             ) from error
 
 

@@ -51,7 +51,7 @@ class CachedShards:
         for index, objects in self._objects.items():
             for ref in objects.values():
                 if not COPY.fullmatch(str(ref.digest)):
-                    raise StepError(f"{url}: shard {index} has {ref.digest!r} for a digest")
+                    raise StepError(f"{url}: shard {index} has the invalid digest {ref.digest!r}")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._pool = ThreadPoolExecutor(config.threads, "shards")
 

@@ -52,9 +52,9 @@ def check_spark() -> None:
     missing = [name for name, where in programs.items() if not where]
     if missing:
         raise SparkError(
-            f"Spark cannot start, as {' and '.join(missing)} cannot be found: install pyspark with "
-            "`.venv/bin/python -m pip install -e '.[spark]'` and a Java 17 on the PATH or at"
-            " JAVA_HOME, or let the local executor do the work"
+            f"Spark cannot start, because {' and '.join(missing)} cannot be found: install "
+            "pyspark with `.venv/bin/python -m pip install -e '.[spark]'` and a Java 17 on the "
+            "PATH or at JAVA_HOME, or use the local executor"
         )
 
 

@@ -30,7 +30,9 @@ def check_device(requested: str | None) -> None:
       ToolkitError: it does not.
     """
     if requested is not None and not DEVICE.fullmatch(requested):
-        raise ToolkitError(f"--device {requested}: there are cpu, cuda, cuda:0, cuda:1, ...")
+        raise ToolkitError(
+            f"--device {requested}: no such device; use cpu, cuda, cuda:0, cuda:1, ..."
+        )
 
 
 def choose_device(requested: str | None) -> str:

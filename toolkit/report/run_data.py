@@ -635,7 +635,7 @@ def detail_table(rows: Sequence[Result]) -> Markup:
         )
         for row in rows
     ]
-    note = "Real-time factor: processor seconds of decoding per second of audio."
+    note = "Real-time factor: CPU time of decoding per second of audio."
     html = Table("Kinds of errors, cost", [*columns, *map(Column, heads)], table, note).html()
     return folded("Kinds of errors, cost of decoding", html)
 

@@ -443,7 +443,9 @@ class Frontier(Settings):
     def check(self) -> None:
         """Refuse a range of batch sizes that is empty."""
         if self.largest < self.first:
-            raise ValueError(f"largest is {self.largest}, needs to be at least first: {self.first}")
+            raise ValueError(
+                f"largest is {self.largest}, must be at least first, which is {self.first}"
+            )
 
     def batches(self) -> list[int]:
         """List the batch sizes tried."""

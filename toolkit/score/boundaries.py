@@ -113,8 +113,8 @@ def compare_boundaries(
             pairs.setdefault(key[0], []).extend(paired)
     if not pairs:
         raise BoundaryError(
-            "the two alignments have no word in common: are their utterance ids and the case of "
-            "their words the same?"
+            "the two alignments have no word in common: check that both use the same utterance "
+            "ids and the same case of words"
         )
     differences = {utterance: _differences(paired) for utterance, paired in pairs.items()}
     # [W, 2] ms: start and end differences of the W words that both alignments have.

@@ -138,9 +138,9 @@ def compare(first: Score, second: Score) -> Comparison:
         )
     if first.skipped != second.skipped:
         raise ScoreError(
-            f"the two systems lack hypotheses of different utterances ({len(first.skipped)} and "
-            f"{len(second.skipped)}), which the mode present leaves out: compare with --mode all, "
-            "or on the utterances that both have"
+            f"the two systems lack hypotheses for different utterances ({len(first.skipped)} and "
+            f"{len(second.skipped)}), and --mode present leaves these out: use --mode all, or "
+            "compare only utterances that both systems have"
         )
     if len(first.utterances) != len(second.utterances):
         raise ScoreError(

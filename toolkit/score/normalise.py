@@ -207,7 +207,7 @@ def _add(
     apply: Callable[[str], str],
     place: str,
 ) -> None:
-    """Add the entry of a line."""
+    """Parse a line of replacements and add it to `entries`."""
     match = _MAPPING.fullmatch(_CONTEXT.sub("", line))
     if match is None:
         raise NormaliseError(f"{place}: expected `FROM WORDS => TO WORDS`, found {quoted(line)}")
@@ -225,6 +225,6 @@ def _add(
         )
     if entries.get(source, target) != target:
         raise NormaliseError(
-            f"{place}: {' '.join(source)!r} is mapped to other words in an earlier line"
+            f"{place}: {' '.join(source)!r} is mapped to different words in an earlier line"
         )
     entries[source] = target

@@ -106,13 +106,13 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
         for value in (id, text, speaker or ""):
             if _HALF.search(value):
                 raise TranscriptError(
-                    f"{place}: {quoted(value)} has half of a surrogate pair, which is no character "
-                    "and cannot be written: mend the text"
+                    f"{place}: {quoted(value)} has an unpaired surrogate, which is not a "
+                    "character and cannot be written: correct the text"
                 )
         for value in (id, speaker or ""):
             if set(value) & set(WHITE_SPACE[1:]):
                 raise TranscriptError(
-                    f"{place}: {quoted(value)} has a tab or an end of line, which tables of scores "
+                    f"{place}: {quoted(value)} has a tab or line break, which tables of scores "
                     "cannot hold: rename it"
                 )
         if id in texts and not (part and id in parts):
@@ -380,8 +380,8 @@ class Transcripts:
             single_words = [word for word in words if isinstance(word, str) and word != NO_WORD]
             if len(single_words) < len(words):
                 raise TranscriptError(
-                    f"{quoted(utterance)} has alternatives ({quoted(text)}), which `toolkit score` "
-                    "alone can choose from: keep one of them"
+                    f"{quoted(utterance)} has alternatives ({quoted(text)}), and only `toolkit "
+                    "score` can choose from them: keep one of them"
                 )
             texts[utterance] = " ".join(single_words)
         return texts
@@ -509,8 +509,8 @@ def _refuse_others(path: Path) -> None:
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix == ".csv":
         raise TranscriptError(
-            f"{path} is a table, whose columns are not read here: give the manifest of a split "
-            "that a recipe has made of it, such as exp/base/data/test.jsonl, or --format"
+            f"{path} is a table, which this command does not read: give the manifest that a "
+            "recipe made from it, such as exp/base/data/test.jsonl, or --format"
         )
     if suffix in _WITH_TIMES:
         raise TranscriptError(
@@ -550,7 +550,7 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
         if path.name.endswith(OF_A_CHAPTER):
             file_texts = read_transcripts(path, "text").texts
             if repeated := sorted(file_texts.keys() & texts.keys()):
-                raise TranscriptError(f"{path}: {quoted(repeated[0])} has another text already")
+                raise TranscriptError(f"{path}: {quoted(repeated[0])} has two different texts")
             texts |= file_texts
             continue
         id = _new_id(folder, path, texts)

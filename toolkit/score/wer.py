@@ -391,8 +391,8 @@ def _check_ids(
     silent = [utterance for utterance in refs if utterance not in with_speaker]
     if silent:
         raise ScoreError(
-            f"{len(silent)} of {len(refs)} utterances have no speaker, first {silent[0]!r}: "
-            "give the speaker of each utterance, or no speakers"
+            f"{len(silent)} of {len(refs)} utterances have no speaker, first {silent[0]!r}: give "
+            "the speaker of each utterance, or of none"
         )
 
 

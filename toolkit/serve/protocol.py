@@ -93,7 +93,7 @@ def samples_of(message: bytes) -> int:
       RefusedError: it holds a part of one.
     """
     if len(message) % 2:
-        raise RefusedError(f"{len(message)} bytes are no whole number of 16-bit samples")
+        raise RefusedError(f"{len(message)} bytes are not a whole number of 16-bit samples")
     return len(message) // 2
 
 

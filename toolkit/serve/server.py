@@ -205,7 +205,7 @@ class Server:
             ) from error
         except ValueError as error:  # UnicodeError of a name such as a..b
             raise ToolkitError(
-                f"{config.host!r} is no address: {error}; give another --host"
+                f"{config.host!r} is not an address: {error}; give another --host"
             ) from error
         # IPv6 addresses stand in brackets in a URL.
         host = f"[{config.host}]" if ":" in config.host else config.host

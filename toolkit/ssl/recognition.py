@@ -396,8 +396,8 @@ def recognise_phones(
     phones = RecognisedPhones(out, store, config.samples)
     if not phones.ids:
         raise TrainingDataError(
-            f"none of the {len(store.ids)} utterances in {features} was recognised: check that the"
-            f" network {model} is of their language and kind of speech"
+            f"none of the {len(store.ids)} utterances in {features} was recognised: check that "
+            f"the network {model} was trained on the same language and kind of speech"
         )
     alternatives = [phones.load(name) for name in phones.ids]
     return {

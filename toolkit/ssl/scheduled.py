@@ -250,8 +250,9 @@ def _unlabelled(
         shards = TeacherShards(folder)
         if shards.num_senones != num_targets:
             raise TrainingDataError(
-                f"the targets in {shards.name} have {shards.num_senones} senones, the alignments "
-                f"{num_targets}: the teacher was trained with another tree; align with its tree"
+                f"the targets in {shards.name} have {shards.num_senones} senones, but the "
+                f"alignments have {num_targets}: the teacher was trained with another tree; align "
+                "with its tree"
             )
         # One rank reads all of the data to select; the others read its result.
         path = out / f"selection.{number}.json"

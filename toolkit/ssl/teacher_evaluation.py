@@ -291,7 +291,8 @@ def measure_calibration(
         sums.add(logits, _targets(name, alignments, store.num_frames(name), logits.shape[1]))
     if not sums.frames:
         raise TargetError(
-            f"no utterance of {features} is aligned: align some, as references to compare with"
+            f"no utterance of {features} is aligned: align some utterances to use them as "
+            "references"
         )
     # 2. Write the results, at temperature 1 and at the best one.
     summary = sums.summary()
@@ -312,10 +313,13 @@ def _targets(name: str, alignments: Alignments, frames: int, senones: int) -> Te
     """Return the reference senones [T'] of the low-rate frames at offset 0."""
     targets = torch.as_tensor(alignments.load(name)).long()
     if len(targets) != frames:
-        raise TargetError(f"{name}: its alignment has {len(targets)} frames, its features {frames}")
+        raise TargetError(
+            f"{name}: its alignment has {len(targets)} frames, but its features have {frames}"
+        )
     if int(targets.max()) >= senones:
         raise TargetError(
-            f"{name}: its alignment has senone {int(targets.max())} of a teacher with {senones}"
+            f"{name}: its alignment has senone {int(targets.max())}, but the teacher has only "
+            f"{senones}"
         )
     return targets[centre(frames)]
 

@@ -65,7 +65,7 @@ class _RunFolder(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the path, or fail if it is empty."""
         if value == "":
-            raise SelectionError("--exp is empty: is a variable of the shell not set?")
+            raise SelectionError("--exp is empty: check that its shell variable is set")
         return super().convert(value, param, ctx)
 
 
@@ -143,7 +143,7 @@ def _exit_on_errors() -> Iterator[None]:
     except click.exceptions.Exit as end:  # of --help
         sys.exit(end.exit_code)
     except (KeyboardInterrupt, click.Abort):  # if Ctrl-C has another handler
-        click.echo("interrupted; the same command continues", err=True)
+        click.echo("interrupted; run the same command again to continue", err=True)
         sys.exit(INTERRUPTED)
 
 
@@ -183,15 +183,18 @@ def _click_command(recipe: Declaration) -> click.Command:
         click.Option(
             ["--stale-code"],
             is_flag=True,
-            help="Show the stages whose outputs were made by other code or packages.",
+            help="Show the stages with outputs from a different version of the code or packages.",
         ),
         click.Option(
             ["--accept-code-change"],
             is_flag=True,
-            help="Continue a stage that was begun by other code or packages.",
+            help="Continue a stage that a different version of the code or packages began.",
         ),
         click.Option(
-            ["--force"], multiple=True, metavar="N", help="Run stage N even if it is done."
+            ["--force"],
+            multiple=True,
+            metavar="N",
+            help="Run stage N even if it is done; may be repeated.",
         ),
         click.Option(
             ["--profile-stage"],
@@ -202,7 +205,7 @@ def _click_command(recipe: Declaration) -> click.Command:
         click.Option(
             ["--profile"],
             metavar="NAME",
-            help=f"The settings to start from: {', '.join(recipe.profiles)}; default: the first.",
+            help=f"Base settings: {', '.join(recipe.profiles)}; default: the first.",
         ),
         click.Option(
             ["--set", "overrides"],
@@ -213,7 +216,7 @@ def _click_command(recipe: Declaration) -> click.Command:
         click.Option(
             ["--config"],
             type=click.Path(path_type=Path),
-            help="A YAML file of settings; --set overrides it.",
+            help="YAML file with settings; --set overrides it.",
         ),
         click.Option(
             ["--exp"],
@@ -238,7 +241,7 @@ def _click_command(recipe: Declaration) -> click.Command:
         click.Option(
             ["--verbose", "verbosity"],
             flag_value="verbose",
-            help="Print more, and the time before each line.",
+            help="Print more details, and begin each line with the time.",
         ),
     ]
     return click.Command(
@@ -290,7 +293,7 @@ def _run_options(
     if typed["profile_stage"] is not None:
         if typed["stage"] or typed["stop_stage"] or forced:
             raise SelectionError(
-                "--profile-stage runs one stage alone: leave out --stage, --stop-stage and --force"
+                "--profile-stage runs a single stage: leave out --stage, --stop-stage and --force"
             )
         first = last = _stage(recipe, "--profile-stage", typed["profile_stage"])
         if Provenance.read(directory.provenance(first)) is None:
@@ -298,10 +301,11 @@ def _run_options(
     # 2. Contradictions.
     if typed["listing"] and typed["dry_run"]:
         raise SelectionError(
-            "--list shows what is done, --dry-run what a run would do: give one of them"
+            "--list shows finished stages, --dry-run the stages that would run: give only one of "
+            "them"
         )
     if typed["as_json"] and not typed["listing"]:
-        raise SelectionError("--json prints the stages together with --list")
+        raise SelectionError("--json needs --list")
     if last < first:
         raise SelectionError(f"--stop-stage {last} comes before --stage {first}")
     for number in sorted(forced):

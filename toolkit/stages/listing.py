@@ -112,7 +112,7 @@ def show_stale_code(planner: Planner, source: Path) -> None:
             is_empty = False
             click.echo(f"{stage.number:3d} {stage.title} ({state.kind}): {'; '.join(changes)}")
     if is_empty:
-        click.echo("no stage was made by other code or other packages than the present ones")
+        click.echo("all finished stages were made by the current code and packages")
 
 
 def show_plan(planner: Planner, options: RunOptions) -> None:
@@ -120,7 +120,9 @@ def show_plan(planner: Planner, options: RunOptions) -> None:
     for stage in planner.stages:
         state = planner.state(stage)
         if stage.number < options.first and not state.done:
-            click.echo(f"warning: stage {stage.number} ({stage.title}) is {state}; not in this run")
+            click.echo(
+                f"warning: stage {stage.number} ({stage.title}) is {state} and not part of this run"
+            )
     for planned in planner.plan(options.first, options.last, options.forced):
         stage, skip_reason = planned.stage, planned.stage.skip_reason(planner.config)
         verb = "would skip" if planned.action == "skip" else "would run"

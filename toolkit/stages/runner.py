@@ -314,10 +314,10 @@ class Runner:
                 recorded = marker.code.versions.get(name)
                 if recorded and recorded != engine:
                     raise OtherCodeError(
-                        f"stage {stage.number} ({stage.title}) was run with {recorded} for {name},"
-                        f" here it is {engine}: results of both are not to be mixed. Set"
-                        f" {VARIABLES[name]}={recorded}, take another run directory, or mix them"
-                        " knowingly with --accept-code-change"
+                        f"stage {stage.number} ({stage.title}) was run with {recorded} for "
+                        f"{name}, but here it is {engine}: their results should not be mixed. Set "
+                        f"{VARIABLES[name]}={recorded}, use another run directory, or accept the "
+                        "mixture with --accept-code-change"
                     )
 
     def _check_stages(self) -> None:

@@ -327,8 +327,8 @@ def encoding_error(error: BaseException | None) -> EncodingError | None:
             ending = _NAME.match(text, place)
             name += printable(ending[0][:LONGEST_QUOTED]) if ending else ""
             return EncodingError(
-                f"`{name}` is not UTF-8 and cannot be written to a file of text; rename the file"
-                " or folder (or mend the text), and give the same command again"
+                f"`{name}` is not UTF-8 and cannot be written to a file of text; rename the file "
+                "or folder (or correct the text), and run the same command again"
             )
         error = error.__cause__ or error.__context__
     return None

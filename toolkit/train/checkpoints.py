@@ -98,8 +98,9 @@ class Checkpoints:
         path = self._rank_path(epoch, step, rank)
         if not path.exists():
             raise TrainingError(
-                f"{path} is missing, the state of worker {rank} in the checkpoint: restore it, or "
-                f"remove {_stem(epoch, step)}.safetensors to resume from the one before"
+                f"{path}, the state of worker {rank} in the checkpoint, is missing: restore it, "
+                f"or remove {_stem(epoch, step)}.safetensors to resume from the previous "
+                "checkpoint"
             )
         return read_state(path)
 

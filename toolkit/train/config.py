@@ -104,11 +104,11 @@ class TrainerConfig(Settings):
         """Check settings that only some optimizers and schedules have."""
         if self.weight_decay and (self.optimizer != "adamw" or self.parallel.method == "asgd"):
             raise ValueError(
-                f"weight_decay is {self.weight_decay}, needs optimizer=adamw, and a method other"
-                " than asgd"
+                f"weight_decay is {self.weight_decay}, which needs optimizer=adamw and a method "
+                "other than asgd"
             )
         if self.schedule == "noam" and not self.warmup_steps:
-            raise ValueError("schedule is 'noam', needs warmup_steps above 0")
+            raise ValueError("schedule is 'noam', which needs warmup_steps above 0")
 
     def rates(self) -> tuple[float, float]:
         """The learning rates after the warm-up and at the end."""
@@ -232,8 +232,8 @@ def check_context(chunks: "ChunkConfig | LfmmiChunkConfig", model: Any) -> None:
     context = min(chunks.left_context, chunks.right_context)
     if context < needed:
         raise ValueError(
-            f"chunks have {context} frames of context on a side, and the network's outputs"
-            f" depend on {needed}: raise chunks.left_context and chunks.right_context"
+            f"chunks have {context} frames of context on each side, but the network's outputs "
+            f"depend on {needed}: raise chunks.left_context and chunks.right_context"
         )
 
 

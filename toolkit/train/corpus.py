@@ -142,8 +142,8 @@ class Corpus:
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.counts):
             invalid = targets.min() if targets.min() < 0 else targets.max()
             raise TrainingDataError(
-                f"{name}: its alignment has target {int(invalid)} but there are "
-                f"{len(self.counts)}; align again with the tree that is to be trained"
+                f"{name}: its alignment has target {int(invalid)}, but there are only "
+                f"{len(self.counts)} targets: align again with the tree that is to be trained"
             )
 
     @property
@@ -176,9 +176,9 @@ class Corpus:
         if usable and excluded <= max_excluded * (usable + excluded):
             return
         raise TrainingDataError(
-            f"{excluded} of {usable + excluded} utterances cannot be trained on{self._example()};"
-            f" allowed are {100 * max_excluded:g} %. Check that alignments and features are of the"
-            " same split"
+            f"{excluded} of {usable + excluded} utterances cannot be trained on{self._example()}; "
+            f"at most {100 * max_excluded:g} % are allowed. Check that alignments and features "
+            "are of the same split"
         )
 
     def require_held_out(self) -> None:

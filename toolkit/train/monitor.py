@@ -210,7 +210,7 @@ def open_tracker(out: Path) -> Tracker | None:
         return None
     if name not in _TRACKERS:
         raise TrainingError(
-            f"{VARIABLE}={name} is no known tracker: set it to {' or '.join(_TRACKERS)}"
+            f"{VARIABLE}={name} is not a known tracker: set it to {' or '.join(_TRACKERS)}"
         )
     try:
         library = import_module(name)

@@ -202,7 +202,7 @@ def fit(
     score = selection_score(selected)
     if keep_initial and selection_score(trainer.initial) > score:
         logger.warning(
-            "no epoch did better than the initial weights (%.5f, %s: %.5f), which are kept",
+            "kept the initial weights: their score is %.5f, and that of %s only %.5f",
             selection_score(trainer.initial),
             description,
             score,
@@ -426,9 +426,9 @@ class Trainer:
             bad = [ids for loss, ids in losses if not bool(loss.isfinite())]
             where = f"the batch of {', '.join(bad[0][:3])}" if bad else "another rank or in sum"
             raise TrainingError(
-                f"the loss of the held-out data is not finite in epoch {self.epoch + 1}, in"
-                f" {where}, so that no epoch can be selected by it: look for broken features or"
-                " transcripts there, or for weights that are all 0"
+                f"the loss of the held-out data is not finite in epoch {self.epoch + 1}, in "
+                f"{where}, so the best epoch cannot be selected. Look for broken features or "
+                "transcripts in this data, or for weights that are all 0"
             )
         return metrics
 

@@ -205,8 +205,8 @@ def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Pl
     for name in by_name:
         if name not in grouped:
             raise BenchRunError(
-                f"there is a price for {name!r}, but the runs are of {', '.join(grouped)}: "
-                f"give its runs as {name}=FOLDER"
+                f"there is a price for the platform {name!r}, but the runs are of "
+                f"{', '.join(grouped)}: give its runs as {name}=FOLDER"
             )
     return [Platform(name, tuple(group), by_name.get(name)) for name, group in grouped.items()]
 

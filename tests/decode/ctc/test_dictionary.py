@@ -17,7 +17,7 @@ def test_dictionary_merges_equal_spellings_and_lists_unwritable_words():
 @pytest.mark.parametrize(
     ("units", "words", "message"),
     [
-        (Toy(" ab"), ["x"], "can write none of the dictionary's 1 words"),
+        (Toy(" ab"), ["x"], "none of the dictionary's 1 words can be written"),
         (Toy(" ab"), ["a b"], "separates words"),
         (Toy("AB"), ["AB", "B"], "word boundaries are ambiguous"),
     ],

@@ -287,7 +287,7 @@ def test_faults_name_the_utterance(array_cut, tmp_path):
     cut = array_cut("b", 2)
     cut.channel = [0]
     cut.recording.sources[0].channels = [0]
-    with pytest.raises(ArrayError, match="at least one microphone and a playback"):
+    with pytest.raises(ArrayError, match="at least one microphone channel and a playback"):
         load_array(cut)
 
 

@@ -124,8 +124,8 @@ def test_a_file_that_is_not_an_impulse_response_is_an_error(tmp_path):
     assert sum(map(len, response_files_by_pool(config).values())) == 20
     for samples, reason in ((np.zeros(RATE), "silent"), (np.zeros(0), "no samples")):
         soundfile.write(tmp_path / "x.wav", samples, RATE)
-        with pytest.raises(FarfieldError, match=rf"x.wav is no impulse response .*{reason}"):
+        with pytest.raises(FarfieldError, match=rf"x.wav is not an impulse response .*{reason}"):
             response_files_by_pool(config)
     (tmp_path / "x.wav").write_text("text")
-    with pytest.raises(FarfieldError, match=r"x.wav is no impulse response .*: remove it"):
+    with pytest.raises(FarfieldError, match=r"x.wav is not an impulse response .*: remove it"):
         response_files_by_pool(config)

@@ -150,7 +150,7 @@ def test_export_refuses_to_write_into_its_source(tmp_path):
     source = ExportSource(tmp_path / "final/model", normaliser)
     for out in (tmp_path / "final", tmp_path / "final/../final/model"):
         paths = sorted(out.iterdir())
-        with pytest.raises(ExportError, match="name another folder"):
+        with pytest.raises(ExportError, match="choose another folder"):
             export_model(source, "torchscript", out)
         assert sorted(out.iterdir()) == paths
 

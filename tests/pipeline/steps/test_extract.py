@@ -111,7 +111,7 @@ def test_broken_audio_fails_only_its_utterance(lake, records, here, store, tmp_p
     reasons = dict(result.failures)
     assert "no such object" in reasons[broken[1].id]
     assert "nonsense.wav" in reasons[broken[2].id]
-    assert "where the record has" in reasons[broken[4].id]
+    assert "but the record says" in reasons[broken[4].id]
     assert str(tmp_path) not in str(reasons)  # the same wherever the lake lies
     extracted = opened(store, tmp_path / "f", result)
     assert extracted.ids == [first[0].id, first[5].id]
@@ -143,7 +143,7 @@ def test_records_out_of_order_are_refused(records):
     check_order(records)
     same_speaker = [record for record in records if record.speaker == records[0].speaker]
     other_speaker = records[-1]
-    with pytest.raises(StepError, match="not later"):
+    with pytest.raises(StepError, match="must be later"):
         check_order([same_speaker[1], same_speaker[0]])
-    with pytest.raises(StepError, match="second time"):
+    with pytest.raises(StepError, match="not contiguous"):
         check_order([same_speaker[0], other_speaker, same_speaker[1]])

@@ -264,7 +264,7 @@ def test_workers_of_asgd_continue_from_the_weights_sent_to_them(task):
 
 
 def test_nodes_need_the_same_number_of_workers():
-    with pytest.raises(ValueError, match="6 workers are not whole nodes of 4"):
+    with pytest.raises(ValueError, match="6 workers cannot be divided into nodes of 4"):
         simulate("hadpsgd", 6, PLAIN, None)
 
 

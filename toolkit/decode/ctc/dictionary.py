@@ -88,7 +88,8 @@ class Dictionary:
         ]  # fmt: skip
         if not entries:
             raise CtcDecodeError(
-                f"the output units can write none of the dictionary's {len(unwritable)} words"
+                f"none of the dictionary's {len(unwritable)} words can be written in the output "
+                "units"
             )
         separators = [i for i, symbol in enumerate(units.symbols) if symbol in between]
         for symbols, word in entries:

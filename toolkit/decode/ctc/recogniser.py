@@ -73,9 +73,9 @@ class CtcScorer:
             raise BundleError(f"{bundle / MODEL} holds no CTC network; {ADVICE}")
         if (config.input_dim, config.output_dim) != sizes:
             raise BundleError(
-                f"{bundle / MODEL} has {config.input_dim} inputs and {config.output_dim} outputs,"
-                f" {bundle / NORMALISER} and {bundle / UNITS} are for {sizes[0]} and {sizes[1]}:"
-                f" they come from different trainings; {ADVICE}"
+                f"{bundle / MODEL} has {config.input_dim} inputs and {config.output_dim} outputs, "
+                f"but {bundle / NORMALISER} and {bundle / UNITS} are for {sizes[0]} and "
+                f"{sizes[1]}: they come from different trainings; {ADVICE}"
             )
         if int8:
             self.model = quantize_int8(self.model)
@@ -149,8 +149,8 @@ class CtcScorer:
         """Return log-probabilities, or raise a BundleError if they are not finite."""
         if not log_probs.isfinite().all():
             raise BundleError(
-                f"{self._bundle}: the network's outputs are no numbers, so that its weights or"
-                f" {NORMALISER} are damaged; {ADVICE}"
+                f"{self._bundle}: the network's outputs are not finite: its weights or "
+                f"{NORMALISER} are damaged; {ADVICE}"
             )
         return log_probs
 
@@ -331,9 +331,9 @@ class CtcScoreStream:
     def __init__(self, scorer: CtcScorer, kind: str) -> None:
         if not scorer.can_stream:
             raise BundleError(
-                "streaming needs LSTMs of one direction and running means, but this network needs"
-                " the whole utterance: transcribe without --stream, or train one with"
-                " train.model.bidirectional=false and normalisation=causal"
+                "streaming needs unidirectional LSTMs and running means, but this network needs "
+                "the whole utterance: transcribe without --stream, or train one with "
+                "train.model.bidirectional=false and normalisation=causal"
             )
         self._scorer, self._kind = scorer, kind
         self._network: CtcState | None = None

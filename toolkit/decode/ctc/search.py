@@ -85,8 +85,8 @@ def as_array(log_probs: LogProbs, size: int) -> np.ndarray:
     array = np.require(log_probs, np.float32, ["C", "W"])
     if array.ndim != 2 or array.shape[1] != size:
         raise CtcDecodeError(
-            f"posteriors have shape {list(array.shape)}, expected [frames, {size}]: do the model"
-            " and the units come from the same run?"
+            f"posteriors have shape {list(array.shape)}, expected [frames, {size}]. Check that "
+            "the model and the units come from the same run"
         )
     if np.isnan(array).any():
         raise CtcDecodeError(

@@ -507,8 +507,8 @@ def _wide_enough(
     for trial in trials:
         if not trial.converged:
             logger.warning(
-                "%s: a beam of %d prefixes has not converged, with twice as many %.0f %% of the"
-                " development utterances have better texts%s",
+                "%s: a beam of %d prefixes has not converged: with twice as many, %.0f %% of the "
+                "development utterances get hypotheses with better scores%s",
                 out.name,
                 trial.width,
                 100 * trial.improved,

@@ -69,8 +69,8 @@ def load_array(cut: "MultiCut") -> ArrayAudio:
     sources = cut.recording.sources
     if cut.num_channels < 2 or len(sources) != 1 or sources[0].type != "file":
         raise ArrayError(
-            f"{cut.id}: is not a file of at least one microphone and a playback channel; use the"
-            " array version of the set"
+            f"{cut.id}: the file must have at least one microphone channel and a playback "
+            "channel. Use the array version of the set"
         )
     channels = _read_channels(sources[0].source, cut)
     return ArrayAudio(channels[:-1], channels[-1], cut.sampling_rate)
@@ -97,7 +97,7 @@ def _read_channels(path: str, cut: "MultiCut") -> np.ndarray:
     except (soundfile.SoundFileError, OSError) as error:
         raise ArrayError(f"{cut.id}: {path}: {error}; make the set again") from error
     if file_rate != rate or len(samples) != round(cut.duration * rate):
-        raise ArrayError(f"{cut.id}: {path} is shorter than the cut or of another rate")
+        raise ArrayError(f"{cut.id}: {path} is shorter than the cut or has another sampling rate")
     return np.ascontiguousarray(samples.T)
 
 

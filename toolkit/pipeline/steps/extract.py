@@ -332,9 +332,14 @@ def check_order(records: Sequence[Record]) -> None:
     for record in records:
         if previous is not None and record.speaker == previous.speaker:
             if (record.time, record.id) <= (previous.time, previous.id):
-                raise StepError(f"{record.id}: not later than {previous.id} of the same speaker")
+                raise StepError(
+                    f"{record.id}: its time must be later than that of {previous.id}, which has "
+                    "the same speaker"
+                )
         elif record.speaker in seen_speakers:
-            raise StepError(f"{record.id}: speaker {record.speaker} comes a second time")
+            raise StepError(
+                f"{record.id}: the records of speaker {record.speaker} are not contiguous"
+            )
         seen_speakers.add(record.speaker)
         previous = record
 
@@ -369,7 +374,8 @@ def make_cut(record: Record, audio: Decoded) -> dict[str, Any]:
     seconds = audio.num_samples / audio.sampling_rate
     if abs(seconds - record.duration) > DURATION_TOLERANCE:
         raise AudioError(
-            f"{record.audio}: {seconds:.3f} s of audio where the record has {record.duration:.3f} s"
+            f"{record.audio}: the audio lasts {seconds:.3f} s, but the record says "
+            f"{record.duration:.3f} s"
         )
     channels = list(range(audio.channels))
     custom = {"time": record.time, "locale": record.locale}

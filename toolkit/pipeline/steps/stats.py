@@ -207,7 +207,7 @@ def read_utterances(
         for line, (name, features) in zip(lines, read_features(tar), strict=True):
             cut = json.loads(line)
             if cut["id"] != name:
-                raise StepError(f"{tar.name}: {name} found where {cut['id']} is expected")
+                raise StepError(f"{tar.name}: expected utterance {cut['id']}, found {name}")
             total = torch.tensor(cut["custom"]["cmn_sum"], dtype=torch.float64)
             yield name, features, CmnState(cut["custom"]["cmn_frames"], total)
 
@@ -217,7 +217,7 @@ def merge_stats(refs: Iterable[ObjectRef], store: ObjectStore) -> Cmvn:
     ordered = sorted((r for r in refs if "stats" in r.about), key=lambda ref: ref.about["stats"])
     if not ordered:
         raise NormaliserStatsError(
-            "no utterance could be read: _failures.tsv of each step says why"
+            "no utterance could be read: see the reasons in _failures.tsv of each step"
         )
     return merge(
         NormaliserStats.from_dict(json.loads(store.get(ref))) for ref in ordered

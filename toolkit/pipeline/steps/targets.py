@@ -62,8 +62,8 @@ class Teacher:
         for path in files.values():
             if not path.is_file():
                 raise StepError(
-                    f"{path}: no such file; a teacher is the folder of a trained model, with the "
-                    "file of its features' normaliser"
+                    f"{path}: no such file. Set teacher to the folder of a trained model, and "
+                    "normaliser to the normaliser.json of its features"
                 )
 
         def place(path: Path) -> str:

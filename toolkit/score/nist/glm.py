@@ -66,13 +66,13 @@ class Glm:
         """
         rule_lines = _applied(list(read_lines(path, GlmError)), kind, side)
         if not rule_lines:
-            raise GlmError(f"{path}: there is no rule for {kind} of the {side} side")
+            raise GlmError(f"{path}: there is no rule for {side} files in {kind} format")
         comment = re.findall(r"[!-~]*", rule_lines[0][1])[0]
         rule = "=>" in rule_lines[0][1] and any(map(str.isalnum, comment))
         if rule or comment[:1].isalnum():
             raise GlmError(
-                f"{path}:{rule_lines[0][0]}: the first word of the rules' file marks its comments, "
-                f"and {quoted(comment)} is none: put a line ;; above it"
+                f"{path}:{rule_lines[0][0]}: the first word of a rules file is its comment mark, "
+                f"but {quoted(comment)} is not one: put a line ;; above it"
             )
         rules, settings = [], {"CASE_SENSITIVE": "T", "COPY_NO_HIT": "T"}
         for number, line in rule_lines[1:]:

@@ -141,7 +141,7 @@ def _alternatives(tokens: Sequence[str], at: int, nested: bool) -> tuple[Sequenc
             filled = tuple(items for items in inner if items)
             if not filled:
                 quoted_tokens = quoted(" ".join(tokens))
-                raise GrammarError(f"{quoted_tokens}: braces without a word: write @ for none")
+                raise GrammarError(f"{quoted_tokens}: braces without a word: write @ for no word")
             alternatives[-1].append(Choice(filled))
         else:
             alternatives[-1].append(_unmarked(token))

@@ -417,7 +417,8 @@ def _require(
     reason = f", such as {example[0]} ({example[1]})" if example else ""
     raise TrainingDataError(
         f"{len(faulty)} of {total} utterances cannot be trained on{reason}, and {len(usable)} are "
-        f"left; allowed are {100 * config.max_excluded:g} %. All are listed in {out / EXCLUDED}"
+        f"left; at most {100 * config.max_excluded:g} % may be unusable. All are listed in "
+        f"{out / EXCLUDED}"
     )
 
 
