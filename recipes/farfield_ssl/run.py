@@ -58,9 +58,9 @@ def manifests(run: Run) -> Headline:
     return steps.farfield.write_manifests(run)
 
 
-recipe.add(4, stages.check_data)
-recipe.add(5, stages.prepare_words)
-recipe.add(6, stages.train_lm)
+recipe.add(4, "Check the data", stages.check_data)
+recipe.add(5, "Prepare lexicon, phones and words", stages.prepare_words)
+recipe.add(6, "Estimate the n-gram language models", stages.train_lm)
 
 
 @recipe.stage(7, "Extract features")
@@ -75,8 +75,8 @@ def train_mono(run: Run) -> Headline:
     return steps.gmm.train_mono(run, "clean")
 
 
-recipe.add(9, stages.train_tri, split="clean")
-recipe.add(10, stages.train_lda, split="clean")
+recipe.add(9, "Train triphone GMMs on deltas", stages.train_tri, split="clean")
+recipe.add(10, "Train LDA + MLLT GMMs", stages.train_lda, split="clean")
 
 
 @recipe.stage(11, "Align the clean twins; the far-field speech uses the same alignments")
@@ -85,8 +85,8 @@ def align(run: Run) -> Headline:
     return steps.farfield.align_twins(run, ALIGNER)
 
 
-recipe.add(12, stages.tie, system=ALIGNER, split="clean")
-recipe.add(13, stages.compile_graph)
+recipe.add(12, "Tie senones at the low frame rate", stages.tie, system=ALIGNER, split="clean")
+recipe.add(13, "Compile the decoding graph of these senones", stages.compile_graph)
 
 
 @recipe.stage(14, "Train the baseline with cross entropy", distributed=True, background_when=CE)

@@ -44,9 +44,9 @@ def write_manifests(run: Run) -> Headline:
     return steps.data.write_corpus(run, steps.data.hybrid_policy(run))
 
 
-recipe.add(3, stages.check_data)
-recipe.add(4, stages.prepare_words)
-recipe.add(5, stages.train_lm)
+recipe.add(3, "Check the data", stages.check_data)
+recipe.add(4, "Prepare lexicon, phones and words", stages.prepare_words)
+recipe.add(5, "Estimate the n-gram language models", stages.train_lm)
 
 
 @recipe.stage(6, "Extract features")
@@ -77,7 +77,7 @@ def decode_mono(run: Run) -> Headline:
     return steps.decoding.decode_gmm(run, "mono")
 
 
-recipe.add(9, stages.train_tri)
+recipe.add(9, "Train triphone GMMs on deltas", stages.train_tri)
 
 
 @recipe.stage(10, "Decode with the triphones")
@@ -86,7 +86,7 @@ def decode_tri(run: Run) -> Headline:
     return steps.decoding.decode_gmm(run, "tri")
 
 
-recipe.add(11, stages.train_lda)
+recipe.add(11, "Train LDA + MLLT GMMs", stages.train_lda)
 
 
 @recipe.stage(12, "Decode with LDA + MLLT")
@@ -113,8 +113,8 @@ def align(run: Run) -> Headline:
     return steps.gmm.align_system(run, "sat")
 
 
-recipe.add(16, stages.tie, system="sat")
-recipe.add(17, stages.compile_graph)
+recipe.add(16, "Tie senones at the low frame rate", stages.tie, system="sat")
+recipe.add(17, "Compile the decoding graph of these senones", stages.compile_graph)
 
 
 @recipe.stage(

@@ -1,12 +1,13 @@
 import json
+import pickle
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 
 import pytest
 
 from toolkit.config.settings import ConfigError
 from toolkit.errors import ToolkitError
-from toolkit.stages.declaration import shared_stage
 from toolkit.stages.recipe import Recipe
 
 
@@ -22,18 +23,24 @@ def test_stages_are_declared_in_ascending_order(tmp_path):
         Recipe("r", tmp_path / "run.py", {}).stage(-1, "minus")(lambda run: None)
 
 
-def test_a_shared_stage_has_a_number_and_arguments_in_each_recipe(tmp_path):
-    @shared_stage("Write a name")
+def test_a_function_can_be_a_stage_of_several_recipes(tmp_path):
     def write_name(run, name="one"):
         return {"written": f"{run} {name}"}
 
     first, second = (Recipe(name, tmp_path / name, {}) for name in ("first", "second"))
-    first.add(3, write_name)
-    second.add(5, write_name, name="two")
+    first.add(3, "Write a name", write_name)
+    second.add(5, "Write a name", write_name, name="two")
     assert [(stage.number, stage.title) for stage in first.stages] == [(3, "Write a name")]
     assert [(stage.number, stage.title) for stage in second.stages] == [(5, "Write a name")]
     assert first.stages[0].function("run") == {"written": "run one"}
     assert second.stages[0].function("run") == {"written": "run two"}
+
+
+@pytest.mark.parametrize("name", ["librispeech.run", "librispeech.run_ctc", "farfield_ssl.run"])
+def test_stages_of_the_recipes_can_be_sent_to_the_process_in_the_background(name):
+    stages = import_module(f"recipes.{name}").recipe.stages
+    restored = pickle.loads(pickle.dumps(stages))
+    assert [stage.title for stage in restored] == [stage.title for stage in stages]
 
 
 class MissingError(ToolkitError):

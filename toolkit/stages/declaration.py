@@ -66,19 +66,6 @@ def _is_set(key: str, config: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class SharedStage:
-    """A stage of several recipes; `Declaration.add` gives it its number in one of them."""
-
-    title: str
-    function: StageFunction
-
-
-def shared_stage(title: str) -> Callable[[StageFunction], SharedStage]:
-    """Declare the decorated function as a stage without a number."""
-    return partial(SharedStage, title)
-
-
-@dataclass(frozen=True)
 class RunOptions:
     """The options of one command line."""
 
@@ -155,14 +142,15 @@ class Declaration:
 
         return declare
 
-    def add(self, number: int, shared: SharedStage, **arguments: Any) -> None:
-        """Declare a shared stage as stage `number`; its function gets the arguments after the run.
+    def add(self, number: int, title: str, function: StageFunction, **arguments: Any) -> None:
+        """Declare a function that several recipes share as stage `number`.
 
-        The next line declares the third stage of a recipe, on the cepstra of another split.
+        It gets the arguments after the run. The next line declares the third stage of a recipe, on
+        the cepstra of another split.
 
-            recipe.add(3, stages.train_tri, split="clean")
+            recipe.add(3, "Train triphone GMMs on deltas", stages.train_tri, split="clean")
         """
-        self.stage(number, shared.title)(partial(shared.function, **arguments))
+        self.stage(number, title)(partial(function, **arguments))
 
     def directory(self, profile: str) -> Path:
         """Return the default run directory of a profile."""
