@@ -95,9 +95,9 @@ def test_a_search_without_a_final_state_gives_no_lattice(engine):
         [path] = search_best_paths([scores], [graph], WIDE)
         assert (path is None) == (search_lattice(scores, graph, WIDE) is None) == (frames != 3)
     assert search_lattice(torch.zeros(0, 2), graph, WIDE) is None
-    with pytest.raises(GraphMismatchError, match="has 2 pdfs, the acoustic model 1"):
+    with pytest.raises(GraphMismatchError, match="has 2 pdfs, but the acoustic model has 1"):
         search_lattice(torch.zeros(3, 1), graph, WIDE)
-    with pytest.raises(GraphMismatchError, match="has 2 pdfs, the acoustic model 1"):
+    with pytest.raises(GraphMismatchError, match="has 2 pdfs, but the acoustic model has 1"):
         search_best_paths([torch.zeros(3, 1)], [graph], WIDE)
 
 

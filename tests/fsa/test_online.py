@@ -101,7 +101,7 @@ def test_an_online_search_without_a_final_state_gives_no_lattice():
     assert advance_search(graph, BEAMS[0], torch.zeros(3, 2), 2).finish() is not None
     search = OnlineSearch(graph, BEAMS[0])
     assert search.next_words() == [7]
-    with pytest.raises(GraphMismatchError, match="has 2 pdfs, the acoustic model 1"):
+    with pytest.raises(GraphMismatchError, match="has 2 pdfs, but the acoustic model has 1"):
         search.advance(torch.zeros(1, 1))
 
 

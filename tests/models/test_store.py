@@ -56,7 +56,7 @@ def edit(folder, change):
         (lambda d: d["config"].update(layers=1), "lstm.weight_ih_l1 is not part of the model"),
         (
             lambda d: d.update(kind="transformer"),
-            "kind 'transformer'; known kinds: lstm, blstm, ctc",
+            "kind 'transformer'; known kinds are lstm, blstm, ctc",
         ),
         (lambda d: d["config"].update(heads=4), "no lstm configuration.*heads"),
         (lambda d: d["config"].update(layers=0), "layers is 0"),

@@ -52,7 +52,7 @@ def test_summary_command_and_page(tmp_path, make_step, make_partitions):
     assert "<b>" not in text
     missing = CliRunner().invoke(pipeline, ["summary", f"{tmp_path}/none"])
     assert missing.exit_code == 1
-    assert "no step has finished" in missing.output
+    assert "no step has ended" in missing.output
 
 
 def test_plan_command(tmp_path):
