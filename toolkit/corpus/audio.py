@@ -138,7 +138,7 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
 
     Raises:
       soundfile.SoundFileError, OSError: the file cannot be read. A streamed file whose end is
-      missing cannot be read either, unless it was cut between two frames, which is undetectable.
+        missing cannot be read either, unless it was cut between two frames, which is undetectable.
     """
     by_name = isinstance(source, str | os.PathLike)
     opened = _Unseekable if in_order else soundfile.SoundFile
