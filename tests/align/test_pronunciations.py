@@ -91,7 +91,9 @@ def test_planted_alignments_are_counted(tmp_path):
     for spoken in planted.values():
         expected.add(*spoken)
     assert count_pronunciations(tmp_path, words | {"x": ["A"]}, MARKED, topology) == expected
-    with pytest.raises(OtherLexiconError, match=r"one: the phones of its alignment .* Align it again"):
+    with pytest.raises(
+        OtherLexiconError, match=r"one: the phones of its alignment .* Align it again"
+    ):
         count_pronunciations(tmp_path, words | {"one": ["A"]}, MARKED, topology)
     del words["one"]
     assert ("AB", ("a_B", "b_E")) in {

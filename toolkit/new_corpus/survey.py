@@ -339,7 +339,11 @@ def summary_lines(summary: CorpusSummary) -> list[str]:
 
 def warning_lines(summary: CorpusSummary) -> list[str]:
     """Return warnings about the data, with the remedy."""
-    lines = [f"caution: {fault}" for fault in summary.faults.values()]
+    lines = [
+        f"caution: {fault}"
+        for kind, fault in summary.faults.items()
+        if kind != "no-speaker" or summary.corpus.speakers != "auto"  # it has its remedy already
+    ]
     if summary.faults:
         lines.append("caution: stage 3 looks into the audio or features too, and lists all faults")
     if summary.long:
