@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import sys
+import time
 import unicodedata
 from dataclasses import replace
 from typing import get_args
@@ -143,6 +144,13 @@ def test_as_given_brackets_that_are_letters_of_the_lexicon_begin_words():
     # Without such words in the lexicon they are tags, but for spans with a word that it has.
     other = GIVEN.with_lexicon({"nb>", "a"})
     assert other.words("a <lY nb> {fyf} <fr>") == ["a", "<lY", "nb>"]
+
+
+def test_a_long_run_of_punctuation_in_a_word_with_digits_is_read_in_linear_time():
+    word = "1" + 400_000 * "!" + "a"
+    began = time.process_time()
+    assert ENGLISH.words(word) == ["<UNK>"]
+    assert time.process_time() - began < 5  # it took minutes
 
 
 def test_words_with_digits_are_unknown_as_a_whole():

@@ -403,7 +403,8 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 _OPENING_MARKS = frozenset("[<{!%")
 _HAS_DIGIT = re.compile(r"\d")
 _BETWEEN_PARTS = re.compile(r"[-/_\u2010-\u2015\u2212]+")
-_TEXT_EDGES = re.compile(r"^[^\w']+|[^\w']+$")
+# From the first letter to the last one, in linear time for a long run of punctuation too.
+_WITHOUT_EDGES = re.compile(r"[\w'](?:.*[\w'])?", re.DOTALL)
 
 
 @dataclass
@@ -688,7 +689,8 @@ class TextPolicy:
 
 def _bare(token: str) -> str:
     """Return a token without surrounding punctuation."""
-    return _TEXT_EDGES.sub("", token).strip("'")
+    match = _WITHOUT_EDGES.search(token)
+    return match.group().strip("'") if match else ""
 
 
 def _narrow(text: str) -> str:
