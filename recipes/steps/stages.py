@@ -1,4 +1,7 @@
-"""Stages that the hybrid recipes share; each recipe gives them its numbers and titles."""
+"""Stages that the hybrid recipes share; each recipe gives them its numbers and titles.
+
+They import their step when they run, so that `--list` loads no numeric library.
+"""
 
 from recipes import steps
 from toolkit.stages.declaration import Headline

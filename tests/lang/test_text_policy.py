@@ -142,8 +142,8 @@ def test_as_given_brackets_that_are_letters_of_the_lexicon_begin_words():
     assert policy.transcript(text) == " ".join(words)
     assert policy.found_tags(text) == ["[noise]", "{cough}", "<long pause>", "<unk>"]
     # Without such words in the lexicon they are tags, but for spans with a word that it has.
-    other = GIVEN.with_lexicon({"nb>", "a"})
-    assert other.words("a <lY nb> {fyf} <fr>") == ["a", "<lY", "nb>"]
+    ordinary = GIVEN.with_lexicon({"nb>", "a"})
+    assert ordinary.words("a <lY nb> {fyf} <fr>") == ["a", "<lY", "nb>"]
 
 
 def test_a_long_run_of_punctuation_in_a_word_with_digits_is_read_in_linear_time():

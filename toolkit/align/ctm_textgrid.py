@@ -104,15 +104,20 @@ def read_ctm(path: Path) -> list[CtmEntry]:
       CtmError: names the file and line.
     """
     entries = []
-    for number, line in read_lines(path, CtmError):
-        fields = split_words(line)
-        if not fields or line.startswith(";;"):
-            continue
+    for place, fields in read_ctm_fields(path):
         try:
             entries.append(_parse_ctm_line(fields))
         except ValueError as error:
-            raise CtmError(f"{path}:{number}: {error}") from error
+            raise CtmError(f"{place}: {error}") from error
     return entries
+
+
+def read_ctm_fields(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield (file and line number, fields) of a CTM file; skip blank lines and `;;` comments."""
+    for number, line in read_lines(path, CtmError):
+        fields = split_words(line)
+        if fields and not line.startswith(";;"):
+            yield f"{path}:{number}", fields
 
 
 def _parse_ctm_line(fields: list[str]) -> CtmEntry:

@@ -47,12 +47,16 @@ def tags_in(text: str, round_brackets: bool | None = None) -> Iterator[re.Match[
         if tag[0] == "(" and round_brackets is not None:
             is_event = round_brackets
         elif tag[0] in "(%":
-            words = [word.upper() for word in _WORDS.findall(tag)]
-            is_event = len(words) <= 3 and not EVENTS.isdisjoint(words)
+            is_event = len(_WORDS.findall(tag)) <= 3 and names_event(tag)
         else:
             is_event = True
         if is_event:
             yield match
+
+
+def names_event(tag: str) -> bool:
+    """Return whether a tag has a word of `EVENTS`, in any case."""
+    return not EVENTS.isdisjoint(word.upper() for word in _WORDS.findall(tag))
 
 
 def is_event_tag(text: str) -> bool:

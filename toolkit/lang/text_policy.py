@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from toolkit.corpus.tags import EVENTS, Tags, is_event_tag, tags_in
+from toolkit.corpus.tags import Tags, is_event_tag, names_event, tags_in
 from toolkit.errors import ToolkitError
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.storage.lines import single_spaced, split_words
@@ -399,7 +399,6 @@ _TRANSLITERATIONS = str.maketrans(
 _FOREIGN_LETTER = re.compile("[æÆœŒøØßẞþÞðÐđĐłŁħĦı]")
 _NO_BRACKETS = str.maketrans("[]<>{}()!%", 10 * " ")
 _UNKNOWN_MARK = re.compile("|".join(map(re.escape, sorted(UNKNOWN_MARKS))), re.IGNORECASE)
-_LETTERS = re.compile(r"[^\W\d_]+")
 _OPENING_MARKS = frozenset("[<{!%")
 _HAS_DIGIT = re.compile(r"\d")
 _BETWEEN_PARTS = re.compile(r"[-/_\u2010-\u2015\u2212]+")
@@ -631,11 +630,7 @@ class TextPolicy:
             word in self.lexicon and word not in NEVER_WORDS for word in split_words(tag)
         ):
             return True
-        return (
-            tag[0] in self._bracket_letters
-            and tag not in NEVER_WORDS
-            and EVENTS.isdisjoint(word.upper() for word in _LETTERS.findall(tag))
-        )
+        return tag[0] in self._bracket_letters and tag not in NEVER_WORDS and not names_event(tag)
 
     @cached_property
     def _bracket_letters(self) -> frozenset[str]:

@@ -419,7 +419,7 @@ def _choose_lexicon(
     # Without a file the transcripts decide: English if enough words are in cmudict, else letters.
     language = survey_language(texts, policy.lexicon if policy else None, policy)
     share = f"{language.known_share:.0%} of {language.words} words"
-    if policy is None and any(character.isdigit() for text in texts for character in text):
+    if policy is None and any(re.search(r"\d", text) for text in texts):
         share += " (without those that have digits)"
     if policy is not None:
         remark = f"{share} are in it, the others get predicted pronunciations"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolkit.align.ctm_textgrid import CtmEntry, CtmError
+from toolkit.align.ctm_textgrid import CtmEntry, CtmError, read_ctm_fields
 from toolkit.errors import ToolkitError
 from toolkit.score.nist.glm import Glm
 from toolkit.storage.files import write_atomically
@@ -46,19 +46,16 @@ def read_scored_ctm(path: Path) -> list[CtmEntry]:
       CtmError: names the file and line.
     """
     entries = []
-    for number, line in read_lines(path, CtmError):
-        fields = split_words(line)
-        if not fields or line.startswith(";;"):
-            continue
+    for place, fields in read_ctm_fields(path):
         if len(fields) < 5:
             raise CtmError(
-                f"{path}:{number}: {len(fields)} fields; a CTM line is: recording channel start "
-                "duration word [confidence]"
+                f"{place}: {len(fields)} fields; a CTM line is: recording channel start duration "
+                "word [confidence]"
             )
-        start = _ctm_seconds(f"{path}:{number}", "start", fields[2].removeprefix("&&"))
-        duration = _ctm_seconds(f"{path}:{number}", "duration", fields[3])
+        start = _ctm_seconds(place, "start", fields[2].removeprefix("&&"))
+        duration = _ctm_seconds(place, "duration", fields[3])
         if start < 0:
-            raise CtmError(f"{path}:{number}: start {fields[2]} must not be negative")
+            raise CtmError(f"{place}: start {fields[2]} must not be negative")
         confidence = parse_finite(fields[5]) if len(fields) > 5 else None
         entries.append(CtmEntry(fields[0], fields[1], start, duration, fields[4], confidence))
     return entries
