@@ -41,7 +41,7 @@ def get_audio(run: Run) -> Headline | None:
 @recipe.stage(2, "Write the manifests")
 def write_manifests(run: Run) -> Headline:
     """Write a line per utterance with normalised text; the next stage checks for faults."""
-    return steps.data.write_corpus(run, steps.data.hybrid_policy(run))
+    return steps.data.write_corpus(run, steps.data.hybrid_policy(run), noise_phone=True)
 
 
 recipe.add(3, "Check the data", stages.check_data)

@@ -6,7 +6,7 @@ run's page.
 
 import logging
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from glob import iglob
@@ -47,6 +47,7 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.lm import lm_word_counts, prepare_lm
 from toolkit.lang.prepare import prepare_lang, source_dictionary, text_policy
+from toolkit.lang.tables import UNKNOWN
 from toolkit.lang.text_policy import AS_GIVEN, UPPER_CASE, TextCounts, TextPolicy
 from toolkit.score.results import (
     collect_results,
@@ -113,28 +114,42 @@ def hybrid_policy(run: Run) -> TextPolicy:
     return replace(policy, lexicon=lexicon, split_clitics=splits)
 
 
-def write_transcripts(parts: Mapping[str, Sequence[MonoCut]], policy: TextPolicy) -> None:
-    """Write the transcripts of splits by a policy; tags are noise in the training data alone."""
+def write_transcripts(
+    parts: Mapping[str, Sequence[MonoCut]], policy: TextPolicy, noise_phone: bool
+) -> None:
+    """Write the transcripts of splits by a policy.
+
+    With `noise_phone` training transcripts have `<UNK>` where the policy asks for it; see
+    `TextPolicy.transcript`. References never do.
+    """
     counts = TextCounts()
+    transcript = partial(policy.transcript, counts=counts)
+    without_noise = partial(_without_noise, transcript=transcript)
     for split, utterances in parts.items():
-        # Only training transcripts keep noise words; references drop them.
-        noise = policy.tags == "noise" and not is_train(split)
-        rules = replace(policy, tags="drop") if noise else policy
-        rewrite_texts(utterances, partial(rules.transcript, counts=counts), rules.found_tags)
+        keeps_noise = noise_phone and is_train(split)
+        rewrite_texts(utterances, transcript if keeps_noise else without_noise, policy.found_tags)
     if phrases := list(counts.lines()):
         logger.info("transcripts: %s", "; ".join(phrases))
 
 
-def write_corpus(run: Run, policy: TextPolicy | None = None) -> dict[str, float]:
+def _without_noise(text: str, transcript: Callable[[str], str]) -> str:
+    """Return the transcript of a text, without what is trained as the noise phone."""
+    return " ".join(word for word in split_words(transcript(text)) if word != UNKNOWN)
+
+
+def write_corpus(
+    run: Run, policy: TextPolicy | None = None, noise_phone: bool = False
+) -> dict[str, float]:
     """Write a manifest per split, transcripts by a text policy, and the splits' roles.
 
-    Without a policy transcripts are taken as they are, in upper case. With corpus.speakers=auto the
-    recordings of a split are clustered, so that each utterance has a speaker from here on.
+    Without a policy transcripts are taken as they are, in upper case. For `noise_phone` see
+    `write_transcripts`. With corpus.speakers=auto the recordings of a split are clustered, so that
+    each utterance has a speaker from here on.
     """
     policy = policy or TextPolicy(UPPER_CASE)
     corpus, parts = run.config.corpus, read_corpus(run)
     data = run.make("data")
-    write_transcripts(parts, policy)
+    write_transcripts(parts, policy, noise_phone)
     if corpus.speakers == "auto":
         for split, utterances in parts.items():
             recordings, speakers = name_speakers(utterances, run.jobs, read_features)

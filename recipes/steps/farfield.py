@@ -89,7 +89,7 @@ def write_manifests(run: Run) -> dict[str, float]:
     """Write a manifest per set, and the roles of the sets."""
     policy = hybrid_policy(run)
     sets, data = farfield_sets.manifests(run.need("rooms")), run.make("data")
-    write_transcripts(sets, policy)
+    write_transcripts(sets, policy, noise_phone=True)
     for name, cuts_of_set in sets.items():
         write_cuts(cuts_of_set, path_below(data, f"{name}.jsonl"))
     Splits("train", ("val",), PLACEMENTS).save(data / "splits.json")

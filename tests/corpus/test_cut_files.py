@@ -159,6 +159,38 @@ def test_the_reader_holds_out_missing_splits(audio, tmp_path):
         reader.manifests(CorpusConfig("cuts"), tmp_path)
 
 
+def test_a_few_unusable_lines_are_findings(audio, tmp_path):
+    """The other cuts are read; a cut that would run a command still refuses the file."""
+    path = audio(tmp_path / "a.wav")
+    mixed = cut(path, "mixed").mix(cut(path, "noise")).to_dict()
+    usable = [json.dumps(cut(path, name).to_dict()) for name in "abcd"]
+    file = tmp_path / "cuts.jsonl"
+    lines = [usable[0], usable[1][:40], usable[2], json.dumps(mixed), '{"id": "x"}', usable[3]]
+    file.write_text("\n".join(lines))
+    cuts = {cut.id: cut for cut in read_cut_file(file)}
+    assert list(cuts) == ["a", "c", "d", "line-2", "line-4", "line-5"]
+    faults = {id: (cut.custom or {}).get("fault") for id, cut in cuts.items()}
+    assert faults == {id: "bad-line" if id.startswith("line-") else None for id in cuts}
+    assert cuts["line-2"].custom["fault_detail"].startswith(f"{file}:2: not a cut (")
+    assert cuts["line-4"].custom["fault_detail"].startswith(f"{file}:4: mixed is a MixedCut")
+    assert "no-speaker" not in str([cut.custom for cut in cuts.values()])
+    fields = cut(path, "piped").to_dict()
+    fields["recording"]["sources"][0] |= {"type": "command", "source": "touch x"}
+    file.write_text("\n".join([*usable, json.dumps(fields)]))
+    with pytest.raises(UnsafeCutError, match="shell command"):
+        read_cut_file(file)
+
+
+def test_too_many_unusable_lines_refuse_the_file(audio, tmp_path):
+    usable = json.dumps(cut(audio(tmp_path / "a.wav"), "a").to_dict())
+    file = tmp_path / "cuts.jsonl"
+    file.write_text("\n".join([usable] * 80 + ["{}"] * 20))
+    assert len(read_cut_file(file)) == 100
+    file.write_text("\n".join([usable] * 80 + ["{}"] * 21))
+    with pytest.raises(ManifestError, match=r"cuts\.jsonl:81: not a cut"):
+        read_cut_file(file)
+
+
 def test_unusable_cuts_are_refused(audio, tmp_path):
     path = audio(tmp_path / "a.wav")
     file = tmp_path / "cuts.jsonl"

@@ -311,5 +311,14 @@ def test_other_encodings(table):
     assert "iconv -f cp1252" in cut.custom["fault_detail"]
     (cut,) = read_table(table("audio,text\na.wav,Füße\n", "utf-16"))["train"]
     assert text_of(cut) == "Füße"
-    with pytest.raises(ManifestError, match="UTF-16 or not text"):
-        read_table(table("audio,text\na.wav,Füße\n", "utf-16-le"))
+    for text in ("audio,text\na.wav,Füße\n", "audio\0,text\na.wav,b\na.wav,c\n"):
+        with pytest.raises(ManifestError, match="UTF-16 or not text"):
+            read_table(table(text, "utf-16-le"))
+
+
+def test_a_zero_byte_costs_its_line_alone(table):
+    path = table("audio,text\na.wav,one\nb.wav,t\0wo\nc.wav,three\n")
+    cuts = {cut.id: cut for cut in read_table(path)["train"]}
+    assert {id: text_of(cut) for id, cut in cuts.items()} == {"a": "one", "b": "", "c": "three"}
+    assert cuts["b"].custom["fault"] == "not-utf8"
+    assert cuts["b"].custom["fault_detail"].startswith(rf"{path}:3: `t\x00wo`")

@@ -151,6 +151,41 @@ def test_a_lone_channel_1_of_segments_is_the_second_as_in_kaldi(folder, audio, t
     assert channel_of(cut) == 1
 
 
+def test_segments_have_five_fields_at_most(folder, audio, tmp_path):
+    segments = "a s 0 1 0\nb s 0 1 -1\nc s 0 1 0 1\n"
+    wav = audio(tmp_path / "s.wav")
+    cuts = read_kaldi_dir(folder(wav_scp=f"s {wav}\n", text="a A\nb B\nc C\n", segments=segments))
+    assert {cut.id: fault_of(cut) for cut in cuts} == {"a": None, "b": None, "c": "bad-segment"}
+
+
+@pytest.mark.parametrize(
+    ("command", "side", "segment", "channel", "disagree"),
+    [
+        ("sph2pipe -f wav -p -c 2 {} |", "B", None, 1, False),
+        ("sph2pipe -f wav -p -c 2 {} |", "A", None, 1, True),
+        ("sph2pipe -f wav -p -c 2 {} |", None, "0", 1, False),
+        ("sph2pipe -f wav -p -c 2 {} |", "B", "B", 1, False),
+        ("sph2pipe -f wav -p -c 1 {} |", None, "B", 0, True),
+        ("{}", "B", "1", 1, False),
+        ("{}", "A", "1", 1, True),
+    ],
+)
+def test_tables_that_name_different_channels_are_a_warning(
+    folder, audio, tmp_path, command, side, segment, channel, disagree
+):
+    wav = audio(tmp_path / "s.wav", channels=2)
+    files = {"wav_scp": f"s {command.format(wav)}\n", "text": "s A\n"}
+    if segment:
+        files |= {"segments": f"s s 0 1 {segment}\n"}
+    path = folder(**files)
+    if side:
+        (path / "reco2file_and_channel").write_text(f"s s {side}\n")
+    (cut,) = read_kaldi_dir(path)
+    assert fault_of(cut) is None
+    assert channel_of(cut) == channel
+    assert (cut.custom.get("note") == "other-channel") == disagree
+
+
 CHANNELS = "s-A s A\ns-B s B\nm m A\nn n 1\n"
 
 

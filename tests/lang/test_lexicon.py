@@ -1,5 +1,7 @@
 """Lexicons of phones and of letters."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,9 +86,12 @@ def test_restrict_and_shortest(tmp_path):
     ("line", "message"),
     [("b", "'b' has no phones"), ("b B 0.5", "'0.5' is among the phones"), ("b # x", "'b'")],
 )
-def test_errors_name_file_and_line(tmp_path, line, message):
-    with pytest.raises(LexiconError, match=rf"lexicon\.txt:2: .*{message}"):
-        read(tmp_path, f"a A\n{line}\n")
+def test_faulty_lines_are_left_out_unless_they_are_too_many(tmp_path, caplog, line, message):
+    with pytest.raises(LexiconError, match=rf"lexicon\.txt:1: .*{message}"):
+        read(tmp_path, f"{line}\n")
+    assert read(tmp_path, f"a A\n{line}\n") == {"A": [("A",)]}
+    (warning,) = caplog.messages
+    assert re.search(rf"lexicon\.txt: left out 1 of 2 lines: .*:2: .*{message}", warning)
 
 
 def test_empty_file_is_an_error(tmp_path):

@@ -89,7 +89,7 @@ def test_an_unknown_policy_is_refused():
 
 
 TAGS = "[background noise]", "<long pause>", "{breath}", "(cough)", "[[skip]]", "!SIL", "<s>"
-MORE_TAGS = "<unk>", "%hesitation", "[phone_ring/]", "(door slams)", "<laughter,>"
+MORE_TAGS = "%hesitation", "[phone_ring/]", "(door slams)", "<laughter,>"
 
 
 @pytest.mark.parametrize("tag", [*TAGS, *MORE_TAGS])
@@ -124,6 +124,19 @@ def test_tags_are_kept_dropped_or_noise_by_setting():
         LangConfig(tags="burn")
 
 
+@pytest.mark.parametrize("tags", [None, "drop", "noise", "keep"])
+@pytest.mark.parametrize("mark", ["<unk>", "<UNK>", "[unk]", "<OOV>"])
+@pytest.mark.parametrize("policy", [LETTERS, GIVEN.with_lexicon({"<unk>", "[unk]"})], ids=repr)
+def test_unknown_words_of_transcripts_are_trained_as_noise(policy, mark, tags):
+    counts, policy = TextCounts(), replace(policy, tags=tags)
+    text = f"GO {mark} {mark} HOME {mark}"
+    assert policy.transcript(text, counts) == "GO <UNK> <UNK> HOME <UNK>"
+    assert counts.marks == {mark: 3}
+    assert policy.words(text) == policy.words(policy.transcript(text)) == ["GO", "HOME"]
+    assert policy.lm_words(text) == ["GO", "<UNK>", "<UNK>", "HOME", "<UNK>"]
+    assert policy.found_tags(text) == [mark]
+
+
 def test_as_given_keeps_tags_that_the_lexicon_has():
     policy = GIVEN.with_lexicon({"{LG}", "[laughter]", "!SIL"})
     text = "go {LG} [laughter] [noise] <a b> !SIL (cough) a[noise]b"
@@ -139,8 +152,8 @@ def test_as_given_brackets_that_are_letters_of_the_lexicon_begin_words():
     text = "a <lY Alktb nb> {ldhy byn} {fyf} <fr> [noise] {cough} <long pause> <unk> a"
     words = ["a", "<lY", "Alktb", "nb>", "{ldhy", "byn}", "{fyf}", "<fr>", "a"]
     assert policy.words(text) == words
-    assert policy.transcript(text) == " ".join(words)
-    assert policy.found_tags(text) == ["[noise]", "{cough}", "<long pause>", "<unk>"]
+    assert policy.transcript(text) == " ".join([*words[:-1], "<UNK>", "a"])
+    assert policy.found_tags(text) == ["<unk>", "[noise]", "{cough}", "<long pause>"]
     # Without such words in the lexicon they are tags, but for spans with a word that it has.
     ordinary = GIVEN.with_lexicon({"nb>", "a"})
     assert ordinary.words("a <lY nb> {fyf} <fr>") == ["a", "<lY", "nb>"]

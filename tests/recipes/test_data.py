@@ -152,7 +152,7 @@ def test_tags_of_transcripts_follow_the_setting(tmp_path, normaliser, tags, trai
     from recipes.steps.data import hybrid_policy, write_corpus
 
     run = WithTags(tmp_path, normaliser, tags)
-    write_corpus(run, hybrid_policy(run))
+    write_corpus(run, hybrid_policy(run), noise_phone=True)
     for split, text in {"train": train, "dev": dev}.items():
         written = read_cuts(tmp_path / f"data-out/{split}.jsonl")
         assert {text_of(cut) for cut in written} == {text}
@@ -181,7 +181,7 @@ def test_the_lexicon_decides_about_words_of_transcripts(
     run.config.lang = LangConfig(tmp_path / "lexicon", normaliser, split_clitics=splits)
     lines = (run.data / "text").read_text().splitlines()
     (run.data / "text").write_text("".join(f"{x.split()[0]} m'appelle po' 'tis\n" for x in lines))
-    write_corpus(run, hybrid_policy(run))
+    write_corpus(run, hybrid_policy(run), noise_phone=True)
     texts = {text_of(cut) for cut in read_cuts(tmp_path / "data-out/train.jsonl")}
     assert texts == {written}
     assert ("words split at clitics (M'APPELLE)" in caplog.text) == splits

@@ -13,8 +13,8 @@ from lhotse import MonoCut, SupervisionSegment
 from lhotse.cut import Cut
 
 from toolkit.corpus.manifest import ManifestError, flag_missing_speaker, parse_cut
-from toolkit.corpus.pairing import AudioSegment, FaultyText, locate, pair
-from toolkit.storage.lines import is_faulty, shown
+from toolkit.corpus.pairing import BAD_LINE, AudioSegment, FaultyText, locate, pair
+from toolkit.storage.lines import is_faulty, shown, too_many
 from toolkit.storage.paths import PathMap, map_path
 from toolkit.storage.reading import quoted, reading, regular, validated
 
@@ -83,15 +83,24 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     space in the name becomes _, as ids in texts end at white space. Names of audio are mapped by
     `path_map`; relative ones are looked up in the folder of the file and in those above it. Copies
     at other speeds, which icefall adds to its cuts, are ignored, as the recipe makes its own. Lazy
-    resampling is ignored, as the recipe resamples.
+    resampling is ignored, as the recipe resamples. A line that is no usable cut (damaged, mixed, of
+    several channels, with transforms other than of speed and rate) becomes an utterance with a
+    fault, for the check to report.
 
     Raises:
-      ManifestError: the file cannot be read, a cut is mixed, has several channels or transforms
-        other than of speed and rate.
+      ManifestError: the file cannot be read, or too many of its lines are no usable cuts.
       UnsafeCutError: see `parse_cut`.
     """
     texts, audio, speakers, copies = [], [], {}, 0
-    for place, cut in _cuts(path):
+    unusable: dict[str, ManifestError] = {}
+    num_lines = 0
+    for num_lines, (place, cut) in enumerate(_cuts(path), 1):
+        if isinstance(cut, ManifestError):
+            name = f"line-{num_lines}"
+            unusable[name] = cut
+            speakers[name] = "", place
+            audio.append((name, AudioSegment(place, fault=(BAD_LINE, str(cut)))))
+            continue
         if "Speed" in map(_name, cut.recording.transforms or []):
             copies += 1
             continue
@@ -106,6 +115,8 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
             if supervision is not None and supervision.text is not None:
                 text = str(supervision.text)
                 texts.append((name, _faulty(text, place) if is_faulty(text) else text))
+    if too_many(len(unusable), num_lines):
+        raise next(iter(unusable.values()))
     if copies:
         logger.warning(
             "%s: left out %d speed-perturbed copies; use the setting `augment` instead",
@@ -115,7 +126,7 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     utterances = pair(texts, audio, lambda name, _: speakers[name][0], str(path))
     for utterance in utterances:
         speaker, place = speakers[utterance.id]
-        if not speaker:
+        if not speaker and utterance.id not in unusable:
             flag_missing_speaker(utterance, f"{place} names none")
     return utterances
 
@@ -125,8 +136,8 @@ def _faulty(text: str, place: str) -> FaultyText:
     return FaultyText(f"{place}: {shown(text)}")
 
 
-def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
-    """Yield each cut with its file and its line or number."""
+def _cuts(path: Path) -> Iterator[tuple[str, MonoCut | ManifestError]]:
+    """Yield each cut, or why it cannot be used, with its file and its line or number."""
     # For a file of supervisions: the recordings beside it, with which they become cuts.
     is_other = _OTHER.search(path.name.partition(".json")[0])
     recordings_path = _recordings_beside(path) if is_other else None
@@ -135,13 +146,18 @@ def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
         with reading(place, ManifestError, ADVICE, "not a recording"):
             recordings[validated(item, {"id": str}, "it")["id"]] = item
     problem = "not a cut" if recordings_path is None else "cannot be read"
-    for place, item in manifest_items(path):
-        with reading(place, ManifestError, ADVICE, problem):
-            if recordings_path is not None:
-                item = _cut_of_supervision(item, recordings, recordings_path)
-            _check(item)
-            cut = parse_cut(item, place)
-        yield place, _usable(cut, place)
+    for place, item in _items(path):
+        try:
+            if isinstance(item, ManifestError):
+                raise item
+            with reading(place, ManifestError, ADVICE, problem):
+                if recordings_path is not None:
+                    item = _cut_of_supervision(item, recordings, recordings_path)
+                _check(item)
+                cut: MonoCut | ManifestError = _usable(parse_cut(item, place), place)
+        except ManifestError as error:
+            cut = error
+        yield place, cut
 
 
 def _check(item: Any) -> None:
@@ -167,6 +183,14 @@ def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
     Raises:
       ManifestError: it cannot be read, or is not JSON.
     """
+    for place, item in _items(path):
+        if isinstance(item, ManifestError):
+            raise item
+        yield place, item
+
+
+def _items(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the items of a manifest as `manifest_items`; of a line that is not JSON, the error."""
     opened = gzip.open if path.name.endswith(".gz") else open
     with (
         reading(path, ManifestError, ADVICE),
@@ -179,8 +203,11 @@ def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
         for number, line in enumerate(file, 1):
             place = f"{path}:{number}"
             if line.strip():
-                with reading(place, ManifestError, ADVICE, "not a cut"):
-                    item = json.loads(line)
+                try:
+                    with reading(place, ManifestError, ADVICE, "not a cut"):
+                        item = json.loads(line)
+                except ManifestError as error:
+                    item = error
                 yield place, item
 
 

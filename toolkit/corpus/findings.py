@@ -91,7 +91,14 @@ FINDING_KINDS: dict[str, FindingKind] = {
         ERROR,
         "all",
         "utterance on a channel that its file does not have, or on none where others name theirs",
-        "correct its channel: A or 1 for the first, B or 2 for the second",
+        "correct its channel: A or 1 for the first, B or 2 for the second (in lhotse's cuts 0 and "
+        "1); if a file of one channel is the mix of both sides, name none",
+    ),
+    "other-channel": FindingKind(
+        WARNING,
+        "none",
+        "utterance for which wav.scp, segments and reco2file_and_channel name different channels",
+        "correct them; its audio is the channel that wav.scp takes, else that of segments",
     ),
     "refused-pipe": FindingKind(
         ERROR,
@@ -219,7 +226,8 @@ FINDING_KINDS: dict[str, FindingKind] = {
         "none",
         "tags in brackets, such as [laughter] and <long pause>, which are left out of transcripts",
         "nothing if they are events; lang.tags=keep if they are words, lang.tags=noise to train "
-        "them as the noise phone. As-given text keeps those that the lexicon has",
+        "them as the noise phone, as <unk> always is. As-given text keeps those that the lexicon "
+        "has",
     ),
     "all-oov": FindingKind(
         WARNING,
@@ -272,8 +280,10 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "bad-line": FindingKind(
         ERROR,
         "all",
-        "line of a table with other fields than its first line names, or an open quotation mark",
-        "put a text with the separator in it in quotation marks, or complete the line",
+        "line that is no utterance: in a table, other fields than its first line names, or an open "
+        "quotation mark; in cuts, a damaged or unusable cut",
+        "put a text with the separator in it in quotation marks, complete the line, or write the "
+        "cuts again with lhotse",
     ),
     "not-utf8": FindingKind(
         ERROR,

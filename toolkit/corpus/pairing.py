@@ -71,8 +71,12 @@ class FaultyText:
 
 NOT_UTF8 = "not-utf8"
 """Fault of an utterance whose line in a text or table is not UTF-8."""
+BAD_LINE = "bad-line"
+"""Fault of a line of a table or of cuts that names no utterance as it should."""
 NO_CHANNEL = "no-channel"
 """Fault of an utterance whose file lacks its channel, or that names no channel while others do."""
+OTHER_CHANNEL = "other-channel"
+"""Note on an utterance for which the tables of a Kaldi data directory name different channels."""
 MAX_CHANNELS = 1024
 """Largest number of channels of a file, in libsndfile."""
 

@@ -16,7 +16,7 @@ from typing import Literal
 from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError, flag_missing_speaker
-from toolkit.corpus.pairing import NOT_UTF8, AudioSegment, count_from_one, pair
+from toolkit.corpus.pairing import BAD_LINE, NOT_UTF8, AudioSegment, count_from_one, pair
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, too_many
 from toolkit.storage.paths import PathMap, is_of_windows, map_path, printable
 from toolkit.storage.reading import quoted
@@ -185,9 +185,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     separator = _SEPARATOR_LINE.match(text)
     text = text[separator.end() :] if separator else text
     lines_before = 1 if separator else 0
-    if counts.zero_bytes:
-        raise ManifestError(f"{path} is UTF-16 or not text: save it as CSV in UTF-8")
     first = io.StringIO(text, newline="").readline()
+    if _ZERO in first or too_many(counts.zero_bytes, counts.lines):
+        raise ManifestError(f"{path} is UTF-16 or not text: save it as CSV in UTF-8")
     if not first.strip():
         raise ManifestError(f"{path}: the first line must name the columns, such as {_EXAMPLE}")
     # 2. The delimiter: the most frequent one in the first line, or the first in DELIMITERS.
@@ -201,7 +201,8 @@ def read_rows(path: Path) -> Iterator[Row]:
     for record in _records(text, delimiter, quoting):
         line = lines_before + record.line
         where, fault = f"{path}:{line}", None
-        cells = [_unquote(field) if delimiter == "\t" else field.strip() for field in record.fields]
+        fields = (field.replace(_ZERO, "\0") for field in record.fields)
+        cells = [_unquote(field) if delimiter == "\t" else field.strip() for field in fields]
         quotation = f"{where}: {record.error}; is a quotation mark open or not doubled?"
         if not header:
             if record.error:
@@ -271,10 +272,10 @@ def _records(text: str, delimiter: str, quoting: Literal[0, 3]) -> Iterator[_Rec
             begin = first + 1
 
 
+_ZERO = "\udc00"
+"""Stands for a zero byte, which Python 3.10's csv module refuses."""
 _SEPARATOR_LINE = re.compile(r"\"?sep=[,;\t]\"?\n", re.IGNORECASE)
 """A first line that names the separator for spreadsheets."""
-BAD_LINE = "bad-line"
-"""Fault of a line with another number of fields than the header, or a stray quotation mark."""
 CLIPS = "clips/"
 _LONGEST_LINE = 100_000
 """Characters of a faulty line that are read, below the csv module's limit for a field."""
@@ -284,8 +285,9 @@ _NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 
 
 def _decode(path: Path, counts: LineCounts) -> str:
-    """Decode a table; bytes that are not UTF-8 become surrogates (`toolkit.storage.lines`)."""
-    return "\n".join(line for _, line in decoded_lines(path, ManifestError, counts))
+    """Decode a table; faulty bytes become surrogates (`toolkit.storage.lines`, `_ZERO`)."""
+    lines = decoded_lines(path, ManifestError, counts)
+    return "\n".join(line for _, line in lines).replace("\0", _ZERO)
 
 
 def _unquote(field: str) -> str:

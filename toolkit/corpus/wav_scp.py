@@ -12,7 +12,14 @@ from pathlib import Path
 
 from toolkit.corpus.audio_headers import is_shortened
 from toolkit.corpus.manifest import ManifestError
-from toolkit.corpus.pairing import NOT_UTF8, AudioSegment, count_from_one, locate
+from toolkit.corpus.pairing import (
+    NOT_UTF8,
+    OTHER_CHANNEL,
+    AudioSegment,
+    channel_index,
+    count_from_one,
+    locate,
+)
 from toolkit.storage.files import open_atomically
 from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, key_and_rest
 from toolkit.storage.paths import PathMap, map_path, printable
@@ -46,7 +53,16 @@ def read_scp(
         )
         for line in read_lines(path)
     ]
-    return [(id, dataclasses.replace(audio, side=sides.get(id))) for id, audio in recordings]
+    return [(id, _on_side(id, audio, sides.get(id))) for id, audio in recordings]
+
+
+def _on_side(id: str, audio: AudioSegment, side: str | None) -> AudioSegment:
+    """Set the side that reco2file_and_channel names; note if a command takes another channel."""
+    note = audio.note
+    if side and audio.channel and channel_index(side) != channel_index(audio.channel):
+        detail = f"{id}: wav.scp takes channel {audio.channel}, reco2file_and_channel names {side}"
+        note = (OTHER_CHANNEL, detail)
+    return dataclasses.replace(audio, side=side, note=note)
 
 
 def _sides(path: Path) -> dict[str, str | None]:

@@ -230,9 +230,9 @@ def scp_entry(
     if source.endswith("|"):
         if not allow_pipes:
             raise ArchiveError(
-                f"{where}: {key} is the output of a command ({quoted(source)}), which runs only "
-                "with --allow-pipes. Add this option, or copy the table to an archive, for "
-                "example with copy-feats"
+                f"{where}: {key} is the output of a command ({quoted(source)}), which is not run. "
+                "Copy the table to an archive, for example with copy-feats; `toolkit kaldi` runs "
+                "it with --allow-pipes"
             )
         return Entry(key, None, command=source)
     match = _RXFILENAME.fullmatch(source)

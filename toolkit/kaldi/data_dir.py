@@ -24,6 +24,7 @@ from toolkit.corpus.manifest import (
     text_of,
 )
 from toolkit.corpus.pairing import (
+    OTHER_CHANNEL,
     AudioSegment,
     FaultyText,
     channel_index,
@@ -150,16 +151,23 @@ def _segment(row: list[str], recordings: dict[str, AudioSegment], first: int) ->
     whole = recordings[name]
     try:
         start, end = (float(number) for number in numbers[:2])
-        if not (math.isfinite(start) and math.isfinite(end)):
+        if not (math.isfinite(start) and math.isfinite(end)) or len(numbers) > 3:
             raise ValueError
     except ValueError:
         fault = whole.fault or (
             "bad-segment",
-            f"segments: not `recording start end`: {' '.join(row)!r}",
+            f"segments: not `recording start end [channel]`: {' '.join(row)!r}",
         )
         return AudioSegment(whole.path, recording_id=name, fault=fault)
-    channel = from_one(numbers[2], first) if len(numbers) > 2 else whole.channel
-    return AudioSegment(whole.path, start, end, name, whole.fault, whole.note, channel, whole.side)
+    # A channel of -1 is the only one. The first one may be the only one too, of the output of a
+    # command that takes a channel, or of a file of one side.
+    named = from_one(numbers[2], first) if len(numbers) > 2 and numbers[2] != "-1" else None
+    expected, note = whole.channel or whole.side, whole.note
+    if named and expected and channel_index(named) not in (0, channel_index(expected)):
+        detail = f"{name}: segments names channel {numbers[2]}, other files {expected}"
+        note = (OTHER_CHANNEL, detail)
+    channel = whole.channel or named
+    return AudioSegment(whole.path, start, end, name, whole.fault, note, channel, whole.side)
 
 
 def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from toolkit.lang.lexicon import (
@@ -27,7 +28,7 @@ from toolkit.lang.probabilities import (
     read_ends,
 )
 from toolkit.lang.text_policy import TextPolicy
-from toolkit.storage.lines import TextLines, split_words
+from toolkit.storage.lines import LISTED, TextLines, split_words, too_many
 from toolkit.storage.reading import quoted
 
 logger = logging.getLogger(__name__)
@@ -125,9 +126,10 @@ def read_entries(
 
     Its lines are `WORD P1 P2 ...` (Kaldi), `WORD(2) P1 ...` (CMU), or have up to four columns of
     probabilities after the word, see `toolkit.lang.dictionary`. Lines that start with `;;;` or `#`
-    are comments, and so is text after ` #`. Blank lines are skipped; so are a few lines that are
-    not UTF-8, with a warning. With the policy as-given, a line that starts with `#` is an entry if
-    its phones occur in other entries, and `WORD(2)` is a variant if there is an entry WORD.
+    are comments, and so is text after ` #`. Blank lines are skipped; so are, with a warning, a few
+    lines that are not UTF-8, have no phones, or a number among the phones. With the policy
+    as-given, a line that starts with `#` is an entry if its phones occur in other entries, and
+    `WORD(2)` is a variant if there is an entry WORD.
 
     Args:
       path: the file.
@@ -137,8 +139,8 @@ def read_entries(
         composed (NFC), with ASCII's apostrophe.
 
     Raises:
-      LexiconError: a word without phones, an integer that may be a probability or a phone, or a
-        file without entries; the message names file and line.
+      LexiconError: too many faulty lines (see `toolkit.storage.lines`), an integer that may be a
+        probability or a phone, or a file without entries; the message names file and line.
     """
     # 1. Separate the entries from comments, which may turn out to be entries in step 3.
     text = TextLines(LexiconError)
@@ -157,14 +159,22 @@ def read_entries(
     if not entries:
         raise LexiconError(f"{path}: the lexicon has no entry")
     # 2. Check and spell the entries.
+    faults = {entry.number: fault for entry in entries if (fault := _fault(entry))}
+    first_faults = [f"{path}:{number}: {fault}" for number, fault in islice(faults.items(), LISTED)]
+    if too_many(len(faults), len(entries)):
+        raise LexiconError(first_faults[0])
+    if faults:
+        logger.warning(
+            "%s: left out %d of %d lines: %s",
+            path,
+            len(faults),
+            len(entries),
+            "; ".join(first_faults),
+        )
+    entries = [entry for entry in entries if entry.number not in faults]
     words = {entry.word for entry in entries}
     strips = strip_stress and _has_arpabet_stress(path, {p for e in entries for p in e.phones})
     for entry in entries:
-        where = f"{path}:{entry.number}"
-        if not entry.phones:
-            raise LexiconError(f"{where}: the word {quoted(entry.word)} has no phones")
-        if number := next(filter(_DECIMAL.fullmatch, entry.phones), None):
-            raise LexiconError(f"{where}: the number {quoted(number)} is among the phones")
         phones = tuple(map(without_stress, entry.phones)) if strips else entry.phones
         word = without_variant_number(entry.word)
         if not policy.folds and word not in words:
@@ -176,6 +186,15 @@ def read_entries(
         word, *spoken = split_words(line)
         if spoken and inventory.issuperset(spoken):
             yield number, word, (), tuple(map(without_stress, spoken) if strips else spoken)
+
+
+def _fault(entry: "DictionaryLine") -> str:
+    """Describe what is wrong with a line; empty if nothing is."""
+    if not entry.phones:
+        return f"the word {quoted(entry.word)} has no phones"
+    if number := next(filter(_DECIMAL.fullmatch, entry.phones), None):
+        return f"the number {quoted(number)} is among the phones"
+    return ""
 
 
 def _has_arpabet_stress(path: Path, phones: Iterable[str]) -> bool:

@@ -384,7 +384,7 @@ UPPER_CASE = "upper-case"
 """Words as given, but in upper case: transcripts of CTC recipes without a `normaliser`."""
 SENTENCE_MARKS = frozenset({START, END})
 UNKNOWN_MARKS = frozenset({"<unk>", "[unk]", "<oov>"})
-"""The unknown word in texts of language models, in lower case."""
+"""Marks of unknown words in transcripts and texts of language models, in lower case."""
 NEVER_WORDS = frozenset({"!SIL", "!sil", UNKNOWN, "<unk>", "[UNK]", "[unk]", "<oov>", "<OOV>"})
 """Entries of Kaldi's lexicons for silence and unknown words, which are tags in transcripts."""
 EXAMPLES = 3
@@ -398,7 +398,6 @@ _TRANSLITERATIONS = str.maketrans(
 )
 _FOREIGN_LETTER = re.compile("[æÆœŒøØßẞþÞðÐđĐłŁħĦı]")
 _NO_BRACKETS = str.maketrans("[]<>{}()!%", 10 * " ")
-_UNKNOWN_MARK = re.compile("|".join(map(re.escape, sorted(UNKNOWN_MARKS))), re.IGNORECASE)
 _OPENING_MARKS = frozenset("[<{!%")
 _HAS_DIGIT = re.compile(r"\d")
 _BETWEEN_PARTS = re.compile(r"[-/_\u2010-\u2015\u2212]+")
@@ -515,18 +514,12 @@ class TextPolicy:
         """Return the words of a line of language model text; <unk> becomes `<UNK>`."""
         # Apply the rules to the text between the marks of unknown words.
         counts = TextCounts() if counts is None else counts
-        if _UNKNOWN_MARK.search(text) is None:
-            return self.words(text, counts)
-        words: list[str] = []
-        piece: list[str] = []
-        for token in split_words(text):
-            if token.lower() in UNKNOWN_MARKS:
-                counts.marks[token] += 1
-                words += [*self.words(" ".join(piece), counts), UNKNOWN]
-                piece = []
-            else:
-                piece.append(token)
-        return words + self.words(" ".join(piece), counts)
+        unknown = f" {UNKNOWN} "
+        first, *others = self.without_tags(text, counts, " ", unknown).split(unknown)
+        words = self.words(first, counts)
+        for piece in others:
+            words += [UNKNOWN, *self.words(piece, counts)]
+        return words
 
     def tokens(self, text: str, counts: TextCounts | None = None) -> list[str]:
         """Return `words`, but leave words with digits as written."""
@@ -551,18 +544,18 @@ class TextPolicy:
     def transcript(self, text: str, counts: TextCounts | None = None) -> str:
         """Return a manifest's text: words, and foreign characters for the check to report.
 
-        Tags are removed, or become `<UNK>` if they are trained as the noise phone.
+        Marks of unknown words, such as <unk>, become `<UNK>`: a word was spoken, which is trained
+        as the noise phone. Other tags are removed, or become `<UNK>` too if `tags` is "noise".
 
         Args:
           text: text as written.
           counts: collects tags, and words that are split at clitics.
         """
         counts = TextCounts() if counts is None else counts
-        if self.tags == "noise":
-            text = self.without_tags(text, counts, f" {UNKNOWN} ")
-            pieces = [self._written(piece, counts) for piece in text.split(f" {UNKNOWN} ")]
-            return single_spaced(f" {UNKNOWN} ".join(pieces))
-        return self._written(self.without_tags(text, counts), counts)
+        noise = f" {UNKNOWN} "
+        text = self.without_tags(text, counts, noise if self.tags == "noise" else " ", noise)
+        pieces = [self._written(piece, counts) for piece in text.split(noise)]
+        return single_spaced(noise.join(pieces))
 
     def _written(self, text: str, counts: TextCounts) -> str:
         """Return the transcript of text without tags."""
@@ -598,21 +591,35 @@ class TextPolicy:
             return " ".join(split_words(text))
         return " ".join(fold_case(text).split())
 
-    def without_tags(self, text: str, counts: TextCounts | None = None, instead: str = " ") -> str:
-        """Remove sentence marks from a text, and replace tags by `instead`."""
+    def without_tags(
+        self,
+        text: str,
+        counts: TextCounts | None = None,
+        instead: str = " ",
+        instead_of_unknown: str = " ",
+    ) -> str:
+        """Return a text without sentence marks, tags and marks of unknown words.
+
+        Args:
+          text: text as written.
+          counts: collects what is removed.
+          instead: replaces tags.
+          instead_of_unknown: replaces marks of unknown words.
+        """
         # Round brackets are a tag if `tags` is set, never with as-given, else around an event.
         counts = TextCounts() if counts is None else counts
         round_brackets = True if self.tags is not None else (False if self.id == AS_GIVEN else None)
         pieces, done = [], 0
         for match in tags_in(text, round_brackets):
             tag = match.group()
-            mark = tag.lower() in SENTENCE_MARKS
-            if self.tags == "keep" and not mark:
+            is_mark, is_unknown = tag.lower() in SENTENCE_MARKS, tag.lower() in UNKNOWN_MARKS
+            if self.tags == "keep" and not (is_mark or is_unknown):
                 continue
             if self.id == AS_GIVEN and self._is_word(text, match):
                 continue
-            (counts.marks if mark else counts.tags)[tag] += 1
-            pieces += [text[done : match.start()], " " if mark else instead]
+            (counts.marks if is_mark or is_unknown else counts.tags)[tag] += 1
+            replacement = " " if is_mark else instead_of_unknown if is_unknown else instead
+            pieces += [text[done : match.start()], replacement]
             done = match.end()
         return "".join([*pieces, text[done:]]) if pieces else text
 
