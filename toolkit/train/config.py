@@ -117,6 +117,21 @@ class TrainerConfig(Settings):
 
 
 @dataclass(frozen=True)
+class PerturbConfig(Settings):
+    """Changes of training features as they are loaded; held-out utterances stay as they are.
+
+    They cost nothing, as features are stored raw. The changes of an utterance depend on its id.
+    """
+
+    volume: tuple[Positive, Positive] | None = None
+    """Range of the factors by which the samples are multiplied, drawn uniformly; only for log-mel
+    energies. Kaldi's perturb_data_dir_volume.sh draws from 1/8 to 2. None: the volume stays."""
+    unknown_speakers: Share = 0.0
+    """Share of the utterances that are normalised as if their speakers were unknown: from the prior
+    mean, without the speaker's earlier utterances."""
+
+
+@dataclass(frozen=True)
 class CorpusTrainerConfig(TrainerConfig):
     """How a model is optimised on stored utterances, some of which are held out for validation."""
 
@@ -130,6 +145,8 @@ class CorpusTrainerConfig(TrainerConfig):
     """Seed of the choice of what is held out, to be the same in all trainings of a run."""
     max_excluded: Share = 0.2
     """Largest share of unusable utterances; with more, training fails."""
+    perturb: PerturbConfig = PerturbConfig()
+    """Changes of the training features, for recordings of any volume and of unknown speakers."""
 
 
 @dataclass(frozen=True)

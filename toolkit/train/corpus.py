@@ -1,6 +1,8 @@
 """Training corpus: the usable utterances of some stores, some of them held out for validation."""
 
 import logging
+import math
+import random
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +14,14 @@ from torch import Tensor
 
 from toolkit.features.augment import original_id
 from toolkit.features.normalise import Cmvn
-from toolkit.features.shards import FeatureStore
+from toolkit.features.shards import CmnState, FeatureStore
+from toolkit.features.silence import counted_frames
 from toolkit.storage.digests import digest_bytes
 from toolkit.storage.files import write_atomically
 from toolkit.train.errors import TrainingDataError
 
 if TYPE_CHECKING:
-    from toolkit.train.config import CorpusTrainerConfig
+    from toolkit.train.config import CorpusTrainerConfig, PerturbConfig
 
 logger = logging.getLogger(__name__)
 MIN_SPEAKERS = 8
@@ -69,6 +72,7 @@ class Corpus:
         names: Iterable[str] | None = None,
         excluded: Mapping[str, str] | None = None,
         count_targets: bool = True,
+        perturb: "PerturbConfig | None" = None,
     ) -> None:
         """Select and check utterances.
 
@@ -81,12 +85,13 @@ class Corpus:
           excluded: reasons of utterances that are unusable for other causes.
           count_targets: count the targets. If not, only `num_frames` of the alignments is read, and
             their targets are checked when they are loaded.
+          perturb: changes of the features when they are loaded; None: they are left as they are.
 
         Raises:
           TrainingDataError: a target is not below `num_targets`.
         """
         self._sources = list(sources)
-        self._normaliser = normaliser
+        self._normaliser, self._perturb = normaliser, perturb
         self._has_targets, self._counts_targets = num_targets is not None, count_targets
         self.counts = torch.zeros(num_targets or 0, dtype=torch.int64)
         """[C]: number of raw frames of each target; zero if not counted."""
@@ -158,7 +163,10 @@ class Corpus:
         """
         features, alignments = self._sources[utterance.source]
         name = utterance.name
-        normalised = self._normaliser.apply(features.load(name), features.cmn_state(name))
+        raw, state = features.load(name), features.cmn_state(name)
+        if self._perturb is not None:
+            raw, state = perturbed(name, raw, state, features.kind, self._perturb)
+        normalised = self._normaliser.apply(raw, state)
         if not self._has_targets:
             return normalised.half(), torch.zeros(utterance.frames, dtype=torch.int32)
         targets = alignments.load(name)
@@ -198,6 +206,31 @@ class Corpus:
         """Return the first excluded utterance and its reason, for a message."""
         example = next(iter(sorted(self.excluded.items())), None)
         return f", such as {example[0]} ({example[1]})" if example else ""
+
+
+def perturbed(
+    name: str, raw: Tensor, state: CmnState, kind: str, config: "PerturbConfig"
+) -> tuple[Tensor, CmnState | None]:
+    """Change the volume of an utterance, and forget its speaker, as `config` asks for.
+
+    Args:
+      name: id of the utterance, on which the random choices depend.
+      raw: [T, F] features.
+      state: statistics of the speaker's earlier utterances.
+      kind: kind of the features.
+      config: the changes.
+
+    Returns:
+      The features [T, F], and the statistics, which are None for an unknown speaker.
+    """
+    choices = random.Random(name)
+    gain, forgotten = choices.random(), choices.random() < config.unknown_speakers
+    if config.volume is not None and kind == "fbank":
+        low, high = config.volume
+        # Energies of samples that are multiplied by g are multiplied by g^2. Digital silence stays.
+        offset = 2 * math.log(low + gain * (high - low))
+        raw = raw + offset * counted_frames(raw, kind)[:, None]
+    return raw, None if forgotten else state
 
 
 @dataclass(frozen=True)
@@ -279,7 +312,9 @@ def open_corpora(
         split = split_by_speaker(
             speakers, 0 if valid else config.valid_utterances, config.valid_seed
         )
-    train = Corpus(sources, normaliser, num_targets, split.train, excluded, count_targets)
+    train = Corpus(
+        sources, normaliser, num_targets, split.train, excluded, count_targets, config.perturb
+    )
     # Held-out utterances come from stores of their own, or from those of the training data.
     if valid:
         held_out = Corpus([valid], normaliser, num_targets, None, valid_excluded, count_targets)
