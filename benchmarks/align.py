@@ -1,4 +1,4 @@
-"""Forced alignment with a GMM: the whole, its parts, kaldi-hmm-gmm, and an hour-long recording.
+"""Forced alignment with a GMM: as a whole, in parts, by kaldi-hmm-gmm, of an hour-long recording.
 
 Also the E step along an alignment, the other half of training GMMs.
 """
@@ -49,14 +49,14 @@ class LongRecordingResult:
 
 
 def align_long_recording(seconds: float) -> LongRecordingResult:
-    """Align one recording of this length in windows, in a process of its own."""
+    """Align one recording of `seconds` in windows, in a separate process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as process:
         return process.submit(_align, seconds).result()
 
 
 def _align(seconds: float) -> LongRecordingResult:
-    """Align one recording of this length in windows, in this process."""
+    """Align one recording of `seconds` in windows, in this process."""
     import torch
 
     from benchmarks.synthetic import SyntheticSpeech
@@ -125,8 +125,8 @@ def benchmark(sizes: Sizes = Sizes()) -> Table:
     """Measure seconds of speech per second of processor time on one core, for synthetic speech.
 
     All cases have the same utterances, densities and beams. Processor time is that of all threads,
-    so that neither threads nor a busy machine distort the comparison. kaldi-hmm-gmm takes its
-    statistics frame by frame, as it can be called from Python alone.
+    so that neither threads nor a busy machine distort the comparison. kaldi-hmm-gmm accumulates its
+    statistics frame by frame, since its Python interface has no other way.
     """
     with one_thread():
         task = _Task(sizes)
@@ -155,8 +155,9 @@ def benchmark(sizes: Sizes = Sizes()) -> Table:
                 equal = float((kaldi.pdfs == task.path()).mean())
                 difference = abs(kaldi.log_likelihood / task.log_likelihood - 1)
                 notes.append(
-                    f"kaldi-hmm-gmm's pdfs are ours in {equal:.2%} of the frames, its statistics'"
-                    f" log-likelihood differs from ours by {difference:.0e} of it."
+                    f"kaldi-hmm-gmm's pdfs equal ours in {equal:.2%} of the frames; the"
+                    f" log-likelihood of its statistics differs from ours by {difference:.0e} of"
+                    " ours."
                 )
     return table.with_notes(
         *notes, *missing, _long_recording_note(align_long_recording(sizes.long_seconds))
@@ -178,7 +179,7 @@ class _Task:
         self._compiler = TranscriptGraphs(self.speech.lang, self.speech.senones)
         self.graphs = [self._compiler.compile(words) for _, words in self._transcripts]
         self._scores = self._score()
-        # As many utterances per batch as have about SEARCH_FRAMES frames together.
+        # The utterances of a batch have about SEARCH_FRAMES frames together.
         size = max(1, round(SEARCH_FRAMES / (100 * sizes.seconds)))
         self._batches = [range(i, min(i + size, count)) for i in range(0, count, size)]
         self.found: list[UtteranceAlignment | None] = []
@@ -281,7 +282,7 @@ class _Task:
         num_correct = sum(int((path.states == states).sum()) for path, states in pairs if path)
         failed = sum(path is None for path in self.found)
         share = num_correct / (100 * self.seconds)
-        return f"{share:.1%} of the frames in the true state, {failed} failures."
+        return f"The aligned state is the true one in {share:.1%} of the frames; {failed} failures."
 
 
 def _real_time_factors(table: Table) -> str:

@@ -37,9 +37,10 @@ from toolkit.score.wer import Score, score
 from toolkit.storage.files import write_atomically
 
 WIDTHS = (0.35, 0.5, 0.71, 1.0, 1.41, 2.0)
-"""Factors on search beam and most active states; 1 is the bundle's own search."""
+"""Factors for the search beam and `max_active`; 1 is the bundle's own search."""
 LOST = 1e-3
-"""Smallest difference of path scores, in scaled log units, that is not rounding of float32 sums."""
+"""Smallest difference of path scores, in scaled log units, that counts: smaller ones may be due to
+rounding of float32 sums."""
 BLOCK = 20.0
 """Seconds of audio that are read at a time."""
 
@@ -51,13 +52,14 @@ class Width:
     factor: float
     """Factor on the bundle's beam, see `WIDTHS`."""
     beam: Beam
-    """Beam of the first attempt; the search widens it where no path survives."""
+    """Beam of the first attempt; the search widens it if no path survives."""
     score: Score
     """Word errors after all passes."""
     real_time_factor: float
-    """Processor time of search and rescoring on one core, divided by that of the audio."""
+    """Processor time of search and rescoring on one core, divided by the audio's duration."""
     worse: int
-    """Utterances whose best path in the first pass scores less than that of the widest search."""
+    """Number of utterances whose best path in the first pass scores less than with the widest
+    beam."""
     arcs_per_frame: float
     """Arcs of the lattices per frame of the scores."""
 
@@ -98,7 +100,7 @@ def command(
 ) -> None:
     """Search with narrower and wider beams than the bundle does.
 
-    AUDIO is utterances as for `toolkit transcribe`. Features and scores are computed once; then
+    AUDIO names utterances as for `toolkit transcribe`. Features and scores are computed once; then
     every utterance is searched and rescored at all widths in turn. The last line says what doubling
     the bundle's beam changes.
 
@@ -126,16 +128,16 @@ def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str])
     Args:
       bundle: the folder of one system.
       sources: utterances, each of which is searched as a whole.
-      references: transcripts by the sources' names; others are left out.
+      references: transcripts by the sources' names; sources without one are left out.
 
     Raises:
-      BenchmarkError: no source has a transcript.
+      BenchmarkError: no source has a transcript, or the bundle is one of a CTC network.
     """
     sources = [source for source in sources if source.name in references]
     if not sources:
-        raise BenchmarkError("none of the recordings has a transcript under its name")
+        raise BenchmarkError("no recording has a transcript with its name: check --ref")
     if is_ctc(bundle):
-        raise BenchmarkError(f"{bundle} is a CTC bundle; see toolkit tta sweep")
+        raise BenchmarkError(f"{bundle} is a CTC bundle: use `toolkit tta sweep` instead")
     recogniser = load_recogniser(bundle)
     decoder, weights = recogniser.decoder, recogniser.weights
     beams = [_scaled(decoder.beams[0], factor) for factor in WIDTHS]
@@ -158,8 +160,8 @@ def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str])
         for number, best_score in enumerate(best):
             worse[number] += best_score < best[-1] - LOST
     if not frames:
-        raise BenchmarkError("the recordings are too short to recognise anything in them")
-    # A recording that is too short to have features has no text: all its words are deleted.
+        raise BenchmarkError("the recordings are too short to have features: give longer ones")
+    # A recording that is too short to have features has no text: all its words are deletions.
     references = {source.name: references[source.name] for source in sources}
     return [
         Width(
@@ -210,7 +212,7 @@ def _scored(
 
 
 def _features(front: Frontend, samples: Tensor) -> Tensor:
-    """Return the features [T, F] of an utterance; T is 0 where it is shorter than a window."""
+    """Return the features [T, F] of an utterance; T is 0 if it is shorter than a window."""
     try:
         return front(samples)
     except TooShortError:
@@ -239,7 +241,8 @@ def table(widths: Sequence[Width]) -> list[str]:
     share = 100 * abs(change) / max(1, default.score.errors)
     return [
         *lines,
-        "* the bundle's own. Worse path: utterances with a worse best path than at the widest.",
+        "* the bundle's own beam. Worse path: utterances whose best path is worse than with the"
+        " widest beam.",
         f"At {widest.factor:g} times the bundle's beam there are {abs(change)}"
         f" {'fewer' if change >= 0 else 'more'} of {default.score.errors} errors ({share:.1f} %),"
         f" and {default.worse} of {len(default.score.utterances)} utterances have a better path.",

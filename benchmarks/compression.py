@@ -1,4 +1,4 @@
-"""Threshold compression of gradients: speed relative to copying memory, size to the entropy."""
+"""Threshold compression of gradients: speed against copying memory, size against the entropy."""
 
 import math
 from statistics import NormalDist
@@ -45,7 +45,7 @@ def benchmark(elements: int = ELEMENTS, repeats: int = REPEATS) -> Table:
 
 
 def bits_per_element(density: float) -> float:
-    """Return the entropy per element sent in bits: its index among all elements, and its sign.
+    """Return the entropy of each element sent, in bits: of its index and of its sign.
 
     Args:
       density: share of the elements that are sent, all equally likely.
@@ -67,7 +67,7 @@ class _Task:
         self._messages = {d: self._message(d) for d in DENSITIES}
 
     def copy(self) -> float:
-        """Copy the number of bytes that the gradient has."""
+        """Copy as many bytes as the gradient has."""
         self._residual.copy_(self._gradient)
         return self._amount
 
@@ -86,7 +86,7 @@ class _Task:
         return self._amount
 
     def decode(self, density: float) -> float:
-        """Decode a message, which is added to the sum over the workers."""
+        """Decode a message and add it to the sum over the workers."""
         decode(self._messages[density], self._thresholds[density], self._residual)
         return self._amount
 
@@ -99,7 +99,7 @@ class _Task:
                 f"Density {elements / len(self._gradient):.2e}: {elements} elements in"
                 f" {4 * len(message) / 1e3:.1f} kB,"
                 f" {4 * len(self._gradient) / (4 * len(message)):.0f} x smaller than dense;"
-                f" {32 * len(message) / elements:.1f} bits per element, the entropy is"
+                f" {32 * len(message) / elements:.1f} bits per element; the entropy is"
                 f" {bits_per_element(density):.1f}."
             )
         return [

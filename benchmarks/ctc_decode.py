@@ -38,7 +38,7 @@ LM_WEIGHT, WORD_BONUS, MARGIN = 0.8, 0.5, 50.0
 TARGET_WIDTH, TARGET = 256, 2.2  # microseconds per frame and prefix of the beam
 OURS, FLASHLIGHT = "ours", "flashlight"
 EQUAL = 1e-3
-"""Difference of mean scores, in natural log units, that does not count."""
+"""Difference of mean scores, in natural log units, up to which they count as equal."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Row:
     """One decoder at one width."""
 
     mode: str
-    """`words`, or `forecast` (others: the same bigrams by KenLM, flashlight's smeared over its
-    trie)."""
+    """`words`: no language model. `forecast`: with bigrams; the other decoders read the same
+    bigrams with KenLM, and flashlight smears them over its trie."""
     decoder: str
     """`ours`, or another: `flashlight` is torchaudio's copy, `flashlight-text` the package."""
     width: int
@@ -55,7 +55,7 @@ class Row:
     """Processor time per frame and prefix of the beam, median over the rounds."""
     score: float
     """Mean score of its texts: natural logarithm of the sum over all alignments of a text, with
-    language model and word bonus, computed in the same way for both decoders."""
+    language model and word bonus, computed in the same way for all decoders."""
     wer: float
     """Word error rate in percent."""
 
@@ -63,7 +63,7 @@ class Row:
 def measure(
     task: SyntheticCtcTask, modes: Sequence[str], widths: Sequence[int], rounds: int, folder: Path
 ) -> tuple[list[Row], list[str]]:
-    """Decode the task with all decoders in turns.
+    """Decode the task with all decoders in turn.
 
     Args:
       task: what is decoded.
@@ -73,7 +73,7 @@ def measure(
       folder: folder for the other decoders' files.
 
     Returns:
-      The rows, ours before the others', and the reasons why others are not available.
+      The rows, ours before the others', and the reasons why some decoders are not available.
     """
     arpa = folder / "lm.arpa"
     write_arpa(task.lm, arpa)
@@ -130,7 +130,7 @@ def _compare(
     decoders: dict[str, Callable[[], list[str]]],
     clock: Callable[[], float],
 ) -> list[Row]:
-    """Measure decoders of the same width in turns, and score their texts."""
+    """Measure decoders of the same width in turn, and score their texts."""
     texts_by_case: dict[str, list[str]] = {}
 
     def case(name: str) -> Case:
@@ -157,7 +157,14 @@ def _compare(
 
 
 def text_score(task: SyntheticCtcTask, mode: str, utterance: int, text: str) -> float:
-    """Return a text's exact score: the sum over alignments, with and without a final space."""
+    """Return a text's exact score: the sum over alignments, with and without a final space.
+
+    Args:
+      task: the task with the posteriors and the language model.
+      mode: `words`, without the language model, or another mode.
+      utterance: index of the utterance whose posteriors are used.
+      text: the text to score.
+    """
     log_probs = torch.from_numpy(task.posteriors[utterance]).double()[:, None]
     labels, total = task.units.encode(text), -math.inf
     for target in (labels, [*labels, task.units.space]):
@@ -178,7 +185,7 @@ def text_score(task: SyntheticCtcTask, mode: str, utterance: int, text: str) -> 
 
 
 def compare_with_others(rows: Sequence[Row]) -> list[str]:
-    """Compare our decoder with its target, and with others at equal width and equal score."""
+    """Compare our decoder with its target, and with the others at equal width and equal score."""
     remarks = []
     for mode in dict.fromkeys(row.mode for row in rows):
         rows_by_width = {row.width: row for row in rows if (row.mode, row.decoder) == (mode, OURS)}
@@ -207,7 +214,7 @@ def _at_equal_score(rows_by_width: dict[int, Row], peer_row: Row) -> str:
         return "no width of ours scores as well"
     width = min(enough)
     ratio = rows_by_width[width].microseconds * width / (peer_row.microseconds * peer_row.width)
-    return f"at equal score, by our width {width}, {ratio:.2f}"
+    return f"at equal score, with our width {width}, {ratio:.2f}"
 
 
 @click.command("ctc-decode")
@@ -230,7 +237,7 @@ def _at_equal_score(rows_by_width: dict[int, Row], peer_row: Row) -> str:
     "widths",
     type=click.IntRange(1),
     multiple=True,
-    help="Beam width, may be repeated; by default 1, 8, 64, 256 and 512.",
+    help="Beam width; may be repeated. Default: 1, 8, 64, 256 and 512.",
 )
 @click.option(
     "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Timed repetitions."
@@ -241,9 +248,9 @@ def command(
 ) -> None:
     """Decode CTC posteriors with a dictionary: the toolkit's decoder and others.
 
-    They are flashlight's lexicon decoder (in torchaudio, or as flashlight-text) and pyctcdecode,
-    where they are installed, if need be in the environment whose Python the variable
-    CTC_DECODERS_PYTHON names. pyctcdecode has no dictionary without a language model.
+    The others are flashlight's lexicon decoder (in torchaudio, or as flashlight-text) and
+    pyctcdecode, if they are installed. They may be in another environment, whose Python the
+    variable CTC_DECODERS_PYTHON names. pyctcdecode has no dictionary without a language model.
 
     \b
     Example:

@@ -43,7 +43,7 @@ class Flashlight:
             trie.smear(SmearingMode.MAX)
 
     def make_decoder(self, options: dict[str, Any]) -> Decode:
-        """Return the decoder of a width and weights."""
+        """Return the decoder for a width and weights."""
         from flashlight.lib.text.decoder import (
             CriterionType,
             LexiconDecoder,
@@ -54,7 +54,7 @@ class Flashlight:
             beam_size=options["width"],
             beam_size_token=self._size,
             beam_threshold=options["margin"],
-            lm_weight=options["lm_weight"] * math.log(10.0),  # its logarithms are to base 10
+            lm_weight=options["lm_weight"] * math.log(10.0),  # KenLM's logarithms are to base 10
             word_score=options["word_bonus"],
             unk_score=-math.inf,
             sil_score=0.0,
@@ -91,10 +91,10 @@ class Pyctcdecode:
         self._unigrams = list(self._words)
 
     def make_decoder(self, options: dict[str, Any]) -> Decode:
-        """Return the decoder of a width and weights; words outside the dictionary cost 1,000.
+        """Return the decoder for a width and weights; words outside the dictionary cost 1,000.
 
-        It knows no dictionary without a language model. Symbols are pruned as by default, below a
-        logarithm of -5, which is faster than with all.
+        Without a language model it has no dictionary. As by default, symbols with a log-probability
+        below -5 are pruned, which is faster than keeping all.
         """
         from pyctcdecode import BeamSearchDecoderCTC
 

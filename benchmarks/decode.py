@@ -34,7 +34,7 @@ LATTICE_BEAM = 4.0
 SYNTHETIC_SCALE = 0.7
 # Environment variable: run directory of a recipe, whose graph and LSTM scores are used instead.
 VARIABLE = "DECODE_BENCH_RUN"
-# WERs up to this factor count as equal; above the other one nobody would search.
+# WERs up to EQUAL times another count as equal to it. WERs above USEFUL, in %, are not compared.
 EQUAL, USEFUL = 1.02, 25.0
 
 OURS = "ours, beam {:g}"
@@ -77,12 +77,12 @@ TARGETS = (
 def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
     """Measure seconds of speech per second of processor time on one core.
 
-    Scores and graph are computed beforehand and the same for all. Our search generates a lattice
-    and takes its best path, as the recipes do. It includes repeating the search with a wider beam
-    if no path survives, and so does k2's. FasterDecoder finds only the best path, with which the
-    toolkit's search for that alone is compared.
+    Scores and graph are computed beforehand and are the same for all. Our search generates a
+    lattice and takes its best path, as the recipes do. Our search and k2's are repeated with a
+    wider beam if no path survives. FasterDecoder finds only the best path, so it is compared with
+    the toolkit's search for the best path alone.
 
-    With a device see `benchmarks.decode_gpu`.
+    With a device, see `benchmarks.decode_gpu`.
     """
     if device is not None:
         return gpu_decode.measure(device)
@@ -104,7 +104,7 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
                 engine()
             cases += [task.case(K2.format(beam), beam, task.k2) for beam in sizes.beams]
         except EngineError as error:
-            absent = "k2: not installed, so that there are no rows of its search"
+            absent = "k2: not installed, so there are no rows for its search"
             notes.append(str(error) if find_spec("k2") else absent)
         try:
             graph = load_fst(task.inputs.graph)
@@ -128,9 +128,10 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
         "Real-time factor and WER in %: "
         + "; ".join(f"{r.name} {1 / r.rate:.5f} {errors[r.name]:.2f}" for r in table.rows)
         + ".",
-        "torchaudio's lexicon decoder is for characters with a blank (CTC), not senones: no row.",
+        "No row for torchaudio's lexicon decoder: it needs characters and a blank (CTC), not"
+        " senones.",
     ]
-    # (real-time factor, WER): speeds are compared where the error rates are equal.
+    # (real-time factor, WER): speeds are compared at equal error rates.
     points = {row.name: (1 / row.rate, errors[row.name]) for row in table.rows}
     for figure, toolkit_name, peer_name in (
         (LARGEST, BEST_PATH, FASTER_DECODER),
@@ -150,7 +151,7 @@ def ratios_at_equal_wer(
 
     Args:
       rows: real-time factor and WER by name of the row.
-      mine, theirs: names of the rows of each, with a place for the beam.
+      toolkit_name, peer_name: names of our rows and of theirs, with a place for the beam.
 
     Returns:
       Our time divided by theirs, by WER; empty if no WER is reached by both.
@@ -209,7 +210,7 @@ class DecodingInputs:
         folder = run / "decode" / "lstm_ce"
         splits = sorted(path.parent.name for path in folder.glob("*/text"))
         if not splits:
-            raise BenchmarkError(f"{run}: no LSTM was decoded there ({VARIABLE} is set to it)")
+            raise BenchmarkError(f"{VARIABLE}={run}: no LSTM was decoded in this run directory")
         fbank = run / "fbank"
         scorer = NeuralScorer(run / "lstm_ce", fbank / "normaliser.json", fbank / splits[0])
         tuned = folder / "first_pass" / "tuned.json"
@@ -254,7 +255,7 @@ class _Task:
         return hypotheses
 
     def best_path(self, beam: float) -> list[list[int]]:
-        """Find the best path alone."""
+        """Search for the best path alone; return the word ids of every utterance."""
         beams = DecodeConfig(beam=Beam(beam, max_active=MAX_ACTIVE)).beams()
         hypotheses = []
         for scores in self.inputs.scores:

@@ -37,11 +37,11 @@ OVERLAPPED = "network and search, overlapped"
 
 
 def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - frozen
-    """Measure seconds of speech per second of wall time, as `toolkit.align.scorer` decodes.
+    """Measure seconds of speech per second of wall time, decoded as by `toolkit.align.scorer`.
 
-    The network is as large as the paper's (C6) and has random weights: it scores random features in
-    batches and copies the scores to the processor's memory; the search uses the scores of synthetic
-    sentences.
+    The network is as large as the paper's (C6) and has random weights. It scores random features in
+    batches and copies the scores to the processor's memory, but the search uses the scores of
+    synthetic sentences.
 
     Args:
       device: where the network computes.
@@ -53,7 +53,7 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
         graph = load_fst(language.graph(Path(folder), SENTENCES))
         spoken = [language.sentence(seed, SECONDS).scores * SCALE for seed in range(UTTERANCES)]
         ids = [str(number) for number in range(UTTERANCES)]
-        # The network's outputs are discarded for the synthetic scores, which have words to find.
+        # Synthetic scores, in which there are words to find, replace the network's outputs.
         scorer = _Network(network, device, dict(zip(ids, spoken, strict=True)))
 
         def decode(scored: ScoredUtterance) -> list[int]:
@@ -102,9 +102,8 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
         f"{UTTERANCES} synthetic utterances, {scorer.seconds / 60:.1f} min; a graph of"
         f" {graph.num_states:,} states; {network.layers} x {network.hidden},"
         f" {network.output_dim} targets.",
-        f"Overlapped, {100 * rates[OVERLAPPED] / best:.0f} % of the rate of the slower part are"
-        f" reached, with {same} as by the search alone. Real-time factor"
-        f" {1 / rates[OVERLAPPED]:.6f}.",
+        f"Overlapped, the rate is {100 * rates[OVERLAPPED] / best:.0f} % of the slower part's, with"
+        f" {same} as in the search alone. Real-time factor {1 / rates[OVERLAPPED]:.6f}.",
     )
 
 

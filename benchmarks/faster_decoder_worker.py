@@ -2,8 +2,8 @@
 
 Arguments: the input file that the module wrote, and the output file for the paths. The script
 prints `ready`; for every line `beam max_active` on standard input it decodes all utterances once
-and prints the processor time in seconds. It needs a process without k2, since both contain copies
-of OpenFst that differ.
+and prints the processor time in seconds. It needs a process without k2, since kaldi_decoder and k2
+contain different copies of OpenFst.
 """
 
 import json
@@ -31,7 +31,7 @@ def make_graph(arcs: np.ndarray, written: np.ndarray, scores: np.ndarray) -> kal
 
 
 def decode(decoder: kaldi_decoder.FasterDecoder, scores: np.ndarray) -> list[int]:
-    """Return the output labels of the best path, or of the best partial one if none is complete."""
+    """Return the output labels of the best path; of the best partial path if none is complete."""
     decoder.decode(kaldi_decoder.DecodableCtc(scores))
     is_decoded, path = decoder.get_best_path()
     return list(kaldifst.get_linear_symbol_sequence(path)[2]) if is_decoded else []

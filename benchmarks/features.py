@@ -39,12 +39,12 @@ TARGETS = (
 def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
     """Measure seconds of audio per second for 64 log-mel (C5) on FLAC files of 10 s of noise.
 
-    Rows that begin with samples exclude the decoding of FLAC. "Ours" is the front end by the engine
-    that recipes use here; without kaldifeat its row is absent and the ratios are to the torch
-    engine. lhotse's default is 80 log-mel by its own torch code; the row of window and FFT has
-    frames of 400 samples and a real FFT of 512 points.
+    Rows that begin with samples exclude the decoding of FLAC. "Ours" is the front end with the
+    engine that recipes use on this machine. Without kaldifeat, its row is absent and the ratios are
+    to the torch engine. lhotse's default is 80 log-mel by its own torch code; the row of window and
+    FFT has frames of 400 samples and a real FFT of 512 points.
 
-    With a device see `benchmarks.features_gpu`.
+    With a device, see `benchmarks.features_gpu`.
     """
     from toolkit.processes.devices import one_thread
 

@@ -31,8 +31,8 @@ STORED = "device and threads, FLAC to shard"
 def measure(device: str) -> Table:
     """Measure seconds of audio per second for 64 log-mel (C5) on FLAC files of 10 s of noise.
 
-    In all rows samples are copied from the processor's memory and features back to it, so that the
-    device has finished. FLAC is read by one thread per usable core.
+    In all rows, samples are copied from the processor's memory and features back to it, which waits
+    for the device to finish. FLAC is read by one thread per usable core.
 
     Args:
       device: where the front end computes.

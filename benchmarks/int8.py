@@ -49,8 +49,8 @@ class Row:
 def command(model: Path, ref: Path, rounds: int, audio: tuple[str, ...]) -> None:
     """Recognise with a CTC network in float32 and in 8 bits.
 
-    AUDIO is utterances as for `toolkit transcribe`, each a speaker of its own. Features are
-    computed once; then both networks take turns, on one core.
+    AUDIO names utterances as for `toolkit transcribe`; each counts as a separate speaker. Features
+    are computed once; then both networks take turns, on one core.
 
     \b
     Example:
@@ -72,11 +72,11 @@ def measure(
     Args:
       bundle: the folder of a CTC system.
       sources: utterances.
-      references: transcripts by the sources' names; others are left out.
+      references: transcripts by the sources' names; sources without one are left out.
       rounds: timed repetitions.
 
     Raises:
-      BenchmarkError: it is another bundle, or no source has a transcript.
+      BenchmarkError: the bundle has no CTC network, or no source has a transcript.
     """
     if not is_ctc(bundle):
         raise BenchmarkError(f"{bundle} is not the bundle of a CTC network")
@@ -91,7 +91,7 @@ def measure(
             features[source.name] = frames
             seconds += len(samples) / rate
     if not features:
-        raise BenchmarkError("none of the recordings has a transcript under its name, and speech")
+        raise BenchmarkError("no recording has speech and a transcript with its name: check --ref")
 
     def scored(name: str) -> float:
         for frames in features.values():
@@ -100,7 +100,7 @@ def measure(
 
     cases = [Case(name, lambda name=name: scored(name)) for name in recognisers]
     timed = compare(cases, "s of audio", FLOAT32, rounds, clock=process_time)
-    # The error rates are of the whole decoder's texts, outside the timing.
+    # The error rates are those of the whole recogniser, which is not timed.
     chosen_references = {name: references[name] for name in features}
     return [
         Row(
@@ -118,7 +118,7 @@ def measure(
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Return a table of both, and what differs."""
+    """Return a table of both networks, and the number of texts that differ."""
     lines = ["network     WER  errors  real-time factor  speed  megabytes"]
     lines += [
         f"{row.name:8} {row.score.percent:6.2f} {row.score.errors:7d} {row.real_time_factor:17.5f}"

@@ -1,10 +1,10 @@
 """Worker script of `benchmarks.peers`, run by a Python that has kaldi-hmm-gmm.
 
-That Python does not have this package. Arguments: the input file that the module wrote, and the
-output file for the pdfs. The script prints `ready`; for every line `align` on standard input it
-aligns all utterances once, for every line `accumulate` it sums up the statistics of EM along the
-true pdfs, and prints the processor time in seconds. It needs a process without k2, since both
-contain copies of OpenFst that differ.
+That Python does not have the toolkit. Arguments: the input file that the module wrote, and the
+output file for the pdfs. The script prints `ready`. For every line `align` on standard input it
+aligns all utterances once; for every line `accumulate` it sums up the statistics of EM along the
+true pdfs. It then prints the processor time in seconds. It needs a process without k2, since
+kaldi-hmm-gmm and k2 contain different copies of OpenFst.
 """
 
 import sys
@@ -15,7 +15,7 @@ import kaldi_hmm_gmm
 import kaldifst
 import numpy as np
 
-# Kaldi's beams for alignment, for log-likelihoods that are not scaled by 0.1.
+# Kaldi's beams for alignment, adapted to log-likelihoods that are not scaled by 0.1.
 BEAM, RETRY_BEAM = 100.0, 400.0
 
 

@@ -35,7 +35,7 @@ from toolkit.fsa.search import search_lattice
 from toolkit.processes.devices import one_thread
 
 CONFIG = LatticeConfig(acoustic_scale=0.4)
-# MB per hour of speech at 10 arcs per frame (C8: 6 GB for 7,000 h are 0.86).
+# MB per hour of speech at 10 arcs per frame (C8: 6 GB for 7,000 h, or 0.86 MB per hour).
 TARGET = 0.9
 # Utterances per training step.
 BATCH = 4
@@ -68,7 +68,7 @@ TARGETS = (Target(f"lattices, {SIZE}", 0.6, table_figure(SIZE), at_most=True),)
 def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
     """Measure seconds of speech per second of processor time on one core, for synthetic speech.
 
-    The network is not included: its scores are computed beforehand. With a device see
+    The network is not included: its scores are computed beforehand. With a device, see
     `benchmarks.lattice_gpu`.
     """
     if device is not None:
@@ -90,7 +90,7 @@ def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
             k2_posteriors = partial(task.in_batches, total_scores_and_posteriors)
             cases.append(task.case(K2_POSTERIORS, k2_posteriors))
         except ImportError as error:
-            notes.append(f"Without k2 no row of its posteriors: {error}.")
+            notes.append(f"No row for k2's posteriors: {error}.")
         table = compare(
             cases,
             unit="s of speech",

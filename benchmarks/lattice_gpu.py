@@ -42,7 +42,7 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
 
     Args:
       device: where network and criterion compute.
-      network: its sizes (C6), but for the outputs: the synthetic language has its own pdfs.
+      network: its sizes (C6), except the outputs, which are the synthetic language's pdfs.
     """
     where = torch.device(device)
     with tempfile.TemporaryDirectory() as name:
@@ -114,13 +114,14 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
         "Share of the bfloat16 limit: cross entropy"
         f" {100 * seconds[LIMIT] / seconds[CE_STEP]:.1f} %,"
         f" sMBR {100 * seconds[LIMIT] / seconds[SMBR_STEP]:.1f} %.",
-        f"Of a step with sMBR {100 * share:.0f} % is what one with cross entropy does not need; the"
-        f" criterion alone takes {100 * seconds[CRITERION] / seconds[SMBR_STEP]:.0f} % of it.",
+        f"{100 * share:.0f} % of a step with sMBR is work that a step with cross entropy does not"
+        " need; the criterion alone takes"
+        f" {100 * seconds[CRITERION] / seconds[SMBR_STEP]:.0f} % of the step.",
     )
 
 
 class _Prepared:
-    """A batch in the forms that the cases take."""
+    """A batch in the forms that the cases need."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class _Prepared:
 class _Task:
     """Synthetic utterances with their lattices.
 
-    `Trainer` counts its steps; the batches are given to it one by one.
+    It is the trainer's source only to count steps; the batches are passed one by one.
     """
 
     def __init__(self, folder: Path, network: LstmConfig) -> None:
@@ -183,7 +184,7 @@ class _Task:
         ]
 
     def _batch(self, group: Sequence[tuple]) -> _Prepared:
-        """Prepare a batch in the forms that the cases take."""
+        """Prepare a batch in the forms that the cases need."""
         lattices, sentences = [x for x, _ in group], [sentence for _, sentence in group]
         references, scores = (
             [sentence.pdfs for sentence in sentences],

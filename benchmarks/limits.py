@@ -1,4 +1,4 @@
-"""The rate of matrix products (GEMM), the limit of training, and the operations of training."""
+"""The rate of matrix products (GEMM), which limits training, and the operations of training."""
 
 import statistics
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Gemm:
     Args:
       device: device of the products.
       dtype: type of the matrices.
-      per_unit: operations per unit of work, the unit of the rate.
+      per_unit: operations per unit of work, in which the rate is expressed.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, per_unit: float) -> None:
@@ -40,7 +40,7 @@ class Gemm:
         self._amount = REPEATS * 2 * size**3 / per_unit
 
     def run(self) -> float:
-        """Multiply some times and return the units of work done."""
+        """Compute `REPEATS` products and return the units of work done."""
         for _ in range(REPEATS):
             self._product()
         return self._amount
@@ -74,7 +74,7 @@ def _median_seconds(product: Callable[[], float]) -> float:
 
 
 def flops_per_frame(config: LstmConfig) -> int:
-    """Return the operations of training on a frame: 2 per weight forward, 4 backward.
+    """Return the number of operations to train on a frame: 2 per weight forward, 4 backward.
 
     Biases, activations and the look-ahead's extra frames are not counted.
     """

@@ -1,4 +1,4 @@
-"""Other projects' engines, most of them in processes with environments of their own."""
+"""Other projects' engines, most of them in processes with separate environments."""
 
 import json
 import math
@@ -46,7 +46,7 @@ class PeerProcess:
       timeout: seconds to wait for an answer, since such libraries sometimes hang.
 
     Raises:
-      PeerUnavailableError: it does not start.
+      PeerUnavailableError: the process does not start.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PeerProcess:
     ) -> None:
         self.processor_seconds = 0.0
         self._name, self.timeout = name, timeout
-        # -I: the script's folder is not searched for imports; its modules shadow other packages'.
+        # -I: do not search the script's folder for imports; its modules shadow those of packages.
         path = Path(__file__).with_name(script)
         self._process = subprocess.Popen(
             [python, "-I", str(path), *map(str, arguments)],
@@ -103,7 +103,7 @@ class PeerProcess:
 
 
 KALDI_DECODER_PINNED = ("kaldi-decoder==0.3.2", "kaldifst==1.8.3", "numpy<2")
-# Environment variable: the Python that has them installed; by default this one is tried.
+# Environment variable: the Python that has these packages; by default this Python is tried.
 KALDI_DECODER_VARIABLE = "KALDI_DECODER_PYTHON"
 # Seconds to wait for an answer: graphs are built arc by arc, which is slow.
 KALDI_DECODER_TIMEOUT = 300.0
@@ -134,7 +134,7 @@ class FasterDecoder(PeerProcess):
         except (OSError, subprocess.SubprocessError) as error:
             install = " ".join(f"'{name}'" for name in KALDI_DECODER_PINNED)
             raise PeerUnavailableError(
-                f"kaldi-decoder: not installed. In an environment of its own pip install {install},"
+                f"kaldi-decoder: not installed. In a separate environment, pip install {install};"
                 f" then set {KALDI_DECODER_VARIABLE} to that environment's Python"
             ) from error
         self._paths = folder / "paths.json"
@@ -173,7 +173,7 @@ def _write_task(graph: Fst, scores: Sequence[Tensor], path: Path) -> list[tuple[
 
 # kaldifst 1.7.10 and 1.8.3 do not work with this version of kaldi-hmm-gmm.
 KALDI_HMM_GMM_PINNED = ("kaldi-hmm-gmm==1.1.4", "kaldifst==1.7.17", "numpy==1.26.4")
-# Environment variable: the Python that has them installed.
+# Environment variable: the Python that has these packages.
 KALDI_HMM_GMM_VARIABLE = "KALDI_HMM_GMM_PYTHON"
 # Seconds to wait for an answer.
 KALDI_HMM_GMM_TIMEOUT = 120.0
@@ -194,8 +194,8 @@ class KaldiHmmGmm(PeerProcess):
     Args:
       gmm: the acoustic model.
       graphs: alignment graphs of the utterances.
-      features: [T, D] of each.
-      pdfs: [T] of each, along which statistics are summed up.
+      features: [T, D] features of each utterance.
+      pdfs: [T] pdfs of each utterance, along which statistics are summed up.
       folder: folder for the files that are exchanged.
 
     Raises:
@@ -214,7 +214,7 @@ class KaldiHmmGmm(PeerProcess):
         if not python:
             install = f"pip install {' '.join(KALDI_HMM_GMM_PINNED)}"
             raise PeerUnavailableError(
-                f"kaldi-hmm-gmm: not installed. In a fresh Python 3.10 environment {install},"
+                f"kaldi-hmm-gmm: not installed. In a fresh Python 3.10 environment, {install};"
                 f" then set {KALDI_HMM_GMM_VARIABLE} to that environment's Python"
             )
         check = [python, "-I", "-c", KALDI_HMM_GMM_CHECK.format(pinned=KALDI_HMM_GMM_PINNED)]
@@ -295,7 +295,7 @@ _FIRST_LETTER = 0x100
 
 
 class CtcDecoderProcess(PeerProcess):
-    """Decodes utterances by one of the decoders; a context manager.
+    """Decodes utterances with flashlight-text or pyctcdecode; a context manager.
 
     Args:
       name: `FLASHLIGHT_TEXT` or `PYCTCDECODE`.
@@ -306,7 +306,7 @@ class CtcDecoderProcess(PeerProcess):
       folder: folder for the files that are exchanged.
 
     Raises:
-      PeerUnavailableError: it is not installed, or does not start.
+      PeerUnavailableError: the decoder is not installed, or does not start.
     """
 
     def __init__(
@@ -327,7 +327,7 @@ class CtcDecoderProcess(PeerProcess):
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise PeerUnavailableError(
-                f"{name}: not installed. In an environment of its own pip install {packages}, then"
+                f"{name}: not installed. In a separate environment, pip install {packages}; then"
                 f" set {CTC_DECODERS_VARIABLE} to that environment's Python"
             ) from error
         # pyctcdecode takes a character per unit; a unit of several characters gets a letter.
@@ -424,7 +424,7 @@ class FlashlightDecoder:
             lm=None if arpa is None else str(arpa),
             beam_size=width,
             beam_threshold=margin,
-            lm_weight=lm_weight * math.log(10.0),  # its logarithms are to base 10
+            lm_weight=lm_weight * math.log(10.0),  # the decoder's logarithms are to base 10
             word_score=word_bonus,
             log_add=True,  # sum over the alignments of a text, not their maximum
             blank_token=tokens[units.blank],

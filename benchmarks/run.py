@@ -172,10 +172,11 @@ def compare(
     notes: Sequence[str] = (),
     clock: Callable[[], float] = perf_counter,
 ) -> Table:
-    """Measure cases in turns: every round runs each case once, every second round in reverse.
+    """Measure cases in turn: every round runs each case once, every second round in reverse order.
 
-    One untimed round comes first, to fill caches and compile. As all cases take turns, a slow
-    moment of the machine affects all cases alike, and ratios are more reliable than absolute rates.
+    One untimed round comes first, to fill caches and compile. Since the cases take turns, a slow
+    moment of the machine affects all of them alike, and ratios are more reliable than absolute
+    rates.
 
     Args:
       cases: with unique names.
@@ -187,7 +188,7 @@ def compare(
       clock: monotonic clock in seconds.
 
     Raises:
-      ValueError: no such baseline, a name used twice, or fewer than one repeat.
+      ValueError: no case is the baseline, a name is used twice, or `repeats` is less than 1.
     """
     names = [case.name for case in cases]
     if len(set(names)) < len(names):
@@ -230,10 +231,10 @@ class Target:
     """A bound on a number of a benchmark's table."""
 
     title: str
-    """At most 62 characters, so that a line of a log file holds the number and the bound too."""
+    """What is bounded; at most 62 characters, so that number and bound fit into a line of a log."""
     bound: float
     value: Callable[[Table], float]
-    """Called with the table, returns the number; raises a `KeyError` if it was not measured."""
+    """Returns the number from the table; raises a `KeyError` if it was not measured."""
     at_most: bool = False
     """Whether the bound is an upper one; otherwise it is a lower one."""
 
@@ -259,12 +260,12 @@ class Target:
 
 
 def rate_ratio(case: str, base: str) -> Callable[[Table], float]:
-    """Return a function that takes the rate of a case relative to another's from a table."""
+    """Return a function of a table that returns the rate of one case relative to another's."""
     return lambda table: table.row(case).rate / table.row(base).rate
 
 
 def table_figure(name: str) -> Callable[[Table], float]:
-    """Return a function that takes a figure from a table."""
+    """Return a function of a table that returns one of its figures."""
     return lambda table: table.figures[name]
 
 
@@ -299,7 +300,7 @@ class _Benchmarks(click.Group):
 
 
 def _table_command(name: str, module: ModuleType) -> click.Command:
-    """Return the command of a module without one of its own: --json, --smoke, perhaps --device."""
+    """Return a command, for a module without one, with --json and perhaps --smoke and --device."""
     targets: Sequence[Target] = getattr(module, "TARGETS", ())
     example = f"\b\nExample:\n  python -m benchmarks {name} --json {name}.json"
 
@@ -322,21 +323,21 @@ def _table_command(name: str, module: ModuleType) -> click.Command:
             sys.exit(1)
 
     if hasattr(module, "SMOKE"):
-        about = "Measure little: whether it works, not how fast."
+        about = "Measure little, only to check that it works."
         run = click.option("--smoke", is_flag=True, help=about)(run)
     if "device" in inspect.signature(module.benchmark).parameters:
-        about = "Measure what runs on this device: cuda, cuda:1, ...; without, as described above."
+        about = "Measure on this device, such as cuda or cuda:1. Default: as described above."
         run = click.option("--device", metavar="NAME", help=about)(run)
     return run
 
 
 @click.command("all")
-@click.option("--smoke", is_flag=True, help="Measure little: whether they work, not how fast.")
+@click.option("--smoke", is_flag=True, help="Measure little, only to check that they work.")
 def run_all(smoke: bool) -> None:
-    """Run the benchmarks that need nothing but the toolkit, each in a process of its own.
+    """Run the benchmarks that need nothing but the toolkit, each in a separate process.
 
-    No benchmark warms the caches or fills the memory of the next. The exit status is 1 where one
-    fails or misses a target.
+    Thus no benchmark warms the caches or fills the memory of the next. The exit status is 1 if a
+    benchmark fails or misses a target.
 
     \b
     Example:
@@ -348,7 +349,7 @@ def run_all(smoke: bool) -> None:
         if subprocess.run(command).returncode:
             failed.append(name)
     if failed:
-        raise BenchmarkError(f"failed or missed a target: {', '.join(failed)}")
+        raise BenchmarkError(f"these benchmarks failed or missed a target: {', '.join(failed)}")
 
 
 @click.group(
@@ -359,7 +360,7 @@ def run_all(smoke: bool) -> None:
 def main() -> None:
     """Compare the toolkit with limits of the machine and with other engines.
 
-    Programs that are compared run in turns, so that load from other processes slows all of them
+    Programs that are compared take turns, so that load from other processes slows all of them
     alike; results are printed as ratios. `python -m benchmarks NAME --help` describes a benchmark.
 
     \b

@@ -1,4 +1,4 @@
-"""Scoring many utterances: the toolkit, jiwer and, where it is installed, sclite."""
+"""Scoring many utterances: the toolkit, jiwer and, if it is installed, sclite."""
 
 import random
 import shutil
@@ -45,14 +45,14 @@ def synthetic_texts(utterances: int, seed: int = 0) -> tuple[Texts, Texts]:
 
 
 def sclite() -> list[str] | None:
-    """Return the command that runs sclite (in Debian's sctk, `sctk sclite`); None without one."""
+    """Return the command that runs sclite (in Debian's sctk, `sctk sclite`); None if missing."""
     if shutil.which("sclite"):
         return ["sclite"]
     return ["sctk", "sclite"] if shutil.which("sctk") else None
 
 
 def sclite_counts(refs: Texts, hyps: Texts) -> tuple[int, int, int]:
-    """Return insertions, deletions and substitutions of sclite's `rsum` table; see `sclite`.
+    """Return the insertions, deletions and substitutions in sclite's `rsum` table; see `sclite`.
 
     Args:
       refs: references by id of the form `speaker-number`.
@@ -135,7 +135,7 @@ def _check_equal(
     counts: Sequence[tuple[int, int, int]],
 ) -> None:
     """Raise an error if the programs count different errors."""
-    # jiwer returns rates as fractions, only their quotient can be compared.
+    # jiwer returns no counts, only rates as fractions: compare the rates.
     for row, name in (("kaldi", "wer"), ("char", "cer")):
         if abs(scores_by_method[row].percent - 100 * rates[name]) > 1e-9:
             raise BenchmarkError(

@@ -1,4 +1,4 @@
-"""Live recognition by a server: latency with many clients at once."""
+"""Live recognition by a server: latency with several clients at once."""
 
 import asyncio
 import json
@@ -37,17 +37,17 @@ class Conversation:
 @click.command("serve")
 @click.option("--model", type=FILE, required=True, help="Model bundle with a network that streams.")
 @click.option(
-    "--clients", type=click.IntRange(1), default=10, show_default=True, help="Clients at once."
+    "--clients", type=click.IntRange(1), default=10, show_default=True, help="Number of clients."
 )
 @click.option(
-    "--threads", type=click.IntRange(1), help="Threads that recognise; default: one per processor."
+    "--threads", type=click.IntRange(1), help="Recognition threads. Default: one per processor."
 )
 @click.argument("audio", nargs=-1, required=True, type=FILE)
 def command(model: Path, clients: int, threads: int | None, audio: tuple[Path, ...]) -> None:
     """Measure the latency of `toolkit serve`.
 
-    A server is started in a process of its own. All clients send the AUDIO files, one after the
-    other without a pause, at the same time and at the pace of speech.
+    The server runs in a separate process. All clients send the AUDIO files at the same time, one
+    file after another without a pause, at the pace of speech.
 
     \b
     Example:
@@ -73,7 +73,7 @@ def measure(address: str, audio: Sequence[Path], clients: int) -> tuple[list[Con
 
     Args:
       address: address of the server's page.
-      audio: files.
+      audio: the audio files that each client sends, one after another.
       clients: number of clients.
 
     Returns:

@@ -50,10 +50,10 @@ def benchmark(
     latencies: Sequence[float] = (0.05, 0.2),
     repeats: int = 3,
 ) -> Table:
-    """Read a pass of batches from a folder, and from a store with an empty cache.
+    """Measure one pass over the batches, from a folder and from a store with an empty cache.
 
     Args:
-      hours: audio that the features stand for.
+      hours: hours of audio that the features stand for.
       shard_hours: hours of audio in a shard.
       latencies: seconds until the first byte of an object arrives, one case for each.
       repeats: timed rounds.
@@ -85,7 +85,7 @@ def benchmark(
 
 
 def _read(files: Path | ShardFiles, frames: int) -> float:
-    """Make all batches of one pass."""
+    """Make all batches of one pass; return `frames`, the amount of work."""
 
     shards, chunks = TeacherShards(files), ChunkConfig()
     zeros = torch.zeros(DIMENSION, dtype=torch.float64)

@@ -32,7 +32,7 @@ RATE = 16000
 
 
 def write_noise(folder: Path, number: int, seconds: float) -> "MonoCut":
-    """Write a FLAC file with `seconds` of noise, number `number` of a folder; return its cut."""
+    """Write `seconds` of noise to FLAC file number `number` of a folder; return its cut."""
     from lhotse import Recording, SupervisionSegment
     from lhotse.cut import MonoCut
 

@@ -1,4 +1,4 @@
-"""Training throughput of the networks, of the LSTM relative to the GEMM limit."""
+"""Training throughput of the networks; that of the LSTM relative to the GEMM limit."""
 
 import tempfile
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ class _States:
 
 
 def _spoken(frames: int) -> Tensor:
-    """Return the states [T] of phones of 60 to 150 ms, each followed by one of a few."""
+    """Return the states [T] of phones of 60 to 150 ms, each followed by one of a few others."""
     phones, spans = [0], torch.randint(6, 16, (frames,))  # 6 to 15 frames of 10 ms
     for step in torch.randint(1, 1 + FOLLOWERS, (frames,)).tolist():
         phones.append((phones[-1] + step) % PHONES)
@@ -78,10 +78,10 @@ class LatticeFreeSteps:
     """Training steps of a TDNN-F on pieces of 1.5 s.
 
     Args:
-      network: its sizes; those of its outputs are taken from the denominator.
+      network: its sizes; the number of outputs is taken from the denominator.
       utterances: number of utterances.
-      frames: raw frames of each.
-      steps: that `run` takes.
+      frames: raw frames of each utterance.
+      steps: number of steps that `run` takes.
       out: a folder for the trainer.
       device: where to train.
     """
@@ -203,8 +203,8 @@ def benchmark(
 
     Loader, chunker, model, loss, clipping and Adam are all included; so the ratio of a row is the
     fraction of the float32 GEMM rate that training turns into scored frames. The plain loop is the
-    obvious implementation: load an utterance, run torch's LSTM, take one step of Adam. On a GPU
-      there are also rows of larger batches, which are needed to fill it.
+    obvious implementation: load an utterance, run torch's LSTM, take one step of Adam. For a GPU
+    there are also rows with larger batches, which are needed to fill it.
 
     Lattice-free MMI is measured with a TDNN-F as wide as the LSTM, so that its ratio to the LSTM's
     GEMM limit has no meaning; the notes say what share of a step its criterion takes.
@@ -257,16 +257,16 @@ def benchmark(
         f"{per_frame / 1e6:.0f} MFLOP per frame. GEMM of {size_on(where)} x {size_on(where)}: "
         f"{rates[LIMIT] * per_frame / 1e9:.0f} GFLOP/s, "
         f"in bfloat16 {rates[LIMIT16] * per_frame / 1e9:.0f}.",
-        f"Of their own GEMM limits: float32 {100 * share:.0f} %, "
+        f"Shares of their own GEMM limits: float32 {100 * share:.0f} %, "
         f"bfloat16 {100 * rates[CHUNKS16] / rates[LIMIT16]:.0f} %; bfloat16 is "
         f"{rates[CHUNKS16] / rates[CHUNKS]:.2f} times as fast. At best {rates[fastest]:.4g} "
         f"frames per second, {100 * rates[fastest] / rates[LIMIT16]:.1f} % of the bfloat16 "
         f"limit: {fastest}.",
         f"For each scored frame {overhead:.3f} are computed, with the look-ahead and the "
         f"padding of short chunks; counting these, float32 is at {100 * overhead * share:.0f} %.",
-        f"Of a step of LF-MMI with {lattice_free.denominator.num_states} states and "
-        f"{len(lattice_free.denominator.source)} transitions the criterion takes "
-        f"{100 * rates[LATTICE_FREE] / rates[CRITERION]:.0f} %.",
+        f"The criterion takes {100 * rates[LATTICE_FREE] / rates[CRITERION]:.0f} % of a step of "
+        f"LF-MMI with {lattice_free.denominator.num_states} states and "
+        f"{len(lattice_free.denominator.source)} transitions.",
         f"Chunking is {rates[CHUNKS] / rates[LOOP]:.1f} times as fast as the plain loop.",
     )
 

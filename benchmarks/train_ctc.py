@@ -46,9 +46,9 @@ PARTS = ("convolution", "LSTMs", "batch norm and dropout", "CTC loss", "clipping
 
 
 def flops_per_element(config: CtcConfig, frames: int) -> int:
-    """Return the operations of training on an element: 2 per weight forward, 4 backward.
+    """Return the number of operations to train on an element: 2 per weight forward, 4 backward.
 
-    The first convolution has only 2 backward, without the gradient of the features. Biases,
+    The first convolution has only 2 backward, since the features need no gradient. Biases,
     activations and normalisation are not counted.
     """
     width = config.hidden * (1 + config.bidirectional)
@@ -71,7 +71,7 @@ def benchmark(
 
     Convolution, LSTMs, batch normalisation, dropout, CTC loss, clipping and AdaDelta are all
     included; every element has the paper's 1,670 frames, none of them padding. The parts are
-    measured separately, forwards and backwards, so that their shares need not add up to 100 %.
+    measured separately, forwards and backwards, so their shares need not add up to 100 %.
 
     Args:
       config: sizes of the network.
@@ -112,9 +112,9 @@ def benchmark(
         f"{rates[STEP] / rates[PLAIN]:.2f} times as fast as plain torch.",
         f"Shares of the step: {shares}.",
         f"A frame's recurrent product alone, [batch, {config.hidden}] by [{config.hidden}, "
-        f"{4 * config.hidden}], reaches of the limit: {skinny_rates}. At batch {size} it reads the "
-        f"{weights / 1e6:.0f} MB of weights at {read:.0f} GB/s, once per frame. Half of the LSTMs' "
-        "operations are such products; the others are of all frames at once.",
+        f"{4 * config.hidden}], reaches these shares of the limit: {skinny_rates}. At batch {size} "
+        f"it reads the {weights / 1e6:.0f} MB of weights at {read:.0f} GB/s, once per frame. Half "
+        "of the LSTMs' operations are such products; the others are done for all frames at once.",
     )
 
 

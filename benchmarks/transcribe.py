@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toolkit.decode.stream import Recogniser
 
 PIECES = (0.01, 0.1, 0.16, 1.0)
-"""Seconds of audio in a piece."""
+"""Seconds of audio per piece of a stream."""
 
 
 @click.command("transcribe")

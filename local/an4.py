@@ -17,8 +17,8 @@ AUDIO_SUFFIXES = (".sph", ".flac", ".wav")
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     """Read AN4 in `root`.
 
-    Parts are "train" and "test", after the endings of the files in `etc`. "dev" is held out of
-    train by speaker, and so is "test" where the official test part is missing. The speaker is the
+    Parts are "train" and "test", after the endings of the file names in `etc`. "dev" is held out of
+    train by speaker, and so is "test" if the official test part is missing. The speaker is the
     folder that holds the audio.
     """
     parts = {}
@@ -37,7 +37,7 @@ def _read_part(root: Path, fileids: Path) -> list[MonoCut]:
     """Read the cuts of a part from its lists of file ids and transcripts."""
     transcription = fileids.with_suffix(".transcription")
     if not transcription.is_file():
-        raise ManifestError(f"{fileids} has no {transcription.name} beside it")
+        raise ManifestError(f"{fileids} has no {transcription.name} beside it: add the transcripts")
     with reading(fileids, ManifestError, "fetch the corpus again"):
         lines = fileids.read_text(encoding="utf-8", errors="replace").split()
     audio = [
@@ -49,16 +49,16 @@ def _read_part(root: Path, fileids: Path) -> list[MonoCut]:
 
 
 def parse_line(line: str, path: Path) -> tuple[str, str]:
-    """Split `<s> WORDS </s> (utterance)` into the utterance and its words."""
+    """Split `<s> WORDS </s> (utterance)` into the utterance's id and its words."""
     match = re.fullmatch(r"(.*)\(([^()\s]+)\)\s*", line)
     if match is None:
-        raise ManifestError(f"{path}: no (utterance) at the end of the line {line!r}")
+        raise ManifestError(f"{path}: the line {line!r} does not end with an id in parentheses")
     words = [word for word in match[1].split() if word not in ("<s>", "</s>")]
     return match[2], " ".join(words)
 
 
 def _find_audio(root: Path, fileid: str) -> Path:
-    """Find a file id's audio in `root` or `root`/wav; the first candidate if there is none."""
+    """Find a file id's audio in `root` or `root`/wav; if there is none, return a possible path."""
     candidates = [
         (root / folder / fileid).with_name(Path(fileid).name + suffix).absolute()
         for folder in ("", "wav")
@@ -68,7 +68,7 @@ def _find_audio(root: Path, fileid: str) -> Path:
 
 
 def _speaker(id: str, path: Path | None) -> str:
-    """Return the folder's name; without audio, the middle of an id such as an1-mblw-b."""
+    """Return the audio folder's name; without audio, the middle of an id such as an1-mblw-b."""
     if path is not None:
         return path.parent.name
     pieces = id.split("-")

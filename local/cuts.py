@@ -11,7 +11,7 @@ from toolkit.corpus.split import assemble, matches
 
 
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
-    """Read every file of cuts whose part matches a pattern, see `cut_files`.
+    """Read every file of cuts whose part matches a pattern of `corpus`, see `cut_files`.
 
     A single file is training data. If dev or test is missing, it is held out of train.
     """
@@ -19,6 +19,6 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     if not root.is_file():
         files = {part: path for part, path in files.items() if matches(part, patterns)}
     if not files:
-        raise ManifestError(f"no file of cuts in {root} has a part such as {patterns}")
+        raise ManifestError(f"no file of cuts in {root} has a part that matches {patterns}")
     parts = {part: read_cut_file(path, corpus.map_paths) for part, path in files.items()}
     return assemble(parts, corpus, hold_out_test=True)

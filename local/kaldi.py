@@ -1,4 +1,4 @@
-"""Kaldi data directories: a root with one per part (train, dev, test...), or one alone."""
+"""Kaldi data directories: one for each part (train, dev, test...) in a root, or a single one."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from toolkit.kaldi.feature_dir import read_feature_dir
 
 
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
-    """Read every data directory in `root` whose name matches a pattern, or `root`, if it is one.
+    """Read every data directory in `root` whose name matches a pattern, or `root` itself.
 
     A single directory is training data; dev and test are held out of it.
 
-    With `corpus.features` = "kaldi" directories are those with feats.scp, and need no audio.
+    With `corpus.features` = "kaldi", data directories are those with feats.scp; they need no audio.
 
     Commands in wav.scp are refused; the data check reports them. With `corpus.allow_pipes` each is
     run once, and its audio is kept in the folder `corpus.pipes`.
@@ -43,6 +43,6 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     if not parts:
         raise ManifestError(
             f"no Kaldi data directory (a folder with {table} and text) under {root} has a "
-            f"name such as {patterns}"
+            f"name that matches {patterns}"
         )
     return assemble(parts, corpus, hold_out_test=True)

@@ -32,7 +32,8 @@ def fetch(
     if patterns == ("train*", "dev*", "test*"):
         parts = list(MINI_LIBRISPEECH)
     else:
-        # mini LibriSpeech's parts repeat utterances of the others: only where they alone match.
+        # mini LibriSpeech's parts repeat utterances of LibriSpeech's: take them only for patterns
+        # that match no part of LibriSpeech.
         part_names: dict[str, None] = {}
         for pattern in ",".join(patterns).split(","):
             matching = [part for part in LIBRISPEECH if matches(part, pattern)]
@@ -44,7 +45,7 @@ def fetch(
     except OSError as error:
         raise ManifestError(
             f"cannot download LibriSpeech ({', '.join(parts)}): {error}. "
-            "Give a copy with --set corpus.root=FOLDER"
+            "Give the folder of your copy with --set corpus.root=FOLDER"
         ) from error
     return {"parts": len(parts)}
 
@@ -52,7 +53,7 @@ def fetch(
 def manifests(corpus: CorpusConfig, audio: Path) -> dict[str, list[MonoCut]]:
     """Read the parts in `audio` (LibriSpeech itself or its parent) that match the patterns.
 
-    Training parts are merged into "train", the others keep their names.
+    Training parts are merged into "train"; the other parts keep their names.
 
     Utterances without audio, audio without a transcript and repeated lines are kept as faulty cuts
     or as copies, which the data check reports.

@@ -11,9 +11,9 @@ from toolkit.corpus.table import read_part, read_table, tables_in
 
 
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
-    """Read the table `root`, or those tables in the folder `root` that the splits name.
+    """Read the table `root`, or the tables in the folder `root` whose names match the splits.
 
-    If neither a split column nor a table has dev or test, they are held out of train.
+    If dev or test is neither in a split column nor a table of its own, it is held out of train.
     """
     if root.is_dir():
         patterns = ",".join((corpus.train, corpus.dev, corpus.test))
@@ -23,7 +23,7 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
             if matches(name, patterns)
         }
         if not parts:
-            raise ManifestError(f"no table in {root} has a name such as {patterns}")
+            raise ManifestError(f"no table in {root} has a name that matches {patterns}")
         return assemble(parts, corpus, hold_out_test=True)
     if not root.is_file():
         raise ManifestError(f"{root} is not a file: corpus.root must be the table, a CSV file")

@@ -127,7 +127,7 @@ def test_a_build_of_torch_is_reinstalled_in_its_version():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("k2", "not installed: the toolkit's own engine searches"),
+        ("k2", "not installed: the toolkit's own search is used"),
         ("kaldifeat", "not installed: torch computes the features"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`python -m toolkit`: the command `toolkit` of the Python that is named."""
+"""Runs the command `toolkit` as `python -m toolkit`, with the Python that is named."""
 
 from toolkit.cli import main
 

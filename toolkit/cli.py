@@ -39,8 +39,8 @@ COMMANDS = (
     "transcribe",
     "tta",
 )
-"""The subcommands; each is defined in the module of its name in `toolkit/commands`, with _ for
--."""
+"""The subcommands. Each is defined in the module of `toolkit/commands` with its name, in which `_`
+replaces `-`."""
 
 
 class _Commands(click.Group):
@@ -63,8 +63,8 @@ class _Commands(click.Group):
             with report_broken_output():
                 return super().main(*arguments, **settings)
         except OutputError as error:
-            # `invoke` reports errors of commands. This one is click's own, such as while it prints
-            # the help to a full disk.
+            # `invoke` reports errors of commands. This error is click's own, for example while it
+            # prints the help to a full disk.
             sys.exit(f"Error: {error}")
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -79,7 +79,7 @@ class _Commands(click.Group):
                 raise
             raise click.ClickException(str(message)) from error
         except OSError as error:
-            if error.filename is None:  # a closed pipe or a bug, not a file of the user
+            if error.filename is None:  # a closed pipe or a bug, not one of the user's files
                 raise
             name = printable(named(os.fsdecode(error.filename)))
             raise click.ClickException(f"{name}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Tests the machine and the packages that the recipes need, and prints what repairs them.
+"""Test the machine and the packages that the recipes need, and print how to repair them.
 
 Each package gets a task whose answer is known, in a process of its own, so that a crash or a hang
 is a result like any other. `python -m toolkit.doctor NAME` runs the task of one package. Only the
@@ -31,7 +31,8 @@ K2_VERSION = "1.23.4"
 K2_WHEEL = (
     "k2==1.23.4 --hash=sha256:1404589732fdb7f6f5bf62297a20dd73318b7b4f2e10dd52dc3d5b6669688a4c"
 )
-"""The wheel for Python 3.10: older pips take any of k2's wheels, newer ones none of 1.23.4."""
+"""The wheel for Python 3.10, by its hash: old versions of pip would take any of k2's wheels, and
+new ones take none of 1.23.4's."""
 
 
 def _installed(name: str) -> str:
@@ -63,11 +64,11 @@ class Engine:
 
 ENGINES = (
     Engine("torch", (TORCH,)),
-    Engine("k2", (TORCH, f"k2=={K2_VERSION}"), without="the toolkit's own engine searches"),
+    Engine("k2", (TORCH, f"k2=={K2_VERSION}"), without="the toolkit's own search is used"),
     Engine("kaldifeat", (), without="torch computes the features"),
     Engine("lhotse", (LHOTSE, "lilcom", "urllib3")),
     Engine("soundfile", ("soundfile",)),
-    Engine("av", ("av>=17",), without="M4A, WebM, WMA, AMR and films are not read"),
+    Engine("av", ("av>=17",), without="M4A, WebM, WMA, AMR and video files are not read"),
     Engine("sentencepiece", ("sentencepiece",)),
     Engine("jiwer", ("jiwer",)),
     Engine("numba", ("numba",)),
@@ -82,7 +83,7 @@ class Finding:
 
     engine: Engine
     status: str
-    """"ok", "BROKEN", "MISSING", or "absent" for what is not needed."""
+    """"ok", "BROKEN", "MISSING", or "absent" (not installed and not needed)."""
     version: str
     text: str
 
@@ -110,10 +111,10 @@ def run_process(command: Sequence[str], timeout: float = TIMEOUT) -> tuple[bool,
             timeout=timeout,
         )
     except subprocess.TimeoutExpired:
-        return False, f"no answer in {timeout:g} s: it hangs, or the machine is too busy to tell"
+        return False, f"no answer in {timeout:g} s: it hangs, or the machine is too busy"
     except OSError as error:
         return False, str(error)
-    # A crash in native code is a signal, and leaves no message.
+    # A crash in native code ends the process by a signal, without a message.
     if done.returncode < 0:
         return False, f"killed by {signal.Signals(-done.returncode).name}"
     output = done.stderr if done.returncode else done.stdout.strip() or done.stderr
@@ -151,15 +152,15 @@ def remedy(finding: Finding) -> str:
     # k2 is compiled for one version of torch: another version of k2 cannot simply be reinstalled.
     if name == "k2" and finding.version not in ("", K2_VERSION):
         return (
-            f"{pip} uninstall k2 (the toolkit searches without it), or the wheel for torch"
-            f" {_installed('torch')}: docs/install.md"
+            f"{pip} uninstall k2 (the toolkit searches without it), or install the wheel for torch"
+            f" {_installed('torch')}, see docs/install.md"
         )
     if name == "k2":
         options = "--require-hashes --no-deps" + " --force-reinstall" * broken
         wheel = f"echo '{K2_WHEEL}' > k2.txt && {pip} install {options} -r k2.txt"
         return f"{pip} install 'pip<24' && {wheel}"
     if broken:
-        # The version that the others fit, without the part that names a build: 2.15.0+cpu.
+        # The version that the other packages fit, without its build: 2.15.0+cpu becomes 2.15.0.
         version = finding.version.partition("+")[0]
         return f"{pip} install --force-reinstall --no-deps '{name}=={version}'"
     packages = " ".join(f"'{requirement}'" for requirement in finding.engine.requirements)
@@ -170,11 +171,11 @@ def run_checks(engines: Sequence[Engine] = ENGINES, as_json: bool = False) -> bo
     """Print the state of the machine and the engines to standard output.
 
     Args:
-      engines: what is tested.
+      engines: the packages to test.
       as_json: print one JSON object instead of lines.
 
     Returns:
-      Whether all engines work that the recipes need. Java and a GPU are optional.
+      Whether all packages that the recipes need work. Java and a GPU are optional.
     """
     # Describe the machine first, as its speed is measured on idle cores. Then test all packages in
     # parallel; each is printed when it and those before it are done.
@@ -232,7 +233,7 @@ def _about_machine() -> dict[str, str]:
     if has_cards:
         texts["gpu"] += f" (nvidia-smi sees {cards})"
     if REFERENCE and texts["gpu"].startswith("fails"):
-        texts["gpu"] += "; torch 1.13.1 has no code for Hopper and later, torch 2 has"
+        texts["gpu"] += "; torch 1.13.1 does not support Hopper and later GPUs, but torch 2 does"
     return {
         "python": f"{sys.version.split()[0]} ({sys.executable})",
         "packages": ", ".join(other_versions[1:]),
@@ -445,8 +446,9 @@ SELF_TESTS: dict[str, Callable[[], str]] = {
     "gpu": _gpu,
     "gemm": _gemm,
 }
-"""A task of about a second for each package, and for what the recipes compute with here. Each
-returns in a few words what it has tested, and raises an error where a result is wrong."""
+"""A test of about a second for each package, and for the engines and processors that the recipes
+would use here. Each returns in a few words what it tested, and raises an error if a result is
+wrong."""
 
 
 if __name__ == "__main__":

@@ -45,10 +45,10 @@ RESULT_DISTRIBUTIONS = ("torch", "numpy", "numba", "k2", "kaldifeat", "lhotse", 
 def has_bf16(device: str = "cpu") -> bool:
     """Return whether matrix products are faster in bfloat16 than in float32 on a device.
 
-    Without bfloat16 instructions they are emulated and slow. AMD's `avx512_bf16` makes training on
-    chunks 1.7 times as fast. Intel's is slower than its float32 (LSTM of 3 x 320 cells on one core
-    of family 6, model 207: 3,800 frames per second against 6,400); on Intel only `amx_bf16`, which
-    was not measured, is assumed to be faster.
+    Without bfloat16 instructions the products are emulated and slow. AMD's `avx512_bf16` makes
+    training on chunks 1.7 times as fast. Intel's is slower than float32 (LSTM of 3 x 320 cells on
+    one core of family 6, model 207: 3,800 frames per second against 6,400). On Intel only
+    `amx_bf16`, which was not measured, is assumed to be faster.
 
     Args:
       device: torch's device type, such as "cpu" or "cuda".
@@ -56,7 +56,7 @@ def has_bf16(device: str = "cpu") -> bool:
     if device == "cuda":
         import torch
 
-        # Ampere and later; torch 2's is_bf16_supported is also true where it is emulated
+        # Ampere and later; torch 2's is_bf16_supported is also true where bfloat16 is emulated
         return torch.cuda.get_device_capability()[0] >= 8
     flags = (cpu_field("flags") or "").split()
     return "amx_bf16" in flags or (cpu_field("vendor_id") == AMD and "avx512_bf16" in flags)
@@ -76,8 +76,8 @@ def fast_precision(device: str = "cpu") -> tuple[Literal["fp32", "bf16", "fp16"]
 
     major, minor = torch.cuda.get_device_capability()
     if has_bf16(device):
-        return "bf16", f"the GPU has capability {major}.{minor}, and bfloat16 from 8.0 on"
-    if major == 7:  # tensor cores; before, products of float16 are slow or no faster
+        return "bf16", f"the GPU has capability {major}.{minor}; bfloat16 is fast from 8.0 on"
+    if major == 7:  # has tensor cores; on older GPUs float16 products are slow or no faster
         return "fp16", f"the GPU has capability {major}.{minor}: fast float16, but no bfloat16"
     return "fp32", f"the GPU has capability {major}.{minor}, too low for fast float16"
 
@@ -95,8 +95,8 @@ def versions() -> dict[str, str]:
 def result_versions() -> dict[str, str | None]:
     """Return the versions on which a stage's outputs depend; no package is imported for it.
 
-    Those of Python, of the toolkit and of `RESULT_DISTRIBUTIONS` (None: not installed), and the
-    engines, see `toolkit.engines.engines`.
+    These are the versions of Python, of the toolkit and of `RESULT_DISTRIBUTIONS` (None: not
+    installed), and the engines, see `toolkit.engines.engines`.
     """
     return {**_versions(RESULT_DISTRIBUTIONS), "toolkit": toolkit.__version__, **engines()}
 
@@ -166,9 +166,9 @@ def _git(folder: Path, *arguments: str) -> bytes | None:
 def numeric_environment() -> dict[str, str | int | None]:
     """Describe what can change the last digits of a result besides the versions of packages.
 
-    torch is not loaded for it: unless it is loaded already, `blas` (its library and version),
-    `cpu_capability` (the instructions that it uses) and `torch_threads` are None. The other keys
-    are environment variables, None where not set.
+    torch is not loaded for this: unless it is loaded already, `blas` (torch's library and its
+    version), `cpu_capability` (the instructions that torch uses) and `torch_threads` are None. The
+    other keys are environment variables, None where not set.
     """
     facts: dict[str, str | int | None] = dict.fromkeys(("blas", "cpu_capability", "torch_threads"))
     # torch describes its build only as text.
@@ -197,8 +197,8 @@ def usable_cpus() -> int:
 def peak_bytes(pid: int | None = None) -> int:
     """Return the peak resident size of a process, by default this one.
 
-    If the system does not record it: for this process the peak that the system counts, which may be
-    its parent's from before the fork; for another process its current size.
+    If /proc does not record it, return for this process the peak from `getrusage`, which may be
+    its parent's from before the fork, and for another process its current size.
     """
     try:
         with open(f"/proc/{pid or 'self'}/status", encoding="ascii", errors="replace") as file:

@@ -1,8 +1,8 @@
-"""`njit` for kernels, with a folder of compiled kernels for each version of the sources.
+"""Provides numba's `njit`, with a cache folder of compiled kernels for each version of the sources.
 
-numba compiles a cached kernel again when its own file has changed, but not when a kernel that it
-calls, in another file, has: it would use the old one. So kernels import `njit` from here, which
-chooses the folder before the first one is declared.
+numba recompiles a cached kernel when the kernel's own file changes, but not when only a kernel that
+it calls, in another file, changes. So modules with kernels import `njit` from here: this module
+chooses the cache folder before the first kernel is declared.
 """
 
 import hashlib
@@ -16,15 +16,14 @@ MARK = b"njit"
 
 
 def use_kernel_cache() -> None:
-    """Choose the folder for this process and those that it starts, unless the variable is set.
+    """Choose the cache folder for this process and its children, unless `VARIABLE` is set.
 
-    It lies beside the package, or in the user's cache where that is not writable. If neither is
-    writable, numba's own rule applies.
+    The folder is in the package, or in the user's cache if the package is not writable. If neither
+    is writable, numba's own rule applies.
     """
     if VARIABLE in os.environ:
         return
-    # The name contains the digest: other sources have other folders, so old kernels are never
-    # loaded.
+    # The folder's name contains a digest of the sources, so old kernels are never loaded.
     package = Path(__file__).resolve().parent
     name = f"kernels-{kernels_digest(package)}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
@@ -42,7 +41,7 @@ def use_kernel_cache() -> None:
 
 
 def kernels_digest(package: Path) -> str:
-    """Return a digest of all files below a folder that have kernels."""
+    """Return a hexadecimal digest of all source files with kernels below a folder."""
     hasher = hashlib.blake2b(digest_size=6)
     for path in sorted(package.rglob("*.py")):
         content = path.read_bytes()

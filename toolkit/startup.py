@@ -1,4 +1,4 @@
-"""What must be decided before torch and numpy are loaded: threads, BLAS kernels, oneDNN's cache.
+"""Settings to make before torch and numpy are loaded: threads, BLAS kernels, oneDNN's cache.
 
 Imported by `toolkit/__init__.py` and by `toolkit.stages.bootstrap` in whatever `python3` the shell
 finds, so it runs on Python 3.8, keeps newer annotations in quotes, and imports the standard library
@@ -27,14 +27,14 @@ def default_to_one_thread() -> None:
 
     The number of threads decides how sums are split and so their last bits: by default results
     would depend on the number of cores. Code that is faster with more threads sets torch's number,
-    see `toolkit.processes.devices`. Variables that are set stay unchanged. If `OMP_NUM_THREADS` is
-    set, the others get its number, since torch uses the smallest.
+    see `toolkit.processes.devices`. Variables that are already set stay unchanged. If
+    `OMP_NUM_THREADS` is set, the others get its number, since torch uses the smallest.
     """
     # torchrun sets 1 by itself, so 1 under torchrun is not the user's choice.
     omp_threads = os.environ.get("OMP_NUM_THREADS")
     if omp_threads is None or (omp_threads == "1" and TORCHRUN in os.environ):
         os.environ[MARK] = "1"
-    number = (omp_threads or "1").partition(",")[0]  # "4,2": of the outermost nested region
+    number = (omp_threads or "1").partition(",")[0]  # of "4,2" that of the outermost region
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, number)
 
@@ -44,8 +44,8 @@ def tune_blas() -> bool:
 
     torch 1.13.1 comes with MKL 2020.0, which uses slow kernels on processors that are not Intel's:
     40 GFLOP/s per core became 105 with the variable set. Later versions of MKL ignore it. Nothing
-    is done when torch is loaded already, which is too late, or the user has set the variable, even
-    to "".
+    is done if torch is already loaded, since that is too late, or if the user has set the variable,
+    even to "".
 
     Returns:
       True if this call set the variable.
@@ -64,9 +64,9 @@ def blas_setting() -> str:
 def limit_primitives() -> None:
     """Let oneDNN keep 64 compiled primitives instead of 1,024, unless the user has set a number.
 
-    A primitive belongs to one size of a batch and holds its own memory, and batches of utterances
-    have hundreds of sizes. Resident memory of a process after training steps of three bidirectional
-    layers of 192 cells on batches of 100 lengths: 1.18 GB instead of 1.57, in the same time.
+    A primitive is compiled for one batch size and holds its own memory, and batches of utterances
+    have hundreds of sizes. After training steps of three bidirectional layers of 192 cells on
+    batches of 100 lengths, a process held 1.18 GB instead of 1.57; the time was the same.
     """
     if "torch" not in sys.modules:
         os.environ.setdefault(PRIMITIVES_VARIABLE, "64")

@@ -41,7 +41,7 @@ class Placement(Settings):
     """Ratio of reverberant speech to the echo of the device's playback."""
 
     def check(self) -> None:
-        """Refuse pairs whose first value is the higher."""
+        """Refuse pairs whose first value is higher than the second."""
         for name in ("t60_seconds", "talker_metres", "noise_metres", "snr_db", "echo_db"):
             low, high = getattr(self, name)
             if low > high:
@@ -50,11 +50,11 @@ class Placement(Settings):
 
 @dataclass(frozen=True)
 class FarfieldConfig(Settings):
-    """Far-field sets made of a clean corpus (C32: amounts and placements)."""
+    """Settings of far-field sets made from a clean corpus (C32: amounts and placements)."""
 
     labelled_hours: Positive = 0.5
-    """Hours of labelled training speech (C32: 7,000 h), drawn evenly from its speakers; there may
-    be fewer. All placements are equally likely."""
+    """Hours of labelled training speech (C32: 7,000 h), drawn at random from the labelled speakers;
+    fewer if they have less speech. All placements are equally likely."""
     unlabelled_hours: Positive = 2.5
     """Hours of unlabelled speech (C32: 1,000,000 h)."""
     val_hours: Positive = 0.1
@@ -67,21 +67,21 @@ class FarfieldConfig(Settings):
     labelled_speakers: ProperShare = 0.4
     """Share of the training speakers whose speech is labelled."""
     shared_speakers: bool = False
-    """Take unlabelled speech from the labelled speakers too, as in a fleet of devices some of whose
-    utterances are transcribed. Never the same utterances."""
+    """Take unlabelled speech from the labelled speakers, too, but never the same utterances: as in
+    a fleet of devices where some utterances are transcribed."""
     test_placements: Annotated[int, Range(1, 5)] = 1
     """Number of placements of each test utterance. 1: no two test sets have an utterance in common;
     5: all test sets have the same utterances, for corpora with little test speech."""
     val: str = "dev*"
-    """Pattern of the source's parts that become val. Where none matches, speakers are held out of
-    training. Parts for neither training, val nor test are left out."""
+    """Pattern of the source's parts that become val. If no part matches, speakers are held out of
+    training. Parts that are neither for training nor for val or test are left out."""
     test: str = "test*"
-    """Pattern of the source's parts that become the test sets. Where none matches, speakers are
+    """Pattern of the source's parts that become the test sets. If no part matches, speakers are
     held out of training."""
     val_speakers: PositiveInt = 2
-    """Speakers held out for val where the source has no such part."""
+    """Number of speakers held out for val if no part of the source matches `val`."""
     test_speakers: PositiveInt = 3
-    """Speakers held out for the test sets where the source has no such part."""
+    """Number of speakers held out for the test sets if no part of the source matches `test`."""
     dp1: Placement = Placement(
         "centre", (0.2, 0.3), (0.6, 1.2), (2.0, 4.0), (15.0, 25.0), 0.2, (10.0, 20.0)
     )
@@ -109,24 +109,24 @@ class FarfieldConfig(Settings):
     )
     """Smallest and largest length, width and height of rooms."""
     train_rooms: PositiveInt = 8
-    """Rooms per placement for training speech."""
+    """Number of rooms per placement for training speech."""
     test_rooms: PositiveInt = 3
-    """Rooms per placement for val; the test sets have the same number of other rooms."""
+    """Number of rooms per placement for val; the test sets have the same number of other rooms."""
     talkers: Annotated[int, Range(1, 1000)] = 3
-    """Positions of talkers in a room."""
+    """Number of talkers' positions in a room."""
     arrays: tuple[Geometry, ...] = ("circle-4", "circle-7")
     """Geometries of the devices' microphones, used in turn from room to room."""
     frontend: Frontend = "device"
     """Front end of every set: that of a device (C1), or the first microphone alone."""
     device: DeviceConfig = DeviceConfig()
-    """Beams, echo canceller and choice of a beam of `frontend`."""
+    """Settings of the front end "device": beams, echo canceller, choice of a beam."""
     talker_db_spl: tuple[float, float] = (57.0, 67.0)
-    """Range of the talkers' level at a distance of 1 m; it falls by 6 dB for each doubling."""
+    """Range of the talkers' level at 1 m; it falls by 6 dB with each doubling of the distance."""
     responses: Path | None = None
-    """Folder of room impulse responses, searched with its subfolders, to use instead of computed
-    ones: the channels of a file are the microphones; the clearest are DP1's. Where there are enough
-    folders, each goes as a whole to training, val or test: put the files of a room into one.
-    Otherwise these may share rooms. None: computed."""
+    """Folder of room impulse responses to use instead of computed ones; subfolders are searched,
+    too. The channels of a file are the microphones. The clearest responses are for DP1. Put the
+    files of each room into a folder of their own: if there are enough folders, each goes as a whole
+    to training, val or test; otherwise these may share rooms. None: responses are computed."""
     noise: Path | None = None
     """Folder of noise recordings, searched with its subfolders; None: synthetic noise, and
     babble of the corpus's own speakers."""
@@ -134,15 +134,17 @@ class FarfieldConfig(Settings):
     """Random seed of rooms, noise and the conditions of each utterance."""
 
     def check(self) -> None:
-        """Refuse ranges whose first value is the higher, and devices without a microphone."""
+        """Refuse ranges whose first value is the higher one, and devices without microphones."""
         low, high = self.talker_db_spl
         if low > high:
             raise ValueError(f"talker_db_spl must be (low, high), not ({low}, {high})")
         if not self.arrays:
-            raise ValueError(f"arrays must be some of {', '.join(get_args(Geometry))}")
+            raise ValueError(f"arrays is empty: set some of {', '.join(get_args(Geometry))}")
         small, large = self.room_metres
         if min(small) < 2.0 or any(a > b for a, b in zip(small, large, strict=True)):
-            raise ValueError("room_metres must be (smallest, largest), at least 2 m each way")
+            raise ValueError(
+                "room_metres must be (smallest, largest), with at least 2 m in each dimension"
+            )
 
     @property
     def hours(self) -> dict[str, float]:

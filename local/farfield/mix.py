@@ -21,24 +21,24 @@ from toolkit.features.multichannel.beamforming import ratio_db, snr_db
 from toolkit.features.multichannel.device import DeviceOutput, fixed_beams, process_utterance
 
 DISTORTION = 0.1
-"""Distortion by a loudspeaker at its limit: x - 0.1 x^3, a third harmonic of -31 dB."""
+"""Distortion by a loudspeaker at its limit: x becomes x - 0.1 x^3, a third harmonic of -31 dB."""
 
 PLAYED_PEAK = 0.5
 """Peak of the playback channel, the same for every loudness."""
 
 HIGHEST = 0.95
-"""Highest sample of a mixture; a louder one is attenuated as a whole."""
+"""Highest sample of a mixture; a louder mixture is attenuated as a whole."""
 
 CHANGE_SECONDS = 0.05
-"""Time that one path of the echo takes to become another."""
+"""Duration of the crossfade from one echo path to another."""
 
 
 LEAD_SECONDS = 2.0
-"""Noise and playback that the device hears before an utterance begins."""
+"""Seconds of noise and playback that the device hears before an utterance begins."""
 
 DIFFUSE_SHARE = (0.3, 0.7)
-"""Range of the share of the noise's power that comes from all sides instead of its source; 0 where
-the microphones' positions are not known."""
+"""Range of the share of the noise's power that comes from all sides instead of its source. The
+share is 0 if the microphones' positions are not known."""
 
 PATH_CHANGES = 0.3
 """Share of the utterances with playback during which somebody moves beside the device, so that the
@@ -74,7 +74,7 @@ class Playback:
     response: np.ndarray
     """float32[M, R], see `Room.echo`."""
     later: tuple[int, np.ndarray] | None = None
-    """Sample at which the path changes, and the response from there on; None: it stays."""
+    """Sample at which the path changes, and the response from there on; None: no change."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def mix_in_room(
       dry: float32[S - lead], clean speech.
       talker: float32[M, R], see `Room`.
       noise: float32[M, S], at the microphones, any level.
-      playback: the sound that is played, of S samples; None: none.
+      playback: the sound that the device plays, of S samples; None: it plays nothing.
       levels: levels of the components.
       rng: generator of the microphones' own noise.
       lead: samples before the utterance begins.
@@ -136,7 +136,7 @@ def mix_in_room(
         reference = PLAYED_PEAK * reference
     self_noise = rng.standard_normal(noise.shape, dtype=np.float32)
     total += np.float32(np.sqrt(power) * 10 ** (-levels.self_noise_db / 20)) * self_noise
-    # Scale to the level in dB of full scale, but clip nothing.
+    # Scale to the level relative to full scale, but without clipping.
     peak = max(float(np.abs(total).max()), 1e-9)
     loudness = np.sqrt(max(_power(total[0, lead:]), 1e-18))
     scale = np.float32(min(10 ** (levels.level_db / 20) / loudness, HIGHEST / peak))
@@ -146,7 +146,7 @@ def mix_in_room(
 def reflection(response: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return an echo path [M, R] with somebody in the room who reflects the loudspeaker's sound.
 
-    A person who stands half a metre to 1.5 m away sends it back 3 to 9 ms later, 8 to 16 dB lower.
+    A person at a distance of 0.5 to 1.5 m reflects it 3 to 9 ms later and 8 to 16 dB lower.
     """
     late = int(rng.uniform(0.003, 0.009) * SAMPLING_RATE)
     changed = response.copy()
@@ -182,7 +182,7 @@ def _power(samples: np.ndarray) -> float:
 
 
 def _gain(power: float, reference: np.ndarray, ratio_db: float) -> np.float32:
-    """Return the factor that puts `reference` at `ratio_db` below `power`."""
+    """Return the factor that scales `reference` to a power `ratio_db` dB below `power`."""
     reference_power = _power(reference)
     return np.float32(
         np.sqrt(power / reference_power) * 10 ** (-ratio_db / 20) if reference_power > 0 else 0.0
@@ -192,7 +192,7 @@ def _gain(power: float, reference: np.ndarray, ratio_db: float) -> np.float32:
 def simulate(
     utterance: FarfieldUtterance, dry: np.ndarray, config: FarfieldConfig, pool: Pool
 ) -> tuple[np.ndarray, Mixture, dict[str, float | str]]:
-    """Draw a room, noise, playback and levels by the utterance's id, and mix.
+    """Draw a room, noise, playback and levels, with the utterance's id as seed, and mix.
 
     Args:
       utterance: the utterance to simulate.
@@ -201,8 +201,8 @@ def simulate(
       pool: rooms and sounds.
 
     Returns:
-      The front end's output, float32[S]; the mixture; and its conditions, with the front end's
-      measures if the utterance is written with all microphones.
+      The front end's output, float32[S]; the mixture; and its conditions. These include the front
+      end's measures if the utterance is written with all microphones.
     """
     rng = np.random.default_rng([config.seed, zlib.crc32(utterance.id.encode())])
     names = list(config.placements)
@@ -210,7 +210,7 @@ def simulate(
     placement = config.placements[name]
     room = pool.room(name, int(rng.integers(pool.rooms)))
     talker = int(rng.integers(len(room.talkers)))
-    # All microphones, or only the first where nothing else is written.
+    # All microphones, or only the first if neither the front end nor the files need the others.
     used = slice(None if utterance.array or config.frontend == "device" else 1)
     lead = round(LEAD_SECONDS * SAMPLING_RATE)
     noise = _noise(pool.noise, room, used, lead + len(dry), rng.uniform(*DIFFUSE_SHARE), rng)
@@ -268,7 +268,7 @@ def _playback(
     config: FarfieldConfig,
     rng: np.random.Generator,
 ) -> Playback | None:
-    """Draw the device's playback and its echo path, which may change; None: it plays nothing."""
+    """Draw the device's playback and its echo path, which may change; None if it plays nothing."""
     sound = _excerpt(sounds[int(rng.integers(len(sounds)))], samples, rng)
     changed = reflection(room.echo[used], rng)
     plays, changes = rng.random() < placement.playback_share, rng.random() < PATH_CHANGES
@@ -280,7 +280,7 @@ def _playback(
 def _levels(
     placement: Placement, room: Room, talker: int, config: FarfieldConfig, rng: np.random.Generator
 ) -> Levels:
-    """Draw the levels; the talker's falls with the distance, the microphones' own noise stays."""
+    """Draw the levels; the talker's falls with the distance, the microphones' noise is constant."""
     metres = room.metres[talker] if len(room.metres) else np.mean(placement.talker_metres)
     speech_db_spl = rng.uniform(*config.talker_db_spl) - 20 * np.log10(metres)
     return Levels(
@@ -298,8 +298,12 @@ def _measures(
     lead: int,
     config: FarfieldConfig,
 ) -> dict[str, float]:
-    """The front end's echo return loss enhancement on the beam heard, and its gain over the first
-    microphone in the ratio of speech to all else."""
+    """Return how much the front end reduces echo and improves the ratio of speech to all else.
+
+    Returns:
+      `device_erle_db`, the echo return loss enhancement on the selected beam, if there is an echo;
+      `device_snr_gain_db`, the gain in that ratio over the first microphone.
+    """
 
     def beams(channels: np.ndarray) -> np.ndarray:
         return fixed_beams(channels, positions, SAMPLING_RATE, config.device)
@@ -318,14 +322,14 @@ def _measures(
 
 
 def _excerpt(sound: np.ndarray, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw an excerpt of a sound [N], which is repeated where it is too short: [length]."""
+    """Draw an excerpt [length] of a sound [N], which is repeated if it is too short."""
     start = int(rng.integers(len(sound)))
     return np.take(sound, np.arange(start, start + length), mode="wrap")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Utterances of one set that one task simulates; a group is complete or made again."""
+    """Utterances of one set that one task simulates; an incomplete group is made again."""
 
     folder: Path
     """Folder of their audio."""
@@ -338,7 +342,7 @@ class Group:
 
     @property
     def done(self) -> Path:
-        """The utterances made and failed, as JSON; written after all audio."""
+        """File with the utterances made and failed, as JSON; written after all audio."""
         return self.folder / "done.json"
 
 
@@ -346,8 +350,8 @@ def make_group(group: Group) -> None:
     """Write the audio of a group and `done.json`: ids, lengths and conditions.
 
     Raises:
-      FarfieldError: naming the utterance that could not be mixed. Unreadable audio is not an error;
-        it is listed in `done.json`.
+      FarfieldError: an utterance could not be mixed; the message names it. Unreadable audio is not
+        an error; it is listed in `done.json`.
     """
     partial = group.folder.with_name(f".{group.folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -359,7 +363,7 @@ def make_group(group: Group) -> None:
         except AudioError as error:
             failed.append([utterance.id, " ".join(str(error).split())])
         except Exception as error:
-            raise FarfieldError(f"{utterance.id}: {error!r} during the simulation") from error
+            raise FarfieldError(f"{utterance.id} could not be simulated: {error!r}") from error
     content = json.dumps({"made": finished, "failed": failed}, indent=1) + "\n"
     (partial / group.done.name).write_text(content, encoding="utf-8")
     shutil.rmtree(group.folder, ignore_errors=True)

@@ -32,13 +32,13 @@ BABBLE_TALKERS = 4
 """Number of talkers in babble."""
 
 SECONDS = 20
-"""Length of a noise or playback; it is repeated for longer utterances."""
+"""Length of a noise or playback signal, which is repeated for longer utterances."""
 
 VARIANTS = 3
 """Number of signals of each kind of noise and of playback."""
 
 SPEECH_UTTERANCES = 60
-"""Utterances that the babble and the played speech of a pool are made of."""
+"""Number of utterances from which the babble and the played speech of a pool are made."""
 
 
 def white(rng: Rng, length: int) -> np.ndarray:
@@ -95,7 +95,7 @@ def clatter(rng: Rng, length: int) -> np.ndarray:
 
 
 def babble(rng: Rng, length: int, speech: Sequence[np.ndarray]) -> np.ndarray:
-    """Mix several talkers, each of utterances drawn from `speech`."""
+    """Mix several talkers, each made of utterances drawn from `speech`."""
     return unit_power(sum(running_speech(rng, length, speech) for _ in range(BABBLE_TALKERS)))
 
 
@@ -217,7 +217,7 @@ def make_pools(
     folder: Path,
     jobs: int = 1,
 ) -> dict[str, Pool]:
-    """Compute the missing files in `folder`; the bytes do not depend on `jobs`.
+    """Make the pools in `folder`, where existing files are kept; `jobs` does not affect the bytes.
 
     Args:
       names: names of the pools that are needed.
@@ -280,7 +280,7 @@ def _make(task: _Task) -> None:
         room_from_file(task.files[0]).save(task.path)
     elif task.placement:
         arrays = task.config.arrays
-        # The front end "microphone" needs one; test sets are also written as arrays.
+        # The front end "microphone" needs one microphone; test sets are also written as arrays.
         single = task.config.frontend == "microphone" and task.pool != "test"
         geometry = "circle-1" if single else arrays[task.number % len(arrays)]
         placement = task.config.placements[task.placement]
@@ -310,7 +310,7 @@ def _playback(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def _speech(task: _Task) -> list[np.ndarray]:
-    """Read the speech of a task; unreadable audio is reported where it is itself an utterance."""
+    """Read the speech of a task; unreadable audio is skipped, and reported in its own set."""
     utterances = []
     for cut in task.speech:
         try:
@@ -328,7 +328,7 @@ def _excerpt(path: Path, length: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _save(sounds: list[np.ndarray], path: Path) -> None:
-    """Write sounds as an array of numpy."""
+    """Write sounds as a numpy array."""
     content = io.BytesIO()  # numpy's own writing to files hides why it failed
     np.save(content, np.stack(sounds).astype(np.float32), allow_pickle=False)
     write_atomically(path, content.getvalue())

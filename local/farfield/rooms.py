@@ -22,10 +22,10 @@ SAMPLING_RATE = 16000
 """Sampling rate of all far-field audio, in Hz."""
 
 LEAD = 32
-"""Sample of a response that stands for no delay: fractional delay filters ring before it."""
+"""Sample of a response that means zero delay; fractional delay filters ring before it."""
 
 FADED_DB = 30.0
-"""Attenuation by the walls alone from which on reflections are left out."""
+"""Reflections that the walls alone attenuate by more than this are left out."""
 
 LOUDSPEAKER_METRES = 0.08
 """Distance of the device's own loudspeaker below the middle of its microphones."""
@@ -115,7 +115,8 @@ def compute_room(
     noise = _at_distance(device, placement.noise_metres, size, (0.3, 1.5), rng)
     loudspeaker = device - (0, 0, LOUDSPEAKER_METRES)
     absorption = wall_absorption(size, t60)
-    # Each reflection loses -10 log10(1 - absorption) dB; 45 bounds memory in hard-walled rooms.
+    # Each reflection loses -10 log10(1 - absorption) dB. Orders of at most 45 bound the memory in
+    # hard-walled rooms.
     order = math.ceil(FADED_DB / (-10 * math.log10(1 - absorption)))
     room = pra.ShoeBox(
         size, SAMPLING_RATE, materials=pra.Material(absorption), max_order=min(order, 45)
@@ -141,7 +142,8 @@ def compute_room(
 
 def wall_absorption(size: np.ndarray, t60: float) -> float:
     """Return the absorption coefficient of the walls, by Sabine's formula, from 0.02 to 0.95."""
-    # T60 = 0.161 V / (S a), with V in m^3, S in m^2: a = 0.161 V / (S T60).
+    # T60 = 0.161 V / (S a), with volume V in m^3, surface S in m^2 and absorption a:
+    # a = 0.161 V / (S T60).
     length, width, height = size
     surface = 2 * (length * width + length * height + width * height)
     return float(np.clip(0.161 * length * width * height / (surface * t60), 0.02, 0.95))
@@ -152,7 +154,7 @@ def device_position(spot: str, size: np.ndarray, rng: np.random.Generator) -> np
 
     `centre`: within a tenth of the room's middle; `table`: a quarter to two fifths along both
     walls; `wall`: 30 cm from one wall; `shelf`: 25 cm from one wall, at 1.4 to 1.8 m; `corner`: 25
-    cm from two walls. Heights but the shelf's are 0.75 to 1 m.
+    cm from two walls. All heights except the shelf's are 0.75 to 1 m.
     """
     share = {"centre": rng.uniform(0.4, 0.6, 2), "table": rng.uniform(0.25, 0.4, 2)}
     place = share.get(spot, rng.uniform(0.3, 0.7, 2)) * size[:2]
@@ -197,12 +199,12 @@ def _at_distance(
 
 
 def _crop(responses: list[np.ndarray], start: int, length: int) -> np.ndarray:
-    """Cut the same part from every microphone's response, fade its end: float32[M, length]."""
+    """Cut the same part from all responses, faded out, with a peak of 1: float32[M, length]."""
     part = np.zeros((len(responses), length), dtype=np.float32)
     for row, response in zip(part, responses, strict=True):
         excerpt = response[max(start, 0) : start + length]
         row[max(-start, 0) :][: len(excerpt)] = excerpt
-    # Linear over the last tenth, since a sudden end would be heard as a click.
+    # A linear fade over the last tenth, since a sudden end would be heard as a click.
     fade = length // 10
     part[:, -fade:] *= np.linspace(1, 0, fade, dtype=np.float32)
     return part / np.abs(part).max()
@@ -222,12 +224,12 @@ def _pyroomacoustics() -> Any:  # an optional module
 
 
 def audio_files(folder: Path) -> list[Path]:
-    """List a folder's audio files, with those of its subfolders, by name.
+    """List the audio files of a folder and its subfolders, sorted by path.
 
     Hidden files are skipped: some systems keep metadata in files such as `._a.wav`.
 
     Raises:
-      FarfieldError: fewer than the pools need.
+      FarfieldError: there are fewer files than the pools need.
     """
     paths = sorted(
         path
@@ -255,7 +257,7 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
     Otherwise the files of each placement are assigned one by one.
 
     Raises:
-      FarfieldError: fewer than the placements and pools need.
+      FarfieldError: there are fewer responses than the placements and pools need.
     """
     files = audio_files(config.responses)
     files.sort(key=lambda path: (-clarity(_response(path)[0]), path))
@@ -265,7 +267,8 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
             f"{config.responses} holds {len(files)} impulse responses; {len(names)} placements need"
             f" at least {len(names) * len(POOL_CYCLE)}"
         )
-    # `files` are sorted by clarity, so that each pool's are, and even parts go to placements.
+    # `files` are sorted by clarity, and so are the files of each pool; equal parts of these go to
+    # the placements.
     pools = _assign_folders(files)
     if min(len({path.parent for path in pool_files}) for pool_files in pools.values()) >= len(
         names
@@ -277,7 +280,8 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
             for n, name in enumerate(names)
         }
     logger.warning(
-        "%s: too few folders to split between train, val and test, so these may share rooms",
+        "%s: there are too few folders to give train, val and test their own, so these sets may "
+        "share rooms",
         config.responses,
     )
     placed = zip(names, _split_evenly(files, len(names)), strict=True)
@@ -289,7 +293,7 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
 
 
 def clarity(response: np.ndarray) -> float:
-    """Return C50 in dB: the energy of the first 50 ms from the peak on over that of the rest."""
+    """Return C50 in dB: the energy in the 50 ms from the peak on, relative to that of the rest."""
     energy = np.square(response[int(np.abs(response).argmax()) :], dtype=np.float64)
     early = energy[: SAMPLING_RATE // 20].sum()
     return float(10 * np.log10(early / max(energy[SAMPLING_RATE // 20 :].sum(), 1e-12)))
@@ -298,8 +302,9 @@ def clarity(response: np.ndarray) -> float:
 def room_from_file(path: Path) -> Room:
     """Make a room from a recorded response, whose channels are the microphones.
 
-    The file has the talker's response. Noise gets the late part of it as its response. The echo
-    path of the loudspeaker is a click, the same at all microphones, and a tenth of the late part.
+    The file holds the response of the talker. The response of the noise is the late part of it. The
+    echo path of the loudspeaker is a click, the same at all microphones, and a tenth of the late
+    part.
     """
     response = _response(path)
     first = int(np.abs(response[0]).argmax())
@@ -323,7 +328,7 @@ def _response(path: Path) -> np.ndarray:
     """Read a response: float32[M, R].
 
     Raises:
-      FarfieldError: it cannot be read, or its first channel is silent.
+      FarfieldError: the file cannot be read, or its first channel is silent.
     """
     try:
         channels = min(soundfile.info(str(path)).channels, MAX_MICROPHONES)
@@ -344,7 +349,7 @@ def _split_evenly(files: Sequence[Path], count: int) -> list[Sequence[Path]]:
 def _assign_folders(files: Sequence[Path]) -> dict[str, list[Path]]:
     """Assign whole folders, the largest first, to the pool that is furthest below its share.
 
-    Of folders of equal size, the one with the clearest file is first; files keep their order.
+    Among folders of equal size, the one with the clearest file is first. Files keep their order.
     """
     folders: dict[Path, list[Path]] = {}
     for path in files:
@@ -373,8 +378,9 @@ def _assign(files: Sequence[Path]) -> dict[str, list[Path]]:
 def isotropic(sounds: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Mix independent sounds into spherically isotropic noise (Habets, Cohen and Gannot, 2008).
 
-    In each frequency the spectra are multiplied by the Cholesky factor of the coherence that two
-    microphones have in such noise, sin(k d) / (k d).
+    At each frequency, the spectra are multiplied by the Cholesky factor of the coherence matrix of
+    such noise. Two microphones at a distance d have the coherence sin(k d) / (k d), with the
+    wavenumber k.
 
     Args:
       sounds: [M, S], one for each microphone, of equal power.
@@ -386,7 +392,7 @@ def isotropic(sounds: np.ndarray, positions: np.ndarray) -> np.ndarray:
     samples = sounds.shape[1]
     frequencies, _, spectra = signal.stft(sounds, SAMPLING_RATE, nperseg=WINDOW)  # [M, F, T]
     coherence = isotropic_coherence(positions, frequencies)  # [F, M, M]
-    # At 0 Hz all coherences are 1 and the matrix is singular: 1e-6 on the diagonal.
+    # At 0 Hz all coherences are 1 and the matrix is singular: add 1e-6 to the diagonal.
     factors = np.linalg.cholesky(coherence + 1e-6 * np.eye(len(positions)))
     mixed = factors.astype(spectra.dtype) @ spectra.transpose(1, 0, 2)  # [F, M, T]
     noise = signal.istft(mixed.transpose(1, 0, 2), SAMPLING_RATE, nperseg=WINDOW)[1]

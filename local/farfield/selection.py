@@ -1,4 +1,4 @@
-"""Selects the utterances of a clean corpus for the far-field sets; no audio is touched."""
+"""Selection of a clean corpus's utterances for the far-field sets; no audio is read."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from toolkit.corpus.split import cap_hours, hold_out, matches
 FIRST_DAY = 1_767_225_600
 """2026-01-01 in seconds since 1970: the earliest creation time."""
 DAYS = 90
-"""Span of the simulated creation times of unlabelled utterances."""
+"""Number of days over which the simulated creation times of unlabelled utterances are spread."""
 DAY = 86_400
 UNLABELLED = "unlabelled"
 """Name of the set without transcripts."""
@@ -33,11 +33,11 @@ class FarfieldUtterance:
     source: MonoCut
     """The clean utterance."""
     placement: str | None = None
-    """Placement of the device; None: any."""
+    """Placement of the device; None: drawn at random."""
     array: bool = False
-    """Write all microphones and the playback channel too."""
+    """Whether all microphones and the playback channel are written, too."""
     time: float | None = None
-    """Creation time in seconds since 1970."""
+    """Creation time in seconds since 1970; None for labelled speech."""
 
 
 @dataclass
@@ -97,13 +97,16 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
             "speech)"
         )
     utterances.sort(key=lambda u: (u.split, speaker_of(u.source), u.time or 0.0, u.id))
-    # Except for train, babble and playback never have voices of the set that they disturb.
+    # Except in train, babble and playback never contain voices of the set that they disturb.
     background = {"train": sources["train"], "val": sources["train"], "test": sources["val"]}
     return Selection(utterances, background, left_out)
 
 
 def creation_times(cuts: list[MonoCut], days: int, seed: int) -> dict[str, float]:
-    """Simulate creation times by id: rising from one id of a speaker to the next, over `days`."""
+    """Return simulated creation times by id, in seconds since 1970.
+
+    The times of a speaker rise from one id to the next, over `days` days.
+    """
     speakers: dict[str, list[str]] = {}
     for cut in cuts:
         speakers.setdefault(speaker_of(cut), []).append(cut.id)
@@ -119,7 +122,7 @@ def creation_times(cuts: list[MonoCut], days: int, seed: int) -> dict[str, float
 def _sort_by_purpose(
     parts: Mapping[str, list[MonoCut]], config: FarfieldConfig, sources: dict[str, list[MonoCut]]
 ) -> list[tuple[str, str]]:
-    """Sort the cuts by purpose into `sources`; return what cannot be used."""
+    """Sort the cuts by purpose into `sources`; return those left out, as (id, reason)."""
     left_out, used_ids = [], set()
     for part in sorted(parts):
         purpose = _purpose(part, config)
@@ -140,7 +143,7 @@ def _sort_by_purpose(
 
 
 def _purpose(part: str, config: FarfieldConfig) -> str | None:
-    """Return whether a part is for train, val or test; None if it is for none of them."""
+    """Return whether a part is for "train", "val" or "test"; None if it is for none of them."""
     for purpose, patterns in (("val", config.val), ("test", config.test), ("train", "train")):
         if matches(part, patterns):
             return purpose
@@ -148,7 +151,7 @@ def _purpose(part: str, config: FarfieldConfig) -> str | None:
 
 
 def _hold_out(sources: dict[str, list[MonoCut]], config: FarfieldConfig) -> None:
-    """Hold speakers out of training for val and test, where the corpus has no such parts."""
+    """Hold speakers out of training for val and test, if the corpus has no such parts."""
     sizes = {"val": config.val_speakers, "test": config.test_speakers}
     missing = {name: size for name, size in sizes.items() if not sources[name]}
     if not missing:
@@ -180,8 +183,8 @@ def _check_disjoint(sources: Mapping[str, list[MonoCut]]) -> None:
 def _split_labelled(
     cuts: list[MonoCut], config: FarfieldConfig
 ) -> tuple[list[MonoCut], list[MonoCut]]:
-    """Divide training speech by speaker into labelled and unlabelled."""
-    # In the order of their digests: a random choice that does not depend on other speakers.
+    """Divide training speech by speaker into labelled and unlabelled speech, returned in turn."""
+    # The order by digest is random, but that of two speakers does not depend on the others.
     speakers = sorted({speaker_of(cut) for cut in cuts}, key=lambda name: (_digest(name), name))
     count = max(1, round(config.labelled_speakers * len(speakers)))
     if not config.shared_speakers:
@@ -192,7 +195,7 @@ def _split_labelled(
 
 
 def _test_utterances(cuts: list[MonoCut], config: FarfieldConfig) -> list[FarfieldUtterance]:
-    """Assign test utterances to the placements; the first of each are also made as arrays."""
+    """Assign test utterances to placements; the first ones of each are also made as arrays."""
     names = list(config.placements)
     hours = config.test_hours * len(names) / config.test_placements
     utterances, array_seconds = [], dict.fromkeys(names, 0.0)

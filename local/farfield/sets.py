@@ -1,12 +1,12 @@
-"""Makes far-field sets of any clean corpus: rooms, noise, playback, placements (C1, C32).
+"""Far-field sets made from any clean corpus: rooms, noise, playback, placements (C1, C32).
 
-On disk, all paths relative, so that the folder can be moved:
+The files have relative paths, so that the folder can be moved:
 
-    <root>/cuts/<set>.jsonl     lhotse cuts of train, clean, unlabelled, val, val-clean, DP1..DP5
-                                and, of some of its utterances, DP1-raw, the first microphone,
-                                and DP1-array, all of them, and so on
-    <root>/audio/<set>/NNNN/    a hundred utterances each; for arrays also the speech and the echo
-                                alone at the microphones
+    <root>/cuts/<set>.jsonl     lhotse cuts of train, clean, unlabelled, val, val-clean, DP1..DP5;
+                                for some utterances of DP1 also DP1-raw (the first microphone) and
+                                DP1-array (all microphones), and so on for DP2 to DP5
+    <root>/audio/<set>/NNNN/    a hundred utterances each; for arrays also the speech alone and the
+                                echo alone at the microphones
     <root>/lake/                the unlabelled audio as a data lake, see `toolkit.pipeline.lake`
     <root>/left_out.tsv         utterances of the source that could not be used, and why
 
@@ -53,10 +53,10 @@ from toolkit.storage.paths import PathAliases, places_of
 Cuts = list[MonoCut | MultiCut]
 
 CLEAN_SETS = {"train": "clean", "val": "val-clean"}
-"""Sets that also keep the clean source of their utterances, and the sets that hold it."""
+"""Sets whose clean source utterances are kept, too, and the sets that hold these."""
 
 SETS = "sets.json"
-"""The names of the sets in their order; written last."""
+"""File with the names of the sets in their order; written last."""
 
 DAY = 86_400
 
@@ -66,13 +66,13 @@ GROUP_UTTERANCES = 100
 """Utterances per group; finished groups are kept after an interruption."""
 
 SHOWN_REASONS = 3
-"""Reasons for leaving utterances out that are logged; left_out.tsv has all."""
+"""Number of reasons for leaving out utterances that are logged; left_out.tsv lists all."""
 
 ENOUGH = 0.9
 """Share of a set's requested hours below which a warning is logged."""
 
 MAX_FAILED = 0.05
-"""Share of the utterances whose audio may be unreadable."""
+"""Largest share of the utterances whose audio may be unreadable."""
 
 
 def cuts_by_set(groups: Sequence[Group], out: Path) -> dict[str, Cuts]:
@@ -100,7 +100,7 @@ def cuts_by_set(groups: Sequence[Group], out: Path) -> dict[str, Cuts]:
 
 
 def write_sets(sets: dict[str, Cuts], folder: Path) -> None:
-    """Write a jsonl per set, sorted by id."""
+    """Write the cuts of each set to a JSONL file, sorted by id."""
     for name, cuts in sets.items():
         write_cuts(sorted(cuts, key=lambda cut: cut.id), folder / f"{name}.jsonl")
     write_atomically(folder / SETS, json.dumps(list(sets)) + "\n")
@@ -115,7 +115,7 @@ def read_sets(folder: Path, root: Path) -> dict[str, Cuts]:
 
 
 def with_paths_relative_to(cuts: Iterable[MonoCut], folder: str) -> Iterable[MonoCut]:
-    """Make paths of audio relative to a subfolder of the sets' folder."""
+    """Yield the cuts with audio paths relative to the subfolder `folder` of the sets' folder."""
     for cut in cuts:
         source = cut.recording.sources[0]
         inside = replace(source, source=str(Path(source.source).relative_to(folder)))
@@ -174,9 +174,9 @@ def write_lake(
     buckets: int = 4,
     locale: str = "en-US",
 ) -> Lake:
-    """Write the metadata of cuts whose audio lies in the lake already, and lake.json.
+    """Write lake.json and the metadata of cuts whose audio is already in the lake.
 
-    Records have the cuts' own ids and speakers and the times in `custom["time"]`; no text.
+    Records have the cuts' ids and speakers, and the times in `custom["time"]`, but no text.
 
     Args:
       cuts: whole files; the paths of their audio are relative to `url`, or absolute.
@@ -185,7 +185,7 @@ def write_lake(
       buckets: number of speaker buckets of the metadata (C15).
 
     Raises:
-      LakeError: a cut without a time, or a part of a file.
+      LakeError: a cut has no time, or is only a part of a file.
     """
     groups: dict[tuple[str, int], list[Record]] = defaultdict(list)
     for cut in cuts:
@@ -281,7 +281,7 @@ def manifests(root: Path) -> dict[str, list[MonoCut | MultiCut]]:
 
 
 def _check_settings(out: Path, config: FarfieldConfig, utterances: list[FarfieldUtterance]) -> None:
-    """Write config and sources to `out`, or check that the sets there have the same."""
+    """Write config and sources to `out`, or check that the sets there were made from the same."""
     places = places_of(out)
     sources = [[u.split, u.id, u.array, _source_of(u, places)] for u in utterances]
     settings = {
@@ -292,14 +292,14 @@ def _check_settings(out: Path, config: FarfieldConfig, utterances: list[Farfield
     path = out / "settings.json"
     if path.exists() and path.read_text(encoding="utf-8") != content:
         raise FarfieldError(
-            f"{out} contains far-field sets of another corpus or with other settings: delete it "
-            "or choose another folder"
+            f"{out} contains far-field sets of another corpus or with other settings: delete this "
+            "folder or choose another one"
         )
     write_atomically(path, content)
 
 
 def _source_of(utterance: FarfieldUtterance, places: PathAliases | None) -> dict[str, Any]:
-    """Return a source as plain data; of unlabelled speech without the transcript."""
+    """Return a source cut as plain data, without the transcript if the speech is unlabelled."""
     cut = to_relative_paths(utterance.source.to_dict(), places)
     return {**cut, "supervisions": []} if utterance.split == UNLABELLED else cut
 

@@ -9,10 +9,10 @@ from toolkit.corpus.config import CorpusConfig
 
 @dataclass(frozen=True)
 class SyntheticConfig(CorpusConfig):
-    """Size and difficulty of the demo corpus, besides the settings of any corpus."""
+    """Size and difficulty of the demo corpus, in addition to the settings of any corpus."""
 
     train_speakers: Annotated[int, Range(1, 32)] = 32
-    """Voices in train (at most 32); dev has 6 and test 4 other ones."""
+    """Number of voices in train (at most 32); dev has 6 other voices, and test 4."""
     train_hours: Positive = 1.2
     """Hours of training speech, shared evenly by the speakers."""
     dev_hours: Positive = 0.15
@@ -24,14 +24,14 @@ class SyntheticConfig(CorpusConfig):
     t60_seconds: tuple[Annotated[float, Range(0.05)], float] = (0.15, 0.5)
     """Range of the reverberation time, drawn per utterance."""
     direct_to_reverberant_db: tuple[float, float] = (0.0, 8.0)
-    """Range of the direct sound's energy over the reverberation's, drawn per utterance."""
+    """Range of the ratio of direct to reverberant energy, drawn per utterance."""
     lm_sentences: NonNegativeInt = 5000
     """Sentences in `lm.txt`."""
     seed: int = 1
     """Random seed of texts, rooms and noise."""
 
     def check(self) -> None:
-        """Refuse ranges whose first value is the higher."""
+        """Refuse ranges whose first value is higher than the second."""
         super().check()
         for name in ("snr_db", "t60_seconds", "direct_to_reverberant_db"):
             low, high = getattr(self, name)

@@ -3,7 +3,7 @@
 On disk: `<root>/{train,dev,test}/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac` (16 kHz, 16
 bit) with `.trans.txt` beside them, `<root>/words/<split>.ctm`, the time of each word (from the
 synthesiser's events, see `local/synthetic/espeak.py`), and `<root>/lm.txt`, text of the same
-grammar for the language model. No sentence of a split is in another one or, for dev and test, in
+grammar for the language model. No sentence is in two splits, and none of dev or test is in
 `lm.txt`.
 """
 
@@ -141,7 +141,7 @@ def generate(
       Hours by split.
 
     Raises:
-      ToolkitError: `out` holds a corpus of other settings.
+      ToolkitError: `out` holds a corpus with other settings.
     """
     _check_settings(out, settings)
     lm_text = itertools.islice(sentences("train", f"{settings.seed}/lm"), settings.lm_sentences)
@@ -169,7 +169,7 @@ def generate(
 
 
 def _check_settings(out: Path, settings: SyntheticConfig) -> None:
-    """Write the settings to `out`, or check that a corpus there has the same."""
+    """Write the settings to `out`, or check that the corpus there has the same settings."""
     path = out / "settings.json"
     inherited = {field.name for field in dataclasses.fields(CorpusConfig)}
     synthesis_settings = {
@@ -178,7 +178,8 @@ def _check_settings(out: Path, settings: SyntheticConfig) -> None:
     content = json.dumps(synthesis_settings, indent=1) + "\n"
     if path.exists() and path.read_text() != content:
         raise ToolkitError(
-            f"{out} contains a demo corpus with other settings: delete it or choose another folder"
+            f"{out} contains a demo corpus with other settings: delete this folder or choose "
+            "another one"
         )
     write_atomically(path, content)
 
@@ -237,10 +238,10 @@ def _make_speaker(task: _Task) -> None:
 def _utterance(
     settings: SyntheticConfig, speaker: Speaker, name: str, text: str, babble: np.ndarray
 ) -> tuple[np.ndarray, list[tuple[float, float]], float]:
-    """Synthesise `text` in a room drawn by `name`.
+    """Synthesise `text` in a room drawn with `name` as seed.
 
     Returns:
-      int16[S], (start, end) of each word in seconds, and the signal-to-noise ratio in dB.
+      The samples, int16[S]; (start, end) of each word in seconds; the signal-to-noise ratio in dB.
     """
     rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     # Resampling by the tract length slows speech down; espeak-ng speaks faster by that factor.

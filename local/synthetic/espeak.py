@@ -2,12 +2,12 @@
 
 Words are timed from word and phoneme events. A word event alone does not give the times:
 
-- It comes before the pause that espeak-ng puts in front of many sounds. At a consonant between
-  words that is the closure of a stop or about 10 ms, and belongs to the word; before a vowel it is
-  a gap of about 40 ms; after silence it is more of the silence.
-- An L, M, N or R before a vowel is spoken while the vowel begins. Where the two are of different
-  words ("an apple") the word event comes before the consonant, and only the vowel's own event
-  after both.
+- It comes before the pause that espeak-ng puts in front of many sounds. Before a consonant between
+  words, this pause is the closure of a stop or about 10 ms, and belongs to the word; before a vowel
+  it is a gap of about 40 ms; after silence it prolongs the silence.
+- An L, M, N or R before a vowel is spoken while the vowel begins. If the two belong to different
+  words ("an apple"), the word event comes before the consonant, and only the vowel's own event
+  comes after both.
 - Some pairs ("in the") are spoken as one word and have one event, and some words have a second
   event in their middle ("too much": after the T).
 """
@@ -69,9 +69,9 @@ class Event:
     sample: int
     """Index of the output sample."""
     position: int = -1
-    """Index of the character in the text where the word begins."""
+    """Index of the character in the text where the word begins; -1 for a phoneme event."""
     phoneme: str = ""
-    """espeak-ng's mnemonic; pauses begin with an underscore."""
+    """espeak-ng's mnemonic; pauses begin with an underscore. Empty for a word event."""
 
     @property
     def is_sound(self) -> bool:
@@ -80,7 +80,7 @@ class Event:
 
     @property
     def kind(self) -> str:
-        """The consonant, or "V" for any vowel: vowels change where a word is not stressed."""
+        """The consonant, or "V" for any vowel, since vowels change in unstressed words."""
         unstressed = self.phoneme.lstrip(_STRESS)
         return "V" if unstressed[0] in _VOWELS else unstressed.rstrip("#2-")
 
@@ -121,7 +121,7 @@ def locate(
       phonemes_of: the phonemes of a word spoken alone, to divide words that were spoken as one.
 
     Raises:
-      WordTimesError: a word without a sound of its own.
+      WordTimesError: a word has no sound of its own.
     """
     words = []
     for group in _groups(text, events):
@@ -254,7 +254,7 @@ class Speech:
 def speak(text: str, voice: Voice) -> Speech:
     """Synthesise `text` in a freshly loaded library.
 
-    espeak-ng keeps oscillator phases, flutter and echo between texts, even over its own
+    espeak-ng keeps oscillator phases, flutter and echo between texts, even across calls of
     `espeak_Terminate`, so that a text's samples would depend on what was spoken before it. The
     library is unloaded after each text (10 ms) to make the result a function of the arguments.
 
@@ -292,7 +292,7 @@ def _library() -> Iterator[tuple[ctypes.CDLL, list[np.ndarray], list[Event]]]:
         import espeakng_loader
     except ImportError as error:
         raise SpeechSynthesisError(
-            "the demo corpus is spoken by espeak-ng: pip install espeakng-loader"
+            "the demo corpus needs espeak-ng to synthesise speech: pip install espeakng-loader"
         ) from error
     library = ctypes.CDLL(str(espeakng_loader.get_library_path()))
     chunks: list[np.ndarray] = []

@@ -30,7 +30,7 @@ def room_response(
 
     Args:
       t60: seconds in which the reverberation falls by 60 dB.
-      direct_to_reverberant_db: energy of the direct sound over that of the rest.
+      direct_to_reverberant_db: ratio of the direct sound's energy to that of the rest, in dB.
 
     Returns:
       float64[R], R = t60 at `SAMPLING_RATE`, direct sound of 1 at sample 0.
@@ -70,8 +70,8 @@ def mix(
     Args:
       response: impulse response float64[R]; the direct sound keeps its time.
       noise: float64[lead + S + trail], any power.
-      snr_db: power of the reverberant speech over that of the noise, while there is speech.
-      level_db: level of the mixture in dB below full scale; lowered where it would clip.
+      snr_db: ratio of the reverberant speech's power to that of the noise, while there is speech.
+      level_db: level of the mixture in dB relative to full scale; lower if it would clip.
       lead, trail: samples of noise alone before and after the speech.
 
     Returns:

@@ -149,7 +149,7 @@ def sentence(rng: random.Random) -> str:
 
 
 def split_of(text: str) -> str:
-    """Return the split of a sentence: a function of its text, so that splits share none."""
+    """Return the split of a sentence, a function of its text: no sentence is in two splits."""
     remainder = zlib.crc32(text.encode()) % sum(SHARES.values())
     for name, size in SHARES.items():
         if remainder < size:
@@ -159,7 +159,7 @@ def split_of(text: str) -> str:
 
 
 def sentences(split: str, seed: str) -> Iterator[str]:
-    """Draw different sentences of a split endlessly; the same for the same seed."""
+    """Yield distinct sentences of a split without end; the same seed gives the same sentences."""
     rng = random.Random(seed)
     drawn = set()
     while True:

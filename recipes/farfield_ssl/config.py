@@ -46,7 +46,7 @@ from toolkit.train.config import (
 )
 
 ALIGNER = "lda_mllt"
-"""The GMM system whose alignments are the targets of baseline and teacher."""
+"""The GMM system whose alignments are the targets of the baseline and the teacher."""
 SYSTEMS = {
     "ce": ("teacher", "student_ce", "student_smbr", "self_training"),
     "lfmmi": ("chain_teacher", "chain_student"),
@@ -64,8 +64,8 @@ PARTS = {
     "decoding": (13, 20, 27, 30, 32, 33, 36),
     "front end on arrays": (37, 38),
 }
-"""Stages by the part of the processing that they belong to (C34), without the last stage, which
-sums their times."""
+"""Numbers of the stages in each part of the processing, for the breakdown of time (C34). The last
+stage, which sums the times, is left out."""
 
 
 @dataclass(frozen=True)
@@ -73,52 +73,53 @@ class Config(HybridConfig):
     """All settings of a run; a stage becomes stale if a setting that it reads changes."""
 
     objective: Literal["ce", "lfmmi"] = "ce"
-    """Training criterion of teacher and student. `ce`: cross entropy and sMBR, the student on the
-    teacher's posteriors (C9 to C14). `lfmmi`: lattice-free MMI, the student on the words of the
-    teacher's lattices; the baseline stays as it is."""
+    """Training criterion of teacher and student. `ce`: cross entropy and sMBR; the student learns
+    from the teacher's posteriors (C9 to C14). `lfmmi`: lattice-free MMI; the student learns from
+    the words of the teacher's lattices. The baseline is the same with both."""
     rooms: FarfieldConfig = FarfieldConfig()
     """Amounts of labelled and unlabelled speech, placements, rooms and noise (C1, C32)."""
     baseline: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
-    """The LSTM on labelled data (C6, C7); the student is one of the same size."""
+    """The LSTM trained on labelled data (C6, C7); the student has the same size."""
     teacher: CrossEntropyConfig = field(
         default_factory=lambda: CrossEntropyConfig(model=BlstmConfig())
     )
-    """The BLSTM on labelled data (C9)."""
+    """The BLSTM trained on labelled data (C9)."""
     executor: ExecutorSection = field(default_factory=ExecutorSection)
     """The executor of the data pipeline: processes of this machine, or Spark."""
     storage: str | None = None
-    """Place of the lake and the intermediate data of the pipeline: a folder of another disk, or an
-    address such as s3://bucket/folder, where the training shards stay too. None: the run
+    """Where the pipeline keeps the lake and its intermediate data: a folder on another disk, or an
+    address such as s3://bucket/folder, where the training shards stay, too. None: the run
     directory."""
     cache: CacheConfig = field(default=CacheConfig(), metadata=NO_EFFECT_ON_RESULTS)
     """Local copies of the training shards in `storage`."""
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
-    """Selection from the lake, order and statistics (C16 to C19); the front end is that of `fbank`,
-    and the normaliser uses `prior_frames`, too."""
+    """Selection from the lake, order and statistics (C16 to C19). The front end is that of `fbank`;
+    the normaliser uses `prior_frames`, too."""
     targets: TargetsSection = TargetsSection()
     """How much of the teacher's posteriors is kept (C11)."""
     repartition: RepartitionConfig = RepartitionConfig()
     """Shards to train on (C21)."""
     student: ScheduledConfig = field(default_factory=ScheduledConfig)
-    """The LSTM on the teacher's targets and on labelled data in alternation (C10, C12); of the
+    """The LSTM trained on the teacher's targets and labelled data in turn (C10, C12); it has the
     baseline's size."""
     calibration: CalibrationConfig = CalibrationConfig()
     """Measurement of the teacher's calibration."""
     choice_of_k: ChoiceConfig = ChoiceConfig()
-    """Comparison of numbers of logits to keep."""
+    """Comparison of how many logits to keep per frame."""
     self_training: SelfTrainingConfig = SelfTrainingConfig()
     """Selection from the unlabelled speech that the teacher has recognised (C13)."""
     self_trained: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
-    """The LSTM on recognised and labelled speech; of the student's size."""
+    """The LSTM trained on recognised and labelled speech; it has the student's size."""
     recognised_phones: RecognisedPhonesConfig = RecognisedPhonesConfig()
     """The part of the teacher's lattices that the student of `lfmmi` is trained on."""
     lfmmi_student: LfmmiConfig = field(default_factory=lambda: lattice_free(hours=1000, epochs=6))
-    """The student of that objective, on recognised and labelled speech; the teacher is `lfmmi`."""
+    """The student of objective `lfmmi`, trained on recognised and labelled speech. The settings of
+    its teacher are in the section `lfmmi`."""
     decode: DecodeConfig = replace(HybridConfig.decode, scales=(0.15, *HybridConfig.decode.scales))
-    """Decoding with the networks, 33 frames per second; after rescoring, acoustic scales of 0.2 or
-    below are best for several of them."""
+    """Decoding with the networks, 33 frames per second. After rescoring, acoustic scales of 0.2 or
+    below are best for several networks."""
     enhance: EnhanceConfig = EnhanceConfig()
-    """The front end of the array version of the test sets (C1)."""
+    """The front end of the test sets' array recordings (C1)."""
 
     def refuse_contradictions(self) -> None:
         """Check that the corpus has audio of known speakers, from which rooms are simulated.
@@ -126,7 +127,7 @@ class Config(HybridConfig):
         Called when all settings are known.
 
         Raises:
-          ValueError: it has features instead of audio, or its speakers are to be clustered.
+          ValueError: the corpus has features instead of audio, or its speakers are to be clustered.
         """
         if self.corpus.features == "kaldi":
             raise ValueError(
@@ -146,12 +147,12 @@ class Config(HybridConfig):
 
 
 def _shards(kind: str) -> ExtractConfig:
-    """Return shards of three minutes, so that half an hour keeps several processes busy."""
+    """Return settings for shards of three minutes: half an hour keeps several processes busy."""
     return ExtractConfig(FrontendConfig(kind), hours_per_shard=0.05)
 
 
 def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, Any]:
-    """Return the sections of models for an hour or two of speech."""
+    """Return the settings of models for an hour or two of speech, by section."""
     # A third of Kaldi's iterations: realign at each quarter, add Gaussians in the first three.
     tree = TreeConfig(max_leaves=leaves)
     em = EmConfig(iterations=12, realign=(3, 6, 9), gaussians=gaussians, grow_until=9)
@@ -225,8 +226,8 @@ NEAR = {
     "dp4": Placement("shelf", (0.25, 0.35), (1.0, 1.8), (1.0, 2.5), (12.0, 22.0), 0.2, (8.0, 18.0)),
     "dp5": Placement("corner", (0.3, 0.4), (1.2, 2.2), (0.8, 2.0), (8.0, 18.0), 0.3, (5.0, 15.0)),
 }
-"""Milder placements for the profile mini: with an hour of labelled books, the error rates of all
-systems are above 90 % at the usual ones."""
+"""Milder placements for the profile mini. At the usual placements, the error rates of all systems
+are above 90 % with an hour of labelled audiobooks."""
 
 
 def mini() -> Config:
@@ -257,13 +258,13 @@ def mini() -> Config:
 def full() -> Config:
     """Return the profile for LibriSpeech's 960 hours, as in the paper (C6, C7, C9, C12).
 
-    The rest of the labelled speakers' speech is used as unlabelled, too: the other speakers have
-    only 575 h. Under torchrun the student is trained with BMUF (C12), and the networks on labelled
-    data with synchronous SGD; a single process trains without a method.
+    The rest of the labelled speakers' speech is used as unlabelled speech, because the other
+    speakers have only 575 h. Under torchrun the student is trained with BMUF (C12), and the
+    networks on labelled data with synchronous SGD; a single process needs no parallel method.
 
     The paper trains on labelled data with GTC (C8, C9, C14). Here the optimizer is Adam, which GTC
-    impairs: of two processes that train the demo's LSTM for 600 steps the frame accuracy is 38.3 %
-    with GTC and 53.6 % without. Plain SGD, the paper's, has 31.6 % with GTC.
+    impairs: after two processes have trained the demo's LSTM for 600 steps, the frame accuracy is
+    38.3 % with GTC and 53.6 % without. With plain SGD, the paper's optimizer, and GTC it is 31.6 %.
     """
     whole, ssgd = WholeUtteranceConfig(epochs=2), ParallelConfig("ssgd")
     return Config(

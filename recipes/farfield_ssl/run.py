@@ -32,7 +32,7 @@ STUDENT = "self_training"
 STUDENT_NORMALISER = "unlabelled/normaliser.json"
 """The normaliser of the student's input: statistics of the unlabelled speech (C19)."""
 CHAIN_SENONES = "chain_teacher/graphs"
-"""The folder of the senones of lattice-free MMI, which have a tree of their own."""
+"""The folder of the senones of lattice-free MMI, which come from a separate tree."""
 
 
 def check_executor(config: Config) -> None:
@@ -110,13 +110,13 @@ def baseline(run: Run) -> Headline:
 
 @recipe.stage(17, "Train the teacher BLSTM with cross entropy", distributed=True, when=CE)
 def teacher_ce(run: Run) -> Headline:
-    """Train another network in the same way, on the baseline's targets (C9)."""
+    """Train the teacher in the same way as the baseline, on the baseline's targets (C9)."""
     return steps.learning.train_teacher(run, "teacher_ce", ALIGNER, "baseline_ce")
 
 
 @recipe.stage(18, "Make the teacher's denominator lattices", when=CE)
 def teacher_lattices(run: Run) -> Headline:
-    """Make the teacher's lattices like those of the baseline."""
+    """Make the teacher's lattices in the same way as the baseline's."""
     return steps.networks.make_denominators(run, "teacher_ce", "lattices/teacher")
 
 
@@ -139,9 +139,9 @@ def prepare(run: Run) -> Headline:
     return steps.learning.prepare_unlabelled(run)
 
 
-@recipe.stage(22, "Evaluate the teacher: calibration, loss of keeping only k logits", when=CE)
+@recipe.stage(22, "Evaluate the teacher: calibration, cost of storing only k logits", when=CE)
 def evaluate_teacher(run: Run) -> Headline:
-    """Measure the calibration: calibrated posteriors can serve as confidences (C10, C11)."""
+    """Measure calibration, since only calibrated posteriors can serve as confidences (C10, C11)."""
     return steps.learning.measure_teacher(run, "teacher", "baseline_ce", ALIGNER)
 
 
@@ -179,7 +179,7 @@ def student_smbr(run: Run) -> Headline:
     )
 
 
-@recipe.stage(27, "Decode with the student, also after sMBR", when=CE, background_when=STUDENT)
+@recipe.stage(27, "Decode with the student before and after sMBR", when=CE, background_when=STUDENT)
 def decode_student(run: Run) -> Headline:
     """Decode with the same graph; scale and penalty are tuned again on val."""
     return steps.farfield.decode_systems(run, ["student_ce", "student_smbr"], STUDENT_NORMALISER)
@@ -262,7 +262,7 @@ def decode_front_end(run: Run) -> Headline:
 @recipe.stage(39, "Compare the placements and list the results")
 def results(run: Run) -> Headline:
     """Collect all results, relative gains with intervals (C33), and a breakdown of time."""
-    # Markers of stages that these settings skip may be of earlier settings: leave them out.
+    # Leave out stages that these settings skip: their markers may come from earlier settings.
     enabled = {stage.number for stage in recipe.stages if stage.is_enabled(run.config)}
     parts = {part: sorted(enabled.intersection(stages)) for part, stages in PARTS.items()}
     steps.farfield.write_breakdown(run, parts)

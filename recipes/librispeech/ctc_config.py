@@ -37,8 +37,8 @@ class Config:
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""
     check: CheckConfig = CheckConfig(frames_per_phone=2)
-    """Faults of the data. A letter needs at least one output frame, which is two input frames
-    (A12)."""
+    """What counts as a fault of the data. A letter needs at least one output frame, which is two
+    input frames (A12)."""
     normaliser: Rules | None = None
     """Rules that turn transcripts and text into words: English, letters of any alphabet, or
     as-given (see `LangConfig.normaliser`). None: transcripts are taken as they are, in upper case,
@@ -50,17 +50,17 @@ class Config:
     lm: NgramConfig = NgramConfig()
     """The language model of the dictionary-constrained search."""
     dictionary_size: NonNegativeInt = 0
-    """Number of the most frequent words of the language model's text that are added to the training
-    words in the dictionary; the paper uses only the training words (A21)."""
+    """How many of the most frequent words of the language model's text join the training words in
+    the dictionary; the paper uses only the training words (A21)."""
     features: ExtractConfig = ExtractConfig(PRESETS["fbank80-mfcc13"])
     """93 values per frame (A1)."""
     prior_frames: NonNegativeInt = 200
     """Weight, in frames, of the global mean in the running mean of a speaker."""
     normalisation: Scope | None = None
-    """Statistics that normalise the features: `causal`, the speaker's frames so far; `whole`, also
-    the rest of the file, and its variance, which cannot be streamed; `global`, the training data
-    alone. None: `whole` for bidirectional networks, which wait for the end anyway, `causal` for
-    others."""
+    """Statistics that normalise the features. `causal`: of the speaker's frames so far. `whole`:
+    also of the rest of the file, and with its variance; streaming is then impossible. `global`: of
+    the training data alone. None: `whole` for bidirectional networks, which wait for the end of the
+    file anyway, and `causal` for others."""
     augment: AugmentConfig = AugmentConfig()
     """Augmented copies of the training utterances; none in the paper."""
     records: RecordConfig = RecordConfig()
@@ -73,26 +73,27 @@ class Config:
     evaluation_width: ListLength = 256
     """Beam width of the evaluation after each epoch (A24)."""
     evaluation: EvaluationConfig = EvaluationConfig()
-    """The search of that evaluation, and how many utterances it recognises (A21)."""
+    """The search of the evaluation after each epoch, and how many utterances it recognises
+    (A21)."""
     train: CtcTrainingConfig = field(default_factory=CtcTrainingConfig)
     """Network, optimizer and states (A12-A24)."""
     decode: CtcDecodeConfig = CtcDecodeConfig()
     """The searches of the final table (A21, A24)."""
     neural: bool = False
-    """Also train an LSTM language model, and rescore with it the n-best lists of the search with
+    """Also train an LSTM language model, and use it to rescore the n-best lists of the search with
     dictionary and n-grams."""
     lstm_lm: NeuralLmConfig = field(default_factory=NeuralLmConfig)
     """The LSTM language model of `neural` and its training."""
     lstm_rescoring: NeuralRescoringConfig = NeuralRescoringConfig()
-    """Rescoring with it."""
+    """Rescoring with the LSTM language model."""
     bundle: BeamTuneConfig = BeamTuneConfig()
     """The beams that are tried for the bundle of `toolkit transcribe`."""
     dataset: Dataset | None = None
-    """Description of the corpus and its difficulty, for the page (A4)."""
+    """Description of the corpus and its difficulty, for the time-to-accuracy page (A4)."""
     sweep: tuple[ListLength, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
     """Beam widths of the sweep on the first development split, LibriSpeech's dev-clean (A31)."""
     tta: TtaConfig = TtaConfig()
-    """Rules of the time to accuracy (A26)."""
+    """Target error rates and rules of the time to accuracy (A26)."""
 
     @property
     def scope(self) -> Scope:
@@ -107,7 +108,7 @@ class Config:
         Called when all settings are known.
 
         Raises:
-          ValueError: there is none.
+          ValueError: the corpus has features instead of audio.
         """
         if self.corpus.features == "kaldi":
             raise ValueError(
@@ -116,7 +117,7 @@ class Config:
             )
 
     def __post_init__(self) -> None:
-        check_fields(self)  # not by `Settings`, whose method `check` is a section here
+        check_fields(self)  # not inherited from `Settings`: its method `check` is a section here
         if not self.sweep:
             raise ValueError("sweep is empty: give at least one beam width")
         if self.neural and self.decode.words.mode == "words":
@@ -220,9 +221,10 @@ def demo() -> Config:
 def _on_seven_speeds(
     corpus: CorpusConfig, dataset: Dataset | None, epochs: int, frequency_masks: int
 ) -> Config:
-    """Return the network of `an4` for a corpus, which is trained on seven speeds of its speech.
+    """Return the settings of `an4` for another corpus: training on its speech at seven speeds.
 
-    After many passes over the data, the weights of the last epochs are averaged: the last 7 of 20.
+    After so many passes over the data, the weights of the last epochs are averaged, for example of
+    the last 7 of 20.
     """
     train = _small_training(
         hidden=192,
@@ -282,9 +284,9 @@ def _platform(devices: int, batch: int, readers: int, buffer: int) -> Config:
 
     Args:
       devices: GPUs, each with a process and a copy of the model (A9).
-      batch: utterances of a step, all GPUs together.
-      readers: reader processes of the machine.
-      buffer: whole batches that are being read or ready.
+      batch: utterances per step, on all GPUs together.
+      readers: number of reader processes on the machine.
+      buffer: number of whole batches that are being read or ready.
     """
     base = full()
     return replace(
@@ -317,7 +319,7 @@ def sys10() -> Config:
 
 
 EQUAL_BATCH = 96
-"""Utterances of a step in the study of equal batches (A34)."""
+"""Utterances per step in the study of equal batches (A34)."""
 
 
 def _equal(config: Config) -> Config:

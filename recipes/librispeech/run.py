@@ -20,7 +20,7 @@ from toolkit.stages.run import Run
 IN_BACKGROUND = "chain or adapted or bidirectional"
 """Settings with which the LSTM's stages run in the background, while another network is trained."""
 CHAIN_SENONES = "chain/graphs"
-"""The folder of the TDNN-Fs' senones, which have a tree of their own, and of the denominator."""
+"""The folder of the TDNN-Fs' senones, which come from a separate tree, and of the denominator."""
 
 recipe = Recipe(
     "librispeech",
@@ -34,7 +34,7 @@ recipe = Recipe(
 
 @recipe.stage(1, "Get the audio: synthesise or download it, unless corpus.root is set")
 def get_audio(run: Run) -> Headline | None:
-    """Make or download the corpus; one at corpus.root is read in place, and nothing is copied."""
+    """Make or download the corpus; a corpus at corpus.root is read in place, without copying."""
     return steps.data.get_corpus(run)
 
 
@@ -53,7 +53,7 @@ recipe.add(5, "Estimate the n-gram language models", stages.train_lm)
 def extract_features(run: Run) -> Headline:
     """Extract unnormalised features at 100 Hz: PLP for GMMs (C4), log-mel for networks (C5).
 
-    With corpus.features=kaldi both take the features of the corpus.
+    With corpus.features=kaldi, GMMs and networks use the features of the corpus.
     """
     # PLP of the copies is needed only for networks on features that GMMs transform.
     plp, fbank = run.make("plp"), run.make("fbank")
@@ -73,7 +73,7 @@ def train_mono(run: Run) -> Headline:
 
 @recipe.stage(8, "Decode with the monophones")
 def decode_mono(run: Run) -> Headline:
-    """Compute the first word error rates, which show whether everything before is right."""
+    """Compute the first word error rates, which show whether all earlier stages worked."""
     return steps.decoding.decode_gmm(run, "mono")
 
 
@@ -91,19 +91,19 @@ recipe.add(11, "Train LDA + MLLT GMMs", stages.train_lda)
 
 @recipe.stage(12, "Decode with LDA + MLLT")
 def decode_lda(run: Run) -> Headline:
-    """Decode with the best speaker-independent GMMs, the first pass of the adapted ones."""
+    """Decode with the best speaker-independent GMMs; this is also the adapted GMMs' first pass."""
     return steps.decoding.decode_gmm(run, "lda_mllt")
 
 
 @recipe.stage(13, "Train speaker-adapted GMMs")
 def train_adapted(run: Run) -> Headline:
-    """Estimate fMLLR for every training speaker, and train on it (SAT)."""
+    """Estimate fMLLR for every training speaker, and train on the transformed features (SAT)."""
     return steps.gmm.train_adapted(run)
 
 
 @recipe.stage(14, "Decode with the speaker-adapted GMMs in two passes")
 def decode_adapted(run: Run) -> Headline:
-    """Estimate fMLLR on the hypotheses of LDA + MLLT, then decode and rescore; n-best lists."""
+    """Estimate fMLLR on the LDA + MLLT hypotheses; decode, rescore and write n-best lists."""
     return steps.decoding.decode_gmm(run, "sat", steps.gmm.adapt(run, "sat", first_pass="lda_mllt"))
 
 
@@ -222,7 +222,7 @@ def compile_chain_graph(run: Run) -> Headline:
     background_when="chain_fbank",
 )
 def train_second_lattice_free(run: Run) -> Headline:
-    """Train for unknown speakers, with the same tree and denominator; with chain_features=both."""
+    """Train for unknown speakers, with the same tree and denominator (chain_features=both)."""
     return steps.networks.train_chain(run, "chain_fbank", "sat", senones=CHAIN_SENONES)
 
 
@@ -256,7 +256,7 @@ def combine(run: Run) -> Headline | None:
 
 @recipe.stage(34, "Rescore with the LSTM language model")
 def rescore(run: Run) -> Headline | None:
-    """Rescore n-best lists of the best systems with both language models, tuned again."""
+    """Rescore n-best lists of the best systems with both language models; tune the weights."""
     chosen = steps.decoding.neural_systems(run, steps.bundle.decoded_systems(run, CHAIN_SENONES))
     return steps.decoding.rescore_neural(run, chosen) if chosen else None
 

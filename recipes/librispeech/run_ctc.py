@@ -29,7 +29,7 @@ recipe = Recipe(
 
 @recipe.stage(1, "Get the audio: synthesise or download it, unless corpus.root is set")
 def get_audio(run: Run) -> Headline | None:
-    """Make or download the corpus; one at corpus.root is read in place, and nothing is copied."""
+    """Make or download the corpus; a corpus at corpus.root is read in place, without copying."""
     return steps.data.get_corpus(run)
 
 
@@ -59,7 +59,7 @@ def extract(run: Run) -> Headline:
 
 @recipe.stage(6, "Write record files of features and labels")
 def write_records(run: Run) -> Headline:
-    """Write the records; too long utterances are left out, the headline has their share (A6)."""
+    """Write the records without utterances that are too long; the headline counts these (A6)."""
     return steps.ctc.write_all_records(run)
 
 
@@ -83,13 +83,13 @@ def train_neural_lm(run: Run) -> Headline:
 
 @recipe.stage(10, "Rescore with the LSTM language model", when="neural")
 def rescore_lists(run: Run) -> Headline:
-    """Rescore the n-best lists of the search with dictionary and n-grams, tuned again."""
+    """Rescore n-best lists of the search with dictionary and n-grams, with weights tuned again."""
     return steps.ctc.rescore(run)
 
 
 @recipe.stage(11, "Sweep the beam width")
 def sweep(run: Run) -> Headline:
-    """Measure seconds and error rates by width, on the first development split (A31)."""
+    """Measure decoding time and error rates by width, on the first development split (A31)."""
     return steps.ctc.sweep_widths(run)
 
 

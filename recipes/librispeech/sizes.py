@@ -47,27 +47,28 @@ TABLE = (
     Sizes(100, 1000, 4200, 40_000, 2500, 5000, 640, 5, 6),
     Sizes(1000, 1000, 7000, 150_000, 3200, 7000, 768, 5, 10),
 )
-"""Sizes that work well for these hours of speech. Those of half an hour were tested on two corpora;
-the GMMs of 5, 100 and 1000 hours are about those of Kaldi's LibriSpeech recipe, the network of 1000
-hours is the paper's (C6). The trees of lattice-free MMI were tested at 0.5 and 1.6 hours; that of
-1000 hours has as many leaves as Kaldi's, which has 3500 for 5 hours."""
+"""Sizes that work well for these hours of speech. Those for half an hour were tested on two
+corpora. The GMMs for 5, 100 and 1000 hours are about those of Kaldi's LibriSpeech recipe; the
+network for 1000 hours is the paper's (C6). The trees of lattice-free MMI were tested at 0.5 and 1.6
+hours; the tree for 1000 hours has the same number of leaves as Kaldi's. Kaldi uses 3500 leaves for
+5 hours."""
 
 COPIES_UP_TO = 50.0
 """Hours up to which the networks train on three speeds."""
 ONE_THREAD_UP_TO = 20.0
 """Hours up to which the networks are so small that one processor core trains them fastest."""
 SHORT_SCHEDULE_UP_TO = 5.0
-"""Hours up to which 20 iterations suffice for a GMM system, where Kaldi runs 35."""
+"""Hours up to which 20 iterations, instead of Kaldi's 35, suffice for a GMM system."""
 
 
 def sizes(hours: float) -> Sizes:
     """Return the sizes for `hours` of training speech.
 
-    They are interpolated log-linearly between the rows of `TABLE`, and are those of the first or
-    the last row outside it.
+    Between the rows of `TABLE`, sizes are interpolated log-linearly. Below the first and above the
+    last row, the sizes of that row apply.
     """
     if not hours > 0:
-        raise ValueError(f"hours is {hours}, must be above 0")
+        raise ValueError(f"hours is {hours} but must be above 0")
     if hours <= TABLE[0].hours:
         return TABLE[0]
     for low, high in pairwise(TABLE):
@@ -88,7 +89,7 @@ def config_for_hours(hours: float, **sections: Any) -> Config:
     Args:
       hours: hours of training speech.
       sections: sections of the configuration that do not depend on the size, such as corpus and
-        lang; a section that does replaces the one that would be chosen here.
+        lang. A section that depends on the size replaces the one that would be chosen here.
     """
     size = sizes(hours)
     return Config(**(_gmms(size) | _networks(size) | _features(size) | sections))

@@ -2,6 +2,9 @@
 
 `--list`, `--help` and `toolkit config` import a recipe's `run.py` and so need neither torch nor
 lhotse.
+
+Unless their description says otherwise, functions that return numbers by name return a stage's
+headline, see `toolkit.stages.declaration.Headline`.
 """
 
 from importlib import import_module

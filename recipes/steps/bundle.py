@@ -73,18 +73,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A decoded system with one of its language models, which a bundle may contain."""
+    """A decoded system with one of its language models: a candidate for a bundle."""
 
     system: DecodedSystem
     rows: tuple[Result, ...]
-    """Results of all splits with one language model."""
+    """Results on all splits with this language model."""
     rescored: bool
+    """Whether the larger n-gram model has rescored it."""
     decode: str
     """Folder of its results, below the run directory."""
     neural: bool
     """Whether the LSTM language model has rescored it."""
     last: bool
-    """Whether it is the last pass with results in that folder."""
+    """Whether it is the last pass with results in the folder `decode`."""
     errors: int
     """Word errors on the tuning splits, with known speakers."""
 
@@ -110,7 +111,7 @@ class _Measured:
 
     @cached_property
     def wer_unknown_speaker(self) -> dict[str, float]:
-        """WER in percent by split, every utterance alone."""
+        """WER in percent by split, with every utterance recognised alone."""
         return {split: round(words.percent, 2) for split, words in self.scores.items()}
 
 
@@ -121,10 +122,10 @@ def write_bundles(
     """Write the bundles of the best systems: for known speakers, unknown speakers, and streams.
 
     With known speakers, the best system is the one with the fewest errors on the tuning splits;
-    among equals the first, without rescoring if that gains nothing. With unknown speakers, the
-    candidates are the best system that recognises by speaker and the best that recognises by
-    utterance: their bundles recognise every utterance alone, and the one with fewer errors is
-    chosen. If `bundle` names a system, it is used in both cases.
+    among equals the first, so that rescoring is left out if it gains nothing. With unknown
+    speakers, the candidates are the best system that recognises by speaker and the best that
+    recognises by utterance. The bundles of both recognise every utterance alone, and the one with
+    fewer errors is chosen. If the setting `bundle` names a system, it is used in both cases.
 
     Args:
       run: the run of the last stage.
@@ -133,8 +134,8 @@ def write_bundles(
       out: the folder to write.
 
     Returns:
-      The headline: names and error rates of the best systems. And the error rates of all candidates
-        with unknown speakers.
+      The headline, with names and error rates of the best systems; and the error rates of the
+      candidates with unknown speakers.
     """
     # 1. Choose: the system with the fewest errors, and the best of the opposite kind.
     candidates = [c for system in systems for c in _candidates(run, system, False)]
@@ -160,7 +161,7 @@ def write_bundles(
         unknown = min(measured, key=lambda result: result.errors)
     stream = next((m for m in measured if m.candidate.system.name in streaming), None)
 
-    # 3. Give each role to the best bundle; one may have several.
+    # 3. Give each role to the best bundle; a bundle may have several roles.
     bundled = []
     for result in measured:
         name = result.candidate.system.name
@@ -294,14 +295,14 @@ def _candidates(run: Run, system: DecodedSystem, neural: bool) -> list[_Candidat
 
 
 def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
-    """Return the candidate with the fewest errors, of the system `bundle` if that is set."""
+    """Return the candidate with the fewest errors, among those of `config.bundle` if it is set."""
     system_name = run.config.bundle
     allowed = [
         candidate for candidate in candidates if system_name in (None, candidate.system.name)
     ]
     if not allowed:
         names = ", ".join(dict.fromkeys(candidate.system.name for candidate in candidates))
-        raise ToolkitError(f"bundle={system_name}: no such system was decoded; there are {names}")
+        raise ToolkitError(f"bundle={system_name}: this system was not decoded; set one of {names}")
     return min(allowed, key=lambda candidate: candidate.errors)
 
 

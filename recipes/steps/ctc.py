@@ -75,7 +75,7 @@ from toolkit.tta.tables import sweep_table
 from toolkit.tta.training import TrainingPlan, train_by_plan
 
 RESCORED = "decode/ctc_lstm_lm"
-"""The folder of the search whose lists the LSTM language model has rescored."""
+"""The folder of the results after rescoring with the LSTM language model."""
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +85,9 @@ PLAIN = "words"
 """The search with the dictionary alone."""
 
 STANDARD_ERRORS = 2.0
-"""Minimum advantage in errors, in standard errors of the difference. On AN4 the dictionary alone
-has 43 errors on dev (3-grams: 45), but 38 on test (3-grams: 32)."""
+"""Smallest advantage, in standard errors of the difference in errors, at which the search without a
+language model is chosen. On AN4 the dictionary alone has 43 errors on dev (3-grams: 45), but 38 on
+test (3-grams: 32)."""
 
 
 def transcript_policy(run: Run) -> TextPolicy:
@@ -139,7 +140,7 @@ def _log_words_that_are_not_english(words: Collection[str]) -> None:
     """Log which words the English language model cannot contain as they are written.
 
     Raises:
-      ToolkitError: the model would know no word.
+      ToolkitError: it can contain none of the words.
     """
     spoken = sorted(word for word in words if not is_event_tag(word))
     english = EnglishRules()
@@ -148,9 +149,9 @@ def _log_words_that_are_not_english(words: Collection[str]) -> None:
         return
     first = " ".join(english.words(lost[0])) or "nothing"
     remedy = (
-        f"the English rules of its text make {first} of {lost[0]}: set normaliser=letters-upper-1"
-        " for another language, with its letters in check.alphabet, or"
-        f" normaliser={EnglishRules.id} to write transcripts by these rules too"
+        f"the English rules for its text turn {lost[0]} into {first}: for another language, set"
+        " normaliser=letters-upper-1 and its letters in check.alphabet; for English, set"
+        f" normaliser={EnglishRules.id} to write transcripts by these rules, too"
     )
     if len(lost) == len(spoken):
         raise ToolkitError(
@@ -189,8 +190,8 @@ def extract_features(run: Run) -> dict[str, float]:
 def write_all_records(run: Run) -> dict[str, float]:
     """Write the records for training and evaluation, of utterances up to `records.max_seconds`.
 
-    The other splits need no records: they are decoded from their features, long utterances
-    included. The headline has the number of long ones, which the paper leaves out of its test sets
+    The other splits need no records: they are decoded from their features, including long
+    utterances. The headline counts the long utterances, which the paper leaves out of its test sets
     (A6).
     """
     out, units, config = run.make("records"), load_units(run.need("units")), run.config.records
@@ -208,7 +209,7 @@ def write_all_records(run: Run) -> dict[str, float]:
 
 
 def training_plan(run: Run) -> TrainingPlan:
-    """Return the data and settings of the training, which repeats of it need too."""
+    """Return the data and settings of the training, which repeated trainings need, too."""
     evaluation, names = run.config.evaluation, ["units", "features/normaliser.json"]
     dictionary = {"words": "words.txt", "arpa": "lm/lm.arpa"}
     if evaluation.search == "prefixes":
@@ -254,7 +255,7 @@ def train(run: Run) -> dict[str, float]:
 
 
 def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:
-    """Write the posteriors of the splits to decode, and return them with references."""
+    """Write the posteriors of the splits to decode; return them with references, by split."""
     data = {}
     for split in splits(run).decoded:
         features = run.need(f"features/{split}")
@@ -279,7 +280,7 @@ def split_data(run: Run, split: str, posteriors: Path) -> SplitData:
 
 
 def decode(run: Run) -> dict[str, float]:
-    """Decode by every search on the same posteriors."""
+    """Decode the same posteriors by every search."""
     out, posteriors = run.make("decode/ctc"), run.make("posteriors")
     data, units = decoded_splits(run, posteriors), load_units(run.need("units"))
     headline = decode_ctc(
@@ -317,7 +318,7 @@ def tuned_search(run: Run, width: int | None = None) -> tuple[WordsDecoder, Back
 
     Args:
       run: the run of the stage.
-      width: width of its beam; None: that of the results.
+      width: width of its beam; None: the width used for the results.
     """
     decoded, lm = f"decode/ctc/{ngram_search(run)}", read_arpa(run.need("lm/lm.arpa"))
     tuned = json.loads(run.need(f"{decoded}/tuned.json").read_text(encoding="utf-8"))
@@ -336,15 +337,15 @@ def ngram_search(run: Run) -> str:
 
 
 def rescored_search(run: Run) -> str:
-    """Return the name of the search whose lists the LSTM language model rescores."""
+    """Return the name, in the results, of the search after rescoring with the LSTM LM."""
     return f"{ngram_search(run)}+lstm"
 
 
 def sweep_widths(run: Run) -> dict[str, float]:
     """Decode a development split at every beam width, with dictionary and n-grams (A31).
 
-    It is the first one with transcripts, LibriSpeech's dev-clean: the paper's sweep is on clean
-    validation data.
+    The split is the first one with transcripts. For LibriSpeech this is dev-clean, since the
+    paper's sweep is on clean validation data.
     """
     split = next(
         split
@@ -390,13 +391,13 @@ def write_tta_page(run: Run) -> dict[str, float]:
 
 
 def train_lstm_lm(run: Run) -> dict[str, float]:
-    """Train on the language model's text and the transcripts, for the words of the dictionary."""
+    """Train an LSTM LM on the LM text and the training transcripts, for the dictionary's words."""
     words = split_words(run.need("words.txt").read_text(encoding="utf-8"))
     return train_for_words(run, words, lm_policy(run))
 
 
 def rescore(run: Run) -> dict[str, float]:
-    """Rescore the n-best lists of the search with dictionary and n-grams."""
+    """Rescore, with the LSTM LM, the n-best lists of the search with dictionary and n-grams."""
     out, (decoder, lm) = run.make(RESCORED), tuned_search(run)
     data = {s: split_data(run, s, run.need(f"posteriors/{s}")) for s in splits(run).decoded}
     headline = rescore_ctc(
@@ -418,8 +419,8 @@ def rescore(run: Run) -> dict[str, float]:
 def write_bundle(run: Run) -> dict[str, float]:
     """Write the bundle with the best dictionary search.
 
-    Its beam is tuned on the development data, the narrowest with no more errors than the widest;
-    lists that the LSTM language model rescores have the beam of the results.
+    Its beam is the narrowest that makes no more errors on the development data than the widest.
+    Lists for the LSTM language model to rescore are made with the beam of the results.
     """
     # 1. Choose the search: n-grams, n-grams and LSTM, or the dictionary alone.
     out, tuned_on, rows = run.make("final"), splits(run).tune, result_rows(run)
@@ -492,8 +493,8 @@ def _card(run: Run, bundle: Path, lm: str, wer: dict[str, float]) -> Card:
 def best_search(run: Run, names: Sequence[str], rows: Sequence[Result]) -> str:
     """Return the dictionary search with the fewest errors on the development data.
 
-    Among equals the first; the search without a language model is chosen only if it has
-    significantly fewer errors.
+    Among equals, the first is chosen; the search without a language model only if it has
+    significantly fewer errors than the best one with a language model.
 
     Args:
       run: the run of the stage.
@@ -524,7 +525,7 @@ def _with_narrow_beam(run: Run, decoder: WordsDecoder, with_ngrams: bool) -> Wor
 
 
 def _for_lists(run: Run, decoder: WordsDecoder, scale: float) -> WordsConfig:
-    """Return the search for the lists that are rescored, the same as for the results."""
+    """Return the search that makes the lists to rescore, the same as for the results."""
     weights = Weights(scale, to_weights(decoder.config).word_penalty)
     return nbest_search_config(decoder.config, weights, run.config.lstm_rescoring.count)
 
@@ -541,6 +542,6 @@ def _count(run: Run, decoded: str) -> ErrorCount:
 
 
 def _errors(rows: Sequence[Result], lm: str, tuned_on: tuple[str, ...]) -> int:
-    """Return the word errors of a search with a language model on the tuning splits."""
+    """Return the word errors of the search `lm` on the tuning splits."""
     chosen = [row for row in rows if row.lm == lm and row.split in tuned_on]
     return sum(row.insertions + row.deletions + row.substitutions for row in chosen)

@@ -84,7 +84,7 @@ def corpus_root(run: Run) -> Path:
 
 
 def read_corpus(run: Run) -> dict[str, list[MonoCut]]:
-    """Read the corpus; folders outside its root that hold its audio become inputs too."""
+    """Read the corpus by split; folders outside its root that hold its audio become inputs, too."""
     root = corpus_root(run)
     parts = manifests(run.config.corpus, root)
     for folder in audio_folders(chain.from_iterable(parts.values()), root):
@@ -98,7 +98,7 @@ def hybrid_policy(run: Run) -> TextPolicy:
     If rules depend on the lexicon's words (tags as given, apostrophes at the edges of words,
     clitics), the lexicon file is an input of the stage.
     """
-    # Read settings one by one: the stage does not depend on the rest of `lang`.
+    # Read settings one by one, so that the stage does not depend on the rest of `lang`.
     policy = TextPolicy(run.setting("lang.normaliser"), run.setting("lang.tags"))
     if not policy.uses_lexicon or run.setting("lang.lexicon") == "graphemes":
         return policy
@@ -119,8 +119,8 @@ def write_transcripts(
 ) -> None:
     """Write the transcripts of splits by a policy.
 
-    With `noise_phone` training transcripts have `<UNK>` where the policy asks for it; see
-    `TextPolicy.transcript`. References never do.
+    With `noise_phone`, training transcripts have `<UNK>` where the policy asks for it; see
+    `TextPolicy.transcript`. Reference transcripts never have it.
     """
     counts = TextCounts()
     transcript = partial(policy.transcript, counts=counts)
@@ -133,17 +133,17 @@ def write_transcripts(
 
 
 def _without_noise(text: str, transcript: Callable[[str], str]) -> str:
-    """Return the transcript of a text, without what is trained as the noise phone."""
+    """Return the transcript of a text, without words that are trained as the noise phone."""
     return " ".join(word for word in split_words(transcript(text)) if word != UNKNOWN)
 
 
 def write_corpus(
     run: Run, policy: TextPolicy | None = None, noise_phone: bool = False
 ) -> dict[str, float]:
-    """Write a manifest per split, transcripts by a text policy, and the splits' roles.
+    """Write a manifest per split, with transcripts by a text policy, and the splits' roles.
 
-    Without a policy transcripts are taken as they are, in upper case. For `noise_phone` see
-    `write_transcripts`. With corpus.speakers=auto the recordings of a split are clustered, so that
+    Without a policy, transcripts are taken as they are, in upper case. For `noise_phone` see
+    `write_transcripts`. With corpus.speakers=auto, the recordings of a split are clustered, so that
     each utterance has a speaker from here on.
     """
     policy = policy or TextPolicy(UPPER_CASE)
@@ -176,11 +176,16 @@ def cuts(run: Run, split: str) -> list[MonoCut]:
 
 
 def check_audio(run: Run, lexicon: Mapping[str, int], as_given: bool) -> dict[str, float]:
-    """Check all splits with the smallest number of phones by word.
+    """Check the audio or the features, and the transcripts, of all splits.
 
-    Every audio file is decoded, or every feature matrix read; the digests of the files later show
-    which files have changed. With the policy as-given, words may have all characters that occur in
-    the lexicon.
+    Every audio file is decoded, or every feature matrix is read. The digests of the files later
+    show which files have changed.
+
+    Args:
+      run: the run of the stage.
+      lexicon: number of phones in the shortest pronunciation of each word.
+      as_given: whether the text policy is as-given, so that words may have any character that
+        occurs in the lexicon.
     """
     manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
     # With the policy as-given, words may have any character of the lexicon.
@@ -213,7 +218,7 @@ def transcripts_of(run: Run, split: str) -> dict[str, str]:
 
 
 def need_user_files(run: Run, *sources: Path | None) -> None:
-    """Record files, folders and patterns of the user that the toolkit opens as inputs of the stage.
+    """Record the user's files, folders and patterns as inputs of the stage.
 
     Missing ones are ignored here: the function that opens them raises the error.
     """
@@ -227,7 +232,7 @@ def need_user_files(run: Run, *sources: Path | None) -> None:
 def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
     """Return a language model's settings with its text.
 
-    The text is its own, or that of `lm`, or that of the demo corpus.
+    The text is the one that `config` names, else that of `lm`, else that of the demo corpus.
     """
     if config.arpa is not None:
         need_user_files(run, config.arpa)
@@ -236,15 +241,15 @@ def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
 
 
 def lm_sources(run: Run) -> NgramConfig:
-    """Return where the language model `lm` comes from, its text or ARPA file, alone.
+    """Return only the source of the language model `lm`: its text or ARPA file.
 
-    For stages that estimate no n-grams, and so do not depend on order, cutoffs and pruning.
+    This is for stages that estimate no n-grams, and so do not depend on order, cutoffs and pruning.
     """
     return lm_config(run, NgramConfig(text=run.setting("lm.text"), arpa=run.setting("lm.arpa")))
 
 
 def _lm_text(run: Run, text: Path | None) -> Path | None:
-    """Record a text of a language model; without one return that of the demo corpus, if any."""
+    """Record and return a language model's text; without one, the demo corpus's text, if any."""
     if text is not None:
         need_user_files(run, text)
         return text
@@ -264,7 +269,7 @@ def lattice_lm_config(run: Run) -> NgramConfig:
 
 
 def has_kaldi_features(run: Run) -> bool:
-    """Return whether the corpus has features of Kaldi, which take the place of audio."""
+    """Return whether the corpus has Kaldi features instead of audio."""
     return run.setting("corpus.features") == "kaldi"
 
 
@@ -300,13 +305,13 @@ def list_results(
     Args:
       run: the run of the stage.
       systems: the folders below decode/.
-      unknown_speaker: WER in percent with every utterance recognised alone, by the key of the row
-        that gets it.
+      unknown_speaker: WER in percent with every utterance recognised alone, by (system, split,
+        language model); it is added to that row.
     """
     rows = [run.need(f"decode/{system}/rows.json") for system in systems]
     results, table = run.make("results.json"), run.make("results.md")
     best = collect_results(rows, results)
-    # Add the error rates with speakers unknown to the rows of the systems that have bundles.
+    # Add the error rates with unknown speakers to the rows of the systems that have bundles.
     alone = unknown_speaker or {}
     record_results(
         results,
@@ -327,7 +332,7 @@ def show_results(directory: Path) -> None:
 
 
 def lexicon_config(run: Run) -> LangConfig:
-    """Return the settings of the lexicon that words are looked up in, without the vocabulary's."""
+    """Return the settings of the lexicon for looking up words, without those of the vocabulary."""
     config = LangConfig(
         lexicon=run.setting("lang.lexicon"),
         normaliser=run.setting("lang.normaliser"),
@@ -375,7 +380,7 @@ def prepare_language(run: Run) -> dict[str, float]:
 def train_language_models(run: Run) -> dict[str, float]:
     """Estimate the small language model of the graphs and the larger one that rescores.
 
-    Weights of text and transcripts are chosen on the tuning splits.
+    The weights with which text and transcripts are mixed are chosen on the tuning splits.
     """
     lang = Lang.load(run.need("lang"))
     larger, small = lm_config(run, run.config.rescoring), lm_config(run, run.config.lm)
@@ -385,7 +390,7 @@ def train_language_models(run: Run) -> dict[str, float]:
 
 
 def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:
-    """Extract the features of every split and of the copies, if there are any."""
+    """Extract the features of every split and of the copies, if any; return the hours by split."""
     hours = {}
     for split in splits(run).all:
         hours[split] = extract_utterances(run, cuts(run, split), config, out, split)
@@ -402,15 +407,15 @@ def extract_utterances(
     name: str,
     split: str | None = None,
 ) -> float:
-    """Extract features; shards whose utterances and audio are as before are taken over.
+    """Extract features; earlier shards with unchanged utterances and audio are reused.
 
     Args:
       run: the run of the stage.
       utterances: what to extract features of.
       config: front end and size of shards.
-      out: what `run.make` has returned.
+      out: the output folder, as returned by `run.make`.
       name: the folder in `out`.
-      split: whose manifest names the utterances' audio; None: `name`.
+      split: the split whose manifest names the utterances' audio; None: `name`.
 
     Returns:
       Hours of audio.
@@ -434,8 +439,8 @@ def import_kaldi_features(run: Run, plp: Path, fbank: Path) -> dict[str, float]:
 
     Args:
       run: the run of the stage.
-      plp: the folder of the GMMs' features, what `run.make` has returned.
-      fbank: likewise, of the networks' features.
+      plp: the folder for the GMMs' features, as returned by `run.make`.
+      fbank: likewise, for the networks' features.
 
     Returns:
       Hours of speech by split, and the number of values per frame.
@@ -457,7 +462,7 @@ def import_kaldi_features(run: Run, plp: Path, fbank: Path) -> dict[str, float]:
             previous=previous / split if previous else None,
             imported=form,
         )["hours"]
-        # GMMs and networks take the same features; the normaliser is of the networks alone.
+        # GMMs and networks use the same features; the normaliser is for the networks only.
         shutil.rmtree(fbank / split, ignore_errors=True)
         shutil.copytree(plp / split, fbank / split, copy_function=link_or_copy)
     write_normaliser(run, fbank)
@@ -467,8 +472,7 @@ def import_kaldi_features(run: Run, plp: Path, fbank: Path) -> dict[str, float]:
 def training_features(run: Run, name: str) -> Path:
     """Return a folder of features; the stage depends only on the parts for training.
 
-    That is the training split, its augmented copies and the normaliser; the training does not
-    depend on the other splits.
+    These are the training split, its augmented copies and the normaliser.
 
     Args:
       run: the run of the stage.
@@ -517,8 +521,8 @@ def write_normaliser(run: Run, features: Path, scope: Scope | None = None) -> No
 def show_page(directory: Path) -> None:
     """Write the report of a run, and print its address.
 
-    A page that is newer than every stage and the results is kept. A page that cannot be drawn does
-    not fail the run: a message says so, with the command to try again.
+    A page that is newer than every stage and the results is kept. If the page cannot be drawn, the
+    run does not fail: a message gives the reason and the command to try again.
     """
     path = directory / RUN_PAGE
     try:
@@ -529,7 +533,7 @@ def show_page(directory: Path) -> None:
         print(f"Report: {path.resolve().as_uri()}")
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        print(printable(f"No report, which `toolkit report {directory}` would write: {reason}"))
+        print(printable(f"No report was written: {reason}. Try `toolkit report {directory}`."))
 
 
 def _outdated(directory: Path, path: Path) -> bool:

@@ -35,11 +35,11 @@ def compose_graph(run: Run, senones: Senones, graph: Path) -> None:
 
 
 def graph_name(graphs: str | None = None) -> str:
-    """Return the file of the networks' decoding graph.
+    """Return the file name of the networks' decoding graph.
 
     Args:
-      graphs: the folder of a network's own senones, such as `chain/graphs`; None: of the senones
-        that the networks share.
+      graphs: the folder of a network's own senones, such as `chain/graphs`; None: the graph is that
+        of the senones that the networks share.
     """
     return f"{graphs.partition('/')[0]}_graph.safetensors" if graphs else "graph.safetensors"
 
@@ -78,7 +78,7 @@ def passes(run: Run, out: Path, rescore: bool) -> list[Pass]:
 def rescored_lm(run: Run) -> str:
     """Return the name of the larger language model in the results.
 
-    It differs from the name of the small model, since their rows must differ.
+    It differs from the name of the small model, so that their rows can be told apart.
     """
     small, larger = run.setting("lm.order"), run.setting("rescoring.order")
     return f"{larger}gram-rescored" if larger == small else f"{larger}gram"
@@ -100,7 +100,7 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
 
     Args:
       run: the run of the stage.
-      system: its name.
+      system: name of the GMM system.
       transforms: files of fMLLR transforms by split; None: features are not adapted.
     """
     # Only the adapted system is rescored: the other systems serve as checks and as its first pass.
@@ -122,7 +122,7 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
 
 
 def gmm_decoder(run: Run, system: str, out: Path, rescore: bool) -> DecoderFiles:
-    """Return the search in the graph of a GMM system's decode."""
+    """Return the search of a GMM system, in the decoding graph in `out`."""
     config = run.config.gmm_decode
     if system == "mono":
         config = replace(config, beam=run.config.mono_beam)
@@ -155,8 +155,8 @@ def network_decoder(run: Run, graphs: str | None = None) -> DecoderFiles:
 
     Args:
       run: the run of the stage.
-      graphs: the folder of a network's own senones, whose graph is searched by `chain_decode`;
-        None: those that the networks share.
+      graphs: the folder of a network's own senones, whose graph is searched with the settings
+        `chain_decode`; None: the senones that the networks share, and the settings `decode`.
     """
     graph = run.need(graph_name(graphs))
     config = run.config.decode if graphs is None else run.config.chain_decode
@@ -180,7 +180,7 @@ def decode_network(
       run: the run of the stage.
       system: name of the network.
       features: the folder of the splits' features; by default `fbank`.
-      normaliser: normaliser of the features; by default that beside them.
+      normaliser: normaliser of the features; by default the one in their folder.
       nbest: also write n-best lists, word times, confidences and word lattices.
       graphs: the folder of the network's own senones, see `network_decoder`.
     """
@@ -209,12 +209,12 @@ class DecodedSystem:
     features: Literal["cepstra", "fbank", "lda_mllt_features", "fmllr_features"] = "cepstra"
     """Features of a network; "cepstra" for GMMs."""
     gmm: str | None = None
-    """The GMM system on whose features the network computes, if it does."""
+    """The GMM system whose features are the network's input, if any."""
     first_pass: str | None = None
     """The speaker-independent GMM system of the first pass, if speakers are adapted."""
     graphs: str | None = None
-    """The folder of a network's own senones, whose decoding graph is searched by `chain_decode`;
-    None: those that the networks share."""
+    """The folder of a network's own senones, whose decoding graph is searched with the settings
+    `chain_decode`; None: the senones that the networks share."""
     has_nbest: bool = False
     """Whether its n-best lists are written when it is decoded."""
 
@@ -307,7 +307,9 @@ def neural_name(system: DecodedSystem) -> str:
 
 
 def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSystem]:
-    """Return the systems that are rescored, none without `neural`; see `Config.neural_systems`.
+    """Return the systems to rescore with the LSTM LM; see `Config.neural_systems`.
+
+    Without `neural` there are none.
 
     Args:
       run: the run of the stage.
@@ -323,7 +325,7 @@ def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSy
     if names:
         if unknown := set(names) - {system.name for system in systems}:
             raise ToolkitError(
-                f"neural_systems: {', '.join(sorted(unknown))} was not decoded; there are "
+                f"neural_systems: {', '.join(sorted(unknown))} was not decoded; set some of "
                 + ", ".join(system.name for system in systems)
             )
         return [system for system in systems if system.name in names]
@@ -336,11 +338,11 @@ def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSy
 
 @shared_workers()
 def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, float]:
-    """Rescore n-best lists of systems' last passes with the LSTM language model."""
+    """Rescore the n-best lists of each system's last pass with the LSTM language model."""
     model, results = NeuralLm.load(run.need("lstm_lm"), run.device), {}
     config = run.config.lstm_rescoring
     for system in systems:
-        # Lists of the decoding stage are used if they are long enough; else they are made again.
+        # Lists of the decoding stage are used if they are long enough; else new ones are made.
         long_enough = run.setting("nbest.count") >= config.count
         scorers, decoder = system_scorers(run, system), system_decoder(run, system)
         out = run.make(f"decode/{neural_name(system)}")

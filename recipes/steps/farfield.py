@@ -69,13 +69,13 @@ SETS = {name: (name,) for name in PLACEMENTS} | {"DP2-DP5": PLACEMENTS[1:], POOL
 """The sets on which systems are compared, and the test sets that each pools."""
 
 PUBLISHED = {"DP1": 9.8, "DP2": 22.2, "DP3": 21.8, "DP4": 16.5, "DP5": 18.9}
-"""The paper's relative WER reductions in percent, of its student over the sMBR baseline (C33)."""
+"""Relative WER reductions of the paper's student over its sMBR baseline, in percent (C33)."""
 
 HOUR, DAY = 3600.0, 86_400.0
 
 STORING = "storing of the utterances"
-"""A part of the paper's breakdown that the recipe does not have: it stores recordings while it
-simulates."""
+"""A part of the paper's breakdown that the recipe does not have, because it stores recordings while
+it simulates them."""
 
 
 def make_rooms(run: Run) -> dict[str, float]:
@@ -116,7 +116,7 @@ def align_twins(run: Run, system: str) -> dict[str, float]:
 
 
 def validation(run: Run, system: str) -> tuple[FeatureStore, LowRateAlignments]:
-    """Return far-field features of val and senones of its clean twins (C32: frame accuracy)."""
+    """Return far-field features of val and senones of its clean twins, for frame accuracy (C32)."""
     return FeatureStore(run.need("fbank/val")), targets(run, system, "ali_val")
 
 
@@ -135,7 +135,7 @@ def enhance_arrays(run: Run) -> dict[str, float]:
     """Enhance the array recordings by echo cancellation and beamforming on whole utterances.
 
     Returns:
-      Return measures of the enhancement, and those of the device's front end, from the simulation.
+      Measures of the enhancement, and those of the device's front end, from the simulation.
     """
     arrays = _arrays(run)
     return _device_measures(arrays) | enhance(
@@ -146,7 +146,7 @@ def enhance_arrays(run: Run) -> dict[str, float]:
 def decode_arrays(
     run: Run, system: str, normaliser: str, graphs: str | None = None
 ) -> dict[str, float]:
-    """Decode the same utterances by several front ends, with a network tuned on val.
+    """Decode the array utterances after each front end, with weights tuned on val.
 
     The results have splits such as `DP1-raw`, the first microphone; `DP1-device`, the device's
     front end, as in the test set DP1; and `DP1-enhanced`.
@@ -246,8 +246,8 @@ class Gain:
     system: float
     """WER of the system in percent."""
     werr: float | None
-    """Relative reduction of the word error rate in percent, above 0 where the system is better;
-    None where the baseline has no error."""
+    """Relative reduction of the word error rate in percent, above 0 if the system is better; None
+    if the baseline has no error."""
     low: float | None
     """Lower end of the 95 % confidence interval of `werr`, by a paired bootstrap."""
     high: float | None
@@ -309,8 +309,8 @@ def placement_rows(run: Run, system: str, lm: str) -> list[Result]:
 def scores(run: Run, system: str, splits: Sequence[str], unit: Unit = "word") -> dict[str, Score]:
     """Return a decoded system's scores by split.
 
-    A sentence may be in several placements, as `id-DP1`, `id-DP2` and so on; where there are too
-    few speakers to resample, sentences are resampled with all their copies.
+    A sentence may be in several placements, as `id-DP1`, `id-DP2` and so on. If there are too few
+    speakers to resample, sentences are resampled with all their copies.
     """
     scores_by_split = {}
     for split in splits:
@@ -357,7 +357,7 @@ def gain(split: str, first: Score, second: Score) -> Gain:
 
 
 def gains_table(gains_by_system: Mapping[str, Sequence[Gain]]) -> str:
-    """Return a Markdown table of relative reductions with intervals; the paper's come last."""
+    """Return a Markdown table of relative reductions with intervals; the paper's row is last."""
     lines = [["WERR %", *SETS], ["---", *["---:"] * len(SETS)]]
     for system, system_gains in gains_by_system.items():
         lines.append([system, *map(_shown, system_gains)])
@@ -389,7 +389,7 @@ class Subsystem:
     parts: Mapping[str, Published]
     """The paper's time of each part."""
     total: str = ""
-    """The paper's time of all parts, where it states one."""
+    """The paper's time of all parts; empty if it states none."""
 
 
 STUDENT = Subsystem(
@@ -427,9 +427,9 @@ def write_breakdown(run: Run, parts: Mapping[str, Iterable[int]]) -> None:
 
     Args:
       run: the run of the stage.
-      parts: the stages of each part, all of them done, by the name of the part; without stages that
-        the settings skip, whose markers may be of earlier settings. Parts that the paper reports
-        have the names of `SUBSYSTEMS`.
+      parts: numbers of the finished stages of each part, by name of the part. Stages that the
+        settings skip are left out, since their markers may come from earlier settings. Parts that
+        the paper reports are named as in `SUBSYSTEMS`.
     """
     seconds_by_part = {
         part: sum(_seconds(run, n) for n in stages) for part, stages in parts.items()
@@ -498,6 +498,6 @@ def _table(seconds_by_part: Mapping[str, float]) -> Table:
         "Times beside the paper's",
         [Column("part"), Column("this run"), Column("the paper")],
         rows,
-        note="The paper states 12 days for the student; its parts, rounded, add up to 12.1. The"
-        " teacher and the storing take 4 days more, the teacher 2 of them.",
+        note="The paper states 12 days for the student; the rounded parts add up to 12.1. Teacher"
+        " and storing take 4 more days, 2 of them for the teacher.",
     )

@@ -49,7 +49,7 @@ def train_mono(run: Run, split: str = "train") -> dict[str, float]:
 
     Args:
       run: the run of the stage.
-      split: the split whose cepstra are used: `train`, or that of its clean twins.
+      split: the split whose cepstra are used: `train`, or `clean`, its clean twins.
     """
     return _train(run, train_monophone, "mono", split)
 
@@ -92,7 +92,7 @@ def _train(
 def tree_config(run: Run, config: TreeConfig) -> TreeConfig:
     """Return the settings of a tree, with the extra questions of the lexicon, if it has some.
 
-    The user's files that they name become inputs of the stage.
+    Files of the user that the settings name become inputs of the stage.
     """
     need_user_files(run, config.questions, config.extra_questions, config.roots)
     if config.extra_questions is None and run.exists(f"lang/{EXTRA_QUESTIONS}"):
@@ -103,8 +103,13 @@ def tree_config(run: Run, config: TreeConfig) -> TreeConfig:
 def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
     """Estimate fMLLR transforms of the decoded splits; return their files by split.
 
-    They are estimated on the hypotheses of a first pass, then on the lattices of a pass with these
-    transforms (Kaldi's decode_fmllr.sh).
+    They are estimated on the hypotheses of a first pass, then again on the lattices of a pass with
+    these transforms (Kaldi's decode_fmllr.sh).
+
+    Args:
+      run: the run of the stage.
+      adapted: name of the speaker-adapted GMM system.
+      first_pass: name of the speaker-independent system that has decoded the splits.
     """
     config, transforms = run.config.gmm_decode, {}
     graph = run.make(f"decode/{adapted}") / "graph.safetensors"
@@ -127,7 +132,16 @@ def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
 def estimate_transforms(
     run: Run, adapted: str, independent: str, split: str, words: dict[str, list[str]], out: Path
 ) -> None:
-    """Estimate the fMLLR transforms of a split's speakers on transcripts or hypotheses."""
+    """Estimate the fMLLR transforms of a split's speakers.
+
+    Args:
+      run: the run of the stage.
+      adapted: name of the speaker-adapted GMM system.
+      independent: name of the speaker-independent system.
+      split: the split whose cepstra are used.
+      words: transcripts or hypotheses, by utterance.
+      out: the file to write.
+    """
     cepstra = run.need(f"plp/{split}")
     adapt_speakers(
         GmmSystem.load(run.need(adapted), cepstra),
@@ -166,7 +180,8 @@ def align_system(
 def tie_senones(run: Run, system: str, split: str = "train") -> dict[str, float]:
     """Tie low-rate senones on a GMM system's alignments.
 
-    With `pronunciation_probabilities`, those of the lexicon are estimated on the same alignments.
+    With `pronunciation_probabilities`, the probabilities of the lexicon's pronunciations are
+    estimated on the same alignments.
     """
     config, out = tree_config(run, run.config.senones), run.make("senones")
     cepstra, alignments = run.need(f"plp/{split}"), run.need("ali")
@@ -196,7 +211,7 @@ def write_adapted(run: Run, adapted: str, independent: str) -> Path:
     def write() -> None:
         if _written(out):
             return
-        # The copies get transforms of their own, estimated on their transcripts.
+        # The copies get separate transforms, estimated on their transcripts.
         if of_copies is not None:
             words = transcripts(copies(run), run.need("plp/copies"))
             estimate_transforms(run, adapted, independent, "copies", words, of_copies)
@@ -260,7 +275,7 @@ def _written(features: Path) -> bool:
 def _write_features(
     run: Run, system: str, transforms: Mapping[str, Path | None], out: Path
 ) -> None:
-    """Write the features of a system for each part, adapted where there are transforms."""
+    """Write the features of a system for each part, adapted if it has a file of transforms."""
     for part, path in transforms.items():
         gmms = GmmSystem.load(run.need(system), run.need(f"plp/{part}"))
         gmms = gmms.adapted(load_transforms(path)) if path else gmms

@@ -1,6 +1,6 @@
 """Steps on the unlabelled audio of a recipe: features and teacher's targets from a data lake.
 
-With `storage`, an address such as s3://bucket/folder, the lake is copied there and the steps write
+If `storage` is an address such as s3://bucket/folder, the lake is copied there and the steps write
 there. Features are copied back to `unlabelled/`, where later stages read them in any order; the
 training shards stay at the address and are read from there.
 """
@@ -105,7 +105,7 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
 def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, float]:
     """Compute the teacher's targets of all unlabelled audio, and shards for training (C11, C21).
 
-    The shards are in `teacher_targets/`, a folder for each offset, or named there.
+    `teacher_targets/` gets a folder for each offset, with the shards or with their address.
 
     Returns:
       The amount of data in the shards, and `tail_mass`, the mean probability mass per frame of the
@@ -146,7 +146,7 @@ def training_shards(run: Run) -> list[Path | ShardFiles]:
 
 
 def _place(run: Run, name: str) -> str:
-    """Return the prefix of the outputs of the pipeline's steps."""
+    """Return where the pipeline's steps write `name`: a folder, or an address in `storage`."""
     storage = run.config.storage
     if not storage:
         return str(run.make(f"pipeline/{name}"))
@@ -165,7 +165,7 @@ def _user_cache() -> Path:
 def _link(shards: ShardSet, store: ObjectStore, out: Path) -> None:
     """Hard-link a set of shards into a folder, without the pipeline's bookkeeping.
 
-    Stages that read the folder thus depend on neither the executor nor on interruptions.
+    Stages that read the folder thus depend neither on the executor nor on interruptions.
     """
     root = Path(shards.url)
     # Files that begin with "_" are the executor's bookkeeping.
@@ -176,7 +176,7 @@ def _link(shards: ShardSet, store: ObjectStore, out: Path) -> None:
 
 
 def _name(shards: ShardSet, store: ObjectStore, out: Path) -> None:
-    """Write the address of a set of shards into a folder, in their place."""
+    """Write the address of a set of shards into a folder, in place of the shards."""
     address = {"url": shards.url, "list": digest_bytes(store.get(f"{shards.url}/{SHARD_LIST}"))}
     write_atomically(out / ADDRESS, json.dumps(address, indent=1) + "\n")
 
@@ -218,7 +218,7 @@ def student_normaliser(run: Run) -> Path:
 
 
 def measure_teacher(run: Run, teacher: str, student: str, aligner: str) -> dict[str, float]:
-    """Measure the calibration of the teacher's posteriors, and the loss of keeping only k logits.
+    """Measure the calibration of the teacher's posteriors, and the cost of keeping only k logits.
 
     Args:
       run: the run of the stage.
@@ -269,8 +269,8 @@ def labelled_speech(
 def train_teacher(run: Run, system: str, aligner: str, baseline: str) -> dict[str, float]:
     """Train a teacher with cross entropy on the baseline's features and targets (C9).
 
-    The teacher does not realign: with `align.rounds` its targets are the last alignments of the
-      baseline, like the targets of the student's labelled data.
+    The teacher does not realign: with `align.rounds`, its targets are the last alignments of the
+    baseline, like the targets of the student's labelled data.
 
     Args:
       run: the run of the stage.
@@ -293,7 +293,7 @@ def train_teacher(run: Run, system: str, aligner: str, baseline: str) -> dict[st
 
 
 def train_student(run: Run, system: str, aligner: str, baseline: str) -> dict[str, float]:
-    """Train a student on the teacher's targets and on labelled data in alternation (C12)."""
+    """Train a student on the teacher's targets and on labelled data in turn (C12)."""
     features, alignments = labelled_speech(run, aligner, baseline)
     return scheduled.train_student(
         unlabelled=training_shards(run),

@@ -64,10 +64,10 @@ def train_network(
 ) -> dict[str, float]:
     """Train a network with cross entropy on the training data and its augmented copies.
 
-    The network aligns the data at each of its three offsets, and another network is trained on
-    these targets, `align.rounds` times (C4), so that every epoch has targets of its own offset.
+    `align.rounds` times, the network aligns the data at each of its three offsets and another
+    network is trained on these targets (C4), so that every epoch has targets of its own offset.
     Senones are unchanged; weights are initialised again, so that no round inherits the errors of
-    earlier ones. The networks of earlier rounds and their alignments are in `rounds/`.
+    earlier rounds. The networks of earlier rounds and their alignments are in `rounds/`.
 
     Args:
       run: the run of the stage.
@@ -125,13 +125,13 @@ def make_denominators(
 ) -> dict[str, float]:
     """Make denominator lattices with a weak LM, and reference alignments, of the training data.
 
-    With `sequence_copies`, augmented copies get them too.
+    With `sequence_copies`, they are made for augmented copies, too.
 
     Args:
       run: the run of the stage.
-      system: the network whose scores and alignments are used; it computes on `fbank`.
+      system: the network whose scores and alignments are used; its input is `fbank`.
       name: the folder to write.
-      normaliser: file of the network's input; by default that of `fbank`.
+      normaliser: file of the normaliser of the network's input; by default that of `fbank`.
     """
     # 1. The graph of a weak language model.
     features = training_features(run, "fbank")
@@ -181,9 +181,9 @@ def train_on_lattices(
     Args:
       run: the run of the stage.
       system: name of the trained network.
-      start: the network that it starts from; it computes on `fbank`.
+      start: the network to start from; its input is `fbank`.
       name: the folder of its lattices.
-      normaliser: file of the network's input; by default that of `fbank`.
+      normaliser: file of the normaliser of the network's input; by default that of `fbank`.
     """
     features = training_features(run, "fbank")
     senones = Senones.load(run.need("senones"))
@@ -282,13 +282,13 @@ def _make_graphs(run: Run, aligner: str, cepstra: str, config: TreeConfig, out: 
 
 
 def train_lstm_lm(run: Run) -> dict[str, float]:
-    """Train on the language model's text and the transcripts, for the words of `lang/`."""
+    """Train an LSTM LM on the LM text and the training transcripts, for the words of `lang/`."""
     lang = Lang.load(run.need("lang"))
     return train_for_words(run, lang.vocabulary, lang.policy)
 
 
 def train_for_words(run: Run, vocabulary: Collection[str], policy: TextPolicy) -> dict[str, float]:
-    """Train on the language model's text and the transcripts of the training data.
+    """Train an LSTM LM on the LM text and the training transcripts.
 
     Args:
       run: the run of the stage.

@@ -31,8 +31,8 @@ from toolkit.train.config import (
 )
 
 WIDE_BEAM = Beam(search=18.0, output=6.0, max_active=12_000)
-"""Beam for read books with 20,000 words. With 4,000 active states and a beam of 15 the WER of the
-networks in the librispeech recipe's profile mini is two points higher."""
+"""Beam for read books with a vocabulary of 20,000 words. With 4,000 active states and a beam of 15,
+the WER of the networks in the librispeech recipe's profile mini is two points higher."""
 
 THREE_SPEEDS = AugmentConfig(speeds=(0.9, 1.1))
 """Three-way speed perturbation, as in Kaldi's recipes; it removes a third of the character errors
@@ -50,7 +50,8 @@ SHORT_MONO = MonophoneConfig(
         min_occupancy=3.0,
     )
 )
-"""Half of the realignments in Kaldi's recipes, in less than half the time."""
+"""Monophone training with half of the realignments in Kaldi's recipes and in less than half the
+time."""
 
 SMALL_LSTM_LM = NeuralLmConfig(
     epochs=4, initial_rate=1e-2, words_per_batch=200, threads=1, model=WordLstmConfig(hidden=128)
@@ -63,7 +64,7 @@ SMALL_SEQUENCE = SequenceConfig(
     final_rate=4e-5,
     batches=LatticeBatchConfig(utterances_per_batch=8),
 )
-"""Twice the batch size at twice the learning rate: 3,700 frames per second instead of 3,000."""
+"""Twice the default batch size and learning rates: 3,700 frames per second instead of 3,000."""
 
 SMALLEST_AT, LARGEST_AT = 0.5, 100.0
 """Hours up to which the network is the smallest, and from which on it is the largest."""
@@ -74,9 +75,10 @@ HIDDEN = 256, 1024
 BOTTLENECK = 64, 128
 
 SMALL_UP_TO = 20.0
-"""Hours of a small corpus. Up to these one processor core trains the network fastest; dropout is
-used; no speakers are held out, since training on them is worth more; and the denominator has phone
-bigrams, which are better than 4-grams on AN4. Beyond them all of this is as in Kaldi."""
+"""Largest number of hours of a small corpus. For a small corpus, one processor core trains the
+network fastest; dropout is used; no speakers are held out, since training on them is worth more;
+and the denominator has phone bigrams, which are better than 4-grams on AN4. For a larger one, all
+of this is as in Kaldi."""
 
 DROPOUT = 0.3
 
@@ -88,7 +90,7 @@ class HybridConfig:
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""
     check: CheckConfig = CheckConfig()
-    """Faults of the data, which exclude an utterance or stop the run."""
+    """What counts as a fault of the data. Faults exclude an utterance or stop the run."""
     lang: LangConfig = LangConfig()
     """Lexicon and vocabulary."""
     lm: NgramConfig = NgramConfig()
@@ -103,9 +105,9 @@ class HybridConfig:
     prior_frames: NonNegativeInt = 200
     """Weight, in frames, of the global mean in the running mean of a speaker (Kaldi: 200)."""
     normalisation: Scope = "causal"
-    """Statistics that normalise the networks' features: `causal`, the speaker's frames so far;
-    `whole`, also the rest of the file, and by its variance, which cannot be streamed; `global`, the
-    training data alone. Features of speaker-adapted GMMs always are by `global`."""
+    """Statistics that normalise the networks' features. `causal`: of the speaker's frames so far.
+    `whole`: also of the rest of the file, and with its variance; streaming is then impossible.
+    `global`: of the training data alone. Features of speaker-adapted GMMs always use `global`."""
     augment: AugmentConfig = AugmentConfig()
     """Augmented copies of the training utterances, for the networks; none in the paper."""
     mono: MonophoneConfig = MonophoneConfig()
@@ -119,14 +121,14 @@ class HybridConfig:
     senones: TreeConfig = TreeConfig(max_leaves=3183)
     """The tree of the senones at the low frame rate (C3)."""
     pronunciation_probabilities: bool = False
-    """Estimate how often each pronunciation is spoken, and silence around it, on the alignments,
-    for the graphs of the networks (Chen et al. 2015)."""
+    """Estimate from the alignments how often each pronunciation is spoken and how often silence
+    surrounds it, for the graphs of the networks (Chen et al. 2015)."""
     lattice_lm: NgramConfig = NgramConfig(order=2, mix_transcripts=False)
     """The weak language model of the denominator lattices. A text is not mixed with transcripts,
-    since the lattices are of the same utterances."""
+    since the lattices are made of the transcribed utterances."""
     lattice_text: Literal["transcripts", "lm"] = "transcripts"
-    """Text of `lattice_lm` if it names none: the transcripts, or that of `lm`. On an hour or two of
-    speech, bigrams of the transcripts overfit, so that lattices have too few wrong paths."""
+    """Text of `lattice_lm` if it names none: the transcripts, or the text of `lm`. On an hour or
+    two of speech, bigrams of the transcripts overfit, so that lattices have too few wrong paths."""
     lattices: LatticeConfig = LatticeConfig()
     """The denominator lattices (C8)."""
     sequence: SequenceConfig = SequenceConfig()
@@ -137,8 +139,8 @@ class HybridConfig:
         acoustic_scale=0.25,
         scales=(0.2, 0.25, 0.3, 0.4, 0.5),
         penalties=(-2.0, -1.0, 0.0, 1.0),
-        # On the demo's dev and test splits 157 errors with 15 and 4,000, 149 with these and with 19
-        # and 16,000.
+        # Errors on the demo's dev and test splits: 157 with a beam of 15 and 4,000 states; 149 with
+        # these values, and also with 19 and 16,000.
         beam=Beam(search=17.0, output=6.0, max_active=8000),
     )
     """Decoding with the LSTM, 33 frames per second."""
@@ -153,11 +155,11 @@ class HybridConfig:
         untuned_within=2.0,
         beam=Beam(search=15.0, output=8.0, max_active=7000),
     )
-    """Decoding with that network. LF-MMI trains its scores at the acoustic scale 1, so the best
-    scale is near it."""
+    """Decoding with the TDNN-F. LF-MMI trains its scores at the acoustic scale 1, so the best scale
+    is near 1."""
 
     def __post_init__(self) -> None:
-        check_fields(self)  # not by `Settings`, whose method `check` is a section here
+        check_fields(self)  # not inherited from `Settings`: its method `check` is a section here
 
     def refuse_contradictions(self) -> None:
         """Check that there is audio if training utterances are copied at other speeds.
@@ -165,7 +167,7 @@ class HybridConfig:
         Called when all settings are known.
 
         Raises:
-          ValueError: there is none.
+          ValueError: copies are set, but the corpus has no audio.
         """
         if self.corpus.features == "kaldi" and self.augment.speeds:
             raise ValueError(
@@ -177,7 +179,7 @@ class HybridConfig:
 def small_network(
     model: LstmConfig | BlstmConfig | TdnnfConfig, epochs: int, chunks: ChunkConfig
 ) -> CrossEntropyConfig:
-    """Return the training of a network that one core can train in minutes."""
+    """Return the training settings of a network that one core can train in minutes."""
     return CrossEntropyConfig(
         epochs=epochs,
         initial_rate=2e-3,
@@ -194,12 +196,12 @@ def small_network(
 def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
     """Return a TDNN-F for `hours` of training speech and its training with lattice-free MMI.
 
-    From 7 layers of 256 values, one of them at 100 Hz, to 12 of 1,024, three at 100 Hz, as in
-    Kaldi's recipes; between them by the logarithm of the hours.
+    The size grows with the logarithm of the hours: from 7 layers of 256 values, one of them at 100
+    Hz, to 12 layers of 1,024 values, three of them at 100 Hz, as in Kaldi's recipes.
 
     Args:
       hours: hours of training speech, without copies.
-      epochs: passes over it and its copies.
+      epochs: passes over the speech and its copies.
     """
     # 0 at the hours of the smallest network, 1 at those of the largest.
     share = math.log(hours / SMALLEST_AT) / math.log(LARGEST_AT / SMALLEST_AT)
@@ -234,5 +236,5 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
 
 
 def _between(small: int, large: int, share: float) -> int:
-    """Interpolate log-linearly, to a multiple of 16."""
+    """Interpolate log-linearly between two sizes, rounded to a multiple of 16."""
     return 16 * round(small * (large / small) ** share / 16)

@@ -19,7 +19,7 @@ def prepare_words(run: Run) -> Headline:
 
 
 def train_lm(run: Run) -> Headline:
-    """Estimate modified Kneser-Ney on lm.text or the transcripts; a larger model rescores (C2)."""
+    """Estimate modified Kneser-Ney n-grams on lm.text or transcripts; a larger LM rescores (C2)."""
     return steps.data.train_language_models(run)
 
 

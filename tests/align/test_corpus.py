@@ -78,7 +78,7 @@ def test_every_utterance_has_an_outcome(lang, tmp_path):
     assert list(table) == ["a", "b", "short", "c"]
     assert table["a"].status == "ok"
     assert table["short"].status == "failed"
-    assert table["short"].reason == "5 frames, the transcript needs 27"
+    assert table["short"].reason == "5 frames, but the transcript needs 27"
     assert math.isnan(table["short"].log_likelihood_per_frame)
     store = AlignmentStore(tmp_path / "ali")
     assert sorted(store.ids) == ["a", "b", "c"]
@@ -107,6 +107,6 @@ def test_finished_shards_are_not_aligned_again(lang, tmp_path):
 
 
 def test_too_many_failures_name_utterance_and_reason(lang, tmp_path):
-    with pytest.raises(AlignmentFailuresError, match=r"short .5 frames, the transcript needs 27"):
+    with pytest.raises(AlignmentFailuresError, match=r"short .5 frames, but the transcript needs"):
         align(CertainScorer(), lang, tmp_path / "ali", replace(CONFIG, max_failed=0.2))
     assert (tmp_path / "ali/table.tsv").exists()

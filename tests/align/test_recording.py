@@ -129,7 +129,7 @@ def test_more_words_than_audio_is_an_error(synthesise_monophones):
     words = synthetic.words * 5
     with pytest.raises(NoPathError, match=r"from .* s on: .* words left need at least"):
         align(synthesise_monophones, synthetic, WINDOWS, words)
-    with pytest.raises(NoPathError, match=r"^\d+\.\d+ s of audio, the 300 words need"):
+    with pytest.raises(NoPathError, match=r"^\d+\.\d+ s of audio, but the 300 words need"):
         align(synthesise_monophones, synthetic, WHOLE, words)
 
 

@@ -79,7 +79,7 @@ def test_speakers_are_adapted_to(speaker_bundle, recordings):  # noqa: F811
 
 def test_recordings_need_transcripts(recogniser, recordings, tmp_path):
     bundle = make_bundle(recogniser, tmp_path / "bundle")
-    with pytest.raises(BenchmarkError, match="none of the recordings has a transcript"):
+    with pytest.raises(BenchmarkError, match="no recording has a transcript"):
         measure(bundle, recordings, {"elsewhere": "YES"})
 
 

@@ -21,4 +21,4 @@ def test_plain_rules_are_learnt(tmp_path):
     assert "90 words to learn from: PER 0.00 % [ 0 / " in result.output
     assert "WER 0.00 % [ 0 / 6 ]" in result.output
     result = CliRunner().invoke(main, ["g2p", *options[:2]])
-    assert "between 0 and the 96 words" in result.output
+    assert "above 0 and below 96" in result.output

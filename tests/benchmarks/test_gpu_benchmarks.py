@@ -47,8 +47,8 @@ def test_smbr_is_measured_as_a_share_of_its_step(monkeypatch, ticking_clock):
     assert len(frames) == 1
     assert frames.pop() >= 3 * 33
     # The clock ticks once a case: both steps take as long, and the criterion all of one.
-    assert "0 % is what one with cross entropy does not need" in table.notes[2]
-    assert "takes 100 % of it" in table.notes[2]
+    assert "0 % of a step with sMBR is work that" in table.notes[2]
+    assert "takes 100 % of the step" in table.notes[2]
 
 
 def test_the_command_takes_a_device_where_the_benchmark_does(monkeypatch):

@@ -23,7 +23,7 @@ def test_compares_chunks_with_whole_utterances_and_the_gemm_limit(monkeypatch, t
     assert len(table.rows) == 9
     lattice_free = table.row(train.LATTICE_FREE).rate
     share = 100 * lattice_free / table.row(train.CRITERION).rate
-    assert f"the criterion takes {share:.0f} %" in table.notes[-2]
+    assert f"The criterion takes {share:.0f} %" in table.notes[-2]
     assert f"{chunked.rate / table.row(train.LOOP).rate:.1f} times" in table.notes[-1]
 
 

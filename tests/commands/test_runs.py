@@ -118,7 +118,7 @@ def test_a_report_page_is_not_replaced_after_its_inputs_were_removed(recipe):
         (["final"], "final is never removed"),
         (["results.json"], "never removed"),
         (["../other"], "no output ../other"),
-        (["stages"], "no output stages of a finished stage that could be removed; there are fbank"),
+        (["stages"], "have no output stages. The outputs that can be removed are: fbank"),
         (["--all", "fbank"], "give --all or the names"),
     ],
 )

@@ -38,7 +38,7 @@ HUGE = 10**10
 )
 def test_a_setting_that_is_far_too_large_is_refused(key, tmp_path):
     config = PROFILES["demo"]()
-    with pytest.raises(ConfigError, match=rf"`{key}`.*{HUGE}, must be"):
+    with pytest.raises(ConfigError, match=rf"`{key}`.*{HUGE} but must be"):
         apply_overrides(config, [f"{key}={HUGE}"], tmp_path)
     *sections, leaf = key.split(".")
     path = tmp_path / "my.yaml"
@@ -59,7 +59,7 @@ def test_any_integer_fits_into_63_bits(tmp_path):
     [(FrontendConfig, "num_mel_bins"), (LstmConfig, "hidden"), (LstmConfig, "output_dim")],
 )
 def test_limits_hold_in_bundles_too(kind, name):
-    with pytest.raises(ValueError, match=f"{name} is {HUGE}, must be"):
+    with pytest.raises(ValueError, match=f"{name} is {HUGE} but must be"):
         from_plain(kind, {name: HUGE})
 
 

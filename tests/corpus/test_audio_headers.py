@@ -57,7 +57,7 @@ def test_a_truncated_file_declares_its_full_length(write, truncate, form, subtyp
     assert declared_samples(path) == SAMPLES
     assert end_warning(path) == ""
     assert declared_samples(truncate(path)) == SAMPLES
-    assert end_warning(path).startswith("truncated, its last 1.0")
+    assert end_warning(path).startswith("truncated: its last 1.0")
 
 
 COMPRESSED = [

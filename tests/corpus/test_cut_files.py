@@ -66,7 +66,7 @@ def test_utterances_of_a_file_of_cuts(audio, tmp_path):
         "TWO",
     ]
     assert speaker_of(utterances["part"]) == "anna"
-    assert "names none" in utterances["nobody"].custom["no_speaker"]
+    assert "names no speaker" in utterances["nobody"].custom["no_speaker"]
     assert speaker_of(utterances["nobody"]) == utterances["nobody"].recording_id
     assert utterances["silent"].custom["fault"] == "missing-transcript"
     for name in "cd":

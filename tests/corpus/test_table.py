@@ -220,7 +220,7 @@ def test_a_channel_that_a_file_lacks_is_a_fault(table, audio, tmp_path):
     file = f"in {tmp_path}/a.wav"
     assert details == [
         f"no channel 3, but 2 channels {file}",
-        f"names none of 2 channels, of which others have one each, {file}",
+        f"names no channel, but others name one of the 2 channels {file}",
         f"no channel middle, but 2 channels {file}",
     ]
     assert channel_of(good) == 0
@@ -238,10 +238,10 @@ def test_channels_count_from_0_where_one_is_0(table, audio, tmp_path):
         ("", "first line must name the columns"),
         ("wav/a.wav,hello\n", "no column 'audio'"),
         ("audio,speaker\n", "no column 'text'"),
-        ("LJ001|Printing, in|the same\n", "no column 'audio'.*[|] is no separator"),
+        ("LJ001|Printing, in|the same\n", "no column 'audio'.*[|] is not a separator"),
         ('{"audio_filepath": "a.wav", "text": "a"}\n', "it holds JSON, like NeMo's"),
         ("audio,text,sentence\n", "'text' and 'sentence' both mean 'text'"),
-        ("audio,text\na.wav,hello, world\n", ":2: 3 fields, the first line names 2"),
+        ("audio,text\na.wav,hello, world\n", ":2: 3 fields, but the first line names 2"),
         ('audio,text\na.wav,"hello\n', "is a quotation mark open"),
         ("audio,text\n\n", "no line below the first"),
         ("audio,text,split\na.wav,hello,\n", ":2: the split is empty"),
@@ -286,9 +286,9 @@ def test_a_few_lines_that_do_not_fit_the_header_are_faults_of_their_utterances(t
         cut.id: cut.custom["fault_detail"] for cut in cuts if cut.custom["fault"] == "bad-line"
     }
     assert faults.keys() == {"a", "5", "id alone".replace(" ", "_")}
-    assert f"{path}:7: 5 fields, the first line names 4 columns; put a text with" in faults["5"]
+    assert f"{path}:7: 5 fields, but the first line names 4 columns; put a text with" in faults["5"]
     path = table("audio,text\n" + "".join(f"{n}.wav,one, two\n" for n in range(40)) + "a.wav,b\n")
-    with pytest.raises(ManifestError, match=":2: 3 fields, the first line names 2"):
+    with pytest.raises(ManifestError, match=":2: 3 fields, but the first line names 2"):
         read_table(path)
 
 

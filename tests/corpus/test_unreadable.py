@@ -69,7 +69,7 @@ def available():
 
 NOT_AUDIO = r"[Ff]ormat not recognised|no MP3 frame in it|not audio, or raw samples"
 TRUNCATED = r"truncated|not marked|lost sync|malformed|\d+ of \d+ samples"
-TWICE = r"it holds several|follow one another|lost sync|internal error|malformed"
+TWICE = r"it holds several|it holds (MP3 )?streams|lost sync|internal error|malformed"
 
 
 def write_hostile(folder):

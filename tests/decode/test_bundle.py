@@ -46,7 +46,7 @@ def test_each_role_has_its_system(final):
     }
     assert Bundle(final).choose().name == "chain_fbank"
     assert Bundle(final).choose(name="chain").name == "chain"
-    with pytest.raises(BundleError, match="streaming needs one"):
+    with pytest.raises(BundleError, match="streaming needs a unidirectional LSTM"):
         Bundle(final).choose("stream", "chain")
 
 

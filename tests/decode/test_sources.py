@@ -159,7 +159,7 @@ def test_speakers_are_those_of_the_file_or_the_cut(audio, tmp_path):
     sources = Inputs(speakers=file).sources(names, io.BytesIO(), tmp_path)
     assert [source.speaker for source in sources] == ["one", "two", None]
     file.write_text("d one\n")
-    with pytest.raises(SourceError, match=r"contains none of the recordings, such as .*a\.wav"):
+    with pytest.raises(SourceError, match=r"lists none of the recordings, such as .*a\.wav"):
         Inputs(speakers=file).sources(names, io.BytesIO(), tmp_path)
     file.write_text("a\n")
     with pytest.raises(InputError, match="a has no speaker"):
@@ -318,10 +318,10 @@ def test_a_remedy_for_equal_names_is_advised(tmp_path, ids, remedy):
         check_ids(sources, ids)
     check_ids(Inputs(ids="path").sources(["x/s.wav", "s.flac"], io.BytesIO(), tmp_path), "path")
     duplicates = Inputs(ids="path").sources(["s.flac", "s.flac"], io.BytesIO(), tmp_path)
-    with pytest.raises(SourceError, match="give each once"):
+    with pytest.raises(SourceError, match="give it only once"):
         check_ids(duplicates, "path")
     duplicates = inputs.sources(["x/../s.wav", "s.wav"], io.BytesIO(), tmp_path)
-    with pytest.raises(SourceError, match="the same file: give each once"):
+    with pytest.raises(SourceError, match="the same file: give it only once"):
         check_ids(duplicates, ids)
     for kind in (ids, "path"):
         spaced = Inputs(ids=kind).sources(["x y/a b.wav", "x y/a_b.wav"], io.BytesIO(), tmp_path)
@@ -341,7 +341,7 @@ def test_a_truncated_file_is_reported(audio, read, tmp_path, caplog):
     path.write_bytes(whole[: 44 + (len(whole) - 44) // 2])
     assert len(read(path)[str(path)]) == 8000
     (record,) = caplog.records
-    assert f"{path}: truncated, its last 0.50 s are missing" in record.getMessage()
+    assert f"{path}: truncated: its last 0.50 s are missing" in record.getMessage()
 
 
 def test_channels_that_cancel_are_reported(read, tmp_path, caplog):

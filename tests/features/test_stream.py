@@ -63,7 +63,7 @@ def test_a_truncated_file_is_a_warning(audio, frontend, tmp_path, caplog):
     path.write_bytes(path.read_bytes()[: 44 + 2 * 8000])
     assert len(extract_file(path, frontend)) == 50
     assert caplog.messages == [
-        f"{path}: truncated, its last 1.50 s are missing; fetch the file again"
+        f"{path}: truncated: its last 1.50 s are missing; fetch the file again"
     ]
 
 

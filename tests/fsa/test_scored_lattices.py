@@ -107,7 +107,7 @@ def test_an_arc_that_skips_a_frame_is_refused(lattices, tmp_path):
     with safe_open(path, "np") as file:
         metadata = file.metadata()
     save_file(tensors, path, metadata)
-    with pytest.raises(LatticeStoreError, match="no lattice"):
+    with pytest.raises(LatticeStoreError, match="do not form a lattice"):
         read_all(path)
 
 

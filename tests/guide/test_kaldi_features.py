@@ -48,7 +48,7 @@ def project(tmp_path_factory, speech):
 
 def test_from_features_alone_to_error_rates_of_gmms_and_a_tdnnf(project):
     printed = typed(".venv/bin/toolkit new-corpus shared --from-kaldi shared", project)
-    assert "features: those of feats.scp, 30 values per frame" in printed
+    assert "features: from feats.scp, with 30 values per frame" in printed
     settings = " ".join(f"--set {setting}" for setting in SETTINGS)
     printed = typed(f"recipes/shared/run.py --jobs 2 {settings}", project)
     assert "no bundle: the models take features of Kaldi" in printed

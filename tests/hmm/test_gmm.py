@@ -259,9 +259,9 @@ def test_mismatched_shapes_are_refused(gmm):
         (4, pdfs, GmmStatistics.zeros(5, 4)),
         (4, pdfs, GmmStatistics.zeros(6, 3)),
     ):
-        with pytest.raises(ValueError, match="do not fit together"):
+        with pytest.raises(ValueError, match="do not match"):
             gmm.accumulate(x[:frame_count], labels, into)
-    with pytest.raises(ValueError, match="do not fit together"):
+    with pytest.raises(ValueError, match="do not match"):
         gmm.accumulate(x[:, :3], pdfs, fitting)
 
 

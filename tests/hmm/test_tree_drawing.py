@@ -101,7 +101,7 @@ def test_command_names_what_is_wrong(tree, tmp_path):
     assert "no phone 'AHH'; did you mean AH" in result.stderr
     result = show(tmp_path / "absent", "--phone", "AH")
     assert result.exit_code == 1
-    assert "absent: no tree" in result.stderr
+    assert "absent: not a tree" in result.stderr
 
 
 def test_command_has_help_with_an_example():

@@ -141,7 +141,7 @@ def test_a_fifth_column_of_segments_picks_a_channel(folder, audio, tmp_path, fir
     cuts = [{cut.id: cut for cut in read_kaldi_dir(path)}[id] for id in ids]
     assert [fault_of(cut) for cut in cuts] == [None] * 3 + ["no-channel"] * 3
     assert [channel_of(cut) for cut in cuts[:3]] == [0, 1, 0]
-    assert "names none of 2 channels" in cuts[3].custom["fault_detail"]
+    assert "names no channel, but others name" in cuts[3].custom["fault_detail"]
     assert cuts[4].custom["fault_detail"].endswith(f"but 2 channels in {tmp_path}/stereo.wav")
 
 
@@ -527,7 +527,7 @@ def test_audio_that_wav_scp_cannot_name_is_left_out(cut, tmp_path):
     export = export_data_dir([cut("a-1", "a"), fast, two_files], tmp_path / "out")
     assert (tmp_path / "out/text").read_text() == "a-1 A B\n"
     assert dict(export.left_out) == {
-        "a-2": "its audio is changed when it is read, such as in speed: write it to a file",
+        "a-2": "its audio is changed when it is read, such as in speed: write the result to a file",
         "a-3": "its recording consists of 2 files",
     }
 

@@ -158,7 +158,7 @@ def test_features_that_a_store_cannot_hold_are_named(table, tmp_path, matrix, me
 
 def test_a_first_utterance_without_frames_is_not_compared_with_itself(table, tmp_path):
     path = table(a=np.zeros((0, 0)), b=[[1.0, 2.0]])
-    with pytest.raises(ToolkitError, match="a has 0 x 0 values: remove it from the table"):
+    with pytest.raises(ToolkitError, match="a has 0 x 0 values: remove this entry from the table"):
         import_features(path, cuts_without_audio({"a": 0, "b": 1}, {}, {}), tmp_path / "out")
 
 

@@ -120,7 +120,7 @@ def test_tags_are_kept_dropped_or_noise_by_setting():
     noise = replace(ENGLISH, tags="noise")
     assert noise.transcript("go [laughter] home <s>") == "GO <UNK> HOME"
     assert noise.words(noise.transcript("go [laughter] home")) == ["GO", "HOME"]
-    with pytest.raises(ValueError, match="tags is 'burn', must be 'drop', 'noise' or 'keep'"):
+    with pytest.raises(ValueError, match="tags is 'burn' but must be 'drop', 'noise' or 'keep'"):
         LangConfig(tags="burn")
 
 
@@ -220,11 +220,11 @@ def test_an_arpa_model_that_lacks_words_is_a_warning(tmp_path, caplog):
     prepare_lm(config, {}, {"GO", "HOME", "AT", "NIGHT"}, tmp_path / "two")
     (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert "lacks 3 of 4 words of the vocabulary (75 %), such as GO, HOME, NIGHT" in warning
-    assert "has 2 of them in the other case" in warning
+    assert "has 2 of them in another letter case" in warning
     caplog.clear()
     prepare_lm(config, {}, {"go", "home", "AT"}, tmp_path / "three", policy=GIVEN)
     assert not [r for r in caplog.records if r.levelname == "WARNING"]
-    with pytest.raises(ArpaError, match=r"none of its words.*in the other case"):
+    with pytest.raises(ArpaError, match=r"none of its words.*in another letter case"):
         prepare_lm(config, {}, {"GO", "HOME"}, tmp_path / "four")
 
 

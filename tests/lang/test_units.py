@@ -241,7 +241,7 @@ def test_settings_of_external_models(tmp_path):
 def test_errors_of_pieces(texts, tmp_path):
     with pytest.raises(UnitsError, match="5000 pieces"):
         make_units(UnitsConfig("bpe", 5000), texts)
-    with pytest.raises(UnitsError, match=r"27 different letters.*more than 27, at least 28"):
+    with pytest.raises(UnitsError, match=r"27 different letters.*from 27 to at least 28"):
         make_units(UnitsConfig("bpe", 27), texts)
     with pytest.raises(UnitsError, match="no transcript"):
         make_units(UnitsConfig("bpe"), ["", " "])

@@ -33,7 +33,7 @@ def test_features_are_used_if_there_is_no_audio(root, tmp_path, wav_scp):
     (data / "cmvn.scp").write_text("")
     new_corpus = create_recipe(root, "shared", data, "kaldi")
     (remark,) = [line for line in new_corpus.remarks if line.startswith("features: ")]
-    assert "those of feats.scp, 5 values per frame, 10 ms per frame assumed" in remark
+    assert "from feats.scp, with 5 values per frame, 10 ms per frame assumed" in remark
     assert ("none of the files in wav.scp exists" in remark) == (wav_scp is not None)
     assert "cmvn.scp is not needed" in remark
     config = config_of(root)
@@ -74,7 +74,7 @@ def test_parts_with_audio_beside_parts_with_features_are_refused(root, tmp_path)
     write_part(tmp_path / "data/train", "abcde")
     test = write_part(tmp_path / "data/test", "f")
     (test / "feats.scp").rename(test / "wav.scp")
-    with pytest.raises(ManifestError, match=r"train has features and no audio, test has no feats"):
+    with pytest.raises(ManifestError, match=r"train has features but no audio, and test has no"):
         create_recipe(root, "shared", tmp_path / "data", "kaldi")
 
 

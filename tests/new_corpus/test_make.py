@@ -92,7 +92,7 @@ def test_a_custom_lexicon_and_a_long_alphabet(root, corpus):
     lexicon = corpus / 'my "lexicon".txt'
     lexicon.write_text("SAID S E D\nHE H I\nIS I Z\n")
     new_corpus = create_recipe(root, "long", path, "table", lexicon=str(lexicon))
-    assert any("3% of 4320 words are in it, the others" in line for line in new_corpus.remarks)
+    assert any("3% of 4320 words are in it; the others" in line for line in new_corpus.remarks)
     lines = new_corpus.written[0].read_text().splitlines()
     assert all(len(line) <= 100 for line in lines if "Path(" not in line)
     _, config = config_of(root, "long")

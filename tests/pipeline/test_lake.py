@@ -27,9 +27,9 @@ def test_a_record_round_trips():
     [
         ({"id": ""}, "name"),
         ({"speaker": 3}, "name"),
-        ({"duration": "x"}, "no metadata record"),
+        ({"duration": "x"}, "not a metadata record"),
         ({"duration": -1}, "-1 s"),
-        ({"duration": None}, "no metadata record"),
+        ({"duration": None}, "not a metadata record"),
         ({"size": None}, "together"),
     ],
 )

@@ -52,7 +52,7 @@ def test_replacing_a_file_reextracts_only_its_shard(small, extracted):
     noise(path, seed=99)
     assert path.stat().st_size == size
     states = small.states()
-    changed = "stale: input audio that `data/train.jsonl` names changed"
+    changed = "stale: input audio files listed in `data/train.jsonl` changed"
     assert changed in states[3]
     assert changed in states[6]
     assert " done " in states[4]

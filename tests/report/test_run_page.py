@@ -425,7 +425,7 @@ def test_a_grid_of_two_weights_is_a_table(write):
         (False, "40.00"),
     ]
     assert "<td></td>" in html  # 0.2 with -1 was not tried
-    assert "Lowest over" not in html
+    assert "Lowest WER over" not in html
 
 
 def test_with_three_weights_the_grid_has_the_minimum_over_the_third(write):
@@ -437,7 +437,7 @@ def test_with_three_weights_the_grid_has_the_minimum_over_the_third(write):
         (True, "20.00"),
         (False, "50.00"),
     ]
-    assert "Lowest over word penalty" in html
+    assert "Lowest WER over all values of word penalty" in html
 
 
 def test_a_combination_has_a_rule_and_a_weight_for_each_system(write):

@@ -81,7 +81,7 @@ def test_each_file_is_a_curve_in_the_order_of_time(made_up):
     html = beam_figures(run)
     assert html.count("<figure>") == 1
     assert html.index("beam 8, 1,000 states: 12.25 %") < html.index("beam 16, 1,000 states: 9.50 %")
-    assert "System sat, by python -m benchmarks beams" in html
+    assert "System sat, measured by python -m benchmarks beams" in html
     rows = [{"width": n, "seconds": n / 10, "wer": 50.0 - n} for n in (1, 4)]
     made_up.write("sweep.json", json.dumps({"split": "test", "rows": rows}))
     assert beam_figures(run).count("<figure>") == 2

@@ -180,7 +180,7 @@ def test_systems_may_take_different_alternatives_of_a_reference():
     rescored = score(
         {**refs, "u0": "{ a b / z } d"}, {id: "c d" for id in refs}, aligner=nist_aligner(Grammar())
     )
-    with pytest.raises(ToolkitError, match="not scored against the same 'u0'"):
+    with pytest.raises(ToolkitError, match="scored against different references: 'u0'"):
         compare(sides[0], rescored)
 
 

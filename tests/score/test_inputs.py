@@ -130,7 +130,7 @@ def test_ids_without_digits_are_found_by_what_the_other_side_has(tmp_path):
     hyp.write_text("anna HELLO WORLD\nbert GOOD DAYS\n")
     sides = InputReader().read(ref, hyp)
     assert (sides.refs["2"], sides.hyps["2"]) == ("bert GOOD DAY", "bert GOOD DAYS")
-    assert sides.notes[1].endswith("the same first words: if they are ids, --format text.")
+    assert sides.notes[1].endswith("the same first words: if these are ids, --format text.")
     for path in (ref, hyp):
         path.write_text("".join(f"{id} A\n" for id in IDS))
     assert list(InputReader().read(ref, hyp).refs) == IDS
@@ -167,9 +167,9 @@ def test_utterances_without_a_speaker_are_reported(files):
     (files / "data" / "text").write_text((files / "ref").read_text())
     (files / "data" / "utt2spk").write_text("s1-1 ann\n")
     (*_, note) = InputReader().read(files / "data", files / "hyp.trn").notes
-    assert "names no speaker of 1 of 2 utterances, first s2-1" in note
+    assert "names no speaker for 1 of 2 utterances, first s2-1" in note
     (*_, note) = InputReader(speakers="id").read(files / "data", files / "hyp.trn").notes
-    assert "no speaker of" not in note
+    assert "no speaker for" not in note
 
 
 def test_ids_that_differ_only_in_normal_form_are_the_same(files):
@@ -177,7 +177,7 @@ def test_ids_that_differ_only_in_normal_form_are_the_same(files):
     (files / "decomposed").write_text("e\u0301-1 a\n\u00e9-2 b\n\u00e9-9 c\n", encoding="utf-8")
     sides = InputReader().read(files / "composed", files / "decomposed")
     assert sides.hyps == {"\u00e9-1": "a", "\u00e9-2": "b", "\u00e9-9": "c"}
-    assert sides.notes[-1].startswith("Note: 1 utterance ids differ in Unicode's normal form alone")
+    assert sides.notes[-1].startswith("Note: 1 utterance ids differ only in Unicode's normal form")
     (files / "both").write_text("\u00e9-1 a\ne\u0301-1 b\n", encoding="utf-8")
     sides = InputReader().read(files / "both", files / "decomposed")
     assert sides.hyps["e\u0301-1"] == "a"

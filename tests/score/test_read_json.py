@@ -242,5 +242,5 @@ def test_ids_and_texts_that_no_table_can_hold_are_errors(write, record, message)
 
 
 def test_texts_that_are_no_strings_are_an_error(write):
-    with pytest.raises(ToolkitError, match=r"record 1: 'u1' has a `text` that is no string"):
+    with pytest.raises(ToolkitError, match=r"record 1: 'u1' has a `text` that is not a string"):
         read_transcripts(write("x.json", [{"id": "u1", "text": ["a", "b"]}]))

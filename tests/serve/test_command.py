@@ -83,7 +83,7 @@ def test_it_ends_cleanly_by_ctrl_c():
 @pytest.mark.parametrize(
     ("system", "message"),
     [
-        ("blstm", "there is no unidirectional LSTM and no TDNN-F on log-mel features"),
+        ("blstm", "streaming needs a unidirectional LSTM or a TDNN-F on log-mel features"),
         ("gmm", "has no system 'gmm', only blstm, lstm"),
     ],
 )

@@ -123,7 +123,7 @@ BAD = {
     "odd": ([BEGIN, PIECE + b"x"], {}, 1008, "3201 bytes are not a whole number"),
     "chat": ([BEGIN, PIECE, {"type": "hi"}], {}, 1008, 'expected a message of type "end"'),
     "too fast": ([BEGIN, *[bytes(64000)] * 60], {"ahead": 1.0}, 1008, "ahead of real time"),
-    "long": ([BEGIN, *frames(AUDIO)], {"longest": 0.7}, 1008, "a stream may last 0.7 s"),
+    "long": ([BEGIN, *frames(AUDIO)], {"longest": 0.7}, 1008, "a stream may last at most 0.7 s"),
     "big": ([BEGIN, bytes(70000)], {}, 1009, "exceeds"),
     "idle": ([], {"idle": 0.05}, 1008, "nothing came for 0.05 s"),
 }

@@ -76,7 +76,7 @@ def test_faults_name_the_shard_and_the_utterance(synthetic, tmp_path, truncate):
     with pytest.raises(TargetError, match=r"u\d+: targets of \d+ frames do not fit \d+ raw frames"):
         list(TeacherShards(copy).read(0))
     (copy / "targets.json").write_text(json.dumps(manifest | {"senones": 2}))
-    with pytest.raises(TargetError, match=r"u000: targets have senone \d, but there are 2"):
+    with pytest.raises(TargetError, match=r"u000: targets have senone \d, but there are only 2"):
         list(TeacherShards(copy).read(0))
     with tarfile.open(copy / "shards/targets.000002.tar", "w") as tar:  # of another kind
         for name in synthetic.store.shards[2]:

@@ -147,7 +147,7 @@ def test_a_range_that_starts_too_late_warns_and_names_what_is_missing(sample):
         (["--force", "6"], "--force 6: no such stage; did you mean 5 ("),
         (["--stage", "-1"], "--stage -1: no such stage"),
         (["--stage", "5", "--stop-stage", "2"], "--stop-stage 2 comes before --stage 5"),
-        (["--force", "1", "--stage", "3"], "--force 1 is outside of stages 3 to 5"),
+        (["--force", "1", "--stage", "3"], "--force 1 is outside stages 3 to 5"),
         (["--profile", "demoo"], "no profile `demoo`; did you mean `demo`? Profiles: demo, long"),
         (["--set", "train.epoch=3"], "unknown key `train.epoch`; did you mean `train.epochs`?"),
         (["--set", "train.epochs=x"], "`train.epochs` expects int, not 'x'"),

@@ -212,8 +212,8 @@ def test_a_partial_output_survives_a_run_that_skips_its_stage(sample):
         ("3:middle:value", "ValueError: the loss is not a number", True),
         (
             "3:middle:memory",
-            "there is not enough memory. Finished work is kept; give the same command again with a "
-            "smaller --jobs, or with smaller batches where one process trains.",
+            "there is not enough memory. Finished work is kept; run the same command again with a "
+            "smaller --jobs, or with smaller batches if a single process trains.",
             False,
         ),
         ("3:middle:toolkit", "utterance a-1 is broken; see `toolkit doctor`", False),

@@ -52,7 +52,7 @@ def test_outputs_of_a_stage_stay_while_it_is_off(run):
     run()
     off = ("--set", "network=false")
     assert "1 Train: does nothing: network is off" in run(*off, "--dry-run")
-    assert "network is off, its earlier outputs stay" in run(*off, "--set", "epochs=2")
+    assert "network is off; its earlier outputs stay" in run(*off, "--set", "epochs=2")
     assert run.weights.read_text() == "1\n"
     assert run.trainings == [1]
     run()
@@ -88,7 +88,7 @@ def test_a_value_of_a_setting_enables_a_stage(run):
     assert run.trainings == [1]
     run("--set", "objective=mmi")
     assert run.trainings == [1, "mmi"]
-    assert "objective=mmi is not set, its earlier outputs stay" in run()
+    assert "objective=mmi is not set; its earlier outputs stay" in run()
 
 
 def test_a_recipe_of_one_stage_names_it(tmp_path, capsys):

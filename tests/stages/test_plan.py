@@ -74,7 +74,7 @@ def test_the_marker_of_a_renumbered_stage_is_not_used_for_another(directory):
     moved = renumbered.state(new)
     assert (moved.kind, moved.why) == (
         "stale",
-        "its marker is of stage 3, which had this number before",
+        "its marker is from stage 3, which had this number before",
     )
     reworded = Planner(directory, [stage(2, "reworded"), stage(3, "other")], Config())
     assert reworded.state(stage(2, "reworded")).done

@@ -60,7 +60,7 @@ def test_without_py_spy_a_message_says_how_to_install_it(sample, tmp_path):
 
     result = sample.main("--profile-stage", 2, env={"PATH": str(tmp_path)}, setup=hide)
     assert result.status == 1
-    assert f"which is not installed: {python} -m pip install py-spy" in result.output
+    assert f"is not installed. Install it with {python} -m pip install py-spy" in result.output
     assert not (sample.exp / "stages").exists()
 
 

@@ -38,7 +38,7 @@ def test_a_full_disk_is_reported_and_freeing_space_continues(sample, finished, m
     result = sample.main()
     assert result.status == 1
     assert "the disk is full" in result.output
-    assert "give the same command again" in result.output
+    assert "run the same command again" in result.output
     assert "Traceback" not in result.output
     assert sample.main("--list").status == 0
     ballast.unlink()

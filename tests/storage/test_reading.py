@@ -85,7 +85,7 @@ def test_a_tensor_that_is_not_finite_is_named(tmp_path, value, framework):
         tensors["weights"][1, 0] = value
         save_file(tensors, path)
         with (
-            pytest.raises(ToolkitError, match=r"a\.safetensors.*'weights'.*infinite or no numbers"),
+            pytest.raises(ToolkitError, match=r"a\.safetensors.*'weights'.*infinite or NaN"),
             reading(path, ToolkitError, "restore it"),
         ):
             read_tensors(path, {}, framework)

@@ -110,7 +110,7 @@ def test_wrong_folders_are_refused(training, tmp_path):
     folder = training("a")
     with pytest.raises(BenchRunError, match="given twice"):
         read_platforms([str(folder), f"x={folder}"])
-    with pytest.raises(BenchRunError, match=r"no log\.jsonl.*nor has a folder"):
+    with pytest.raises(BenchRunError, match=r"no log\.jsonl.*none of its folders"):
         read_platforms([str(tmp_path / "nowhere")])
     training("b")
     with pytest.raises(BenchRunError, match="several of its folders"):

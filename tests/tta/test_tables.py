@@ -201,7 +201,7 @@ def test_sweeps_are_read_and_others_refused(tmp_path):
     path.write_text(json.dumps({"split": "dev-clean", "rows": []}))
     assert sweep_table(path).title == "Beam width against time and accuracy on dev-clean"
     path.write_text('{"rows": [{"width": 64}]}')
-    with pytest.raises(BenchRunError, match=r"no sweep.*tta sweep"):
+    with pytest.raises(BenchRunError, match=r"not a sweep.*tta sweep"):
         sweep_table(path)
 
 

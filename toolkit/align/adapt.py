@@ -54,7 +54,7 @@ def accumulate_fmllr(partition: AlignedUtterances, system: GmmSystem) -> Speaker
     for utterance in aligned:
         speakers.setdefault(system.features.speaker(utterance), []).append(utterance)
     for speaker, utterances in speakers.items():
-        # Only speech frames that are not digital silence.
+        # Only speech frames that are not digital silence count.
         of_speaker = {u: aligned[u] for u in utterances}
         statistics[speaker] = FmllrStatistics.zeros(system.features.dimension)
         for x, batch, counted in aligned_frames(of_speaker, system.features):
@@ -66,8 +66,8 @@ def accumulate_fmllr(partition: AlignedUtterances, system: GmmSystem) -> Speaker
 def adapt(data: TrainingData, system: GmmSystem) -> GmmSystem:
     """Estimate an fMLLR transform for every speaker from the current alignments.
 
-    A speaker's earlier transform is refined: the new one is estimated on features transformed by
-    it, and composed with it.
+    A speaker's earlier transform is refined: another transform is estimated on features to which
+    the earlier one has been applied, and the two are composed.
     """
     parts = data.pool.map(partial(accumulate_fmllr, system=system), data.partitions)
     utterances = [[u for u, _ in partition.transcripts] for partition in data.partitions]
@@ -90,7 +90,7 @@ def refined(
       utterances: the utterances of each part.
       features: GMM features with the earlier transforms.
     """
-    # The last part with frames of each speaker, and the speakers that end with each part.
+    # The last part that contains each speaker, and the speakers that end with each part.
     last_part = {features.speaker(u): n for n, names in enumerate(utterances) for u in names}
     last_speakers: dict[int, list[str]] = {}
     for speaker, number in last_part.items():
@@ -135,8 +135,8 @@ def adapt_speakers(
 ) -> None:
     """Estimate each speaker's fMLLR transform from the hypotheses of a first pass.
 
-    A first estimate uses alignments of the speaker-independent system, a second one alignments of
-    the adapted system with the first transforms.
+    The first estimate uses alignments of the speaker-independent system, the second one alignments
+    of the adapted system with the first transforms.
 
     Args:
       adapted: a system trained with fMLLR, over the utterances' cepstra, without transforms.
@@ -179,7 +179,7 @@ class LatticeSearch:
 def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs: int) -> None:
     """Re-estimate the transforms from lattices that are decoded with the current ones.
 
-    The second estimate of Kaldi's decode_fmllr.sh: every frame counts for each pdf by its
+    This is the second estimate of Kaldi's decode_fmllr.sh: every frame counts for each pdf by its
     posterior in the lattice, so that doubtful words count little. Speakers without a lattice keep
     their transforms.
 

@@ -73,14 +73,14 @@ def write_aligner_bundle(
 
     Args:
       system: the folder of a GMM system.
-      lang: the folder of the lexicon that it was trained with. Its G2P model is copied; without
-        one, a model is trained.
+      lang: the folder of the lexicon that it was trained with. Its G2P model is copied; if it has
+        none, a model is trained.
       frontend: the front end of the system's cepstra.
       out: the bundle; `final/aligner` of a run.
       lexicon: more words to include, such as a whole dictionary; pronunciations with phones that
-        the system lacks are left out, and words in `lang` keep the ones they have.
-      independent: for a system trained with fMLLR the speaker-independent one, whose alignments
-        the transforms of new speakers are estimated from.
+        the system lacks are left out, and words in `lang` keep their pronunciations.
+      independent: for a system trained with fMLLR, the folder of the speaker-independent system,
+        from whose alignments the transforms of new speakers are estimated.
     """
     _copy_system(system, out)
     if independent is not None:
@@ -109,8 +109,8 @@ def _copy_system(source: Path, target: Path) -> None:
 
 
 def _usable(lang: Lang, lexicon: Lexicon) -> Lexicon:
-    """Return the words of `lexicon` that `lang` lacks, if its phones can spell them."""
-    # Position-dependent phones (_B, _I, _E, _S) where the system has them.
+    """Return the words of `lexicon` that `lang` lacks but whose phones it has."""
+    # Phones are position-dependent (_B, _I, _E, _S) if those of `lang` are.
     marked = lexicon.with_positions() if lang.position_dependent else lexicon
     phones = set(lang.real_phones)
     usable = Lexicon()
@@ -181,7 +181,7 @@ class GmmAlignerFiles:
         missing = sorted(set(words) - lang.lexicon.keys())
         if not missing or not (self.bundle / G2P).exists():
             return replace(self, pronunciations=(), unpronounced=frozenset(missing))
-        # One pronunciation by word, guessed from its spelling; words without letters have none.
+        # One pronunciation per word, guessed from its spelling; words without letters have none.
         guesses = G2p.load(self.bundle / G2P).guess(missing)
         lexicon = Lexicon({word: [guess.phones] for word, guess in guesses.items()})
         pronounced = _usable(lang, lexicon)
@@ -226,7 +226,7 @@ class _System:
         self, cepstra: Tensor, mean: Tensor, begin: int, end: int, transform: Tensor | None = None
     ) -> Tensor:
         """Compute the GMM features [end - begin, D] of a span of raw cepstra [T, F]."""
-        # The frames that deltas and splicing look at on either side, cut off again afterwards.
+        # Deltas and splicing need `reach` frames on either side, which are cut off again below.
         reach = DELTA_REACH + self.frontend.splice
         first = max(0, begin - reach)
         x = self.frontend(cepstra[first : end + reach], mean, transform)
@@ -251,12 +251,12 @@ class GmmAligner:
     Args:
       bundle: the folder.
       config: search and windows.
-      pronunciations: of words that the bundle's lexicon lacks.
+      pronunciations: the pronunciations of words that the bundle's lexicon lacks.
 
     Raises:
       AlignerError: the folder is not a bundle, its words were normalised by other rules, or its
         files come from different bundles.
-      GraphMismatchError: its lexicon has other phones than its systems.
+      GraphMismatchError: the phones of its lexicon and of its systems differ.
     """
 
     def __init__(
@@ -291,11 +291,11 @@ class GmmAligner:
             if system is None:
                 continue
             check_phones(bundle / LANG, lang, system.senones)
-            # A bundle of files from different runs has systems of another dimension.
+            # If the files come from different runs, the dimensions may differ.
             if system.cepstra != frontend.dimension:
                 raise AlignerError(
-                    f"{bundle / SETTINGS}: a front end of {frontend.dimension} cepstra, {folder}"
-                    f" models {system.cepstra:g}: restore the bundle or make it again"
+                    f"{bundle / SETTINGS}: the front end has {frontend.dimension} cepstra, but "
+                    f"{folder} models {system.cepstra:g}: restore the bundle or make it again"
                 )
         self._lang = lang
         self._silence = self._system.senones.topology.silence
@@ -323,15 +323,15 @@ class GmmAligner:
     ) -> FmllrStatistics:
         """Accumulate a recording's statistics for its speaker's fMLLR (see `estimate_fmllr`).
 
-        The recording is aligned with the speaker-independent system; speech frames count.
+        The recording is aligned with the speaker-independent system; only speech frames count.
 
         Args:
           features: [T, F] raw cepstra.
-          mean: [F] over all recordings of the speaker.
-          words: the normalised transcript, one word at least.
+          mean: [F] their mean over all recordings of the speaker.
+          words: the normalised transcript, at least one word.
 
         Raises:
-          NoPathError: no path leads through audio and words.
+          NoPathError: the words have no path through the audio.
         """
         system = self._system
         # Align without a transform; only speech that is not digital silence counts.
@@ -354,11 +354,11 @@ class GmmAligner:
 
         Args:
           features: [T, F] raw cepstra.
-          words: the normalised transcript, one word at least.
+          words: the normalised transcript, at least one word.
           speaker: mean and transform of the speaker.
 
         Raises:
-          NoPathError: no path leads through audio and words.
+          NoPathError: the words have no path through the audio.
         """
         # [D, D + 1] fMLLR and [F] mean of the speaker.
         transform = None if speaker.transform is None else torch.tensor(speaker.transform)
@@ -374,7 +374,7 @@ class GmmAligner:
         )
 
     def _confidence(self, alignment: RecordingAlignment) -> float:
-        """Return the geometric mean of the phone posteriors over speech frames; 0 without any."""
+        """Return the geometric mean of the phone posteriors over speech; 0 if there is none."""
         # The samples are frames 3 n + 1.
         sampled = alignment.states[SAMPLE_STEP // 2 :: SAMPLE_STEP].long()
         speech = speech_mask(sampled, self._system.senones.topology)
@@ -386,8 +386,8 @@ class GmmAligner:
     ) -> tuple[list[TimedToken], list[TimedToken]]:
         """Return words and phones with times in seconds and confidences.
 
-        A word ends where the next one or a silence begins. Phones are written without the marks of
-        position-dependent ones.
+        A word ends where the next one or a silence begins. Position marks (_B, _I, _E, _S) are
+        removed from phones.
         """
         # A phone ends where the next one begins; a word ends after its last phone except silence.
         starts = alignment.phone_frames

@@ -28,14 +28,14 @@ class AlignConfig(Settings):
     retries: tuple[Positive, ...] = (4.0, 16.0)
     """Factors by which the beam is widened when no path survives (Kaldi: 10, then 40)."""
     max_active: Annotated[int, Range(2, MAX_ACTIVE)] = 2000
-    """Most active states with the first beam; see `toolkit.fsa.config.Beam`."""
+    """Maximum number of active states with the first beam; see `toolkit.fsa.config.Beam`."""
 
     def check(self) -> None:
         """Check that the beams are valid."""
         self.beams()
 
     def beams(self) -> list[Beam]:
-        """The beams to try, in order."""
+        """Return the beams to try, in order."""
         first = Beam(self.beam, 1.0, min(30, self.max_active - 1), self.max_active)
         return first.with_retries(self.retries)
 
@@ -75,18 +75,18 @@ class EmConfig(Settings):
     grow_until: PositiveInt = 25
     """The last iteration that splits Gaussians."""
     min_occupancy: NonNegative = 10.0
-    """Frames below which a Gaussian is removed (Kaldi: 10, monophones 3); one with fewer than twice
-    as many is not split."""
+    """Number of frames below which a Gaussian is removed (Kaldi: 10, monophones 3); below twice
+    this number, it is not split."""
     align: AlignConfig = AlignConfig()
     """The search of the alignments."""
     max_failed: Share = 0.2
-    """Share of utterances without an alignment at which training stops."""
+    """Share of utterances without an alignment above which training stops."""
 
     def check(self) -> None:
         """Check that the last Gaussian split lies within the iterations."""
         if self.grow_until > self.iterations:
             raise ValueError(
-                f"grow_until is {self.grow_until}, must be at most iterations ({self.iterations})"
+                f"grow_until is {self.grow_until} but must be at most iterations ({self.iterations})"
             )
 
 
@@ -119,8 +119,10 @@ class TriphoneConfig(Settings):
 
 @dataclass(frozen=True)
 class LdaMlltConfig(TriphoneConfig):
-    """Settings of LDA + MLLT training, as in Kaldi's train_lda_mllt.sh; splicing and dimension of
-    C4."""
+    """Settings of LDA + MLLT training, as in Kaldi's train_lda_mllt.sh.
+
+    Splicing and dimension are those of C4.
+    """
 
     em: EmConfig = EmConfig(gaussians=15_000)
     """The EM schedule."""

@@ -39,14 +39,18 @@ def align_corpus(
       senones: the model's senones.
       lang: the folder of the lexicon.
       config: search and limits.
-      out: gets one `ali.NNNNNN.tar` per feature shard and `table.tsv`; shards that an
-        earlier run finished are kept.
+      out: the folder that gets one `ali.NNNNNN.tar` per feature shard and `table.tsv`; shards that
+        an earlier run finished are kept.
       jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (shards done, shards).
 
+    Returns:
+      aligned, retried and failed, numbers of utterances; and log_likelihood_per_frame, the mean
+      over aligned utterances.
+
     Raises:
-      AlignmentFailuresError: more than `max_failed` of the utterances failed. In any case
-        `table.tsv` lists the failed ones with reasons.
+      AlignmentFailuresError: the share of failed utterances is above `max_failed`. In any case,
+        `table.tsv` lists the failed utterances with reasons.
     """
     outcomes, table = [], out / "table.tsv"
     numbers = range(len(scorer.store.shards))
@@ -60,7 +64,7 @@ def align_corpus(
     for part in out.glob("ali.*.tsv"):
         part.unlink()
 
-    # The stage fails only above the allowed share; the table lists all failures in any case.
+    # The stage fails only if the share is above the limit; the table lists all failures.
     counts = Counter(outcome.status for outcome in outcomes)
     if counts["failed"] > config.max_failed * len(outcomes):
         first = [o for o in outcomes if o.status == "failed"][:5]
@@ -94,12 +98,12 @@ def align_at_offsets(
       senones: the model's senones.
       lang: the folder of the lexicon.
       config: search and limits.
-      out: gets the alignments in `ali.0`, `ali.1` and `ali.2`.
+      out: the folder that gets the alignments, in `ali.0`, `ali.1` and `ali.2`.
       jobs: worker processes, or threads if the network runs on a GPU.
-      progress: called with (shards done, shards), each of which counts once per offset.
+      progress: called with (shards done, shards); each shard counts once per offset.
 
     Returns:
-      The counts of `align_corpus` at the last offset.
+      The results of `align_corpus` at the last offset.
 
     Raises:
       AlignmentFailuresError: too many utterances failed at an offset.
@@ -140,7 +144,7 @@ def _align_shard(
         return table
     compiler = TranscriptGraphs(Lang.load(lang), senones)
     words = {u: tuple(split_words(text_of(scorer.store.cut(u)))) for u in ids}
-    # Frames scored by utterance, for the reasons of failures.
+    # Number of frames of each utterance, to explain failures.
     frames: dict[str, int] = {}
 
     def score(utterance: str, pdfs: Tensor) -> FrameScores:
@@ -154,7 +158,8 @@ def _align_shard(
         columns = lambda _, pdfs: scored.log_likelihoods[:, pdfs]  # noqa: E731
         return next(align_batched(alone, columns, compiler, search))
 
-    # On a GPU utterances are scored in batches ahead; on the CPU a search may read a few pdfs only.
+    # On a GPU, utterances are scored ahead in batches; on the CPU, a search may read only a few
+    # pdfs.
     aligned = (
         map_utterances(align, scorer, ids, threads)
         if on_gpu(scorer)
@@ -165,9 +170,9 @@ def _align_shard(
     for utterance, alignment in aligned:
         if alignment is None:
             needed = compiler.min_frames(words[utterance])
-            # Too few frames for one per HMM state of the words, or a path outside the beam.
+            # There are too few frames for the words' HMM states, or no path survives the beam.
             reason = (
-                f"{frames[utterance]} frames, the transcript needs {needed}"
+                f"{frames[utterance]} frames, but the transcript needs {needed}"
                 if frames[utterance] < needed
                 else f"no path within beam {search.beams()[-1].search:g}"
             )

@@ -34,7 +34,7 @@ class CtmEntry:
     """A line of a CTM file: a word or phone with its time."""
 
     utterance: str
-    """Utterance id, or a recording's."""
+    """Id of the utterance or recording."""
     channel: str
     """Channel of the recording, counted from 1, or A, B, ..."""
     start: float
@@ -70,7 +70,7 @@ def ctm_lines(utterance: str, channel: str, tokens: Iterable[TimedToken]) -> Ite
     rounding makes no overlaps.
 
     Raises:
-      CtmError: a time that is negative or not finite, a field that is empty or has white space.
+      CtmError: a time is negative or not finite, or a field is empty or contains white space.
     """
     for token in tokens:
         fields = (utterance, channel, token.token)
@@ -101,7 +101,7 @@ def read_ctm(path: Path) -> list[CtmEntry]:
     """Read the entries of a UTF-8 CTM file in order; skip blank lines and `;;` comments.
 
     Raises:
-      CtmError: names the file and line.
+      CtmError: a line is malformed; the message names the file and the line.
     """
     entries = []
     for place, fields in read_ctm_fields(path):
@@ -164,12 +164,12 @@ def write_textgrid(
 
     Args:
       tiers: tokens of one recording in order of time, by the name of the tier ("words",
-        "phones"). Time between them becomes intervals without text; one that ends at most
-        `TOLERANCE` after the audio is shortened to it.
+        "phones"). Time between tokens becomes intervals without text; a token that ends at most
+        `TOLERANCE` after the audio is cut off at its end.
       duration_s: length of the audio in seconds, where every tier ends.
 
     Raises:
-      TextGridError: tokens that overlap, have no length or are outside the audio.
+      TextGridError: tokens overlap, have no duration or lie outside the audio.
     """
     lines = [
         'File type = "ooTextFile"',
@@ -210,7 +210,7 @@ def _fill_gaps(tier: str, tokens: Iterable[TimedToken], duration: float) -> list
     now = 0.0
     for token, begin, until, _ in tokens:
         place = f"tier {tier}: {token!r} at {begin:.3f} s"
-        # Snap to the interval before: gaps of rounding errors would become intervals.
+        # Snap to the previous interval, as gaps from rounding errors would become intervals.
         start = now if abs(begin - now) < SLIVER else begin
         # The last frame's window may reach beyond the audio; such a token ends with it.
         end = duration if -SLIVER < until - duration <= TOLERANCE else until

@@ -46,8 +46,8 @@ class AlignedUtterances(Protocol):
 class Partition:
     """A fixed group of training utterances that one worker processes together.
 
-    Neither the partitions nor the order in which their statistics are added depend on the number
-    of processes, so the results do not either.
+    Neither the partitions nor the order in which their statistics are added depends on the number
+    of processes. So the results do not depend on it either.
     """
 
     transcripts: tuple[tuple[str, tuple[str, ...]], ...]
@@ -103,7 +103,7 @@ class TrainingData:
         return [u for failed in self.pool.map(realign_partition, self.partitions) for u in failed]
 
     def flat_start_alignment(self, features: GmmFeatures, topology: Topology) -> list[str]:
-        """Give all states of an utterance equal lengths; return the utterances too short for it."""
+        """Align with states of equal length; return the utterances that are too short for it."""
         align_equally = partial(
             _flat_start_alignment, features=features, topology=topology, lang=self.lang
         )
@@ -119,7 +119,7 @@ class TrainingData:
 def partition_utterances(
     transcripts: Mapping[str, Sequence[str]], folder: Path, per_partition: int = 500
 ) -> list[Partition]:
-    """Partition utterances contiguously: eight partitions, or more for large corpora."""
+    """Partition utterances contiguously into eight partitions, or more for large corpora."""
     # -(-a // b) is a / b rounded up.
     names = list(transcripts)
     count = min(len(names), max(8, -(-len(names) // per_partition)))
@@ -141,7 +141,7 @@ def _lang(folder: Path) -> Lang:
 
 
 def _realign(partition: Partition, system: GmmSystem, lang: Path, config: AlignConfig) -> list[str]:
-    """Align the utterances of a partition with a GMM system."""
+    """Align the utterances of a partition with a GMM system; return those without a path."""
     compiler = TranscriptGraphs(_lang(lang), system.senones)
 
     def scores(utterance: str, pdfs: Tensor) -> LazyGmmScores:
@@ -156,7 +156,7 @@ def _realign(partition: Partition, system: GmmSystem, lang: Path, config: AlignC
 def _flat_start_alignment(
     partition: Partition, features: GmmFeatures, topology: Topology, lang: Path
 ) -> list[str]:
-    """Align the utterances of a partition with states of equal length."""
+    """Align a partition's utterances with states of equal length; return those too short."""
     compiler = TranscriptGraphs(_lang(lang), Senones.monophone(topology))
     equal = {
         u: compiler.equal_alignment(words, features.store.num_frames(u))
@@ -174,7 +174,7 @@ def aligned_frames(
 
     Args:
       aligned: state ids [T] by utterance.
-      features: of these utterances.
+      features: the features of these utterances.
 
     Yields:
       Features [T, D], the utterances' state ids, and which frames are not digital silence [T].
@@ -186,7 +186,7 @@ def aligned_frames(
         frames.append(features.load(utterance))
         states.append(alignment)
         counted.append(features.counted(utterance))
-        # Whole utterances until there are enough frames.
+        # Collect whole utterances until there are enough frames.
         if sum(map(len, frames)) >= SUM_FRAMES:
             yield torch.cat(frames), states, torch.cat(counted)
             frames, states, counted = [], [], []
@@ -214,8 +214,9 @@ def accumulate_tree(
     Args:
       partition: aligned utterances.
       features: the features whose likelihood the tree maximises.
-      topology: of the alignments.
-      low_rate: count by the states of this topology instead, see `Topology.low_rate_targets`.
+      topology: the topology of the alignments.
+      low_rate: if given, count by the states of this topology instead, see
+        `Topology.low_rate_targets`.
     """
     statistics = TreeStatistics(features.dimension)
     for x, batch, _ in aligned_frames(partition.load(), features):
@@ -245,7 +246,7 @@ def speech_frames(
 logger = logging.getLogger(__name__)
 
 VARIANCE_FLOOR = 0.01
-"""Lowest variance, as a share of the global one."""
+"""Lowest variance, as a share of the global variance."""
 Update = Callable[[int, GmmSystem], GmmSystem]
 
 
@@ -266,7 +267,7 @@ def require_aligned(data: TrainingData, failed: Sequence[str], limit: float) -> 
     """Raise UnalignableError if more than `limit` of the utterances have no alignment.
 
     Raises:
-      UnalignableError: naming some of them.
+      UnalignableError: the message names some of them.
     """
     if len(failed) > limit * data.utterances:
         raise UnalignableError(
@@ -299,18 +300,18 @@ def train_em(
     """Train a GMM system by EM on Viterbi alignments.
 
     Args:
-      name: for the progress bar.
+      name: the system's name in the progress bar and the log.
       start: makes the first system and its variance floor [D], and aligns the data; not called
         when an earlier, unfinished training is continued.
       cepstra: the feature store of the training data.
       data: the utterances.
       config: the schedule.
-      out: gets the system, `history.json` and, as long as it is unfinished, a checkpoint.
+      out: the folder that gets the system, `history.json` and, until training ends, a checkpoint.
       progress: called with (iterations done, iterations).
-      update: called in each iteration, after its realignment: may change features and mixtures.
+      update: called in each iteration after realignment; may change features and mixtures.
 
     Returns:
-      Headline numbers.
+      log_likelihood_per_frame, pdfs, gaussians, and removed (Gaussians, over all iterations).
     """
     checkpoint = out / "checkpoint.safetensors"
     if checkpoint.exists():

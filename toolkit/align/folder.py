@@ -38,7 +38,7 @@ class FileOutcome:
     """The result for one recording: a line of `table.tsv`."""
 
     utterance: str
-    """Its name."""
+    """The recording's name."""
     status: str
     """`ok`, `retried` (a wider beam was needed) or `failed`."""
     seconds: float
@@ -46,7 +46,7 @@ class FileOutcome:
     log_likelihood_per_frame: float
     """Unscaled; NaN when failed."""
     confidence: float
-    """Geometric mean over the speech frames of the aligned phone's posterior; 0 when failed."""
+    """Geometric mean of the aligned phones' posteriors over the speech frames; 0 when failed."""
     guessed: str
     """Words whose pronunciation was guessed from their spelling, separated by spaces."""
     reason: str
@@ -75,7 +75,7 @@ def textgrid_path(out: Path, utterance: str) -> Path:
 def write_outcomes(outcomes: Sequence[FileOutcome], out: Path) -> None:
     """Write outcomes to `table.tsv`: a header and one line of tab-separated values per recording.
 
-    TextGrids of an earlier alignment are removed from `out` if their recordings failed now.
+    If a recording failed, the TextGrid of its earlier alignment is removed from `out`.
     """
     for failed in (o for o in outcomes if not o.aligned):
         with suppress(UnsafePathError):
@@ -120,11 +120,11 @@ class RecordingTimes:
     words: Sequence[TimedToken]
     """The words."""
     units: Sequence[TimedToken]
-    """The phones, silences among them, or the output units."""
+    """The phones, including silences, or the output units."""
     log_likelihood_per_frame: float
     """Unscaled."""
     confidence: float
-    """Geometric mean over the speech frames of the aligned unit's posterior."""
+    """Geometric mean of the aligned units' posteriors over the speech frames."""
     retried: bool = False
     """Whether a wider beam was needed."""
 
@@ -161,7 +161,7 @@ class Aligner(Protocol):
 
         Args:
           features: [T, F] from `features`.
-          words: the normalised transcript, one word at least.
+          words: the normalised transcript, at least one word.
           speaker: mean and transform of its speaker; None unless `AlignerFiles.by_speaker`.
 
         Raises:
@@ -281,7 +281,7 @@ def extract(job: AlignJob, task: AlignTask) -> RecordingFeatures:
     except ToolkitError as error:
         return RecordingFeatures(task, fault=str(error))
     task.file(job, ".safetensors").write_bytes(save({"features": features}))
-    # Sums without digital silence: the mean of all recordings of a speaker is a sum of these.
+    # Sums leave out digital silence; a speaker's mean is computed from the sums of all recordings.
     total, frames = aligner.feature_sum(features)
     return RecordingFeatures(task, frames, tuple(total.tolist()))
 
@@ -349,18 +349,18 @@ def align_folder(
 ) -> list[FileOutcome]:
     """Align every recording of a folder with its text; a failed recording does not stop the others.
 
-    One pass over the recordings, two where features are normalised by speaker, three where the
-    aligner adapts to speakers.
+    There is one pass over the recordings, or two if features are normalised by speaker, or three
+    if the aligner adapts to speakers.
 
     Args:
       aligner: such as `toolkit.align.aligner.GmmAlignerFiles`.
-      audio: a folder of audio, see `read_inputs` for this and the next.
-      text: a Kaldi text file or a folder of .txt and .lab files. Tags, such as
+      audio: a folder of audio, see `read_inputs`.
+      text: a Kaldi text file or a folder of .txt and .lab files, see `read_inputs`. Tags, such as
         [laughter] and <unk>, are left out unless the aligner keeps them (`lang.tags`).
-      out: gets `words.ctm`, a CTM of the phones or units, `textgrid/<utterance>.TextGrid` and
-        `table.tsv`.
-      speakers: a file of `utterance speaker`; a speaker's recordings are normalised, and with an
-        adapting system adapted, together.
+      out: the folder that gets `words.ctm`, a CTM of the phones or units,
+        `textgrid/<utterance>.TextGrid` and `table.tsv`.
+      speakers: a file of lines `utterance speaker`. Features are normalised over all recordings of
+        a speaker, and a speaker's transform, if there is one, is estimated from all of them.
       jobs: worker processes; the results do not depend on them.
       channel: the channel of the files, from 0; None for the mean of all channels.
 
@@ -417,7 +417,7 @@ def _run(job: AlignJob, tasks: Sequence[AlignTask], jobs: int) -> list[AlignedRe
         ) -> Iterable[Result]:
             return Bar(pool.map(partial(function, job), items), title, len(items))
 
-        # One pass where recordings are normalised one by one.
+        # One pass if recordings are normalised one by one.
         if not job.aligner.by_speaker:
             return list(run("align", align, [(task, None) for task in tasks]))
         # 1. Features and their sums; the mean of each speaker.
@@ -456,14 +456,15 @@ def estimate_speaker_transforms(
 ) -> Mapping[str, Tensor]:
     """Estimate the fMLLR transform of each speaker that has an aligned recording.
 
-    A speaker's statistics take half a megabyte and are released after the last recording.
+    A speaker's statistics take half a megabyte; they are released after the speaker's last
+    recording.
 
     Args:
       speakers: the speaker of each recording.
-      statistics: of each recording; None: it could not be aligned.
+      statistics: the statistics of each recording; None if it could not be aligned.
 
     Returns:
-      [D, D+1] by speaker.
+      The transforms [D, D+1] by speaker.
     """
     recordings_left = Counter(speakers)
     sums, transforms = SpeakerStatistics({}), {}

@@ -27,7 +27,7 @@ class TrainingGraph:
     """Input label i + 1 stands for `pdfs[i]`; output labels are those of `pack_label` in
     `toolkit.fsa.lexicon`."""
     pdfs: Tensor
-    """[L] ascending."""
+    """[L] the pdfs, ascending."""
 
     @classmethod
     def of(cls, graph: Fst) -> "TrainingGraph":
@@ -49,15 +49,15 @@ class UtteranceAlignment:
     pdfs: Tensor
     """[T] int32, the pdf of every frame."""
     phones: list[int]
-    """The phones in order, silences among them."""
+    """The ids of the phones in order, including silences."""
     phone_frames: list[int]
     """The frame in which each phone begins."""
     words: list[int]
-    """The words, in the pronunciations chosen."""
+    """The ids of the words in order."""
     word_phones: list[int]
-    """For each word the position of its first phone in `phones`."""
+    """For each word, the position of its first phone in `phones`."""
     score: float
-    """Log-likelihood per frame, unscaled; with the graph's scores where the lexicon has
+    """Log-likelihood per frame, unscaled; it includes the graph's scores if the lexicon has
     probabilities."""
     beam: float
     """The search beam that found it."""
@@ -74,11 +74,11 @@ def force_align(
     senones: Senones,
     config: AlignConfig,
 ) -> list[UtteranceAlignment | None]:
-    """Find the best path of each utterance through its training graph; None without a path.
+    """Find the best path of each utterance through its training graph; None if there is none.
 
     Args:
-      log_likelihoods: for each utterance [T_n, L_n], a column for each of its graph's pdfs.
-      graphs: for each its training graph, from `TranscriptGraphs`.
+      log_likelihoods: [T_n, L_n] of each utterance, a column for each of its graph's pdfs.
+      graphs: the training graph of each utterance, from `TranscriptGraphs`.
       senones: the senones of the graphs.
       config: the search; utterances without a path are tried again with the wider beams.
     """
@@ -88,7 +88,7 @@ def force_align(
     for beam in config.beams():
         if not unaligned:
             break
-        # The longest first, as `search_best_paths` takes them.
+        # `search_best_paths` takes the longest utterances first.
         unaligned.sort(key=lambda i: (-len(log_likelihoods[i]), i))
         paths = search_best_paths(
             [log_likelihoods[i] * config.acoustic_scale for i in unaligned],
@@ -129,12 +129,12 @@ def _read_path(
 
 
 def check_phones(folder: Path, lang: Lang, senones: Senones) -> None:
-    """Check that a lexicon has the phones of an acoustic model with the same ids.
+    """Check that a lexicon and an acoustic model have the same phones with the same ids.
 
     Args:
-      folder: of the lexicon, for the message.
+      folder: the lexicon's folder, for the message.
       lang: the lexicon.
-      senones: those of the acoustic model.
+      senones: the acoustic model's senones.
 
     Raises:
       GraphMismatchError: the phones differ.
@@ -153,7 +153,7 @@ class TranscriptGraphs:
     """Compiles transcripts into training graphs for one lexicon and acoustic model.
 
     Args:
-      lang: words, phones and pronunciations; a word that it lacks is `<UNK>`. If it has
+      lang: words, phones and pronunciations; a word that it lacks becomes `<UNK>`. If it has
         probabilities, they are the scores of the graphs.
       senones: the HMMs in context, with phones in `lang`'s order.
     """
@@ -186,7 +186,7 @@ class TranscriptGraphs:
         )
 
     def min_frames(self, words: Sequence[str]) -> int:
-        """Return the fewest frames that fit the transcript, without silence."""
+        """Return the smallest number of frames that the transcript needs, without silence."""
         return sum(
             min(
                 sum(self.senones.topology.min_frames(phone) for phone in phones)
@@ -236,7 +236,7 @@ def align_batched(
       config: the search.
 
     Yields:
-      Each utterance, in the order given, with its alignment; None where no path leads through.
+      Each utterance, in the order given, with its alignment; None if there is no path.
     """
     names: list[str] = []
     scores: list[FrameScores] = []

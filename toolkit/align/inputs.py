@@ -18,9 +18,9 @@ from toolkit.storage.paths import first_clash, printable, safe_name
 logger = logging.getLogger(__name__)
 
 MANY = 10
-"""Number of recordings in a folder from which a warning says that they count as one speaker."""
+"""Smallest number of recordings for the warning that all of them count as one speaker."""
 TEXT = frozenset({".txt", ".lab"})
-"""Suffixes of transcripts in a folder of them."""
+"""Suffixes of transcripts in a folder."""
 
 
 class InputError(ToolkitError):
@@ -66,10 +66,10 @@ class Recording:
 
 
 def audio_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return a folder's audio files, at any depth, and its other visible files, by suffix.
+    """Return a folder's audio files, recognised by suffix at any depth, and other visible files.
 
-        A video is among the other files if an audio file has the same name, since that was probably
-    extracted from it.
+    A video is among the other files if an audio file has the same name, since the audio was
+    probably extracted from the video.
     """
     files = visible_files(folder)
     named = {path.with_suffix("") for path in files if path.suffix.lower() in AUDIO_SUFFIXES}
@@ -77,7 +77,7 @@ def audio_files(folder: Path) -> tuple[list[Path], list[Path]]:
     other_files: list[Path] = []
     for path in files:
         suffix = path.suffix.lower()
-        # A video whose audio track lies beside it as a file is not aligned twice.
+        # A video is left out if its audio track lies beside it as a file.
         media = suffix in MEDIA_SUFFIXES and path.with_suffix("") not in named
         (audio if suffix in AUDIO_SUFFIXES or media else other_files).append(path)
     return audio, other_files
@@ -90,24 +90,24 @@ def read_inputs(
 
     A text belongs to the audio file whose path below `audio`, without suffix, is the text's name,
     or else to the only audio file with this file name (without suffix, with _ for white space, as
-    `toolkit transcribe` writes names). Hidden files are left out.
+    `toolkit transcribe` writes names). Hidden files are left out. A recording gets a fault if its
+    text is not UTF-8.
 
     Args:
       audio: a folder, searched at any depth.
       text: a Kaldi text file (`utterance word word ...`), or a folder of .txt and .lab files,
         whose names are their paths below it.
-      speakers: a file of `utterance speaker`. An utterance that it lacks (or any, without it) has
-        its folder's name as its speaker, or its own name if it lies in `audio` itself.
+      speakers: a file of lines `utterance speaker`. The speaker of any other utterance is named
+        after its folder, or after the utterance if its file lies in `audio` itself.
       by_speaker: whether a speaker's recordings are normalised together; if so, a warning is
         given when many recordings count as one speaker.
-
-    A text that is not UTF-8 becomes a fault of its recording.
 
     Returns:
       Recordings, sorted by utterance.
 
     Raises:
-      InputError: no folder of audio, no text, malformed lines, or texts of the same name.
+      InputError: there is no folder of audio or no text, a line is malformed, or two texts have
+        the same name.
     """
     if not audio.is_dir():
         raise InputError(f"{audio}: no such folder")
@@ -120,7 +120,7 @@ def read_inputs(
         by_path.setdefault(_id(name), []).append(path)
         by_stem.setdefault(_id(path.stem), []).append(path)
 
-    # A text belongs to the audio file of its path, else to the only one of its file name.
+    # A text belongs to the audio file with its path, or else to the only one with its file name.
     recordings = []
     name_of_letters = {_bare(name): name for name in by_path}
     used: set[Path] = set()
@@ -178,10 +178,10 @@ def _mark_clashes(recordings: list[Recording]) -> None:
 def _recording(
     name: str, path: Path | None, text: str, root: Path, speakers: Mapping[str, str], fault: str
 ) -> Recording:
-    """Make a recording; its speaker comes from `speakers`, else from its folder's name."""
+    """Make a recording; its speaker comes from `speakers`, or else from its folder's name."""
     utterance = _id(name)
     folder = path.parent.relative_to(root).as_posix() if path else "."
-    # By utterance, by file name, else by folder.
+    # Look the speaker up by utterance, then by file name; otherwise use the folder.
     speaker = speakers.get(utterance) or (speakers.get(_id(path.stem)) if path else None)
     speaker = speaker or (utterance if folder == "." else folder)
     return Recording(utterance, path, text, speaker, fault)
@@ -238,7 +238,8 @@ def read_speakers(path: Path) -> dict[str, str]:
     """Read a file with lines `utterance speaker`, such as Kaldi's utt2spk.
 
     Raises:
-      InputError: it cannot be read, has a line without a speaker, or names an utterance twice.
+      InputError: the file cannot be read, has a line without a speaker, or names an utterance
+        twice.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file")

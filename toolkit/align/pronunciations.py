@@ -27,10 +27,10 @@ def count_pronunciations(
       alignments: the folder of an `AlignmentStore`; utterances without an alignment do not count.
       transcripts: words by utterance.
       lang: the lexicon that they were aligned with.
-      topology: of the aligning system.
+      topology: the topology of the aligning system.
 
     Raises:
-      OtherLexiconError: an alignment does not fit its transcript; names the utterance.
+      OtherLexiconError: an alignment does not fit its transcript; the message names the utterance.
     """
     counts, store = PronunciationCounts(), AlignmentStore(alignments)
     for utterance in store.ids:
@@ -60,8 +60,8 @@ def match_words(
     """Find which pronunciations of a transcript's words make up a sequence of phones.
 
     Args:
-      phones: of the whole utterance, silences included.
-      words: the transcript; what the lexicon lacks is `<UNK>`.
+      phones: the phones of the whole utterance, including silences.
+      words: the transcript; a word that the lexicon lacks becomes `<UNK>`.
       lang: the lexicon.
 
     Returns:
@@ -70,8 +70,8 @@ def match_words(
     """
     reached_positions: dict[int, tuple[int, bool, Entry] | None] = {0: None}
     steps = []
-    # Forward: from each position in the phones that the words so far reach, by optional silence and
-    # each pronunciation of the next word.
+    # Forward: from each position in the phones that the words so far reach, go on by an optional
+    # silence and each pronunciation of the next word.
     for word in words:
         listed_word = word if word in lang.lexicon else UNKNOWN
         next_positions: dict[int, tuple[int, bool, Entry] | None] = {}

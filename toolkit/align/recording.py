@@ -19,12 +19,12 @@ from toolkit.hmm.phone_sets import base_phone_groups
 from toolkit.hmm.senones import Senones
 
 BLOCK_FRAMES = 1500
-"""Frames scored at a time: with 15,000 Gaussians 90 MB."""
+"""Frames scored at a time; with 15,000 Gaussians, this takes 90 MB."""
 SCALE = 0.5
 """Factor on log-likelihoods in phone posteriors."""
 SAMPLE_STEP = 3
 """Every third frame is a sample: all pdfs are scored there, not only those of a window's words.
-With HMMs of three states every phone has at least one."""
+With HMMs of three states, every phone has at least one sample."""
 
 
 def samples_among(begin: int, end: int) -> range:
@@ -36,12 +36,12 @@ def samples_among(begin: int, end: int) -> range:
 class PhonePosteriors:
     """Computes the posterior probabilities of phones in each frame.
 
-    A phone's likelihood is the sum over its pdfs, raised to `scale`: neighbouring frames are
-    correlated, so that unscaled posteriors would be nearly all 0 or 1. All phones have the same
+    A phone's likelihood is the sum over its pdfs, raised to the power `scale`: neighbouring frames
+    are correlated, so that unscaled posteriors would be nearly all 0 or 1. All phones have the same
     prior. Phones that share a pdf count as one, the first of them.
 
     Args:
-      senones: of the acoustic model.
+      senones: the acoustic model's senones.
       scale: factor on log-likelihoods.
     """
 
@@ -92,7 +92,7 @@ class RecordingScores:
         columns = torch.empty(end - begin, len(pdfs))
         for first in range(begin, end, BLOCK_FRAMES):
             behind = min(first + BLOCK_FRAMES, end)
-            # All frames for the window's pdfs, the samples for all pdfs.
+            # All frames are scored for the window's pdfs, the samples for all pdfs.
             x = self._features(first, behind)
             columns[first - begin : behind - begin] = self._log_likelihoods(x, pdfs)
             samples = torch.tensor(samples_among(first, behind), dtype=torch.int64)
@@ -114,14 +114,14 @@ def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int])
     """Return the geometric means of posteriors over spans of frames.
 
     Args:
-      log_posteriors: at every sample of a recording.
+      log_posteriors: one at every sample of a recording.
       starts: first frame of each span.
       ends: the frame after each span, greater than its start.
 
     Returns:
-      A confidence within [0, 1] for each span; one without a sample has that of the next one.
+      A confidence within [0, 1] for each span; without a sample, it is that of the next sample.
     """
-    # Means over spans from cumulated sums.
+    # Means over spans from cumulative sums.
     sums = torch.cat([torch.zeros(1, dtype=torch.float64), log_posteriors.double().cumsum(0)])
     spans = [samples_among(start, end) for start, end in zip(starts, ends, strict=True)]
     first = torch.tensor([span.start for span in spans]).clamp(max=len(log_posteriors) - 1)
@@ -131,7 +131,7 @@ def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int])
 
 LEAD_WORDS = 5
 """Words that a window repeats when it cannot begin at a pause: its first phone lacks its left
-context, and the path takes some phones to agree with that of the previous window."""
+context, and the path takes some phones to agree with the path of the previous window."""
 
 
 @dataclass(frozen=True)
@@ -141,17 +141,17 @@ class RecordingAlignment:
     states: Tensor
     """[T] int32, the state id of every frame; a pause that was cut starts again at the cut."""
     log_likelihoods: Tensor
-    """[T] of each frame, unscaled."""
+    """[T] log-likelihood of each frame, unscaled."""
     log_posteriors: Tensor
     """Log of the posterior of the aligned phone at every sample (see `samples_among`)."""
     num_frames: int = 0
-    """Frames aligned so far, in the end T, in steps of 10 ms."""
+    """Number of 10 ms frames aligned so far; T in the end."""
     phones: list[int] = field(default_factory=list)
-    """The phones in order, silences among them."""
+    """The ids of the phones in order, including silences."""
     phone_frames: list[int] = field(default_factory=list)
     """The frame in which each phone begins; it ends where the next begins."""
     word_phones: list[int] = field(default_factory=list)
-    """For each word of the transcript the position of its first phone in `phones`."""
+    """For each word of the transcript, the position of its first phone in `phones`."""
     beam: float = 0.0
     """The widest search beam that was needed."""
 
@@ -168,13 +168,13 @@ class WindowCut:
     end: int
     """The frame after the accepted part."""
     phones: int
-    """Phones that begin before it."""
+    """Number of phones that begin before `end`."""
     words: int
-    """Words that begin before it."""
+    """Number of words that begin before `end`."""
     resume: int
     """The frame at which the next window begins, at most `end`."""
     lead: int = 0
-    """The words between `resume` and `end`."""
+    """Number of words between `resume` and `end`."""
 
 
 def find_cut(
@@ -182,9 +182,9 @@ def find_cut(
 ) -> WindowCut | None:
     """Find where to cut a window off from the next one; None if more audio is needed to decide.
 
-    The cut is at the last pause that is followed by `margin` speech frames in the window. Without
-    one, it is at the last word beginning followed by as many. If nearly all of the window is
-    silence, it is within the silence.
+    The cut is at the last pause that `margin` speech frames follow in the window, or else at the
+    last beginning of a word that they follow. If nearly all of the window is silence, the cut is
+    within the silence.
 
     Args:
       path: the path through the window.
@@ -242,20 +242,20 @@ def join(
 ) -> tuple[RecordingAlignment, int]:
     """Extend an alignment by the path through the next window.
 
-    The path takes over at the last word of the lead that begins in the same frame in both, or else
-    where the window begins.
+    The path takes over at the last repeated word that begins in the same frame in both alignments,
+    or else where the window begins.
 
     Args:
-      joined: what came before; its lists are not changed.
-      path: through the window.
+      joined: the alignment before the window; its lists are not changed.
+      path: the path through the window.
       begin: the window's first frame.
-      lead: the last words of `joined` that the window repeats.
+      lead: number of words at the end of `joined` that the window repeats.
       cut: how much of the path to take.
       silence: the silence phone.
 
     Returns:
-      The longer alignment, whose tensors are those of `joined`, and the frame of the joint, from
-      which on the caller must fill them.
+      The longer alignment, which shares the tensors of `joined`, and the frame of the joint, from
+      which on the caller must fill in the tensors.
     """
     repeated = joined.word_phones[len(joined.word_phones) - lead :]
     frames_of_repeated = [*(joined.phone_frames[phone] for phone in repeated), joined.num_frames]
@@ -267,7 +267,7 @@ def join(
     num_kept = bisect_left(joined.phone_frames, joint)
     words = joined.word_phones[: bisect_left(joined.word_phones, num_kept)]
     if num_kept and joined.phones[num_kept - 1] == silence == path.phones[first]:
-        # One pause on both sides of the joint.
+        # One pause lies on both sides of the joint: count it once.
         first += 1
     # Phone `first` of the path becomes phone `num_kept` of the whole.
     shift = num_kept - first
@@ -284,9 +284,9 @@ def join(
 
 
 MAX_STATES = 16_000_000
-"""Frames times states that a search may hold: at some 30 bytes each, this bounds its memory."""
+"""Maximum of frames times states in a search; at some 30 bytes each, this bounds its memory."""
 PHONE_RATE = 0.2
-"""Highest rate of speech, in phones per frame: bounds the words a window is first given."""
+"""Highest rate of speech, in phones per frame; it limits the words that a window is first given."""
 
 
 class NoPathError(ToolkitError):
@@ -302,7 +302,7 @@ class _WindowStart:
     begin: int = 0
     """Its first frame."""
     lead: int = 0
-    """The words at its beginning that `done` has already."""
+    """Number of words at its beginning that `done` already has."""
 
 
 @dataclass
@@ -312,7 +312,7 @@ class _WindowPath:
     aligned: UtteranceAlignment
     """Phones and words, frames counted from the window's beginning."""
     log_likelihoods: Tensor
-    """[frames] of each frame's pdf."""
+    """[frames] log-likelihood of each frame's pdf."""
 
 
 def align_long(
@@ -323,21 +323,21 @@ def align_long(
 ) -> RecordingAlignment:
     """Align a recording of any length with its transcript, window by window.
 
-    A window of the audio is aligned with the next words, its end open. Its path is accepted up to
-    the last pause, or else the last beginning of a word, that `margin` speech frames follow in
-    the window; there, or some words before, the next window begins. A window without that much
-    speech grows. The last window must reach the last word.
+    A window of the audio is aligned with the next words, and may end anywhere in them. Its path is
+    accepted up to the last pause, or else the last beginning of a word, that `margin` speech frames
+    follow in the window. The next window begins there, or some words before. A window without that
+    much speech grows. The last window must reach the last word.
 
-    Memory: a window's frames times its pdfs, and the posteriors [T, phones].
+    Memory holds a window's frames times its pdfs, and the posteriors [T / 3, phones].
 
     Args:
-      scores: the acoustic model on the recording, of one frame at least.
+      scores: the acoustic model on the recording.
       words: the transcript, at least one word.
       compiler: lexicon and HMMs.
       config: search and windows.
 
     Raises:
-      NoPathError: no path; the message says from which time on, and the likely cause.
+      NoPathError: there is no path; the message says from which time on, and the likely cause.
     """
     num_frames, silence = scores.num_frames, compiler.senones.topology.silence
     empty = RecordingAlignment(
@@ -361,7 +361,7 @@ def align_long(
             size = num_frames - starts[-1].begin
             continue
         path, full = window.aligned, size >= config.longest
-        # Accept the path up to a cut; without one the window grows.
+        # Accept the path up to a cut; without a cut, the window grows.
         cut = cut_at_end(path) if last else find_cut(path, silence, config.margin, full)
         if cut is None:
             size = min(2 * size, config.longest)
@@ -388,7 +388,11 @@ def _align_window(
     compiler: TranscriptGraphs,
     config: LongConfig,
 ) -> _WindowPath | None:
-    """Align all remaining words in the last window, or in others as many as the audio may hold."""
+    """Align a window with the words that it may hold, the last one with all words left.
+
+    Returns:
+      The path; None if there is none.
+    """
     last = end == scores.num_frames
     if last and compiler.min_frames(words_left) > end - begin:
         return None
@@ -445,7 +449,7 @@ def _reason(
     where = f"from {begin / 100:.2f} s on: " if begin else ""
     if last and needed > end - begin:
         return (
-            f"{where}{(end - begin) / 100:.2f} s of audio, the {len(words_left)} words"
+            f"{where}{(end - begin) / 100:.2f} s of audio, but the {len(words_left)} words"
             f"{' left' if begin else ''} need at least {needed / 100:.2f} s"
         )
     beam = config.search.beams()[-1].search

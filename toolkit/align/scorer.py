@@ -99,10 +99,10 @@ Result = TypeVar("Result")
 Work = Callable[[Scorer, int, tuple[int, Sequence[str]]], Result]
 """Function of a scorer, the number of search threads, and a shard (its number and ids)."""
 BATCH = 32
-"""Most utterances per batch on a GPU."""
+"""Maximum number of utterances per batch on a GPU."""
 BATCH_FRAMES = 24_000
-"""Most raw frames (10 ms) per batch on a GPU, with padding: 100 MB of scores for 3,183 pdfs. A
-longer utterance is a batch of its own."""
+"""Maximum number of raw frames (10 ms) per batch on a GPU, with padding: 100 MB of scores for 3,183
+pdfs. A longer utterance is a batch of its own."""
 BATCHES_AHEAD = 2
 
 
@@ -145,8 +145,8 @@ def map_scored_shards(
 ) -> Iterator[Result]:
     """Apply a function to every shard of a scorer's store and yield the results in order.
 
-    On the CPU in `jobs` processes, each with one thread. A scorer on a GPU stays in this process,
-    which works on one shard after the other, with `jobs` threads.
+    On the CPU, `jobs` processes share the work, each with one thread. A scorer on a GPU stays in
+    this process, which works on one shard after the other, with `jobs` threads.
 
     Args:
       function: picklable; uses `map_utterances`.
@@ -178,7 +178,7 @@ def map_utterances(
 ) -> Iterator[Result]:
     """Score utterances, apply a function to each, and yield the results in order.
 
-    On a GPU, batches are scored in a thread ahead of `threads` others that apply the function.
+    On a GPU, one thread scores batches ahead of the `threads` threads that apply the function.
 
     Args:
       function: for example a search; several threads call it at once if the scorer is on a GPU.
@@ -206,7 +206,7 @@ def _ahead(scorer: BatchScorer, ids: Sequence[str]) -> Iterator[ScoredUtterance]
     def score(rows: slice) -> list[ScoredUtterance]:
         start = time.perf_counter()
         batch = scorer.batch_log_likelihoods(ids[rows])
-        # The batch's time is shared out by frames.
+        # The batch's time is divided among its utterances in proportion to their frames.
         share = (time.perf_counter() - start) / max(1, sum(lengths[rows]))
         return [
             ScoredUtterance(utterance, scores, share * frames, time.thread_time)
@@ -222,7 +222,7 @@ def batches_in_order(lengths: Sequence[int]) -> list[slice]:
     """Divide utterances into batches of neighbours; return the rows of each batch.
 
     Args:
-      lengths: raw frames of each.
+      lengths: number of raw frames of each utterance.
 
     Returns:
       The rows of each batch, see `BATCH` and `BATCH_FRAMES`.

@@ -80,8 +80,8 @@ class LowRateAlignments:
 
     Args:
       store: alignments at 10 ms.
-      topology: of the system that made them.
-      senones: of the low-rate model.
+      topology: the topology of the system that made them.
+      senones: the senones of the low-rate model.
     """
 
     def __init__(self, store: AlignmentStore, topology: Topology, senones: Senones) -> None:
@@ -95,7 +95,7 @@ class LowRateAlignments:
         return self._store.ids
 
     def load(self, utterance: str) -> Tensor:
-        """Return the low-rate pdf of every 10 ms frame: [T] int64."""
+        """Return the low-rate model's target pdf for every 10 ms frame: [T] int64."""
         states = self._store.load(utterance)
         # [T] each: the neighbouring phones of every frame's phone.
         left_phones, right_phones = phone_contexts(self._topology, states)
@@ -109,7 +109,7 @@ class PdfAlignments:
 
     Args:
       store: alignments at the model's frame rate.
-      senones: of the model.
+      senones: the model's senones.
     """
 
     def __init__(self, store: AlignmentStore, senones: Senones) -> None:
@@ -135,7 +135,7 @@ class OffsetAlignments:
 
     Args:
       stores: low-rate alignments at offsets 0, 1 and 2.
-      senones: of the model.
+      senones: the model's senones.
     """
 
     def __init__(self, stores: Sequence[AlignmentStore], senones: Senones) -> None:
@@ -156,18 +156,18 @@ class OffsetAlignments:
         return [u for u in first.ids if u in shared]
 
     def load(self, utterance: str) -> Tensor:
-        """Return the low-rate pdf of every 10 ms frame: [T] int64.
+        """Return the low-rate model's target pdf for every 10 ms frame: [T] int64.
 
-        A 10 ms frame has the target of the stack whose middle frame it is, so that training at an
-        offset uses the targets that were aligned at it.
+        A 10 ms frame gets the target of the stack of frames that it is the middle of. So training
+        at an offset uses the targets that were aligned at this offset.
         """
         rows = [PdfAlignments(store, self._senones).load(utterance) for store in self._stores]
-        frames = sum(map(len, rows))  # number of stacks at all offsets: exactly T
+        frames = sum(map(len, rows))  # the numbers of stacks at all offsets add up to T
         targets = torch.empty(frames, dtype=torch.int64)
         # Frame 0 is the middle of no stack; it gets the first target.
         targets[0] = rows[0][0]
-        # Stack n at an offset has its middle at frame 3 n + offset + 1; the last one is clamped to
-        # T - 1, where the lower offset, written later, takes precedence.
+        # Stack n at an offset has its middle at frame 3 n + offset + 1, clamped to T - 1. If two
+        # offsets end there, the lower one, which is written later, takes precedence.
         for offset, row in reversed(list(enumerate(rows))):
             targets[centre(frames, offset)] = row
         return targets
@@ -198,7 +198,7 @@ def read_table(path: Path) -> list[Outcome]:
     """Read the outcomes that `write_table` wrote.
 
     Raises:
-      DamagedAlignmentsError: naming the file and the line.
+      DamagedAlignmentsError: a line cannot be read; the message names the file and the line.
     """
     outcomes = []
     with reading(path, DamagedAlignmentsError, ADVICE):
@@ -218,8 +218,8 @@ class AugmentedAlignments:
     (t + 1/2) * speed. So copies need no alignment of their own.
 
     Args:
-      alignments: of the originals.
-      features: of the copies.
+      alignments: the alignments of the originals.
+      features: the features of the copies.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class AugmentedAlignments:
         name, speed = original_and_speed(utterance)
         targets = self._alignments.load(name)
         frames = self._features.num_frames(utterance)
-        # Both lengths are rounded, each by half a frame of its own at most.
+        # Both lengths are rounded, each by at most half of its own frames.
         if abs(frames * speed - len(targets)) > (1 + speed) / 2 + 0.05:
             frames = round(len(targets) / speed)
         # floor((t + 1/2) * speed) in integers: (2 t + 1) n // (2 d) for speed n / d.

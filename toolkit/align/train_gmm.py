@@ -54,13 +54,13 @@ def train_monophone(
       transcripts: the words of each training utterance, in the store's order.
       lang: the folder of the lexicon.
       config: the schedule.
-      out: gets the system (see `GmmSystem.save`) and `history.json`; an earlier unfinished
-        training there is continued.
+      out: the folder that gets the system (see `GmmSystem.save`) and `history.json`; an earlier
+        unfinished training there is continued.
       jobs: worker processes; the result does not depend on them.
       progress: called with (iterations done, iterations).
 
     Raises:
-      UnalignableError: more than `max_failed` of the utterances have no alignment.
+      UnalignableError: the share of utterances without an alignment is above `max_failed`.
     """
     # The shortest transcripts; utterances keep the store's order.
     ranked = sorted(transcripts, key=lambda u: (len(transcripts[u]), u))
@@ -100,13 +100,13 @@ def train_triphone(
       lang: the folder of the lexicon.
       previous: the folder of the system whose alignments the training starts from.
       config: tree and schedule.
-      out: gets the system (see `GmmSystem.save`) and `history.json`; an earlier unfinished
-        training there is continued.
+      out: the folder that gets the system (see `GmmSystem.save`) and `history.json`; an earlier
+        unfinished training there is continued.
       jobs: worker processes; the result does not depend on them.
       progress: called with (iterations done, iterations).
 
     Raises:
-      UnalignableError: more than `max_failed` of the utterances have no alignment.
+      UnalignableError: the share of utterances without an alignment is above `max_failed`.
     """
     with training_data(partition_utterances(transcripts, out), lang, config.em, jobs) as data:
 
@@ -123,7 +123,7 @@ def align_with_previous(
     """Align the data with the previous system, and return that system.
 
     Raises:
-      UnalignableError: as `require_aligned`.
+      UnalignableError: see `require_aligned`.
     """
     old = GmmSystem.load(previous, cepstra)
     require_aligned(data, data.realign(old), config.em.max_failed)
@@ -196,7 +196,7 @@ def _with_mllt(data: TrainingData, system: GmmSystem) -> GmmSystem:
     """Rotate the features so that the Gaussians' covariances become more diagonal."""
     matrix, gain = estimate_mllt(data.accumulate(accumulate_mllt, system=system))
     logger.info("MLLT: %.3f nats per frame gained", gain)
-    # Features become M (P x), means M m.
+    # With the MLLT matrix M, features P x (P is the projection) become M P x, and means m, M m.
     projection = matrix @ system.features.frontend.projection.double()
     features = system.features.projected(projection.float())
     return GmmSystem(features, system.senones, system.gmm.transform_means(matrix))
@@ -266,8 +266,8 @@ def build_low_rate_senones(
 ) -> dict[str, float]:
     """Build the tree that ties low-frame-rate states in context (C3).
 
-    The tree is grown on the features of the GMM system that made the alignments, the speakers'
-    transforms included if it has any (C4); every 10 ms frame counts for the state of its low-rate
+    The tree is grown on the features of the GMM system that made the alignments, including the
+    speakers' transforms if it has any (C4). Every 10 ms frame counts for the state of its low-rate
     frame.
 
     Args:
@@ -275,11 +275,11 @@ def build_low_rate_senones(
       cepstra: the feature store of the aligned utterances.
       alignments: the folder of the alignments.
       config: settings of the tree.
-      out: gets `topology.json` and `tree.json`.
+      out: the folder that gets `topology.json` and `tree.json`.
       jobs: worker processes.
 
     Returns:
-      The numbers of senones and of contexts in the statistics.
+      The numbers of `senones`, and of `contexts` in the statistics.
     """
     features = GmmSystem.load(system, cepstra).features
     transforms = system / "fmllr.safetensors"

@@ -72,7 +72,7 @@ def align(
     from toolkit.decode.ctc.recogniser import CtcAlignerFiles
     from toolkit.score.boundaries import compare_boundaries
 
-    # 1. Read the reference before the alignment, which takes long: a fault in it shows at once.
+    # 1. Read the reference before the slow alignment: a fault in the reference shows at once.
     true_times = None if reference is None else read_ctm(reference)
     # 2. A GMM bundle aligns phones, a CTC network its output units.
     ctc = Bundle(model).ctc_network()

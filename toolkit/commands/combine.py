@@ -55,12 +55,12 @@ def combine(
     """Combine the outputs of several systems.
 
     All systems must have recognised the same recordings. Each of SYSTEMS is the folder of a decoded
-    split, a CTM file or a file of transcripts. From a folder the command reads word_lattices/; if
-    there is none, words.ctm; if there is none either, text. It chooses the words with the fewest
-    expected errors under the weighted posteriors of all systems. It writes text to the folder --out
-    and, if all systems have word times, words.ctm with times and posteriors. A single system is
-    decoded by minimum Bayes risk. Tune on development data, then use the printed options for the
-    test data. --json prints the rule, the weights and, with --ref, the score.
+    split, a CTM file or a file of transcripts. From a folder the command reads word_lattices/, or
+    words.ctm if there are no lattices, or else text. It chooses the words with the fewest expected
+    errors under the weighted posteriors of all systems. It writes text to the folder --out and, if
+    all systems have word times, words.ctm with times and posteriors. A single system is decoded by
+    minimum Bayes risk. Tune on development data, then use the printed options for the test data.
+    --json prints the rule, the weights and, with --ref, the score.
 
     \b
     Examples:

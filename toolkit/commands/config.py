@@ -42,7 +42,7 @@ def config(
         click.echo(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
         return
     for row in rows:
-        # What the profile or --set has changed shows its default too.
+        # A setting that the profile or --set has changed is shown with its default.
         default = "" if row.value == row.default else f"; default {json.dumps(row.default)}"
         click.echo(f"{row.key} = {json.dumps(row.value, ensure_ascii=False)}")
         for line in (f"{row.source}{default}; {row.expects}", row.text):

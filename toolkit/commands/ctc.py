@@ -9,7 +9,7 @@ from toolkit.config.click_types import FILE
 
 @click.group()
 def ctc() -> None:
-    """Evaluate a CTC training while it runs elsewhere.
+    """Evaluate CTC training that runs on another machine.
 
     \b
     Example:
@@ -23,11 +23,11 @@ def ctc() -> None:
     "--device", help="Device to compute on: cpu, cuda, ...; default: a GPU if there is one."
 )
 def evaluate(run: Path, device: str | None) -> None:
-    """Evaluate each epoch of a CTC training.
+    """Evaluate each epoch of CTC training.
 
     The training runs on another machine, with train.states.evaluator=elsewhere. RUN_DIR is its run
     directory, which must be accessible on this machine too. The command prints a line per epoch and
-    ends when the training ends. If the training is interrupted, it waits until the training
+    ends when the training ends. If the training is interrupted, the command waits until it
     continues.
 
     \b

@@ -48,7 +48,7 @@ def export(model: Path, form: str, out: Path) -> None:
         outcome = "not compared with the original: `pip install onnxruntime` and export again"
     else:
         difference = f"{checked.largest_difference:.1e}"
-        outcome = f"log-posteriors within {difference} of the original's, run by {checked.against}"
+        outcome = f"log-posteriors within {difference} of the original's ({checked.against})"
     click.echo(f"{out}: {outcome}")
     if source.note:
         click.echo(f"Note: {source.note}.", err=True)

@@ -140,7 +140,7 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     from toolkit.lang.lm import check_coverage
 
     lang = Lang.load(folder)
-    # Read the language model before anything is written: its faults leave no half folder.
+    # Read the language model before anything is written: a fault in it leaves no partial folder.
     grammar = None if lm is None else grammar_acceptor(lm, lang.words)
     if lm is not None and grammar is not None:
         words = {lang.words.symbol(int(word)) for word in set(grammar.words.tolist())}
@@ -158,7 +158,9 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     help="Add _B, _I, _E and _S to the phones of a dict directory.",
 )
 @click.option(
-    "--as-given", is_flag=True, help="Keep the case of words. By default they become upper case."
+    "--as-given",
+    is_flag=True,
+    help="Keep the letter case of words. By default words become upper case.",
 )
 @OUT
 def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Path) -> None:
@@ -568,7 +570,7 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
     type=Number(0, min_open=True),
     default=15.0,
     show_default=True,
-    help="Beam width of the search.",
+    help="Beam width of the search. A wider beam is slower and loses fewer paths.",
 )
 @click.option(
     "--max-active",

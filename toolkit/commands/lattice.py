@@ -92,14 +92,15 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     type=Number(0, min_open=True),
     default=0.1,
     show_default=True,
-    help="Acoustic scale of the best path.",
+    help="Acoustic scale with which the best path is the recognised text.",
 )
 @click.option(
     "--word-penalty",
     type=Number(),
     default=0.0,
     show_default=True,
-    help="Word penalty of the best path.",
+    help="Word penalty, added to each word's score, with which the best path is the recognised "
+    "text.",
 )
 @click.option(
     "--frame-shift",
@@ -129,7 +130,7 @@ def import_(
     from toolkit.fsa.lattice_store import WeightsUsed
     from toolkit.kaldi.lattices import import_lattices
 
-    # Kaldi's lattices do not record these: later commands read them with the lattices.
+    # Kaldi's lattices do not record these weights: store them with the lattices for later commands.
     decoding = WeightsUsed(acoustic_scale, word_penalty, frame_shift / 1000)
     done, failed = import_lattices(archives, words, decoding, out)
     click.echo(f"{out}: {done} lattices")

@@ -98,7 +98,7 @@ def new_corpus(
         raise click.UsageError("--speakers auto needs --from-csv, --from-kaldi or --from-cuts")
     if lexicon not in (None, "cmudict", "graphemes") and not Path(lexicon).exists():
         raise click.BadParameter(
-            f"{lexicon!r} is not an existing file or folder, nor cmudict or graphemes",
+            f"{lexicon!r} is neither an existing file or folder nor cmudict or graphemes",
             param_hint="--lexicon",
         )
     # 2. Write the recipe. With data it runs at once; without, the user writes its reader.

@@ -38,8 +38,8 @@ def report(
     RUN_DIR is a run directory, finished or not. The report is one HTML file that needs no network.
     It shows stages, data, findings of the data check, learning curves, error rates, tuning, worst
     utterances with audio, all utterances, confusions, commands and versions. `toolkit clean`
-    removes data that the report shows. After it, the command does not overwrite report.html; give
-    --out.
+    removes data that the report shows. If it has done so, this command does not overwrite
+    report.html: give --out.
 
     For two runs the report shows the settings that differ, the error rates side by side with
     p-values, and the utterances in which the second run has fewer or more errors.

@@ -29,60 +29,66 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
     type=click.IntRange(128),
     default=360_000,
     show_default=True,
-    help="table1: total number of minibatches, over all workers. With --block 2, 11,720 of them "
-    "represent the paper's training: ten epochs of 1,000 h.",
+    help="Total number of minibatches over all workers (`table1` only). With --block 2, 11,720 of "
+    "them represent the paper's training: ten epochs of 1,000 h.",
 )
 @click.option(
     "--block",
     type=click.IntRange(1),
     default=2,
     show_default=True,
-    help="table1: minibatches per BMUF block; the paper uses 100.",
+    help="Minibatches per BMUF block (`table1` only); the paper uses 100.",
 )
 @click.option(
     "--threshold",
     type=Number(0, min_open=True),
     default=8.0,
     show_default=True,
-    help="table1: tau, the GTC threshold.",
+    help="The GTC threshold, tau (`table1` only).",
 )
 @click.option(
     "--optimizer",
     type=click.Choice(("sgd", "momentum", "adam")),
     default="sgd",
     show_default=True,
-    help="frontier: optimizer. The recipes use adam.",
+    help="Optimizer (`frontier` only). The recipes use adam.",
 )
 @click.option(
     "--rate",
     type=Number(0, min_open=True),
     default=0.1,
     show_default=True,
-    help="frontier: learning rate at batch size 64.",
+    help="Learning rate at batch size 64 (`frontier` only).",
 )
 @click.option(
     "--epochs",
     type=click.IntRange(1),
     default=8,
     show_default=True,
-    help="frontier: number of epochs.",
+    help="Number of epochs (`frontier` only).",
 )
-@click.option("--first", default=512, show_default=True, help="frontier: smallest batch size.")
-@click.option("--largest", default=24_576, show_default=True, help="frontier: largest batch size.")
+@click.option(
+    "--first", default=512, show_default=True, help="Smallest batch size (`frontier` only)."
+)
+@click.option(
+    "--largest", default=24_576, show_default=True, help="Largest batch size (`frontier` only)."
+)
 @click.option(
     "--seeds",
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="frontier: number of trainings per batch size and method. The result is their median.",
+    help="Number of training runs per batch size and method (`frontier` only). The result is their "
+    "median.",
 )
 @click.option(
     "--step-seconds",
     type=Number(min=0.001),
     default=0.1,
     show_default=True,
-    help="validate: duration of a training step in seconds. The processes sleep instead of "
-    "computing, because there may be more processes than cores. Increase it on a busy machine.",
+    help="Duration of a training step in seconds (`validate` only). The processes sleep instead of "
+    "computing, because there may be more processes than cores. Increase the duration on a busy "
+    "machine.",
 )
 @click.option(
     "--processes",
@@ -90,34 +96,35 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
     multiple=True,
     default=(2, 4),
     show_default=True,
-    help="validate: number of processes; may be repeated.",
+    help="Number of processes (`validate` only); may be repeated.",
 )
 @click.option(
     "--method",
     "methods",
     multiple=True,
-    help="validate: method, such as adpsgd or 'adpsgd random'; may be repeated. [default: all]",
+    help="Method, such as adpsgd or 'adpsgd random' (`validate` only); may be repeated. "
+    "[default: all]",
 )
 @click.option(
     "--slower",
     type=Number(1),
     default=5.0,
     show_default=True,
-    help="validate: slowdown factor of the last process in every second epoch.",
+    help="Slowdown factor of the last process in every second epoch (`validate` only).",
 )
 @click.option(
     "--steps",
     type=click.IntRange(4),
     default=60,
     show_default=True,
-    help="validate: number of steps of each process per epoch.",
+    help="Number of steps of each process per epoch (`validate` only).",
 )
 @click.option(
     "--weights",
     type=click.IntRange(2),
     default=100_000,
     show_default=True,
-    help="validate: number of weights that the processes exchange.",
+    help="Number of weights that the processes exchange (`validate` only).",
 )
 def scaling(
     studies: tuple[str, ...],

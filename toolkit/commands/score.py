@@ -316,7 +316,7 @@ def _refuse_to_overwrite(texts: Sequence[Path], method: _Method, written: Sequen
     """Refuse to write to a file that is read.
 
     Raises:
-      UsageError: names the file.
+      UsageError: an output is also an input; the message names the file.
     """
     from toolkit.score.inputs import BY_ID
 

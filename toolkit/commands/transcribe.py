@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toolkit.decode.stream import StreamResult
 
 ON_A_GPU = 16
-"""Utterances that a GPU computes at a time."""
+"""Number of utterances that a GPU processes at a time."""
 
 
 @click.command()
@@ -206,8 +206,8 @@ def transcribe(
     # 2. List the recordings. A folder may hold several, so their number is checked once more.
     inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate, speakers, ids)
     check_device(device)
-    # One thread, as worker processes have: on busy cores several wait for each other, four times as
-    # long as one computes, on idle ones two gain nothing.
+    # One thread, as in worker processes: on busy cores several threads wait for each other, four
+    # times as long as one thread computes; on idle cores a second thread gains nothing.
     with tempfile.TemporaryDirectory() as scratch_folder, one_thread():
         stdin = None if sys.stdin is None else sys.stdin.buffer
         sources = inputs.sources(audio, stdin, Path(scratch_folder))
@@ -217,7 +217,7 @@ def transcribe(
         # 3. Choose the system that is best for these recordings, and say which one it is.
         bundle = Bundle(model).choose("stream" if stream else role_of(sources), system)
         if card := read_card(bundle):
-            prefix = "without rescoring and its error rates: " if fast else ""
+            prefix = "without rescoring (any error rates are with it): " if fast else ""
             click.echo(f"{prefix}{card}", err=True)
         # 4. Recognise. A recording that cannot be read is a fault; the others go on.
         if stream:
@@ -254,7 +254,7 @@ def _check_number(recordings: int, form: str, one_file: bool) -> None:
 def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str | None:
     """Return a note on recordings without a speaker: "which system, and what would be better?".
 
-    None if every recording has one, or if it makes no difference to this bundle.
+    None if every recording has a speaker, or if speakers make no difference to this bundle.
     """
     from toolkit.decode.bundle import Bundle, adapts_to_speakers, read_card
 

@@ -1,4 +1,4 @@
-"""The command `toolkit tta`: time to accuracy of trainings (A26-A39)."""
+"""The command `toolkit tta`: time to accuracy of CTC training, and its cost (A26-A39)."""
 
 import shlex
 import sys
@@ -35,7 +35,7 @@ class _Tta(click.Group):
 
 @click.group(cls=_Tta, subcommand_metavar="RUN... | COMMAND [ARGS]...")
 def tta() -> None:
-    """Measure and tune the time to accuracy of CTC trainings.
+    """Measure and tune the time to accuracy of CTC training.
 
     `toolkit tta RUN...` is short for `toolkit tta page RUN...`.
 
@@ -55,7 +55,7 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -
 
 
 def _train_repeats(run_arguments: Sequence[str], runs: int, device: str | None) -> Iterator[str]:
-    """Train each run again with other seeds; yield NAME=FOLDER of every training."""
+    """Train each run again with other seeds; yield NAME=FOLDER of every training run."""
     from toolkit.processes.devices import choose_device
     from toolkit.tta.runs import name_and_folder, read_platforms
     from toolkit.tta.training import repeated
@@ -120,7 +120,7 @@ def _print_on_first_rank(text: str) -> None:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Number of trainings of each RUN. The command trains the missing ones with other seeds. "
+    help="How often to train each RUN in total. The missing repeats are trained with other seeds. "
     "MLPerf's rule needs 3.",
 )
 @click.option("--device", help="With --runs: cpu, cuda, ...; default: a GPU if there is one.")
@@ -140,7 +140,7 @@ def page(
     device: str | None,
     title: str,
 ) -> None:
-    """Write a page on the time to accuracy of CTC trainings.
+    """Write a page on the time to accuracy of CTC training.
 
     The time to accuracy (TTA) is the training time until the median error rate of the last epochs
     reaches a target. The command also writes CSV files. RUN is the folder with the log.jsonl of a
@@ -176,8 +176,8 @@ def page(
         equal_batch = tuple(_train_repeats(equal_batch, repeats, device))
         if ranks.rank() > 0:
             return
-    # 3. Read the trainings and write the page. By default the study with equal batches has the
-    # paper's word error rates as its targets; --wer sets those of both.
+    # 3. Read the training runs and write the page. By default the comparison with equal batches has
+    # the paper's word error rates as its targets; --wer sets the targets of both comparisons.
     prices = [price for path in platform_files for price in read_prices(path)]
     platforms = read_platforms(runs, prices)
     extras = Extras(

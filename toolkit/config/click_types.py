@@ -21,9 +21,9 @@ _CTM = re.compile(rf"\S+\s+\S+\s+{_TIME}\s+{_TIME}\s+\S.*")
 _CTM_LINES = 20
 """Number of lines that are examined to detect a CTM."""
 _PRINTED = f"{__name__}.printed"
-"""Key of the context: option names by the path of each output that goes to standard output."""
+"""Key in `Context.meta`: option names by path, for the outputs that go to standard output."""
 _READ = f"{__name__}.read"
-"""Key of the context: path of the temporary file with standard input."""
+"""Key in `Context.meta`: path of the temporary file that holds standard input."""
 _AS_JSON = f"{__name__}.json"
 
 
@@ -186,7 +186,7 @@ def named(text: str) -> str:
 
 
 def is_printed(path: Path | None) -> bool:
-    """Whether the user gave `-` for this output path (a `TEXT_OUT`) of the current command."""
+    """Return whether the user gave `-` for this output path (a `TEXT_OUT`) of this command."""
     return path in click.get_current_context().find_root().meta.get(_PRINTED, ())
 
 

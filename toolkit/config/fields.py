@@ -1,4 +1,4 @@
-"""Fields of settings: the ranges declared with them, and conversion of values to their types.
+"""Fields of settings: their declared ranges, and the conversion of values to their types.
 
 ```python
 @dataclass(frozen=True)
@@ -7,7 +7,7 @@ class TreeConfig(Settings):
     smoothing: Share = 0.1
     kind: Literal["full", "tied"] = "full"
 
-TreeConfig(smoothing=2)    # ValueError: smoothing is 2, must be from 0 to 1
+TreeConfig(smoothing=2)    # ValueError: smoothing is 2 but must be from 0 to 1
 ```
 
 Text comes from the command line, plain data from YAML and JSON. The upper limits of sizes are far
@@ -108,7 +108,7 @@ class Settings:
     """Base class of settings, which are frozen dataclasses.
 
     A new object is checked: every number must be in the range of its field, every choice must be in
-      its `Literal`, and no number may be NaN. Then `check` is called.
+    its `Literal`, and no number may be NaN. Then `check` is called.
 
     Raises:
       ValueError: a value is not allowed; the message names the field, the value and the range.
@@ -132,15 +132,15 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
     """Check a value against the ranges and choices of an annotation.
 
     Args:
-      name: of the field, for the message.
+      name: name of the field, for the message.
       value: a value of the annotated type; other types are not refused here.
-      annotation: with `Annotated`, as `get_type_hints(include_extras=True)` has it.
+      annotation: with `Annotated`, as `get_type_hints(include_extras=True)` returns it.
 
     Raises:
       ValueError: the value or an item of it is out of range, not among the choices, or NaN.
     """
     if isinstance(value, float) and math.isnan(value):
-        raise ValueError(f"{name} is nan, must be a number")
+        raise ValueError(f"{name} is nan but must be a number")
     _refuse_problem(name, value, annotation)
 
 
@@ -152,7 +152,7 @@ def _refuse_problem(name: str, value: Any, annotation: Any) -> None:
 
 
 def _problem(value: Any, annotation: Any) -> str | None:
-    """Return why a value is invalid, such as "is 2, must be at most 1"; None if it is valid."""
+    """Return why a value is invalid, such as "is 2 but must be at most 1"; None if it is valid."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         kind, *constraints = arguments
@@ -160,17 +160,17 @@ def _problem(value: Any, annotation: Any) -> str | None:
         if isinstance(value, int | float) and not isinstance(value, bool):
             for limits in constraints:
                 if isinstance(limits, Range) and value not in limits:
-                    return f"is {_short(value)}, must be {limits}"
+                    return f"is {_short(value)} but must be {limits}"
         return _problem(value, kind)
     if isinstance(value, int) and abs(value) >= LONGEST_INTEGER:
-        return f"is {_short(value)}, must be at most {LONGEST_INTEGER - 1:,}"
+        return f"is {_short(value)} but must be at most {LONGEST_INTEGER - 1:,}"
     if origin is Literal:
         # By type as well, since 1 == True == 1.0.
         if any(value == option and type(value) is type(option) for option in arguments):
             return None
         options = [f"{option!r}" for option in arguments]
         choices = " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
-        return f"is {quoted(value) if isinstance(value, str) else _short(value)}, must be {choices}"
+        return f"is {quoted(value) if isinstance(value, str) else _short(value)} but must be {choices}"
     if _is_union(annotation):
         # One of the members must accept the value; members of other types are ignored.
         members = [member for member in arguments if _is_instance(value, member)]
@@ -182,7 +182,7 @@ def _problem(value: Any, annotation: Any) -> str | None:
             kinds = arguments[:1] * len(value)
         for item, kind in zip(value, kinds, strict=False):
             if isinstance(item, float) and math.isnan(item):
-                return "has the value nan, must be numbers"
+                return "has a value that is nan but must be a number"
             problem = _problem(item, kind)
             if problem is not None:
                 return f"has a value that {problem}"
@@ -219,7 +219,7 @@ class WrongTypeError(ValueError):
 
 
 def section_type(annotation: Any) -> type | None:
-    """Return the dataclass that an annotation is or, in a union, contains; None without one."""
+    """Return the dataclass that an annotation is or that its union contains; None without one."""
     members = get_args(annotation) if _is_union(annotation) else (annotation,)
     sections = [m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m)]
     return sections[0] if sections else None
@@ -251,7 +251,7 @@ def from_plain(kind: type[T], data: Any) -> T:
     """Make a dataclass from parsed JSON that was written from `dataclasses.asdict`.
 
     Raises:
-      ValueError: a field is missing, unknown, of another type or refused by the class.
+      ValueError: a field is missing, unknown, of the wrong type or refused by the class.
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__} is not a mapping")
@@ -270,7 +270,7 @@ def from_plain(kind: type[T], data: Any) -> T:
         except WrongTypeError as error:
             _refuse_problem(name, value, hints[name])  # names the choices, if the type is right
             raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
-        # The class decides about NaN: records of a training may hold it, settings may not.
+        # The class decides about NaN: records of a training run may hold it, settings may not.
         _refuse_problem(name, values[name], hints[name])
     try:
         return kind(**values)
@@ -291,7 +291,7 @@ def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str
 
 
 def _has_nan(data: Any) -> bool:
-    """Whether NaN occurs anywhere in plain data."""
+    """Return whether NaN occurs anywhere in plain data."""
     if isinstance(data, Mapping):
         return any(map(_has_nan, data.values()))
     if isinstance(data, list):
@@ -311,8 +311,8 @@ def convert(value: Any, annotation: Any, base: Path) -> Any:
 
     Args:
       value: text from the command line, or plain data from YAML. Text is parsed ("1e-3" is also
-        text to YAML); other data must already be of the type, but for a list that becomes a
-        tuple, an integer that becomes a float and a string that becomes a path.
+        text to YAML); other data must already be of the type, except that lists become tuples,
+        integers become floats and strings become paths.
       annotation: bool, int, float, str, Path, Literal, None, a union, tuple, list, dict or Any;
         a range is not checked here.
       base: the folder that relative paths are relative to.
@@ -388,7 +388,7 @@ def _convert_union(value: Any, annotation: Any, base: Path) -> Any:
 
 
 def _convert_items(value: Any, annotation: Any, base: Path) -> list:
-    """Convert the items of a list, tuple or mapping."""
+    """Convert the items of a list or tuple, which may be given as text."""
     if isinstance(value, str):
         # "1,2,3" or JSON; an empty text is an empty list.
         text = value.strip()
@@ -411,12 +411,12 @@ def _convert_items(value: Any, annotation: Any, base: Path) -> list:
 
 
 def _is_union(annotation: Any) -> bool:
-    """Whether an annotation is a union of types."""
+    """Return whether an annotation is a union of types."""
     return get_origin(annotation) in (Union, types.UnionType)
 
 
 def _is_variadic(annotation: Any) -> bool:
-    """Whether an annotation is a tuple of any length."""
+    """Return whether an annotation is a list, or a tuple of any length."""
     return get_origin(annotation) is list or get_args(annotation)[1:] == (Ellipsis,)
 
 

@@ -34,7 +34,7 @@ from toolkit.storage.reading import quoted, regular
 Config = TypeVar("Config")
 LONGEST_KEY = 200  # characters
 MOST_HINTS = 3
-"""Settings of the same name that the error for an unknown one suggests."""
+"""Largest number of settings of the same name that the error for an unknown key suggests."""
 NO_EFFECT_ON_RESULTS = {"affects_results": False}
 """Metadata of a field that decides how something is computed but not the result: changing such a
 field makes no stage stale."""
@@ -58,7 +58,7 @@ def load_config(
       profile: function that returns the configuration.
       folder: base of relative paths in the profile.
       yaml_file: see `load_yaml`.
-      overrides: see `apply_overrides`; relative to the working directory.
+      overrides: see `apply_overrides`; relative paths start from the working directory.
 
     Raises:
       ConfigError: an unknown key, or a value that does not fit.
@@ -82,11 +82,12 @@ def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Con
     Args:
       config: a dataclass, possibly of dataclasses.
       overrides: for example ["ce.epochs=4", "corpus.root=../speech"]. Tuples and lists are given
-        with commas or as JSON, `none` sets an optional field to None.
+        with commas or as JSON; `none` sets an optional field to None.
       base: the folder that relative paths are relative to.
 
     Raises:
-      ConfigError: names the key, and the nearest known one or the expected type.
+      ConfigError: a key is unknown or a value does not fit; the message names the key, and the
+        nearest known one or the expected type.
     """
     values: dict[str, Any] = {}
     for override in overrides:
@@ -106,7 +107,7 @@ def load_yaml(config: Config, path: Path, option: str = "--config ") -> Config:
       option: the option that precedes the file name in messages; "" if the file is an argument.
 
     Raises:
-      ConfigError: names the file and the key.
+      ConfigError: the file cannot be read, or as for `apply_overrides`; the message names the file.
     """
     named = f"{option}{path}"
     try:
@@ -205,7 +206,7 @@ def _example(config: Any) -> str:
 
 
 def _is_section(value: Any) -> bool:
-    """Whether a value is an instance of a dataclass."""
+    """Return whether a value is an instance of a dataclass."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
@@ -225,7 +226,7 @@ def _leaves(config: Any, mapping: Mapping, prefix: str = "") -> Iterator[tuple[s
 
 
 def _names_a_section(config: Any, key: str) -> bool:
-    """Whether a dotted key names a dataclass rather than a single setting."""
+    """Return whether a dotted key names a dataclass rather than a single setting."""
     for name in key.split("."):
         is_field = name in _hints(config)
         config = _section(config, name) if is_field else None
@@ -241,13 +242,13 @@ def _hints(section: Any) -> dict[str, Any]:
 
 
 def _section(section: Any, name: str) -> Any:
-    """Return the section in a field: its value, maybe of a subclass, or else its type."""
+    """Return the section in a field: its value if it is set, else its type; None if no section."""
     value = getattr(section, name, None)
     return value if _is_section(value) else section_type(_hints(section)[name])
 
 
 def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
-    """Return `config` with the values by dotted key, converted and checked."""
+    """Return `config` with new values, given by dotted key, which are converted and checked."""
     # 1. Convert and check each value alone.
     tree: dict[str, Any] = {}
     for key, value in values.items():
@@ -268,7 +269,7 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
         for name in sections:
             node = node.setdefault(name, {})
             if isinstance(node, _Leaf):
-                raise ConfigError(f"`{key}` is set, and so is `{name}` as a whole: set one of them")
+                raise ConfigError(f"`{key}` and all of `{name}` are set: set only one of them")
         node[leaf] = _Leaf(converted)
     return _rebuild(config, tree, "")
 
@@ -357,16 +358,17 @@ def _plain_loader() -> Any:
     import yaml
 
     class PlainLoader(yaml.SafeLoader):
-        """Refuses repeated keys and aliases (a short file of aliases can expand to gigabytes).
+        """Refuses repeated keys, and aliases, which can expand a short file to gigabytes.
 
-        Also numbers that look decimal, but which YAML reads as octal (010) or to base 60 (1:30).
+        Also refuses numbers that look decimal, but that YAML reads as octal (010) or to base 60
+        (1:30).
         """
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             event = self.peek_event()
             if isinstance(event, yaml.events.AliasEvent):
                 raise yaml.composer.ComposerError(
-                    None, None, f"`*{event.anchor}`: write the value out, it cannot be referred to",
+                    None, None, f"`*{event.anchor}` is an alias: write out the value instead",
                     event.start_mark,
                 )  # fmt: skip
             return super().compose_node(parent, index)
@@ -414,7 +416,7 @@ def read_yaml(path: Path) -> Any:
 
 
 _CODES = re.compile(r" \((?:[ABC]\d{1,2}(?:, |-)?)+\)")
-"""References to items of the papers, which are meant for readers of the code."""
+"""References to items of the papers, such as (C18), which are meant for readers of the code."""
 
 
 @dataclass(frozen=True)
@@ -466,7 +468,7 @@ def _field_default(field: dataclasses.Field) -> Any:
 
 @cache
 def field_texts(kind: type) -> dict[str, str]:
-    """Return the docstrings of a dataclass's fields, also inherited ones, each as one line.
+    """Return the docstrings of a dataclass's fields, own and inherited, each as one line.
 
     References to items of the papers are removed.
     """

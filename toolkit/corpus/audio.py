@@ -1,4 +1,4 @@
-"""Opens audio files of all supported formats, repairs missing header lengths, and encodes audio."""
+"""Opens audio files of all supported formats, repairs missing lengths, and encodes audio."""
 
 import io
 import os
@@ -40,10 +40,10 @@ LIMIT = 1.5
 SHARE = 0.01
 """Share of the samples that must exceed `LIMIT`, so that a click alone does not decide."""
 RMS = 1.2
-"""Root mean square that the samples must exceed. A square wave of full scale has 1, as has audio
+"""Root mean square that the samples must exceed. A full-scale square wave has 1, and so has audio
 that is normalised to unit variance."""
 SECONDS = 1.0
-"""Seconds of audio, or all if there is less, after which a file is judged."""
+"""Seconds of audio after which a file is judged; a shorter file is judged as a whole."""
 
 
 class SampleScale:
@@ -99,15 +99,15 @@ AUDIO_SUFFIXES = frozenset(
 """File suffixes of audio that libsndfile reads, in lower case."""
 LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
 UNKNOWN = 1 << 62
-"""Lengths from this number of samples on are libsndfile's placeholder for an unknown length."""
+"""Number of samples from which on a length is libsndfile's placeholder for an unknown length."""
 BLOCK = 1 << 18  # samples
 MAGIC = b"fLaC"
 WAV_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"riff")
 AUDIO_MAGIC = (b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"NIST", b"ID3", b"caff", b".snd")
 """First bytes of audio files, which distinguish them from text."""
-_HEADLESS = "not audio, or raw samples without a header: write those to a WAV file"
+_HEADLESS = "not audio, or raw samples without a header: write raw samples to a WAV file"
 TOLERATED = 0.01
-"""Seconds by which a file may be shorter than its header says: a frame."""
+"""Seconds by which a file may be shorter than its header says: one frame."""
 LATEST = 1 << 20
 """Bytes within which FLAC data must begin; tags may precede them."""
 
@@ -123,18 +123,18 @@ AudioFile: TypeAlias = soundfile.SoundFile | MediaFile
 def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterator[AudioFile]:
     """Open an audio file like `soundfile.SoundFile`, with its true length.
 
-    An encoder that writes FLAC to a pipe does not know the number of samples: its header says 0.
+    An encoder that writes FLAC to a pipe does not know the number of samples: the header says 0.
     libsndfile can read such a file only from beginning to end. So the file is decoded once to count
-    the samples, and then read as if its header held that number. In the same way an MP3 file
-    without its length is read after its frames have been counted, see `mp3_pieces`, and a WAV file
-    with several chunks of samples as one with a single chunk, see `wav_pieces`.
+    the samples, and then read as if its header held that number. Similarly, the frames of an MP3
+    file without its length are counted first (`mp3_pieces`), and a WAV file with several chunks of
+    samples is read as if it had a single chunk (`wav_pieces`).
 
     PyAV reads formats that libsndfile does not, such as M4A; see `toolkit.corpus.media`.
 
     Args:
       source: a file's name, or the opened file, which can seek.
-      in_order: whether reads follow each other. Otherwise soundfile seeks after each read, which
-        changes the samples of MP3 after it, as its frames depend on those before them.
+      in_order: whether the file is only read in order. Otherwise soundfile seeks after each read,
+        which changes the next samples of MP3, because MP3 frames depend on earlier ones.
 
     Raises:
       soundfile.SoundFileError, OSError: the file cannot be read. A streamed file whose end is
@@ -149,7 +149,7 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
         with open_media(source, container, version) as file:
             yield file
         return
-    # 2. Files that libsndfile reads wrongly as they are, and rightly as a splice of pieces.
+    # 2. Files that libsndfile reads correctly only as a splice of pieces.
     if pieces := _pieces_of_file(*version) if version else _pieces(source):
         with (
             open(source, "rb") if by_name else nullcontext(source) as content,
@@ -157,7 +157,7 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
         ):
             yield file
         return
-    # 3. Files that libsndfile reads; for encodings that it does not know PyAV is tried.
+    # 3. Files that libsndfile reads; PyAV is tried for encodings that libsndfile does not know.
     try:
         file_context: AbstractContextManager[AudioFile] = opened(source)
     except TypeError as error:  # soundfile raises it for files called .raw
@@ -191,15 +191,15 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
 
 @contextmanager
 def open_at(source: Path | str | BinaryIO, file: AudioFile, start: int) -> Iterator[AudioFile]:
-    """Open a file at sample `start`; its samples are those of a decode from the beginning.
+    """Open a file at sample `start`, with the same samples as when decoding from the beginning.
 
     Where libsndfile cannot seek, all samples before `start` are decoded, as in GSM, which telephone
-    systems write into WAV files. MP3 is decoded from some frames before `start` on, as seeking
-    changes the first frames.
+    systems write into WAV files. MP3 is decoded from a few frames before `start`, because the first
+    frames after a seek differ.
 
     Args:
       source: a file's name, or the opened file.
-      file: the same, just opened by `open_audio`, `in_order` for MP3.
+      file: the same file, just opened by `open_audio`, for MP3 with `in_order`.
       start: index of the sample.
     """
     if isinstance(file, MediaFile):
@@ -207,13 +207,13 @@ def open_at(source: Path | str | BinaryIO, file: AudioFile, start: int) -> Itera
         yield file
         return
     if file.format != "MP3" or start <= 0:
-        if start > 0 and soundfile.SoundFile.seekable(file):  # of `_Unseekable` too
+        if start > 0 and soundfile.SoundFile.seekable(file):  # not `_Unseekable`'s own method
             file.seek(start)
         else:
             _skip(file, start)
         yield file
         return
-    # MP3: decode frames that fill the bit reservoir and the overlap first, or the whole beginning.
+    # MP3: first decode frames that fill the bit reservoir and the overlap, or the whole beginning.
     by_name = isinstance(source, str | os.PathLike)
     with open(source, "rb") if by_name else nullcontext(source) as content:
         frames = (
@@ -302,8 +302,8 @@ def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
 
     libsndfile reports the number of samples in the file. The declared number is known for WAV,
     AIFF, AU, AVR, CAF, SPHERE and VOC; PVF and IRCAM headers have none. For compressed samples the
-    result is an estimate from the bytes. It is 0 for other formats, for less than a hundredth of a
-    second, and for the placeholder sizes of programs that write to a pipe.
+    result is an estimate from the bytes. It is 0 for other formats, if less than a hundredth of a
+    second is missing, and for the placeholder sizes of programs that write to a pipe.
 
     Args:
       path: path of the file.
@@ -325,7 +325,7 @@ def unread_end(path: Path | str, file: soundfile.SoundFile) -> str:
     """
     if missing := missing_samples(path, file):
         seconds = missing / file.samplerate
-        return f"truncated, its last {seconds:.2f} s are missing; fetch the file again"
+        return f"truncated: its last {seconds:.2f} s are missing; fetch the file again"
     with open(path, "rb") as content:
         end = ogg_end(content) if file.format == "OGG" else ""
     if end == "open":
@@ -342,7 +342,7 @@ def encode_audio(samples: np.ndarray, rate: int, encoding: str = "FLAC") -> byte
     raises an error.
 
     Args:
-      samples: [S] or [S, channels], of 16-bit integers or in [-1, 1].
+      samples: [S] or [S, channels], 16-bit integers or floats in [-1, 1].
       rate: sampling rate in Hz.
       encoding: libsndfile's name of the format, such as "FLAC" or "WAV".
     """
@@ -352,7 +352,7 @@ def encode_audio(samples: np.ndarray, rate: int, encoding: str = "FLAC") -> byte
 
 
 class _Unseekable(soundfile.SoundFile):
-    """A sound file that is read in order; soundfile would seek after every read otherwise."""
+    """A sound file that is only read in order, so that soundfile does not seek after every read."""
 
     def seekable(self) -> bool:
         return False
@@ -369,7 +369,7 @@ def _version(path: Path | str) -> tuple[str, int, int]:
 
 
 def begins_as_audio(head: bytes) -> bool:
-    """Whether a file's first bytes are those of audio; MPEG layers II and III need no header.
+    """Whether a file's first bytes are those of audio, which for MPEG may be a frame.
 
     Args:
       head: its first 12 bytes.
@@ -423,7 +423,7 @@ def _pieces_of_file(path: str, size: int, modified: int) -> tuple[Piece, ...] | 
 
 
 def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
-    """Return the pieces from which libsndfile reads a whole file, or None if it needs no repair.
+    """Return pieces from which libsndfile reads the whole file; None if the file needs no repair.
 
     Args:
       content: the file.

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Literal
 import soundfile
 
 Piece = bytes | tuple[int, int]
-"""Bytes, or the first byte and the end of a part of the file."""
+"""Bytes, or (first byte, end) of a part of the original file."""
 _BUFFER = 1 << 16  # bytes
 
 
@@ -22,10 +22,10 @@ def splice(content: BinaryIO, pieces: Sequence[Piece]) -> BinaryIO:
     """Return a seekable file that consists of pieces of another file and given bytes.
 
     Args:
-      content: the other file; it must stay open.
+      content: the original file; it must stay open.
       pieces: the pieces in their order.
     """
-    # Buffered, as libsndfile's MP3 decoder reads 4 bytes of a header at a time.
+    # Buffered, because libsndfile's MP3 decoder reads headers 4 bytes at a time.
     return io.BufferedReader(_SplicedFile(content, pieces), _BUFFER)
 
 
@@ -74,7 +74,7 @@ class _SplicedFile(io.RawIOBase):
 
 
 UNKNOWN_SIZE = 0x7F000000 - 1024
-"""Sizes from this number of bytes on are placeholders of programs that write to a pipe."""
+"""Number of bytes from which on a size is a placeholder of a program that writes to a pipe."""
 _PLAIN = (1, 3, 6, 7, 0xFFFE)
 """WAV's format tags of samples of a fixed size: integers, floats, A-law, µ-law, extensible."""
 _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
@@ -83,7 +83,7 @@ _VOC_MAGIC = b"Creative Voice File\x1a"
 _VOC_LAYOUTS = {1: 2, 2: 0, 9: 12}
 """Bytes before the samples of a VOC block, by its type."""
 SHORTEN = b"embedded-shorten"
-"""In the header of a SPHERE file: its samples are compressed by shorten."""
+"""Text in the header of a SPHERE file whose samples are compressed by shorten."""
 SEVERAL_FILES = "it holds several files, one after the other: write each to its own file"
 _SPHERE_SIZES = (b"sample_count", b"channel_count", b"sample_n_bytes")
 _FLAC_BEGIN = b"fLaC\0\0\0\x22"
@@ -95,8 +95,8 @@ _BEGINS, _ENDS = 2, 4  # bits of an Ogg page's flags
 def declared_samples(path: Path | str) -> int:
     """Return the number of samples per channel that the header declares.
 
-    The formats are WAV (RF64 and W64 too), AIFF, AU, AVR and SPHERE. It is 0 for other formats,
-    compressed samples, and the placeholder sizes of programs that write to a pipe.
+    The formats are WAV (RF64 and W64 too), AIFF, AU, AVR and SPHERE. The number is 0 for other
+    formats, compressed samples, and the placeholder sizes of programs that write to a pipe.
     """
     with open(path, "rb") as file:
         head = file.read(1024)
@@ -125,8 +125,8 @@ def declared_samples(path: Path | str) -> int:
 def missing_share(file: BinaryIO) -> float:
     """Return the ratio of missing to present bytes of samples, according to the header.
 
-    The formats are WAV (W64 too), AIFF, CAF and VOC, in any encoding. It is 0 for other formats,
-    and for the placeholder sizes of programs that write to a pipe.
+    The formats are WAV (W64 too), AIFF, CAF and VOC, in any encoding. The ratio is 0 for other
+    formats, and for the placeholder sizes of programs that write to a pipe.
     """
     for begin, size in _sample_chunks(file):
         present = file.seek(0, os.SEEK_END) - begin
@@ -139,8 +139,8 @@ def aiff_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
     """Return the pieces of a GSM AIFF file with the number of samples corrected.
 
     libsndfile reads as many samples as the header says. Some programs write 0 there, or the number
-    of packets, each of which has 160 samples in 33 bytes.
-    None: the number is right, or it is another kind of file.
+    of packets, each of which has 160 samples in 33 bytes. The result is None if the number is
+    right, or for other kinds of files.
 
     Args:
       file: the opened file, at any position.
@@ -172,7 +172,7 @@ def is_followed(file: BinaryIO) -> bool:
     magic, end = head[:4], 0
     if magic == b"fLaC":
         return _has_later(file, _FLAC_BEGIN, 4)
-    # Formats of chunks: the magic is the name of a later chunk.
+    # Formats of chunks: another file follows if the magic is the name of a later chunk.
     walked = {b"riff": (40, "<4s12xQ"), b"FORM": (12, ">4sI"), b"caff": (8, ">4sQ")}
     if magic in walked:
         return any(name == magic for name, _ in _chunks(file, *walked[magic]))
@@ -259,8 +259,9 @@ def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
     """Return the pieces of a WAV file with one sample chunk of known size.
 
     libsndfile does not read files with several chunks, and reads no samples from a chunk of size 0.
-    Programs that write to a pipe write that size; their samples last to the end of the file. None:
-    it is neither of these, or no WAV file. A sequence of WAV files counts as one file.
+    Programs that write to a pipe write that size; their samples last to the end of the file. The
+    result is None for other WAV files, and for files that are not WAV. A sequence of WAV files
+    counts as one file.
 
     Args:
       file: the opened file, at any position.
@@ -289,7 +290,7 @@ def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
             spans.append((begin, size))
         if unknown:
             break
-    # 2. A single chunk needs at most its size.
+    # 2. A single chunk needs at most its missing size.
     if len(spans) < 2:
         return _with_size(file, spans[0][0], header, total, formats) if unknown else None
     # 3. Several chunks of one format are joined, each without an incomplete frame at its end.
@@ -311,7 +312,7 @@ def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
 def _is_unknown(file: BinaryIO, begin: int, size: int, total: int, header: str) -> bool:
     """Whether a sample chunk of undeclared size lasts to the end of the file.
 
-    Then its size is 0 or a placeholder, and no sequence of chunks follows it up to the file's end.
+    It does if its size is 0 or a placeholder, and no chunks after it fill the file to its end.
     """
     if 0 < size < UNKNOWN_SIZE:
         return False
@@ -333,9 +334,9 @@ def _large_size(file: BinaryIO) -> int:
 def _with_size(
     file: BinaryIO, begin: int, header: str, total: int, formats: set[bytes]
 ) -> tuple[Piece, ...]:
-    """Return the pieces of a WAV file with the size of its last chunk, the samples, declared.
+    """Return the pieces of a WAV file that declares the size of its last chunk, the samples.
 
-    A RIFF file of 4 GiB or more becomes an RF64, as its header cannot hold the size.
+    A RIFF file of 4 GiB or more becomes an RF64, because a RIFF header cannot hold the size.
     """
     file.seek(0)
     magic = file.read(4)
@@ -404,7 +405,7 @@ def ogg_end(file: BinaryIO) -> Literal["", "open", "chained"]:
     """Return how an Ogg file ends, according to its page flags.
 
     "open": its end is missing, or is not marked. "chained": other streams follow its streams, which
-    libsndfile does not read. Empty: neither, or it is not an Ogg file.
+    libsndfile does not read. "": neither, or the file is not Ogg.
     """
     streams: set[bytes] = set()
     size = file.seek(0, os.SEEK_END)
@@ -486,7 +487,7 @@ def _chunks(file: BinaryIO, start: int, header: str) -> Iterator[tuple[bytes, in
         name, size = struct.unpack(header, head)
         size -= included
         if size < 0 or not all(32 <= byte < 127 for byte in name):
-            return  # samples of a chunk whose size was not written
+            return  # not a header, but samples of a chunk whose size was not written
         if name == b"RIFF" and file.read(4) == b"WAVE":  # another file follows
             start += header_size + 4
             file.seek(start)

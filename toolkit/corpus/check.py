@@ -87,7 +87,7 @@ class AudioInfo:
     bad_rate: str = ""
     """What is wrong with the sampling rate, if it is implausible."""
     bad_scale: str = ""
-    """What is wrong with float samples that are scaled to integers."""
+    """What is wrong with float samples, if they look scaled to integers."""
     open_end: bool = False
     """Whether the end of an Ogg file is not marked."""
 
@@ -129,7 +129,7 @@ def decode(path: str) -> AudioInfo:
             rate, channels = file.samplerate, file.channels
             sounding = np.zeros(channels, bool)
             declared = file.frames + missing_samples(path, file)
-            # Floats are rounded below, as libsndfile does not scale them when it returns integers.
+            # Floats are rounded below, because libsndfile does not scale them to integers.
             kind = "float32" if file.subtype in FLOATS else "int16"
             while len(block := file.read(BLOCK, dtype=kind, always_2d=True)) > 0:
                 if kind == "float32":
@@ -179,9 +179,12 @@ FeatureFaults = Mapping[tuple[str, str, int], Sequence[tuple[str, str]]]
 
 
 def reader_faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
-    """Yield (kind, detail) of faults in a cut's id and of those its corpus reader reported.
+    """Yield (kind, detail) of a cut's faults that are known without decoding its audio.
 
-    These show without decoding.
+    These are a repeated id, and the faults that the corpus reader found.
+
+    Args:
+      copy: which cut of this id in the split; 1 is the first.
     """
     if copy > 1:
         yield "duplicate-id", f"copy {copy}: {audio_of(cut)}"
@@ -190,7 +193,7 @@ def reader_faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
 
 
 def speaker_faults(cut: MonoCut) -> Iterator[tuple[str, str]]:
-    """Yield (kind, detail) of the faults in the speaker of a cut that is not excluded already."""
+    """Yield (kind, detail) of faults in a cut's speaker; none if its reader excluded the cut."""
     custom = cut.custom or {}
     if _at_fault(cut):
         return
@@ -206,7 +209,7 @@ class SplitChecker:
     Args:
       info: properties of the decoded audio by path.
       lexicon: smallest number of phones by word.
-      feature_faults: faults of the features of cuts without audio.
+      feature_faults: faults of the features of cuts that have features instead of audio.
     """
 
     def __init__(
@@ -354,7 +357,7 @@ class SplitChecker:
 
 
 def _at_fault(cut: MonoCut) -> bool:
-    """Whether the corpus reader excluded the cut because audio or transcript is missing."""
+    """Whether the corpus reader excluded the cut for a fault, such as missing audio."""
     return "fault" in (cut.custom or {})
 
 
@@ -363,8 +366,8 @@ def between_splits(
 ) -> list[Finding]:
     """Find speakers, ids and utterances shared by splits, and splits with a single speaker.
 
-    `toolkit.corpus.split` chose the speakers of a split that was held out of the training data: a
-    single speaker is not a finding, and speakers shared with train are one note for the split.
+    If `toolkit.corpus.split` held a split out of the training data, its having a single speaker is
+    not a finding, and all speakers that it shares with other splits are one note.
     """
     findings, held_out = [], set()
     # The splits that have a speaker, and those that have an utterance id
@@ -382,7 +385,7 @@ def between_splits(
             owners["shared-id"].setdefault(id, []).append(split)
     for kind, names in owners.items():
         for name, owning_splits in sorted(names.items()):
-            # A speaker of train and of splits held out of it is not a finding about the speaker.
+            # Speakers shared only by train and splits held out of it are not findings here.
             independent_splits = (
                 [s for s in owning_splits if s not in held_out]
                 if kind == "speaker-overlap"
@@ -457,12 +460,12 @@ def check(
         `toolkit.kaldi.feature_dir`; None: the corpus has audio, which is decoded.
 
     Returns:
-      Numbers of utterances, excluded ones, errors and warnings, the OOV rate in percent, and the
-      hours of training speech.
+      Numbers by name: `utterances`, `excluded` (utterances), `errors`, `warnings`, `oov_percent`
+      and `hours_train` (hours of training speech).
 
     Raises:
-      CorpusError: no utterance of a split is left, or more than `config.min_excluded` and more
-        than the share `config.max_excluded` are excluded. The reports are written all the same.
+      CorpusError: a split has no utterance left, or has lost more than `config.min_excluded`
+        utterances and more than the share `config.max_excluded`. The reports are written first.
     """
     # 1. Decode all audio once.
     cuts = {split: read_cuts(path) for split, path in splits.items()}
@@ -538,7 +541,7 @@ def _summary(
     findings: list[Finding],
     checker: SplitChecker,
 ) -> SplitSummary:
-    """Summarise the size of a split."""
+    """Return the size, durations and word counts of a split."""
     audio_infos = [info[audio_of(cut)] for cut in part if audio_of(cut) in info]
     return SplitSummary(
         split=split,
@@ -571,6 +574,6 @@ def _check_excluded(
     reasons = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3))
     raise CorpusError(
         f"{num_excluded} of {total} utterances of {summary.split!r} cannot be used"
-        f" ({reasons or 'it is empty'}): read {out / 'report.txt'}, correct them, or raise"
+        f" ({reasons or 'it is empty'}): read {out / 'report.txt'}, correct the faults, or raise"
         f" check.max_excluded ({config.max_excluded:g})"
     )

@@ -36,7 +36,7 @@ def reader_exists(name: str) -> bool:
     """Return whether a corpus reader has this name.
 
     Without a package `local` (the toolkit is installed without its repository) every name is
-    accepted, as no corpus can be read there anyway.
+    accepted, because no corpus can be read there anyway.
     """
     folder = _local_folder()
     return folder is None or (name.isidentifier() and _is_reader(folder, name))
@@ -65,35 +65,35 @@ class CorpusConfig(Settings):
     """Reader, a module of `local`: "synthetic" (offline demo), "librispeech", "an4", "kaldi" (data
     directories), "table" (a CSV file), "cuts" (files of lhotse's cuts), or one of your own."""
     root: Path | None = None
-    """Folder of the corpus, or its file. None: the demo corpus is made, LibriSpeech's parts are
-    downloaded."""
+    """Folder of the corpus, or its file. None: the demo corpus is generated, and LibriSpeech's
+    parts are downloaded."""
     train: str = "train*"
-    """Pattern of the part names that are merged into the split "train"."""
+    """Pattern of the parts that are merged into the split "train"."""
     dev: str = "dev*"
-    """Pattern of the parts to tune on; each is a split of its own name. Where none matches, "dev"
-    is held out of train by speaker."""
+    """Pattern of the parts to tune on; each becomes a split of the same name. If no part matches,
+    "dev" is held out of train; see `hold_out`."""
     test: str = "test*"
-    """Pattern of the parts to report on; each is a split of its own name."""
+    """Pattern of the parts to report on; each becomes a split of the same name."""
     dev_speakers: PositiveInt = 3
-    """Speakers held out as "dev" of a corpus that has no such part."""
+    """Number of speakers held out as "dev" if the corpus has no such part."""
     test_speakers: PositiveInt = 3
-    """Speakers held out as "test" of a corpus that has no such part."""
+    """Number of speakers held out as "test" if the corpus has no such part."""
     rotation: NonNegativeInt = 0
-    """Which speakers are held out: each step moves on by one held-out group."""
+    """Which speakers or utterances are held out: each step takes the next group."""
     hold_out: Literal["speakers", "utterances"] = "speakers"
-    """What is held out where there is no dev or test part: whole speakers or, in a corpus with too
-    few of them, utterances; error rates are then those of speakers seen in training."""
+    """What is held out where there is no dev or test part: whole speakers, or utterances if there
+    are too few speakers. With utterances, error rates are those of speakers seen in training."""
     held_out_share: Annotated[float, Range(above=0, most=0.4)] = 0.1
-    """With hold_out="utterances", the share of utterances that dev gets, and test gets."""
+    """With hold_out="utterances", the share of utterances that dev and test get each."""
     hours: Positive | None = None
-    """At most this many hours of training speech, by whole utterances drawn evenly; None: all."""
+    """Use at most this many hours of training speech: whole utterances, drawn evenly. None: all."""
     allow_pipes: bool = False
-    """Run the shell commands (`cmd |`) of a Kaldi wav.scp. They can do anything: allow them only
-    in data of your own."""
+    """Run the shell commands (`cmd |`) of a Kaldi wav.scp. They can do anything, so allow them only
+    for data of your own."""
     pipes: Path | None = None
-    """Folder in which the output of those commands is kept; needed with `allow_pipes`."""
+    """Folder that keeps the output of the commands in wav.scp; needed with `allow_pipes`."""
     features: Literal["audio", "kaldi"] = "audio"
-    """Where features come from: "audio", from which they are extracted, or "kaldi", the matrices of
+    """Source of the features: "audio", from which they are extracted, or "kaldi", the matrices of
     feats.scp in Kaldi data directories, which then need no audio. Copies at other speeds or with
     noise (`augment`) and the bundles of the last stage need audio."""
     speakers: Literal["recording", "auto"] = "recording"
@@ -131,16 +131,17 @@ class CheckConfig(Settings):
     sampling_rate: SamplingRate = 16000
     """Rate in Hz that audio is resampled to; files of other rates are noted."""
     frames_per_phone: PositiveInt = 3
-    """Frames of 10 ms that a phone takes at least: the emitting states of its HMM."""
+    """Smallest number of 10 ms frames of a phone: the number of emitting states of its HMM."""
     max_seconds: Positive | None = None
-    """Longer training utterances are excluded; None: no limit."""
+    """Training utterances longer than this are excluded; None: no limit."""
     max_excluded: Share = MAX_FAULTY
-    """Largest share of a split's utterances that may be excluded ..."""
+    """Largest share of a split's utterances that may be excluded; see also `min_excluded`."""
     min_excluded: NonNegativeInt = MIN_FAULTY
-    """... unless no more than this many are: a tiny corpus may lose more than the share."""
+    """Number of a split's utterances that may be excluded whatever their share, for tiny corpora.
+    """
     listed: PositiveInt = 5
-    """Utterances that report.txt names per kind of error or warning and split, at most; of notes it
-    names three. findings.tsv names all."""
+    """Largest number of utterances that report.txt names for each split and kind of error or
+    warning; for notes at most three. findings.tsv names all."""
 
     def check(self) -> None:
         """Raise a ValueError for an empty alphabet."""

@@ -27,7 +27,7 @@ _TIMES = {"start": float, "duration": float}
 _SUPERVISION = {"recording_id": str, **_TIMES}
 _RECORDING = {"duration": float, "sources": [{"channels": [int]}]}
 TRIMMED = 0.1
-"""Seconds by which a supervision may exceed its cut, as times are rounded."""
+"""Seconds by which a supervision may exceed its cut, because times are rounded."""
 ADVICE = "write it again with lhotse"
 
 
@@ -36,15 +36,15 @@ def cut_files(root: Path) -> dict[str, Path]:
 
     The part is what follows `cuts` in the name, as in `librispeech_cuts_train-clean-5.jsonl.gz`, or
     what precedes it. If no name has `cuts`, the part is the whole name of a `.jsonl` file. If there
-    are no cuts, files of supervisions with a matching file of recordings are taken. `.json`
-    files of other names are ignored.
+    are no such files either, files of supervisions with a matching file of recordings are taken.
+    `.json` files with other names are ignored.
 
     Raises:
-      ManifestError: there is no such file, or two are of one part.
+      ManifestError: there is no such file, or two files have the same part.
     """
     if root.is_file():
         return {"train": root}
-    # Three kinds of candidates; the first kind that exists is taken, in the order below.
+    # Three kinds of candidates, of which the first that exists is taken: cuts, names, supervisions.
     names, cuts, supervisions = [], [], []
     for path in sorted(root.glob("*.json*")):
         name, _, suffix = path.name.partition(".json")
@@ -79,16 +79,16 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     A file of supervisions with a matching file of recordings can be read as well. Files contain
     lines of JSON, or one JSON array (`.json`).
 
-    An utterance is named after its cut, or after the supervision where a cut has several. White
-    space in the name becomes _, as ids in texts end at white space. Names of audio are mapped by
-    `path_map`; relative ones are looked up in the folder of the file and in those above it. Copies
-    at other speeds, which icefall adds to its cuts, are ignored, as the recipe makes its own. Lazy
-    resampling is ignored, as the recipe resamples. A line that is no usable cut (damaged, mixed, of
-    several channels, with transforms other than of speed and rate) becomes an utterance with a
-    fault, for the check to report.
+    An utterance is named after its cut, or after its supervision if the cut has several. White
+    space in the name becomes _, because ids in texts end at white space. Names of audio are mapped
+    by `path_map`; relative ones are looked up in the file's folder and the folders above it. Copies
+    at other speeds, which icefall adds to its cuts, are ignored, because the recipe makes its own.
+    Lazy resampling is ignored, because the recipe resamples. A line that is not a usable cut (it is
+    damaged, mixed or of several channels, or has transforms other than speed and resampling)
+    becomes an utterance with a fault, for the check to report.
 
     Raises:
-      ManifestError: the file cannot be read, or too many of its lines are no usable cuts.
+      ManifestError: the file cannot be read, or too many of its lines are not usable cuts.
       UnsafeCutError: see `parse_cut`.
     """
     texts, audio, speakers, copies = [], [], {}, 0
@@ -127,7 +127,7 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     for utterance in utterances:
         speaker, place = speakers[utterance.id]
         if not speaker and utterance.id not in unusable:
-            flag_missing_speaker(utterance, f"{place} names none")
+            flag_missing_speaker(utterance, f"{place} names no speaker")
     return utterances
 
 
@@ -137,8 +137,8 @@ def _faulty(text: str, place: str) -> FaultyText:
 
 
 def _cuts(path: Path) -> Iterator[tuple[str, MonoCut | ManifestError]]:
-    """Yield each cut, or why it cannot be used, with its file and its line or number."""
-    # For a file of supervisions: the recordings beside it, with which they become cuts.
+    """Yield (file with line or number, cut) of each cut; an error in place of an unusable cut."""
+    # Supervisions become cuts with the recordings in the file beside theirs.
     is_other = _OTHER.search(path.name.partition(".json")[0])
     recordings_path = _recordings_beside(path) if is_other else None
     recordings = {}
@@ -176,7 +176,7 @@ def _check(item: Any) -> None:
 
 
 def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each item of a lhotse manifest as plain data, with its file and line or number.
+    """Yield (file with line or number, plain data) of each item of a lhotse manifest.
 
     A manifest is lines of JSON, or one JSON array if its name ends in `.json` or `.json.gz`.
 
@@ -190,7 +190,7 @@ def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _items(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a manifest as `manifest_items`; of a line that is not JSON, the error."""
+    """Yield the items of a manifest like `manifest_items`; an error for a line that is not JSON."""
     opened = gzip.open if path.name.endswith(".gz") else open
     with (
         reading(path, ManifestError, ADVICE),
@@ -271,7 +271,7 @@ def _usable(cut: Cut, place: str) -> MonoCut:
         if cut.channel not in channels:
             raise ManifestError(
                 f"{place}: {cut.id} is channel {cut.channel}, but its supervision {supervision.id}"
-                f" channel {channel}: correct one of them, or give recordings and supervisions"
+                f" is channel {channel}: correct one of them, or give recordings and supervisions"
                 " without cuts"
             )
     unsupported = {
@@ -299,7 +299,7 @@ def _audio(
     recording = cut.recording
     matching_sources = [source for source in recording.sources if cut.channel in source.channels]
     source = (matching_sources or recording.sources)[0]
-    # The channel's place in its file; `pair` compares it with the channels of the file.
+    # The channel's index in its file; `pair` compares it with the number of channels.
     index = source.channels.index(cut.channel) if matching_sources else cut.channel
     name = str(locate(path.absolute().parent, map_path(source.source, path_map)))
     # Times of the supervision count from the start of its cut, and are trimmed to the cut.

@@ -1,4 +1,4 @@
-"""Findings of the corpus check: their kinds, which of them exclude utterances, and the reports."""
+"""Findings of the corpus check: their kinds, the utterances that they exclude, and the reports."""
 
 import dataclasses
 import json
@@ -57,7 +57,7 @@ FINDING_KINDS: dict[str, FindingKind] = {
         WARNING,
         "none",
         "Ogg audio whose end is not marked, so that it may be truncated",
-        "copy the file again from its source, if what is said ends too early",
+        "copy the file again from its source if the speech ends too early",
     ),
     "scaled-samples": FindingKind(
         ERROR,
@@ -74,7 +74,7 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "unreadable-features": FindingKind(
         ERROR,
         "all",
-        "features that cannot be read, or with values that are no numbers",
+        "features that cannot be read, or have values that are not numbers",
         "compute them again, or copy their archive again from its source; name archives by paths "
         "that exist (--map-path OLD=NEW, corpus.map_paths)",
     ),
@@ -84,28 +84,28 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "other-dimension": FindingKind(
         ERROR,
         "all",
-        "another number of values per frame than most features",
+        "features whose number of values per frame differs from most others",
         "compute all features with the same configuration",
     ),
     "no-channel": FindingKind(
         ERROR,
         "all",
-        "utterance on a channel that its file does not have, or on none where others name theirs",
+        "utterance whose channel its file lacks, or that names no channel while others name theirs",
         "correct its channel: A or 1 for the first, B or 2 for the second (in lhotse's cuts 0 and "
-        "1); if a file of one channel is the mix of both sides, name none",
+        "1); name no channel if a file of one channel is the mix of both sides",
     ),
     "other-channel": FindingKind(
         WARNING,
         "none",
         "utterance for which wav.scp, segments and reco2file_and_channel name different channels",
-        "correct them; its audio is the channel that wav.scp takes, else that of segments",
+        "correct these files; until then the channel in wav.scp is used, else that in segments",
     ),
     "refused-pipe": FindingKind(
         ERROR,
         "all",
         "shell command in a wav.scp, not run",
-        "write the audio to a file and name that; in data you trust set corpus.allow_pipes=true "
-        "and corpus.pipes=FOLDER (toolkit new-corpus --pipes FOLDER)",
+        "write the audio to a file and name the file; for data that you trust, set "
+        "corpus.allow_pipes=true and corpus.pipes=FOLDER (toolkit new-corpus --pipes FOLDER)",
     ),
     "bad-segment": FindingKind(
         ERROR,
@@ -143,7 +143,7 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "unspellable": FindingKind(
         ERROR,
         "train",
-        "only words that have no pronunciation and cannot be given one",
+        "transcript of words that all lack a pronunciation and cannot be given one",
         "write the words out in letters, or add them to the lexicon",
     ),
     "silent-audio": FindingKind(
@@ -161,14 +161,14 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "other-frames": FindingKind(
         WARNING,
         "none",
-        "another number of frames than utt2num_frames, segments or utt2dur say",
+        "features whose number of frames is not that in utt2num_frames, segments or utt2dur",
         "see whether these files and feats.scp were made together: features of other audio have "
         "the wrong transcript",
     ),
     "same-audio-and-text": FindingKind(
         WARNING,
         "none",
-        "same audio, or features, and transcript as another utterance",
+        "same transcript and audio (or features) as another utterance",
         "delete the copy; a copy of a test utterance in train makes the result too good",
     ),
     "speaker-overlap": FindingKind(
@@ -180,7 +180,7 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "known-speakers": FindingKind(
         NOTE,
         "none",
-        "utterances held out of speakers that are trained on (corpus.hold_out=utterances)",
+        "held-out utterances of speakers in the training data (corpus.hold_out=utterances)",
         "nothing; but error rates are those of known speakers, who are easier to recognise",
     ),
     "shared-id": FindingKind(
@@ -198,9 +198,9 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "no-speaker": FindingKind(
         WARNING,
         "none",
-        "utterance whose speaker is not named: its recording, or a cluster of recordings, is one",
-        "name its speaker in utt2spk or the table: normalisation, adaptation and splits go by "
-        "speaker; corpus.speakers=auto clusters recordings",
+        "utterance without a speaker: its recording, or a cluster of recordings, counts as one",
+        "name its speaker in utt2spk or the table, because normalisation, adaptation and splits "
+        "are by speaker; corpus.speakers=auto clusters recordings",
     ),
     "two-speakers": FindingKind(
         WARNING,
@@ -212,7 +212,7 @@ FINDING_KINDS: dict[str, FindingKind] = {
         WARNING,
         "none",
         "characters outside the alphabet",
-        "write numbers and symbols out as the words that are said; add a letter of the language to "
+        "write numbers and symbols out as the words that are said; add letters of the language to "
         "check.alphabet",
     ),
     "mixed-alphabets": FindingKind(
@@ -225,15 +225,16 @@ FINDING_KINDS: dict[str, FindingKind] = {
         NOTE,
         "none",
         "tags in brackets, such as [laughter] and <long pause>, which are left out of transcripts",
-        "nothing if they are events; lang.tags=keep if they are words, lang.tags=noise to train "
-        "them as the noise phone, as <unk> always is. As-given text keeps those that the lexicon "
-        "has",
+        "nothing if they are events; set lang.tags=keep if they are words, or lang.tags=noise to "
+        "train them as the noise phone, as <unk> always is. As-given text keeps those that the "
+        "lexicon has",
     ),
     "all-oov": FindingKind(
         WARNING,
         "none",
         "transcript without any word of the lexicon",
-        "check language and spelling; add the words to the lexicon: all pronunciations are guesses",
+        "check language and spelling; add the words to the lexicon: all their pronunciations are "
+        "guessed",
     ),
     "short-test": FindingKind(
         WARNING,
@@ -244,7 +245,7 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "other-length": FindingKind(
         WARNING,
         "none",
-        "recording longer than its manifest says; all of it is used",
+        "recording longer than its manifest says; the whole recording is used",
         "write the manifest of the recordings again, or give the times of the utterance",
     ),
     "trimmed-segment": FindingKind(
@@ -256,40 +257,40 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "replaced-pipe": FindingKind(
         NOTE,
         "none",
-        "command that only decodes a file: the file is read instead of running it",
+        "command that only decodes a file: the file is read, and the command is not run",
         "nothing; to avoid this note, name the file itself in wav.scp",
     ),
     "other-rate": FindingKind(
         NOTE,
         "none",
-        "sampling rate other than check.sampling_rate, will be resampled",
+        "audio at another rate than check.sampling_rate, which will be resampled",
         "nothing; but speech recorded at 8 kHz has no energy above 4 kHz",
     ),
     "many-channels": FindingKind(
         NOTE,
         "none",
-        "more than one channel, will be averaged to one",
+        "audio with several channels, which will be averaged to one",
         "nothing; but name the channel of each utterance if they hold different talkers",
     ),
     "oov": FindingKind(
         NOTE,
         "none",
-        "some words are not in the lexicon; those with letters get guessed pronunciations",
-        "add frequent ones to the lexicon, write numbers out: see oov.tsv",
+        "transcript with words that the lexicon lacks; those with letters get a guess",
+        "add frequent ones to the lexicon, and write numbers out; oov.tsv lists them all",
     ),
     "bad-line": FindingKind(
         ERROR,
         "all",
-        "line that is no utterance: in a table, other fields than its first line names, or an open "
-        "quotation mark; in cuts, a damaged or unusable cut",
-        "put a text with the separator in it in quotation marks, complete the line, or write the "
-        "cuts again with lhotse",
+        "line from which no utterance can be read: in a table, too many or too few fields, or an "
+        "open quotation mark; in cuts, a damaged or unusable cut",
+        "put a text that contains the separator in quotation marks, complete the line, or write "
+        "the cuts again with lhotse",
     ),
     "not-utf8": FindingKind(
         ERROR,
         "all",
         "line with bytes that are not UTF-8, shown as \\xNN",
-        "type the letters of these lines again, in UTF-8",
+        "type these letters again, in UTF-8",
     ),
 }
 """Kinds by name, in the order of the report."""
@@ -310,15 +311,15 @@ SURVEY_KINDS: dict[str, FindingKind] = {
     "like-speakers": FindingKind(
         WARNING,
         "none",
-        "speakers whose names differ only in case",
-        "write the name of a speaker the same everywhere, or splits may share the speaker",
+        "speakers whose names differ only in letter case",
+        "write a speaker's name the same everywhere; otherwise splits may share the speaker",
     ),
     "no-end": FindingKind(
         WARNING,
         "none",
         "utterance that lasts to the end of the recording although others begin later",
-        "give each an end, in seconds from the recording's beginning, in `segments` or a column"
-        " `end`; a column of durations is not read",
+        "give each utterance an end, in seconds from the recording's beginning, in `segments` or a"
+        " column `end`; a column of durations is not read",
     ),
 }
 """Kinds that only `toolkit new-corpus` finds, in addition to some of `FINDING_KINDS`."""
@@ -337,7 +338,7 @@ class Finding:
     detail: str
     """The file and what is wrong with it."""
     copy: int = 1
-    """Which cut of this id in the split: 1 is the first."""
+    """Which cut of this id in the split; 1 is the first."""
 
     @property
     def excluded(self) -> bool:
@@ -375,8 +376,8 @@ class Exclusion:
 def write_exclusions(exclusions: Iterable[Exclusion], path: Path) -> None:
     """Write a header and one tab-separated line per exclusion, sorted.
 
-    Paths in reasons are written as in manifests, since later stages read this file, and a moved run
-    must not change it.
+    Paths in reasons are written as in manifests, because later stages read this file, and moving
+    the run must not change it.
     """
     places = places_of(path)
     with open_atomically(path) as file:
@@ -411,7 +412,7 @@ DURATION_EDGES = (0, 1, 2, 5, 10, 15, 20, 30, 60)
 OOV_SHOWN = 30
 BAR_WIDTH = 40
 EXAMPLES = 3
-"""Number of ids of a kind in the overview, and of a note in the list of each split."""
+"""Largest number of ids that the overview names per kind, and the lists per note and split."""
 
 
 @dataclass(frozen=True)
@@ -555,7 +556,7 @@ def _formats(summaries: list[SplitSummary]) -> str:
 
 
 def _durations(summaries: list[SplitSummary]) -> str:
-    """Return the lines with shortest, median and longest durations."""
+    """Return each split's shortest, median and longest duration, and a histogram."""
     parts = ["Durations in seconds"]
     for summary in (s for s in summaries if s.seconds):
         seconds = summary.seconds
@@ -602,7 +603,7 @@ def _kinds(findings: list[Finding]) -> str:
 
 
 def _details(kind: str, findings: list[Finding], listed: int) -> str:
-    """List the findings of one kind, with the way to fix them."""
+    """List the findings of one kind, up to `listed` per split, and how to fix them."""
     kind_findings = [finding for finding in findings if finding.kind == kind]
     if not kind_findings:
         return ""

@@ -1,11 +1,11 @@
 """Makes, validates, reads and writes cuts: MonoCuts with one supervision per utterance.
 
-A manifest of lhotse can name more than files: shell commands, URLs, archives that are unpickled,
-and classes of transforms. They may be in the recording of a cut, in the tracks of a mixed cut, in
-the impulse response of a transform, in custom fields, or nested in any of these. `parse_cut` checks
+A lhotse manifest can name more than files: shell commands, URLs, archives that are unpickled, and
+classes of transforms. They may be in the recording of a cut, in the tracks of a mixed cut, in the
+impulse response of a transform, in custom fields, or nested in any of these. `parse_cut` checks
 the plain data before lhotse parses it; `check_audio` checks cuts made in memory before their audio
-is read. File names need no check: audio is read by libsndfile alone, see
-`toolkit.features.cut_audio.LocalFiles`, for which a command or URL is a missing file.
+is read. File names need no check: `toolkit.features.cut_audio.LocalFiles` reads only local files,
+and takes a command or URL for a missing file.
 
 Cuts in memory hold absolute paths. In files, paths in the run directory or its corpus are replaced
 by names of places, so that both can be moved; see `toolkit.storage.paths`.
@@ -79,8 +79,8 @@ def _with_path(source: Any, path: Callable[[str], str]) -> Any:
 
 
 SOURCES = frozenset({"file", "memory"})
-"""Types of lhotse's audio sources that are read: local files, and bytes, which only cuts made in
-memory have."""
+"""Types of lhotse's audio sources that may be read: local files, and bytes in memory, which only
+cuts made in memory have."""
 STORAGES = frozenset(
     {
         "shar",  # a placeholder; the toolkit's own shards have it
@@ -97,12 +97,12 @@ TRANSFORMS = frozenset(
         *("AddNoise", "Reverberate"),  # of toolkit.features.cut_audio
     }
 )
-"""Transforms of audio that are accepted, as they only read local files. Lhotse looks transforms up
-by name."""
+"""Transforms of audio that are accepted, because they read only local files. Lhotse looks up
+transforms by name."""
 
 
 class UnsafeCutError(ToolkitError):
-    """Raised for a cut that refers to more than local files, or would compute gigabytes."""
+    """Raised for a cut that names more than local files, or whose audio would need gigabytes."""
 
 
 def parse_cut(cut_data: Any, place: str, places: PathAliases | None = None) -> Cut:
@@ -132,10 +132,10 @@ def parse_cut(cut_data: Any, place: str, places: PathAliases | None = None) -> C
 
 
 def check_audio(cut: Cut) -> None:
-    """Check all that lhotse would read for a cut's audio, at any depth.
+    """Check everything that lhotse would read for a cut's audio, at any depth.
 
     Raises:
-      UnsafeCutError: as `parse_cut`.
+      UnsafeCutError: as for `parse_cut`.
     """
     # A stack instead of recursion, see `_faults`.
     pending: list[Any] = [cut]
@@ -161,8 +161,8 @@ def check_audio(cut: Cut) -> None:
 
 
 def _faults(cut_data: Any) -> Iterator[str]:
-    """Yield everything that must not be read in plain data, at any depth."""
-    # A stack instead of recursion, as a manifest may be nested deeper than Python's stack.
+    """Yield the faults of plain data, at any depth: everything in it that must not be read."""
+    # A stack instead of recursion, because a manifest may be nested deeper than Python's stack.
     pending = [cut_data]
     while pending:
         value = pending.pop()
@@ -173,7 +173,7 @@ def _faults(cut_data: Any) -> Iterator[str]:
 
 
 def _mapping_faults(mapping: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the faults of a mapping; its keys tell a source, an array or a transform."""
+    """Yield the faults of a mapping; its keys show whether it is a source, array or transform."""
     source = mapping.keys() >= {"type", "channels", "source"}
     if source and (fault := _source_fault(mapping["type"], mapping["source"])):
         yield fault
@@ -184,7 +184,7 @@ def _mapping_faults(mapping: Mapping[str, Any]) -> Iterator[str]:
         )
     if mapping.keys() >= {"name", "kwargs"} and mapping["name"] not in TRANSFORMS:  # a transform
         yield (
-            f"the transform {quoted(str(mapping['name']))} is not known to read local files only; "
+            f"the transform {quoted(str(mapping['name']))} is not known to read only local files; "
             "write its output to a file, and name this file"
         )
 
@@ -224,8 +224,8 @@ audio: `offset` in bytes, `range` of rows and columns, and `dimension`."""
 TAGS = "tags"
 """Holds, in `custom`, the tags of the original transcript that are not words."""
 TOLERANCE_SECONDS = 0.01
-"""A segment that ends at most a frame past its recording is trimmed without a note: its end was
-rounded."""
+"""A segment that ends at most this long past its recording, one frame, is trimmed without a note,
+because its end was rounded."""
 OVERSHOOT_SECONDS = 0.5
 """A segment that ends at most this long past its recording is trimmed (Kaldi's extract-segments
 has the same limit); one that ends later is a fault."""
@@ -366,7 +366,7 @@ def flag_missing_speaker(cut: MonoCut, why: str, recording_id: str | None = None
     over an utterance.
 
     Args:
-      why: the reason for the report.
+      why: the reason, for the report.
       recording_id: the recording; None: that of the cut.
     """
     custom = cut.custom or {}
@@ -438,7 +438,7 @@ def has_audio(cut: MonoCut) -> bool:
 def write_cuts(cuts: Iterable[MonoCut], path: Path) -> int:
     """Write cuts in order, always the same bytes for the same cuts; return their number.
 
-    In a run directory paths that lie in it or in the corpus are written relative to them.
+    For a file in a run directory, paths in this directory or the corpus are written relative to it.
     """
     count, places = 0, places_of(path)
     with open_atomically(path) as file:
@@ -458,15 +458,15 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
       excluded: the check's excluded.tsv; utterances listed there for this split are left out.
 
     Raises:
-      ManifestError: a line that is not a cut.
-      UnsafeCutError: a cut that names more than local files, see `toolkit.corpus.manifest`.
+      ManifestError: a line is not a cut.
+      UnsafeCutError: a cut names more than local files, see `toolkit.corpus.manifest`.
     """
     excluded_copies = read_exclusions(excluded, Path(path).stem) if excluded is not None else set()
     copies: dict[str, int] = {}
     places = places_of(path)
     with _naming(path), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            with _naming(f"{path}:{number}", "is no cut"):
+            with _naming(f"{path}:{number}", "is not a cut"):
                 cut_data = validated(json.loads(line), _CUT, "the line")
                 cut = parse_cut(cut_data, f"{path}:{number}", places)
             copies[cut.id] = copies.get(cut.id, 0) + 1
@@ -491,8 +491,8 @@ MAX_FOLDERS = 16
 def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MAX_FOLDERS) -> list[Path]:
     """Return the folders outside `root` that contain the audio of `cuts`, at any depth.
 
-    A path upwards, such as `root/../wav`, counts as outside. At most `most` folders are returned:
-    while there are more, the deepest are replaced by their parents. The root directory is never
+    A path with `..`, such as `root/../wav`, counts as outside. At most `most` folders are returned:
+    while there are more, the deepest are replaced by their parents. The file system's root is never
     returned.
     """
     folders = {Path(source).parent for source in {audio_of(cut) for cut in cuts}}
@@ -506,5 +506,5 @@ def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MAX_FOLDERS) 
 
 
 def _topmost(folders: set[Path]) -> set[Path]:
-    """Remove folders that lie inside others of the set."""
+    """Remove folders that lie inside other folders of the set."""
     return {folder for folder in folders if not folders & set(folder.parents)}

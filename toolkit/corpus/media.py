@@ -2,8 +2,8 @@
 
 PyAV, the extra `media`, brings FFmpeg's demuxers and decoders. A file is decoded in order from its
 beginning, as by `ffmpeg -i`, so that a piece of it is a slice of the whole. Samples that the
-encoder has added before the first sample are removed. Those that it has added after the last, up to
-a frame, are removed from FFmpeg 9 on (PyAV 19).
+encoder has added before the first sample are removed. Samples that it has added after the last, up
+to a frame, are removed only by FFmpeg 9 and later (PyAV 19).
 """
 
 import os
@@ -50,8 +50,7 @@ _AMR_WB_BYTES = (18, 24, 33, 37, 41, 47, 51, 59, 61, 6, 0, 0, 0, 0, 1, 1)
 """Bytes of a frame of AMR, and of its wide band, by the mode (RFC 4867); 0: an invalid mode."""
 _TRUNCATED = "truncated; fetch the file again"
 _NO_MORE, _DAMAGED = 0, -1
-"""Used instead of an element's size: no elements follow in the file; the element is invalid.
-"""
+"""Sentinels in place of an element's size: no more elements follow, or the element is invalid."""
 _HISTORY = 1 << 20
 """Samples per channel that a decoder keeps before its position, so that reads may overlap."""
 _IDLE = 4
@@ -82,7 +81,7 @@ def media_container(head: bytes) -> str:
 
 
 def compressed_container(head: bytes) -> str:
-    """Return FFmpeg's name for a container that libsndfile reads in part; "" for others.
+    """Return FFmpeg's name for a container of which libsndfile reads some codecs; "" for others.
 
     Args:
       head: the first 12 bytes of the file.
@@ -167,7 +166,7 @@ def open_media(
 
     Args:
       source: the path of a file, or an opened file, which can seek.
-      container: see `media_container`; or the name of another demuxer of FFmpeg.
+      container: see `media_container`; or the name of another FFmpeg demuxer.
       version: path, size and modification time of a file that is given by its path.
 
     Raises:
@@ -222,7 +221,7 @@ class _Decoder:
         """Open the container and its only audio stream."""
         av = _pyav()
         self._content.seek(0)
-        # Only known decoders, and no other files: a file may name playlists, or tracks elsewhere.
+        # Allow only known decoders, and no other files: a file may name playlists or other tracks.
         options = {
             "codec_whitelist": ",".join(_CODECS),
             "format_whitelist": self._name,
@@ -347,8 +346,8 @@ class _Decoder:
         if (frame.sample_rate, channels) != (self._rate, self._channels):
             if self._rate:
                 _refuse(
-                    "streams of different sampling rates or channels follow one another in it:"
-                    " write each to its own file"
+                    "it holds streams of different sampling rates or channels: write each to its"
+                    " own file"
                 )
             self._rate, self._channels = frame.sample_rate, channels
         # Planar formats are [channels, S], others interleaved: both become [S, channels].
@@ -482,7 +481,7 @@ def _name_of_one(head: bytes, container: str) -> bytes:
     """Return the name of an element that occurs once per file; empty for other elements."""
     if container == "mov":
         return head[4:8] if head[4:8] in (b"ftyp", b"moov") else b""
-    if container == "wv" and len(head) == 32:  # the first of the blocks of the first samples
+    if container == "wv" and len(head) == 32:  # the first block of the first samples
         index, samples, flags = struct.unpack_from("<16x3I", head)
         return b"wv" if index == 0 and samples and flags & 0x800 else b""
     begins = container in ("matroska", "asf", "avi") and media_container(head) == container
@@ -502,8 +501,7 @@ def _ebml_length(head: bytes) -> int:
 
     Live recordings have elements of unknown size.
     """
-    # The number of leading zero bits of the first byte is the number of bytes that follow it, in
-    # the id as in the size.
+    # In both the id and the size, the first byte has as many leading zero bits as bytes follow it.
     id_size = 9 - head[0].bit_length()
     first = head[id_size] if id_size <= 4 else 0
     if not first:
@@ -580,8 +578,8 @@ _ELEMENT_LENGTHS: dict[str, Callable[[bytes], int]] = {
 
 
 def _open_nothing(url: str, flags: int, options: dict[str, str]) -> NoReturn:
-    """Refuse to open further files that a media file names."""
-    raise PermissionError(f"{url} is not opened: a file must not name others to read")
+    """Refuse to open other files that a media file names."""
+    raise PermissionError(f"{url} is not opened: a media file must not refer to other files")
 
 
 def _pyav() -> Any:

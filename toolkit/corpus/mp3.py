@@ -1,8 +1,9 @@
 """Counts the frames of MP3 files whose headers do not declare their length.
 
 An MP3 file is a sequence of frames of 576 or 1152 samples. A Xing, Info or LAME tag in the first
-frame may hold their number. Without it libsndfile estimates the length from the size of the file,
-where tags of players count as audio, and the bit rate of the first frame. It reads no further.
+frame may hold their number. Without it, libsndfile estimates the length from the bit rate of the
+first frame and the size of the file, in which tags of players count as audio. It reads no further
+than this length.
 """
 
 import os
@@ -22,11 +23,12 @@ _BIT_RATES = {
     True: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0),
     False: (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 0),
 }
-"""kbit/s of layer III by the header's index, of MPEG-1 (True) and of MPEG-2 and 2.5."""
+"""kbit/s of layer III by the header's index, for MPEG-1 (True) and for MPEG-2 and 2.5 (False)."""
 _RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
 """Hz by the header's version (MPEG-1, 2, 2.5) and index."""
 _ENOUGH = 3
-"""Smallest number of consecutive frames of audio; other bytes may look like a header."""
+"""Smallest number of consecutive frames that count as audio, as other bytes may look like a header.
+"""
 _JUNK = 1 << 16
 """Bytes before the first frame that mpg123, the decoder of libsndfile, skips."""
 _DECODER_DELAY = 529
@@ -37,16 +39,16 @@ _RESERVOIR = 511
 _OVERLAP = 3
 """Largest number of frames on whose spectra the samples of a frame may depend."""
 _CYCLE = 8
-"""Frames after which the decoder's ring buffer is at the same position again. Its sums are taken in
-that order, so that decoding from every eighth frame on has the same rounding."""
+"""Number of frames after which the decoder's ring buffer is at the same position again. Sums are
+taken in its order, so decoding that begins a multiple of 8 frames later has the same rounding."""
 _BEFORE = 4
 """Largest number of frames that mpg123 decodes before the first frame that it returns."""
 _TAG_SIZE = 200
 """Smallest size in bytes of a frame that can hold a LAME tag."""
 _BLOCK = 1 << 16  # bytes
 _HEADER_BEGIN = re.compile(rb"\xff(?=[\xe2\xe3\xf2\xf3\xfa\xfb])")
-"""The first byte of a header of layer III, followed by a possible second one. Without the second
-byte runs of 0xFF, such as padding, would take 0.4 s per MB."""
+"""The first byte of a layer III header, followed by a possible second byte. Without the second
+byte, runs of 0xFF, such as padding, would take 0.4 s per MB."""
 
 
 @dataclass(frozen=True)
@@ -135,14 +137,14 @@ def mp3_pieces(file: BinaryIO, trusts_tag: bool = True) -> tuple[Piece, ...] | N
         return None
     runs = list(_runs(file, start))
     frames = sum(run.frames for run in runs)
-    # The tag is right if there is at most one frame more.
+    # The tag is right if the file has at most one frame more than it says.
     if not runs or (tag_frames and frames <= tag_frames + 1):
         return None
     for run in runs:
         if run.first.audio_format != runs[0].first.audio_format:
             raise soundfile.SoundFileRuntimeError(
-                "MP3 streams of different sampling rates or channels follow one another in it:"
-                " write each to its own file"
+                "it holds MP3 streams of different sampling rates or channels: write each to its"
+                " own file"
             )
     pieces = [piece for run in runs for piece in _run_pieces(file, run)]
     return (_frames_header(file, runs[0], frames), *pieces)
@@ -151,7 +153,7 @@ def mp3_pieces(file: BinaryIO, trusts_tag: bool = True) -> tuple[Piece, ...] | N
 def _run_pieces(file: BinaryIO, run: _Run, first: int = 0) -> list[Piece]:
     """Return the pieces of a run; frames that need data from before the run are silenced.
 
-    The decoder may drop such a frame or not, and reports it on standard error.
+    The decoder may or may not drop such a frame, and reports it on standard error.
 
     Args:
       first: index, in the run, of the frame with which the pieces begin.
@@ -189,22 +191,22 @@ class Mp3Frames:
     runs: tuple[_Run, ...]
     """The frames, in their order."""
     delay: int
-    """Samples of the first frames that do not belong to the file's samples."""
+    """Number of samples at the beginning of the frames that are not part of the audio."""
     phase: int
-    """Decoding may begin at frames whose index modulo `_CYCLE` is this."""
+    """Decoding may begin at frames whose index modulo `_CYCLE` equals this."""
 
     def pieces_before(self, file: BinaryIO, sample: int) -> tuple[tuple[Piece, ...], int] | None:
         """Return pieces that decode to the same samples from `sample` on as the whole file.
 
-        They begin with frames that fill the bit reservoir, and whose own spectra are removed.
+        The pieces begin with silenced frames, which fill the bit reservoir.
 
         Args:
           file: the opened file.
           sample: index of the sample in the file.
 
         Returns:
-          The pieces, and the number of samples that they have before `sample`; None: the sample is
-          near the beginning of the file.
+          The pieces, and the number of samples that they have before `sample`; None if the sample
+          is near the beginning of the file.
         """
         header = self.runs[0].first
         # starts[i]: index in the file of the first frame of run i
@@ -351,7 +353,7 @@ def skip_id3(file: BinaryIO) -> int:
 
 
 def _first_header(file: BinaryIO, begin: int) -> tuple[int, _Header] | None:
-    """Find the first frame; return its position and header."""
+    """Find the first frame; return its position and header, or None without a frame."""
     file.seek(begin)
     if header := _parse(file.read(4)):
         return begin, header
@@ -365,7 +367,7 @@ def _read_tag(file: BinaryIO, start: int, header: _Header) -> tuple[int, int]:
     tag = file.read(16)
     if tag[:4] not in (b"Xing", b"Info") or len(tag) < 16:
         return 0, 0
-    # Bit 0 of the flags: the number of frames is there; bit 1: then the number of bytes.
+    # Bit 0 of the flags: the number of frames follows; bit 1: then the number of bytes.
     flags, first, second = struct.unpack(">3I", tag[4:])
     if not flags & 1:
         return 0, first if flags & 2 else 0
@@ -393,7 +395,7 @@ def _runs(file: BinaryIO, start: int) -> Iterator[_Run]:
 
 
 def _next_run(file: BinaryIO, begin: int, last: int | None = None) -> _Run | None:
-    """Find the next run of frames that begins at `begin` to `last`, in bytes."""
+    """Find the next run of frames that begins between the bytes `begin` and `last`, inclusive."""
     for position in _possible_headers(file, begin, last):
         file.seek(position)
         if header := _parse(file.read(4)):
@@ -418,7 +420,7 @@ def _possible_headers(file: BinaryIO, begin: int, last: int | None) -> Iterator[
 def _follow(file: BinaryIO, begin: int, header: _Header) -> _Run:
     """Follow the frames from `begin` to the end of the file, or to the end that a tag gives.
 
-    The frame of the tag is not part of the run. The last frame is complete.
+    A frame that holds a tag is not part of the run, nor is an incomplete frame at the end.
     """
     total = file.seek(0, os.SEEK_END)
     _, tag_bytes = _read_tag(file, begin, header)
@@ -438,14 +440,14 @@ def _frames_header(file: BinaryIO, run: _Run, frames: int) -> bytes:
     """Return a frame with a LAME tag that declares the number of frames, and a silent frame.
 
     mpg123 removes the decoder's delay from a file with such a tag. The silent frame provides the
-    samples to remove: the decoder's delay, and the others as the encoder's delay in the tag. So the
-    remaining samples are those that mpg123 decodes without a tag.
+    samples to remove: the decoder's delay, and the rest, which the tag declares as the encoder's
+    delay. So the remaining samples are those that mpg123 decodes without a tag.
     """
     file.seek(run.begin)
     first, second, third, fourth = file.read(4)
     # The smallest bit rate whose frames have room for the tag
     for index in range(1, 15):
-        # No checksum, no padding: else as the first frame.
+        # Like the first frame, but without checksum and padding.
         head = bytes([first, second | 1, index << 4 | third & 0x0D, fourth])
         header = _parse(head)
         if header is not None and header.size >= _TAG_SIZE:

@@ -53,12 +53,13 @@ class AudioSegment:
     """The channel of the file that holds the utterance: A, B, ... or 1, 2, ...; None: the mean of
     all."""
     side: str | None = None
-    """The side of the conversation: the channel of this name in a file of several. A file of one
-    channel holds that side alone."""
+    """The side of a conversation. In a file of several channels it is the channel of this name; a
+    file of one channel holds only this side."""
     whole: bool = False
-    """`end` is the length of the file according to a manifest: a longer file is read to its end."""
+    """Whether `end` is the file's length according to a manifest. A longer file is then read to its
+    end."""
     features: FeatureMatrix | None = None
-    """The features, where `path` is an archive of them; None: it is audio."""
+    """The features in the archive `path`; None: `path` is audio."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,15 @@ class FaultyText:
     """A transcript that is not UTF-8, kept for the check to report."""
 
     detail: str
-    """File, line and the line with its bytes."""
+    """File and line number, and the line with its bytes shown."""
 
 
 NOT_UTF8 = "not-utf8"
 """Fault of an utterance whose line in a text or table is not UTF-8."""
 BAD_LINE = "bad-line"
-"""Fault of a line of a table or of cuts that names no utterance as it should."""
+"""Fault of a line, in a table or a file of cuts, from which no utterance can be read."""
 NO_CHANNEL = "no-channel"
-"""Fault of an utterance whose file lacks its channel, or that names no channel while others do."""
+"""Fault of an utterance whose channel its file lacks, or that names no channel while others do."""
 OTHER_CHANNEL = "other-channel"
 """Note on an utterance for which the tables of a Kaldi data directory name different channels."""
 MAX_CHANNELS = 1024
@@ -85,9 +86,9 @@ _SIDES = {"left": 0, "l": 0, "right": 1, "r": 1}
 
 
 def channel_index(name: str) -> int | None:
-    """Return the index of a channel named A, B, ..., 1, 2, ..., left or right, in any case.
+    """Return the index of a channel named A to H, 1, 2, ..., l, r, left or right; None for others.
 
-    None: another name.
+    Letters may be in either case.
     """
     if name.lower() in _SIDES:
         return _SIDES[name.lower()]
@@ -126,10 +127,10 @@ def pair(
 ) -> list[MonoCut]:
     """Make the cuts of utterances given as (id, text) and (id, audio), in any order.
 
-    An id that occurs several times as text or audio becomes as many cuts, for the check to report.
+    An id that occurs n times as text or audio becomes n cuts, for the check to report.
 
     Args:
-      speaker: returns a speaker's name for (utterance id, audio file or None).
+      speaker: returns the speaker's name for (utterance id, audio file or None).
       where: name of the transcripts in messages, such as "etc/an4_train.transcription".
     """
     audio = list(audio)
@@ -168,12 +169,17 @@ def _cut(
     recordings: dict[str, tuple[Recording, str | None]],
     named: Mapping[str, set[str]],
 ) -> MonoCut:
-    """Make the cut of one utterance; `named` holds the channel names by file."""
+    """Make the cut of one utterance.
+
+    Args:
+      recordings: recording, and why it cannot be read or None, by file; new ones are added.
+      named: names of channels by file, see `named_channels`.
+    """
     recording_id = item.recording_id or id
     fault, note, end, channel = item.fault, item.note, item.end, None
     if isinstance(text, FaultyText):
         fault, text = fault or (NOT_UTF8, text.detail), ""
-    # The recording is empty for a fault, stands for features, or is read once per file.
+    # The recording is empty for a fault, a placeholder for features, or read once per file.
     if fault is not None:
         recording = empty_recording(item.path, recording_id)
     elif item.features is not None:
@@ -232,7 +238,7 @@ def named_channels(audio: Iterable[AudioSegment]) -> dict[str, set[str]]:
 def choose_channel(
     item: AudioSegment, num_channels: int, named: Collection[str]
 ) -> tuple[int | None, str]:
-    """Return an utterance's channel (from 0, or None for the mean of all) and its fault.
+    """Return an utterance's channel (from 0; None for the mean of all) and fault ("" for none).
 
     Args:
       num_channels: number of channels of its file.
@@ -242,7 +248,7 @@ def choose_channel(
     name = item.channel or item.side
     if name is None:
         missing = num_channels > 1 and named
-        return None, f"names none of {count}, of which others have one each," if missing else ""
+        return None, f"names no channel, but others name one of the {count}" if missing else ""
     if num_channels == 1 and item.channel is None:
         if len({channel_index(side) for side in named}) > 1:
             return None, f"side {name} of several ({', '.join(sorted(named))}), but {count}"

@@ -34,7 +34,7 @@ class Splits:
 
     @classmethod
     def of(cls, names: Iterable[str], corpus: CorpusConfig) -> "Splits":
-        """Sort split names into training (`train`), tuning (matches of `corpus.dev`) and test."""
+        """Sort split names into train, tuning (dev and matches of `corpus.dev`) and test (rest)."""
         evaluation_splits = [name for name in names if name != "train"]
         tune = tuple(
             name for name in evaluation_splits if name == "dev" or matches(name, corpus.dev)
@@ -60,7 +60,7 @@ class Splits:
         """Read the names that `save` wrote.
 
         Raises:
-          SplitsError: naming the file.
+          SplitsError: the file cannot be read; the message names it.
         """
         with reading(path, SplitsError, "prepare the data again"):
             names = read_json(path, {"train": str, "tune": [str], "test": [str]})
@@ -75,7 +75,9 @@ def matches(name: str, patterns: str) -> bool:
 def assemble(
     parts: dict[str, list[MonoCut]], corpus: CorpusConfig, hold_out_test: bool = False
 ) -> dict[str, list[MonoCut]]:
-    """Merge training parts into "train", rename the other splits, and hold out missing splits.
+    """Merge training parts into "train", and hold out missing splits.
+
+    Dev and test parts become splits of the same names.
 
     Args:
       parts: cuts by part name. A part that matches no pattern is left out.
@@ -127,11 +129,11 @@ def hold_out(
     """Move whole speakers from `cuts` to held-out splits.
 
     Speakers are taken in the order of a digest of their names. This mixes groups that a corpus
-    lists together, such as women first, and does not depend on the order of reading.
+    lists together, such as all women first, and does not depend on the order of reading.
 
     Args:
       counts: number of speakers by name of the new split.
-      rotation: number of held-out groups to skip; after all speakers it starts again.
+      rotation: number of held-out groups to skip; after the last speaker the first one follows.
 
     Returns:
       The remaining cuts, and the cuts held out by split.
@@ -165,8 +167,8 @@ def hold_out_utterances(
     counts = dict.fromkeys(names, max(1, round(share * len(ids))))
     if sum(counts.values()) >= len(ids):
         raise ManifestError(
-            f"cannot hold out {sum(counts.values())} of {len(ids)} utterances and train on others: "
-            "add utterances, or name parts of the corpus as dev and test"
+            f"cannot hold out {sum(counts.values())} of {len(ids)} utterances and train on the "
+            "rest: add utterances, or name parts of the corpus as dev and test"
         )
     split_of = _assign(ids, counts, rotation)
     return _partition(cuts, counts, lambda cut: split_of.get(cut.id))
@@ -206,7 +208,7 @@ def cap_hours(cuts: Iterable[MonoCut], hours: float) -> list[MonoCut]:
     The utterances of a smaller cap are a subset of those of a larger one.
     """
     selected, total = [], 0.0
-    # The order depends on ids alone; the utterances of a cap are a prefix of it.
+    # The order depends on ids alone, and a cap takes the first utterances.
     for cut in sorted(cuts, key=lambda cut: (_digest(cut.id), cut.id)):
         total += cut.duration
         if total > hours * 3600:

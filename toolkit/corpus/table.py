@@ -34,14 +34,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "channel": ("channel", "channel_id", "audio_channel"),
     "split": ("split", "part", "set", "subset", "partition"),
 }
-"""Accepted spellings of each column, in any case, with underscores, spaces or hyphens."""
+"""Accepted spellings of each column, in any letter case, with underscores, spaces or hyphens."""
 
 PARTS = {
     **dict.fromkeys(("dev", "valid", "validation", "validate", "val", "development"), "dev"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
     **dict.fromkeys(("train", "training"), "train"),
 }
-"""Parts by value of the split column; any other value is itself the name of a part."""
+"""Parts by value of the split column; any other value is a part's own name."""
 
 SUFFIXES = (".csv", ".tsv")
 """Suffixes of tables in a folder."""
@@ -57,7 +57,7 @@ class Row:
     line: int
     """Line number in the file, from 1."""
     values: Mapping[str, str]
-    """Cells by the names of `COLUMNS`, for columns that the table has."""
+    """Cells by column name, a key of `COLUMNS`; only for columns that the table has."""
     fault: tuple[str, str] | None = None
     """(kind, detail) of a line that is not UTF-8 or does not fit the header."""
 
@@ -87,8 +87,8 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
       Cuts by part; faults are recorded in them for the check to report.
 
     Raises:
-      ManifestError: a column is missing, the file is not text, or too many lines have another
-        number of fields than the header, or stray quotation marks.
+      ManifestError: a column is missing, the file is not text, or too many lines have stray
+        quotation marks or another number of fields than the header.
     """
     # 1. Rows, with paths as on disk and channels counted from 1.
     folder = path.absolute().parent
@@ -106,7 +106,7 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
     fitting = [row for row in rows if row.fault is None or row.fault[0] != BAD_LINE]
     part = _part(fitting[0], path)
     for id, row in zip(ids, rows, strict=True):
-        # The split of a faulty line is unknown: it is assigned to the part of the previous line.
+        # The split of a faulty line is unknown, so the line gets the part of the previous line.
         if row.fault is None or row.fault[0] != BAD_LINE:
             part = _part(row, path)
         by_part.setdefault(part, []).append((id, row))
@@ -117,7 +117,7 @@ def tables_in(folder: Path) -> dict[str, Path]:
     """Return the tables in a folder by part, which is the file name without suffix.
 
     Raises:
-      ManifestError: two tables are of one part.
+      ManifestError: two tables have the same part.
     """
     tables: dict[str, Path] = {}
     for path in sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES):
@@ -137,7 +137,7 @@ def _cuts(rows: list[tuple[str, Row]], recordings: Mapping[str, str], path: Path
     """Make the cuts of one part's rows."""
     speakers = {id: unicodedata.normalize("NFC", row["speaker"]) for id, row in reversed(rows)}
     unnamed = {
-        id: f"{path}:{row.line} names none"
+        id: f"{path}:{row.line} names no speaker"
         if "speaker" in row.values
         else f"{path} has no column called speaker"
         for id, row in rows
@@ -177,9 +177,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a table, without header and blank lines.
 
     Raises:
-      ManifestError: as `read_table`.
+      ManifestError: as for `read_table`.
     """
-    # 1. The text, without the first line by which spreadsheets name the separator.
+    # 1. The text, without a first line that names the separator for spreadsheets.
     counts = LineCounts()
     text = _decode(path, counts)
     separator = _SEPARATOR_LINE.match(text)
@@ -192,9 +192,9 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise ManifestError(f"{path}: the first line must name the columns, such as {_EXAMPLE}")
     # 2. The delimiter: the most frequent one in the first line, or the first in DELIMITERS.
     delimiter = max(DELIMITERS, key=lambda mark: (first.count(mark), -DELIMITERS.index(mark)))
-    # With tabs quotation marks are text; in CSV files they quote, and are doubled within a text.
+    # Between tabs, quotation marks are text; elsewhere they quote, and are doubled within a text.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    # 3. The lines; a fault of one is reported later, too many end the reading.
+    # 3. The lines. Faulty lines are reported later; too many of them end the reading.
     header: list[str] = []
     misfits: list[str] = []
     total = 0
@@ -223,7 +223,7 @@ def read_rows(path: Path) -> Iterator[Row]:
             fault = (BAD_LINE, quotation)
         elif len(cells) != len(header):
             misfits.append(
-                f"{where}: {len(cells)} fields, the first line names {len(header)} columns;"
+                f"{where}: {len(cells)} fields, but the first line names {len(header)} columns;"
                 f" put a text with {_NAMES[delimiter]} in quotation marks"
             )
             fault = (BAD_LINE, misfits[-1])
@@ -237,10 +237,10 @@ class _Record:
     """The fields of a CSV record, or its error."""
 
     line: int
-    """Line number of its last line; where there is an error, of its first."""
+    """Line number of the record's last line; of its first line if there is an error."""
     fields: list[str]
     error: str = ""
-    """Error of its quotation marks; `fields` are then a guess from its first line."""
+    """Fault in the quotation marks; `fields` are then a guess from the record's first line."""
 
 
 def _records(text: str, delimiter: str, quoting: Literal[0, 3]) -> Iterator[_Record]:
@@ -265,7 +265,7 @@ def _records(text: str, delimiter: str, quoting: Literal[0, 3]) -> Iterator[_Rec
                 first = end
             return
         except csv.Error as error:
-            # Read the line alone and without `strict`, where an open mark lasts to the line's end.
+            # Read the line alone and without `strict`, so that an open mark ends with the line.
             line = lines[first].rstrip("\r\n").replace("\r", " ")[:_LONGEST_LINE]
             cells = next(csv.reader([line], delimiter=delimiter, quoting=quoting), [])
             yield _Record(first + 1, cells, str(error))
@@ -312,7 +312,7 @@ def _map_columns(names: list[str], path: Path) -> list[str]:
             if names[0].startswith("{"):
                 hint = "it holds JSON, like NeMo's manifests: write its fields as columns; "
             elif "|" in names[0]:
-                hint = "| is no separator: use tabs, commas or semicolons; "
+                hint = "| is not a separator: use tabs, commas or semicolons; "
             raise ManifestError(
                 f"{path}: no column {role!r} in the first line ({first_columns}); {hint}"
                 f"name the columns there, such as {_EXAMPLE}. Other names for {role!r}: "

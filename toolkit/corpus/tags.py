@@ -16,10 +16,10 @@ _EVENTS = (
     " UNK WHISPER WHISPERS YAWN YAWNS"
 )
 EVENTS = frozenset(_EVENTS.split())
-"""Words of events. Round brackets with one of them are a tag; others enclose spoken words. A word
-of an event after % is a tag too, as in some telephone corpora."""
+"""Words that name events. Round brackets with one of them are a tag; others enclose spoken words.
+After %, such a word is a tag too, as in some telephone corpora."""
 
-# The number of opening brackets is bounded: otherwise a run of n takes n^2 steps.
+# The number of opening brackets is bounded: otherwise a run of n brackets would take n^2 steps.
 _BRACKETS = re.compile(
     r"""(?<![^\W_])(?:
       \[{1,8} (?!\s) [^][<>{}]{1,80} (?<!\s) \]+ | < (?!\s) [^][<>{}]{1,80} (?<!\s) >
@@ -55,7 +55,7 @@ def tags_in(text: str, round_brackets: bool | None = None) -> Iterator[re.Match[
 
 
 def names_event(tag: str) -> bool:
-    """Return whether a tag has a word of `EVENTS`, in any case."""
+    """Return whether a tag has a word of `EVENTS`, in any letter case."""
     return not EVENTS.isdisjoint(word.upper() for word in _WORDS.findall(tag))
 
 
@@ -72,8 +72,7 @@ _ALIKE = frozenset({"LATIN", "GREEK", "CYRILLIC"})
 def word_of_two_alphabets(text: str) -> str | None:
     """Return the first word that mixes letters of similar alphabets; None without one.
 
-    A Cyrillic word with a Latin i looks like the correct word, but is a different word for
-    programs.
+    A Cyrillic word with a Latin i looks like the correct word, but programs take it for another.
     """
     return next((word for word in _LETTERS.findall(text) if len(_alphabets(word)) > 1), None)
 
@@ -86,7 +85,7 @@ def _alphabets(word: str) -> set[str]:
 
 
 def is_garbled(text: str) -> bool:
-    """Whether UTF-8 text was decoded as cp1252 or Latin-1, such as MÃ¤dchen."""
+    """Whether a text looks like UTF-8 decoded as cp1252 or Latin-1, such as MÃ¤dchen."""
     if text.isascii():
         return False
     for encoding in ("cp1252", "latin-1"):

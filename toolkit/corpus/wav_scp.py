@@ -25,7 +25,7 @@ from toolkit.storage.lines import LineCounts, decoded_lines, is_faulty, key_and_
 from toolkit.storage.paths import PathMap, map_path, printable
 
 PIPE_CLOSED = 141
-"""Exit status of a program whose output is no longer read, as by `head` (SIGPIPE)."""
+"""Exit status of a program whose output is no longer read, for example by `head` (SIGPIPE)."""
 DECODERS = {
     "flac": {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"},
     "sph2pipe": {"-p"},
@@ -41,7 +41,8 @@ def read_scp(
 ) -> list[tuple[str, AudioSegment]]:
     """Read a wav.scp: return the recording id and audio of each line.
 
-    Channels come from the file reco2file_and_channel in the same folder, if it exists.
+    Channels come from the file reco2file_and_channel in the same folder, if it exists. Without
+    `run_pipe`, a shell command that does more than decode a file is a fault.
     """
     sides = _sides(path.parent / "reco2file_and_channel")
     recordings = [
@@ -57,10 +58,11 @@ def read_scp(
 
 
 def _on_side(id: str, audio: AudioSegment, side: str | None) -> AudioSegment:
-    """Set the side that reco2file_and_channel names; note if a command takes another channel."""
+    """Set the side that reco2file_and_channel names; note if wav.scp takes another channel."""
     note = audio.note
     if side and audio.channel and channel_index(side) != channel_index(audio.channel):
-        detail = f"{id}: wav.scp takes channel {audio.channel}, reco2file_and_channel names {side}"
+        channels = f"{audio.channel}, but reco2file_and_channel names {side}"
+        detail = f"{id}: wav.scp takes channel {channels}"
         note = (OTHER_CHANNEL, detail)
     return dataclasses.replace(audio, side=side, note=note)
 
@@ -83,13 +85,13 @@ class TableLine:
     value: str
     """Text after the first white space."""
     fault: str = ""
-    """File, line and bytes of a line that is not UTF-8."""
+    """File, line number and bytes of a line that is not UTF-8; empty for other lines."""
 
 
 def read_lines(path: Path) -> list[TableLine]:
     """Split each non-blank line of a table at its first ASCII white space.
 
-    A byte order mark, with which editors of Windows begin files, is not part of the first id.
+    A byte order mark, which Windows editors put at the beginning, is not part of the first id.
     """
     counts = LineCounts()
     numbered = list(decoded_lines(path, ManifestError, counts))
@@ -110,7 +112,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def faulty_audio(line: TableLine) -> AudioSegment:
-    """Return the audio of a line that is not UTF-8, as a fault of its utterance."""
+    """Return a placeholder, with a fault, for the audio of a line that is not UTF-8."""
     return AudioSegment(line.id, recording_id=line.id, fault=(NOT_UTF8, line.fault))
 
 
@@ -118,7 +120,8 @@ def _recording(
     scp: Path, id: str, source: str, run_pipe: RunPipe | None, path_map: PathMap
 ) -> AudioSegment:
     """Return the audio that a line of wav.scp names."""
-    # A file; a command that only decodes a file, which is read instead; any other command.
+    # Three cases: a file; a command that only decodes a file, so the file is read instead; and any
+    # other command.
     folder = scp.parent
     if not source:
         return AudioSegment(id, fault=("missing-audio", f"{scp} names no file for {id}"))
@@ -137,7 +140,10 @@ def _recording(
 
 
 def _decoded_file(command: str) -> tuple[str, str | None] | None:
-    """Return the file and channel that a flac, sph2pipe or sox command only decodes, or None."""
+    """Return the file and channel of a command that only decodes a file; None for other commands.
+
+    Such commands are those of flac, sph2pipe and sox with certain options.
+    """
     # A command with shell syntax may do more than decode.
     if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
         return None
@@ -176,8 +182,8 @@ def _decoded_file(command: str) -> tuple[str, str | None] | None:
 class PipeRunner:
     """Runs shell commands once each, and keeps their audio output as files in `folder`.
 
-    A command that ends with an error or writes nothing is a fault. With bash this includes every
-    program of a pipeline, without it only the last.
+    A command that ends with an error or writes nothing is a fault. With bash, an error of any
+    program in a pipeline counts; without it, only one of the last program.
 
     The commands are the user's own and can do anything: use this class only if the configuration
     has `allow_pipes`.
@@ -192,7 +198,7 @@ class PipeRunner:
         name = hashlib.sha256(command.encode()).hexdigest()[:20]
         path = self._folder.absolute() / f"{name}.wav"
         if not path.exists() or not path.stat().st_size:
-            # pipefail: the status is also that of a failed program within the pipeline.
+            # With pipefail, a program that fails anywhere in the pipeline fails the command.
             bash = shutil.which("bash")
             shell = [bash, "-o", "pipefail", "-c"] if bash else ["/bin/sh", "-c"]
             process = subprocess.run([*shell, command], capture_output=True, check=False)

@@ -63,7 +63,7 @@ class Rescoring:
     """Settings of the second pass, which rescores lattices with a larger language model."""
 
     weights: Weights
-    """Acoustic scale and word penalty of the best path; the search is made at this scale."""
+    """Acoustic scale and word penalty of the best path; the search uses the same scale."""
     limits: RescoreLimits
     """Pruning."""
 
@@ -80,7 +80,7 @@ class NeuralRescoring(Settings):
 
 @dataclass(frozen=True)
 class FirstPass(Settings):
-    """Settings of the speaker-independent search that gives the words for a speaker's transform."""
+    """Settings of the speaker-independent search from whose words a transform is estimated."""
 
     beam: Beam
     """Pruning of its search."""
@@ -118,7 +118,7 @@ class RecogniserSettings(Settings):
     """Whether the features are those of a GMM system, normalised by the mean of all recordings of
     a speaker; otherwise they are the front end's, with a running mean."""
     first_pass: FirstPass | None = None
-    """Settings of the speaker adaptation; None: no adaptation. Only if `by_speaker`."""
+    """Settings of the speaker adaptation, only if `by_speaker`; None: no adaptation."""
 
 
 def read_settings(folder: Path) -> RecogniserSettings:
@@ -174,8 +174,8 @@ def read_ctc_settings(folder: Path) -> CtcSettings:
     return read_plain(folder / CTC_SETTINGS, CtcSettings, BundleError, ADVICE)
 
 
-# If sizes disagree, compiled searches read out of bounds, and files from another bundle give wrong
-# # words without an error. So the checks below compare the files of a bundle.
+# If sizes disagree, compiled searches read out of bounds; files from another bundle give wrong
+# words without an error. So the checks below compare the files of a bundle.
 MISMATCH = "they come from different bundles; restore the bundle or write it again"
 
 
@@ -185,15 +185,15 @@ def check_graph(path: Path, graph: Fst, num_pdfs: int, words: SymbolTable) -> No
     Args:
       path: the graph's file.
       graph: its content.
-      num_pdfs: of the acoustic model.
+      num_pdfs: the acoustic model's number of pdfs.
       words: the bundle's words.
 
     Raises:
-      BundleError: it does not.
+      BundleError: the graph has a pdf or a word that is not there.
     """
     if graph.top_label > num_pdfs:
         raise BundleError(
-            f"{path} has {graph.top_label} pdfs, the acoustic model {num_pdfs}: {MISMATCH}"
+            f"{path} has {graph.top_label} pdfs, but the acoustic model has {num_pdfs}: {MISMATCH}"
         )
     if not np.isin(graph.words, [words[word] for word in words]).all():
         raise BundleError(f"{path} has words that words.txt does not list: {MISMATCH}")
@@ -205,7 +205,7 @@ def check_frontend(settings: Path, frontend: FrontendConfig, inputs: float, mode
     Args:
       settings: the file of the bundle's settings.
       frontend: the front end in it.
-      inputs: values of a frame that the model takes.
+      inputs: number of values per frame that the model takes.
       model: the model's file or folder.
 
     Raises:
@@ -224,15 +224,15 @@ def check_senones(folder: Path, senones: Senones, num_pdfs: int) -> None:
     Args:
       folder: the senones' folder.
       senones: its content.
-      num_pdfs: of the acoustic model.
+      num_pdfs: the acoustic model's number of pdfs.
 
     Raises:
-      BundleError: their numbers differ.
+      BundleError: the numbers of pdfs differ.
     """
     if senones.num_pdfs != num_pdfs:
         raise BundleError(
-            f"{folder / 'tree.json'} has {senones.num_pdfs} pdfs, the acoustic model {num_pdfs}:"
-            f" {MISMATCH}"
+            f"{folder / 'tree.json'} has {senones.num_pdfs} pdfs, but the acoustic model has "
+            f"{num_pdfs}: {MISMATCH}"
         )
 
 
@@ -241,8 +241,8 @@ def check_language_model(path: Path, modelled: Iterable[str], words: Collection[
 
     Args:
       path: the model's file or folder.
-      modelled: its words.
-      words: the recogniser's.
+      modelled: the language model's words.
+      words: the recogniser's words.
 
     Raises:
       BundleError: they have no word in common.
@@ -254,7 +254,7 @@ def check_language_model(path: Path, modelled: Iterable[str], words: Collection[
 
 CARD = "card.json"
 SYNTHETIC = "synthetic"
-"""The reader of corpora whose speech is synthetic."""
+"""Name of the corpus reader for synthetic speech."""
 
 
 @dataclass(frozen=True)
@@ -272,13 +272,13 @@ class Card:
     speakers: int
     """Speakers of the training speech."""
     corpus: str
-    """The recipe's `corpus.name`; "synthetic": voices of a synthesiser."""
+    """The recipe's `corpus.name`; "synthetic" if the speakers are voices of a synthesiser."""
     lm: str = ""
-    """The language model of the last pass; empty: an aligner, which has none."""
+    """The language model of the last pass; empty for an aligner, which has none."""
     wer: dict[str, float] = field(default_factory=dict)
-    """WER in percent by split, each utterance with the speaker's other utterances."""
+    """WER in percent by split; each utterance is recognised with its speaker's other utterances."""
     wer_unknown_speaker: dict[str, float] = field(default_factory=dict)
-    """WER in percent by split, every utterance recognised alone."""
+    """WER in percent by split; every utterance is recognised alone."""
     tuned_on: tuple[str, ...] = ()
     """Names of the splits on which weights were tuned and the system was chosen."""
 
@@ -301,7 +301,7 @@ class Card:
         return f"{hours} h of speech (corpus {self.corpus}, {self.speakers} speakers)"
 
     def _error_rates(self) -> str:
-        """Return the error rates on the test splits, or on the tuning splits without any."""
+        """Return the error rates on the test splits or, if there are none, the tuning splits."""
         test = [split for split in self.wer if split not in self.tuned_on]
         kind = "test set" if test else "development set"
         rates = []
@@ -316,7 +316,7 @@ class Card:
 
 
 def printable(text: str) -> str:
-    """Return a text from an untrusted bundle without control characters."""
+    """Replace unprintable characters in a text from an untrusted bundle by `?`."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -345,7 +345,7 @@ class TunedSearch:
     config: DecodeConfig
     """The search."""
     tuned: Path
-    """`tuned.json` of the decode that chose scale and penalty."""
+    """`tuned.json` of the decoding pass that chose the scale and the penalty."""
     rescorer: Path | None = None
     """The language model of the second pass; None if there is none."""
     rescorer_tuned: Path | None = None
@@ -388,7 +388,7 @@ def write_network_bundle(
     out: Path,
     calibration: Path | None = None,
 ) -> None:
-    """Write the bundle of a network on log-mel features; it can be moved anywhere.
+    """Write the bundle of a network on log-mel features; the bundle can be moved anywhere.
 
     Args:
       network: the network.
@@ -422,9 +422,9 @@ def write_speaker_bundle(
       frontend: the front end of the cepstra.
       out: the bundle to write.
       network: the network on the system's features; None: the GMMs recognise.
-      first_pass: for a system trained with fMLLR the speaker-independent system, its search, the
-        graph of `gmm`, on whose lattices the transforms are refined, and the settings of the
-        alignments from which they are first estimated.
+      first_pass: for a system trained with fMLLR: the folder of the speaker-independent system;
+        its search; the graph of `gmm`, whose lattices refine the transforms; and the settings of
+        the alignments from which the transforms are first estimated.
       calibration: see `write_network_bundle`.
     """
     _copy_all(GMM_FILES, gmm, out / GMM, optional=(PROJECTION,))
@@ -525,7 +525,7 @@ def write_ctc_bundle(
     out: Path,
     fast: WordsConfig | None = None,
 ) -> None:
-    """Write the bundle of a CTC network; it can be moved anywhere.
+    """Write the bundle of a CTC network; the bundle can be moved anywhere.
 
     Args:
       files: the network, units, dictionary and language model.
@@ -554,7 +554,7 @@ def write_ctc_bundle(
 
 SYSTEMS = "systems.json"
 Role = Literal["speaker_known", "speaker_unknown", "stream"]
-"""What a system is the best for: recordings with speaker names, recordings without, or streams."""
+"""What a system is best for: recordings with speaker names, recordings without, or streams."""
 
 
 @dataclass(frozen=True)
@@ -562,7 +562,7 @@ class BundledSystem:
     """A system with a bundle in the folder, and its error rate when the bundle was written."""
 
     name: str
-    """Its name, and that of its folder."""
+    """Its name, which is also its folder's name."""
     lm: str
     """The language model of its last pass."""
     streams: bool
@@ -570,7 +570,7 @@ class BundledSystem:
     wer: dict[str, float]
     """WER in percent by split, with speakers known."""
     roles: tuple[Role, ...]
-    """What it is the best for."""
+    """What it is best for."""
 
 
 def write_systems(folder: Path, systems: Sequence[BundledSystem]) -> None:
@@ -583,7 +583,7 @@ def read_systems(folder: Path) -> list[BundledSystem]:
     """Read the systems that `write_systems` wrote.
 
     Raises:
-      BundleError: it cannot be read.
+      BundleError: `systems.json` cannot be read.
     """
     path = folder / SYSTEMS
     with reading(path, BundleError, ADVICE):
@@ -594,10 +594,10 @@ def read_systems(folder: Path) -> list[BundledSystem]:
 
 
 class Bundle:
-    """The bundles of a run's systems (its folder `final`), or the bundle of one system.
+    """The bundles of a run's systems (the run's folder `final`), or the bundle of one system.
 
     Args:
-      folder: that folder.
+      folder: the folder with the bundles, or the bundle.
 
     Raises:
       BundleError: its `systems.json` cannot be read.
@@ -612,7 +612,7 @@ class Bundle:
 
         Args:
           role: what is to be recognised; a system chosen by name must support it.
-          name: the system's name; None: the best for `role`.
+          name: the system's name; None: the best system for `role`.
 
         Raises:
           BundleError: there is no such system.
@@ -632,9 +632,9 @@ class Bundle:
         ]
         if not able:
             raise BundleError(
-                "there is no unidirectional LSTM and no TDNN-F on log-mel features in "
-                f"{self._folder} ({name or ', '.join(names)}), and streaming needs one: "
-                "transcribe without --stream"
+                "streaming needs a unidirectional LSTM or a TDNN-F on log-mel features, but "
+                f"{self._folder} has neither ({name or ', '.join(names)}): transcribe without "
+                "--stream"
             )
         best = next((system for system in able if role in system.roles), able[0])
         return path_below(self._folder, best.name)
@@ -642,7 +642,7 @@ class Bundle:
     def network(self) -> Path:
         """Return the bundle folder of the network that `toolkit export` exports.
 
-        Of several systems it is a CTC network, or else the best that can recognise streams.
+        Among several systems, a CTC network is chosen, or else the best that can recognise streams.
 
         Raises:
           BundleError: there is no such system.
@@ -662,7 +662,7 @@ class Bundle:
         return None
 
     def _folders(self) -> list[Path]:
-        """Return the folders of the systems, best first; none if this folder is one system."""
+        """Return the systems' folders, best first; empty if this folder is one system's bundle."""
         return [path_below(self._folder, system.name) for system in self._systems or ()]
 
 

@@ -1,9 +1,9 @@
 """System combination: decodes the union of several systems' lattices.
 
-Xu et al. (2011; see `toolkit.fsa.minimum_bayes_risk`), as Kaldi's lattice-combine and
-lattice-mbr-decode: the posteriors of each system's lattice are multiplied with its weight. Where
-only words and confidences are known, their chains take the place of lattices, as in ROVER (Fiscus,
-1997). The best path of the union is the other rule.
+The default rule, "mbr", is that of Xu et al. (2011; see `toolkit.fsa.minimum_bayes_risk`) and of
+Kaldi's lattice-combine and lattice-mbr-decode: the posteriors of each system's lattice are
+multiplied by the system's weight. Where only words and confidences are known, linear lattices of
+them are combined, as in ROVER (Fiscus, 1997). The other rule takes the best path of the union.
 """
 
 import json
@@ -47,7 +47,8 @@ from toolkit.storage.files import write_atomically
 
 LATTICES, CTM, TEXT = "word_lattices", "words.ctm", "text"
 OTHER = -1
-"""The id of unknown words, which have the rest of the probability if a confidence is below 1."""
+"""The word id of "another word", which gets the rest of the probability if a confidence is below
+1."""
 LEAST = 1e-4
 """Lower limit of confidences."""
 logger = logging.getLogger(__name__)
@@ -64,26 +65,26 @@ class System:
     path: Path
     """Where it was read from."""
     lattices: Mapping[str, tuple[WordLattice, np.ndarray]]
-    """By utterance a lattice and the scores [A] of its arcs."""
+    """A lattice and the scores [A] of its arcs, by utterance."""
     ids: Sequence[str]
-    """All utterances, also those in which nothing was recognised."""
+    """All utterances, including those in which nothing was recognised."""
     timed: bool = True
-    """Whether they have times."""
+    """Whether the words have times."""
     lattice: bool = False
-    """Whether they are lattices of a search, not chains."""
+    """Whether these are lattices of a search, not linear lattices of words."""
 
 
 def read_system(path: Path, words: WordTable) -> System:
     """Read the lattices of a decoded split, or the words of a CTM or text file.
 
     Args:
-      path: a folder with `word_lattices/`, else with `words.ctm` (and `text`, for what could not be
-        aligned), else with `text`; a CTM file; or a file of transcripts, see
-        `toolkit.score.read.read_transcripts`. Words without confidences have the confidence 1.
+      path: a folder with `word_lattices/`, or else with `words.ctm` (and `text`, for utterances
+        that could not be aligned), or else with `text`; a CTM file; or a file of transcripts, see
+        `toolkit.score.transcripts.read_transcripts`. Words without confidences get confidence 1.
       words: gives ids to the words of all systems.
 
     Raises:
-      CombinationError: nothing of this is there, or a recording has several channels.
+      CombinationError: the folder has none of these, or an utterance has several channels.
     """
     source = path
     if path.is_dir():
@@ -108,7 +109,7 @@ def read_system(path: Path, words: WordTable) -> System:
         chains = {name: _chain(tokens, words) for name, tokens in untimed.items()}
         return System(path, chains, list(untimed), timed=False)
     entries = _by_utterance(source)
-    # Words that could not be aligned are in `text` alone.
+    # Words that could not be aligned are only in `text`.
     texts = read_transcripts(path / TEXT).plain_texts() if (path / TEXT).exists() else {}
     unaligned = {name: text for name, text in texts.items() if text and name not in entries}
     if unaligned:
@@ -186,8 +187,8 @@ def _chain(entries: Sequence[CtmEntry], words: WordTable) -> tuple[WordLattice, 
 
 
 PARTS = {1: 1, 2: 10, 3: 6, 4: 4}
-"""By number of systems: the number of equal parts of which weights consist in tuning; 2 parts for
-more systems."""
+"""By number of systems, the number of equal parts into which tuning divides the total weight of 1;
+2 parts for more systems."""
 GROUP = 50
 """Utterances that a worker process takes at a time."""
 
@@ -206,7 +207,7 @@ class Combination:
     """The combination rule and the weight of each system."""
 
     weights: Weights
-    """One for each system, with the sum 1; a system with weight 0 is left out."""
+    """One for each system; they add up to 1. A system with weight 0 is left out."""
     rule: Rule = "mbr"
     """How the words are chosen, see `RULES`."""
 
@@ -215,7 +216,8 @@ class Combination:
         if not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) < 1e-5):
             weights = ", ".join(f"{weight:g}" for weight in self.weights)
             raise CombinationError(
-                f"weights {weights}: give one weight per system, none below 0, with the sum 1"
+                f"weights {weights}: give one weight per system. None may be negative, and they "
+                "must add up to 1"
             )
 
 
@@ -225,16 +227,18 @@ def combine(
     """Combine the results of several systems into one text per utterance.
 
     Args:
-      systems: one or more; a system whose words lack an utterance has recognised nothing in it.
+      systems: one or more. If a system without lattices lacks an utterance, it counts as having
+        recognised nothing in it.
       combination: their weights, and the rule.
-      words: with which the systems were read.
+      words: the word table with which the systems were read.
       jobs: worker processes.
 
     Returns:
       The words of each utterance, with their posteriors as confidences.
 
     Raises:
-      CombinationError: the weights do not fit, or two systems have no utterance in common.
+      CombinationError: there is not one weight per system, or two systems have no utterance in
+        common.
     """
     if len(combination.weights) != len(systems):
         raise CombinationError(f"{len(combination.weights)} weights for {len(systems)} systems")
@@ -258,14 +262,14 @@ def tune_combination(
     jobs: int = 1,
     rules: Sequence[Rule] = RULES,
 ) -> CombinationTuning:
-    """Find the rule and the weights with the fewest word errors; single systems compete.
+    """Find the rule and the weights with the fewest word errors; single systems are tried too.
 
-    The rule "best" is tried only if all systems have lattices: the probabilities in a chain are not
-    path scores.
+    Unless it is the only one, the rule "best" is tried only if all systems have lattices, because
+    the probabilities in linear lattices of words are not path scores.
 
     Args:
-      splits: for each development split the systems and the references.
-      words: with which the systems were read.
+      splits: the systems, and the reference texts by utterance, of each development split.
+      words: the word table with which the systems were read.
       jobs: worker processes.
       rules: the rules to try.
     """
@@ -333,7 +337,8 @@ def _decoded(combination: Combination, row: Row) -> list[Candidate]:
     combined = union([normalise_to_weight(*lattice) for lattice in weighted])
     if combination.rule == "best":
         return best_path_in_bins(combined, combined.graph)
-    # Minimum Bayes risk improves a word sequence step by step: it begins with each system's best.
+    # Minimum Bayes risk decoding improves a word sequence step by step; it begins with the best
+    # words of each system.
     starts = [spoken_words(lattice, scores) for lattice, scores, _ in weighted]
     return minimum_risk(combined, combined.graph, starts).words
 
@@ -362,7 +367,8 @@ def write_combined(
 ) -> dict[str, str]:
     """Combine systems, write `text` and, if all have times, `words.ctm`; return the texts.
 
-    A `words.ctm` of an earlier combination is removed: `read_system` would prefer it to `text`.
+    The `words.ctm` of an earlier combination is removed, as `read_system` would prefer it to
+    `text`.
     """
     combined = combine(systems, combination, words, jobs)
     texts = {name: " ".join(w.token for w in words) for name, words in combined.items()}
@@ -380,7 +386,7 @@ class DecodedSplit:
     cuts: Sequence[MonoCut]
     """Its utterances, with transcripts and speakers."""
     systems: Mapping[str, Path]
-    """By the name of each system its decode of the split."""
+    """The folder of each system's decode of the split, by system name."""
     tuned: bool
     """Whether the weights are tuned on it."""
 
@@ -397,16 +403,16 @@ def combine_decodes(
 
     Args:
       splits: by name; all have the same systems.
-      rows: the systems' `rows.json`, in their order.
+      rows: `rows.json` of each system, in the order of the systems.
       out: the folder that gets `grid.tsv` (what was tried), `tuned.json`, `rows.json` and, by
-        split, `text`, `words.ctm`, reports, and `comparison.txt` with the system that is the best
-        one on the development splits.
+        split, `text`, `words.ctm`, reports, and `comparison.txt`, which compares the combination
+        with the system that is best on the development splits.
       jobs: worker processes.
       command: the command line, for the results.
       progress: called with (splits done, splits).
 
     Returns:
-      WER in percent by split, and the weight of each system.
+      WER in percent by split (`wer SPLIT`), and the weight of each system (`weight SYSTEM`).
     """
     words = WordTable()
     read = {
@@ -425,7 +431,7 @@ def combine_decodes(
     weights = dict(zip(names, tuning.best.weights, strict=True))
     chosen = {"rule": tuning.best.rule, "weights": weights}
     write_atomically(out / "tuned.json", json.dumps(chosen, indent=1) + "\n")
-    # Of a system's rows for a split, the last one is that of its last pass.
+    # A system may have several rows for a split; the last one belongs to its last pass.
     rows_of = [{row.split: row for row in read_results(path)} for path in rows]
     best = min(names, key=lambda name: _errors(rows_of[names.index(name)], splits))
     results: list[Result] = []
@@ -437,7 +443,7 @@ def combine_decodes(
         combination_rtf = (time.perf_counter() - start) * jobs / audio_seconds
         row = score_split(
             references[name],
-            # No features could be extracted of some: systems have no lattice of them.
+            # Systems have no lattice of an utterance whose features could not be extracted.
             {utterance: texts.get(utterance, "") for utterance in references[name]},
             speakers,
             out / name,

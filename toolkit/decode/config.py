@@ -32,11 +32,12 @@ class DecodeConfig(Settings):
     penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
     """Word penalties tried on the development set, added per word; negative means fewer words."""
     untuned_within: NonNegative | None = None
-    """Keep `acoustic_scale` and the smallest penalty unless other weights make fewer errors by more
-    than this many standard errors of the difference. For networks trained at a scale of their own.
-    None: the weights with the fewest errors are taken."""
-    # LDA + MLLT on the demo, dev and test: 122 errors with 15 and 7,000, 96 with these, 90 with 19
-    # and 24,000 in twice the time; SAT 72 and 68.
+    """Keep `acoustic_scale` (or the only value of `scales`) and the penalty nearest 0, unless other
+    weights make fewer errors by more than this many standard errors of the difference. For networks
+    trained at a scale of their own. None: the weights with the fewest errors are taken."""
+    # Errors on the demo's dev and test splits. LDA + MLLT: 122 with search 15 and max_active 7,000,
+    # 96 with the values below, 90 with 19 and 24,000 in twice the time. SAT: 72 with 15 and 7,000,
+    # 68 with the values below.
     beam: Beam = Beam(search=17.0, output=4.0, max_active=12_000)
     """Pruning of the search."""
     retries: tuple[float, ...] = (2.0, 4.0)
@@ -47,10 +48,10 @@ class DecodeConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError for a grid that is empty or has infinite values."""
         if not self.scales or not self.penalties:
-            raise ValueError("scales and penalties need a value each")
+            raise ValueError("scales and penalties need at least one value each")
         for name in ("scales", "penalties"):
             if not all(map(math.isfinite, getattr(self, name))):
-                raise ValueError(f"{name} are {getattr(self, name)}, must be finite")
+                raise ValueError(f"{name} are {getattr(self, name)} but must be finite")
         self.beams()  # checks `retries`
 
     def beams(self) -> list[Beam]:
@@ -79,7 +80,7 @@ class NeuralRescoringConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError for an empty grid."""
         if not self.weights:
-            raise ValueError("weights needs a value")
+            raise ValueError("weights needs at least one value")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class LatticeConfig(Settings):
     """Factor on acoustic log-likelihoods during the search; the same as in the sMBR training that
     uses the lattices."""
     density: Annotated[float, Range(1)] = 10.0
-    """Most arcs per 30 ms frame in an utterance's lattice (C8: about 10)."""
+    """Maximum number of arcs per 30 ms frame in an utterance's lattice (C8: about 10)."""
     beam: Beam = Beam(search=13.0, output=8.0, max_active=3000)
     """Pruning of the search. Its output beam also limits lattices that stay below the density."""
     retries: tuple[Annotated[float, Range(above=1)], ...] = (2.0, 4.0)
@@ -100,7 +101,7 @@ class LatticeConfig(Settings):
 
 
 SYMBOLS = 50
-"""Number of symbols, the most likely of a frame, by which prefixes of labels may be extended."""
+"""Number of a frame's most likely symbols by which label prefixes may be extended."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +133,12 @@ class WordsConfig(Settings):
     """
 
     width: ListLength = 256
-    """Prefixes kept per frame (A24: 1, 64, 256, 512)."""
+    """Prefixes kept per frame (A24: 1, 64, 256 or 512, as in `PrefixConfig`)."""
     mode: Literal["words", "ngrams", "forecast"] = "forecast"
     """How the language model is applied. `words`: not at all. `ngrams`: to each word when it is
-    finished. `forecast`: look-ahead from its first symbol on, by the probability of all words that
-    begin like it. With a wide beam `ngrams` and `forecast` find the same texts; a narrow beam
-    profits from the look-ahead."""
+    finished. `forecast`: from a word's first symbol on, as look-ahead: the probability of all words
+    that begin with the symbols so far. With a wide beam, `ngrams` and `forecast` find the same
+    texts; a narrow beam profits from the look-ahead."""
     lm_weight: NonNegative = 1.0
     """Factor on the language model's log-probability; not used in the mode `words`."""
     word_bonus: float = 0.0
@@ -146,13 +147,13 @@ class WordsConfig(Settings):
     """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
     inf always keeps `width` of them."""
     symbols: ListLength = SYMBOLS
-    """Number of symbols, the most likely of a frame, by which prefixes may be extended."""
+    """Number of a frame's most likely symbols by which prefixes may be extended."""
     between: str = " "
-    """The characters that may stand between words, any number of them in any order. Units without
-    any of them, such as word pieces, need none."""
+    """The characters that may stand between words, any number of them in any order. Units that
+    include none of these characters, such as word pieces, need none between words."""
     complete: bool = False
-    """Whether a text may end inside a word when only one word begins like it. That word is then
-    completed, and the rest of it costs nothing (as in Scheidl's)."""
+    """Whether a text may end inside a word if only one dictionary word begins like that. That word
+    is then completed, and the rest of it costs nothing (as in Scheidl's search)."""
     nbest: ListLength = 1
     """Length of the n-best list."""
 
@@ -160,7 +161,7 @@ class WordsConfig(Settings):
         """Raise a ValueError for infinite weights."""
         for name in ("lm_weight", "word_bonus"):
             if not math.isfinite(getattr(self, name)):
-                raise ValueError(f"{name} is {getattr(self, name)}, must be finite")
+                raise ValueError(f"{name} is {getattr(self, name)} but must be finite")
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class TuneConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError for an empty grid."""
         if not self.lm_weights or not self.word_bonuses:
-            raise ValueError("lm_weights and word_bonuses need a value each")
+            raise ValueError("lm_weights and word_bonuses need at least one value each")
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class BeamTuneConfig(Settings):
     """Margins in natural log units, ascending."""
 
     def check(self) -> None:
-        """Raise a ValueError for beams that do not ascend."""
+        """Raise a ValueError if the widths or the margins do not ascend."""
         for name in ("widths", "margins"):
             values = getattr(self, name)
             if not values or list(values) != sorted(set(values)):
@@ -241,15 +242,15 @@ class EvaluationConfig(Settings):
 
     search: Literal["prefixes", "words", "words+lm"] = "prefixes"
     """`prefixes` needs no dictionary; `words` finds dictionary words; `words+lm` weighs them with
-    the n-grams (A21). Sample sentences are recognised by the same search with one prefix (A24),
-    or greedily without a dictionary."""
+    the n-grams (A21). Sample sentences are recognised by the same search with one prefix (A24) or,
+    without a dictionary, greedily."""
     utterances: PositiveInt | None = None
     """Number of utterances to recognise, such as 25 or 250; None: all. They are chosen by a
     checksum of their ids. The loss is always computed on all utterances."""
     lm_weight: NonNegative = 1.0
     """Factor on the language model's log-probability."""
     word_bonus: float = 0.0
-    """Added for each word."""
+    """Added for each word; positive means more words."""
 
     def name(self, width: int) -> str:
         """Return the name of the search in the report and in its tables."""
@@ -277,7 +278,7 @@ class SegmentConfig(Settings):
         """Raise a ValueError if the shortest segment is longer than the longest."""
         if not self.shortest < self.longest:
             raise ValueError(
-                f"shortest is {self.shortest}, must be below longest, which is {self.longest}"
+                f"shortest is {self.shortest} but must be below longest, which is {self.longest}"
             )
 
 

@@ -41,7 +41,7 @@ class NbestList:
         Args:
           hypotheses: from `toolkit.fsa.nbest.n_best`.
           weights: the weights passed to `n_best`.
-          words: the names of the words.
+          words: the symbol table of the words.
         """
         # score = scale * acoustic + graph + lm + penalty * words, solved for the graph's part.
         scale, penalty = weights.acoustic_scale, weights.word_penalty
@@ -71,7 +71,7 @@ class NbestList:
 
     @cached_property
     def scores(self) -> np.ndarray:
-        """[4, K] float64: `acoustic`, `graph`, `lm`, and numbers of words."""
+        """[4, K] float64: `acoustic`, `graph`, `lm` and number of words of each hypothesis."""
         lengths = [len(words) for words in self.sentences]
         return np.array([self.acoustic, self.graph, self.lm, lengths], dtype=np.float64)
 
@@ -130,7 +130,7 @@ def read_nbest_lists(folder: Path, count: int) -> list[ListedUtterance]:
 
     Args:
       folder: `nbest/` of the split.
-      count: most hypotheses to take of a list.
+      count: maximum number of hypotheses to take from each list.
 
     Raises:
       NbestListError: a file is damaged, or of an earlier version.
@@ -147,10 +147,10 @@ class DecodedUtterance:
     """A recognised utterance, or a recognised segment of a recording."""
 
     text: str
-    """The words, separated by single spaces; empty when no path survives the wider beam either."""
+    """The words, separated by single spaces; empty if no path survives even the widest beam."""
     words: tuple[TimedToken, ...] | None = None
-    """The words with times in seconds from the start of the utterance, or after `placed` of the
-    recording; None when not requested."""
+    """The words with times in seconds from the start of the utterance or, after `placed`, from the
+    start of the recording; None when not requested."""
     start_s: float = 0.0
     """Start in the recording, seconds."""
     end_s: float | None = None
@@ -159,8 +159,8 @@ class DecodedUtterance:
     def placed(self, start_s: float, end_s: float) -> "DecodedUtterance":
         """Return the utterance with times relative to its recording or stream, rounded to 1 ms.
 
-        Words are shifted to the recording's time. They end with the utterance at the latest: the
-        last row of scores may stand for frames after it.
+        Words are shifted to the recording's time. No word ends later than the utterance, although
+        the last row of scores may stand for frames after it.
         """
         start_s, end_s = round(start_s, 3), round(end_s, 3)
         words = self.words and tuple(

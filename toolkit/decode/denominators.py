@@ -65,7 +65,7 @@ def make_lattices(
       the shards made by this call, RTF (CPU seconds per second of speech).
 
     Raises:
-      LatticeFailuresError: more than `max_failed` of the utterances have no lattice.
+      LatticeFailuresError: the share of utterances without a lattice is above `max_failed`.
     """
     make_shard = partial(_make_shard, graph, config, out)
     shards = list(map_scored_shards(make_shard, scorer, jobs, "lattices", progress))
@@ -115,7 +115,7 @@ def _make_shard(
     threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> _ShardResult:
-    """Make the lattices of one feature shard, unless an earlier run has."""
+    """Make the lattices of one feature shard, unless an earlier run has made them."""
     number, ids = shard
     codec = _codec(graph_path)
     path = codec.path(out, number)
@@ -167,12 +167,12 @@ def search(scores: Tensor, graph: Fst, config: LatticeConfig) -> tuple[LatticeAr
 
 
 def _finished(path: Path, codec: GraphCodec, ids: Sequence[str]) -> ShardHeader[GraphInfo] | None:
-    """Return the header of a lattice shard from an earlier run; None without one."""
+    """Return the header of a lattice shard from an earlier run; None if there is none."""
     if not path.exists():
         return None
     try:
         header = codec.read_header(path)
-    except LatticeStoreError:  # also a shard of another graph
+    except LatticeStoreError:  # also if the shard was made with another graph
         return None
-    # Made for the same utterances, with a lattice or without.
+    # The shard must have the same utterances, with or without lattices.
     return header if {*header.ids, *header.failed} == set(ids) else None

@@ -16,7 +16,7 @@ SUFFIXES = {name: ".txt" if name == "text" else f".{name}" for name in FORMATS}
 WITH_WORDS = frozenset({"ctm", "srt", "vtt", "json"})
 """Formats that need word times."""
 LETTERS, LINE = 84, 42
-"""Most characters of a subtitle and of one of its two lines, as is customary."""
+"""Maximum numbers of characters of a subtitle and of each of its two lines, as is customary."""
 LONGEST, PAUSE = 6.0, 0.7
 """Longest duration of a subtitle, and the pause after which a new one begins, in seconds."""
 
@@ -30,7 +30,7 @@ def written(transcript: Transcript, form: str, channel: int | str = 1) -> str:
       channel: the recording's channel in CTM, such as 1 or A.
 
     Returns:
-      The lines of the file; text is a single line of words.
+      The lines of the file; the format text is a single line of words.
     """
     if form == "text":
         return transcript.text + "\n"
@@ -105,8 +105,8 @@ def _cues(transcript: Transcript) -> Iterator[tuple[float, float, str]]:
     """Yield subtitle cues: (start, end, text of one or two lines)."""
     cue: list[TimedToken] = []
     for word in [*_words(transcript), None]:
-        # A subtitle ends before a word that makes it too long, in characters or time, or follows a
-        # pause.
+        # A subtitle ends before a word that would make it too long, in characters or seconds, and
+        # before a word that follows a pause.
         if cue and (word is None or _is_full(cue, word)):
             text = " ".join(cued.token for cued in cue)
             yield cue[0].start_s, cue[-1].end_s, _two_lines(text)

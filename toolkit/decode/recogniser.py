@@ -1,4 +1,4 @@
-"""Recognisers of bundles: networks, which work by utterance, and GMM systems, by speaker."""
+"""Recognisers for bundles: networks work by utterance, systems on GMM features by speaker."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -78,10 +78,10 @@ def load_decoder(
       folder: the bundle of one system.
       settings: its settings.
       fast: leave out the passes that rescore.
-      num_pdfs: P of the acoustic model.
+      num_pdfs: the acoustic model's number of pdfs.
 
     Raises:
-      BundleError: graph or language models are not those of the acoustic model and the words.
+      BundleError: the graph or a language model does not fit the acoustic model or the words.
       GraphError: the graph cannot be read.
     """
     # The last pass determines the weights; the search uses the scale that was tuned for it.
@@ -108,7 +108,7 @@ def load_decoder(
 
 
 def load_graph(path: Path, num_pdfs: int, words: SymbolTable) -> Fst:
-    """Load a decoding graph and check that it fits the bundle's words.
+    """Load a decoding graph and check that it fits the acoustic model and the bundle's words.
 
     Args:
       path: its file.
@@ -117,7 +117,7 @@ def load_graph(path: Path, num_pdfs: int, words: SymbolTable) -> Fst:
 
     Raises:
       BundleError: the graph does not match the acoustic model and the words.
-      GraphError: it cannot be read.
+      GraphError: the graph cannot be read.
     """
     graph = load_fst(path)
     check_graph(path, graph, num_pdfs, words)
@@ -143,11 +143,11 @@ class NetworkRecogniser(Recogniser):
 
     Args:
       bundle: the folder of the system; `Bundle.choose` finds one in a run's `final/`.
-      device: where the network computes; the front end and the search are the CPU's.
+      device: where the network computes; the front end and the search run on the CPU.
       fast: leave out the passes that rescore.
 
     Raises:
-      BundleError: the folder is not such a bundle, or its files come from different ones.
+      BundleError: the folder is not such a bundle, or its files come from different bundles.
     """
 
     def __init__(self, bundle: Path, device: str = "cpu", fast: bool = False) -> None:
@@ -155,8 +155,8 @@ class NetworkRecogniser(Recogniser):
         settings = read_settings(self._bundle)
         if settings.by_speaker:
             raise BundleError(
-                f"{bundle} needs whole recordings, grouped by speaker, but this needs a network "
-                "on log-mel features"
+                f"{bundle} needs whole recordings, grouped by speaker. Give the bundle of a "
+                "network on log-mel features"
             )
         self.frontend_config = settings.frontend
         self.frontend = Frontend(self.frontend_config)
@@ -206,10 +206,10 @@ class NetworkRecogniser(Recogniser):
         return senones
 
     def log_likelihoods(self, features: Tensor, state: CmnState | None = None) -> Tensor:
-        """Score an utterance's features; digital silence cannot get words.
+        """Score an utterance's features, and keep words out of its digital silence.
 
         Returns:
-          [ceil(T / 3), P].
+          Log-likelihoods [ceil(T / 3), P].
         """
         scores = self.model.log_likelihoods(features, state)
         return self._silence_gate().gate_utterance(features, scores)
@@ -259,9 +259,10 @@ FEATURES = "features"
 class SpeakerRecogniser(Recogniser):
     """Recognises a speaker's utterances with a bundle written by `write_speaker_bundle`.
 
-    They go through the functions that decode the splits of a recipe, in a temporary folder: mean
-    normalisation over all utterances, and where the system is adapted a first pass, from whose
-    words the speaker's fMLLR transform is estimated (C4), to be refined on an adapted pass.
+    The functions that decode a recipe's splits run on the utterances in a temporary folder. The
+    features are normalised by their mean over all utterances. If the system is adapted to speakers,
+    the fMLLR transform is estimated from the words of a first pass (C4), and refined on lattices of
+    an adapted pass.
 
     Args:
       bundle: the folder of the system.
@@ -269,7 +270,7 @@ class SpeakerRecogniser(Recogniser):
       fast: leave out rescoring.
 
     Raises:
-      BundleError: the folder is not such a bundle, or its files come from different ones.
+      BundleError: the folder is not such a bundle, or its files come from different bundles.
     """
 
     by_speaker = True
@@ -342,7 +343,7 @@ class SpeakerRecogniser(Recogniser):
     def stream(
         self, endpoint: EndpointConfig | None = None, details: bool = False
     ) -> RecogniserStream:
-        """Raise BundleError: a system with speaker adaptation cannot recognise streams."""
+        """Raise a BundleError, because a system that works by speaker cannot recognise streams."""
         raise BundleError(
             f"{self._bundle} needs whole recordings, grouped by speaker. Streaming needs a "
             "network on log-mel features"
@@ -352,11 +353,11 @@ class SpeakerRecogniser(Recogniser):
         """Score one speaker's utterances with the system adapted to the speaker.
 
         Args:
-          utterances: for each its cepstra [T, F], in order of time, not normalised.
+          utterances: the cepstra [T, F] of each, in order of time, not normalised.
 
         Yields:
-          The position of each utterance with sound, and its log-likelihoods [T, P], in which
-          digital silence cannot get words.
+          The position of each utterance with sound, and its log-likelihoods [T, P], gated so that
+          digital silence gets no words.
         """
         kind = self.frontend_config.kind
         sounding = {
@@ -367,8 +368,8 @@ class SpeakerRecogniser(Recogniser):
         config, shift = self.frontend_config, self.frontend_config.frame_shift_ms / 1000
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            # A feature store in a temporary folder: the recipes' functions read stores. So recipe
-            # and # bundle use the same float16 values and means, and recognise the same words.
+            # The recipes' functions read feature stores, so the features are stored. Recipe and
+            # bundle thus use the same float16 values and means, and recognise the same words.
             stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in sounding.items()]
             written, frames = write_shard(folder / CEPSTRA / SHARDS, 0, stored, config)
             write_manifest(folder / CEPSTRA, config, [{"utterances": written, "frames": frames}])
@@ -385,7 +386,10 @@ class SpeakerRecogniser(Recogniser):
                 yield int(name), gate.gate_utterance(sounding[name], scores)
 
     def _adapted(self, system: GmmSystem, folder: Path) -> GmmSystem:
-        """Estimate the speaker's transform from the words of a first pass."""
+        """Return the system adapted to the speaker from the words of a first pass.
+
+        It is returned unchanged if the bundle has no first pass.
+        """
         first = self._settings.first_pass
         if first is None:
             return system
@@ -394,7 +398,7 @@ class SpeakerRecogniser(Recogniser):
         beams = first.beam.with_retries(first.retries)
         hypotheses = {}
         kind, silent = self.frontend_config.kind, silence_pdfs(independent.senones)
-        # First pass: words of the speaker-independent system, whose alignment gives statistics.
+        # First pass: the alignment of the speaker-independent system's words gives the statistics.
         for name, scores in _gmm_scores(independent):
             cepstra = independent.features.store.load(name)
             scores = SilenceGate(kind, silent, 1).gate_utterance(cepstra, scores) * scale
@@ -437,7 +441,7 @@ def load_recogniser(
       bundle: its folder.
       device: where a network computes.
       fast: leave out rescoring.
-      int8: compute in 8 bits, which CTC networks can on the CPU.
+      int8: compute in 8 bits; only CTC networks on the CPU can.
 
     Raises:
       BundleError: the folder is not a bundle, or its network cannot compute in 8 bits there.

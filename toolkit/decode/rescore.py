@@ -78,9 +78,9 @@ def make_nbest_lists(
     Args:
       scorer: the acoustic model with its features.
       decoder: graph and search; the lattices of its last pass are used.
-      penalty: word penalty with which the best are chosen, at the decoder's acoustic scale.
+      penalty: word penalty with which the lists are made, at the decoder's acoustic scale.
       count: length of the lists.
-      out: the folder that gets a file per feature shard; those of an earlier run are kept.
+      out: the folder that gets a file per feature shard; files of an earlier run are kept.
       jobs: worker processes, or threads if the network runs on a GPU.
 
     Raises:
@@ -100,7 +100,7 @@ def _list_shard(
     threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> Path:
-    """Write the n-best lists of one feature shard, unless an earlier run has."""
+    """Write the n-best lists of one feature shard, unless an earlier run has written them."""
     number, ids = shard
     path = nbest_path(out, number)
     if not path.exists():
@@ -128,7 +128,7 @@ def _lister(
 
 WEIGHTS = "weights.json"
 SAMPLES = 1000
-"""Hypotheses that are sampled for posteriors."""
+"""Number of hypotheses sampled for posteriors."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,11 @@ class RescoringWeights(Settings):
     """The weights by which a hypothesis's scores are added up."""
 
     neural: Share
-    """Weight of the neural model's log-probability, 0 to 1; the n-gram model has 1 minus it."""
+    """Weight of the neural model's log-probability, 0 to 1; the n-gram model has 1 - `neural`."""
     acoustic_scale: FinitePositive
     """Factor on acoustic log-likelihoods."""
     word_penalty: Finite
-    """Added per word."""
+    """Added per word; negative means fewer words."""
 
     @classmethod
     def of(cls, neural: float, weights: Weights) -> "RescoringWeights":
@@ -152,7 +152,7 @@ class RescoringWeights(Settings):
         """Read the weights that `save` wrote.
 
         Raises:
-          WeightsError: naming the file.
+          WeightsError: the file cannot be read; the message names it.
         """
         return read_plain(path, cls, WeightsError, "rescore again")
 
@@ -164,7 +164,7 @@ class RescoringWeights(Settings):
         """Return the weighted total score of each hypothesis.
 
         The language models are interpolated log-linearly: their weighted log-probabilities are
-        added. That of the n-gram model is known from the lattice.
+        added. The n-gram model's log-probability comes from the lattice.
 
         Args:
           nbest: K hypotheses.
@@ -196,7 +196,7 @@ class RescoringWeights(Settings):
         best = self.best(nbest, neural).split()
         if not best:
             return [], []
-        # Systematic sampling: SAMPLES equidistant points on the cumulative sum of exp(total). The #
+        # Systematic sampling: SAMPLES equidistant points on the cumulative sum of exp(total). The
         # largest total is subtracted first, to avoid overflow.
         total = self.total(nbest, neural)
         mass = np.cumsum(np.exp(total - total.max()))
@@ -245,13 +245,13 @@ class RescoredLists:
     """The n-best lists of a split with the neural model's scores."""
 
     lists: Mapping[str, NbestList]
-    """By utterance."""
+    """The lists, by utterance."""
     neural: Sequence[np.ndarray]
     """[K] log-probabilities by the neural model, in the same order."""
     real_time_factor: float
     """Real-time factor: CPU seconds of search and neural model per second of speech."""
     errors: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    """Errors and words by utterance and hypothesis, as they were counted."""
+    """(word errors, reference words) by (utterance, hypothesis), filled by `count`."""
 
     @classmethod
     def of(
@@ -299,7 +299,7 @@ class RescoredLists:
 ListsAt = Callable[[str, float], RescoredLists]
 """Function that searches a split at an acoustic scale and rescores the n-best lists."""
 Texts = Mapping[str, Mapping[str, str]]
-"""By split and utterance."""
+"""Transcripts or speakers, by split and utterance."""
 
 
 def rescore_lists(
@@ -333,7 +333,8 @@ def rescore_lists(
       progress: called with (splits scored, splits).
 
     Returns:
-      The weights; WER in percent by split, and the weight of the neural model.
+      The weights; and WER in percent by split (`wer SPLIT`) with the weight of the neural model
+      (`neural weight`).
     """
 
     def count_errors(neural: float, scale: float, points: Sequence[Point]) -> list[ErrorCount]:
@@ -371,20 +372,20 @@ def tune_rescoring(
 ) -> tuple[RescoringWeights, dict[float, Tuning]]:
     """Tune scale and penalty for each neural model weight; see `toolkit.decode.tune.tune`.
 
-    The weight with the fewest errors is taken, and the smallest among equals: the neural model gets
-      no more weight than it earns.
+    The weight with the fewest errors is taken, and among equals the smallest, so that the neural
+    model gets no more weight than it earns.
 
     Args:
       count_errors: takes the neural model's weight, the scale of a search and points; rescores the
         lists of that search and counts errors.
-      words: number of words in the references; if there are too few, the lowest weight is taken,
-        with `first_weights`.
+      words: number of words in the references; if there are too few, the neural model's lowest
+        weight is taken, with `first_weights`.
       first_weights: the weights without the neural model.
       axes, keep: see `rescore_lists`.
-      neural_weights: to try, 0 to 1.
+      neural_weights: weights of the neural model to try, 0 to 1.
 
     Returns:
-      The weights, and the trials by weight of the neural model.
+      The best weights, and the tuning for each weight of the neural model.
     """
     point = first_weights.acoustic_scale, first_weights.word_penalty
     keep_before = None if keep is None else Keep(point, keep)
@@ -449,7 +450,7 @@ def rescore_system(
     progress: Progress = lambda done, total: None,
     nbest: Mapping[str, Path] | None = None,
 ) -> dict[str, float]:
-    """Make n-best lists of every split, rescore them with tuned weights, and score them.
+    """Make n-best lists of every split, rescore them with tuned weights, and score the splits.
 
     Args:
       system: name of the system in the results.
@@ -466,8 +467,8 @@ def rescore_system(
       jobs: worker processes.
       command: the command line, for the results.
       progress: called with (splits rescored, splits).
-      nbest: by split the folder of the lists that were made with the weights of `tuned`, see
-        `read_nbest_lists`: the split is not searched again at that scale.
+      nbest: by split, the folder of n-best lists made with the weights of `tuned`, see
+        `read_nbest_lists`; the split is then not searched again at that acoustic scale.
 
     Returns:
       WER in percent by split, and the weight of the neural model.
@@ -547,7 +548,8 @@ def to_nbest_list(
       hypotheses: from `WordsDecoder.decode`, in a mode with n-grams.
       lm: the n-grams of the search.
       config: the search.
-      missing: `missing_words` of its dictionary, which share the probability of <UNK>.
+      missing: number of words that the dictionary has and the n-grams lack (`missing_words`); they
+        share the probability of <UNK>.
     """
     # score = log P(text | posteriors) + lm_weight log P(text) + word_bonus * words: solved for the
     # first term, the acoustic score. Words that the n-grams lack share the probability of <UNK>.
@@ -591,7 +593,7 @@ class CtcRescorer:
 SCALES = (2 / 3, 0.8, 1.0, 1.25, 1.5)
 """Acoustic scales to try, relative to the scale of the search with n-grams only."""
 PENALTIES = (-1.0, -0.5, 0.0, 0.5, 1.0)
-"""Word penalties to try, in addition to that of the search."""
+"""Word penalties to try, each added to that of the search with n-grams only."""
 
 
 def rescore_ctc(
@@ -606,7 +608,7 @@ def rescore_ctc(
     named: Mapping[str, str],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Make n-best lists of every split by a CTC search, rescore them, and score them.
+    """Make n-best lists of every split by a CTC search, rescore them, and score the splits.
 
     An interrupted call starts again from the beginning: on the demo a call takes four seconds.
 

@@ -28,16 +28,19 @@ from toolkit.lang.arpa import read_binary
 from toolkit.lang.tables import SymbolTable
 
 WEIGHTS = ("acoustic_scale", "word_penalty")
-"""The fields of `Weights`, in the order of the axes of a grid."""
+"""The fields of `Weights`, in the order of a grid's axes."""
 
 
 def first_weights(config: DecodeConfig) -> Weights:
-    """Return the weights of the first search, also used for weights that cannot be tuned."""
+    """Return the first search's acoustic scale, and the penalty nearest 0.
+
+    These weights stay if there are too few words to tune on.
+    """
     return Weights(config.acoustic_scale, min(config.penalties, key=abs))
 
 
 def weights_to_keep(config: DecodeConfig) -> Keep | None:
-    """Return the weights that tuning keeps (`DecodeConfig.untuned_within`); None if it is off."""
+    """Return the weights that tuning keeps; None if `untuned_within` is None."""
     if config.untuned_within is None:
         return None
     first = first_weights(config)
@@ -61,7 +64,10 @@ def weight_axes(scales: Sequence[float], penalties: Sequence[float]) -> tuple[Ax
 
 
 def smallest_change(point: Point, search_scale: float | None) -> tuple[float, ...]:
-    """Return a sort key for weights with equal errors: smallest penalty, nearest scale first."""
+    """Return a sort key for weights with equal errors.
+
+    The penalty nearest 0 comes first, then the scale nearest `search_scale`.
+    """
     scale, penalty = point
     return abs(penalty), abs(math.log(scale / search_scale)), scale
 
@@ -140,7 +146,7 @@ class SearchResult:
 
 
 class NbestRescorer(Protocol):
-    """Chooses a hypothesis from an n-best list, such as `toolkit.decode.rescore.Rescorer`."""
+    """Chooses a hypothesis from an n-best list; `toolkit.decode.rescore.Rescorer` does so."""
 
     def best(self, nbest: NbestList) -> str:
         """Return the words of the best hypothesis."""
@@ -169,7 +175,7 @@ class Decoder:
     graph: Fst
     """The decoding graph."""
     words: SymbolTable
-    """The names of its words."""
+    """The symbol table of its words."""
     acoustic_scale: float
     """Factor on the log-likelihoods in the search."""
     beams: Sequence[Beam]
@@ -230,7 +236,7 @@ class Decoder:
         """Return the best words of an utterance after all passes, including the neural one.
 
         Args:
-          result: of the search.
+          result: the result of `search`.
           weights: acoustic scale and word penalty of the best path, or of the n-best list.
           aligner: finds word times and confidences; None: leave them out.
         """
@@ -293,8 +299,8 @@ class SearchStream:
         """Return the words so far, which may still change.
 
         Args:
-          speech: whether speech has begun: then words that may be under way are shown if no word is
-            finished.
+          speech: whether speech has begun. If so, and no word is finished yet, words that may be
+            under way are returned.
         """
         words = self._search.best_words()
         if not words and speech:
@@ -392,9 +398,9 @@ def decode_store(
     Args:
       scorer: the acoustic model with its features.
       files: graph and search.
-      weights: for each pass the pairs of scale and penalty to decode with.
-      out: the folder that gets files per feature shard; those of an earlier call, with the same
-        scorer and decoder, are kept.
+      weights: for each pass, the pairs of scale and penalty to decode with.
+      out: the folder that gets files per feature shard; files of an earlier call with the same
+        scorer and decoder are kept.
       jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (shards done, shards).
 
@@ -431,7 +437,7 @@ def _decode_shard(
     threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> list[list[DecodedPass]]:
-    """Return the passes of each utterance of a shard."""
+    """Decode a shard; return for each utterance one `DecodedPass` per pass."""
     table = SymbolTable.read(files.words)
     searched = searched_shard(files, out, scorer, threads, shard)
     return [_best_paths(utterance, weights, table) for utterance in searched]
@@ -448,7 +454,7 @@ def searched_shard(
 
     Args:
       files: graph and search.
-      folder: of lattices made with the same scorer and decoder, see `search_folder`.
+      folder: the folder of lattices made with the same scorer and decoder, see `search_folder`.
       scorer, threads, shard: see `toolkit.align.scorer.Work`.
     """
     number, ids = shard
@@ -477,7 +483,7 @@ def _search_shard(
         return SearchedUtterance(
             scored.utterance,
             round(scorer.store.cut(scored.utterance).duration, 4),
-            # The time of the network counts for every pass.
+            # The network's time is part of every pass's time.
             tuple(scored.seconds + seconds for seconds in result.seconds),
             result.beam,
             result.cut,

@@ -36,7 +36,7 @@ without suffix, or by the path as given."""
 LONGEST = 4096
 """Maximum length in bytes of a path in a list: Linux's PATH_MAX."""
 TABLES = (".csv", ".tsv")
-_AS_CUTS = "`toolkit kaldi import-data {} --out data.jsonl`, and transcribe data.jsonl"
+_AS_CUTS = "run `toolkit kaldi import-data {} --out data.jsonl`, and transcribe data.jsonl"
 _WAYS_OUT: dict[Ids, str] = {
     "stem": "name files by their paths with --ids relative, below a folder, or --ids path",
     "relative": "name files by their paths with --ids path",
@@ -62,9 +62,9 @@ class Source:
     speaker: str | None = None
     """The speaker, if known."""
     origin: str = ""
-    """Its name in messages: the path as it was given; empty: `name`."""
+    """Its name in messages: the path as it was given; if empty, `name` is used."""
     channel: str = "1"
-    """Its channel in CTM files: as its list or cut names it, else counted from 1."""
+    """Its channel in CTM files: as the list or the cut names it, or else a number from 1."""
 
     @property
     def called(self) -> str:
@@ -80,7 +80,7 @@ class Source:
 
 
 def by_speaker(sources: Sequence[Source]) -> list[list[int]]:
-    """Group the positions of recordings by speaker; a recording without a speaker is a group."""
+    """Group the positions of recordings by speaker; each without a speaker is its own group."""
     groups: dict[Hashable, list[int]] = {}
     for number, source in enumerate(sources):
         groups.setdefault(number if source.speaker is None else source.speaker, []).append(number)
@@ -88,7 +88,7 @@ def by_speaker(sources: Sequence[Source]) -> list[list[int]]:
 
 
 def role_of(sources: Sequence[Source]) -> "Role":
-    """Return which role's system to use: it depends on whether any speaker is named."""
+    """Return the role of the system to use, which depends on whether any speaker is named."""
     named = any(source.speaker is not None for source in sources)
     return "speaker_known" if named else "speaker_unknown"
 
@@ -105,11 +105,11 @@ class Inputs:
     """Sampling rate in Hz of raw 16-bit samples on standard input; None: standard input is an audio
     file or a list of paths."""
     speakers: Path | None = None
-    """A file of `recording speaker`, such as Kaldi's utt2spk; a recording is named by its id, its
-    path, or its file's name without suffix. Recordings that the file lacks have the speaker of
+    """A file of lines `recording speaker`, such as Kaldi's utt2spk; a recording is named by its id,
+    its path, or its file's name without suffix. Recordings that the file lacks have the speaker of
     their cut, or none."""
     ids: Ids = "stem"
-    """The ids of files; those of wav.scp and of cuts are their own."""
+    """How files get their ids; recordings in wav.scp and cuts have ids of their own."""
 
     def sources(
         self, arguments: Sequence[str], stdin: BinaryIO | None, folder: Path
@@ -117,7 +117,7 @@ class Inputs:
         """List the recordings that the arguments name, in order.
 
         Args:
-          arguments: files; folders, searched at any depth for suffixes of audio; wav.scp files
+          arguments: files; folders, searched at any depth for audio suffixes; wav.scp files
             (*.scp); lhotse's cuts (*.jsonl, *.json, gzipped too); `-` for standard input.
           stdin: standard input; None: it is closed.
           folder: a folder for the audio from commands and standard input; it must exist until all
@@ -125,7 +125,7 @@ class Inputs:
 
         Raises:
           SourceError: an input has no recordings, or the file of speakers names none of them.
-          InputError: a file of speakers that cannot be read.
+          InputError: the file of speakers cannot be read.
         """
         sources = [source for name in arguments for source in self._sources(name, stdin, folder)]
         if self.speakers is None:
@@ -137,7 +137,7 @@ class Inputs:
         ]
         if not any(named):
             raise SourceError(
-                f"{self.speakers} contains none of the recordings, such as {sources[0].called}"
+                f"{self.speakers} lists none of the recordings, such as {sources[0].called}"
             )
         return [replace(s, speaker=n or s.speaker) for s, n in zip(sources, named, strict=True)]
 
@@ -177,8 +177,8 @@ class Inputs:
             raise SourceError(f"{folder} is a Kaldi data directory: {_AS_CUTS.format(folder)}")
         if other_files := [path for path in other_files if _may_be_audio(path)]:
             logger.warning(
-                "%s: left out %d files that may be audio, such as %s. Give readable files by "
-                "name, and convert the others, for example to WAV",
+                "%s: left out %d files that may be audio, such as %s. Give files that can be read "
+                "by name, and convert the others, for example to WAV",
                 *(folder, len(other_files), other_files[0]),
             )
         if not paths:
@@ -272,7 +272,7 @@ def check_ids(sources: Sequence[Source], ids: Ids) -> None:
 
     Args:
       sources: the recordings.
-      ids: what names files, see `Inputs.ids`.
+      ids: how files get their ids, see `Inputs.ids`.
 
     Raises:
       SourceError: two recordings have the same id.
@@ -290,10 +290,10 @@ def check_ids(sources: Sequence[Source], ids: Ids) -> None:
 def _way_out(first: Source, second: Source, ids: Ids) -> str:
     """Return advice on giving two recordings with the same id different ids."""
     if first.origin and os.path.abspath(first.origin) == os.path.abspath(second.origin):
-        return "they are the same file: give each once"
+        return "both are the same file: give it only once"
     if ids in _WAYS_OUT and second.origin and _as_id(first.called) != _as_id(second.origin):
         return _WAYS_OUT[ids]
-    return "rename one, or transcribe them apart"
+    return "rename one of them, or transcribe them in separate calls"
 
 
 def _as_id(name: str) -> str:
@@ -306,7 +306,7 @@ def check_keys(sources: Sequence[Source], suffix: str) -> None:
 
     Args:
       sources: the recordings.
-      suffix: of the files.
+      suffix: the suffix of the result files.
 
     Raises:
       SourceError: two recordings have the same key, or a file would be the folder of another.
@@ -335,7 +335,7 @@ def _names(source: Source) -> tuple[str, ...]:
 
 
 def _cut_blocks(cut: Any, inputs: Inputs, rate: int, seconds: float) -> Iterator[Tensor]:
-    """Yield a cut's samples: block by block from a plain file, otherwise at once."""
+    """Yield a cut's samples: block by block from a plain file, otherwise in one block."""
     from toolkit.features.cut_audio import load_cut_audio, plain_file
 
     file = plain_file(cut)
@@ -357,7 +357,7 @@ def _channel_blocks(
     """Yield the samples of the channel that wav.scp or reco2file_and_channel names.
 
     Args:
-      named: the channels of the file that recordings name.
+      named: the channels that wav.scp's recordings name in this file.
       option: the value of --channel, from 0; it must be the recording's channel.
     """
     from toolkit.corpus.pairing import choose_channel
@@ -376,7 +376,7 @@ def _channel_blocks(
 
 
 def _manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each cut's plain data with its place; the file has JSON lines or an array (.json)."""
+    """Yield the place and plain data of each cut, from JSON lines or from an array (.json)."""
     from toolkit.corpus.cut_files import manifest_items
     from toolkit.storage.lines import read_lines
     from toolkit.storage.reading import reading
@@ -392,7 +392,7 @@ def _manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _without_channel(cut: Any) -> str:
-    """Return why a cut of the toolkit cannot be read, if its file lacks the channel; else ""."""
+    """Return why a cut cannot be read if the toolkit marked its channel as missing, else ""."""
     from toolkit.corpus.pairing import NO_CHANNEL
 
     custom = validated(cut, {str: Any}).get("custom")

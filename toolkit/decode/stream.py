@@ -1,6 +1,6 @@
 """The recogniser interface, and recognition of streams.
 
-In a stream front end, network and search carry their states from block to block.
+In a stream, the front end, the network and the search carry their states from block to block.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +34,7 @@ class Recogniser(ABC):
     frontend_config: FrontendConfig
     """The front end of the features."""
     frontend: Frontend
-    """Computes them."""
+    """Computes the features."""
     by_speaker: bool = False
     """Whether features are normalised, and models adapted, by all utterances of a speaker."""
 
@@ -55,8 +55,8 @@ class Recogniser(ABC):
         """Recognise several utterances; the network scores them in one batch.
 
         Args:
-          utterances: where `by_speaker`, all of one speaker in order of time; their states are not
-            used.
+          utterances: if `by_speaker`, all of one speaker's utterances in order of time; the
+            normaliser's states are then not used.
           details: find word times and confidences too.
         """
 
@@ -72,16 +72,24 @@ class Recogniser(ABC):
         return self.recognise_features(self.frontend(samples)).text
 
     def silence_posteriors(self, features: Tensor, state: CmnState) -> Tensor | None:
-        """Return the posterior of silence of each frame of an utterance [T, F], by which long
-        recordings are cut: [T]. None where the model has none."""
+        """Return each frame's posterior of silence, [T], by which long recordings are cut.
+
+        Args:
+          features: [T, F] of an utterance before normalisation.
+          state: the normaliser's state before it.
+
+        Returns:
+          The posteriors; None if the model has none.
+        """
         return None
 
     @abstractmethod
     def stream(
         self, endpoint: "EndpointConfig | None" = None, details: bool = False
     ) -> "RecogniserStream":
-        """Begin to recognise a stream. Streams may be recognised in several threads, each stream in
-        one at a time.
+        """Begin to recognise a stream.
+
+        Several threads may recognise streams, but only one thread at a time may use each stream.
 
         Args:
           endpoint: when utterances end; None: only at the end of the stream.
@@ -141,7 +149,7 @@ class NetworkScoreStream:
     """Turns features into log-likelihoods block by block; all parts carry their states.
 
     Args:
-      model: an LSTM of one direction or a TDNN-F.
+      model: a unidirectional LSTM or a TDNN-F.
 
     Raises:
       BundleError: the model, or the normalisation of its features, needs the whole utterance.
@@ -167,14 +175,14 @@ class NetworkScoreStream:
         """Reset the states of stacking and network."""
         self._frames = torch.zeros(0, len(self._model.normaliser.prior_mean))
         self.network = online(self._model.model)
-        """The network within the utterance."""
+        """The network, with its state within the utterance."""
 
     def push(self, features: Tensor) -> Tensor:
         """Take features [T, F] before normalisation; return the next rows [t, P] of scores."""
         normalised = self._model.normaliser.apply(features, self.mean)
         counted = counted_frames(features, self._model.normaliser.kind)
         self.mean = self.mean.after(features, counted)
-        # Stack whole groups of LOW_RATE_FACTOR frames; the others wait for the next block.
+        # Stack whole groups of LOW_RATE_FACTOR frames; the rest waits for the next block.
         frames = torch.cat([self._frames, normalised])
         whole = len(frames) // LOW_RATE_FACTOR * LOW_RATE_FACTOR
         self._frames = frames[whole:]
@@ -242,7 +250,7 @@ class StreamParts:
     frontend: Frontend
     """Computes the features."""
     scores: ScoreStream
-    """Scores them."""
+    """Scores the features."""
     start_search: Callable[[], SearchStream]
     """Begins the search of the next utterance."""
     is_silence: Callable[[Tensor], Tensor]
@@ -256,13 +264,13 @@ class StreamParts:
 
 
 class RecogniserStream:
-    """Recognises a stream; without endpoint detection it is one utterance.
+    """Recognises a stream; without endpoint detection, the stream is one utterance.
 
     The final text of a single utterance is that of `Recogniser.recognise` on all its samples:
     features, normaliser, network and search carry their states, and the lattice is the same.
 
     Args:
-      parts: of the recogniser.
+      parts: the recogniser's parts.
       endpoint: when utterances end; None: only at the end of the stream.
     """
 
@@ -277,7 +285,7 @@ class RecogniserStream:
         self._search = self._parts.start_search()
         frame_shift_s = self._parts.frontend.config.frame_shift_ms / 1000
         self._start_s += self._num_frames * frame_shift_s
-        self._num_frames = 0  # of the utterance's features
+        self._num_frames = 0  # of this utterance
         self._activity = SpeechActivity(self._parts.onset_rows)
         self._parts.gate.begin_utterance()
 
@@ -298,7 +306,7 @@ class RecogniserStream:
         """End the stream and return the result of its last utterance.
 
         Raises:
-          FrontendError: it was shorter than one window.
+          FrontendError: the stream was shorter than one window.
         """
         self._take_features(self._frontend.finish())
         return self._end_utterance()
@@ -409,7 +417,7 @@ def recognise_stream(
 
     Raises:
       AudioError: the stream cannot be read.
-      FrontendError: it was shorter than one window.
+      FrontendError: the stream was shorter than one window.
     """
     text = ""
     for block in blocks:

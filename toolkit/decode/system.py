@@ -94,13 +94,13 @@ def decode_system(
 
     Args:
       system, scorers, tune_on, decoder, passes, jobs, command, progress: see `decode_passes`.
-      lang: the folder of the lexicon; None: no times of words.
-      senones: those of the acoustic model, to align the words.
+      lang: the folder of the lexicon; None: write no word times.
+      senones: the acoustic model's senones, to align the words.
       nbest: also write n-best lists, calibrated confidences and word lattices, see
         `write_nbest_and_ctm`; None: write the times only, see `write_word_times`.
 
     Returns:
-      What `decode_passes` and `write_nbest_and_ctm` return.
+      The results of `decode_passes` and `write_nbest_and_ctm` together.
     """
     out = passes[-1].out
     headline = decode_passes(
@@ -145,8 +145,9 @@ def decode_passes(
       progress: called with (splits decoded, splits).
 
     Returns:
-      WER of the last pass in percent by split, and the numbers of utterances without a path
-      ("no path") and of those cut in rescoring, where there are any.
+      WER of the last pass in percent by split (`wer SPLIT`) and, if not 0, the numbers of its
+      utterances without a path (`no path`) and of those whose lattices were cut at the memory limit
+      (`cut in rescoring`). An entry `tuned to the SIDE of the grid` means weights at an edge.
     """
     config = decoder.config
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
@@ -159,7 +160,7 @@ def decode_passes(
     )
     if not enough_words_to_tune(words_of(references, tune_on), consequence):
         axes, keep = weight_axes([first.acoustic_scale], [first.word_penalty]), None
-    # Each pass has its own weights, which are valid only if its lattices were searched at their #
+    # Each pass has its own weights, which are valid only if its lattices were searched at their
     # acoustic scale.
     tunings = []
     for number, decoding_pass in enumerate(passes):
@@ -263,12 +264,12 @@ class _Searches:
 
         Args:
           split: the split.
-          number: of the pass.
-          weights: of all passes: those with the same scale share a search.
+          number: the pass, from 0.
+          weights: the tuned weights of all passes.
         """
         chosen = weights[number]
         scale = chosen.acoustic_scale
-        # Passes with the same scale share a search, and its lattices give the words of each.
+        # Passes with the same scale share a search, whose lattices give the words of each pass.
         shared = list(dict.fromkeys(w for w in weights if w.acoustic_scale == scale))
         decoded = self.decoded(split, scale, shared)[number]
         i = shared.index(chosen)
@@ -319,12 +320,12 @@ def write_confidences(
       out: the folder to write, see `write_nbest_and_ctm`.
 
     Returns:
-      The expected calibration error by split.
+      The expected calibration error by split (`ece SPLIT`).
     """
     scored = {split: _correctness(listed[split], references[split]) for split in listed}
     posteriors = [p for split in tune_on for p in scored[split][0]]
     correct = [correct_of_split for split in tune_on for correct_of_split in scored[split][1]]
-    # One line for all splits, fitted on the words of the development splits.
+    # One calibration for all splits, fitted on the words of the development splits.
     calibration = Calibration.fit(posteriors, correct)
     calibration.save(out / "calibration.json")
     lines = ["split\twords\tcorrect\tposterior_ece\tposterior_nce\tece\tnce\tcalibrated_on"]
@@ -399,15 +400,15 @@ def write_nbest_and_ctm(
       decoder: graph and search; the lattices of its last pass are used.
       weights: tuned weights of that pass; the decoder searches at their acoustic scale.
       lang: the folder of the lexicon.
-      senones: those of the acoustic model, to align the words.
-      config: settings of the extraction.
+      senones: the acoustic model's senones, to align the words.
+      config: settings of the n-best lists.
       out: the folder that gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`,
         `words.ctm` and `word_lattices/`.
       jobs: worker processes, or threads if the network runs on a GPU.
       progress: called with (splits done, splits).
 
     Returns:
-      The expected calibration error of each split's confidences.
+      The expected calibration error of each split's confidences (`ece SPLIT`).
     """
     listed: dict[str, list[ListedUtterance]] = {}
     for split, scorer in scorers.items():
@@ -453,7 +454,7 @@ class _Extractor:
     out: Path
 
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
-        """Write a shard's results, one line per utterance, unless an earlier run has."""
+        """Write a shard's results unless an earlier run has; return the n-best lists' path."""
         number, ids = shard
         path = nbest_path(self.out, number)
         lattices_path = WordCodec().path(self.out.parent / "word_lattices", number)
@@ -489,8 +490,10 @@ class _Extractor:
         aligner: WordAligner,
         words: SymbolTable,
     ) -> tuple[ListedUtterance, WordLattice | None]:
-        """Return the n-best list and words of an utterance, and its word lattice; without a path
-        through its lattice an empty list and None."""
+        """Return an utterance's n-best list with its words, and its word lattice.
+
+        If no path survived the search, the list is empty and the lattice is None.
+        """
         start = scored.clock()
         hypotheses = (
             n_best(searched.lattices[-1], self.weights, self.config.count)
@@ -526,7 +529,7 @@ def write_word_times(
 
     Args:
       scorers: the acoustic model on each split.
-      decoder: the search that has found the texts, for its acoustic scale and beam.
+      decoder: the search that found the texts; its acoustic scale and beam are used.
       lang: the folder of the lexicon.
       senones: those of the acoustic model.
       out: the folder with a folder for each split.
@@ -578,8 +581,8 @@ def write_ctc_word_times(
 
     Args:
       posteriors: [T, C] log-probabilities by utterance.
-      aligner: of the network's units.
-      folder: that of the split.
+      aligner: the aligner for the network's units.
+      folder: the split's folder.
     """
     texts = read_transcripts(folder / TEXT, "text").texts
     rows = []
@@ -588,7 +591,7 @@ def write_ctc_word_times(
             words = aligner(texts.get(utterance, "").split(), log_probs).words
         except (CtcDecodeError, UnitsError):
             continue
-        # A stack of frames may begin before the audio.
+        # The first stack of frames may begin before the audio.
         times = [TimedToken(w.token, max(0.0, w.start_s), w.end_s) for w in words]
         rows.append((utterance, "1", times))
     write_ctm(rows, folder / WORDS)

@@ -49,10 +49,11 @@ class Segmenter:
 
     The speech score of a frame is the mean of two values: the position of its energy between
     those of the quiet and the loud frames around it, and the acoustic model's posterior of speech.
-    Where only one of the two is known, it is that one; where neither is, all frames count as
-    speech. Stretches of low scores are pauses. A segment ends in the longest pause between
-    `shortest` and `longest` seconds after its start, the last one among equals; if there is no
-    pause, at the lowest score of its second half. Memory holds `longest` seconds and one block.
+    If only one of the two is known, it is the score; if neither is, all frames count as speech.
+    Stretches of low scores are pauses. A segment ends in the longest pause between `shortest` and
+    `longest` seconds after its start, or in the last of several equally long ones. If there is no
+    pause, it ends at the lowest score of its second half. Memory holds `longest` seconds and one
+    block.
 
     Args:
       config: where to cut.
@@ -82,16 +83,17 @@ class Segmenter:
 
         Args:
           features: [T, F] before normalisation.
-          silence: [T] posteriors of silence; None if they are not known, for all blocks of the
-            recording.
-          energies: [T] log energies; None: the features are log-mel energies, which give them.
+          silence: [T] posteriors of silence; None if they are unknown, which must then hold for
+            all blocks of the recording.
+          energies: [T] log energies; None: they are computed from the features, which are then
+            log-mel energies.
         """
         if self._features is None:
             self._features = features.new_zeros(0, features.shape[1])
         self._features = torch.cat([self._features, features])
         energies = features.logsumexp(dim=1) if energies is None else energies
         self._energies = torch.cat([self._energies, energies])
-        # NaN marks frames of unknown posterior, which are scored by energy alone.
+        # NaN marks frames with an unknown posterior, which are scored by energy alone.
         silence = features.new_full((len(features),), torch.nan) if silence is None else silence
         self._silence = torch.cat([self._silence, silence])
         segments = []
@@ -106,20 +108,24 @@ class Segmenter:
             segments += self._take(0)
         return segments
 
-    def _take(self, margin: int) -> list[Segment]:
-        """Remove the first segment, or a stretch without speech except for its margin."""
+    def _take(self, kept: int) -> list[Segment]:
+        """Remove frames from the start of the buffer; return the segment among them, if any.
+
+        Args:
+          kept: frames to keep at the end if the buffer has no speech; 0 at the end of a recording.
+        """
         speech = self._speech()  # [T]
         if bool(self._silence[0].isnan()):
-            # Energy alone is not reliable enough to drop anything.
+            # Silence posteriors are unknown. Energy alone is not reliable enough to drop anything.
             if len(speech) <= self._longest:
                 return self._cut(len(speech), slice(0, len(speech)))
             end, resume = self._best_cut(speech, 0, len(speech))
             return self._cut(resume, slice(0, end))
-        # Speech frames; none: drop all but a margin, in which the next segment may begin.
+        # Without speech, drop all frames but the last ones, in which the next segment may begin.
         loud = np.flatnonzero(speech >= self._config.threshold)
         if not len(loud):
-            return self._cut(len(speech) - margin, None)
-        # Drop a pause at the begin, then take what fits into a segment.
+            return self._cut(len(speech) - kept, None)
+        # Drop a pause at the start, then take what fits into a segment.
         begin = max(0, int(loud[0]) - self._margin)
         if begin > self._pause:
             return self._cut(begin, None)
@@ -132,10 +138,11 @@ class Segmenter:
     def _best_cut(self, speech: np.ndarray, begin: int, margin: int) -> tuple[int, int]:
         """Return where the segment from `begin` should end, and where the next may begin.
 
-        Both are frame numbers; frames between them are dropped.
+        Both are frame numbers; frames between them are dropped. If a pause is longer than twice
+        `margin`, the segments before and after it keep `margin` frames of it each.
         """
         first, last = begin + self._shortest, begin + self._longest
-        # Begins and ends of pauses are where `quiet`, framed by zeros, changes.
+        # Pauses begin and end where `quiet`, framed by zeros, changes.
         quiet = np.concatenate([[0], speech[: last + 1] < self._config.threshold, [0]])
         edges = np.flatnonzero(np.diff(quiet))
         spans = edges.reshape(-1, 2).tolist()
@@ -155,7 +162,7 @@ class Segmenter:
         return lowest, lowest
 
     def _cut(self, resume: int, span: slice | None) -> list[Segment]:
-        """Remove frames up to `resume`; return the segment in `span`."""
+        """Remove the first `resume` frames; return the segment in `span`, if any."""
         segments = []
         if span is not None:
             segments = [Segment(self._begin + span.start, self._features[span].clone())]
@@ -175,7 +182,7 @@ class Segmenter:
         else:
             score = np.clip((energy - low) / (high - low), 0, 1)
             score = np.where(np.isnan(posterior), score, (score + posterior) / 2)
-        # A moving average, the edges repeated.
+        # A moving average; the edge values are repeated.
         width = 2 * self._smooth + 1
         padded = np.pad(score, self._smooth, mode="edge")
         return np.convolve(padded, np.full(width, 1 / width), "valid")
@@ -199,25 +206,26 @@ def transcribe(
 ) -> Iterator[Transcript]:
     """Yield the transcripts of recordings in the order given.
 
-    A recording is one utterance if it is no longer than `SegmentConfig.longest`, otherwise it is
-    cut into segments, the speaker's utterances in order of time. A network on log-mel features
-    normalises by the running mean of a speaker's recordings so far, and never holds a long one in
-    memory; a system that recognises by speaker reads all recordings of a speaker before it returns
-    the first result (see `Source.speaker`; a recording without a speaker is a speaker). The
-    transcript of a broken recording holds the fault, and the other recordings are still
-    transcribed.
+    A recording no longer than `SegmentConfig.longest` is one utterance. A longer recording is cut
+    into segments, which become utterances of its speaker in order of time. A network on log-mel
+    features normalises by the running mean of a speaker's recordings so far, and never holds a long
+    recording in memory. A system that recognises by speaker reads all recordings of a speaker
+    before it returns the first result; a recording without a speaker (see `Source.speaker`) counts
+    as a speaker of its own. If a recording is broken, its transcript holds the fault, and the other
+    recordings are still transcribed.
 
     Args:
-      model: a bundle, such as exp/demo/final; of several systems the best for recordings whose
-        speakers are named if any of these is, otherwise the best without speakers.
+      model: a bundle, such as exp/demo/final. Of several systems, the best for named speakers is
+        used if any recording's speaker is named, otherwise the best for unknown speakers.
       sources: the recordings.
       details: find word times and confidences too.
       config: where long recordings are cut; None: the default.
       device: where the network computes.
       fast: leave out rescoring with a larger language model.
       int8: compute in 8 bits, see `toolkit.decode.recogniser.load_recogniser`.
-      batch: utterances that the network scores at a time, which may change scores by rounding; a
-        system that recognises by speaker takes what a speaker said in any case.
+      batch: number of utterances that the network scores at a time, which may change scores by
+        rounding. A system that recognises by speaker ignores it and takes all of a speaker's
+        utterances.
 
     Raises:
       BundleError: `model` is not a bundle.
@@ -233,7 +241,8 @@ def transcribe(
     for events in _batches(recogniser, sources, config or SegmentConfig(), batch):
         ends = {event.source: event for event in events if isinstance(event, _End)}
         broken = {number for number, end in ends.items() if end.error is not None}
-        # A recording that breaks off is not recognised at all: it would affect its speaker's model.
+        # A recording that breaks off is not recognised at all, as it would affect its speaker's
+        # model.
         segments = [e for e in events if isinstance(e, _SourceSegment) and e.source not in broken]
         utterances = recogniser.recognise_batch([(s.features, s.state) for s in segments], details)
         for segment, utterance in zip(segments, utterances, strict=True):
@@ -258,7 +267,7 @@ class _SourceSegment(Segment):
     source: int
     """The number of its recording."""
     state: CmnState
-    """Mean state after the speaker's earlier segments."""
+    """The normaliser's state after the speaker's earlier segments."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +277,7 @@ class _End:
     source: int
     """The number of the recording."""
     error: ToolkitError | None = None
-    """Why the rest of it cannot be read."""
+    """Why the rest of the recording cannot be read; None at its end."""
 
 
 Event = _SourceSegment | _End
@@ -279,9 +288,9 @@ def _batches(
 ) -> Iterator[list[Event]]:
     """Yield batches of segments to recognise together, and the ends of recordings.
 
-    With recognition by speaker a batch is all that a speaker says; memory holds the features, 20 MB
-    per hour of cepstra. Otherwise a batch has at most `batch` segments; the end of a recording is
-    yielded at once if no segment is waiting.
+    If the recogniser works by speaker, a batch is all that a speaker says, and memory holds its
+    features: 20 MB per hour of cepstra. Otherwise a batch has at most `batch` segments; the end of
+    a recording is yielded at once if no segment is waiting.
     """
     if recogniser.by_speaker:
         for numbers in by_speaker(sources):
@@ -351,8 +360,11 @@ def _segments(
 def _frames(
     recogniser: Recogniser, blocks: Iterable[Tensor]
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
-    """Yield features [T, F] of a recording block by block, with posteriors of silence [T] and log
-    energies [T] where there are any, see `Segmenter.push`."""
+    """Yield the arguments of `Segmenter.push`, block by block.
+
+    These are features [T, F] of a recording, posteriors of silence [T] or None, and log energies
+    [T] or None.
+    """
     config = recogniser.frontend_config
     mean = CmnState.empty(config.dimension)
     feature_stream, energy_stream = StreamingFrontend(recogniser.frontend), None
@@ -381,12 +393,14 @@ def transcribe_in_processes(
 ) -> Iterator[Transcript]:
     """Transcribe recordings like `transcribe`, in `jobs` processes.
 
-    Every process loads the bundle once and takes whole speakers, so that the results are those of
-    one process. With several processes they come in the order of the sources once all are there.
+    Every process loads the bundle once and takes whole speakers, so that the results are the same
+    as with one process. With several processes, the results come in the order of the sources, after
+    all recordings have been transcribed.
 
     Args:
-      sources: the recordings; several processes need files.
-      jobs: most processes; 1: this one, and results as they come.
+      sources: the recordings; for several processes they must be files.
+      jobs: maximum number of processes. 1: this process transcribes, and yields results as they
+        come.
       model, details, device, fast, int8, batch: see `toolkit.decode.transcribe.transcribe`.
     """
     settings = {"details": details, "device": device, "fast": fast, "int8": int8, "batch": batch}

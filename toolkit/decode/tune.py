@@ -1,9 +1,9 @@
 """Tunes weights on development splits by a grid search; the grid is extended as needed (C2).
 
-Lattices that were searched at one acoustic scale lack paths that a search at another would find, as
-the beam is in units of the scaled scores. So the next search is made at the scale of the best
-weights in the present lattices, and in the end only weights count whose lattices were searched at
-their own scale.
+Lattices that were searched at one acoustic scale lack paths that a search at another scale would
+find, because the beam is in units of the scaled scores. So the next search is made at the scale of
+the best weights in the present lattices. In the end, weights count only if lattices were searched
+at their own scale.
 
 Of the thirty points of a grid, some have fewer errors than others by chance, especially if there
 are few words to tune on. If the weights before tuning are known to be good, they are replaced only
@@ -40,7 +40,7 @@ class Axis:
     name: str
     """Name in tables, such as scale."""
     values: tuple[float, ...]
-    """Ascending, each once."""
+    """In ascending order, each only once."""
     below: Callable[[tuple[float, ...]], float]
     """Returns a value below the lowest of some values."""
     above: Callable[[tuple[float, ...]], float]
@@ -54,7 +54,7 @@ class Axis:
         return replace(self, values=(*self.values, value))
 
     def edge(self, value: float) -> str | None:
-        """Return the edge at which a value lies; None if inside, or if the axis has one value."""
+        """Return the edge where a value lies; None if inside, or if the axis has only one value."""
         if len(self.values) > 1 and value in (self.values[0], self.values[-1]):
             return f"{'lowest' if value == self.values[0] else 'highest'} {self.name}"
         return None
@@ -111,10 +111,10 @@ class ErrorCount(NamedTuple):
         Args:
           reference: the count of the same utterances.
           standard_errors: the required difference, in standard errors of the sum of the utterances'
-            differences; 0: any smaller number of errors.
+            differences; 0: any smaller number of errors is enough.
         """
         saved = np.subtract(reference.by_utterance, self.by_utterance)
-        # The sum of N differences has the standard error sqrt(N var), with var's unbiased estimate.
+        # The sum of N differences has the standard error sqrt(N var), var being estimated.
         if len(saved) < 2:
             return saved.sum() > 0 and standard_errors == 0
         return bool(saved.sum() > standard_errors * math.sqrt(len(saved) * saved.var(ddof=1)))
@@ -124,7 +124,7 @@ class Keep(NamedTuple):
     """The weights before tuning, and how significant an improvement must be to replace them."""
 
     point: Any
-    """A point of the grid; searched at its own scale first."""
+    """A point of the grid."""
     standard_errors: float
     """See `ErrorCount.significantly_below`."""
 
@@ -133,7 +133,8 @@ CountErrors = Callable[[float | None, Sequence[Point]], Sequence[ErrorCount]]
 """Function that searches at an acoustic scale (None if searches do not depend on one) and counts
 the errors of points."""
 TieBreak = Callable[[Point, float | None], tuple[float, ...]]
-"""Orders points with equally many errors, given the scale of the search."""
+"""Function that returns a point's sort key, given the scale of the search; among points with equal
+errors, the one with the smallest key is taken."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +145,12 @@ class Tuning:
     """The point with the fewest errors among those searched at their own scale, or the kept
     point."""
     axes: tuple[Axis, ...]
-    """The grid of the search at that scale."""
+    """The grid of the search at the best point's scale."""
     at_edge: list[str]
-    """Sides of the grid on which the weights lie although it was extended as often as allowed."""
+    """Sides of the grid on which `best` lies although the grid was extended as often as allowed."""
     tried: dict[Point, tuple[float | None, ErrorCount]]
-    """For each point the scale of the search in whose lattices it was tried (its own if possible),
-    and the count."""
+    """For each point, the scale of the search in whose lattices it was tried (its own if possible),
+    and its errors."""
 
     @property
     def count(self) -> ErrorCount:
@@ -161,7 +162,7 @@ def enough_words_to_tune(words: int, consequence: str) -> bool:
     """Whether there are enough words to tune on; warn if not.
 
     Args:
-      words: of the references.
+      words: number of words in the references.
       consequence: what happens instead, for the warning.
     """
     if words < MIN_WORDS:
@@ -178,8 +179,8 @@ def choose(
     """Return the weights with the fewest errors, or the kept ones if the gain is insignificant.
 
     Args:
-      counts: by weights; those of `keep` among them.
-      tie_break: orders weights with equally many errors.
+      counts: errors by weights, including those of `keep`.
+      tie_break: returns a sort key; among weights with equal errors, the smallest key is taken.
       keep: weights that are kept unless others make significantly fewer errors; None: the fewest
         errors decide.
     """
@@ -203,19 +204,19 @@ def tune(
 ) -> Tuning:
     """Find the weights with the fewest errors by a grid search.
 
-    The grid is extended on a side where the best point lies. With `first_search` the first axis is
-    the acoustic scale of a search: the next search is made at the scale of the best point, until
-    one is made twice, and only points that were searched at their own scale count in the end.
+    The grid is extended on each side where the best point lies. With `first_search`, the first axis
+    is the acoustic scale of a search: the next search is made at the scale of the best point, until
+    that search has already been made. In the end, points count only if they were searched at their
+    own scale.
 
     Args:
-      axes: the grid to begin with, the point of `keep` in it.
+      axes: the grid to begin with; it contains the point of `keep`.
       count_errors: called with the scale of the search and the points that are new there.
-      tie_break: orders points with equally many errors, so that a set with few errors does not
-        draw the weights to a side.
+      tie_break: see `TieBreak`; it keeps a set with few errors from drawing the weights to a side.
       first_search: the acoustic scale of the first search; None: every count is exact.
       keep: see `choose`.
-      max_searches: times that errors are counted at most.
-      max_extensions: times that each side is extended at most.
+      max_searches: maximum number of calls of `count_errors`.
+      max_extensions: maximum number of extensions of each side.
     """
     grid = tuple(axes)
     counts: dict[tuple[float | None, Point], ErrorCount] = {}
@@ -229,7 +230,7 @@ def tune(
         for point, count in zip(new, count_errors(scale, new), strict=True):
             counts[scale, point] = count
         grid_of[scale] = grid
-        # The best in this search's lattices, which is a guess where it has another scale.
+        # The best point in this search's lattices: only a guess if its scale is another one.
         counted = {point: counts[scale, point] for point in points}
         best = _best(counted, tie_break, scale, keep)
         if scale is not None:
@@ -249,7 +250,7 @@ def tune(
         if grid_of.get(scale) == grid:
             break
     tried = {point: (at, count) for (at, point), count in counts.items()}
-    # In the end only points count that were searched at their own scale.
+    # In the end, points count only if they were searched at their own scale.
     exact = {(at, p): count for (at, p), count in counts.items() if at is None or at == p[0]}
     best = _best({p: count for (_, p), count in exact.items()}, tie_break, first_search, keep)
     tried |= {point: (at, count) for (at, point), count in exact.items()}
@@ -261,7 +262,7 @@ def tune(
 def _best(
     counts: Mapping[Point, ErrorCount], tie_break: TieBreak, scale: float | None, keep: Keep | None
 ) -> Point:
-    """Return the point with the fewest errors, or the kept point; `tie_break` orders equal ones."""
+    """Return the point with the fewest errors, or the kept point; see `choose`."""
     return choose(counts, lambda point: tie_break(point, scale), keep)
 
 
@@ -274,7 +275,7 @@ def write_grid(
 
     Args:
       columns: names of the weights.
-      rows: weights, their count, and the acoustic scale of the search; None leaves that out.
+      rows: weights, their errors, and the acoustic scale of the search; None leaves the scale out.
       path: the file.
     """
     lines, has_scale = [], False

@@ -47,7 +47,7 @@ PRIOR = np.array([0.0, 1.0])
 def word_confidences(
     words: Sequence[Hashable], samples: Sequence[tuple[Hashable, ...]]
 ) -> list[float]:
-    """Return, for each word, the share of sampled word sequences that contain it there.
+    """Return, for each word, the share of sampled word sequences that contain it at its place.
 
     Sequences are aligned with `words` by edit distance, as in minimum Bayes risk decoding, so that
     the times at which a lattice outputs its words do not matter, and the two occurrences of a
@@ -56,10 +56,10 @@ def word_confidences(
 
     Args:
       words: the recognised words, by their ids or names.
-      samples: such as those from `toolkit.fsa.nbest.sampled_words`.
+      samples: sampled word sequences, such as from `toolkit.fsa.nbest.sampled_words`.
     """
     agreeing = np.full(len(words), 0.5)
-    # Of equal samples one alignment is enough.
+    # Equal samples are aligned only once.
     counts: dict[tuple[Hashable, ...], int] = {}
     for sample in samples:
         counts[sample] = counts.get(sample, 0) + 1
@@ -81,33 +81,34 @@ class Calibration(Settings):
 
     @classmethod
     def fit(cls, confidences: Sequence[float], correct: Sequence[bool]) -> "Calibration":
-        """Fit the map by logistic regression; standard normal prior on offset and slope - 1.
+        """Fit the map by logistic regression, with standard normal priors on offset and slope - 1.
 
         The prior keeps the calibration near the identity when there is little data, and gives a
         fit even where all words are right.
 
         Args:
           confidences: posteriors between 0 and 1, both excluded.
-          correct: whether each of the words was right.
+          correct: whether each word was right.
         """
         odds = _log_odds(np.asarray(confidences, dtype=float))
         targets = np.asarray(correct, dtype=float)
-        inputs = np.stack([np.ones_like(odds), odds])  # [2, N]
+        inputs = np.stack([np.ones_like(odds), odds])  # [2, N] for N words
 
         def log_posterior(line: np.ndarray) -> float:
-            # sum_n y_n z_n - log(1 + exp z_n) with z = offset + slope * odds; minus the prior's
-            # |line - PRIOR|^2 / 2.
+            # sum_n y_n z_n - log(1 + exp z_n), with y_n = 1 for right words, else 0, and
+            # z = offset + slope * odds; minus the prior's |line - PRIOR|^2 / 2.
             logits = line @ inputs
             prior = 0.5 * float(((line - PRIOR) ** 2).sum())
             return float((targets * logits - np.logaddexp(0, logits)).sum()) - prior
 
         line = PRIOR
         for _ in range(100):  # Newton steps, halved until they improve the fit
-            # Gradient X (y - p) and negative Hessian X diag(p (1 - p)) X^T, both with the prior's.
+            # Gradient X (y - p) and negative Hessian X diag(p (1 - p)) X^T, both with the prior's
+            # part; X is `inputs`, p the probability that a word is right.
             probability = _sigmoid(line @ inputs)
-            slope = inputs @ (targets - probability) - (line - PRIOR)
+            gradient = inputs @ (targets - probability) - (line - PRIOR)
             curvature = (inputs * (probability * (1 - probability))) @ inputs.T + np.eye(2)
-            step = np.linalg.solve(curvature, slope)
+            step = np.linalg.solve(curvature, gradient)
             while log_posterior(line + step) < log_posterior(line) and np.abs(step).max() > 1e-9:
                 step = step / 2
             if np.abs(step).max() <= 1e-9:
@@ -174,7 +175,7 @@ def _sigmoid(values: np.ndarray) -> np.ndarray:
 
 
 SAMPLES = 200
-"""Lattice paths that are sampled for confidences."""
+"""Number of lattice paths sampled for confidences."""
 
 
 class WordAligner:
@@ -182,7 +183,7 @@ class WordAligner:
 
     Args:
       lang: the folder of the lexicon.
-      senones: those of the acoustic model.
+      senones: the acoustic model's senones.
       calibration: the file of the confidences' calibration; None leaves the lattice posteriors as
         they are.
       frame_shift: seconds between rows of scores.
@@ -217,7 +218,7 @@ class WordAligner:
           scores: [T, P] log-likelihoods times `scale`.
           scale: the acoustic scale of the search.
         """
-        # The words of the best path, and for the confidence of each its share in sampled paths.
+        # The posterior of a word on the best path is its share in sampled paths.
         best = lattice.best_path(weights)
         names = [self.symbol(word) for word in best.words]
         samples = sampled_words(lattice, weights, SAMPLES)
@@ -236,12 +237,12 @@ class WordAligner:
         """Return words with their times and confidences.
 
         Args:
-          words: what was recognised.
-          posteriors: of each word, not calibrated.
+          words: the recognised words.
+          posteriors: the posterior of each word, not calibrated.
           scores: [T, P] log-likelihoods times `scale`.
           scale: the acoustic scale of the search.
-          bounds: the frame of each word's begin, then T, where the beam of the forced alignment
-            loses the path; None: words of equal length.
+          bounds: each word's first frame, then T, in case no alignment survives the beam; None: all
+            words then get the same length.
         """
         if not words:
             return []
@@ -275,12 +276,12 @@ class WordAligner:
     ) -> list[tuple[int, int]] | None:
         """Return each word's first frame and end frame (exclusive) by forced alignment.
 
-        The best path itself does not give them: a decoding graph outputs a word when no other word
-          is possible any more, which is often late. The result is None if no alignment survives the
-          beam.
+        The best path itself does not give these frames: a decoding graph outputs a word when no
+        other word is possible any more, which is often late. The result is None if no alignment
+        survives the beam.
 
         Args:
-          words: what was recognised, at least one.
+          words: the recognised words, at least one.
           scores: [T, P] log-likelihoods times `scale`.
           scale: the acoustic scale of the search.
         """
@@ -305,15 +306,15 @@ class WordAligner:
 
 
 PENALTY = 100.0
-"""In digital silence, the log-likelihoods of all outputs but silence are this much below that of
-silence: after scaling by 0.05 to 1 this is 5 or more, with beams of 13 to 17."""
+"""In digital silence, the log-likelihoods of all outputs but silence are at least this much below
+the best of silence: after scaling by 0.05 to 1, that is 5 or more, for beams of 13 to 17."""
 
 
 class SilencePosteriors:
     """Computes the posterior of silence and noise, summed over their senones.
 
     Args:
-      senones: those of the acoustic model.
+      senones: the acoustic model's senones.
       log_priors: [P] the log-priors that turned the model's posteriors into likelihoods.
     """
 
@@ -346,14 +347,14 @@ class SilenceGate:
     """Keeps words out of the digital silence of an utterance or stream.
 
     In the spans that `toolkit.features.silence.SilentSpans` finds, the scores of all outputs but
-    those of silence are lowered to `PENALTY` below the best of silence. Features are taken before
-    the rows of scores that a model makes of them, in any pieces.
+    those of silence are lowered to `PENALTY` below the best of silence. The gate must get features
+    before the rows of scores that a model computes from them; the pieces may have any length.
 
     Args:
-      kind: of the raw features, see `FrontendConfig.kind`.
+      kind: the kind of the raw features, see `FrontendConfig.kind`.
       silence: [P] bool, which outputs are silence.
       factor: frames from one row of scores to the next.
-      offset: the middle frame of those that the first row covers.
+      offset: the middle one of the frames that the first row covers.
     """
 
     def __init__(self, kind: str, silence: Tensor, factor: int, offset: int = 0) -> None:
@@ -362,7 +363,7 @@ class SilenceGate:
         self.begin_utterance()
 
     def gate_utterance(self, features: Tensor, scores: Tensor) -> Tensor:
-        """Return unscaled scores [T', P] for features [T, F]; digital silence gets no words."""
+        """Gate an utterance's unscaled scores [T', P], computed from `features` [T, F]."""
         self.push(features)
         return self(scores)
 
@@ -376,17 +377,17 @@ class SilenceGate:
         self._silent = torch.cat([self._silent, self._spans.push(features)])
 
     def __call__(self, scores: Tensor) -> Tensor:
-        """Return the next rows [T', P] of unscaled scores; digital silence gets no words."""
+        """Gate the next rows [T', P] of unscaled scores."""
         rows = torch.arange(self._row, self._row + len(scores))
         self._row += len(scores)
         if not self._silent.any():
             return scores
-        # The middle frame of those that a row covers decides.
+        # A row counts as silent if the middle one of its frames is.
         middle = (rows * self._factor + self._offset).clamp(max=len(self._silent) - 1)
         silent = self._silent[middle]
         gated = scores.clone()
         best = scores[silent][:, self._silence].amax(dim=1, keepdim=True)
-        # All but silence at least PENALTY below the best of silence.
+        # Lower all outputs but silence to at least PENALTY below the best of silence.
         lowered = torch.minimum(scores[silent], best) - PENALTY
         gated[silent] = torch.where(self._silence, scores[silent], lowered)
         return gated
@@ -399,9 +400,9 @@ class LabelTimes:
     starts: np.ndarray
     """[L] first frame of each label."""
     ends: np.ndarray
-    """[L] one beyond its last frame."""
+    """[L] last frame of each label, plus 1."""
     log_posteriors: np.ndarray
-    """[L] sum of the label's log-probabilities over these frames."""
+    """[L] sum of each label's log-probabilities over its frames."""
     score: float
     """Log-probability of the path."""
 
@@ -409,9 +410,9 @@ class LabelTimes:
 def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> LabelTimes:
     """Find the best path of a label sequence through CTC log-probabilities.
 
-    Exact, without pruning. Memory grows with the square root of the number of frames: the scores
-    are kept at the begin of each block of frames, and the path is found block by block from the
-    end.
+    The search is exact, without pruning. Memory grows with the square root of the number of frames:
+    the scores are kept at the start of each block of frames, and the path is found block by block
+    from the end.
 
     Args:
       log_probs: [T, C] float32 without NaN.
@@ -419,7 +420,8 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
       blank: the blank's column.
 
     Raises:
-      CtcDecodeError: there is no path: too few frames, or one with impossible labels.
+      CtcDecodeError: there is no path, because there are too few frames, or because the text has
+        probability 0.
     """
     frames, states = len(log_probs), 2 * len(labels) + 1
     marks = np.asarray(labels, dtype=np.int64)
@@ -430,7 +432,7 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
             f"{frames} frames are too few for a text of {needed} symbols. Check that the audio "
             "and the text belong together"
         )
-    # Blocks of sqrt(T) frames: forward once, keeping the scores at each block's begin.
+    # Blocks of sqrt(T) frames: forward once, keeping the scores at each block's start.
     size = max(1, math.isqrt(frames))
     blocks = [log_probs[begin : begin + size] for begin in range(0, frames, size)]
     scores = np.full(states, -math.inf)
@@ -468,11 +470,12 @@ class CtcAlignment:
     """Times and confidences of a text's words and units."""
 
     words: tuple[TimedToken, ...]
-    """Its words; of each, the labels' posteriors in the frames in which they stand."""
+    """Its words. A word's confidence is the geometric mean of its labels' posteriors in their
+    frames."""
     units: tuple[TimedToken, ...]
     """Its units, spaces left out."""
     log_likelihood_per_frame: float
-    """Log-probability of the best path."""
+    """Log-probability of the best path, divided by the number of frames."""
     confidence: float
     """Confidence of all labels together."""
 
@@ -494,7 +497,7 @@ class CtcWordAligner:
         """Align words with CTC log-probabilities.
 
         Args:
-          words: which the units can write.
+          words: words that the units can write.
           log_probs: [T, C].
 
         Raises:
@@ -520,7 +523,7 @@ class CtcWordAligner:
         )
 
     def uniform_times(self, words: Sequence[str], frames: int) -> tuple[TimedToken, ...]:
-        """Return words of equal length and confidence 0, for too few frames to align."""
+        """Return words of equal length with confidence 0, for text with too few frames to align."""
         bounds = [self._seconds(frames * n / len(words)) for n in range(len(words) + 1)]
         spans = zip(words, bounds[:-1], bounds[1:], strict=True)
         return tuple(TimedToken(word, start, end, 0.0) for word, start, end in spans)
@@ -538,7 +541,7 @@ class CtcWordAligner:
         return labels, spans
 
     def _spoken(self, name: str, times: LabelTimes, begin: int, end: int) -> TimedToken:
-        """Make a word from its first and last label."""
+        """Make the token `name` from the labels from `begin` to `end` (exclusive)."""
         start, stop = map(self._seconds, (times.starts[begin], times.ends[end - 1]))
         return TimedToken(name, start, stop, _confidence(times, begin, end))
 

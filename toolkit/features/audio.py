@@ -1,4 +1,4 @@
-"""Reads audio as one-channel float samples at a given rate, from files, blocks or pipes."""
+"""Reads audio as one-channel float samples at a given rate, from files and pipes."""
 
 import io
 import logging
@@ -46,21 +46,22 @@ def load_audio(
 ) -> Tensor:
     """Read an audio file, or a part of it, as one channel at a given sampling rate.
 
-    Resampling is scipy's polyphase filter; S samples at rate r become round(S * rate / r).
+    Scipy's polyphase filter resamples: S samples at the file's rate r become
+    round(S * sampling_rate / r).
 
     Args:
       path: WAV, FLAC, OGG, MP3, NIST SPHERE, ...
       sampling_rate: rate to resample to, in Hz.
       offset: start in seconds.
       duration: length in seconds; None reads to the end.
-      channel: the channel to keep, from 0; None takes the mean of all.
+      channel: the channel to keep, counted from 0; None takes the mean of all.
 
     Returns:
       [S] float32 within [-1, 1].
 
     Raises:
       AudioError: the file is missing, unreadable, truncated, shorter than offset + duration,
-        lacks the channel, or holds values that are not numbers or are scaled to integers.
+        lacks the channel, or holds samples that are not numbers or are scaled to integers.
     """
     path = Path(path)
     if reason := absence(path):
@@ -91,7 +92,7 @@ def decode_audio(
 
     Args:
       content: bytes of the file.
-      name: its name in messages.
+      name: the file's name in messages.
       sampling_rate: rate to resample to, in Hz.
       int16: return 16-bit samples unchanged if they need no mixing or resampling. A `Frontend`
         accepts them, which saves two passes over them.
@@ -99,7 +100,7 @@ def decode_audio(
     samples, rate = pcm16(content) or _read(io.BytesIO(content), name)
     check_rate(rate, name)
     if int16 and samples.dtype == np.int16 and samples.shape[1] == 1 and rate == sampling_rate:
-        # torch wants writable memory; bytes are not.
+        # torch wants writable memory, and bytes are read-only.
         writeable = samples if samples.flags.writeable else samples.copy()
         return Decoded(torch.from_numpy(writeable[:, 0]), rate, *samples.shape)
     mono = torch.from_numpy(resample(_to_mono(samples, name), rate, sampling_rate))
@@ -193,10 +194,10 @@ def _read(
 
 
 def check_rate(rate: int, path: str | Path) -> None:
-    """Raise an error for implausible rates, whose resampling filter would be huge.
+    """Raise an error for an implausible rate, whose resampling filter would be huge.
 
     Raises:
-      AudioError: no audio has this rate, in Hz.
+      AudioError: no audio has this rate in Hz.
     """
     if fault := rate_fault(rate):
         raise AudioError(f"{path}: {fault}")
@@ -219,10 +220,10 @@ def _to_mono(samples: np.ndarray, path: str | Path, channel: int | None = None) 
 
 
 def check_samples(samples: np.ndarray, name: str | Path) -> np.ndarray:
-    """Return `samples` [S] of one channel, or raise an error if they are invalid.
+    """Return the `samples` [S] of one channel, or raise an error if they are invalid.
 
     Raises:
-      AudioError: one is infinite or not a number, or they are scaled to integers.
+      AudioError: a sample is infinite or not a number, or the samples are scaled to integers.
     """
     if not np.isfinite(samples).all():
         raise AudioError(f"{name}: some samples are NaN or infinite")
@@ -244,7 +245,7 @@ def resample(samples: np.ndarray, rate: int, new_rate: int) -> np.ndarray:
 
 
 CANCELLED = 0.01
-"""Channels cancel when the energy of their mean is below this share of their mean energy (20 dB).
+"""Channels cancel if the energy of their mean is below this share of their mean energy (20 dB).
 For n uncorrelated channels the share is 1 / n."""
 
 
@@ -261,14 +262,14 @@ def audio_blocks(
 
     Args:
       path, sampling_rate, offset, duration, channel: see `load_audio`.
-      seconds: length of a block, at most.
+      seconds: largest length of a block.
       called: name of the audio in messages; None: `path`.
 
     Yields:
       [S] float32 within [-1, 1].
 
     Raises:
-      AudioError: see `load_audio`; for a truncated file only when its end is reached.
+      AudioError: see `load_audio`; for a truncated file only once its end is reached.
     """
     name = called or str(path)
     if reason := absence(path):
@@ -312,7 +313,7 @@ def _file_blocks(
 ) -> Iterator[np.ndarray]:
     """Yield checked blocks [S] float32 of one channel, or of the mean of all."""
     size, done = max(1, round(seconds * file.samplerate)), 0
-    # Energy of the mean of all channels, and mean energy of the channels
+    # Energy of the mean of all channels, and mean of the channels' energies
     mixed_energy = channel_energy = 0.0
     scale = SampleScale() if file.subtype in FLOATS else None
     while done < length:
@@ -339,14 +340,14 @@ def _file_blocks(
         yield mono
     if mixed_energy < CANCELLED * channel_energy:
         logger.warning(
-            "%s: its channels cancel when they are mixed (one has the opposite sign of another):"
-            " choose one with --channel",
+            "%s: its channels cancel when they are mixed (one has the opposite sign of another)."
+            " Choose one with --channel",
             name,
         )
 
 
 def pcm_blocks(file: BinaryIO, rate: int, sampling_rate: int, seconds: float) -> Iterator[Tensor]:
-    """Yield a pipe's samples as they arrive: one channel, signed 16 bits, little-endian.
+    """Yield a pipe's samples as they arrive: one channel of signed 16-bit little-endian samples.
 
     Ctrl-C while waiting for samples ends the stream.
 
@@ -377,7 +378,7 @@ def _pcm(file: BinaryIO, size: int) -> Iterator[np.ndarray]:
 
 
 def _resampled(blocks: Iterator[np.ndarray], rate: int, new_rate: int) -> Iterator[Tensor]:
-    """Resample a stream of blocks."""
+    """Yield a stream of blocks [S] float32, resampled."""
     if rate == new_rate:
         yield from (torch.from_numpy(np.ascontiguousarray(block)) for block in blocks)
         return
@@ -388,7 +389,7 @@ def _resampled(blocks: Iterator[np.ndarray], rate: int, new_rate: int) -> Iterat
 
 
 MAX_DOWN_FACTOR = 100_000
-"""Largest factor of downsampling, see `resampling_factors`."""
+"""Largest downsampling factor, see `resampling_factors`."""
 HALF_FILTER = 10
 """Half the filter's length, in samples of the lower rate; scipy's default, as in `load_audio`."""
 
@@ -396,7 +397,7 @@ HALF_FILTER = 10
 def resampling_factors(rate: int, new_rate: int) -> tuple[int, int]:
     """Return integers (up, down) with new_rate / rate = up / down.
 
-    The ratio is approximated where `down` would be above `MAX_DOWN_FACTOR`, as the design of the
+    The ratio is approximated where `down` would be above `MAX_DOWN_FACTOR`, since designing the
     filter would take seconds. At 1 MHz the error is 3e-9: one sample in hours.
     """
     ratio = Fraction(new_rate, rate).limit_denominator(MAX_DOWN_FACTOR)
@@ -435,11 +436,11 @@ class Resampler:
         self._up, self._down = resampling_factors(rate, new_rate)
         larger = max(self._up, self._down)
         self._filter = lowpass(self._up, self._down)
-        # Samples of the input on either side that an output depends on: half the filter has
-        # HALF_FILTER * larger taps at the rate up * rate.
+        # Number of input samples on either side that an output sample depends on: half the filter
+        # has HALF_FILTER * larger taps at the rate up * rate.
         self._reach = -(-HALF_FILTER * larger // self._up) + 1
         self._kept = np.zeros(0, np.float32)
-        # Index of the first sample of `_kept`. A multiple of _down, at which an output sample lies.
+        # Index of the first sample of `_kept`: a multiple of _down, where an output sample lies.
         self._begin = 0
         self._returned = 0  # output samples so far
 
@@ -447,7 +448,7 @@ class Resampler:
         """Take the next samples [S] float32; return the resampled samples that are final."""
         self._kept = np.concatenate([self._kept, samples])
         received = self._begin + len(self._kept)
-        # 1. Outputs are final whose input samples, up to `_reach` later, have all arrived.
+        # 1. An output is final once its input samples, up to `_reach` later, have all arrived.
         resampled = self._until(max(0, (received - self._reach) * self._up // self._down))
         # 2. Drop samples that the next output does not depend on, in multiples of _down.
         needed = self._returned * self._down // self._up - self._reach

@@ -2,7 +2,7 @@
 
 A copy is a separate cut with transforms in its recording; `extract` treats it like any other cut.
 Its id is the original's with a suffix: `_sp0.9` for the speed (as in lhotse), then `_aug` if noise
-or rooms are configured. The speaker has the same suffix, so that causal means do not mix speeds.
+or rooms are configured. The speaker gets the same suffix, so that causal means do not mix speeds.
 Copies need no alignment, see `toolkit.align.store`.
 """
 
@@ -40,11 +40,11 @@ def augmented(cuts: "Iterable[MonoCut]", config: AugmentConfig) -> "Iterator[Mon
     The room and noise of a copy depend only on the seed and its id.
 
     Args:
-      cuts: cuts with one supervision each; iterated once for each speed.
+      cuts: cuts with one supervision each.
       config: which copies to make.
 
     Raises:
-      AugmentError: a folder of noises or rooms without audio, or with damaged audio.
+      AugmentError: a folder of noises or rooms has no audio, or damaged audio.
     """
     cuts = list(cuts)
     noises = [] if config.noise is None else _audio_files(config.noise)
@@ -83,7 +83,7 @@ def _audio_files(folder: Path) -> list[_Audio]:
     suffixes = AUDIO_SUFFIXES | MEDIA_SUFFIXES
     paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in suffixes)
     if not paths:
-        raise AugmentError(f"{folder} contains no audio: give a folder of recordings")
+        raise AugmentError(f"{folder} contains no audio. Give a folder of recordings")
     files = []
     for path in paths:
         try:
@@ -119,7 +119,7 @@ def _copy(
         noise = rng.choice(noises)
         start, snr = rng.uniform(0, noise.seconds), rng.uniform(*config.snr)
         transforms.append(AddNoise(noise.path, round(start, 3), round(snr, 2)))
-    # 3. The speaker gets the suffix too: a speaker of another speed has a running mean of its own.
+    # 3. The speaker gets the suffix too, so that each speed has a running mean of its own.
     suffix = copy.id[len(name) :]
     supervision = copy.supervisions[0]
     return replace(

@@ -18,8 +18,8 @@ from toolkit.config.fields import (
 )
 
 Scope = Literal["causal", "whole", "global"]
-"""Frames with which a frame is normalised: those up to it; all of its file and earlier files; or
-only the training data, for features that are already adapted to the speaker."""
+"""Frames by which a frame is normalised: `causal`, those up to it; `whole`, all of its file and of
+earlier files; `global`, only the training data, for features already adapted to the speaker."""
 LOW_RATE_FACTOR = 3
 """Frames of 10 ms per low-rate frame, and number of offsets (C5)."""
 DEFAULT_MEL_BINS = {"fbank": 64, "fbank_mfcc": 80, "mfcc": 23, "plp": 23}
@@ -38,35 +38,36 @@ class FrontendConfig(Settings):
     """`fbank` (natural-log mel energies, C5), `mfcc`, `plp` (C4), or `fbank_mfcc` (A1): natural-log
     mel magnitudes followed by the MFCC computed from them."""
     num_mel_bins: Annotated[int, Range(3, 10_000)] | None = None
-    """Mel filters; None: 64 for fbank (C5), 80 for fbank_mfcc (A1), 23 (Kaldi's default) for mfcc
-    and plp."""
+    """Number of mel filters. None: 64 for fbank (C5), 80 for fbank_mfcc (A1), 23 (Kaldi's default)
+    for mfcc and plp."""
     num_ceps: Annotated[int, Range(1, 10_000)] = 13
-    """Coefficients of mfcc, plp and fbank_mfcc, C0 included (C4: 13, 39 with deltas; A1: 13)."""
+    """Number of coefficients of mfcc, plp and fbank_mfcc, C0 included (C4: 13, 39 with deltas; A1:
+    13)."""
     frame_length_ms: float = 25.0
-    """Window in milliseconds (C5: 25, A1: 32)."""
+    """Window length in milliseconds (C5: 25, A1: 32)."""
     frame_shift_ms: float = 10.0
-    """Step in milliseconds (C5, A1: 10)."""
+    """Frame shift in milliseconds (C5, A1: 10)."""
     low_freq: float = 20.0
     """Lower edge of the first mel filter in Hz."""
     high_freq: float = 0.0
-    """Upper edge of the last mel filter in Hz; zero or below counts from the Nyquist frequency."""
+    """Upper edge of the last mel filter in Hz; 0 or below counts from the Nyquist frequency."""
     sampling_rate: Annotated[int, Range(1000, 1_000_000)] = 16000
-    """Rate in Hz at which the front end runs (C5: 16 kHz); audio is resampled to it."""
+    """Sampling rate in Hz to which audio is resampled for the front end (C5: 16 kHz)."""
 
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         max_ceps = 13 if self.kind == "plp" else self.mel_bins  # PLP: linear prediction of order 12
         if self.kind != "fbank" and self.num_ceps > max_ceps:
-            raise ValueError(f"num_ceps is {self.num_ceps}, must be at most {max_ceps}")
+            raise ValueError(f"num_ceps is {self.num_ceps} but must be at most {max_ceps}")
         if not 0 < self.frame_shift_ms <= self.frame_length_ms <= 1000:
             raise ValueError(
                 f"frame_shift_ms is {self.frame_shift_ms:g} and frame_length_ms "
-                f"{self.frame_length_ms:g}, must be 0 < frame_shift_ms <= frame_length_ms <= 1000"
+                f"{self.frame_length_ms:g} but must be 0 < frame_shift_ms <= frame_length_ms <= 1000"
             )
         nyquist = self.sampling_rate / 2
         if not 0 <= self.low_freq < self.upper_edge <= nyquist:
             raise ValueError(
-                f"low_freq is {self.low_freq:g} and high_freq {self.high_freq:g}, must be "
+                f"low_freq is {self.low_freq:g} and high_freq {self.high_freq:g} but must be "
                 f"0 <= low_freq < high_freq <= {nyquist:g} Hz"
             )
         if self._has_empty_filter(self.upper_edge):
@@ -108,8 +109,8 @@ PRESETS = {
     "fbank80": FrontendConfig("fbank", num_mel_bins=80),
     "fbank40": FrontendConfig("fbank", num_mel_bins=40, frame_length_ms=10.0),
 }
-"""The 93 values per frame of the benchmark (A1), and those that it compares them with: 80 log-mel
-energies of 25 ms windows, and 40 of 10 ms windows (A2)."""
+"""The benchmark's front end with 93 values per frame (A1), and those that it is compared with (A2):
+80 log-mel energies of 25 ms windows, and 40 of 10 ms windows."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,12 @@ class ExtractConfig(Settings):
     frontend: FrontendConfig = field(default_factory=FrontendConfig)
     """The front end (C5 by default)."""
     hours_per_shard: Positive = 0.5
-    """Approximate hours of audio per shard (C16: 5 h): speakers are never divided, so one with more
-    has a shard to himself; a split of minutes has smaller ones, see `number_of_shards`. A shard is
-    the unit of parallel work and of resuming."""
+    """Approximate hours of audio per shard (C16: 5 h). Speakers are never divided: one with more
+    audio has a shard of their own. A split of only minutes has smaller shards, see
+    `number_of_shards`. A shard is the unit of parallel work and of resuming."""
     max_failed_share: Share = 0.05
-    """Share of utterances that may fail before the extraction is an error. Utterances shorter than
-    a window do not count: the check excludes them from training and warns of those in other
-    splits."""
+    """Largest share of utterances that may fail without an error. Utterances shorter than a window
+    do not count: the check excludes them from training and warns about those in other splits."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class AugmentConfig(Settings):
     """Settings of the augmented copies that are added to the training utterances."""
 
     speeds: tuple[Annotated[float, Range(0.5, 2)], ...] = ()
-    """A copy of every utterance for each of these factors; (0.9, 1.1) is the usual three-way speed
-    perturbation. None in the paper. 1 is allowed with `noise` or `rooms`."""
+    """Speed factors, each of which adds a copy of every utterance; (0.9, 1.1) is the usual
+    three-way speed perturbation. The paper has none. 1 is allowed with `noise` or `rooms`."""
     noise: Path | None = None
     """Folder of noise recordings, searched with its subfolders; None: no noise."""
     noise_share: Share = 0.8
@@ -151,13 +151,13 @@ class AugmentConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if len(set(self.speeds)) < len(self.speeds):
-            raise ValueError(f"speeds are {self.speeds}, must be different factors")
+            raise ValueError(f"speeds are {self.speeds}, must differ from each other")
         if 1 in self.speeds and not self.degrades:
             raise ValueError("speed 1 without noise or rooms would copy the originals")
         if self.degrades and not self.speeds:
-            raise ValueError("noise and rooms need speeds: (1.0,) for copies at the same speed")
+            raise ValueError("noise and rooms need speeds; use (1.0,) for copies at the same speed")
         if len(self.snr) != 2 or self.snr[0] > self.snr[1]:
-            raise ValueError(f"snr is {self.snr}, must be the lowest and the highest in dB")
+            raise ValueError(f"snr is {self.snr} but must be the lowest and the highest in dB")
 
     @property
     def degrades(self) -> bool:
@@ -170,16 +170,16 @@ class EchoConfig(Settings):
     """Settings of the adaptive filters that cancel the loudspeaker's echo."""
 
     taps: Annotated[int, Range(16, 1 << 24)] = 2048
-    """Length of the filter in samples (2048: 128 ms at 16 kHz), a multiple of `block`."""
+    """Length of the filter in samples, a multiple of `block` (2048: 128 ms at 16 kHz)."""
     block: Annotated[int, Range(16, 1 << 24)] = 256
     """Samples per update of the filter."""
     stability: Annotated[float, Range(0.9, 1.0)] = 0.999
     """Share of the echo path that persists from one block to the next; below 1 the filter can track
     a changing path."""
     smoothing: ShareBelowOne = 0.6
-    """Smoothing, from block to block, of the power of all that is not echo."""
+    """Share of the past in the running mean over blocks of the power of all that is not echo."""
     first_power: PositiveShare = 0.03
-    """Initial estimate of the echo's share of the microphones' power. With a high one the filter
+    """Initial estimate of the echo's share of the microphones' power. If it is too high, the filter
     adapts to the speech too."""
     passes: Annotated[int, Range(1, 1000)] = 2
     """Number of passes of the filter over an utterance. A device's filter has adapted to the
@@ -188,7 +188,7 @@ class EchoConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if self.taps % self.block:
-            raise ValueError(f"taps is {self.taps}, must be a multiple of block, {self.block}")
+            raise ValueError(f"taps is {self.taps} but must be a multiple of block, {self.block}")
 
 
 @dataclass(frozen=True)
@@ -196,16 +196,17 @@ class BeamformingConfig(Settings):
     """Settings of the beamformer that combines an utterance's microphones."""
 
     method: Literal["mvdr", "delay-and-sum", "none"] = "mvdr"
-    """`mvdr`, `delay-and-sum`, or `none`: the first microphone."""
+    """`mvdr`, `delay-and-sum`, or `none`, which takes the first microphone."""
     window: Annotated[int, Range(16, 1 << 24)] = 512
     """Samples per frame of the spectra (512: 32 ms at 16 kHz)."""
     shift: Annotated[int, Range(1, 1 << 24)] = 128
     """Samples from frame to frame."""
     quiet_share: ProperShare = 0.15
-    """Share of the frames that are taken as noise only, the quietest ones: every utterance has
+    """Share of the frames, the quietest ones, that are taken to be only noise: every utterance has
     pauses, at least before and after it."""
     oversubtraction: Positive = 8.0
-    """Factor on that noise before it is subtracted from a frame's power; the rest is speech."""
+    """Factor on the mean power of these frames before it is subtracted from the power of each
+    time-frequency bin; the rest is speech."""
     loading: NonNegative = 1e-3
     """Diagonal loading of the noise's covariance, relative to its trace: it limits the
     amplification of the microphones' own noise."""
@@ -214,7 +215,7 @@ class BeamformingConfig(Settings):
         """Raise a ValueError if settings contradict each other."""
         if self.shift > self.window // 2:
             raise ValueError(
-                f"shift is {self.shift}, must be at most half of window, {self.window}"
+                f"shift is {self.shift} but must be at most half of window, {self.window}"
             )
 
 
@@ -223,7 +224,7 @@ class EnhanceConfig(Settings):
     """Settings of the far-field front end."""
 
     cancel_echo: bool = True
-    """Cancel the echo of the playback at every microphone."""
+    """Whether to cancel the echo of the playback at every microphone."""
     echo: EchoConfig = EchoConfig()
     """Settings of the adaptive filter."""
     beamforming: BeamformingConfig = BeamformingConfig()
@@ -237,12 +238,12 @@ class SelectionConfig(Settings):
     band_hertz: tuple[float, float] = (300.0, 4000.0)
     """Frequencies whose power is compared."""
     smoothing: Positive = 0.1
-    """Time constant of the power."""
+    """Time constant of the smoothing of the power."""
 
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if not 0 <= self.band_hertz[0] < self.band_hertz[1]:
-            raise ValueError(f"band_hertz is {self.band_hertz}, must be the lowest and the highest")
+            raise ValueError(f"band_hertz is {self.band_hertz} but must be the lowest and the highest")
 
 
 @dataclass(frozen=True)
@@ -250,18 +251,18 @@ class BeamsConfig(Settings):
     """Settings of a device's fixed beams."""
 
     beams: Annotated[int, Range(1, 1000)] = 6
-    """Directions, equally spaced around the device."""
+    """Number of directions, equally spaced around the device."""
     # Gain in the ratio of speech to noise, mean of 20 utterances at five placements: 1.4 dB at 0
     # degrees, 1.7 at 20, 2.1 at 40.
     elevation_degrees: Annotated[float, Range(-90, 90)] = 30.0
-    """Height of the directions above the plane of the device: talkers stand or sit."""
+    """Elevation of the directions above the plane of the device, as talkers stand or sit."""
     taps: Annotated[int, Range(3, 1 << 24)] = 257
-    """Length of the filters, odd; they delay by half of it."""
+    """Length of the filters in samples, odd; they delay by half their length."""
 
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if self.taps % 2 == 0:
-            raise ValueError(f"taps is {self.taps}, must be odd")
+            raise ValueError(f"taps is {self.taps} but must be odd")
 
     @property
     def delay(self) -> int:
@@ -274,13 +275,14 @@ class DeviceConfig(Settings):
     """Settings of a device's front end."""
 
     beams: BeamsConfig = BeamsConfig()
-    """Fixed beams."""
+    """Settings of the fixed beams."""
     # Echo left at the output of nine scenes with music or speech, 2 s before the utterance: -14.5
-    # dB with a smoothing of 0.6 and a first power of 0.03, -16.7 with these, -16.8 with 0.95.
+    # dB with a smoothing of 0.6 and a first power of 0.03, -16.7 dB with these values, -16.8 dB
+    # with a smoothing of 0.95.
     echo: EchoConfig = EchoConfig(smoothing=0.9, first_power=0.1, passes=1)
-    """The echo canceller on each beam; its block is the front end's."""
+    """The echo canceller of each beam; its `block` is also that of the front end."""
     selection: SelectionConfig = SelectionConfig()
-    """Choice of a beam."""
+    """Settings of the choice of a beam."""
     first_seconds: Positive = 0.2
     """Duration of playback before the echo cancellers begin to adapt; it shows how loud the echo
     may be."""
@@ -291,5 +293,6 @@ class DeviceConfig(Settings):
             raise ValueError("echo.passes must be 1: a device records each sample only once")
         if self.beams.taps > self.echo.block + 1:
             raise ValueError(
-                f"beams.taps is {self.beams.taps}, at most echo.block + 1, {self.echo.block + 1}"
+                f"beams.taps is {self.beams.taps} but must be at most echo.block + 1, "
+                f"{self.echo.block + 1}"
             )

@@ -22,11 +22,11 @@ from toolkit.storage.reading import reason
 
 
 class PlainFile(NamedTuple):
-    """A cut that is just a part of one file."""
+    """The file of a cut that is a part of one file, and the channel."""
 
     path: Path
     channel: int | None
-    """None: the mean of all."""
+    """Counted from 0; None: the mean of all."""
 
 
 def load_cut_audio(cut: Cut, sampling_rate: int = 16000) -> Tensor:
@@ -34,15 +34,15 @@ def load_cut_audio(cut: Cut, sampling_rate: int = 16000) -> Tensor:
 
     A MonoCut has one channel, unless its manifest says `mix_channels`.
 
-    Parts of files are read directly. Mixed cuts, and recordings in memory or with transforms, are
-    read by lhotse, which from then on opens files with `LocalFiles`.
+    Parts of files are read directly. Lhotse reads mixed cuts, and recordings in memory or with
+    transforms; from then on it opens files with `LocalFiles`.
 
     Returns:
       [S] float32 within [-1, 1] at `sampling_rate` Hz.
 
     Raises:
       AudioError: as in `load_audio`; or the cut names shell commands or addresses, which are never
-        run or fetched, or resamples at a cost beyond `check_resampling`.
+        run or fetched, or needs a filter that `check_resampling` refuses.
     """
     if not cut.has_recording:
         raise AudioError(f"{cut.id}: the cut has no recording")
@@ -68,7 +68,7 @@ def load_cut_audio(cut: Cut, sampling_rate: int = 16000) -> Tensor:
 
 def plain_file(cut: Cut) -> PlainFile | None:
     """Return the file of a cut that is a part of one local file without transforms; else None."""
-    # A mixed cut passes questions about its attributes on to its tracks.
+    # A mixed cut looks up its attributes in its tracks.
     recording = None if isinstance(cut, MixedCut) else getattr(cut, "recording", None)
     if recording is None or recording.transforms or len(recording.sources) != 1:
         return None
@@ -82,7 +82,7 @@ def plain_file(cut: Cut) -> PlainFile | None:
 class LocalFiles(LibsndfileBackend):
     """Audio backend for lhotse that reads local files by libsndfile only.
 
-    Lhotse's own back ends are unsafe for manifests of others: they pass file names to a shell
+    Lhotse's own back ends are unsafe for other people's manifests: they pass file names to a shell
     (`.sph`), to sox (which runs a name that begins with `|`) and to ffmpeg (which fetches URLs).
     """
 
@@ -109,10 +109,10 @@ LOCAL_FILES = LocalFiles()
 
 
 TELEPHONE_RATE = 8000
-"""Hz: the rate of telephones, to and from which `Narrowband` resamples."""
+"""Sampling rate of telephones in Hz, to and from which `Narrowband` resamples."""
 MAX_FILTER_VALUES = 1 << 24
 """Largest number of values in a filter; lhotse takes some 32 bytes for each. Speed 0.9 at a usual
-rate needs a hundred, 44.1 to 16 kHz 71,000, speed 1.00001 at 384 kHz nine billion."""
+rate needs a hundred values, 44.1 to 16 kHz 71,000, speed 1.00001 at 384 kHz nine billion."""
 
 
 def check_resampling(cut: Cut) -> None:
@@ -128,7 +128,7 @@ def check_resampling(cut: Cut) -> None:
         if is_costly(rate, new):
             raise UnsafeCutError(
                 f"{cut.id}: a transform resamples from {rate} to {new} Hz, whose greatest common"
-                f" divisor is {math.gcd(rate, new)}: the filter would take gigabytes; choose"
+                f" divisor is {math.gcd(rate, new)}: the filter would take gigabytes. Choose"
                 " another factor, or store the resampled audio as a file"
             )
 
@@ -196,7 +196,7 @@ class AddNoise(_InPlace):
     """Adds noise to each channel at a given signal-to-noise ratio over the utterance."""
 
     path: str
-    """Audio file of the noise; repeated where it is too short."""
+    """Audio file of the noise, which is repeated if it is too short."""
     start: float
     """Start of the excerpt of the noise, in seconds."""
     snr: float

@@ -1,4 +1,4 @@
-"""Extracts a split's features in shards of whole speakers in time order (C17); resumable."""
+"""Extracts a split's features into shards of whole speakers in time order (C17); can be resumed."""
 
 import hashlib
 import json
@@ -67,7 +67,7 @@ class ImportedFormat(FeatureFormat, Protocol):
         """Read the features [T, F] float32 of a cut.
 
         Raises:
-          ToolkitError: they cannot be read.
+          ToolkitError: the features cannot be read.
         """
 
 
@@ -86,30 +86,30 @@ def extract(
 
     `out` gains `shards/` (lhotse's Shar layout), `features.json` (what the shards hold and what
     computed it; written last), `failed.tsv` (utterance, reason), `failed.jsonl` (the same cuts,
-    which decodes score as deleted) and `done/` (one marker per shard).
+    whose words count as deletions in decoding) and `done/` (one marker per shard).
     Called again, it keeps every shard whose cuts, digests in `audio`, and configuration are
     unchanged, whichever engine computed it. The bytes of shards do not depend on `jobs`.
 
     Args:
-      cuts: of unique ids, one supervision each, in any order.
-      config: front end, shard size and limit of failures.
+      cuts: with unique ids and one supervision each, in any order.
+      config: front end, shard size and limit on failures.
       out: folder to write.
       jobs: number of processes; for a GPU, number of threads that read audio ahead of it.
-      progress: called with the utterances done and their total after every shard.
+      progress: called after every shard with the number of utterances done and their total.
       audio: digests of audio files by path; a shard with a changed digest is extracted again.
-      previous: a folder like `out` of an earlier run. Its unchanged shards of the same engine are
-        linked into `out`. It needs `audio`.
-      device: where to compute; results differ by rounding.
+      previous: an earlier run's folder like `out`, whose unchanged shards of the same engine are
+        linked into `out`; requires `audio`.
+      device: where to compute; results on different devices differ by rounding.
       imported: describes and reads the features that the cuts have instead of audio (such as
         `toolkit.kaldi.feature_dir.KaldiFormat`). They are copied as they are; `config.frontend` is
         not used. None: the front end computes features from audio.
 
     Returns:
-      hours (of audio extracted), utterances, failed, and, where a shard was computed, xRT (seconds
-      of audio per second, all processes together).
+      `hours` of audio extracted, `utterances`, `failed`, and, if any shard was computed, `xRT`
+      (seconds of audio per second, all processes together).
 
     Raises:
-      ExtractError: no cuts, ids not unique, too many failures, or no features at all.
+      ExtractError: there are no cuts, ids are not unique, too many cuts failed, or all did.
     """
     from toolkit.processes.bars import Bar
 
@@ -153,7 +153,7 @@ def extract(
     lost = {name for name, _ in failed}
     failed_cuts = [cut for plan in plans for cut in plan.cuts if cut.id in lost]
     write_cuts(failed_cuts, out / FAILED_CUTS)
-    # Too short utterances do not count as failures; markers of earlier versions lack their number.
+    # Utterances that are too short do not count as failures; older versions' markers lack `short`.
     counted = len(failed) - sum(marker.get("short", 0) for marker in markers.values())
     if counted > config.max_failed_share * total or len(failed) == total:
         raise ExtractError(
@@ -173,7 +173,7 @@ def extract(
         )
     # 5. The manifest comes last: it marks the features as finished.
     done_shards = [markers[i] for i in sorted(markers)]
-    # Several if a run was resumed in another environment; none in markers of earlier versions.
+    # Several engines if a run was resumed in another environment; none in older versions' markers.
     engines = sorted({marker["engine"] for marker in done_shards if "engine" in marker})
     write_manifest(out, features, done_shards, len(failed), ", ".join(engines))
     num_seconds = sum(cut.duration for plan in plans for cut in plan.cuts if cut.id not in lost)
@@ -194,17 +194,17 @@ def log_engine(engine: str) -> None:
 
 
 def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]":
-    """Distribute whole speakers over shards of similar duration, in any order of `cuts`.
+    """Distribute whole speakers over shards of similar duration; the order of `cuts` is irrelevant.
 
-    The longest speaker first, each to the shard with the least audio so far. Within a shard
-    speakers are sorted by name; a speaker's cuts by `custom["time"]` where all of them have one
-    (C17: creation time), else by id.
+    Speakers are taken by falling duration, each into the shard with the least audio so far. Within
+    a shard speakers are sorted by name, and a speaker's cuts by `custom["time"]` if all of them
+    have one (C17: creation time), else by id.
     """
     speakers: dict[str, list[MonoCut]] = {}
     ids = set()
     for cut in cuts:
         if cut.id in ids:
-            raise ExtractError(f"{cut.id}: two cuts have this id; exclude one (the check lists it)")
+            raise ExtractError(f"{cut.id}: two cuts have this id. Exclude one (the check lists it)")
         ids.add(cut.id)
         speakers.setdefault(speaker_of(cut), []).append(cut)
     if not speakers:
@@ -270,7 +270,8 @@ def _finished(out: Path, plan: _Plan) -> dict | None:
 def _link_previous(previous: Path, out: Path, plans: list[_Plan], engine: str) -> None:
     """Link finished shards from another folder if plan and engine match.
 
-    Shards with noise or rooms are not linked, as the plan has no digests of those audio files.
+    Shards with added noise or reverberation are not linked, since the plan has no digests of the
+    noise and room files.
     """
     for plan in plans:
         marker = None if _finished(out, plan) else _finished(previous, plan)
@@ -292,9 +293,9 @@ def _is_degraded(cut: "MonoCut") -> bool:
 
 
 def remove_strays(out: Path, shards_to_keep: set[int]) -> None:
-    """Remove files of shards outside the plan, since lhotse would read them.
+    """Remove files of shards outside the plan, since lhotse would read them too.
 
-    They are from an earlier plan or a killed process.
+    Such files are left by an earlier plan or a killed process.
 
     Args:
       out: the folder of features.
@@ -394,11 +395,11 @@ def _usable(
 
 
 BATCH = 32
-"""Most utterances per batch."""
+"""Largest number of utterances per batch."""
 BATCH_SECONDS = 320.0
 """Seconds of audio at which a batch is closed: some 200 MB of the device's memory."""
 BATCHES_AHEAD = 2
-"""Batches that the device computes before they are needed."""
+"""Number of batches that the device computes ahead."""
 
 
 def features_on_device(
@@ -408,11 +409,11 @@ def features_on_device(
 
     Args:
       cuts: any number; they are read as needed.
-      frontend: front end of the device to compute on.
+      frontend: the front end, on the device to compute on.
       jobs: threads that read audio.
 
     Yields:
-      For each cut [T, F] float32 on the CPU, or the exception that its audio or features raised.
+      For each cut [T, F] float32 on the CPU, or the exception that its audio or front end raised.
     """
     rate = frontend.config.sampling_rate
 
@@ -436,7 +437,7 @@ def features_on_device(
 def _batches(
     loaded: Iterator[Tensor | Exception], most: float
 ) -> Iterator[list[Tensor | Exception]]:
-    """Group utterances into batches of up to `BATCH` utterances or `most` samples."""
+    """Yield batches, closed at `BATCH` utterances or `most` samples, whichever comes first."""
     batch: list[Tensor | Exception] = []
     samples = 0
     for samples_or_error in loaded:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import kaldifeat
 
 SMALLEST_STEP = 1e-3
-"""Largest difference of neighbouring samples in digital silence, in steps of 16 bits."""
+"""Largest difference between neighbouring samples in digital silence, in 16-bit steps."""
 
 
 class FrontendError(ToolkitError):
@@ -33,18 +33,19 @@ class TooShortError(FrontendError):
 class Frontend:
     """Computes features as a `FrontendConfig` specifies.
 
-    As in Kaldi with `--snip-edges=false --dither=0 --use-energy=false`: T = round(S / step), so
-    that frame t covers the same time in every kind, and alignments are valid for all of them.
-    There is one difference: without dither, PLP of digital silence would be NaN. So frames of
-    digital silence, and no others, get Kaldi's dither of one 16-bit step from a fixed seed. Their
-    C0 is -2^-10, just below the C0 of all other frames, by which `toolkit.features.silence` finds
-    them. `fbank_mfcc` sums the spectrum's magnitude as in A1, all others its power as in Kaldi.
+    As in Kaldi with `--snip-edges=false --dither=0 --use-energy=false`, S samples have
+    T = round(S / step) frames, and frame t covers the same time in every kind, so that alignments
+    are valid for all kinds. There is one difference: without dither, PLP of digital silence would
+    be NaN. So frames of digital silence, and no others, get Kaldi's dither of one 16-bit step from
+    a fixed seed. Their C0 is set to -2^-10, just below that of all other frames, so that
+    `toolkit.features.silence` finds them. `fbank_mfcc` sums the spectrum's magnitude as in A1,
+    other kinds its power as in Kaldi.
 
     Args:
       config: the settings.
-      engine: "kaldifeat", or "torch": the same in torch's operations, on the device of the
-        samples. None: the result of `toolkit.engines.frontend_engine`. They differ by rounding.
-      device: device of the samples, which kaldifeat needs.
+      engine: "kaldifeat", or "torch", which computes the same by torch operations on the device of
+        the samples; results differ by rounding. None: that of `toolkit.engines.frontend_engine`.
+      device: device of the samples, which kaldifeat must know.
     """
 
     def __init__(
@@ -64,15 +65,15 @@ class Frontend:
         """Compute the features [T, F] of one utterance.
 
         Args:
-          samples: [S] float32 within [-1, 1] at the config's rate, which is then multiplied by
-            32768 as in Kaldi; or int16 as it is, with the same result. On any device.
+          samples: [S] at the config's rate, on any device: float32 within [-1, 1], which is
+            multiplied by 32768 as in Kaldi; or int16, used as it is with the same result.
 
         Returns:
           [T, F] float32 on the device of the samples, T = round(S / step).
 
         Raises:
-          TooShortError: fewer samples than one window.
-          FrontendError: features that are NaN or infinite.
+          TooShortError: there are fewer samples than one window has.
+          FrontendError: the features are NaN or infinite.
         """
         self._check_length(samples)
         scaled = _scaled(samples)
@@ -99,7 +100,8 @@ class Frontend:
         step = int(config.frame_shift_ms * config.sampling_rate / 1000)
         window = int(config.frame_length_ms * config.sampling_rate / 1000)
         changes = ~(scaled.diff().abs() <= SMALLEST_STEP)  # [S - 1]; NaN counts as a change
-        # [S] changes before sample i: a window is silent if its first and last sample have as many.
+        # [S] changes before sample i. In a silent window the first and last samples have the same
+        # number.
         num_changes = torch.nn.functional.pad(changes.cumsum(0), (1, 0))
         # Windows that reach beyond an end hold mirrored samples, which are in the window anyway.
         begin = torch.arange(num_frames, device=scaled.device) * step - (window - step) // 2
@@ -113,7 +115,7 @@ class Frontend:
           utterances: [S] each on the CPU, see `__call__`.
 
         Returns:
-          For each [T, F] float32 on the CPU, or the error that `__call__` would raise.
+          For each utterance [T, F] float32 on the CPU, or the error that `__call__` would raise.
         """
         # 1. Utterances that are long enough are concatenated.
         results: list[Tensor | FrontendError | None] = [None] * len(utterances)
@@ -131,7 +133,7 @@ class Frontend:
         # 2. [sum of T, F], split into utterances of T = round(S / step) frames
         features = self._compute(*_scaled(samples).split(sizes)).cpu()
         parts = features.split([(size + step // 2) // step for size in sizes])
-        # 3. Those with digital silence or non-finite values are computed again, by `__call__`.
+        # 3. Utterances with digital silence or non-finite values are computed again by `__call__`.
         for row, part in zip(rows, parts, strict=True):
             is_complete = math.isfinite(part.sum().item()) and not self._may_be_silent(part)
             results[row] = part if is_complete else self._features_or_error(utterances[row])
@@ -145,10 +147,10 @@ class Frontend:
             return error
 
     def _check_length(self, samples: Tensor) -> None:
-        """Raise TooShortError if samples do not fill one window."""
+        """Raise a TooShortError if the samples do not fill one window."""
         window = round(self.config.frame_length_ms * self.config.sampling_rate / 1000)
         if samples.numel() < window:
-            raise TooShortError(f"{samples.numel()} samples, fewer than one window of {window}")
+            raise TooShortError(f"{samples.numel()} samples are fewer than one window of {window}")
 
     def _compute(self, *scaled: Tensor) -> Tensor:
         """Compute the features of utterances [S], concatenated: [sum of T, F]."""
@@ -229,15 +231,15 @@ def _torch_computer(config: FrontendConfig) -> Callable[..., Tensor]:
 
 
 def feature_backend() -> str:
-    """Return the engine from `toolkit.engines.frontend_engine`, after importing it as a check.
+    """Return the engine from `toolkit.engines.frontend_engine`, after checking that it imports.
 
     Raises:
-      EngineError: it is kaldifeat, which cannot be imported.
+      EngineError: the engine is kaldifeat, which cannot be imported.
     """
     engine = frontend_engine()
     if engine == "kaldifeat" and (problem := kaldifeat_import_error()):
         raise EngineError(
-            f"kaldifeat cannot be imported ({problem}); set {FRONTEND_VARIABLE}=torch to compute"
+            f"kaldifeat cannot be imported ({problem}). Set {FRONTEND_VARIABLE}=torch to compute"
             " features without it"
         )
     return engine
@@ -268,8 +270,8 @@ FRAMES_PER_BLOCK = 256
 def hertz_to_mel(hertz: Tensor) -> Tensor:
     """Convert frequencies in Hz to Kaldi's mel scale, with Kaldi's rounding: [...] float32.
 
-    The logarithm is correctly rounded (as the C library's, but not torch's own, is): at 2,840 mel
-    the last bit is worth 2.4e-4 mel, and narrow filters show it in their energies.
+    The logarithm is correctly rounded, like the C library's and unlike torch's: at 2,840 mel the
+    last bit is worth 2.4e-4 mel, and narrow filters show it in their energies.
     """
     return 1127 * (1 + hertz.float() / 700).double().log().float()
 
@@ -286,8 +288,8 @@ def mel_points(num_bins: int, low: float, high: float) -> Tensor:
 
     Args:
       num_bins: M, the number of filters.
-      low: lower edge of the first in Hz.
-      high: upper edge of the last in Hz.
+      low: lower edge of the first filter in Hz.
+      high: upper edge of the last filter in Hz.
     """
     first, last = hertz_to_mel(torch.tensor([low, high]))
     return first + torch.arange(num_bins + 2) * ((last - first) / (num_bins + 1))
@@ -297,8 +299,8 @@ def mel_filters(points: Tensor, size: int, rate: float) -> Tensor:
     """Return Kaldi's mel filters: triangles on the mel scale with peak 1.
 
     Args:
-      points: [M + 2] of `mel_points`.
-      size: N, of the FFT.
+      points: [M + 2], from `mel_points`.
+      size: N, the size of the FFT.
       rate: sampling rate in Hz.
 
     Returns:
@@ -318,15 +320,15 @@ class FilterBank(nn.Module):
     The mean of each frame is subtracted, then 0.97 times the previous sample (pre-emphasis).
     Povey's window and zero padding to a power of two follow. The order affects more than the last
     bit: a narrow filter may hold a thousandth of the amplitude, and its logarithm shows one
-    rounding of a sample. With noise and 80 filters the largest error is 8e-4 with one rounding
+    rounding of a sample. For noise and 80 filters the largest error is 8e-4 with one rounding
     fewer in the pre-emphasis, and 2e-5 with Kaldi's roundings. Frames are those of
     `--snip-edges=false`: the signal is mirrored at both ends.
 
     Args:
-      filters: [N / 2, M] of `mel_filters`, N a power of two.
+      filters: [N / 2, M], from `mel_filters`, N a power of two.
       window: W, the window's length in samples, W <= N.
       step: samples from frame to frame.
-      power: whether to sum the power of the spectrum, or its magnitude.
+      power: whether to sum the power of the spectrum; False: its magnitude.
     """
 
     def __init__(self, filters: Tensor, window: int, step: int, power: bool = True) -> None:
@@ -344,7 +346,7 @@ class FilterBank(nn.Module):
           utterances: [S] float32 each, S >= W, on the module's device.
 
         Returns:
-          [T, M] float32, the utterances' frames one after the other; each has round(S / step).
+          [T, M] float32, the utterances' frames one after the other, round(S / step) of each.
         """
         first, *more_frames = (self._frames(samples) for samples in utterances)
         frames = torch.cat([first, *more_frames]) if more_frames else first
@@ -384,7 +386,7 @@ class FilterBank(nn.Module):
 
 
 class FlooredLog(nn.Module):
-    """Computes logarithms of energies, floored at Kaldi's 2^-23."""
+    """Computes logarithms of energies, which are floored at Kaldi's 2^-23."""
 
     def forward(self, energies: Tensor) -> Tensor:
         """Compute the logarithms in place."""
@@ -444,7 +446,7 @@ class PerceptualLinearPrediction(nn.Module):
     as in kaldifeat. Frames without energy are NaN.
 
     Args:
-      points: [M + 2] of `toolkit.features.frontend.mel_points`.
+      points: [M + 2], from `mel_points`.
       num_ceps: coefficients to compute, C0 included; at most 13.
     """
 
@@ -482,8 +484,8 @@ def durbin(autocorrelation: Tensor) -> tuple[Tensor, Tensor]:
       autocorrelation: [P + 1, T].
 
     Returns:
-      `a` [P, T] of the inverse filter 1 + a_1 z^-1 + ..., and the residual energy [T]. As in Kaldi
-      an order multiplies that by 1e-5 at least.
+      `a` [P, T] of the inverse filter 1 + a_1 z^-1 + ..., and the residual energy [T]. As in Kaldi,
+      each order multiplies the energy by at least 1e-5.
     """
     order = len(autocorrelation) - 1
     predictor = torch.empty_like(autocorrelation[1:])

@@ -19,7 +19,7 @@ from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
 ADVICE = "train the system again, or restore the file"
 MAX_SPLICE = 50
 CACHED_BYTES = 64 << 20
-"""Bytes of features, before fMLLR, that a process caches per front end: 1.1 hours of 40 values per
+"""Bytes of features (before fMLLR) that a process caches per front end: 1.1 hours of 40 values per
 frame. Training passes over the same utterances dozens of times, and computing their features takes
 a quarter of a pass. There are caches for two front ends: that of a system, and that of the system
 from which it is trained."""
@@ -40,21 +40,21 @@ def apply_affine(transform: Tensor, x: Tensor) -> Tensor:
 class GmmFrontend:
     """Turns raw cepstra into the features that a GMM models.
 
-    First mean normalisation by speaker and deltas, as in Kaldi's apply-cmvn | add-deltas; for LDA +
-    MLLT (C4) then splicing and a projection; for SAT then an fMLLR transform by speaker.
+    The steps are mean normalisation by speaker and deltas, as in Kaldi's apply-cmvn | add-deltas;
+    for LDA + MLLT (C4) also splicing and a projection; for SAT also an fMLLR transform by speaker.
     """
 
     splice: int = 0
     """Frames of context on either side."""
     projection: Tensor | None = None
-    """[D, 3 F (2 splice + 1)] LDA and MLLT; None: no projection."""
+    """[D, 3 F (2 splice + 1)] matrix of LDA and MLLT; None: no projection."""
 
     def __call__(self, cepstra: Tensor, mean: Tensor, transform: Tensor | None = None) -> Tensor:
         """Compute the GMM features of one utterance's cepstra.
 
         Args:
-          cepstra: [T, F] raw.
-          mean: [F] mean of the speaker.
+          cepstra: [T, F] raw cepstra.
+          mean: [F] mean of the speaker's cepstra.
           transform: [D, D + 1] fMLLR transform of the speaker, the offset in the last column.
 
         Returns:
@@ -80,13 +80,13 @@ class GmmFrontend:
         """Read the front end that `save` wrote.
 
         Raises:
-          GmmFeaturesError: naming the file.
+          GmmFeaturesError: a file cannot be read, or is damaged; names the file.
         """
         path = folder / "features.json"
         with reading(path, GmmFeaturesError, ADVICE):
             splice = read_json(path, {"splice": NATURAL})["splice"]
             if splice > MAX_SPLICE:
-                raise ValueError(f"{splice} frames on either side")
+                raise ValueError(f"it splices {splice} frames on either side")
         path = folder / "projection.safetensors"
         if not os.path.lexists(path):
             return cls(splice)
@@ -184,7 +184,7 @@ class GmmFeatures:
 
 
 class _FeatureCache:
-    """Features of as many utterances as fit, first come first served.
+    """Features of as many utterances as fit, first come, first served.
 
     Nothing is evicted: every pass reads the utterances in the same order.
     """
@@ -228,7 +228,7 @@ def load_transforms(path: Path) -> dict[str, Tensor]:
     """Read the fMLLR transforms that `save_transforms` wrote.
 
     Raises:
-      GmmFeaturesError: naming the file.
+      GmmFeaturesError: the file cannot be read, or is damaged; names the file.
     """
     with reading(path, GmmFeaturesError, ADVICE):
         return read_tensors(path, {"*": ("F32", 2)})[0]
@@ -242,8 +242,8 @@ def add_deltas(features: Tensor, order: int = 2, window: int = 2) -> Tensor:
 
     Args:
       features: [T, F].
-      order: highest derivative.
-      window: frames on either side of the regression.
+      order: highest order of deltas.
+      window: frames on either side in the regression.
 
     Returns:
       [T, F * (order + 1)]: the features, then their deltas, then delta-deltas, ...
@@ -251,7 +251,7 @@ def add_deltas(features: Tensor, order: int = 2, window: int = 2) -> Tensor:
     num_frames = features.shape[0]
     if num_frames == 0:
         return features.new_empty(0, features.shape[1] * (order + 1))
-    # Filters of order n reach n * window frames; pad for the longest by repeating end frames.
+    # A filter of order n reaches n * window frames; pad for the longest by repeating end frames.
     context = order * window
     times = torch.arange(-context, num_frames + context).clamp(0, num_frames - 1)
     padded = features[times]
@@ -286,7 +286,7 @@ def splice(features: Tensor, left: int, right: int) -> Tensor:
 
     Args:
       features: [T, D].
-      left, right: frames before and after; past either end the end frame repeats.
+      left, right: number of frames before and after; past either end the end frame repeats.
 
     Returns:
       [T, D * (left + 1 + right)]: the oldest frame first.

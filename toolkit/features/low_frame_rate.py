@@ -10,15 +10,15 @@ def stack(features: Tensor, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> T
     """Stack each run of `factor` frames into one, e.g. 10 ms frames into 30 ms frames (C5).
 
     Low-rate frame n holds the raw frames factor * n + offset ... factor * (n + 1) + offset - 1,
-    oldest first; where the utterance ends inside the stack its last frame is repeated.
+    oldest first. If the utterance ends inside a stack, its last frame is repeated.
 
     Args:
       features: [T, F].
-      offset: 0 ... factor - 1; the offsets are C7's rotation over epochs.
+      offset: 0 ... factor - 1; training rotates it over epochs (C7).
       factor: frames per stack.
 
     Returns:
-      [ceil((T - offset) / factor), factor * F]; no frames where T <= offset.
+      [ceil((T - offset) / factor), factor * F]; no frames if T <= offset.
     """
     num_frames, dimension = features.shape
     length = low_rate_length(num_frames, offset, factor)
@@ -32,7 +32,7 @@ def stack(features: Tensor, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> T
 
 
 def centre(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> Tensor:
-    """Return the raw frame index of the middle of every stack.
+    """Return the index of the raw frame in the middle of every stack.
 
     `targets[centre(T, offset)]` are the targets of `stack(features, offset)`.
 
@@ -51,6 +51,6 @@ def centre(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> T
 def low_rate_length(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> int:
     """Return the number of stacks: ceil((T - offset) / factor), or 0 if T <= offset."""
     if not 0 <= offset < factor:
-        raise ValueError(f"offset is {offset}, needs to be 0 to {factor - 1}")
+        raise ValueError(f"offset is {offset} but must be from 0 to {factor - 1}")
     # Ceiling division: -(-a // b) with a = T - offset.
     return max(0, -((offset - num_frames) // factor))

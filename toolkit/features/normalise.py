@@ -1,8 +1,8 @@
 """Causal mean normalisation per speaker, then a global mean and variance (C5, C17, C19).
 
-Systems that decode whole files only can use the mean and variance of the file instead. Features are
-stored raw and normalised when they are loaded, by a `Cmvn` and the running sum over the
-speaker's earlier utterances, which is stored with each utterance.
+Systems that decode only whole files can use the mean and variance of the file instead. Features are
+stored raw and normalised when they are loaded, by a `Cmvn` and the running sum over the speaker's
+earlier utterances, which is stored with each utterance.
 """
 
 import json
@@ -30,8 +30,8 @@ _FORM = {
 }
 QUIETEST = -2.0
 """Lowest normalised value of digital silence, in standard deviations from the mean. Pauses in
-recordings have about -1.3. Zeros have -7 to -10, which no network has seen in training: without
-this floor the TDNN-F of AN4 recognises a word at each edge of a span of zeros."""
+recordings have about -1.3. Zeros would have -7 to -10, which no network has seen in training:
+without this floor AN4's TDNN-F recognises a word at each edge of a span of zeros."""
 MIN_STD = 1e-5  # a dimension that never varies stays at zero
 
 
@@ -41,7 +41,7 @@ class NormaliserError(ToolkitError):
 
 @dataclass(frozen=True)
 class GlobalStats:
-    """Count, sum and sum of squares of frames in float64; parts can be added (C19)."""
+    """Count, sum and sum of squares of frames, in float64; those of parts can be added (C19)."""
 
     count: int
     """Number of frames."""
@@ -73,7 +73,7 @@ class GlobalStats:
     @property
     def std(self) -> Tensor:
         """Standard deviation of the population, at least 1e-5: [F] float64."""
-        # E[x^2] - E[x]^2; float64, and floored, as it may come out slightly negative.
+        # E[x^2] - E[x]^2 in float64, floored because rounding may make it slightly negative.
         variance = self.sumsq / self.count - self.mean.square()
         return variance.clamp(min=MIN_STD**2).sqrt()
 
@@ -98,10 +98,10 @@ class Cmvn:
     (global_frames = 200); its window of 600 frames is not used: the paper's mean is over all of a
     speaker's audio so far (C17).
 
-    With the scope `whole` instead y_t = (x_t - m) / sqrt(v) with
+    With the scope `whole`, y_t = (x_t - m) / sqrt(v) instead, with x_T the last frame,
     m = (prior_frames * prior_mean + S + x_0 + ... + x_T) / (prior_frames + n + T + 1) and
     v = (prior_frames * std^2 + (x_0 - m)^2 + ... + (x_T - m)^2) / (prior_frames + T + 1).
-    With the scope `global` m_t is the prior mean, and the state is not used.
+    With the scope `global`, m_t is the prior mean, and the state is not used.
 
     Frames of digital silence (`toolkit.features.silence.counted_frames`) are left out of all sums
     and numbers. They are normalised like others, but their y is at least `QUIETEST`.
@@ -114,13 +114,13 @@ class Cmvn:
     prior_frames: int = 200
     """Weight of the prior in frames; 0 for none."""
     scope: Scope = "causal"
-    """Which frames a frame is normalised with."""
+    """Which frames a frame is normalised by."""
     kind: str = "fbank"
     """Kind of the features, by which digital silence is found, see `FeatureStore.kind`."""
 
     @property
     def online(self) -> bool:
-        """Whether frames are normalised without later frames."""
+        """Whether the normalisation of a frame does not depend on later frames."""
         return self.scope != "whole"
 
     def apply(self, features: Tensor, state: CmnState | None = None) -> Tensor:
@@ -136,7 +136,7 @@ class Cmvn:
         if features.shape[1] != len(self.prior_mean):
             raise NormaliserError(
                 f"the features have {features.shape[1]} dimensions, but the normaliser has "
-                f"{len(self.prior_mean)}: extract them with the model's front end"
+                f"{len(self.prior_mean)}. Extract them with the model's front end"
             )
         residual = self.subtract_mean(features, state)  # [T, F] x_t - m_t
         counted = counted_frames(features, self.kind).numpy()
@@ -153,7 +153,7 @@ class Cmvn:
         return torch.from_numpy(residual.astype(np.float32))
 
     def subtract_mean(self, features: Tensor, state: CmnState | None) -> np.ndarray:
-        """Return x_t - m_t, or x_t - m: [T, F] raw to [T, F] float64."""
+        """Return x_t - m_t, or x_t - m for `whole`: [T, F] raw to [T, F] float64."""
         if self.scope == "global":
             return features.numpy().astype(np.float64) - self.prior_mean.numpy()
         subtract = subtract_whole_mean if self.scope == "whole" else subtract_causal_mean
@@ -180,7 +180,7 @@ class Cmvn:
         """Read a normaliser that `save` wrote; all values are restored exactly.
 
         Raises:
-          NormaliserError: naming the file.
+          NormaliserError: the file cannot be read, or is damaged; names the file.
         """
         with reading(path, NormaliserError, "estimate it again", "not a normaliser"):
             data = read_json(path, _FORM)
@@ -204,8 +204,8 @@ def subtract_causal_mean(
 ) -> np.ndarray:
     """Return x_t - m_t as defined in `Cmvn`: [T, F] raw to [T, F] float64.
 
-    Frames that are not `counted` [T] do not change the mean. This is numpy, which uses one thread:
-    with torch's threads it takes several times as long when other processes use the cores.
+    Frames that are not `counted` [T] do not change the mean. The function uses numpy, which runs in
+    one thread: torch's threads take several times as long when other processes use the cores.
     """
     raw = features.numpy().astype(np.float64)
     start = prior_frames * prior_mean.numpy()
@@ -245,11 +245,11 @@ def estimate_normaliser(
 ) -> Cmvn:
     """Estimate a normaliser from training features, in float64 and in shard order.
 
-    The prior mean follows from each speaker's stored sums, the residual's statistics from one
-    pass over the features, without their digital silence.
+    The prior mean comes from the speakers' stored sums, and the residual's statistics from one pass
+    over the features. Both leave out digital silence.
 
     Raises:
-      NormaliserError: the store holds no features, or nothing but digital silence.
+      NormaliserError: the store holds no features, or only digital silence.
     """
     if not store.ids:
         raise NormaliserError(f"{store.path} contains no features to estimate a normaliser from")
@@ -258,7 +258,7 @@ def estimate_normaliser(
         frames = sum(total.frames for total in totals)
         if not frames:
             raise NormaliserError(
-                f"{store.path}: all audio is digital silence; check the recordings"
+                f"{store.path}: all audio is digital silence. Check the recordings"
             )
         # The mean of all training frames, from sums stored by speaker.
         prior_mean = torch.stack([total.sum for total in totals]).sum(dim=0) / frames

@@ -1,14 +1,14 @@
 """Feature shards on disk, in the layout of lhotse Shar, and access to them by utterance.
 
-A shard is `cuts.NNNNNN.jsonl` and a tar for each field, such as `features.NNNNNN.tar`;
-`CutSet.from_shar(in_dir=...)` reads a folder of them without this package. Lhotse's SharWriter is
+A shard consists of `cuts.NNNNNN.jsonl` and a tar for each field, such as `features.NNNNNN.tar`;
+`CutSet.from_shar(in_dir=...)` reads a folder of shards without this package. Lhotse's SharWriter is
 not used: it writes cuts with gzip, whose header holds the time, and moves every cut to the start of
 its recording. The bytes of these files depend only on the data.
 
-Features are stored raw at the front end's rate as float16 `.npy`. Measured on 72 s of read
-speech, 64 log-mel, one core: 46 MB/h, largest error 0.008 (0.3 % of a standard deviation),
-written at 48,000 and read at 45,000 times real time. lilcom, lhotse's default, has 29 MB/h,
-0.016, 4,900 and 27,000: its compression costs as much time as the front end.
+Features are stored raw at the front end's rate as float16 `.npy`. Measured on 72 s of read speech
+with 64 log-mel energies on one core: 46 MB/h, largest error 0.008 (0.3 % of a standard deviation),
+written at 48,000 and read at 45,000 times real time. The same numbers for lilcom, lhotse's default,
+are 29 MB/h, 0.016, 4,900 and 27,000: its compression takes as much time as the front end.
 """
 
 import heapq
@@ -55,7 +55,7 @@ MANIFEST = "features.json"
 SHARDS = "shards"
 CUTS = "cuts"
 DIGITAL_SILENCE = "digital_silence"
-"""Holds, in a stored cut's `custom`, the spans (first frame, end) of digital silence, if any."""
+"""Key in a stored cut's `custom` of the spans (first frame, end) of digital silence, if any."""
 FAILED_CUTS = "failed.jsonl"
 """Cuts whose features could not be extracted, written by `toolkit.corpus.manifest.write_cuts`."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -72,7 +72,7 @@ class StoreError(ToolkitError):
 
 @dataclass(frozen=True)
 class CmnState:
-    """Number and sum of the frames in a speaker's earlier utterances (C17).
+    """Number and sum of the frames in a speaker's earlier utterances, for causal means (C17).
 
     Frames of digital silence do not count: see `toolkit.features.silence`.
     """
@@ -99,7 +99,7 @@ class CmnState:
 
 
 MIN_SHARDS = 4
-"""Shards of a small split, so that several processes can work on a few minutes of audio."""
+"""Number of shards of a small split, so that several processes can work on minutes of audio."""
 
 
 def total_seconds(seconds: Iterable[float]) -> float:
@@ -220,14 +220,14 @@ def read_members(file: IO[bytes]) -> Iterator[tuple[str, int, int, int]]:
         file.seek(position)
         header = file.read(BLOCK)
         if len(header) < BLOCK:
-            raise tarfile.ReadError("unexpected end of a tar")
+            raise tarfile.ReadError("the tar file ends too early")
         if header == _END:
             return
         try:
             size = int(header[SIZE].rstrip(b" \0"), 8)
             name = header[NAME].split(b"\0", 1)[0].decode() if long_name is None else long_name
         except ValueError:
-            raise tarfile.ReadError("not a tar file, or one with too large members") from None
+            raise tarfile.ReadError("not a tar file, or it has too large members") from None
         content = position + BLOCK
         if size < 0 or content + size > total:
             raise tarfile.ReadError(f"a member of {size} bytes goes beyond the end of the file")
@@ -253,12 +253,12 @@ def _pax_path(records: bytes) -> str:
             except ValueError:
                 break
         records = records[length:]
-    raise tarfile.ReadError("a pax header without a name")
+    raise tarfile.ReadError("a pax header has no name")
 
 
 def member_header(name: str, size: int) -> bytes:
     """Return the tar header of a regular file, as `tarfile` makes it, but faster."""
-    # Long names, names that are not ASCII and files from 8 GiB on need a pax header.
+    # Long names, names that are not ASCII and files of 8 GiB or more need a pax header.
     encoded = name.encode("ascii", "ignore")
     if len(encoded) != len(name) or len(name) > LONGEST_NAME or size >= 8**11:
         member = tarfile.TarInfo(name)
@@ -302,7 +302,7 @@ class FeatureFormat(Protocol):
 
 
 def field_file(field: str, index: int | None) -> str:
-    """Return the file name of a shard's field, such as `cuts`; a glob pattern without an index."""
+    """Return the file name of a shard's field, such as `cuts`; a glob pattern if index is None."""
     number = "*" if index is None else f"{index:06d}"
     return f"{field}.{number}.{'jsonl' if field == CUTS else 'tar'}"
 
@@ -326,14 +326,14 @@ def write_shard(
     """Write a shard of whole speakers; each of its files is written atomically.
 
     Each stored cut gains two custom fields for causal mean normalisation: `cmn_frames` and
-    `cmn_sum` ([F] float64), number and sum of the frames, as stored, of the speaker's earlier
+    `cmn_sum` ([F] float64), the number and sum of the stored frames of the speaker's earlier
     utterances. Frames of digital silence do not count; a third field, `digital_silence`, has their
-    spans. Where features do not show digital silence, the cut's own field stays.
+    spans. If the features do not show digital silence, the cut's own field is kept.
 
     Args:
       folder: a folder that contains shards only.
       index: number of the shard.
-      utterances: (cut or its `to_dict()`, speaker, raw features [T, F]); a speaker's
+      utterances: (cut or its `to_dict()`, speaker, raw features [T, F]); a speaker's utterances
         follow each other in time order.
       config: format of the features.
 
@@ -389,12 +389,12 @@ def write_manifest(
     failed: int = 0,
     engine: str | None = None,
 ) -> None:
-    """Write a store's manifest last, which marks all shards as complete.
+    """Write a store's manifest, after all shards: it marks them as complete.
 
     Args:
-      folder: of the store.
-      config: of the features.
-      shards: `utterances` and `frames` of each.
+      folder: the store's folder.
+      config: format of the features.
+      shards: numbers of `utterances` and `frames` of each shard.
       failed: utterances that have no features.
       engine: what computed the features, with its version; None: left out.
     """
@@ -421,7 +421,7 @@ def manifest_text(
 
 
 def index_arrays(file: IO[bytes]) -> Iterator[tuple[str, int, int]]:
-    """Scan an open tar for arrays: return (utterance id, offset, size) of each, in bytes."""
+    """Scan an open tar for arrays; yield (utterance id, offset, size) of each, in bytes."""
     for name, _, offset, size in read_members(file):
         if name.endswith(".npy"):
             yield name.removesuffix(".npy"), offset, size
@@ -431,7 +431,7 @@ def read_array(file: IO[bytes], offset: int, size: int) -> np.ndarray:
     """Read from an open tar an array that `index_arrays` found.
 
     Raises:
-      ValueError: the file is cut short or holds something else there.
+      ValueError: the file is cut short, or holds something else at the offset.
     """
     file.seek(offset)
     content = bytearray(size)  # torch wants writable memory
@@ -444,15 +444,15 @@ def to_features(array: np.ndarray) -> Tensor:
     """Convert stored features to a tensor [T, F] float32.
 
     Raises:
-      ValueError: an array of another shape.
+      ValueError: the array has another shape.
     """
     if array.ndim != 2:
-        raise ValueError(f"an array of shape {array.shape}, not [frames, dimensions]")
+        raise ValueError(f"its array has shape {array.shape}, not [frames, dimensions]")
     return torch.from_numpy(array).float()  # numpy's conversion takes ten times as long
 
 
 def read_features(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield (utterance id, features [T, F] float32) in the order of a shard's tar."""
+    """Yield (utterance id, features [T, F] float32) of a shard's tar, in its order."""
     with open(path, "rb") as file:
         for name, offset, size in list(index_arrays(file)):
             yield name, to_features(read_array(file, offset, size))
@@ -473,12 +473,12 @@ def shard_writer(path: Path) -> Iterator[TarWriter]:
 class ShardStore(Generic[Value]):
     """Values of one field by utterance, stored in a folder's files `<field>.NNNNNN.tar`.
 
-    A file is scanned at the first access to it. Files are opened for each read, so that a store may
-    be used from many processes and pickled.
+    A file is scanned at the first access. Files are opened for each read, so that a store may be
+    used from many processes and pickled.
 
     Args:
       folder: folder of the files.
-      field: first part of their names, such as `features`, `targets` or `ali`.
+      field: first part of the files' names, such as `features`, `targets` or `ali`.
       decode: converts a stored array to a value; raises a ValueError if that is impossible.
       error: class of the errors about damaged files.
       advice: what to do about damaged files.
@@ -562,7 +562,7 @@ class ShardStore(Generic[Value]):
 
 
 def _manifest(cut: Mapping[str, Any], num_frames: int, config: FeatureFormat) -> dict[str, Any]:
-    """Return the data of `lhotse.Features.to_dict`, which itself is as slow as reading audio."""
+    """Return what `lhotse.Features.to_dict` would, which is itself as slow as reading audio."""
     manifest = {
         "type": config.kind,
         "num_frames": num_frames,
@@ -635,7 +635,7 @@ class FeatureStore(ShardStore[Tensor]):
             repeated = next((name for name, count in counts.items() if count > 1), None)
             if repeated is not None:
                 raise StoreError(
-                    f"{self.path}: {repeated!r} is the id of several utterances: ids must be unique"
+                    f"{self.path}: {repeated!r} is the id of several utterances. Ids must be unique"
                     " in the whole corpus or data lake; change them there and extract again"
                 )
             raise StoreError(
@@ -654,7 +654,7 @@ class FeatureStore(ShardStore[Tensor]):
                 if DIGITAL_SILENCE in custom:
                     validated(custom, _SILENCE_FORM, f"line {len(names) + 1}")
                     if any(len(span) != 2 for span in custom[DIGITAL_SILENCE]):
-                        raise ValueError(f"`{DIGITAL_SILENCE}` is not pairs of frames")
+                        raise ValueError(f"`{DIGITAL_SILENCE}` must hold pairs of frames")
                 self._entries[cut["id"]] = _Entry(
                     shard=shard,
                     row=len(names),
@@ -671,7 +671,7 @@ class FeatureStore(ShardStore[Tensor]):
             if names and (
                 table.shape != (len(names), self.dimension) or not table.isfinite().all()
             ):
-                raise ValueError(f"`cmn_sum` is not {self.dimension} numbers everywhere")
+                raise ValueError(f"`cmn_sum` must hold {self.dimension} numbers in every line")
         self._sums.append(table)
         self._frames.append(frames)
         return names
@@ -717,8 +717,8 @@ class FeatureStore(ShardStore[Tensor]):
         """Read the stored cut of an utterance.
 
         Raises:
-          StoreError: it is damaged.
-          UnsafeCutError: it names more than local files, see `toolkit.corpus.manifest`.
+          StoreError: the cut is damaged.
+          UnsafeCutError: the cut names more than local files, see `toolkit.corpus.manifest`.
         """
         from toolkit.corpus.manifest import parse_cut
 
@@ -734,7 +734,7 @@ class FeatureStore(ShardStore[Tensor]):
         shape, expected = list(features.shape), [self.num_frames(utterance), self.dimension]
         with reading(self._path(utterance), StoreError, ADVICE, f"{utterance} cannot be read"):
             if shape != expected:
-                raise ValueError(f"{shape} values, not {expected}")
+                raise ValueError(f"its shape is {shape}, not {expected}")
         return features
 
     def _path(self, utterance: str) -> Path:
@@ -752,7 +752,7 @@ class FeatureStore(ShardStore[Tensor]):
         return outside(entry.digital_silence, entry.num_frames)
 
     def speaker_total(self, speaker: str) -> CmnState:
-        """Return number and sum of a speaker's raw frames, without digital silence."""
+        """Return the number and sum of a speaker's raw frames, without digital silence."""
         if speaker not in self._last_of_speaker:
             raise StoreError(f"{speaker}: no such speaker in {self.path}")
         last = self._last_of_speaker[speaker]
@@ -769,7 +769,7 @@ class FeatureStore(ShardStore[Tensor]):
     @cached_property
     def _last_of_speaker(self) -> dict[str, str]:
         """The last utterance of each speaker."""
-        # The last utterance of a speaker is the one after which the most frames have been counted.
+        # A speaker's last utterance is the one with the most frames counted up to its end.
         last: dict[str, tuple[int, str]] = {}
         for name, entry in self._entries.items():  # in any order: a store may be shuffled
             silent = sum(end - begin for begin, end in entry.digital_silence)
@@ -803,7 +803,7 @@ def map_shards(
       store: the store of the shards.
       jobs: worker processes.
       title: title of the progress bar, which counts utterances and names the split.
-      progress: called with (shards done, shards).
+      progress: called with the number of shards done and of all shards.
     """
     shards = list(enumerate(store.shards))
     results = map_in_processes(function, shards, jobs)

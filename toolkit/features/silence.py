@@ -1,8 +1,8 @@
 """Digital silence: frames that statistics leave out, and time spans in which nobody speaks.
 
 Muted microphones, noise gates and padding produce zeros, for which a front end returns its energy
-floor (log 2^-23), up to six standard deviations below speech. A second of them would move a running
-mean so far that nothing is recognised for seconds.
+floor (log 2^-23), up to six standard deviations below speech. A second of zeros would move a
+running mean so far that nothing is recognised for seconds.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ KINDS = ("fbank", "fbank_mfcc", "mfcc", "plp")
 
 LOG_MEL_FLOOR = -5.0
 """Upper limit of the log-mel energies of digital silence, which are -15.9 for zeros and -14.7 for a
-constant voltage. White noise of a hundredth of a 16-bit step has 0, a quiet pause in a recording 8.
+constant value. White noise of a hundredth of a 16-bit step has 0, a quiet pause in a recording 8.
 """
 MFCC_FLOOR = -24.0
 """Upper limit of C0 in digital silence, with 23 filters or more. C0 is the sum of the log-mel
@@ -33,7 +33,7 @@ def counted_frames(features: Tensor, kind: str) -> Tensor:
 
     Args:
       features: [T, F] raw features of a front end, or stored ones.
-      kind: that of the front end, see `FrontendConfig.kind`. Other features (such as those of GMMs)
+      kind: kind of the front end, see `FrontendConfig.kind`. Other features (such as those of GMMs)
         do not show digital silence, and all of their frames count.
 
     Returns:
@@ -52,7 +52,7 @@ def counted_frames(features: Tensor, kind: str) -> Tensor:
 
 def spans(frames: Tensor) -> list[list[int]]:
     """Return (first frame, end) of each run of True in [T]."""
-    # +1 where a run begins, -1 after its last frame: begins and ends alternate.
+    # +1 where a run begins, -1 after its last frame: starts and ends alternate.
     edges = torch.nn.functional.pad(frames.to(torch.int8), (1, 1)).diff()
     return edges.nonzero().view(-1, 2).tolist()
 
@@ -69,8 +69,8 @@ class SilentSpans:
     """Finds the frames of an utterance or stream in which no word can be spoken.
 
     A frame of digital silence belongs to a span if the `SILENT_AFTER` frames before it, or all
-    frames before it, are digital silence, too. It does not depend on later frames, so that a stream
-    and the whole utterance have the same spans.
+    frames before it, are digital silence, too. Later frames do not matter, so that a stream and the
+    whole utterance have the same spans.
 
     Args:
       kind: kind of the front end, see `counted_frames`.
@@ -78,7 +78,7 @@ class SilentSpans:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._run = SILENT_AFTER  # frames of digital silence up to here
+        self._run = SILENT_AFTER  # number of frames of digital silence up to here
 
     def push(self, features: Tensor) -> Tensor:
         """Take the next raw features [T, F]; return which frames are silent: [T] bool."""

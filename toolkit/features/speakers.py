@@ -5,7 +5,7 @@ clusters for which one Gaussian in place of two improves the Bayesian informatio
 until no pair improves it: Chen and Gopalakrishnan (1998), Speaker, environment and channel change
 detection and clustering via the Bayesian information criterion.
 
-The mean of a recording is not removed from its cepstra. So a cluster is a speaker with a
+The mean of a recording is not removed from its cepstra. So a cluster is a speaker at one
 microphone; means and transforms by speaker compensate for both.
 """
 
@@ -31,7 +31,7 @@ CEPSTRA = FrontendConfig("mfcc", num_mel_bins=30, num_ceps=20)
 MAX_DIMENSION = 20
 """Kaldi features with more values per frame are reduced to this many principal components."""
 PENALTY = 1.0
-"""Weight of the number of parameters (lambda). A larger one leaves fewer clusters."""
+"""Weight of the number of parameters (lambda). A larger weight leaves fewer clusters."""
 PRIOR_FRAMES = 100
 """Weight, in frames, of the mean covariance of all recordings in each cluster's covariance. AN4's
 recordings have 270 frames and a covariance has 210 parameters: without smoothing, recordings of the
@@ -39,7 +39,7 @@ same speaker hardly ever merge."""
 MIN_FRAMES = 50
 """A recording with fewer frames, digital silence not counted, is a speaker of its own."""
 MAX_RECORDINGS = 5000
-"""Largest number of recordings: time and memory grow with its square."""
+"""Largest number of recordings, since time and memory grow with its square."""
 logger = logging.getLogger(__name__)
 
 
@@ -72,14 +72,14 @@ class FrameStatistics:
 def name_speakers(
     cuts: Sequence[MonoCut], jobs: int = 1, read_features: ReadFeatures | None = None
 ) -> tuple[int, int]:
-    """Assign speakers to utterances without one by clustering their recordings.
+    """Assign speakers to utterances that have none, by clustering their recordings.
 
     A cluster is named after its first recording. Cuts with a fault, and recordings that cannot be
-    read or have fewer than `MIN_FRAMES` frames of sound, are not changed: each is a speaker.
+    read or have fewer than `MIN_FRAMES` frames of sound, stay as they are: each is a speaker.
 
     Args:
-      cuts: of one split; their speakers are changed. The result depends neither on their order nor
-        on `jobs`.
+      cuts: the cuts of a split; their speakers are changed. The result depends neither on the order
+        of the cuts nor on `jobs`.
       jobs: processes that read recordings.
       read_features: reads cuts without audio, such as `toolkit.kaldi.feature_dir.read_features`;
         None: cuts without audio are not changed.
@@ -98,7 +98,7 @@ def name_speakers(
     if len(by_recording) > MAX_RECORDINGS:
         raise SpeakerClusteringError(
             f"{len(by_recording)} recordings have no speaker label, but at most {MAX_RECORDINGS} "
-            "can be clustered: name the speakers, or set corpus.speakers=recording"
+            "can be clustered. Name the speakers, or set corpus.speakers=recording"
         )
     statistics = map_in_processes(
         partial(_statistics_of, read_features=read_features), list(by_recording.values()), jobs
@@ -172,10 +172,11 @@ class _Clusters:
     def merging_costs(self, i: int, candidates: np.ndarray) -> np.ndarray:
         """Return the rise of the BIC when cluster `i` is merged with each candidate.
 
-        That is n/2 log|S| - n1/2 log|S1| - n2/2 log|S2| - lambda/2 P log n. The merged cluster has
-        n frames and the covariance S, and a Gaussian has P parameters.
+        That is n/2 log|S| - n1/2 log|S1| - n2/2 log|S2| - lambda/2 P log n. The two clusters have
+        n1 and n2 frames and covariances S1 and S2, the merged one n frames and covariance S, and a
+        Gaussian has P parameters. A value below 0 is an improvement.
         """
-        # Statistics of the merged clusters are the sums of theirs.
+        # The statistics of a merged cluster are the sums of those of its two parts.
         frames = self._frames[i] + self._frames[candidates]
         log_dets = self._log_det(
             frames,

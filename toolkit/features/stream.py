@@ -1,4 +1,4 @@
-"""Computes features of audio of any length: files by block, streams by chunk."""
+"""Computes features of audio of any length: of files in blocks, of streams in chunks."""
 
 import logging
 from pathlib import Path
@@ -13,7 +13,7 @@ from toolkit.features.frontend import Frontend
 
 logger = logging.getLogger(__name__)
 BLOCK = 60
-"""Seconds that are read at a time."""
+"""Seconds of audio that are read at a time."""
 OVERLAP = 1
 """Seconds that neighbouring blocks share: longer than windows and resampling filters."""
 
@@ -21,13 +21,13 @@ OVERLAP = 1
 def extract_file(path: Path, frontend: Frontend, channel: int | None = None) -> Tensor:
     """Compute the features of a file, equal to `frontend(load_audio(path))`, block by block.
 
-    Blocks begin at whole seconds, where samples of every rate and frames coincide. The function
-    warns of a file whose end is missing.
+    Blocks begin at whole seconds, where samples of every rate and frames coincide. If the end of
+    the file is missing, a warning is logged.
 
     Args:
       path: an audio file.
       frontend: its frame shift divides a second.
-      channel: the channel of the file, from 0; None for the mean of all channels.
+      channel: the channel of the file, counted from 0; None for the mean of all channels.
 
     Returns:
       [T, F] float32, T = round(S / step).
@@ -101,7 +101,7 @@ class StreamingFrontend:
         """Return the remaining frames.
 
         Raises:
-          FrontendError: fewer samples than one window in all.
+          FrontendError: the stream has fewer samples than one window.
         """
         received = self._begin + len(self._kept)
         return self._until((received + self._step // 2) // self._step)

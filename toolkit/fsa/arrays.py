@@ -1,4 +1,4 @@
-"""Arrays for compiled kernels (numba): ragged, growing, hash tables, fixed-point scores."""
+"""Tools for compiled kernels (numba): ragged and growing arrays, hash tables, fixed point."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ from toolkit.kernels import njit
 
 Array = np.ndarray
 SCORE_UNIT = 2.0**-22
-"""The unit of exact scores: the resolution of float32 at 4, the magnitude of word scores."""
+"""Unit of fixed-point scores: the resolution of float32 at 4, the magnitude of word scores."""
 
 
 def to_fixed_point(scores: np.ndarray) -> np.ndarray:
-    """Round scores to int64 multiples of `SCORE_UNIT`, whose sums do not depend on the order."""
+    """Round scores to int64 multiples of `SCORE_UNIT`: their sums do not depend on the order."""
     return np.rint(scores.astype(np.float64) / SCORE_UNIT).astype(np.int64)
 
 
@@ -20,16 +20,16 @@ def from_fixed_point(scores: np.ndarray) -> np.ndarray:
 
 
 def ragged_rows(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate the entries of rows of different lengths.
+    """Number the concatenated entries of rows of different lengths.
 
     Args:
-      counts: [N] entries of each row.
+      counts: [N] number of entries of each row.
 
     Returns:
       [M] the row of each entry, ascending; and [M] its place in the row: 0, 1, ...
     """
     row = np.repeat(np.arange(len(counts)), counts)
-    # The place of an entry: its number among all, less the entries of earlier rows.
+    # An entry's place is its index among all entries, minus the number of entries of earlier rows.
     return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
@@ -37,8 +37,8 @@ def ragged_ranges(begin: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.n
     """Return all entries `begin[r]` to `begin[r + 1] - 1` of some rows, e.g. arcs out of states.
 
     Args:
-      begin: [rows + 1] where each row begins, as in a compressed sparse matrix.
-      rows: [N] the rows, in any order.
+      begin: [R + 1] where each of R rows begins, as in a compressed sparse matrix.
+      rows: [N] some of these rows, in any order.
 
     Returns:
       [M] the position in `rows` of each entry's row, ascending; and [M] the entries.
@@ -68,12 +68,12 @@ def hash_int64(key: int) -> int:
 
 @njit(cache=True, nogil=True)
 def find_slot(key: int, keys: Array, slots: Array) -> int:
-    """Return the slot that holds a key's number, or the free slot (below 0) for the key.
+    """Return the slot that holds a key's number, or the free slot where the key belongs.
 
     Args:
       key: int64.
-      keys: by number.
-      slots: [a power of 2] int32.
+      keys: int64, the key of each number.
+      slots: [a power of 2] int32, the number of the key in each slot; below 0 if it is free.
     """
     slot = hash_int64(key) & (len(slots) - 1)
     # Open addressing with linear probing.
@@ -84,7 +84,13 @@ def find_slot(key: int, keys: Array, slots: Array) -> int:
 
 @njit(cache=True, nogil=True)
 def rehash_if_full(slots: Array, keys: Array, count: int, size: int) -> Array:
-    """Return the slots of `count` keys, in a larger table if half the slots would be in use."""
+    """Return the hash table, made larger if `size` keys would use more than half of its slots.
+
+    Args:
+      slots, keys: see `find_slot`.
+      count: keys in the table.
+      size: keys that it must have room for.
+    """
     if 2 * size <= len(slots):
         return slots
     num_slots = len(slots)

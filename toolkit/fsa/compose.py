@@ -42,12 +42,14 @@ def compose(a: Fst, b: Fst) -> Fst:
       `b`, or `b`'s scores if it has none: what `a` adds is not the language model's.
 
     Raises:
-      CompositionError: arguments of another form.
+      CompositionError: `a` or `b` does not have this form.
     """
     if a.word_counts.max(initial=0) > 1 or a.word_counts[a.labels == FINAL].any():
-        raise CompositionError("arcs of the first transducer write two labels, or one at the end")
+        raise CompositionError(
+            "the first transducer has an arc that writes more than one label, or one at the end"
+        )
     if (b.labels == EPSILON).any():
-        raise CompositionError("arcs of the second transducer read nothing")
+        raise CompositionError("the second transducer has arcs that read nothing")
     output_label = np.zeros(a.num_arcs, np.int32)
     output_label[a.word_counts > 0] = a.words
     outputs_of_a = _side(a, np.where(a.labels == FINAL, _END, output_label))
@@ -60,7 +62,7 @@ def compose(a: Fst, b: Fst) -> Fst:
         number -= number > final
         number[final] = states - 1
         source, target = number[source], number[target]
-    # Row 0 is empty: it serves the arcs of `a` alone.
+    # Row 0 is empty; it is for arcs of `a` without an arc of `b`.
     splits, words = select_words(np.append(np.int32(0), b.splits), b.words, of_b + 1)
     lm_scores = b.scores if b.lm_scores is None else b.lm_scores
     return Fst(
@@ -90,11 +92,11 @@ def _compose_pairs(
     Args:
       a: the first transducer, sorted by output label.
       b: the second one, sorted by input label.
-      width: states of `b`, or more: a pair (s, t) has the key s * width + t.
+      width: at least the number of states of `b`; a pair (s, t) has the key s * width + t.
 
     Returns:
-      Of every arc its source, its target, its arc of `a` and of `b` (-1: none); the number of the
-      pair of final states, or -1.
+      For each arc the source, the target, the arc of `a` and the arc of `b` (-1: none); and the
+      number of the pair of final states (-1: not reached).
     """
     pairs, slots = np.empty(1024, np.int64), np.full(4096, -1, np.int32)
     source, target = np.empty(4096, np.int32), np.empty(4096, np.int32)
@@ -138,7 +140,7 @@ def _compose_pairs(
 
 @njit(cache=True, nogil=True)
 def _matches(a: _Side, at_a: int, b: _Side, at_b: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the arcs out of a pair of states: positions in `a`, and in `b` or -1."""
+    """Return the arcs out of a pair of states: positions in `a` and in `b` (-1: none)."""
     # Arcs of `a` that write nothing come first; they match no arc of `b`.
     begin, end = a.first[at_a], a.first[at_a + 1]
     first_writing = begin
@@ -147,7 +149,7 @@ def _matches(a: _Side, at_a: int, b: _Side, at_b: int) -> tuple[np.ndarray, np.n
     low, high = b.first[at_b], b.first[at_b + 1]
     count = first_writing - begin
     of_a, of_b = np.arange(begin, first_writing), np.full(count, -1)
-    # For each arc of the state with fewer arcs, search those of the other one by bisection.
+    # For each arc of the state with fewer arcs, search the other state's arcs by bisection.
     if end - first_writing <= high - low:
         for i in range(first_writing, end):
             j = low + np.searchsorted(b.label[low:high], a.label[i])

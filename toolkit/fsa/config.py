@@ -14,7 +14,7 @@ from toolkit.config.fields import (
 )
 
 MAX_ACTIVE = 10_000_000
-"""The most states per frame; a search with more would need all of the memory."""
+"""Largest number of states per frame; a search with more would use up the memory."""
 
 
 @dataclass(frozen=True)
@@ -22,41 +22,42 @@ class Beam(Settings):
     """Settings for pruning the search: beams and numbers of active states."""
 
     search: Positive = 15.0
-    """Score below the best partial path at which a path is dropped, in scaled log units."""
+    """Partial paths that score more than this below the best one are dropped; in scaled log
+    units."""
     output: Positive = 6.0
-    """Score below the best path within which the lattice keeps alternatives."""
+    """The lattice keeps paths that score at most this much below the best path."""
     min_active: Annotated[int, Range(1, MAX_ACTIVE)] = 30
-    """States per frame below which the beam widens by a quarter with every frame."""
+    """With fewer states in a frame, the beam widens by a quarter with every frame."""
     max_active: Annotated[int, Range(2, MAX_ACTIVE)] = 4000
-    """States per frame beyond which the beam narrows by a fifth with every frame, until there are
-    fewer: a frame may keep some more."""
+    """With more states in a frame, the beam narrows by a fifth with every frame until there are
+    fewer; so a frame may keep somewhat more states than this."""
 
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if math.isinf(self.search):
             raise ValueError(
-                "search is infinite, but max_active can narrow only a finite beam: use 100"
+                "search is infinite, but max_active can narrow only a finite beam; use e.g. 100"
             )
         if not self.min_active < self.max_active:
             raise ValueError(
-                f"min_active is {self.min_active}, must be below max_active ({self.max_active})"
+                f"min_active is {self.min_active} but must be below max_active ({self.max_active})"
             )
 
     def widened(self, factor: float) -> "Beam":
-        """Return a beam `factor` times as wide, for a retry; its numbers stay in their ranges."""
+        """Return a beam `factor` times as wide, for a retry; the limits stay in their ranges."""
         min_active = min(max(int(self.min_active * factor), 1), MAX_ACTIVE - 1)
         max_active = min(max(int(self.max_active * factor), min_active + 1), MAX_ACTIVE)
         return Beam(self.search * factor, self.output, min_active, max_active)
 
     def with_retries(self, factors: Iterable[float]) -> list["Beam"]:
-        """Return this beam, followed by it widened by each of `factors`.
+        """Return this beam, followed by a copy widened by each of `factors`.
 
         Raises:
           ValueError: a factor that is not positive and finite.
         """
         factors = tuple(factors)
         if not all(0 < factor < math.inf for factor in factors):
-            raise ValueError(f"retries are {factors}, must be positive factors")
+            raise ValueError(f"retries are {factors} but must be positive factors")
         return [self, *(self.widened(factor) for factor in factors)]
 
 
@@ -65,11 +66,11 @@ class RescoreLimits(Settings):
     """Limits on the work and memory of rescoring a lattice."""
 
     beam: Positive = 10.0
-    """Score below the best path at which a path is dropped, in the lattice's scaled log units;
-    paths are scored by the new model up to the last known word, and by the old model from there on.
-    A wider beam leaves more choice to word penalties that are tried later."""
+    """Paths that score more than this below the best one are dropped (scaled log units). A path is
+    scored by the new model up to the last word written, and by the old model from there on. A wider
+    beam leaves more choice to word penalties that are tried later."""
     max_active: Annotated[int, Range(1, MAX_ACTIVE)] = 4000
-    """Pairs of lattice state and language model state kept per frame at most."""
+    """Largest number of pairs (lattice state, language model state) kept per frame."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,10 @@ class PhoneNgramConfig(Settings):
     """Order and number of states of the phone n-gram model."""
 
     order: Annotated[int, Range(2, 100)] = 4
-    """Longest n-grams; those one shorter are all kept (Kaldi: 4, and all 3-grams)."""
+    """Length n of the longest n-grams; all (n - 1)-grams are kept (Kaldi: 4, and all 3-grams)."""
     extra_states: NonNegativeInt = 2000
-    """Histories of `order` - 1 phones that are kept as states of their own: those that predict
-    most better than their shorter ones (Kaldi: 2,000)."""
+    """Number of histories of `order` - 1 phones that keep states of their own: those that improve
+    most on the predictions of the next shorter history (Kaldi: 2,000)."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,10 @@ class Criterion(Settings):
     lm_scale: NonNegative = 1.0
     """Factor on the lattice's graph scores (Kaldi's lmwt: 1)."""
     one_silence_class: bool = True
-    """`smbr`, `mpfe`: any silence pdf is right in a silent frame; otherwise no frame of silence
-    counts, in which case deletions cost nothing and WER can explode (Kaldi's train_mpe.sh)."""
+    """Whether any silence pdf is right in a silent frame (`smbr`, `mpfe` only). Otherwise silence
+    is never right, so that insertions cost nothing and WER can explode (Kaldi's train_mpe.sh)."""
     boost: NonNegative = 0.0
-    """`mmi`: added to the score of every frame of speech with a wrong phone (Kaldi: 0 or 0.1)."""
+    """Added to a path's score for each frame with a wrong speech phone (`mmi` only; Kaldi: 0 or
+    0.1)."""
     drop_frames: bool = True
-    """`mmi`: no gradient from frames whose reference the lattice lacks."""
+    """Whether frames whose reference pdf is not in the lattice give no gradient (`mmi` only)."""

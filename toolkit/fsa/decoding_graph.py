@@ -1,4 +1,4 @@
-"""Composes decoding graphs: H, C, L and G from files; for CTC, topology, spellings and G."""
+"""Composes decoding graphs: H, C, L and G for HMMs; a topology, spellings and G for CTC."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,13 +23,13 @@ def make_decoding_graph(lang: Path, arpa: Path, senones: Senones, out: Path) -> 
     """Compose H, C, L and G, and write the decoding graph to `out`.
 
     Args:
-      lang: the folder of the lexicon; its probabilities are used if it has any.
+      lang: the folder of the lexicon, whose probabilities are used if it has any.
       arpa: the language model.
       senones: the HMMs of the acoustic model.
       out: the file to write.
 
     Returns:
-      The numbers of states and arcs.
+      `states` and `arcs`: the numbers of both.
     """
     graph = compile_graph(lang, arpa, senones)
     write_atomically(out, dump_fst(graph))
@@ -53,7 +53,7 @@ def make_lexicon(lang: Lang, unknown: bool = False) -> Fst:
 
     Args:
       lang: the vocabulary.
-      unknown: whether <UNK> is among its words; decoding never writes it.
+      unknown: whether L has <UNK>, which decoding graphs leave out.
     """
     entries, last_disambig = lang.disambiguated_entries()
     # Entries with disambiguation symbols, each with its word and pronunciation.
@@ -83,15 +83,15 @@ def compile_decoding_graph(
     """Return H∘C∘det(L∘G): reads pdf + 1 per frame, writes words, has no input epsilons.
 
     The order of operations is that of Kaldi's mkgraph.sh, with two differences: H and C are not
-    composed but written out (see `expand_phones`), and the graph keeps G's own scores as
-    `lm_scores`, so that a rescoring pass can replace them and leave the rest.
+    composed but written out (see `expand_phones_to_pdfs`), and the graph keeps G's own scores as
+    `lm_scores`, so that a rescoring pass can replace only these.
 
     Args:
       senones: HMMs in context.
-      lexicon: phones with disambiguation symbols to words.
-      grammar: words, back-off on `#0`.
-      first_phone_disambig: phone ids from here on are disambiguation symbols.
-      first_word_disambig: word ids from here on are `#0` and the like.
+      lexicon: L, from phones and disambiguation symbols to words.
+      grammar: G over words, whose back-off arcs read `#0`.
+      first_phone_disambig: phone ids from this one on are disambiguation symbols.
+      first_word_disambig: word ids from this one on are `#0` and the like.
     """
     lg = compose_words(lexicon, grammar, first_phone_disambig, first_word_disambig)
     return expand_phones_to_pdfs(lg, senones)
@@ -105,11 +105,11 @@ def compose_words(
     Args:
       lexicon: see `compile_decoding_graph`.
       grammar: see `compile_decoding_graph`.
-      first_label_disambig: L's input labels from here on are disambiguation symbols.
-      first_word_disambig: word ids from here on are `#0` and the like.
+      first_label_disambig: L's input labels from this one on are disambiguation symbols.
+      first_word_disambig: word ids from this one on are `#0` and the like.
 
     Raises:
-      CompositionError: they have no sentence in common.
+      CompositionError: lexicon and grammar have no sentence in common.
     """
     lg = connect(compose(lexicon, grammar))
     if not lg.num_arcs:
@@ -129,8 +129,8 @@ def compose_words(
 def ctc_topology(columns: int, blank: int) -> Fst:
     """Return H, which reads column + 1 per frame and writes the labels after CTC's collapse.
 
-    As k2's `ctc_topo`, with the blank in any column and no label 0, which is epsilon to dense
-    search.
+    Like k2's `ctc_topo`, but the blank may be in any column, and label 0 is not used because dense
+    search reads it as epsilon.
 
     Args:
       columns: number of columns of the posteriors.
@@ -159,7 +159,7 @@ def spelling_transducer(
 
     Args:
       entries: (word id, labels) with the disambiguation symbols already appended.
-      between: the labels that separate words; without any, words follow each other directly.
+      between: the labels that separate words; if empty, words follow each other directly.
       word_disambig: the word id of `#0`, which L passes through for G's back-off arcs.
       label_disambig: the label of `#0`.
       end_disambig: a label between the last word and the end, so that L∘G is determinisable.
@@ -198,9 +198,9 @@ def compile_ctc_graph(
       columns: number of columns of the posteriors.
       blank: the column of the blank.
       lexicon: from `spelling_transducer`.
-      grammar: words, back-off on `#0`.
-      first_label_disambig: labels from here on are disambiguation symbols.
-      first_word_disambig: word ids from here on are `#0` and the like.
+      grammar: G over words, whose back-off arcs read `#0`.
+      first_label_disambig: labels from this one on are disambiguation symbols.
+      first_word_disambig: word ids from this one on are `#0` and the like.
     """
     lg = compose_words(lexicon, grammar, first_label_disambig, first_word_disambig)
     return arc_sort(connect(compose(ctc_topology(columns, blank), lg)))

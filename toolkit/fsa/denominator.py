@@ -1,4 +1,4 @@
-"""LF-MMI's denominator: an unsmoothed phone n-gram without back-off arcs as an HMM over pdfs."""
+"""The LF-MMI denominator: an HMM over pdfs, from an unsmoothed phone n-gram without back-off."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -23,12 +23,12 @@ Counts = dict[History, Counter[int]]
 
 
 def phone_ngram(sentences: Iterable[Sequence[int]], config: PhoneNgramConfig) -> Fst:
-    """Estimate a phone n-gram model, and write it as an acceptor with a state per history.
+    """Estimate a phone n-gram model; return it as an acceptor with one state per history.
 
-    As Kaldi's chain-est-phone-lm: relative frequencies, so that a phone that never followed a
-    history cannot follow it, which keeps the graph sparse; and the counts of dropped histories are
-    added to their suffixes. Kaldi drops one history after the other, always the one that costs
-    least; here all are compared with their suffixes' counts once.
+    As in Kaldi's chain-est-phone-lm, probabilities are relative frequencies: a phone that never
+    followed a history cannot follow it, which keeps the graph sparse. The counts of a dropped
+    history are added to its suffix's. Kaldi drops histories one by one, always the one that costs
+    least; here each is compared with its suffix once.
 
     Args:
       sentences: the phones of each utterance.
@@ -59,9 +59,9 @@ def _merged(counts: Counts, config: PhoneNgramConfig) -> Counts:
     for history in longest:
         by_suffix[history[1:]].update(counts[history])
     for suffix, shared in by_suffix.items():
-        shared.update(counts.get(suffix, {}))  # from the begins of sentences
+        shared.update(counts.get(suffix, {}))  # from the starts of sentences
     ranked = sorted(longest, key=lambda h: (-_gain(counts[h], by_suffix[h[1:]]), h))
-    # Keep all shorter histories and the `extra_states` that gain most; the others add up.
+    # Keep all shorter histories and the `extra_states` that gain most; merge the others.
     merged = {h: c for h, c in counts.items() if len(h) < config.order - 1}
     merged |= {history: counts[history] for history in ranked[: config.extra_states]}
     for history in longest:
@@ -73,14 +73,15 @@ def _merged(counts: Counts, config: PhoneNgramConfig) -> Counts:
 def _gain(counts: Counter[int], shared: Counter[int]) -> float:
     """Return the log-likelihood that a history gains by a distribution of its own.
 
-    sum_p n(p) log((n(p) / n) / (m(p) / m)), n the own counts and m the shared ones.
+    sum_p n(p) log((n(p) / n) / (m(p) / m)) over phones p, where n(p) are the history's own counts
+    with the sum n, and m(p) the shared ones with the sum m.
     """
     total, shared_total = counts.total(), shared.total()
     return sum(n * log(n * shared_total / (total * shared[phone])) for phone, n in counts.items())
 
 
 def _acceptor(counts: Counts, order: int) -> Fst:
-    """Return the reachable states, breadth first, and their arcs."""
+    """Make an acceptor of the histories that can be reached, numbered breadth first."""
     number: dict[History, int] = {(): 0}
     waiting = deque([()])
     rows: list[tuple[int, int, int]] = []
@@ -124,7 +125,7 @@ class DenominatorError(ToolkitError):
 class Denominator:
     """An HMM with S states and A transitions; each state reads one pdf when it is entered.
 
-    It has no end: a chunk may stop anywhere.
+    It has no final state: a chunk may end in any state.
     """
 
     source: np.ndarray
@@ -135,7 +136,7 @@ class Denominator:
     """[A] float64, above 0: the language model's probability, 1 within a phone. The weights of a
     state's transitions add up to more than 1; constant factors cancel in the criterion."""
     pdf: np.ndarray
-    """[S] int32."""
+    """[S] int32, the pdf that each state reads."""
     initial: np.ndarray
     """[S] float64, adds up to 1: where a chunk begins."""
 
@@ -160,9 +161,9 @@ class Denominator:
         """Read a denominator that `save` wrote.
 
         Raises:
-          DenominatorError: naming the file.
+          DenominatorError: the file cannot be read, or is damaged; names the file.
         """
-        with reading(path, DenominatorError, "make it again", "no denominator"):
+        with reading(path, DenominatorError, "make it again", "not a denominator"):
             tensors, _ = read_tensors(path, _SHAPES, "np")
             denominator = cls(**{name: tensors[name] for name in _SHAPES})
             denominator._check()
@@ -172,14 +173,14 @@ class Denominator:
         """Check the assumptions of the recursions, which would read out of bounds otherwise."""
         arcs, states = len(self.source), self.num_states
         if {len(self.target), len(self.weight)} != {arcs} or len(self.initial) != states:
-            raise ValueError("its tensors do not belong together")
+            raise ValueError("the sizes of its tensors do not match")
         ends = np.concatenate([self.source, self.target])
         if not arcs or ends.min() < 0 or ends.max() >= states or self.pdf.min(initial=0) < 0:
-            raise ValueError("transitions between states that there are not")
+            raise ValueError("transitions between states that do not exist")
         if (np.diff(self.source.astype(np.int64) * states + self.target) <= 0).any():
             raise ValueError("transitions that are not sorted")
         if not (self.weight > 0).all() or not (self.initial >= 0).all():
-            raise ValueError("weights that are not positive")
+            raise ValueError("weights that are not positive, or negative probabilities")
 
 
 _SHAPES = {
@@ -194,11 +195,11 @@ _SHAPES = {
 def make_denominator(phones: Fst, senones: Senones) -> Denominator:
     """Compose a phone language model with phonetic context and HMM topology.
 
-    As Kaldi's chain-make-den-fst: the initial probabilities are those of the HMM's states averaged
-    over its first 100 frames, with each state's transitions scaled to add up to 1, and without the
-    probability of sentences that end on the way. Kaldi's transition probabilities are 1/2 all over,
-    which cancels; here they are 1. The graph is not minimised: `expand_phones` makes equal units of
-    contexts one.
+    As in Kaldi's chain-make-den-fst, the initial probabilities are those of the HMM's states
+    averaged over its first 100 frames, with each state's transitions scaled to add up to 1, and
+    without the probability of sentences that end on the way. Kaldi's transition probabilities are
+    all 1/2, a factor that cancels; here they are 1. The graph is not minimised, since
+    `expand_phones_to_pdfs` already merges contexts with equal units.
 
     Args:
       phones: from `phone_ngram`.
@@ -207,7 +208,7 @@ def make_denominator(phones: Fst, senones: Senones) -> Denominator:
     graph = expand_phones_to_pdfs(phones, senones)
     states = graph.num_states - 1  # without the final one
     weight = np.exp(graph.scores.astype(np.float64))
-    leaving = np.bincount(graph.source, weight, states)  # [S] with the weight of ending
+    leaving = np.bincount(graph.source, weight, states)  # [S] sums, including the weight of ending
     # Transitions between the same two states become one, with the sum of their weights.
     inside = graph.labels != FINAL
     key, arc = np.unique(
@@ -215,7 +216,7 @@ def make_denominator(phones: Fst, senones: Senones) -> Denominator:
     )
     source, target = (key // states).astype(np.int32), (key % states).astype(np.int32)
     weight = np.bincount(arc.reshape(-1), weight[inside])
-    pdf = np.zeros(states, np.int32)  # that of state 0, never entered, is unused
+    pdf = np.zeros(states, np.int32)  # state 0 is never entered: its pdf is unused
     pdf[graph.target[inside]] = graph.labels[inside] - 1
     return Denominator(
         source, target, weight, pdf, _initial(source, target, weight / leaving[source], states)
@@ -228,7 +229,7 @@ def _initial(
     """Return the state probabilities averaged over the first `STEPS` frames: [S] float64.
 
     Args:
-      source, target, probability: [A] of the transitions, those of a state at most 1 in all.
+      source, target, probability: [A] of the transitions; a state's add up to at most 1.
       states: S.
     """
     occupancy, mean_occupancy = np.zeros(states), np.zeros(states)
@@ -236,5 +237,5 @@ def _initial(
     for _ in range(STEPS):
         mean_occupancy += occupancy / STEPS
         occupancy = np.bincount(target, occupancy[source] * probability, states)
-        occupancy /= occupancy.sum()  # without what ended
+        occupancy /= occupancy.sum()  # without sentences that have ended
     return mean_occupancy / mean_occupancy.sum()

@@ -1,7 +1,7 @@
 """Determinization of weighted transducers by subset construction, in compiled kernels (numba).
 
-A state of the result is a subset: elements (state, residual score, residual string) of the input
-(Mohri, "Finite-state transducers in language and speech processing", 1997, figure 10). Scores are
+A state of the result is a subset, a set of elements (input state, residual score, residual string);
+see Mohri, "Finite-state transducers in language and speech processing", 1997, figure 10. Scores are
 int64 in fixed point (`toolkit.fsa.arrays.to_fixed_point`), so that equal subsets have equal bits.
 """
 
@@ -22,11 +22,11 @@ from toolkit.fsa.fst import Fst
 from toolkit.kernels import njit
 
 _FACTOR, _LEAST = 10, 10**6
-"""Arcs of the result at most: a multiple of those of the input, or this many if that is less."""
+"""Limit on the arcs of the result: `_FACTOR` times those of the input, but at least `_LEAST`."""
 
 
 class DeterminizationError(ToolkitError):
-    """Raised if the deterministic transducer does not exist or is far larger."""
+    """Raised if the deterministic transducer does not exist or is too large."""
 
 
 def determinize(fst: Fst) -> Fst:
@@ -39,18 +39,18 @@ def determinize(fst: Fst) -> Fst:
     is kept.
 
     The result is like that of OpenFst and of Kaldi's fstdeterminizestar. k2 distinguishes whole
-    sequences of arcs, and so has a copy of the next state for every word that leads there. Label 0
-    is a label like others. An input string with several outputs keeps them all, in several arcs to
-    the final state. Scores are added in integers (see `toolkit.fsa.arrays.to_fixed_point`), so that
-    equal sets are found equal.
+    sequences of arcs, so its result has a copy of the next state for every word that leads there.
+    Label 0 is treated like any other label. An input string with several outputs keeps them all, in
+    several arcs to the final state. Scores are added in integers (see
+    `toolkit.fsa.arrays.to_fixed_point`), so that equal sets are found equal.
 
     Args:
       fst: connected (see `toolkit.fsa.fst`).
 
     Raises:
-      DeterminizationError: the result has more than ten times the arcs, and a million, or a
-        thousand words wait to be written: the scores or words of two cycles that read the same
-        differ (no twins).
+      DeterminizationError: the result has more than ten times the arcs and more than a million, or
+        more than a thousand words wait to be written. The cause: two cycles read the same labels,
+        but with different scores or words (they are not twins).
     """
     input_fst = InputFst(
         fst.first,
@@ -83,9 +83,9 @@ Array = np.ndarray
 _LOW = 32
 """Two 32-bit numbers are packed into an int64 key: high << _LOW | low."""
 _MASK = np.int64(0xFFFFFFFF)
-"""Selects the low one."""
+"""Selects the low number of a key."""
 LONGEST = 1000
-"""The most words that may wait to be written."""
+"""Largest number of words in a residual string, which wait to be written."""
 
 
 class InputFst(NamedTuple):
@@ -100,7 +100,7 @@ class InputFst(NamedTuple):
     score: Array
     """[A] int64."""
     lm: Array
-    """[A] int64, determinized in parallel to `score`."""
+    """[A] int64, LM scores; determinized in parallel to `score`."""
     splits: Array
     """[A + 1] arc a writes `words[splits[a] : splits[a + 1]]`."""
     words: Array
@@ -160,14 +160,13 @@ def determinized(input_fst: InputFst, limit: int) -> tuple[bool, int, Arcs]:
 
     Args:
       input_fst: the transducer.
-      limit: the most arcs, elements and strings that are made.
+      limit: the largest number of arcs, of elements and of strings.
 
     Returns:
-      Whether it ended within the limit, the number of states but the final one, and the arcs,
-      those to the final state with target -1.
+      Whether the result is within the limit, the number of its states without the final one, and
+      its arcs (target -1: the final state).
     """
-    # Typed numbers, here and below: from bare ones numba would compile each function once more for
-    # the constant.
+    # Typed numbers, here and below: for untyped constants numba would compile each function again.
     zero, none = np.int64(0), np.int64(-1)
     elements = _elements(np.int64(1024))
     subsets = SubsetTable(
@@ -228,7 +227,7 @@ def determinized(input_fst: InputFst, limit: int) -> tuple[bool, int, Arcs]:
                 for _ in range(prefix):
                     elements.string[i] = strings.key[elements.string[i]] & _MASK
             _sort_strings(elements, begin, begin + size)
-            # 5. Look the subset up: it is an earlier one, or becomes a state of the result.
+            # 5. Look the subset up: if it is not an earlier one, it becomes a state of the result.
             number = _find_or_add_subset(elements, subsets, num_subsets, begin + size)
             _set_arc(arcs, num_arcs, expanded, number, input_label, score, lm)
             num_arcs += 1
@@ -338,7 +337,7 @@ def _append_element(
 def _sort_strings(elements: SubsetElements, begin: int, end: int) -> None:
     """Sort elements of equal state by string (insertion sort).
 
-    Without their common prefix the strings have other numbers, in another order.
+    Removing the common prefix gave the strings other numbers, whose order differs.
     """
     for i in range(begin + 1, end):
         j = i

@@ -29,7 +29,7 @@ class PdfClasses:
 
     @classmethod
     def of(cls, senones: Senones) -> "PdfClasses":
-        """Return the classes of senones; a pdf shared by phones has the class of the first one."""
+        """Return the classes of senones; a pdf of several phones is in the class of the first."""
         phones = senones.phone_of_pdf
         silent = [senones.topology.is_silence(phone) for phone in phones.tolist()]
         return cls(torch.tensor(silent), phones)
@@ -45,7 +45,7 @@ class SequenceValue:
 
     objective: Tensor
     """[N] float64 with gradient, to be maximised. `smbr`, `mpfe`: expected number of right frames,
-    0 ... T. `mmi`: log posterior of the reference, less the constant of its own graph score."""
+    0 ... T. `mmi`: log posterior of the reference without its graph score, which is constant."""
     missing: Tensor
     """[N] int64: number of frames whose reference pdf is on no arc of the lattice. For `smbr` and
     `mpfe` these frames cannot be correct, and other frames are not affected; for `mmi` see
@@ -69,18 +69,20 @@ def sequence_objective(
 ) -> SequenceValue:
     """Compute a criterion over lattices with acoustic scores from the network.
 
-    The same function as Kaldi's LatticeForwardBackwardMpeVariants and LatticeForwardBackwardMmi
-    on lattices that keep every state sequence, where Kaldi's keep the best one of each word
-    sequence. The gradient comes from arc posteriors: kappa gamma (c - c_hat). Everything that
-    depends on `log_likelihoods` is computed where they are, in float64.
+    The same function as Kaldi's LatticeForwardBackwardMpeVariants and LatticeForwardBackwardMmi,
+    but these lattices keep every state sequence, Kaldi's only the best one of each word sequence.
+    For `smbr` and `mpfe` the gradient for an arc's log-likelihood is kappa gamma (c - c_hat), where
+    kappa is the acoustic scale, gamma the arc's posterior, c the accuracy expected on paths through
+    the arc, and c_hat that on all paths. Everything that depends on `log_likelihoods` is computed
+    on their device, in float64.
 
     Args:
       lattices: one per utterance, as `LatticeStore` loads them: labels are pdf + 1, `scores` the
-        graph's part alone, `frame` the row of the scores that an arc reads. Arcs that lead nowhere
-        change values and gradients only in that they count for `missing`.
+        graph's part alone, `frame` the row of the scores that an arc reads. Dead ends change
+        values and gradients only because their arcs count for `missing`.
       log_likelihoods: [N, T, P] log p(x|s), unscaled, up to a constant per frame. Rows beyond an
         utterance's frames are not read.
-      references: [T_n] the right pdf of every frame, best on the device of `log_likelihoods`.
+      references: [T_n] the right pdf of every frame, ideally on the device of `log_likelihoods`.
       criterion: what to compute.
       classes: silence and phones of the P pdfs, on the device of `log_likelihoods`.
 
@@ -149,12 +151,12 @@ def _check(n: int, lattice: Lattice, reference: Tensor, scores: Tensor) -> None:
     if frames == 0 or frames != len(reference) or frames > scores.shape[1]:
         raise LatticeMismatchError(
             f"utterance {n} of the batch: the lattice has {frames} frames, the reference "
-            f"{len(reference)} and the scores {scores.shape[1]}: make lattices and reference from "
+            f"{len(reference)} and the scores {scores.shape[1]}. Make lattices and reference from "
             "the same features"
         )
     if int(lattice.labels.max()) > scores.shape[2]:
         raise LatticeMismatchError(
             f"utterance {n} of the batch: its lattice has pdf {int(lattice.labels.max()) - 1}, "
-            f"but the network has {scores.shape[2]} outputs: make the lattices with the network's "
+            f"but the network has {scores.shape[2]} outputs. Make the lattices with the network's "
             "own graph"
         )

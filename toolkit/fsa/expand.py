@@ -20,13 +20,13 @@ def expand_phones_to_pdfs(graph: Fst, senones: Senones, open_end: bool = False) 
 
     The result has a chain of states for every pair of a state of `graph` and a unit that ends
     there; an arc of `graph` becomes the arcs that enter the chain of its phone from the chains
-    that end where it starts. There are no epsilons: dense search needs none removed.
+    that end where it starts. The result has no epsilons, which dense search cannot read.
 
     Args:
-      graph: phones with neither epsilons nor disambiguation symbols to words; `lm_scores` are
+      graph: from phones to words, without epsilons and disambiguation symbols; `lm_scores` are
         kept if there are any.
       senones: topology and tree. The graph's edges count as silence (see `phone_contexts`).
-      open_end: let the graph end in any state, in the middle of phones too.
+      open_end: let the graph end in any state, even in the middle of a phone.
 
     Returns:
       A connected transducer that reads pdf + 1 and writes what `graph` wrote, arcs sorted.
@@ -40,13 +40,20 @@ def expand_phones_to_pdfs(graph: Fst, senones: Senones, open_end: bool = False) 
 
 
 class _Chains:
-    """Chains of HMM states, one per phone in context: target, unit and first state."""
+    """Chains of HMM states, one per phone in context.
+
+    Args:
+      state: [chains] the state of the phone graph in which each chain ends.
+      unit: [chains] its unit, an index of `senones.context_units`.
+      senones: topology and units.
+    """
 
     def __init__(self, state: np.ndarray, unit: np.ndarray, senones: Senones) -> None:
         self.state, self.unit = state, unit
         self.units, self.topology = senones.context_units, senones.topology
         sizes = np.array([0, *map(self.topology.num_states, self.topology.phone_ids())])
-        self.first = 1 + np.append(0, sizes[self.phone].cumsum())  # 0 starts, [-1] is final
+        # The last entry is the final state.
+        self.first = 1 + np.append(0, sizes[self.phone].cumsum())  # 0 is the start
 
     @cached_property
     def phone(self) -> np.ndarray:
@@ -54,8 +61,14 @@ class _Chains:
         return self.units.phone[self.unit]
 
     def by_topology(self, chain: np.ndarray | None = None) -> list[tuple[int, np.ndarray]]:
-        """Silence and speech: an example phone, and the chains (or positions in `chain`, where
-        negative ones are neither) that have its topology."""
+        """Return the members of each topology, silence or speech, with one of their phones.
+
+        Args:
+          chain: [n] chains, below 0 for none; None for all of them.
+
+        Returns:
+          (phone, chains with its topology); with `chain`, their positions in it.
+        """
         topology = self.topology
         silent = np.array([False, *map(topology.is_silence, topology.phone_ids())])
         is_silent = silent[self.phone] if chain is None else silent[self.phone[chain]]
@@ -72,7 +85,10 @@ class _Chains:
 def _contexts(
     arcs: np.ndarray, ids: np.ndarray, ends: np.ndarray, senones: Senones
 ) -> tuple[_Chains, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return the chains, and the arcs between them (from chain -1: the start)."""
+    """Return the chains and, for each arc between them, its origin, graph arc and target.
+
+    The origin is a chain, or -1 for the start; the target is a chain.
+    """
     source, target, phone = arcs.T  # [A] each
     units, silence = senones.context_units, senones.topology.silence
     num_phones, num_units = len(units.index), len(units.phone)
@@ -82,7 +98,7 @@ def _contexts(
     right_contexts = np.unique(np.append(source * num_phones + phone, ends * num_phones + silence))
 
     # 2. The unit of each arc with each phone before and after it. A chain is a unit that ends in a
-    # # state.
+    # state.
     arc, pair = _join(source, left_contexts // num_phones)
     left_phone = left_contexts[pair] % num_phones
     row, pair = _join(target[arc], right_contexts // num_phones)
@@ -186,7 +202,7 @@ def _assemble(table: np.ndarray, graph: Fst) -> Fst:
     """Make the transducer from arcs [n, 4]; other attributes come from their `graph` arcs."""
     table = table[np.lexsort((table[:, 1], table[:, 2], table[:, 0]))]
     origin = table[:, 3]
-    # Entry -1 serves the arcs that are inside HMMs; of the words, row 0.
+    # Arcs inside HMMs (graph arc -1) get the appended score 0 and the words of row 0: none.
     nothing = np.float32(0)
     splits, words = select_words(np.append(np.int32(0), graph.splits), graph.words, origin + 1)
     lm_scores = graph.lm_scores

@@ -37,11 +37,11 @@ class PackedLattices:
     target: Tensor
     """[A] int64, 0 ... S - 1."""
     order: Tensor
-    """[2A] int64, the steps in an order in which those into a state precede those out of it: arcs,
-    and A + arcs taken backward."""
+    """[2A] int64, the steps, ordered so that steps into a state precede steps out of it: a for arc
+    a, and A + a for arc a taken backward."""
     sizes: tuple[int, ...]
-    """Steps of which none depends on another, for each frame of the longest utterance and its end;
-    they add up to 2A."""
+    """Number of steps in each group of independent steps: one group for each frame of the longest
+    utterance and one for its end. They add up to 2A."""
     starts: Tensor
     """[N] int64, the first state of each lattice."""
     ends: Tensor
@@ -51,7 +51,7 @@ class PackedLattices:
     frame: Tensor
     """[E] int64, the row of the scores that each of these reads."""
     pdf: Tensor
-    """[E] int64, the column."""
+    """[E] int64, the column of the scores that it reads."""
     frames: Tensor
     """[N] int64, T of each lattice."""
     num_states: int
@@ -63,7 +63,7 @@ def pack(lattices: Sequence[Lattice], device: torch.device) -> PackedLattices:
 
     Args:
       lattices: at least one, each with an arc to its final state.
-      device: of the result.
+      device: where to put the result.
     """
     states = np.cumsum([0, *(x.num_states for x in lattices)])
     arcs = np.array([x.num_arcs for x in lattices])
@@ -127,7 +127,7 @@ class Steps:
         )
 
     def groups(self, *of_steps: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield source, target and tensor slices of the steps, one frame after another."""
+        """Yield slices of source, target and `of_steps` [2A], one group of `sizes` at a time."""
         parts = (x.split(self.sizes) for x in (self.source, self.target, *of_steps))
         return zip(*parts, strict=True)
 
@@ -147,7 +147,7 @@ def log_sums(steps: Steps, scores: Tensor) -> Tensor:
     Returns:
       float64; -inf where no path leads.
     """
-    # The best path into each state, and all of them in multiples of it.
+    # For each state its best path's score, and the sum over all paths as a multiple of that path.
     best = scores.new_full((steps.num_states,), -torch.inf)
     multiple = torch.zeros_like(best)
     best.index_fill_(0, steps.begin, 0.0)
@@ -175,7 +175,7 @@ def mean_sums(steps: Steps, shares: Tensor, values: Tensor) -> Tensor:
 
     Args:
       steps: 2A of them.
-      shares: [2A] float64, the share of the paths into a state that comes by each step.
+      shares: [2A] float64, the share of the paths into a state that each step brings.
       values: [2A] float64.
     """
     means = shares.new_zeros(steps.num_states)

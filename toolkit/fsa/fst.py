@@ -78,7 +78,7 @@ class Fst:
 
         Args:
           arcs: [B] indices, or [A] bool.
-          changes: fields of the result that are not taken over, [B].
+          changes: fields of the result with new values, [B] each.
         """
         arcs = np.flatnonzero(arcs) if arcs.dtype == bool else arcs
         columns = {
@@ -100,7 +100,7 @@ class Lattice(Fst):
     frame: np.ndarray
     """[A] int32, the row of the scores that an arc reads; T for arcs to the final state."""
     graph_arc: np.ndarray
-    """[A] int32, the arc of the graph."""
+    """[A] int32, the arc of the searched graph."""
 
     @classmethod
     def of(
@@ -115,7 +115,7 @@ class Lattice(Fst):
         """Make a lattice whose arcs write the words of their graph arcs.
 
         Args:
-          graph: searched in.
+          graph: the graph that was searched.
           graph_arc: see `Lattice.graph_arc`.
           frame: see `Lattice.frame`.
           source: [A] the lattice's own states, ascending.
@@ -149,7 +149,7 @@ def _columns(kind: type) -> set[str]:
 def select_words(
     splits: np.ndarray, words: np.ndarray, arcs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the splits and words of some arcs, in their order."""
+    """Return the splits and words of some arcs, in the order of `arcs`."""
     new_splits = np.zeros(len(arcs) + 1, np.int32)
     np.cumsum(splits[arcs + 1] - splits[arcs], out=new_splits[1:])
     _, positions = ragged_ranges(splits, arcs)
@@ -164,7 +164,7 @@ def fst_from_arcs(arcs: Sequence[Arc], finals: Iterable[int] | Mapping[int, floa
 
     Args:
       arcs: in any order.
-      finals: the states from which it may end, or for each of them the score of ending there.
+      finals: the states in which paths may end, or a mapping to the scores of ending there.
     """
     ends = finals if isinstance(finals, Mapping) else dict.fromkeys(finals, 0.0)
     last = 1 + max([max(a[0], a[1]) for a in arcs] + list(ends))
@@ -185,14 +185,14 @@ def fst_from_arcs(arcs: Sequence[Arc], finals: Iterable[int] | Mapping[int, floa
 
 
 def connect(fst: AnyFst) -> AnyFst:
-    """Return the states and arcs on paths from start to end, in their order.
+    """Remove states and arcs that are not on a path from start to end; keep the order.
 
     Returns:
       The transducer; without arcs if there is no path.
     """
     if not (fst.labels == FINAL).any():
         return fst.select_arcs(np.zeros(fst.num_arcs, bool))
-    # Keep states that the start reaches and that reach the end, by arcs sorted by target.
+    # Keep states that the start reaches and that reach the end (found along arcs sorted by target).
     last = fst.num_states - 1
     forward = _reachable(fst.first, fst.target, 0)
     by_target = np.argsort(fst.target, kind="stable").astype(np.int32)
@@ -268,9 +268,9 @@ def load_fst(path: Path) -> Fst:
     """Read a file that holds the result of `dump_fst`.
 
     Raises:
-      GraphError: naming the file.
+      GraphError: the file cannot be read, or holds no graph; names the file.
     """
-    with reading(path, GraphError, "make the graph again", "no graph"):
+    with reading(path, GraphError, "make the graph again", "not a graph"):
         tensors, _ = read_tensors(path, _SHAPES, "np", _OPTIONAL)
         _check_arcs(tensors)
         arcs = tensors["arcs"]
@@ -294,7 +294,7 @@ def _check_arcs(tensors: dict[str, np.ndarray]) -> None:
     arcs, words, splits = tensors["arcs"], tensors["aux_labels"], tensors["aux_splits"]
     lengths = {len(tensors[name]) for name in ("scores", "lm_scores") if name in tensors}
     if arcs.shape[1] != 4 or lengths != {len(arcs)} or len(splits) != len(arcs) + 1:
-        raise ValueError("its tensors do not belong together")
+        raise ValueError("the sizes of its tensors do not match")
     if splits[0] != 0 or splits[-1] != len(words) or (np.diff(splits) < 0).any():
         raise ValueError("output labels that belong to no arc")
     if (words <= EPSILON).any():
@@ -304,10 +304,10 @@ def _check_arcs(tensors: dict[str, np.ndarray]) -> None:
     source, target, labels = arcs[:, 0], arcs[:, 1], arcs[:, 2]
     final = int(arcs[:, :2].max())
     if final > len(arcs) or (arcs[:, :2] < 0).any():
-        raise ValueError("states that no arc leads to or from")
+        raise ValueError("more states than its arcs can connect, or state numbers below 0")
     if (np.diff(source) < 0).any() or (source == final).any():
         raise ValueError("arcs that are not sorted by their source states")
     if not np.array_equal(labels == FINAL, target == final) or (labels < FINAL).any():
-        raise ValueError("arcs to the final state without label -1, or other arcs with it")
+        raise ValueError("arcs to the final state without label -1, or other arcs with that label")
     if (labels == EPSILON).any():
         raise ValueError("arcs that read nothing")

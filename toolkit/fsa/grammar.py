@@ -25,25 +25,25 @@ def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
 
     Args:
       arpa: the n-gram model.
-      words_table: `words.txt`, or its content; n-grams with other words are left out, as arpa2fst
-        does.
+      words_table: `words.txt`, or its content; n-grams with other words are left out, as in
+        arpa2fst.
 
     Raises:
-      GrammarError: naming the file.
+      GrammarError: the ARPA file cannot be read or used; names the file.
     """
     is_table = isinstance(words_table, SymbolTable)
     table = words_table if is_table else SymbolTable.read(words_table)
     try:
         model = read_arpa(arpa)
     except ArpaError as error:
-        raise GrammarError(f"no grammar can be made of this file: {error}") from error
+        raise GrammarError(f"cannot make a grammar from this file: {error}") from error
     ids = np.array([table.get(word, -1) for word in model.vocabulary])
     backoff = table["#0"]
     for reserved in (EPSILON, backoff):
         if reserved in ids:
             raise GrammarError(
                 f"{arpa} has n-grams of {table.symbol(reserved)!r}, which is a reserved symbol: "
-                "train it without this symbol"
+                "train the language model without it"
             )
     fst = connect(_Contexts(model, ids).acceptor(ids, backoff))
     symbols = {table.get(symbol, -1) for symbol in (START, END, UNKNOWN)}
@@ -57,11 +57,11 @@ def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
 
 
 class _Contexts:
-    """The n-grams of a model as nodes: 0 is the empty one, then level by level.
+    """The n-grams of a model as nodes: node 0 is the empty n-gram, the others follow by length.
 
     Args:
       model: the n-grams.
-      ids: [V] of its words, -1 for those to leave out.
+      ids: [V] the graph's ids of the model's words, -1 for words to leave out.
     """
 
     def __init__(self, model: BackoffModel, ids: np.ndarray) -> None:
@@ -127,8 +127,8 @@ class _Contexts:
         is_state[self.context[reads]] = True
         first = 1 + self.start
         is_state[[0, first]] = True
-        # 2. The state that an n-gram leads to, its longest suffix that is one, and the back-off
-        # weights of the contexts passed over on the way.
+        # 2. The state that an n-gram leads to (its longest suffix that is a state), and the
+        # back-off weights of the contexts passed over on the way.
         reached, passed = np.arange(len(self.word)), np.zeros(len(self.word))
         for n in range(len(self.begin) - 1):
             level = np.arange(self.begin[n], self.begin[n + 1])

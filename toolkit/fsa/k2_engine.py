@@ -52,9 +52,9 @@ def _lattices(
     """Return the lattices of utterances that are sorted from longest to shortest.
 
     Args:
-      scores: for each [T_n, P_n].
-      graph_vec: an FsaVec with a graph for each.
-      graphs: the same.
+      scores: [T_n, P_n] for each utterance.
+      graph_vec: an FsaVec with a graph for each utterance.
+      graphs: the same graphs.
       beam: the pruning.
     """
     # Column 0 belongs to epsilon, which no graph reads.
@@ -79,7 +79,7 @@ def _lattices(
     for n, graph in enumerate(graphs):
         arc_range = slice(int(arcs[states[n]]), int(arcs[states[n + 1]]))
         graph_arc = intersection.graph_arc[arc_range].numpy()
-        # k2 numbers arcs through all the graphs of an FsaVec; `graph_arc` counts in each.
+        # k2 numbers arcs through all the graphs of an FsaVec; `graph_arc` counts within each graph.
         frame, scores = (
             intersection.frame[arc_range].numpy(),
             intersection.scores[arc_range].detach().numpy(),
@@ -94,7 +94,7 @@ def _lattices(
 def total_scores_and_posteriors(lattices: Sequence[Lattice]) -> tuple[Tensor, Tensor]:
     """Return total scores [N] and arc posteriors [A] of lattices, in float64.
 
-    `toolkit.fsa.forward_backward` is compared with them.
+    They are a reference for `toolkit.fsa.forward_backward`.
     """
     lattice_vec = k2.create_fsa_vec([to_k2(lattice) for lattice in lattices])
     totals = lattice_vec.get_tot_scores(use_double_scores=True, log_semiring=True)

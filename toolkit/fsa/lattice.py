@@ -55,7 +55,7 @@ def best_arcs(source: Array, target: Array, scores: Array, states: int) -> Array
     Args:
       source, target, scores: [A] the arcs, ascending by source; every arc leads to a state with a
         higher number.
-      states: number of states; without any the path is empty.
+      states: number of states; if 0, the path is empty.
     """
     if states == 0:
         return np.empty(0, np.int64)
@@ -85,7 +85,7 @@ def forward_scores(fst: Fst) -> np.ndarray:
       fst: its states are numbered in topological order, as those of lattices are.
 
     Returns:
-      -inf where no path leads.
+      -inf for a state that no path reaches.
     """
     best = np.full(fst.num_states, -np.inf)
     best[:1] = 0.0
@@ -100,7 +100,7 @@ def backward_scores(fst: Fst) -> np.ndarray:
       fst: see `forward_scores`.
 
     Returns:
-      -inf where no path leads to the end.
+      -inf for a state from which no path leads to the end.
     """
     best = np.full(fst.num_states, -np.inf)
     best[-1:] = 0.0
@@ -133,11 +133,11 @@ def prune(lattice: AnyFst, beam: float = math.inf) -> AnyFst | None:
     An infinite beam removes dead ends only.
 
     Args:
-      lattice: of one utterance, states in topological order.
+      lattice: the lattice of an utterance, its states in topological order.
       beam: in the units of the lattice's scores.
 
     Returns:
-      The lattice that is left, or None when no path reaches the end.
+      The lattice that is left, or None if no path reaches the end.
     """
     if not (lattice.labels == FINAL).any():
         return None
@@ -158,7 +158,7 @@ def prune(lattice: AnyFst, beam: float = math.inf) -> AnyFst | None:
 
 
 def in_order(source: np.ndarray, target: np.ndarray, num_states: int) -> bool:
-    """Whether arcs are sorted by source, lead to later states, and visit each of S states."""
+    """Whether arcs are sorted by source, lead to later states, and use all `num_states` states."""
     ordered = (np.diff(source) >= 0).all() and (source >= 0).all() and (target > source).all()
     states = np.union1d(source, target)
     return bool(ordered and len(states) == num_states == states.max(initial=-1) + 1)
@@ -168,8 +168,8 @@ class LatticeTraversal:
     """A lattice with an index of the arcs out of each state.
 
     Args:
-      lattice: of one utterance, as dense search gives it: arcs sorted by source, and every arc
-        leads from the states of one frame to those of the next.
+      lattice: a lattice as dense search gives it: arcs are sorted by source, and every arc leads
+        from a state of one frame to a state of the next.
     """
 
     def __init__(self, lattice: Lattice) -> None:
@@ -179,7 +179,7 @@ class LatticeTraversal:
         self.splits, self.words = lattice.splits, lattice.words
 
     def out_arcs(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the arcs out of `states`: position of the state there, and arc index."""
+        """Return the arcs out of `states`: the source's position in `states`, and the arc."""
         return ragged_ranges(self._first, states)
 
     def output_words(self, arc: np.ndarray) -> "list[tuple[np.ndarray, np.ndarray]]":
@@ -205,14 +205,14 @@ class Weights(Settings):
     acoustic_scale: FinitePositive
     """Factor on acoustic log-likelihoods (kappa, C2)."""
     word_penalty: Finite = 0.0
-    """Added per word; negative means fewer words."""
+    """Added to the score for each word; a negative value gives fewer words."""
 
     @classmethod
     def load(cls, path: Path) -> "Weights":
-        """Read the weights in the `tuned.json` of a decode.
+        """Read the weights in a decode's `tuned.json`.
 
         Raises:
-          WeightsError: naming the file.
+          WeightsError: the file cannot be read, or is damaged; names the file.
         """
         return read_plain(path, cls, WeightsError, "decode again")
 
@@ -238,9 +238,9 @@ class ScoredLattice:
     lattice: Lattice
     """The paths."""
     acoustic: np.ndarray
-    """[A] float32, unscaled."""
+    """[A] float32 log-likelihoods, unscaled."""
     graph: np.ndarray
-    """[A] float32."""
+    """[A] float32 graph scores."""
 
     @classmethod
     def of(cls, lattice: Lattice, scores: Tensor, scale: float) -> "ScoredLattice":
@@ -270,7 +270,7 @@ class ScoredLattice:
         return self.best_path(weights).words
 
 
-# Paths whose scores differ by less are kept or dropped together: float64 sums of float32 scores.
+# Paths whose scores differ by less are kept or dropped together, since scores are sums of float32.
 TIE = 1e-6
 
 
@@ -299,25 +299,25 @@ def prune_to_density(
 ) -> LatticeArcs:
     """Keep the arcs of the best paths, as many as the density allows.
 
-    An arc is scored by the best path through it. Arcs are kept whose score is less than a
-    threshold below that of the best path; it is the largest threshold up to `beam` that meets the
-    density. So the best path is always kept, and with an arc the best path through it. Kaldi's
-    lattice-prune does the same with a fixed threshold.
+    An arc is scored by the best path through it, and kept if its score is less than a threshold
+    below that of the best path. The threshold is the largest one up to `beam` that meets the
+    density. So the best path is always kept, and every arc is kept with the best path through it.
+    Kaldi's lattice-prune does the same with a fixed threshold.
 
-    A search's lattice is complete up to its output beam. Beyond it there may be arcs that depend on
-    when the search pruned, with k2 on read speech up to two thirds of all: these are always
-    dropped.
+    A search's lattice is complete up to its output beam. Which arcs it has beyond that beam depends
+    on when the search pruned; with k2 on read speech they are up to two thirds of all arcs. They
+    are always dropped.
 
     Args:
-      lattice: of one utterance, from `search_lattice`.
-      frames: T.
-      density: arcs per frame at most, from 1: the best path has one.
+      lattice: the lattice of an utterance, from `search_lattice`.
+      frames: T, its number of frames.
+      density: largest mean number of arcs per frame, at least 1, which the best path has.
       beam: the output beam of the search.
     """
     forward, backward = forward_scores(lattice), backward_scores(lattice)
     loss = forward[-1] - (forward[lattice.source] + lattice.scores + backward[lattice.target])
     key = (lattice.frame.astype(np.int64) << 32) + lattice.graph_arc
-    # The arcs to the final state, one per frame at most on a path, are not counted.
+    # Arcs to the final state, one on each path, are not counted.
     emitting = key < frames << 32
     threshold = _threshold(np.sort(loss[emitting]), int(density * frames), beam)
     kept_keys = np.sort(key[loss < threshold])
@@ -325,7 +325,7 @@ def prune_to_density(
 
 
 def _threshold(losses: np.ndarray, num_kept: int, beam: float) -> float:
-    """Return the largest threshold, up to `beam`, that keeps at most `num_kept` sorted losses."""
+    """Return the largest threshold, up to `beam`, that keeps at most `num_kept` of the losses."""
     num_kept = min(num_kept, int(np.searchsorted(losses, beam)))
     if num_kept >= len(losses):
         return np.inf

@@ -11,7 +11,7 @@ holds lattices of one kind:
   Only the ranks of each state's used out-arcs, among its out-arcs sorted by score, are stored.
   States follow from the arcs of the previous frame.
 
-Measured at 10 arcs per frame of 30 ms with a trigram graph of 0.7 M arcs of synthetic speech: 0.45
+Measured on synthetic speech with a trigram graph of 0.7 M arcs, at 10 arcs per frame of 30 ms: 0.45
 MB/h with lzma, 0.49 with zlib; 2 ms to decompress 3.5 minutes of speech. An adaptive range coder
 with contexts took 0.28 MB/h, 24 ms and 250 lines.
 """
@@ -41,7 +41,8 @@ from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading, validated
 
 BLOCKS = 32
-"""Shards that a store keeps in memory; of compressed ones about 6 MB per hour of speech each."""
+"""Largest number of shards that a store keeps in memory. A compressed shard takes about 6 MB per
+hour of speech."""
 CHUNK = 1 << 20  # bytes
 Written = TypeVar("Written")
 Read = TypeVar("Read")
@@ -50,7 +51,7 @@ Tensors = dict[str, np.ndarray]
 
 
 class LatticeStoreError(ToolkitError):
-    """Raised when stored lattices are damaged, missing or of another graph."""
+    """Raised when stored lattices are damaged or missing, or belong to another graph."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class ShardHeader(Generic[Info]):
     """The header of a shard, which can be read without its lattices."""
 
     ids: tuple[str, ...]
-    """Its utterances with a lattice, in the order of the lattices."""
+    """The shard's utterances with a lattice, in the order of the lattices."""
     failed: tuple[str, ...]
     """Utterances without a lattice."""
     info: Info
@@ -95,7 +96,7 @@ class LatticeCodec(ABC, Generic[Written, Read, Info]):
         return sorted(folder.glob(self.pattern))
 
     def remove_from(self, folder: Path, number: int) -> None:
-        """Remove shards from `number` on, left by an earlier call with more shards."""
+        """Remove shard `number` and later ones, left by an earlier call with more shards."""
         current = {self.path(folder, n) for n in range(number)}
         for path in self.files(folder):
             if path not in current:
@@ -105,7 +106,7 @@ class LatticeCodec(ABC, Generic[Written, Read, Info]):
         """Read the header of a shard.
 
         Raises:
-          LatticeStoreError: the file is not a shard of this format, or of another graph.
+          LatticeStoreError: the file is not a shard of this format, or belongs to another graph.
         """
         with reading(path, LatticeStoreError, self.advice, "damaged"):
             with safe_open(path, framework="np") as file:
@@ -127,7 +128,7 @@ class LatticeCodec(ABC, Generic[Written, Read, Info]):
         """Read a shard; return a function from a lattice's number in `ids` to the lattice.
 
         Raises:
-          ValueError and the like: damaged content.
+          ValueError: damaged content; or another of `toolkit.storage.reading.DAMAGE_ERRORS`.
         """
 
 
@@ -142,7 +143,7 @@ def write_lattices(
     Args:
       path: see `LatticeCodec.path`.
       lattices: by utterance; None where the search failed.
-      codec: how they are stored.
+      codec: how the lattices are stored.
       info: extra information to store.
     """
     tensors, metadata = codec.encode(lattices, info)
@@ -154,10 +155,10 @@ class LatticeStore(Generic[Read, Info]):
 
     Args:
       folder: the folder, or the file of one shard.
-      codec: how they are stored.
+      codec: how the lattices are stored.
 
     Raises:
-      LatticeStoreError: no lattices there, damaged ones, or lattices of another graph.
+      LatticeStoreError: the folder has no lattices, damaged ones, or lattices of another graph.
     """
 
     def __init__(self, folder: Path, codec: LatticeCodec[Any, Read, Info]) -> None:
@@ -166,7 +167,7 @@ class LatticeStore(Generic[Read, Info]):
         if not shards:
             raise LatticeStoreError(f"{folder}: {codec.absent}")
         self.headers = {shard: codec.read_header(shard) for shard in shards}
-        """By file."""
+        """The header of each shard, by file."""
         self._where = {
             utterance: (shard, number)
             for shard, header in self.headers.items()
@@ -185,7 +186,7 @@ class LatticeStore(Generic[Read, Info]):
         return [utterance for header in self.headers.values() for utterance in header.failed]
 
     def num_frames(self, utterance: str) -> int:
-        """Return the length of an utterance's lattice, from its shard's header (`GraphCodec`)."""
+        """Return a lattice's number of emitting frames from its header (only with `GraphCodec`)."""
         shard, number = self._place(utterance)
         lengths = self.headers[shard].lengths
         if lengths is None:
@@ -203,7 +204,7 @@ class LatticeStore(Generic[Read, Info]):
             return self._block(shard)(number)
 
     def _place(self, utterance: str) -> tuple[Path, int]:
-        """Return shard and position of an utterance's lattice."""
+        """Return the shard of an utterance's lattice and its number there."""
         if utterance not in self._where:
             raise LatticeStoreError(
                 f"{utterance} has no lattice in {self._folder}; failed.tsv there may say why"
@@ -227,7 +228,7 @@ class LatticeStore(Generic[Read, Info]):
 
 
 class LatticeError(ToolkitError):
-    """Raised for a lattice of another graph, or bytes that do not hold lattices."""
+    """Raised for a lattice that does not fit its graph, or bytes that do not hold lattices."""
 
 
 class GraphIndex:
@@ -251,7 +252,7 @@ class GraphIndex:
         """[A] the state that the arc at each position leads to."""
 
     def positions(self, arcs: np.ndarray) -> np.ndarray:
-        """Rank of each graph arc among its state's out-arcs: [n]."""
+        """Return the position of each of some graph arcs: [n]."""
         position = np.empty(len(self.arc), np.int32)
         position[self.arc] = np.arange(len(self.arc), dtype=np.int32)
         return position[arcs]
@@ -264,14 +265,14 @@ def encode(lattices: Sequence[LatticeArcs], graph: GraphIndex) -> bytes:
     """Compress the lattices of a block of utterances.
 
     An arc is coded as 2 (rank - rank of the arc before - 1) + (1 if it is the last of its state),
-    in the order of frames, states and ranks.
+    in the order of frames, states and ranks. Before a state's first arc the rank is -1.
 
     Args:
-      lattices: each with an arc on a path from the start to the end wherever it has an arc.
+      lattices: every arc must be on a path from the start to the end.
       graph: the graph that they were searched in.
 
     Raises:
-      LatticeError: a lattice has an arc without predecessor or successor, or twice.
+      LatticeError: an arc of a lattice has no predecessor or no successor, or occurs twice.
     """
     # 1. All arcs by row (a frame of a lattice) and position.
     frames = np.array([lattice.frames for lattice in lattices], np.int64)
@@ -321,10 +322,10 @@ class LatticeBlock:
         numbers = numbers.astype(np.int64)
         self._frames, codes = numbers[1 : size + 1], numbers[size + 1 :]
         if len(self._frames) != size or numbers[0] != len(codes):
-            raise LatticeError("damaged lattices (not as many lattices and arcs as stored)")
+            raise LatticeError("damaged lattices (their number or that of their arcs is wrong)")
         decoded = _decode_positions(graph, self._frames, codes)
         if decoded is None:
-            raise LatticeError("damaged lattices (not of this graph)")
+            raise LatticeError("damaged lattices (they do not fit this graph)")
         self._positions, self._starts = decoded
         self._ends = np.cumsum(self._frames + 1)
         self._graph = graph
@@ -349,8 +350,8 @@ def _decode_positions(
     """Decode arc positions; return None unless they form whole lattices.
 
     Args:
-      graph: that the lattices were searched in.
-      frames: [N] of each lattice.
+      graph: the graph that the lattices were searched in.
+      frames: [N] number of frames of each lattice.
       codes: [P] int64, see `encode`.
 
     Returns:
@@ -371,7 +372,10 @@ def _walk(
     frames: np.ndarray,
     codes: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Follow the states that each frame's arcs reach; return empty arrays for invalid arcs."""
+    """Decode the arcs frame by frame along the states that they reach; see `_decode_positions`.
+
+    The arrays are empty if the arcs are invalid.
+    """
     nothing = np.empty(0, np.int64)
     starts = np.zeros(int(frames.sum()) + len(frames) + 1, np.int64)
     positions = np.empty(len(codes), np.int64)
@@ -441,7 +445,7 @@ class _GraphFields:
     graph: str
     """Digest of the graph's file."""
     ids: tuple[str, ...]
-    """Its utterances."""
+    """The shard's utterances with a lattice."""
     frames: int
     """Emitting frames of all lattices."""
     arcs: int
@@ -458,8 +462,8 @@ class _GraphFields:
 class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
     """Stores lattices as compressed arcs of a graph, identified by its file's digest.
 
-    Lattices that are read have their own memory, and only the graph's scores, without acoustic
-    ones.
+    Lattices that are read share no memory with the graph. Their scores are the graph's, without
+    acoustic scores.
 
     Args:
       graph: the decoding graph's file; it is loaded with the first lattice.
@@ -502,17 +506,17 @@ class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
             lengths=tuple(int(arcs.frames) for arcs in with_path.values()),
         )
         data = np.frombuffer(encode([*with_path.values()], self.index), np.uint8)
-        # A single entry: the order of several would be random.
+        # A single metadata entry: several would be written in random order.
         return {"data": data}, {"lattices": json.dumps(asdict(fields))}
 
     def header(self, path: Path, metadata: dict[str, str]) -> ShardHeader[GraphInfo]:
         """Check a shard's metadata; see `LatticeCodec.header`."""
         content = json.loads(metadata["lattices"])
         if validated(content, {"format": int})["format"] != FORMAT:
-            raise ValueError(f"format {content['format']}, this version reads {FORMAT}")
+            raise ValueError(f"format {content['format']}, but this version reads {FORMAT}")
         fields = from_plain(_GraphFields, content)
         if len(fields.lengths) != len(fields.ids) or sum(fields.lengths) != fields.frames:
-            raise ValueError("its lengths do not fit")
+            raise ValueError("its lattices' lengths do not fit its utterances and frames")
         if fields.graph != self.digest:
             raise LatticeStoreError(
                 f"{path}: it was made with another graph ({fields.graph}) than {self._path} "
@@ -563,7 +567,7 @@ lattices; 0: none did), and `seconds` (a number for each pass)."""
 class ScoredCodec(LatticeCodec[ScoredLattices, ScoredLattices, Searches]):
     """Stores scored lattices as plain arrays, concatenated.
 
-    With `lm_scores`, as those of a decoding graph have them.
+    They have `lm_scores`, as lattices from a decoding graph do.
     """
 
     name = "searched"
@@ -613,7 +617,7 @@ class ScoredCodec(LatticeCodec[ScoredLattices, ScoredLattices, Searches]):
         }:
             raise ValueError("columns of different lengths")
         if tensors["word_counts"].min(initial=0) < 0 or words[-1] != len(tensors["words"]):
-            raise ValueError("arcs whose words are not there")
+            raise ValueError("the words of some arcs are missing")
         lattices = [
             _scored_lattice(tensors, slice(begin, end), slice(words[begin], words[end]))
             for begin, end in pairwise(arcs.tolist())
@@ -621,7 +625,7 @@ class ScoredCodec(LatticeCodec[ScoredLattices, ScoredLattices, Searches]):
         passes = [len(search["seconds"]) for search in header.info if search["beam"]]
         ends = np.cumsum([0, *passes]).tolist()
         if ends[-1] != len(lattices):
-            raise ValueError(f"{len(lattices)} lattices where the searches made {ends[-1]}")
+            raise ValueError(f"it has {len(lattices)} lattices, but the searches made {ends[-1]}")
         return lambda number: tuple(lattices[ends[number] : ends[number + 1]])
 
 
@@ -638,7 +642,7 @@ def _scored_lattice(tensors: dict[str, np.ndarray], arcs: slice, words: slice) -
     if not lattice.num_arcs:
         raise ValueError("a lattice without arcs")
     if not in_order(lattice.source, lattice.target, lattice.num_states) or not _by_frame(lattice):
-        raise ValueError("no lattice")
+        raise ValueError("the arcs do not form a lattice")
     return ScoredLattice(lattice, tensors["acoustic"][arcs], tensors["graph"][arcs])
 
 
@@ -692,11 +696,11 @@ class _WordFields:
     """Metadata of a `WordCodec` shard."""
 
     ids: tuple[str, ...]
-    """Its utterances."""
+    """The shard's utterances with a lattice."""
     failed: tuple[str, ...]
-    """Utterances of which no path survived the search."""
+    """Utterances for which no path survived the search."""
     symbols: tuple[str, ...]
-    """The words by their ids in the shard; the first is that of no word."""
+    """The word of each id in the shard; id 0 stands for no word."""
     acoustic_scale: float
     """The scale of the best path, see `toolkit.fsa.lattice.Weights`."""
     word_penalty: float
@@ -709,7 +713,7 @@ class _WordFields:
     def of(cls, metadata: dict[str, str]) -> "_WordFields":
         content = json.loads(metadata["lattices"])
         if validated(content, {"format": int})["format"] != WORD_FORMAT:
-            raise ValueError(f"format {content['format']}, this version reads {WORD_FORMAT}")
+            raise ValueError(f"format {content['format']}, but this version reads {WORD_FORMAT}")
         return from_plain(cls, content)
 
 
@@ -718,7 +722,7 @@ class WordCodec(LatticeCodec[WordLattice, WordLattice, WeightsUsed]):
 
     Args:
       words: ids for the words of lattices that are read; several stores may share it.
-      symbol: returns the word of an id when lattices are written; default: that of `words`.
+      symbol: returns the word of an id when lattices are written; None: `words` gives it.
     """
 
     name = "words"
@@ -782,7 +786,7 @@ class WordCodec(LatticeCodec[WordLattice, WordLattice, WeightsUsed]):
 def _slices(splits: np.ndarray, count: int) -> list[slice]:
     """Return the slices between consecutive splits."""
     if len(splits) != count + 1:
-        raise ValueError(f"{len(splits)} splits for {count} utterances")
+        raise ValueError(f"there are {len(splits)} splits for {count} utterances")
     return [slice(a, b) for a, b in pairwise(splits)]
 
 
@@ -793,4 +797,4 @@ def _check_word_lattice(name: str, lattice: WordLattice) -> None:
     if not whole or not all(np.isfinite(x).all() for x in scores):
         raise ValueError(f"{name} lacks words or scores")
     if not (len(source) and in_order(source, target, lattice.num_states)):
-        raise ValueError(f"{name} is no lattice")
+        raise ValueError(f"{name} is not a lattice")

@@ -30,11 +30,11 @@ def lexicon_transducer(
       phone_disambig: the phone id of `#0`.
       silence_disambig: a phone-side symbol after each optional silence, so that L∘G is
         determinisable.
-      silence_score: log of the probability of a silence, log 0.5 by default; no
-        silence costs the same.
+      silence_score: log of the probability of a silence, log 0.5 by default; the absence of a
+        silence has the same score.
     """
     score = silence_score
-    # `inside` is between words, `pause` before a silence, `paused` after it.
+    # The fixed states, and the number of states so far.
     start, between_words, before_silence, after_silence, count = 0, 1, 2, 3, 4
     arcs: list[Arc] = [
         (start, between_words, EPSILON, EPSILON, score),
@@ -67,16 +67,16 @@ def weighted_lexicon_transducer(
 ) -> Fst:
     """Return L with probabilities of pronunciations and of silence around them.
 
-    As Kaldi's make_lexicon_fst_silprob, with the symbol of `silence_disambig` after silences, where
-    Kaldi has it in their place. The scores of sentences are those of `LexiconProbabilities`.
+    Like Kaldi's make_lexicon_fst_silprob, but `silence_disambig` comes after a silence, where Kaldi
+    has it in place of one. The scores of sentences are those of `LexiconProbabilities`.
 
     Args:
       entries: see `lexicon_transducer`.
-      weights: of each entry.
-      ends: of silence at the start and end of an utterance.
+      weights: the probabilities of each entry.
+      ends: the probabilities of silence at the start and end of an utterance.
       silence, word_disambig, phone_disambig, silence_disambig: see `lexicon_transducer`.
     """
-    # Words begin in `spoken` (after a word or at the start) or in `paused` (after a silence).
+    # Words begin in `after_word` (also at the start) or in `after_silence`.
     start, after_word, before_silence, in_silence, after_silence, count = 0, 1, 2, 3, 4, 5
     arcs: list[Arc] = [
         (start, after_word, EPSILON, EPSILON, math.log1p(-ends.start)),
@@ -124,7 +124,7 @@ MAX_PHONES, MAX_WORDS = 2048, 2**20
 
 
 def pack_label(phone: int, word: int = 0) -> int:
-    """Return an output label for an arc: a phone, and a word at its first phone.
+    """Pack a phone, and at a word's first phone the word, into the output label of an arc.
 
     Raises:
       LexiconSizeError: an id that is too high.
@@ -158,7 +158,7 @@ def transcript_graph(
       word begin there (`pack_label`). Pronunciations and silence are equally likely.
     """
     arcs: list[Arc] = []
-    # Boundary i has two states: `plain` (no silence read) and `after` (after a silence).
+    # Each word boundary has two states: `after_word` (no silence read) and `after_silence`.
     after_word, after_silence, count = 0, 1, 2
     arcs.append((after_word, after_silence, silence, pack_label(silence), 0.0))
     for word, variants in zip(words, pronunciations, strict=True):
@@ -189,14 +189,15 @@ def weighted_transcript_graph(
     Args:
       words, pronunciations, silence: see `transcript_graph`.
       weights: for each word the probabilities of its pronunciations.
-      ends: of silence at the start and end.
+      ends: the probabilities of silence at the start and end.
 
     Returns:
-      As `transcript_graph`, with the scores of `LexiconProbabilities`.
+      The graph of `transcript_graph`, with the scores of `LexiconProbabilities`.
     """
     arcs: list[Arc] = []
-    # A boundary is reached with a score: without silence, before one, after one. The first one has
-    # a single state for the first two, as there is no arc into them that could hold the scores.
+    # Each boundary has three states: without a silence, before one, and after one. At the start one
+    # state stands for the first two, as no arc leads there that could hold its score. So
+    # `after_word` is a state and a score to add.
     after_word, after_silence, count = (0, math.log1p(-ends.start)), 1, 2
     arcs.append((0, after_silence, silence, pack_label(silence), math.log(ends.start)))
     for word, variants, word_weights in zip(words, pronunciations, weights, strict=True):

@@ -2,7 +2,7 @@
 
 The denominator's forward-backward has a leaky HMM: in every frame a share of the probability leaks
 from all states to the initial ones, as if chunks restarted with a small weight (section 2.6). The
-transitions are a sparse matrix; a compiled loop multiplies with it on the CPU, torch elsewhere.
+transitions are a sparse matrix; a compiled loop multiplies by it on the CPU, torch elsewhere.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def leaky_forward_backward(
     """Sum over all paths of chunks through an HMM, in the precision of the scores.
 
     Args:
-      denominator: of S states.
+      denominator: the denominator, with S states.
       scores: [N, T, P] log-likelihoods of the pdfs; rows beyond a chunk's frames must be finite.
       lengths: [N] int64 on the CPU, T_n of each chunk, at least 1.
       leak: the share that leaks (Kaldi's leaky-hmm-coefficient); 0 for none.
@@ -47,7 +47,8 @@ def leaky_forward_backward(
     top = scores.amax(dim=2)  # [N, T]
     likelihoods = (scores - top[:, :, None]).exp().permute(1, 2, 0).contiguous()  # [T, P, N]
     # Forward: alpha_t(s) = b_t(s) sum_r w(r, s) (alpha_{t-1}(r) + leak pi(r)), [S, N], each scaled
-    # to add up to 1. Before each frame a share of it leaks to the initial probabilities pi.
+    # to add up to 1. b_t(s) is the likelihood of the pdf of state s, w(r, s) a transition's weight.
+    # Before each frame a share `leak` of alpha is added according to the initial probabilities pi.
     alphas, sums = [initial.expand(-1, len(scores))], []
     for t in range(frames):
         entered = into @ (alphas[-1] + leak * initial)
@@ -161,10 +162,10 @@ def lfmmi(
       scores: [N, T, P] log-likelihoods of the pdfs, up to a constant per frame. Rows beyond a
         chunk's frames must be finite.
       lengths: [N] int64 on the CPU.
-      numerators: of each chunk, see `NumeratorMaker`.
-      denominator: of the same pdfs.
+      numerators: the numerator of each chunk, see `NumeratorMaker`.
+      denominator: made with the same pdfs.
       leak: see `leaky_forward_backward`.
-      boost: of a wrong frame, in units of log-likelihood.
+      boost: added to the score of a wrong frame, in units of log-likelihood.
     """
     objective, posteriors = _Lfmmi.apply(scores, lengths, numerators, denominator, leak, boost)
     return LfmmiValue(objective, posteriors)
@@ -184,7 +185,7 @@ class _Lfmmi(torch.autograd.Function):
         boost: float,
     ) -> tuple[Tensor, Tensor]:
         scores = scores.detach()
-        # Autocast would take the products of the denominator in half precision.
+        # Autocast would compute the products of the denominator in half precision.
         with torch.autocast(scores.device.type, enabled=False):
             numerator_logprobs, numerator_posteriors = _numerators(scores, numerators)
             numerator_posteriors = numerator_posteriors.to(scores.dtype)

@@ -1,9 +1,9 @@
 """Minimum Bayes risk decoding of word lattices: minimises the expected word errors.
 
 Xu, Povey, Mangu and Zhu, "Minimum Bayes risk decoding and system combination based on a recursion
-for edit distance" (Computer Speech and Language, 2011); Kaldi's lattice-mbr-decode. The expected
-edit distance is an upper bound, since the alignment is chosen per lattice state and not per path.
-It is exact if no two paths meet before the end.
+for edit distance" (Computer Speech and Language, 2011), as in Kaldi's lattice-mbr-decode. The
+expected edit distance is an upper bound, since the alignment is chosen per lattice state and not
+per path. It is exact if no two paths meet before the end.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from toolkit.fsa.word_lattice import NO_WORD, WordLattice
 from toolkit.kernels import njit
 
 OUTSIDE = 1e-5
-"""Additional cost of a word that is aligned with no bin, so that it prefers an empty one."""
+"""Additional cost of a word that is aligned with no bin: an empty bin is preferred."""
 Array = np.ndarray
 
 
@@ -28,7 +28,7 @@ class Candidate:
     """Word id; 0 means no word."""
     posterior: float
     begin: float
-    """Begin and end in seconds, means over the word's occurrences."""
+    """Start and end in seconds, means over the word's occurrences."""
     end: float
 
 
@@ -50,15 +50,16 @@ class MinimumRisk:
 def minimum_risk(
     lattice: WordLattice, scores: Array, starts: Sequence[list[int]] = ()
 ) -> MinimumRisk:
-    """Find the word sequence with the fewest expected errors, starting at the best path.
+    """Find the word sequence with the fewest expected errors, starting from the best path.
 
     The sequence is improved until it stays the same: in each bin the candidate with the largest
     posterior is chosen. The result depends on the initial sequence.
 
     Args:
-      lattice: of one utterance; words below 0 count as words, and are never chosen.
-      scores: [A] the logarithms of the weights of its arcs.
-      starts: word sequences to begin with in place of the best path; the best outcome counts.
+      lattice: the lattice of an utterance; word ids below 0 count as words, but are never chosen.
+      scores: [A] log weights of its arcs.
+      starts: word sequences to start from in place of the best path; the outcome with the lowest
+        risk is returned.
     """
     arc_posteriors = lattice.incoming_arc_posteriors(scores)
     starts = starts or [spoken_words(lattice, scores)]
@@ -82,8 +83,7 @@ def best_path_in_bins(lattice: WordLattice, scores: Array) -> list[Candidate]:
     """Return the words of the best path, with posteriors and mean times of their bins.
 
     Args:
-      lattice: see `minimum_risk`.
-      scores: [A] of its arcs.
+      lattice, scores: see `minimum_risk`.
     """
     hypothesis = spoken_words(lattice, scores)
     bins = _bins_around(lattice, lattice.incoming_arc_posteriors(scores), hypothesis).bins
@@ -91,7 +91,7 @@ def best_path_in_bins(lattice: WordLattice, scores: Array) -> list[Candidate]:
 
 
 def _of_word(word: int, candidates: Sequence[Candidate]) -> Candidate:
-    """Return a word's entry in a bin; posterior 0 and the bin's times if it is not there."""
+    """Return a word's entry in a bin; if it is not there, posterior 0 and the bin's times."""
     for candidate in candidates:
         if candidate.word == word:
             return candidate
@@ -143,17 +143,17 @@ def _along(
     combination based on a recursion for edit distance" (2011), for the words of one arc.
 
     Args:
-      source_distance: [Q + 1] those in the arc's source.
-      word: of the arc.
-      bin_words: [Q] the words in the bins.
-      distance: [Q + 1] for the result.
-      moves: [Q + 1] for the best alignment: 0, the arc's word is in the bin; 1, it is in no bin; 2,
-        the bin comes after the arc and holds none of its words.
+      source_distance: [Q + 1] expected errors in the arc's source, by number of bins passed.
+      word: the arc's word; 0 for none.
+      bin_words: [Q] the words in the bins; 0 for none.
+      distance: [Q + 1] written: the expected errors after the arc.
+      moves: [Q + 1] written: the best alignment. 0: the arc's word is in the bin; 1: it is in no
+        bin; 2: the bin comes after the arc and holds none of its words.
     """
     cost_of_no_bin = 0.0 if word == 0 else 1.0 + OUTSIDE
     distance[0], moves[0] = source_distance[0] + cost_of_no_bin, 1
     for q in range(1, len(source_distance)):
-        # The arc's word is aligned with bin q - 1, with none, or the bin with no word of the arc.
+        # The arc's word is in bin q - 1, or it is in no bin, or the bin is empty after the arc.
         match = source_distance[q - 1] + (word != bin_words[q - 1])
         no_bin = source_distance[q] + cost_of_no_bin
         skip = distance[q - 1] + (bin_words[q - 1] != 0)
@@ -169,7 +169,7 @@ def _along(
 def _distances(
     source: Array, target: Array, words: Array, arc_posteriors: Array, states: int, bin_words: Array
 ) -> Array:  # pragma: no cover (compiled)
-    """Return the expected errors of paths into each state against q bins: [S, Q + 1]."""
+    """Return the expected errors of the paths into each state against 0 to Q bins: [S, Q + 1]."""
     expected = np.zeros((states, len(bin_words) + 1))
     # In the start state all words of the bins passed are deleted.
     for q in range(len(bin_words)):
@@ -193,7 +193,7 @@ def _aligned(
     bin_words: Array,
     expected: Array,
 ) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover (compiled)
-    """Return the arcs' contributions to the bins: backward pass of `_distances`.
+    """Return the arcs' contributions to the bins (the backward pass of `_distances`).
 
     Args:
       source, target, words, arc_posteriors: [A] of the arcs.
@@ -202,7 +202,7 @@ def _aligned(
       expected: [S, Q + 1] the result of `_distances`.
 
     Returns:
-      [K] bin, word, posterior, and posterior times the word's begin and end.
+      [K] bin, word, posterior, and posterior times the word's start and end times.
     """
     states, bins = expected.shape[0], len(bin_words)
     bin_number, word = np.empty(64, np.int64), np.empty(64, np.int64)
@@ -247,10 +247,10 @@ def _aligned(
 def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> list[int]:
     """Return the words of the path with the smallest edit distance from a reference.
 
-    Work grows with arcs times reference words. Kaldi's lattice-oracle.
+    Like Kaldi's lattice-oracle. The work grows with the number of arcs times reference words.
 
     Args:
-      lattice: of one utterance.
+      lattice: the lattice of an utterance.
       reference: word ids; an id that the lattice does not have, such as -1, is never right.
     """
     words = np.array(reference, np.int64)

@@ -16,13 +16,13 @@ def sampled_arcs(lattice: Lattice, scores: Array, count: int) -> Array:
     """Return the arcs of `count` sampled paths: [count, T + 1] int64.
 
     Systematic sampling: with the paths in order of their arcs, the probability mass is divided into
-    `count` equal parts, and the path in the middle of each is taken. Less variance than independent
-    draws, and the same paths in every call.
+    `count` equal parts, and the path in the middle of each is taken. This has less variance than
+    independent draws, and gives the same paths in every call.
 
     Args:
-      lattice: of one utterance.
-      scores: [A] of its arcs.
-      count: number of paths; a path of large posterior is among them several times.
+      lattice: the lattice of an utterance.
+      scores: [A] the scores of its arcs.
+      count: number of paths; a path with a large posterior occurs several times.
     """
     arcs = int(lattice.frame[-1]) + 1
     return _sample(lattice.first, lattice.target, scores.astype(np.float64), count, arcs)
@@ -34,8 +34,10 @@ def _sample(first: Array, target: Array, scores: Array, count: int, length: int)
 
     Args:
       first: [S + 1] where the arcs of each state begin.
-      target, scores: [A] of the arcs, which lead to later states; scores float64.
-      count, length: of paths, and of the arcs of each.
+      target: [A] of the arcs, which lead to later states.
+      scores: [A] float64 of the arcs.
+      count: number of paths.
+      length: number of arcs of each path.
     """
     states = len(first) - 1
     # Backward recursion in the log domain: beta(s) = log sum over arcs s -> d of exp(score +
@@ -93,15 +95,15 @@ class Hypothesis:
 def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothesis]:
     """Return the `count` best distinct word sequences, best first.
 
-    Exact: of the partial sequences that reach a state only the `count` best can be part of the
-    result, since all of them can continue in the same ways. Those whose best completion is worse
-    than the best path by more than a beam are left out, and the beam is widened until `count`
-    sequences are within it, so that work grows with the number of paths near the best one rather
-    than with the lattice. The choice among sequences with the same score, and their order, are
-    arbitrary.
+    The result is exact: of the partial sequences that reach a state, only the `count` best can be
+    part of it, since all of them can continue in the same ways. Partial sequences whose best
+    completion is worse than the best path by more than a beam are left out. The beam is widened
+    until `count` sequences are within it, so that work grows with the number of paths near the best
+    one rather than with the lattice. The choice among sequences with the same score, and their
+    order, are arbitrary.
 
     Args:
-      lattice: of one utterance.
+      lattice: the lattice of an utterance.
       weights: the weights of the score.
       count: largest number of sequences; a lattice may have fewer, one without arcs has none.
     """
@@ -144,17 +146,17 @@ def _best_sequences(
 
     Args:
       source: [A].
-      entering: [A] the arcs by target.
-      first: [S + 1] where those that enter each state begin there.
+      entering: [A] the arcs sorted by target.
+      first: [S + 1] where the arcs that enter each state begin in `entering`.
       splits, words: of `Lattice`.
-      vocabulary: more than any word id.
+      vocabulary: a number above all word ids.
       columns: [A, 3] float64, of each arc the three scores of a `Hypothesis`.
       backward: [S] float64, the best score from each state to the end.
-      worst, count: see above.
+      worst, count: see the first line.
 
     Returns:
-      [N, 3] scores and [N] the histories of the sequences; of each history [H] the one before its
-      last word, and that word. History 0 is the empty one.
+      [N, 3] scores and [N] histories of the sequences; [H] for each history its parent, i.e. the
+      history without the last word, and [H] its last word. History 0 is the empty one.
     """
     states = len(backward)
     # Sequences of all states, one after the other: state s has begins[s] to begins[s + 1] - 1, the
@@ -175,7 +177,7 @@ def _best_sequences(
         for arc in entering[first[state] : first[state + 1]]:
             origin, score = source[arc], columns[arc, 0]
             for sequence in range(begins[origin], begins[origin + 1]):
-                # Sequences come best first: the others complete to less than `worst` too.
+                # Sequences come best first: all further ones stay below `worst` too.
                 if sums[sequence, 0] + score + backward[state] < worst:
                     break
                 if num_extended == len(extended_history):
@@ -230,7 +232,7 @@ def _best_sequences(
 
 
 def _history(history: int, parent: Array, last_word: Array) -> tuple[int, ...]:
-    """Return the words of a history, a node of a linked list."""
+    """Return the words of a history; see `_best_sequences` for the tree of histories."""
     words = []
     while history:
         words.append(int(last_word[history]))
@@ -241,8 +243,7 @@ def _history(history: int, parent: Array, last_word: Array) -> tuple[int, ...]:
 def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[tuple[int, ...]]:
     """Return the word ids of `count` paths sampled by their posteriors.
 
-    The same paths in every call: the probability mass is divided into `count` equal parts. A
-    lattice without arcs has no path.
+    The paths are the same in every call, see `sampled_arcs`. A lattice without arcs has no path.
     """
     fst = lattice.lattice
     if not fst.num_arcs:

@@ -1,4 +1,4 @@
-"""LF-MMI's numerator: denominator paths near one alignment, or near several."""
+"""The LF-MMI numerator: denominator paths near one alignment, or near several."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class PhoneTimes:
     begins: np.ndarray
     """[K] int32, the 10 ms frame in which each phone begins; ascending, the first is 0."""
     frames: int
-    """T, 10 ms frames in all."""
+    """T, total number of 10 ms frames."""
 
     @classmethod
     def of(cls, states: Tensor, topology: Topology) -> "PhoneTimes":
@@ -41,7 +41,7 @@ class PhoneTimes:
         """Return the low-rate frames [K, 2] in which each phone may be: first, and end (exclusive).
 
         A phone may be in every frame whose middle is at most `tolerance` frames of 10 ms before its
-        begin or after its end, and that leaves a frame for each phone before and after it.
+        start or after its end, and that leaves a frame for each phone before and after it.
 
         Args:
           offset: 0, 1 or 2, the 10 ms frame that the first low-rate frame begins with.
@@ -63,7 +63,7 @@ class PhoneAlternatives:
     times: tuple[PhoneTimes, ...]
     """At least one alternative, the most likely first; all have the same number of frames."""
     weights: np.ndarray
-    """[N] float64, posteriors: above 0, in all at most 1."""
+    """[N] float64, posteriors: each above 0, their sum at most 1."""
 
     @property
     def frames(self) -> int:
@@ -82,9 +82,9 @@ class Chunk:
     offset: int
     """0, 1 or 2, the 10 ms frame that the utterance's first low-rate frame begins with."""
     start: int
-    """The first frame."""
+    """The first low-rate frame."""
     length: int
-    """T, number of frames."""
+    """T, number of low-rate frames."""
 
 
 class NumeratorMaker:
@@ -93,25 +93,25 @@ class NumeratorMaker:
     A numerator holds every path that goes through the phones of the alignment in their order, each
     phone within its window (`PhoneTimes.windows`). A piece may begin and end within a phone; at
     the edges of the utterance the first phone begins and the last one ends. The paths are composed
-    with the denominator, whose scores they have: no path is likelier than in the denominator, and
-    the criterion is at most 0 (unless a piece begins in either of two phones with the same pdfs).
-    Kaldi's supervision is the same, except for two equal phones that are close together, whose
-    windows it does not distinguish.
+    with the denominator and have its scores, so no path is likelier than in the denominator, and
+    the criterion is at most 0 (unless a piece may begin in either of two phones with the same
+    pdfs). Kaldi's supervision is the same, except that it does not distinguish the windows of two
+    equal phones that are close together.
 
-    The numerator of recognised speech holds the paths of all alternatives, each with its posterior
-    on top, as in semi-supervised LF-MMI (Manohar et al. 2018; there the lattice's paths have the
-    language model's probabilities, raised to 0.5, in place of posteriors). Alternatives that do not
-    differ within a piece, or near it, are merged.
+    The numerator of recognised speech holds the paths of all alternatives, with the posterior of
+    the alternative added to their scores, as in semi-supervised LF-MMI (Manohar et al. 2018; there
+    the lattice's paths have the language model's probabilities, raised to the power 0.5, in place
+    of posteriors). Alternatives that do not differ within or near a piece are merged.
 
     Args:
-      senones: of the low-rate topology with an onset.
+      senones: made with the low-rate topology, whose phones have an onset.
       denominator: made with the same senones.
       tolerance: 10 ms frames by which a phone may begin earlier or end later (Kaldi: 5).
     """
 
     def __init__(self, senones: Senones, denominator: Denominator, tolerance: int) -> None:
         if not senones.topology.onset:
-            raise ValueError("the senones need the low-rate topology, see Topology.at_low_rate")
+            raise ValueError("the senones need the low-rate topology; see Topology.at_low_rate")
         self._senones = senones
         self._denominator = denominator
         self._tolerance = tolerance
@@ -120,9 +120,9 @@ class NumeratorMaker:
         """Return a piece's numerator, whose arcs have the denominator's scores.
 
         Where the phones leave no path (a copy at a higher speed may have too few frames for some
-        of them), the tolerance is doubled, and doubled again. None if that does not help: there
-        are fewer frames than phones, or the denominator was estimated without them. Alternatives
-        without a path are left out, if others have one.
+        of them), the tolerance is doubled, and doubled again. If that does not help, the result is
+        None: there are fewer frames than phones, or the denominator was estimated without such a
+        phone sequence. Alternatives without a path are left out if others have one.
         """
         if isinstance(supervision, PhoneTimes):
             supervision = PhoneAlternatives((supervision,), np.ones(1))
@@ -155,7 +155,7 @@ class NumeratorMaker:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return pdfs [K, 2] and windows [K, 2] int64 of the phones that a piece may have.
 
-        Windows are relative to the begin of the piece, and are clipped to one frame before it and
+        Windows are relative to the start of the piece, and are clipped to one frame before it and
         to its end. So alternatives that differ only outside the piece become equal.
 
         Of the phones before the piece, only the last one may be included, and none of those after
@@ -180,14 +180,14 @@ class NumeratorMaker:
 
     @cached_property
     def _table(self) -> np.ndarray:
-        """The pdf of each state in each context."""
+        """The pdf of each state in each context; see `Senones.table`."""
         return self._senones.table.numpy()
 
     @cached_property
     def _transitions(self) -> tuple[np.ndarray, ...]:
         """Transitions by state, pdf and target: first, targets, pdfs, log weights.
 
-        State S is the begin of a piece.
+        State S stands for the start of a piece.
         """
         hmm = self._denominator
         entered = np.flatnonzero(hmm.begin)
@@ -216,7 +216,7 @@ def _paths(
     denominator, after a frame.
 
     Args:
-      pdfs: [K, 2] of each phone's onset and rest.
+      pdfs: [K, 2] the pdfs of each phone's onset and rest.
       windows: [K, 2] the frames in which each phone may be, from the first to the one after the
         last.
       frames: T.
@@ -242,7 +242,7 @@ def _paths(
             position = keys[expanded] // (begin + 1) % (2 * phones)
             # A phone continues with its rest, or the next one begins with its onset.
             lowest, highest = position | 1, (position | 1) + 2
-            if t == 0:  # at the begin, or anywhere
+            if t == 0:  # in the first phone, or anywhere
                 lowest, highest = 0, 1 if at_begin else 2 * phones
             for next_position in range(lowest, min(highest, 2 * phones)):
                 k = next_position // 2
@@ -288,7 +288,10 @@ def _paths(
 def _lattice_of_paths(
     positions: np.ndarray, columns: np.ndarray, scores: np.ndarray, phones: int | None, frames: int
 ) -> Lattice:
-    """Return the lattice of the paths that reach the end, in the last phone if given."""
+    """Return the lattice of the paths that reach the last frame.
+
+    With a number of phones, paths must end in the last phone; None: in any.
+    """
     ends = np.flatnonzero(positions >= (0 if phones is None else 2 * phones - 2)).astype(np.int32)
     last = np.full(len(ends), len(positions), np.int32)
     finals = np.stack([ends, last, np.full_like(last, FINAL), np.full_like(last, frames)])

@@ -1,8 +1,8 @@
-"""Online dense search: the same search as `search_lattice`, while scores arrive.
+"""Online dense search: the same search as `search_lattice`, carried out while scores arrive.
 
 k2 1.23.4 has `OnlineDenseIntersecter`, but between two calls it keeps only what lies within the
 *output* beam, so that its result depends on the block size: on read speech the best
-paths' scores fell from 83 to 63 with pieces of one second, to -180 with single frames. Here the
+paths' scores fell from 83 to 63 with blocks of one second, and to -180 with single frames. Here the
 search of `toolkit.fsa.search` is carried out frame by frame: same beams, same lattice. (Where
 `max_active` is reached in the last four frames, the lattice can have a few arcs more.)
 """
@@ -99,10 +99,10 @@ class OnlineSearch:
         return [] if arc < 0 else self._words([arc])
 
     def finish(self) -> Lattice | None:
-        """End the utterance; return the lattice of `search_lattice` for all its scores.
+        """End the utterance; return the lattice that `search_lattice` gives for all its scores.
 
         Raises:
-          ValueError: it has ended already.
+          ValueError: the utterance has already ended.
         """
         if self.num_frames == 0:
             return None
@@ -120,7 +120,7 @@ class OnlineSearch:
         return lattice_of(self._trellis, self._graph)
 
     def _step(self, row: np.ndarray, left: int) -> None:
-        """Search one frame."""
+        """Search one frame, `left` frames before the end."""
         self._trellis = advance_frame(
             self._trellis, self._arrays, row, left, self._limits, self._output, self._place
         )
@@ -159,7 +159,7 @@ class OnlineSearch:
 
 Array = np.ndarray
 MAX_STEPS = 100
-"""Arcs that `next_word_arc` follows at most."""
+"""Largest number of arcs that `next_word_arc` follows."""
 
 
 @njit(nogil=True, cache=True)
@@ -172,15 +172,15 @@ def extend_histories(
     nodes: Array,
     count: int,
 ) -> tuple[Array, int]:
-    """Extend the word history of each reached state, a node of a tree.
+    """Extend the word histories, which are nodes of a tree, to the states that a frame reaches.
 
     Args:
-      histories: the nodes of the states before.
-      source, arc: of the frame's arcs.
-      entry: for each state reached the arc by which it comes.
+      histories: the nodes of the states before the frame.
+      source, arc: of the frame's arcs, see `Trellis`.
+      entry: for each state reached, the last arc of its best path.
       writes: see `GraphArrays`.
-      nodes: [room, 2] int64: parent, arc that writes; room for a node per state.
-      count: nodes in use.
+      nodes: [room, 2] int64: parent, arc that writes; has room for another node per state.
+      count: number of nodes in use.
 
     Returns:
       The nodes of the states reached, and the number of nodes in use.
@@ -203,7 +203,7 @@ def collect_histories(nodes: Array, count: int, histories: Array) -> int:
     Args:
       nodes: see `extend_histories`; a parent stands before its children, and node 0 is the root.
       count: nodes in use.
-      histories: of the states alive; renumbered.
+      histories: the nodes of the active states; renumbered in place.
     """
     new_node = np.full(count, -1, np.int64)
     new_node[0] = 0

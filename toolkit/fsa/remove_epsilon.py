@@ -36,18 +36,18 @@ def remove_epsilon(fst: Fst) -> Fst:
 
     Every arc that reads is followed by the best epsilon path to each state of its target's closure;
     arcs out of the start's closure also have that path in front. Scores are added, words
-    concatenated. As k2's remove_epsilon. (With closures in front of all arcs, back-off arcs would
-    give every history the arcs of all shorter ones.)
+    concatenated, as in k2's remove_epsilon. (With closures in front of all arcs, back-off arcs
+    would give every history the arcs of all shorter ones.)
 
     Args:
       fst: its arcs with label 0 may write words.
 
     Returns:
-      Connected, arcs sorted. Paths with the same labels and states but worse scores are dropped,
-      also where they write other words.
+      A connected transducer with sorted arcs. Of paths with the same labels and states, only the
+      best is kept, even if the others write other words.
 
     Raises:
-      EpsilonError: a cycle that reads nothing has a score above 0.
+      EpsilonError: a cycle of arcs that read nothing has a score above 0.
     """
     reads = fst.labels != EPSILON
     if reads.all():
@@ -59,7 +59,7 @@ def remove_epsilon(fst: Fst) -> Fst:
     )
     if has_gain:
         raise EpsilonError(
-            f"a graph of {fst.num_arcs} arcs has an epsilon cycle with a positive score: check "
+            f"a graph of {fst.num_arcs} arcs has an epsilon cycle with a positive score. Check "
             "the scores of its back-off arcs"
         )
     # 1. All arcs that read, without a path in front (-1).
@@ -136,7 +136,8 @@ def _epsilon_closures(
       score, lm: [A] int64, in fixed point.
 
     Returns:
-      Whether a cycle gains, which leaves closures undefined; and the closures.
+      Whether an epsilon cycle has a positive score, which leaves the closures undefined; and the
+      closures.
     """
     states = len(first) - 1
     # needed: states whose closure is used. useful: states from which something is read.
@@ -226,7 +227,7 @@ def _closure(
 
     Returns:
       The states reached, `start` first; the score of each, the arc by which it is entered, and the
-      position of the state before it. Empty arrays if a cycle gains.
+      position of the state before it. The arrays are empty if a cycle has a positive score.
     """
     reached, entry, parent = np.empty(8, np.int32), np.empty(8, np.int32), np.empty(8, np.int32)
     gain, queue, is_queued = np.empty(8, np.int64), np.empty(8, np.int32), np.empty(8, np.bool_)
@@ -255,7 +256,7 @@ def _closure(
             elif path_gain <= gain[position]:
                 continue
             else:
-                # A better path to an ancestor of `source` closes a cycle that gains.
+                # A better path to an ancestor of `source` closes a cycle with a positive score.
                 ancestor = source
                 while ancestor and ancestor != position:
                     ancestor = parent[ancestor]

@@ -23,12 +23,12 @@ class Grammar:
     """An n-gram model as a deterministic on-demand acceptor of word ids (Kaldi's ConstArpaLm).
 
     A state is the longest context that affects later scores: a context that no n-gram continues and
-      that has no back-off weight is shortened to its suffix. Scores are natural logarithms.
+    that has no back-off weight is shortened to its suffix. Scores are natural logarithms.
 
     Args:
       model: the n-grams.
-      words: the recogniser's words; one that the model lacks is <UNK> to it, and impossible when
-        it lacks that too.
+      words: the recogniser's words. A word that the model lacks is scored as <UNK>; if the model
+        lacks <UNK> too, the word is impossible.
     """
 
     def __init__(self, model: BackoffModel, words: SymbolTable) -> None:
@@ -115,12 +115,12 @@ def rescore_lattice(lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -
     determinised first, so that it keeps its frames and alternative pronunciations.
 
     Args:
-      lattice: of one utterance, from `search_lattice` with a graph that has `lm_scores`.
+      lattice: an utterance's, from `search_lattice` with a graph that has `lm_scores`.
       grammar: the new language model.
       limits: beam and number of pairs to keep.
 
     Raises:
-      RescoreError: no path is left, which only scores beyond any float32 can cause.
+      RescoreError: no path is left; only scores beyond the range of float32 can cause this.
     """
     return _Composition(lattice, grammar, limits).run()
 
@@ -129,9 +129,9 @@ class _Composition:
     """Pairs of lattice and grammar states, from the first frame to the last.
 
     A graph charges the language model's score of a word as early as it can, before the arc that
-    writes the word: within a tree of pronunciations that of the best word below. The new model's
-    score comes with the word. To make pairs of one frame comparable, the old model's charge since
-    the last word (`pending`) counts until the next word is written.
+    writes the word: within a tree of pronunciations it charges the score of the best word below.
+    The new model's score comes only with the word. To make the pairs of a frame comparable, what
+    the old model has charged since the last word (`pending`) counts until the next word is written.
     """
 
     def __init__(self, lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -> None:
@@ -219,6 +219,6 @@ class _Composition:
         if pruned is None:
             raise RescoreError(
                 "rescoring leaves no path: the graph or the language model has scores beyond the "
-                "range of float32: make them again"
+                "range of float32; make both again"
             )
         return pruned

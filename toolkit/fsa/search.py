@@ -1,4 +1,4 @@
-"""Dense search: pruned intersection of frame scores with a graph, by own kernels or k2."""
+"""Dense search: pruned intersection of frame scores with a graph, by native kernels or k2."""
 
 import math
 import os
@@ -58,7 +58,7 @@ def search_lattice(scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
       beam: the pruning.
 
     Returns:
-      The lattice, without dead ends, or None when no path survives to the end.
+      The lattice, without dead ends, or None if no path survives to the end.
 
     Raises:
       GraphMismatchError: the graph has labels without a column in `scores`.
@@ -80,7 +80,7 @@ def search_with_retries(
       beams: at least one, such as `Beam.with_retries`.
 
     Returns:
-      The lattice, None when no path survives even the last beam, and the beam tried last.
+      The lattice (None if no path survives even with the last beam), and the beam tried last.
     """
     for beam in beams:
         lattice = search_lattice(scores, graph, beam)
@@ -95,12 +95,12 @@ def search_best_paths(
     """Return the best path of each utterance through its own graph, without lattices.
 
     Args:
-      scores: for each utterance [T_n, P_n], the longest first, none empty.
-      graphs: for each its graph.
-      beam: the pruning of each.
+      scores: [T_n, P_n] for each utterance, the longest first, none empty.
+      graphs: the graph of each utterance.
+      beam: the pruning of each search.
 
     Returns:
-      For each its path; None where none survives to the end.
+      The path of each utterance; None where no path survives to the end.
 
     Raises:
       GraphMismatchError: a graph has labels without a column in its scores.
@@ -132,14 +132,14 @@ def engine() -> Engine:
     """Return the engine that `toolkit.engines.search_engine` names.
 
     Raises:
-      EngineError: it is k2, which cannot be imported.
+      EngineError: the engine is k2, which cannot be imported.
     """
     return load_engine(search_engine())
 
 
 @contextmanager
 def searching_with(name: str) -> Iterator[None]:
-    """Use another engine within a `with` statement, to compare engines."""
+    """Use the engine `name` within a `with` statement, e.g. to compare engines."""
     previous = os.environ.get(SEARCH_VARIABLE, "")
     os.environ[SEARCH_VARIABLE] = name
     try:
@@ -153,7 +153,7 @@ def load_engine(name: str) -> Engine:
     """Import an engine by name; each process has one instance of it.
 
     Raises:
-      EngineError: it is k2, which cannot be imported.
+      EngineError: the engine is k2, which cannot be imported.
     """
     if name == "native":
         return NativeEngine()
@@ -161,8 +161,8 @@ def load_engine(name: str) -> Engine:
         from toolkit.fsa.k2_engine import K2Engine
     except ImportError as error:
         raise EngineError(
-            f"{SEARCH_VARIABLE} is 'k2', which cannot be imported ({error}); unset it to search"
-            " with the toolkit's own kernels, or install k2 as docs/install.md says"
+            f"{SEARCH_VARIABLE} is 'k2', which cannot be imported ({error}). Unset the variable to"
+            " search with the toolkit's own kernels, or install k2 as docs/install.md says"
         ) from error
     return K2Engine()
 
@@ -191,7 +191,7 @@ def graph_arrays(graph: Fst) -> GraphArrays:
     """Convert a graph to the arrays that the kernels take.
 
     Raises:
-      GraphMismatchError: it has no arcs.
+      GraphMismatchError: the graph has no arcs.
     """
     if not graph.num_arcs:
         raise GraphMismatchError("the graph has no arcs: it accepts nothing")
@@ -222,7 +222,7 @@ def intersect_two_frames() -> str:
     """Check the search on a two-word graph and two frames with a known best path.
 
     Returns:
-      What was tested, for a report.
+      The name of the test with the engine, for a report.
 
     Raises:
       RuntimeError: the engine runs but finds another path or score.

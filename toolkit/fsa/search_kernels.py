@@ -21,8 +21,8 @@ Array = np.ndarray
 FINAL_FRAMES = 4
 """Number of frames at the end that are searched with wider beams."""
 PRUNE_EVERY, PRUNE_BACK = 20, 30
-"""When, and how many frames back, arcs outside the output beam are dropped. The lattice depends on
-them only for arcs outside that beam."""
+"""Every `PRUNE_EVERY` frames, arcs outside the output beam are dropped from the last `PRUNE_BACK`
+frames. Only arcs outside that beam can depend on these numbers in the lattice."""
 ROUNDING = 2.0**-18
 """Relative rounding error that float32 sums of scores may have after `PRUNE_BACK` frames."""
 
@@ -61,15 +61,15 @@ class Trellis(NamedTuple):
     target: Array
     """[arcs] int32: position in the level after it."""
     arc: Array
-    """[arcs] int32: the graph's."""
+    """[arcs] int32: the graph's arc."""
     score: Array
     """[arcs] float32."""
     state: Array
-    """[states] int32: the graph's."""
+    """[states] int32: the graph's state."""
     forward: Array
     """[states] float32: the score of the best path to each."""
     entry: Array
-    """[states] int32: the arc by which that path comes, as position in its frame before pruning."""
+    """[states] int32: the last arc of that path, as its position in its frame before pruning."""
 
 
 @njit(cache=True, nogil=True)
@@ -95,8 +95,8 @@ def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) 
     """Return a frame's beam: narrower for too many active states, wider for too few.
 
     Args:
-      beam: of the frame before.
-      active: states before the frame.
+      beam: the beam of the frame before.
+      active: number of states before the frame.
       limits: search beam, min_active and max_active.
     """
     search_beam, min_active, max_active = np.float32(limits[0]), limits[1], limits[2]
@@ -252,7 +252,7 @@ def prune_trellis(trellis: Trellis, back: int, unpruned: int, output: float) -> 
     Args:
       trellis: pruned in place.
       back: number of frames to prune.
-      unpruned: number of newest frames, after those, that are not pruned.
+      unpruned: number of the newest frames, which are not pruned; the others are before them.
       output: largest difference between the score of the best path through an arc and that of the
         best path into the same state after the pruned frames.
     """
@@ -263,7 +263,7 @@ def prune_trellis(trellis: Trellis, back: int, unpruned: int, output: float) -> 
     # The arrays below count states from level `begin` and arcs from the frame before it.
     base = states_at[begin]
     first_arc = arcs_at[max(0, begin - 1)]
-    # loss of a state: forward score of the best end that it reaches, less its own and the path's.
+    # loss of a state: the lowest path loss over the arcs out of it, defined below.
     loss = np.full(states_at[end + 1] - base, np.inf)
     loss[states_at[end] - base :] = 0
     alive = np.zeros(states_at[n + 1] - base, np.bool_)
@@ -321,7 +321,7 @@ def _compact(trellis: Trellis, begin: int, keep_arc: Array, alive: Array) -> Non
             arcs_end += 1
         next_arc = trellis.arcs_at[t + 1]
         trellis.arcs_at[t + 1] = arcs_end
-    # Move the states that stay to the front, too, level by level.
+    # Move the states that stay to the front too, level by level.
     i = 0
     for t in range(begin, n + 1):
         last = trellis.states_at[t + 1] - base
@@ -339,7 +339,7 @@ def search(
 ) -> Trellis:
     """Search an utterance's scores [T, P] float32 to the graph's final state.
 
-    Its last level is empty if no path reaches that state, and otherwise holds it alone.
+    The trellis's last level is empty if no path reaches that state, and otherwise holds it alone.
     """
     place = np.full(len(graph.first) - 1, -1, np.int32)
     trellis = empty_trellis(limits[0])
@@ -377,7 +377,7 @@ def num_frames(scores: Any) -> int:
 
 
 def frame_row(scores: Any, frame: int, graph: GraphArrays, states: Array) -> Array:
-    """Return a frame's scores like `add_final_column`; lazy ones only for arcs from `states`.
+    """Return a frame's scores as `add_final_column` does; lazy ones only for arcs from `states`.
 
     For kernels only.
 
@@ -385,7 +385,7 @@ def frame_row(scores: Any, frame: int, graph: GraphArrays, states: Array) -> Arr
       scores: what `kernel_scores` returns.
       frame: T for the step to the final state.
       graph: its labels are column + 1.
-      states: the active ones.
+      states: the active states.
     """
     raise NotImplementedError
 
@@ -483,7 +483,7 @@ def viterbi(
         num_arcs = 0  # within the beam
         for total in arc_totals:
             num_arcs += total > cutoff
-        # Of each state that is reached within the beam, its best score and the arc that gives it.
+        # For each state that is reached within the beam, its best score and the arc that gives it.
         previous = with_capacity(previous, end + num_arcs)
         entry = with_capacity(entry, end + num_arcs)
         next_forward, next_states = np.empty(num_arcs, np.float64), np.empty(num_arcs, np.int32)

@@ -1,10 +1,10 @@
 """Word lattices: an arc is a word with its scores, a state is a point in time.
 
-A search's lattice becomes one by pruned determinization, one path for each word sequence, its best,
-as Kaldi's (Povey et al., "Generating exact lattices in the WFST framework", ICASSP 2012): weights
-are pairs of graph and acoustic score, compared by their scaled sum. Of the alignments that Kaldi
-keeps as strings, only the lengths are kept, as the times of the states: the time of a state is the
-  end of the longest common prefix of the alignments of all paths into it.
+Pruned determinization turns a search's lattice into a word lattice, which keeps only the best path
+of each word sequence, as in Kaldi (Povey et al., "Generating exact lattices in the WFST framework",
+ICASSP 2012). Weights are pairs of graph and acoustic score, compared by their scaled sum. Kaldi
+keeps alignments as strings; here only their lengths are kept, as the times of the states. The time
+of a state is the end of the longest common prefix of the alignments of all paths into it.
 """
 
 import heapq
@@ -36,7 +36,7 @@ class WordLattice:
     words: np.ndarray
     """[A] int32 word ids; 0 means no word, as on arcs into the last state."""
     graph: np.ndarray
-    """[A] float64, the logarithm of the probability by language model, pronunciations and HMMs."""
+    """[A] float64, log-probabilities from the language model, pronunciations and HMMs."""
     acoustic: np.ndarray
     """[A] float64 log-likelihoods, not scaled."""
     times: np.ndarray
@@ -96,7 +96,7 @@ def _log_sums(
 def union(lattices: Sequence[WordLattice]) -> WordLattice:
     """Return the union of lattices, with their start states and end states merged.
 
-    Kaldi's lattice-combine, after `normalise_to_weight`.
+    After `normalise_to_weight` this is Kaldi's lattice-combine.
     """
     # The inner states of each lattice follow those of the lattices before it.
     counts = [lattice.num_states - 2 for lattice in lattices]
@@ -124,12 +124,12 @@ def normalise_to_weight(lattice: WordLattice, scores: np.ndarray, weight: float)
     """Return the lattice with posteriors as scores; all paths together have `weight`.
 
     Args:
-      lattice: of one utterance.
-      scores: [A] of its arcs.
+      lattice: the lattice of an utterance.
+      scores: [A] the scores of its arcs.
       weight: above 0.
 
     Returns:
-      All scores are in `graph`.
+      The lattice with all scores in `graph`, and zeros in `acoustic`.
     """
     graph = scores - np.where(lattice.source == 0, lattice.total(scores) - np.log(weight), 0.0)
     return replace(lattice, graph=graph, acoustic=np.zeros_like(graph))
@@ -147,13 +147,13 @@ def word_lattice(
 ) -> WordLattice:
     """Determinise an utterance's lattice by words.
 
-    Exact within the beam: every word sequence whose best path is there has its score, as long as
-    there are fewer than `MAX_ARCS` arcs.
+    The result is exact within the beam: every word sequence whose best path is within it has that
+    path's score, as long as there are fewer than `MAX_ARCS` arcs.
 
     Args:
       lattice: from a search, rescored or not.
       acoustic_scale: decides which path of a word sequence is its best one.
-      beam: how far a path's score may be below the best one's.
+      beam: how far a path's score may be below the best path's.
       frame_shift: seconds per frame.
     """
     arcs = _single_words(lattice)
@@ -177,9 +177,9 @@ def _assembled(
     """Return the lattice of the arcs whose targets lead to the end.
 
     Args:
-      arcs: source, target, word, graph and acoustic score.
-      number: [S] of the sources and targets, in topological order.
-      times: [S] in that order.
+      arcs: source, target, word, graph score and acoustic score of each.
+      number: [S] the topological number of each source and target.
+      times: [S] by topological number.
     """
     source, target = number[[arc[0] for arc in arcs]], number[[arc[1] for arc in arcs]]
     order = np.argsort(source, kind="stable")
@@ -228,7 +228,7 @@ def _single_words(scored: ScoredLattice) -> _Arcs:
     """Split arcs with several words into chains of arcs."""
     lattice, counts = scored.lattice, scored.lattice.word_counts
     frames = lattice.state_frames
-    # To the end leads an arc without a word, since the end is among the states of no word.
+    # The arc to the end has no word, since no word ends in the last state.
     links = np.maximum(counts, 1) + ((lattice.target == lattice.num_states - 1) & (counts > 0))
     arc, link = ragged_rows(links)
     words = np.zeros(len(arc), np.int32)
@@ -309,9 +309,9 @@ def _without_epsilons(
 
     Args:
       first, target, words, graph, acoustic: of `_Arcs`.
-      scores: [A] the scaled sums of both.
+      scores: [A] the scaled sums of graph and acoustic scores.
       forward, backward: [S] the best score from the start to each state, and from it to the end.
-      worst: score of a whole path.
+      worst: lowest score of a whole path.
 
     Returns:
       The first five fields of `_Edges`.
@@ -323,7 +323,7 @@ def _without_epsilons(
     for a in range(len(target)):
         if words[a] > 0:
             is_origin[target[a]] = True
-    # Of the best path of arcs without words from the present origin to each state: its scores.
+    # Scores of the best path without words from the current origin to each state.
     score_so_far = np.full(states, -np.inf)
     graph_so_far, acoustic_so_far = np.zeros(states), np.zeros(states)
     reached = np.empty(states, np.int32)
@@ -421,7 +421,10 @@ class _Determinization:
                 self._expand(number)
 
     def _reach(self, subset: _Subset, forward: float, through: float) -> int:
-        """Return the number of a subset reached by a path with score `forward`."""
+        """Return the number of a subset reached by a path with score `forward`.
+
+        `through` is the best score of a whole path through it, by which the queue is sorted.
+        """
         number = self._numbers.setdefault(subset.key(self._scale), len(self.subsets))
         if number == len(self.subsets):
             self.subsets.append(subset)
@@ -443,7 +446,7 @@ class _Determinization:
         through = forward + score + self._backward[nodes]
         order = np.lexsort((-score, nodes, words))
         order = order[through[order] >= self._worst]
-        # Of several paths to a state by the same word keep the best.
+        # Of several paths to a state with the same word, keep the best.
         new = (np.diff(nodes[order], prepend=-1) != 0) | (np.diff(words[order], prepend=-1) != 0)
         order = order[new]
         begins = np.flatnonzero(np.diff(words[order], prepend=-1))

@@ -12,20 +12,21 @@ class TreeConfig(Settings):
     """Settings for growing a phonetic decision tree."""
 
     max_leaves: NumClasses = 2000
-    """Leaves of all roots together at which splitting stops; clustering then leaves fewer pdfs.
-    The paper has 3,183 senones from 7,000 h (C3)."""
+    """Number of leaves, over all roots, at which splitting stops; clustering then leaves fewer
+    pdfs. The paper has 3,183 senones from 7,000 h (C3)."""
     min_gain: NonNegative = 300.0
     """Log-likelihood, in nats, that a split must gain (Kaldi's --thresh)."""
     min_frames: PositiveInt = 50
-    """Frames that each side of a split must have; Kaldi has no such limit."""
+    """Fewest frames on each side of a split; Kaldi has no such limit."""
     cluster_threshold: NonNegative | None = None
-    """After splitting, leaves of one root are merged as long as that loses less log-likelihood
-    than this, in nats. None: less than the split that gained least (Kaldi's default); 0: never."""
+    """After splitting, leaves of one root are merged as long as a merge loses less log-likelihood
+    than this, in nats. None: the gain of the worst split made (Kaldi's default); 0: no merging."""
     context: tuple[Literal["left", "right"], ...] = ("left", "right")
     """The neighbours that questions are about; ("left",) ties left biphones."""
     questions: Path | None = None
-    """Phonetic questions, a set of phones per line (Kaldi's questions.txt); None: from the data."""
+    """File of phonetic questions, a set of phones per line (Kaldi's questions.txt). None: questions
+    are made from the data."""
     extra_questions: Path | None = None
-    """Questions in addition to those from the data (Kaldi's extra_questions.txt)."""
+    """File of questions in addition to those from the data (Kaldi's extra_questions.txt)."""
     roots: Path | None = None
-    """Which phones share roots (Kaldi's roots.txt); None: the variants of a base phone."""
+    """File of phones that share roots (Kaldi's roots.txt). None: a base phone's variants do."""

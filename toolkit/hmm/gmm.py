@@ -25,7 +25,7 @@ class Accumulators:
     """Base of dataclasses with numbers and float64 tensors that are summed over frames."""
 
     def add(self: Self, other: Self) -> None:
-        """Add the statistics of other frames; equal orders of adding give identical results."""
+        """Add the statistics of other frames; the same order gives identical results."""
         for field in fields(self):
             total = iadd(getattr(self, field.name), getattr(other, field.name))
             setattr(self, field.name, total)
@@ -47,7 +47,7 @@ LOG_2PI = 1.8378770664093453
 SPLIT_POWER = 0.25
 """Exponent of a pdf's occupancy in its share of the Gaussians; below one favours rare pdfs."""
 
-# Scores of single Gaussians that are computed at a time: 8 MB, so that they stay in the cache.
+# Number of single Gaussians' scores computed at a time: 8 MB, so that they stay in the cache.
 MAX_SCORES = 2**21
 
 # Log-likelihoods are clamped to this much below the largest one in their sum, where they make no
@@ -57,7 +57,7 @@ NEGLIGIBLE = -80.0
 
 
 class GmmError(ToolkitError):
-    """Raised when a file does not hold Gaussian mixtures."""
+    """Raised for Gaussian mixtures that cannot be read, or do not fit features or senones."""
 
 
 @dataclass
@@ -85,9 +85,9 @@ class PdfFrames(NamedTuple):
     rows: Tensor
     """[n, 2 D] squares of the frames, then the frames."""
     posteriors: Tensor
-    """[n, J] of the Gaussians; each frame's sum to one."""
+    """[n, J] posteriors of the Gaussians; those of a frame sum to one."""
     log_likelihoods: Tensor
-    """[n, 1] of the frames."""
+    """[n, 1] log-likelihoods of the frames."""
 
     @property
     def x(self) -> Tensor:
@@ -182,7 +182,7 @@ class Gmm:
         The log-density of Gaussian g at x is matrix[g] (x^2, x) + constant[g].
 
         Args:
-          pdfs: [L].
+          pdfs: [L] the pdfs for which to return their Gaussians.
 
         Returns:
           The matrix [G, 2 D], the constants [G], and for each pdf its first Gaussian and the one
@@ -195,7 +195,7 @@ class Gmm:
         """Group frames x [T, D] by their pdfs [T], and compute Gaussian posteriors.
 
         Yields each pdf that occurs, ascending; its frames keep their order. A call costs some
-        30 microseconds per pdf: pass many frames at once.
+        30 microseconds per pdf, so pass many frames at once.
         """
         x = x[pdfs.argsort(stable=True)]
         rows = torch.cat([x * x, x], dim=1)
@@ -226,7 +226,7 @@ class Gmm:
         """Add frames x [T, D], aligned to pdfs [T], to the E-step statistics.
 
         Raises:
-          ValueError: the sizes of frames, pdfs, statistics and mixtures do not fit together.
+          ValueError: the sizes of frames, pdfs, statistics and mixtures do not match.
           GmmError: the likelihood of a frame is NaN.
         """
         counts = torch.bincount(pdfs, minlength=self.num_pdfs)
@@ -234,7 +234,7 @@ class Gmm:
         shapes = {x.shape[1:], *(part.shape[1:] for part in (self.means, into.first, into.second))}
         lengths = {self.num_gaussians, len(into.occupancy), len(into.first), len(into.second)}
         if not (fits and len(shapes) == len(lengths) == 1):  # compiled loops check no bounds
-            raise ValueError("frames, pdfs, statistics and mixtures do not fit together")
+            raise ValueError("the sizes of frames, pdfs, statistics and mixtures do not match")
         likelihood = add_frames(
             x.contiguous().numpy(),
             pdfs.argsort(stable=True).numpy(),
@@ -257,10 +257,10 @@ class Gmm:
     ) -> "Gmm":
         """Perform the M step like Kaldi's `MleDiagGmmUpdate`; drop Gaussians with too few frames.
 
-        The difference in `num_gaussians` is the number removed.
+        The number of dropped Gaussians is the difference in `num_gaussians`.
 
         Args:
-          statistics: of this model.
+          statistics: accumulated with this model.
           min_occupancy: frames below which a Gaussian is removed, unless it is its pdf's heaviest
             (which then keeps its mean and variance).
           variance_floor: [D].
@@ -286,9 +286,9 @@ class Gmm:
     def split(self, target: int, pdf_occupancy: Tensor, min_count: float = 0.0) -> "Gmm":
         """Split Gaussians up to `target`, allotted to pdfs by occupancy^0.25 (Kaldi's mix-up).
 
-        Each pdf splits its heaviest Gaussian in two until it has its share. The two means differ by
-        a fifth of the standard deviation in a random direction. The directions are the same in
-        every call, unlike Kaldi's.
+        Each pdf splits its heaviest Gaussian in two until it has its share. The two means move a
+        fifth of the standard deviation each, in opposite random directions. The directions are the
+        same in every call, unlike Kaldi's.
 
         Args:
           target: total number of Gaussians; fewer where there are too few frames.
@@ -332,7 +332,7 @@ class Gmm:
         return Gmm(self.owner, self.weights, means, self.variances)
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors from which `from_state` rebuilds the model."""
+        """Return the tensors from which `from_state` rebuilds the model."""
         names = ("owner", "weights", "means", "variances")
         return {name: getattr(self, name).contiguous() for name in names}
 
@@ -347,7 +347,7 @@ class Gmm:
         means, variances = state["means"], state["variances"]
         sizes = {len(owner), len(weights), len(means)}
         if owner.dtype != torch.int64 or len(sizes) != 1 or means.shape != variances.shape:
-            raise ValueError("its tensors do not belong together")
+            raise ValueError("the sizes of its tensors do not match")
         steps = owner.diff(prepend=owner.new_zeros(1))
         if not (steps.ge(0).all() and steps.le(1).all() and owner[0] == 0):
             raise ValueError("its pdfs are not numbered consecutively")
@@ -357,7 +357,7 @@ class Gmm:
         # A weight of 0 does no harm while its pdf has another Gaussian.
         finite = gmm._matrix.isfinite().all() and (gmm._constant.isfinite() | weights.eq(0)).all()
         if not (finite and torch.bincount(owner, weights).gt(0).all()):
-            raise ValueError("a pdf has no weight, or densities that no float32 can hold")
+            raise ValueError("a pdf has no weight, or densities beyond the range of float32")
         return gmm
 
     def __reduce__(self) -> tuple:
@@ -373,7 +373,7 @@ class Gmm:
         """Read a model that `save` wrote.
 
         Raises:
-          GmmError: naming the file.
+          GmmError: the file cannot be read, or holds no mixtures; names the file.
         """
         shapes = {"owner": ("I64", 1), "weights": ("F32", 1)}
         shapes |= {"means": ("F32", 2), "variances": ("F32", 2)}
@@ -412,14 +412,14 @@ def _shares(target: int, occupancy: Tensor, min_count: float) -> Tensor:
 
 @dataclass(frozen=True)
 class LazyGmmScores:
-    """Scores [T, L] of T frames, computed on demand for searches that read a few of them.
+    """Scores [T, L] of T frames, computed on demand for searches that read only a few of them.
 
     A forced alignment reads a tenth of an utterance's scores: those of the states within its beam.
-    Matrix products for all scores would take four fifths of its time. The class has the length, the
-    shape and the product by a number of the tensor that it replaces.
+    Matrix products for all scores would take four fifths of its time. Like the tensor that it
+    replaces, this class has a length and a shape, and can be multiplied by a number.
 
     Raises:
-      GmmError: frames and mixtures have different dimensions, or there is no such pdf: compiled
+      GmmError: frames and mixtures have different dimensions, or a pdf does not exist; compiled
         loops would read beyond the arrays.
     """
 
@@ -437,15 +437,15 @@ class LazyGmmScores:
             raise GmmError(
                 f"the frames have {self.frames.shape[1]} values, but the Gaussian mixtures have "
                 f"{self.gmm.means.shape[1]} dimensions: front end and mixtures come from "
-                "different systems; restore the model or train it again"
+                "different systems. Restore the model or train it again"
             )
         if len(self.pdfs) and not 0 <= int(self.pdfs.min()) <= int(self.pdfs.max()) < (
             self.gmm.num_pdfs
         ):
             raise GmmError(
                 f"the senones have pdf {int(self.pdfs.max())}, but the mixtures have only "
-                f"{self.gmm.num_pdfs} pdfs: senones and mixtures come from different systems; "
-                "restore the model or train it again"
+                f"{self.gmm.num_pdfs} pdfs: senones and mixtures come from different systems. "
+                "Restore the model or train it again"
             )
 
     def __len__(self) -> int:

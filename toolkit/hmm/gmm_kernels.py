@@ -1,7 +1,7 @@
 """Compiled loops over Gaussians of mixtures: scores on demand, and the E step.
 
-With torch operators the E step would cost some 30 microseconds per pdf that occurs: for ten minutes
-  of speech, most of its time.
+With torch operators the E step would cost some 30 microseconds per pdf that occurs, which is most
+of its time for ten minutes of speech.
 """
 
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from toolkit.kernels import njit
 
 Array = np.ndarray
 NEGLIGIBLE = np.float32(20.0)
-"""Gaussians this far below the best one so far are left out of the sum: 2e-9 of it, below the
-resolution of float32."""
+"""Gaussians whose log-density is this far below the best one so far are left out of the sum: they
+are 2e-9 of it, below the resolution of float32."""
 FLUSH = 64
 """Frames that are summed in float32 before they are added to the sums in float64."""
 
@@ -37,7 +37,7 @@ class MixtureArrays(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def demanded_score(scores: MixtureArrays, frame: int, column: int) -> float:
-    """Compute a single score, float32."""
+    """Compute the score of one column in one frame, float32."""
     row, best, total = scores.rows[frame], np.float32(-np.inf), np.float32(0.0)
     # Log-sum-exp in one pass: `total` counts in multiples of the best Gaussian so far.
     for gaussian in range(scores.first[column], scores.behind[column]):
@@ -50,7 +50,7 @@ def demanded_score(scores: MixtureArrays, frame: int, column: int) -> float:
     return scores.scale * (best + np.log(total))
 
 
-# Sums in any order, so that they are computed many at a time.
+# The order of the sum is free (`fastmath`), so that many terms are added at a time.
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def product(a: Array, b: Array) -> float:
     """Return the inner product of two vectors in float32."""

@@ -51,7 +51,7 @@ class GmmSystem:
         if disagreeing:
             raise GmmError(
                 f"{folder}: {disagreeing}, but gmm.safetensors has {num_pdfs} pdfs of {dimension} "
-                "dimensions: the files come from different systems; restore them or train the "
+                "dimensions: the files come from different systems. Restore them or train the "
                 "system again"
             )
 
@@ -91,18 +91,18 @@ class GmmFormat:
     dimension: int
     """Values per frame, 40 after LDA + MLLT (C4)."""
     frame_shift_ms: float = 10.0
-    """Step in milliseconds."""
+    """Frame shift in milliseconds."""
     sampling_rate: int = 16000
-    """Of the audio, in Hz."""
+    """Sampling rate of the audio, in Hz."""
 
 
 def write_gmm_features(system: GmmSystem, out: Path, jobs: int = 1) -> None:
-    """Write LDA + MLLT features, with transforms as in Kaldi's make_fmllr_feats.sh.
+    """Write LDA + MLLT features, with fMLLR if there are transforms (Kaldi's make_fmllr_feats.sh).
 
     Args:
       system: a GMM system on LDA + MLLT features, over a store of cepstra. The features of a
         speaker without a transform stay as LDA + MLLT gives them.
-      out: the feature store to write, with the shards of the cepstra and the cuts without them.
+      out: the feature store to write; it has the shards and the failed cuts of the cepstra's store.
       jobs: worker processes.
     """
     features = system.features

@@ -69,8 +69,8 @@ def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
     that `shared` and `not-shared` mean the same.
 
     Raises:
-      PhoneSetError: a line of another form; a phone that is unknown, repeated or missing; silence
-        and speech in one line. Names the file and line.
+      PhoneSetError: a line has another form, or has silence and speech; or a phone is unknown,
+        repeated or missing. Names the file and line.
     """
     groups: list[RootGroup] = []
     line_of: dict[int, int] = {}
@@ -98,8 +98,8 @@ def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
         silence = {topology.is_silence(phone) for phone in phones}
         if len(silence) > 1:
             raise PhoneSetError(
-                f"{path}:{number}: silence and speech phones cannot share a root; give them a line "
-                f"each"
+                f"{path}:{number}: silence and speech phones cannot share a root; give each kind a "
+                f"line"
             )
         groups.append(RootGroup(phones, fields[1] == "split" and not silence.pop()))
     missing = [topology.phones[p - 1] for p in topology.phone_ids() if p not in line_of]
@@ -117,7 +117,7 @@ def phone_ids(symbols: list[str], topology: Topology, place: str) -> tuple[int, 
       place: file and line, for the error message.
 
     Raises:
-      PhoneSetError: a symbol is none of the phones.
+      PhoneSetError: a symbol is not one of the phones.
     """
     for symbol in symbols:
         if symbol not in topology.phones:

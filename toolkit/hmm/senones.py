@@ -14,7 +14,7 @@ from toolkit.hmm.tree import Tree
 
 @dataclass(frozen=True)
 class ContextUnits:
-    """Context-dependent phones, merged when their pdfs and possible next phones are equal."""
+    """Context-dependent phones (units), merged if their pdfs and possible next phones are equal."""
 
     index: np.ndarray
     """[P+1, P+1, P+1] int32: the unit of (left, phone, right) phone ids."""
@@ -68,7 +68,7 @@ class Senones:
 
     @cached_property
     def state_of_pdf(self) -> Tensor:
-        """State position (0, 1, ...) within the phone for each pdf: [pdfs]."""
+        """Position (0, 1, ...) in its phone of the state that uses each pdf: [pdfs]."""
         first_states = torch.zeros(self.num_pdfs, dtype=torch.int64)
         for phone in self.topology.phone_ids():
             for state in range(self.topology.num_states(phone)):
@@ -85,7 +85,7 @@ class Senones:
 
     @cached_property
     def context_units(self) -> ContextUnits:
-        """Context-dependent phones, from which graphs are built."""
+        """The context-dependent phones from which graphs are built."""
         topology, table = self.topology, self.table.numpy()
         size, width = table.shape[1], max(map(topology.num_states, topology.phone_ids()))
         index = np.zeros((size, size, size), dtype=np.int32)

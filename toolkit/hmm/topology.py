@@ -158,7 +158,7 @@ class Topology(Settings):
         """Read a topology that `save` wrote.
 
         Raises:
-          TopologyError: naming the file.
+          TopologyError: the file cannot be read, or holds no topology; names the file.
         """
         return read_plain(path, cls, TopologyError, "is it the topology.json of a model?")
 
@@ -166,8 +166,8 @@ class Topology(Settings):
 def phone_contexts(topology: Topology, states: Tensor) -> tuple[Tensor, Tensor]:
     """Return the left and right neighbour of each frame's phone.
 
-    Before the first phone and after the last one there is silence: the edge of a recording is a
-    pause, not a sound of its own.
+    The first phone's left neighbour and the last one's right neighbour are silence: the edge of a
+    recording is a pause, not a sound of its own.
 
     Args:
       topology: the HMMs of the alignment.

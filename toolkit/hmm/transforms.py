@@ -1,6 +1,6 @@
 """Linear feature transforms: LDA and MLLT for all speakers (C4), fMLLR per speaker.
 
-Statistics are symmetric matrices stored as their upper triangles: half the additions and memory.
+Statistics are symmetric matrices stored as upper triangles, for half the additions and memory.
 """
 
 import math
@@ -27,7 +27,7 @@ def weighted_outer(x: Tensor, weights: Tensor) -> Tensor:
 
     Args:
       x: [T, D].
-      weights: [T, J], of x's type.
+      weights: [T, J] in the dtype of x: J weights of each frame.
 
     Returns:
       [J, D(D+1)/2].
@@ -92,20 +92,20 @@ def estimate_lda(statistics: LdaStatistics, dimension: int) -> Tensor:
 
     Args:
       statistics: at least `dimension` + 1 classes with frames.
-      dimension: of the transformed features.
+      dimension: number of dimensions of the transformed features.
 
     Returns:
       [dimension, D] float64, rows by falling between-class variance.
 
     Raises:
-      LdaError: too few classes, or features with too few independent dimensions.
+      LdaError: there are too few classes, or the features have too few independent dimensions.
     """
     has_frames = statistics.count > 0
     count, first = statistics.count[has_frames], statistics.first[has_frames]
     if len(count) <= dimension:
         raise LdaError(
             f"LDA to {dimension} dimensions needs more than {dimension} classes with frames, but "
-            f"there are only {len(count)}: use a larger tree or more data, or fewer dimensions"
+            f"there are only {len(count)}. Use a larger tree or more data, or fewer dimensions"
         )
     # Covariances between and within classes: E[x x^T] - mean mean^T = between + within.
     total = count.sum()
@@ -122,7 +122,7 @@ def estimate_lda(statistics: LdaStatistics, dimension: int) -> Tensor:
     if int(varies.sum()) < dimension:
         raise LdaError(
             f"LDA to {dimension} dimensions: only {int(varies.sum())} dimensions of the features "
-            "are linearly independent: splice more frames or choose fewer dimensions"
+            "are linearly independent. Splice more frames or choose fewer dimensions"
         )
     # Whiten the within-class covariance; in that space take the directions of largest between-class
     # variance.
@@ -136,15 +136,15 @@ def estimate_lda(statistics: LdaStatistics, dimension: int) -> Tensor:
 
 
 MIN_FRAMES_PER_DIMENSION = 10
-"""Number of frames below which Kaldi warns; an estimate from fewer frames is useless."""
+"""With fewer frames per dimension Kaldi warns; an estimate from them is useless."""
 
 
 MLLT_ROUNDS = 200
-"""Updates of every row (Kaldi: 200)."""
+"""Number of updates of every row (Kaldi: 200)."""
 
 
 class MlltError(ToolkitError):
-    """Raised when there are too few data to estimate the transform."""
+    """Raised when there is too little data to estimate the transform."""
 
 
 @dataclass
@@ -162,8 +162,8 @@ class MlltStatistics(Accumulators):
     def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor) -> None:
         """Add frames x [T, D] aligned to pdfs [T], given a model of these features.
 
-        Kaldi accumulates no silence frames. A call has a cost per pdf: pass many utterances at
-        once.
+        Kaldi accumulates no silence frames. Each call has a fixed cost per pdf, so pass many
+        utterances at once.
         """
         dimension = x.shape[1]
         rows, columns = triangle(dimension)
@@ -188,7 +188,7 @@ def estimate_mllt(statistics: MlltStatistics) -> tuple[Tensor, float]:
     (`Gmm.transform_means`); the next EM iterations re-estimate its variances.
 
     Args:
-      statistics: of at least 10 frames per dimension.
+      statistics: statistics of at least 10 frames per dimension.
 
     Returns:
       [D, D] float64, and the gain in log-likelihood per frame.
@@ -201,7 +201,7 @@ def estimate_mllt(statistics: MlltStatistics) -> tuple[Tensor, float]:
     singular = bool((torch.linalg.cholesky_ex(scatter).info != 0).any())
     if singular or count < MIN_FRAMES_PER_DIMENSION * dimension:
         raise MlltError(
-            f"{count:.0f} frames are too few to estimate MLLT in {dimension} dimensions: align "
+            f"{count:.0f} frames are too few to estimate MLLT in {dimension} dimensions. Align "
             "more utterances first"
         )
     # Gales 1999, eq. 22: row d is c_d G_d^-1 sqrt(beta / (c_d G_d^-1 c_d^T)), c_d its cofactors.
@@ -226,8 +226,8 @@ def update_mllt_row(matrix: Tensor, d: int, inverse: Tensor, count: float) -> No
     Args:
       matrix: changed in place.
       d: the row.
-      inverse: [D, D] of the scatter of d.
-      count: frames.
+      inverse: [D, D] the inverse of the scatter of d.
+      count: number of frames.
     """
     cofactors = torch.linalg.inv(matrix)[:, d]  # up to a factor
     direction = inverse @ cofactors
@@ -242,7 +242,7 @@ MIN_FRAMES = 500
 class FmllrStatistics(Accumulators):
     """fMLLR accumulators for a speaker's D-dimensional frames, in float64; x' is (x, 1)."""
 
-    beta: float  # frames, each by its weight
+    beta: float  # sum of the frames' weights
     linear: Tensor  # [D, D+1], sum of posterior * mean_d / variance_d * x'^T
     quadratic: Tensor  # [D, D+1, D+1], for each d: sum of posterior / variance_d * x' x'^T
 
@@ -259,8 +259,8 @@ class FmllrStatistics(Accumulators):
     def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor, weights: Tensor | None = None) -> None:
         """Add frames with their pdfs; Kaldi gives silence a small weight or none.
 
-        To refine a transform, pass frames to which it has already been applied; the new transform
-        must then be applied after it.
+        To refine a transform, pass frames to which it has been applied; then apply the new
+        transform after it.
 
         Args:
           gmm: the mixtures of the pdfs.
@@ -280,7 +280,7 @@ class FmllrStatistics(Accumulators):
         extended = _extend(torch.cat(frames).double())
         precision, target = torch.cat(precisions), torch.cat(targets)
         if weights is not None:
-            by_pdf = weights.double()[pdfs.argsort(stable=True), None]  # as `posteriors` has them
+            by_pdf = weights.double()[pdfs.argsort(stable=True), None]  # as in `posteriors`
             precision, target = by_pdf * precision, by_pdf * target
         self.linear.addmm_(target.T, extended)
         triangles = weighted_outer(extended, precision)
@@ -297,9 +297,8 @@ def estimate_fmllr(
     the objective).
 
     Args:
-      statistics: of one speaker.
-      min_count: frames below which the transform is the identity; it is the identity also where the
-        statistics are singular.
+      statistics: statistics of one speaker.
+      min_count: with fewer frames, or singular statistics, the transform is the identity.
       iterations: rounds over all rows (Kaldi: 40).
 
     Returns:
@@ -343,12 +342,12 @@ def update_fmllr_row(
       transform: changed in place.
       square: [D, D], the inverse of the transform without its offsets; changed in place.
       d: the row.
-      inverse: [D+1, D+1] of the quadratic statistics of d.
-      linear: [D+1], those of d.
-      count: frames.
+      inverse: [D+1, D+1], the inverse of the quadratic statistics of d.
+      linear: [D+1], the linear statistics of d.
+      count: number of frames.
     """
-    # The best row is inverse (a c + linear), where the cofactors c are those of the other rows
-    # and the number a solves a^2 c'ic + a c'il = count.
+    # The best row is i (a c + l), where i = inverse, l = linear, c are the cofactors of the other
+    # rows, and the number a solves a^2 c'ic + a c'il = count.
     cofactors = square[:, d].copy()  # up to a factor
     direction = inverse[:, :-1] @ cofactors
     curvature, slope = float(direction[:-1] @ cofactors), float(direction @ linear)

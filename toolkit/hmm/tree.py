@@ -30,7 +30,7 @@ class Leaf:
     """A leaf of a tree; leaves of one root that were clustered share a pdf."""
 
     pdf: int
-    """Counted from 0 in the order of the tree."""
+    """Index of the pdf, counted from 0 in the order of the tree."""
     frames: int
     """Training frames that reached this leaf."""
 
@@ -48,9 +48,9 @@ class Split:
     frames: int
     """Training frames that reached this node."""
     yes: "Node"
-    """The branch of these phones."""
+    """The branch for these phones."""
     no: "Node"
-    """The branch of all others, and of no phone (id 0)."""
+    """The branch for all other phones, and for no phone (id 0)."""
 
 
 Node = Union[Leaf, Split]  # noqa: UP007 (a forward reference cannot be or-ed)
@@ -82,7 +82,7 @@ def to_json(phones: tuple[str, ...], roots: tuple[Root, ...]) -> str:
 
     Args:
       phones: all phone symbols, in id order.
-      roots: the roots.
+      roots: the roots of the tree.
     """
 
     def symbols(ids: frozenset[int] | tuple[int, ...]) -> str:
@@ -115,7 +115,7 @@ def from_json(text: str) -> tuple[tuple[str, ...], tuple[Root, ...]]:
       All phone symbols, in id order, and the roots.
 
     Raises:
-      TreeError: what is wrong, and where in the tree.
+      TreeError: the text is not a tree; says what is wrong, and where in the tree.
     """
     try:
         data = json.loads(text)
@@ -173,11 +173,11 @@ ADVICE = "is it the tree.json of a model?"
 class Tree:
     """Maps (left phone, state id, right phone) to pdfs.
 
-    Each state of each phone has exactly one root, and a pdf belongs to one root only: states at
-    different places in a phone never share a pdf.
+    Each state of each phone has exactly one root, and a pdf belongs to only one root, so that
+    states at different positions in a phone never share a pdf.
 
     Raises:
-      TreeError: the parts do not make a tree.
+      TreeError: the parts do not form a tree.
     """
 
     phones: tuple[str, ...]
@@ -209,7 +209,7 @@ class Tree:
 
     @classmethod
     def monophone(cls, topology: Topology) -> "Tree":
-        """Make a tree with a pdf for every state in any context; phone variants share pdfs."""
+        """Make a tree with one pdf per state, whatever its context; phone variants share pdfs."""
         roots = [
             (group.phones, state)
             for group in default_roots(topology)
@@ -243,7 +243,8 @@ class Tree:
     def table(self) -> Tensor:
         """Return the pdf of every state in every context: [S, P+1, P+1] int32.
 
-        Id 0, no phone, answers every question with no.
+        The axes are state id, left phone and right phone. For phone id 0, which stands for no
+        phone, the answer to every question is no.
         """
         phones = np.arange(len(self.phones) + 1)
         root_of_state = self._root_of_state_id
@@ -279,9 +280,9 @@ class Tree:
         """Read a tree that `save` wrote.
 
         Raises:
-          TreeError: the file holds no tree; says where.
+          TreeError: the file cannot be read, or holds no tree; says where the fault is.
         """
-        with reading(path, TreeError, ADVICE, "no tree"):
+        with reading(path, TreeError, ADVICE, "not a tree"):
             try:
                 return cls(*from_json(Path(path).read_text(encoding="utf-8")))
             except TreeError as error:

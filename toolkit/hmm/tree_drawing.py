@@ -1,4 +1,4 @@
-"""Draws the trees of a phone as text or for Graphviz."""
+"""Draws a phone's trees as text or for Graphviz."""
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ from toolkit.hmm.phone_sets import split_phone
 from toolkit.hmm.tree import Leaf, Node, Root, Tree, TreeError, leaves
 
 MAX_NAMES = 16
-"""Most phones of a question that are listed; the others are only counted."""
+"""Largest number of phones listed in a question; the others are only counted."""
 
 
 def roots_of(tree: Tree, phone: str, state: int | None = None) -> list[Root]:
@@ -20,7 +20,7 @@ def roots_of(tree: Tree, phone: str, state: int | None = None) -> list[Root]:
       state: an HMM state counted from 0, or None for all of them.
 
     Raises:
-      TreeError: there is no such phone or state; names those near it.
+      TreeError: there is no such phone or state; names similar phones, or the states.
     """
     bases = [split_phone(symbol).base for symbol in tree.phones]
     exact = phone in tree.phones
@@ -97,7 +97,7 @@ def _title(tree: Tree, root: Root) -> str:
 
 
 def _question(tree: Tree, ask: str, phones: frozenset[int]) -> str:
-    """Return a question's phone set in short form, e.g. as complement or with variants AH*."""
+    """Return a question in short form: its phones or their complement, AH* for all variants."""
     complement = frozenset(range(1, len(tree.phones) + 1)) - phones
     yes, no = _shortest(tree, phones), _shortest(tree, complement)
     names, negation = (no, "not ") if complement and len(no) < len(yes) else (yes, "")

@@ -1,4 +1,4 @@
-"""Grows phonetic trees: statistics by context, questions about neighbours, splitting, tying."""
+"""Grows phonetic trees: statistics by context, questions about phones, splitting, clustering."""
 
 import heapq
 import math
@@ -46,8 +46,8 @@ class ContextStatistics(NamedTuple):
 class TreeStatistics:
     """Count, sum and sum of squares (float64) of every (left, state id, right) seen.
 
-    Kaldi's acc-tree-stats. Memory is bounded by the number of distinct contexts. Sums of parts of a
-    corpus, added in any order, equal the sums of the whole up to rounding.
+    Like Kaldi's acc-tree-stats. Memory is bounded by the number of distinct contexts. Sums of parts
+    of a corpus, added in any order, equal the sums of the whole up to rounding.
 
     Args:
       dimension: D, of the features.
@@ -124,8 +124,8 @@ class TreeStatistics:
           table: [S, P+1, P+1] the pdf of (state id, left, right), as `Tree.table` makes it.
 
         Returns:
-          Of every pdf the frames [pdfs], the sum [pdfs, D] and the sum of squares [pdfs, D] of x,
-          float64.
+          For every pdf the number of frames [pdfs], the sum [pdfs, D] and the sum of squares
+          [pdfs, D] of x, float64.
         """
         left, states, right, sums = (torch.from_numpy(array) for array in self.contexts())
         size = int(table.max()) + 1
@@ -147,7 +147,7 @@ def _rebuilt(keys: np.ndarray, sums: np.ndarray) -> TreeStatistics:
 
 
 VARIANCE_FLOOR = 0.01
-"""Share of the global variance of each dimension; Kaldi's floor of 0.01 is absolute."""
+"""The lowest variance as a share of each dimension's global variance; Kaldi's 0.01 is absolute."""
 
 
 def variance_floor(sums: np.ndarray) -> np.ndarray:
@@ -157,7 +157,7 @@ def variance_floor(sums: np.ndarray) -> np.ndarray:
       sums: [N, 1 + 2D] frames, sum of x, sum of x^2 of each of N parts of the data.
 
     Returns:
-      [D]; positive.
+      [D] float64, positive.
     """
     count, first, second = _split(sums.sum(0))
     return np.maximum(VARIANCE_FLOOR * (second / count - (first / count) ** 2), 1e-10)
@@ -194,10 +194,10 @@ def agglomerate(
     Args:
       sums: [N, 1 + 2D] frames, sum of x, sum of x^2 of N clusters.
       floor: [D] the least variance.
-      threshold: stop before a merge that loses this much.
+      threshold: stop before a merge that loses this much log-likelihood or more.
 
     Yields:
-      (i, j), i < j: cluster j is merged into cluster i and no longer exists.
+      (i, j) with i < j: cluster j is merged into cluster i and no longer exists.
     """
     sums = sums.copy()
     likelihoods = log_likelihood(sums, floor)
@@ -240,9 +240,9 @@ Questions = tuple[frozenset[int], ...]
 def automatic_questions(statistics: TreeStatistics, topology: Topology) -> Questions:
     """Make questions from data: clusters of acoustically similar phones.
 
-    Speech phones, the variants of a base phone taken together, are clustered bottom-up, each merge
-    being the one that loses the least likelihood of single Gaussians; once on the statistics of
-    their first states and once on those of their last. Every cluster on the way is a question.
+    Speech phones, with the variants of a base phone taken together, are clustered bottom-up twice:
+    by the statistics of their first states and by those of their last. Each merge is the one that
+    loses the least likelihood of single Gaussians, and every cluster on the way is a question.
     Mirrors Kaldi's cluster-phones, which uses the middle state, clusters top-down and treats
     silence like speech. On 1.6 h of read speech in two halves, trees of 600 leaves grown on one
     half gave the other 13.64 nats per frame with these questions, and 13.58 with those of the
@@ -252,7 +252,7 @@ def automatic_questions(statistics: TreeStatistics, topology: Topology) -> Quest
     marked with them, the phones of each word position and stress.
 
     Args:
-      statistics: of any features; a base phone without frames is in no set but its own.
+      statistics: statistics of any features; a base phone without frames is in no cluster.
       topology: the phones.
     """
     silence = set(filter(topology.is_silence, topology.phone_ids()))
@@ -276,7 +276,7 @@ def read_questions(path: Path, topology: Topology) -> Questions:
     """Read Kaldi's questions.txt, with the phone symbols of a set on each line.
 
     Raises:
-      PhoneSetError: a symbol is none of the phones; names the line.
+      PhoneSetError: a symbol is not one of the phones; names the line.
     """
     lines = [
         phone_ids(line.split(), topology, f"{path}:{number}")
@@ -288,8 +288,8 @@ def read_questions(path: Path, topology: Topology) -> Questions:
 def read_extra_questions(path: Path, topology: Topology) -> list[frozenset[int]]:
     """Read Kaldi's extra_questions.txt from a dict or lang folder.
 
-    A phone without a word position means the phone in all positions. Phones that the
-    topology lacks, which no word has or which are named otherwise here, are left out.
+    A phone without a word position means the phone in all positions. Phones that the topology lacks
+    (because no word has them, or because they have other names here) are left out.
     """
     places: dict[str, set[int]] = {}
     for phone, symbol in enumerate(topology.phones, 1):
@@ -302,10 +302,10 @@ def read_extra_questions(path: Path, topology: Topology) -> list[frozenset[int]]
 
 
 def distinct(sets: Iterable[Iterable[int]], num_phones: int) -> Questions:
-    """Drop trivial sets (empty, all phones) and repetitions or complements of earlier sets.
+    """Drop trivial sets (empty or all phones) and sets that repeat or complement earlier ones.
 
     Args:
-      sets: of phone ids.
+      sets: sets of phone ids.
       num_phones: P; all phones are 1..P.
     """
     all_phones = frozenset(range(1, num_phones + 1))
@@ -321,7 +321,7 @@ def distinct(sets: Iterable[Iterable[int]], num_phones: int) -> Questions:
 def _clusters(
     units: list[tuple[int, ...]], state: int, statistics: TreeStatistics, topology: Topology
 ) -> list[tuple[int, ...]]:
-    """Return the clusters, in order, from merging phone groups by one state's statistics."""
+    """Merge groups of phones by one state's statistics; return the clusters in order of merging."""
     contexts = statistics.contexts()
     by_state = np.zeros((topology.num_state_ids, 1 + 2 * statistics.dimension))
     np.add.at(by_state, contexts.states, contexts.sums)
@@ -368,10 +368,10 @@ def build_tree(
     Unseen contexts get a leaf too: the one that the answers to the questions lead to.
 
     Args:
-      statistics: of the states in context; roots without statistics are single leaves.
+      statistics: statistics of states in context; roots without any are single leaves.
       topology: the phones and their states.
-      questions: sets of phones, asked of both neighbours and, within shared roots, of the phone
-        itself.
+      questions: sets of phones, asked of the neighbours in `config.context` and, within shared
+        roots, of the phone itself.
       config: when to stop.
       roots: which phones share roots; by default the variants of a base phone.
 
@@ -380,7 +380,7 @@ def build_tree(
     """
     if not statistics.frames:
         raise TreeError(
-            "there are no frames to grow a tree from: check that utterances are aligned"
+            "there are no frames to grow a tree from. Check that utterances are aligned"
         )
     contexts = statistics.contexts()
     grower = _Grower(contexts, topology, questions, config)
@@ -407,8 +407,8 @@ class _Branch:
 
     def __init__(self, rows: np.ndarray, total: np.ndarray, likelihood: float) -> None:
         self.rows, self.total, self.likelihood = rows, total, likelihood
-        self.best: tuple[float, str, int, np.ndarray] | None = None  # gain, ask, question, answers
-        self.question: tuple[str, frozenset[int], float] | None = None
+        self.best: tuple[float, str, int, np.ndarray] | None = None  # see `_best_split`
+        self.question: tuple[str, frozenset[int], float] | None = None  # ask, phones, gain
         self.yes: _Branch
         self.no: _Branch
         self.pdf = -1
@@ -427,7 +427,7 @@ class _Branch:
 
 
 class _Grower:
-    """Growing trees of all roots, with a heap of leaves to split, largest gain first."""
+    """The growing trees of all roots, with a heap of leaves to split, largest gain first."""
 
     def __init__(
         self,
@@ -522,7 +522,7 @@ class _Grower:
 
 
 def _by_phone(phones: np.ndarray, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct phones, and the sums [K, 1 + 2D] of each."""
+    """Return the K distinct phones, and the sums of each [K, 1 + 2D]."""
     order = np.argsort(phones, kind="stable")
     present, first = np.unique(phones[order], return_index=True)
     return present, np.add.reduceat(sums[order], first) if len(first) else sums

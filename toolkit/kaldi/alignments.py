@@ -49,7 +49,7 @@ def export_alignments(ali: Path, system: Path, out: Path) -> int:
       Number of utterances.
 
     Raises:
-      KaldiAlignmentError: an alignment with states that the system does not have.
+      KaldiAlignmentError: an alignment has states that the system does not have.
     """
     store, topology = AlignmentStore(ali), Topology.load(Path(system) / "topology.json")
     ids = sorted(store.ids, key=str.encode)
@@ -87,7 +87,7 @@ def import_alignments(table: Path, system: Path, out: Path, model: Path | None =
       Number of utterances.
 
     Raises:
-      KaldiAlignmentError: states that the system does not have.
+      KaldiAlignmentError: an alignment has states, or transition ids, that do not exist.
     """
     topology = Topology.load(Path(system) / "topology.json")
     state_of_id = None if model is None else _states_of_ids(model, topology)
@@ -127,10 +127,10 @@ def _states_of_ids(model: Path, topology: Topology) -> np.ndarray:
 def import_phone_times(
     entries: Iterable[CtmEntry], system: Path, num_frames: Mapping[str, int], out: Path
 ) -> int:
-    """Import alignments from phones with times, such as another aligner's.
+    """Import alignments from phones with times, such as those of another aligner.
 
     The frames of a phone are distributed evenly over its HMM states in order. Frames between phones
-    are silence. If there are too few for silence, they belong to the phone before them, or at the
+    are silence. If they are too few for silence, they belong to the phone before them, or at the
     beginning to the phone after them. An utterance with an unknown or too short phone fails, and
     the table has the reason.
 
@@ -167,14 +167,18 @@ def import_phone_times(
 
 
 def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int) -> Tensor:
-    """Convert timed phones to HMM states [T]; raise a ValueError if they do not fit."""
+    """Convert timed phones to HMM states [T].
+
+    Raises:
+      ValueError: there is no phone, an unknown one, or one with too few frames.
+    """
     seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
     silence = topology.silence
     spans: list[tuple[int, int]] = []  # (phone, frames)
     at = 0  # frames covered by `spans`
 
     def fill(until: int) -> None:
-        """Fill frames up to `frame` with silence or by extending the previous phone."""
+        """Fill frames up to `until` with silence, or extend the previous phone if they are few."""
         gap = until - at
         if gap >= topology.min_frames(silence):
             spans.append((silence, gap))
@@ -206,10 +210,10 @@ def _states(topology: Topology, phone: int, frames: int) -> list[int]:
         )
     number = topology.num_states(phone)
     if topology.onset:
-        # Low frame rate: the onset has one frame, the last state all others.
+        # Low frame rate: the onset takes one frame, and the last state takes the rest.
         positions = [min(i, number - 1) for i in range(frames)]
     elif frames < number:  # silence, whose middle states may be skipped
-        # Evenly spaced states, with the first and the last.
+        # Evenly spaced states, including the first and the last.
         positions = [round(i * (number - 1) / (frames - 1)) for i in range(frames)]
     else:
         # Equal shares of the frames for all states.

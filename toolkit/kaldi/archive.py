@@ -1,8 +1,8 @@
 """Reads and writes Kaldi tables: scp files, and archives of matrices and integer vectors.
 
 Text archives are read here. Binary matrices are read by kaldi_native_io, but only after a check of
-their location and header. So a command (`cmd |`) is not run unless it is allowed, and no memory is
-allocated by the sizes in a damaged header.
+their location and header. So a command (`cmd |`) is run only if it is allowed, and a damaged header
+cannot make the reader allocate memory.
 """
 
 import gzip
@@ -36,7 +36,7 @@ def scan(file: IO[bytes]) -> tuple[str, bytes]:
       Its kind, and the bytes between its brackets or on its line.
 
     Raises:
-      ValueError: a bracket is not closed.
+      ValueError: a bracket is not closed, or text follows it.
     """
     # A matrix ends with its bracket, a vector of integers with its line.
     start = file.tell()
@@ -81,7 +81,8 @@ def parse_matrix(body: bytes, part: str = "") -> np.ndarray:
       part: first and last row and column, such as `[0:9,0:12]`; empty: all.
 
     Raises:
-      ValueError: a number cannot be read, rows have different lengths, or the part is not there.
+      ValueError: a number cannot be read, rows have different lengths, or the part is not a range
+        of the matrix.
     """
     rows = [row.split() for row in _rows(body)]
     if len({len(row) for row in rows}) > 1:
@@ -93,7 +94,7 @@ def parse_matrix(body: bytes, part: str = "") -> np.ndarray:
     for text, size in zip(ranges, matrix.shape, strict=False):
         match = _RANGE.fullmatch(text)
         if match is None:
-            raise ValueError(f"{part} is no range")
+            raise ValueError(f"{part} is not a range")
         first, last = (0, size - 1) if match[1] is None else (int(match[1]), int(match[2]))
         if not first <= last < size and match[1] is not None:
             raise ValueError(f"{part} goes beyond {' x '.join(map(str, matrix.shape))}")
@@ -105,7 +106,7 @@ def parse_integers(body: bytes) -> np.ndarray:
     """Parse a line of integers to int32 [T].
 
     Raises:
-      ValueError: something else is there, or a number does not fit.
+      ValueError: a field is not an integer, or a number does not fit into four bytes.
     """
     numbers = np.array([int(field) for field in body.split()], np.int64)
     # A value outside int32 changes when it is converted.
@@ -124,7 +125,7 @@ RANGE = re.compile(r"(\[[\d:,]*\])?")
 _RXFILENAME = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?P<range>\[[\d:,]*\])?")
 _VALUE_BYTES = {b"FM ": 4, b"DM ": 8, b"CM ": 1, b"CM2 ": 2, b"CM3 ": 1}
 INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])
-"""An element of a vector: a byte with its size, which is 4, then its value."""
+"""An element of a vector: a byte with the size of the value, which is 4, and the value."""
 INTEGERS_START = 2 + INTEGER.itemsize
 """Bytes before the first element: the binary marker, and the number of elements as an `INTEGER`."""
 GZIP = b"\x1f\x8b"
@@ -161,7 +162,7 @@ class Entry:
     range: str = ""
     """Range of rows and columns, such as `[0:9]`; empty: all."""
     command: str = ""
-    """The shell command that writes it, `cmd |`; empty: it is in a file."""
+    """The shell command that writes the object, `cmd |`; empty: the object is in a file."""
 
 
 def entries(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, Entry]:
@@ -170,8 +171,8 @@ def entries(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> d
     Args:
       table: a `.scp` file, or an archive, binary or text. A relative path in an scp file is looked
         up in the working directory, then in the folder of the file and in those above it.
-      allow_pipes: run the commands of an scp file when its entries are read. They are the user's
-        own and can do anything.
+      allow_pipes: allow the commands of an scp file, which run when its entries are read. They are
+        the user's own and can do anything.
       path_map: mappings of the paths in an scp file, see `toolkit.storage.paths`.
 
     Raises:
@@ -223,7 +224,7 @@ def scp_entry(
       allow_pipes, path_map: see `entries`.
 
     Raises:
-      ArchiveError: there is no such file, or it is a command that is not allowed.
+      ArchiveError: the file does not exist, or the line names a command that is not allowed.
     """
     if not source:
         raise ArchiveError(f"{where}: expected `key file:offset`, found {quoted(key)}")
@@ -232,7 +233,7 @@ def scp_entry(
             raise ArchiveError(
                 f"{where}: {key} is the output of a command ({quoted(source)}), which is not run. "
                 "Copy the table to an archive, for example with copy-feats; `toolkit kaldi` runs "
-                "it with --allow-pipes"
+                "the command with --allow-pipes"
             )
         return Entry(key, None, command=source)
     match = _RXFILENAME.fullmatch(source)
@@ -246,7 +247,7 @@ def scp_entry(
     digits = (match["offset"] or "0").lstrip("0")
     # Python's int() refuses very long numbers, which are not valid offsets anyway.
     if len(digits) > _LONGEST_OFFSET:
-        raise ArchiveError(f"{where}: {key}: no file has a byte {quoted(digits)}")
+        raise ArchiveError(f"{where}: {key}: no file is as long as the offset {quoted(digits)}")
     return Entry(key, path, int(digits or 0), match["range"] or "")
 
 
@@ -277,7 +278,7 @@ def _ark(table: Path) -> Iterator[Entry]:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Open a binary file; failures raise an ArchiveError with its name."""
+    """Open a binary file; raise an ArchiveError that names it if that fails."""
     try:
         return open(regular(path), "rb")
     except OSError as error:
@@ -324,7 +325,7 @@ def read_header(entry: Entry) -> Header:
     """Read the header of an entry.
 
     Raises:
-      ArchiveError: the object is of another kind, or goes beyond the end of the file.
+      ArchiveError: there is no matrix or vector of integers, or it goes beyond the end of the file.
     """
     with opened(entry.path) as file:
         if entry.offset > os.fstat(file.fileno()).st_size:
@@ -337,10 +338,10 @@ def read_header(entry: Entry) -> Header:
 
 
 def read_shape(entry: Entry) -> tuple[int, int]:
-    """Return the shape of a matrix; its values are read only if the entry has a range.
+    """Return the shape of a matrix; its values are read only for a range or a command.
 
     Raises:
-      ArchiveError: names the key and the file.
+      ArchiveError: the matrix cannot be read; the message names the key and the file.
     """
     if entry.path is None or entry.range:
         rows, columns = read_matrix(entry).shape
@@ -365,7 +366,7 @@ def _header(path: Path, file: IO[bytes]) -> Header:
         header = _parsed(begin)
     except (ValueError, struct.error) as error:
         raise ArchiveError(
-            f"{path}: at byte {start} is neither a matrix nor an integer vector ({error}); "
+            f"{path}: neither a matrix nor an integer vector is at byte {start} ({error}); "
             f"{_ADVICE}"
         ) from error
     if start + header.size > os.fstat(file.fileno()).st_size:
@@ -414,7 +415,7 @@ def read_matrix(entry: Entry) -> np.ndarray:
     """Read a matrix, compressed or not, as float32 [rows, columns].
 
     Raises:
-      ArchiveError: names the key and the file.
+      ArchiveError: the matrix cannot be read; the message names the key and the file.
     """
     if entry.path is None:
         source = entry.command
@@ -435,7 +436,7 @@ def read_vector(entry: Entry) -> np.ndarray:
     """Read a vector of integers as int32 [T].
 
     Raises:
-      ArchiveError: names the key and the file.
+      ArchiveError: the vector cannot be read; the message names the key and the file.
     """
     header = read_header(entry)
     if not header.is_vector:
@@ -472,7 +473,7 @@ def writer_path(path: Path) -> Path:
     """Make a file's folder, and check that a Kaldi table specifier can contain its path.
 
     Raises:
-      ArchiveError: it has a comma, white space, or a bar at an end.
+      ArchiveError: the path has a comma, white space or a bar.
     """
     path = Path(path).absolute()
     if set(str(path)) & set(", \t\n|"):
@@ -485,7 +486,7 @@ def writer_path(path: Path) -> Path:
 
 
 class ArchiveWriter:
-    """Writes a Kaldi archive with its scp file, and removes both after an error.
+    """Writes a Kaldi archive with its scp file; an error removes both.
 
     Args:
       make: the writer class of `kaldi_native_io`.
@@ -494,7 +495,7 @@ class ArchiveWriter:
       text: write a text archive.
 
     Raises:
-      ArchiveError: a path is impossible, see `writer_path`, or cannot be written.
+      ArchiveError: a path is not valid, see `writer_path`, or cannot be written.
     """
 
     def __init__(
@@ -523,7 +524,7 @@ class ArchiveWriter:
             self._tried(self._check_end)
 
     def _check_end(self) -> None:
-        """Check that all objects are on disk, since closing the writer reports no error."""
+        """Check that all objects are on disk, because closing the writer reports no error."""
         archive, scp = self._paths
         *lines, end = scp.read_text("utf-8").split("\n")
         if end or len(lines) != self._written:
@@ -550,10 +551,10 @@ class ArchiveWriter:
 
 
 def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (key, int32 [T]) from an scp file or an archive (binary or text, maybe gzipped).
+    """Yield (key, int32 [T]) from an scp file or an archive (binary or text, gzipped or not).
 
     Raises:
-      ArchiveError: names the file and key.
+      ArchiveError: a vector cannot be read; the message names the file.
     """
     table = Path(table)
     if table.suffix == ".scp":
@@ -571,7 +572,7 @@ def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _int_vectors(table: Path, content: bytes) -> Iterator[tuple[str, np.ndarray]]:
-    """Parse an archive: `key `, then a binary vector or numbers up to the end of the line."""
+    """Yield (key, integers) from an archive: a key, then a binary vector or the line's numbers."""
     offset = 0
     while offset < len(content):
         space = content.find(b" ", offset)
@@ -618,7 +619,7 @@ def describe_entries(table: Path, key: str | None = None, count: int = 10) -> It
 
     Args:
       table: an scp file or archive of matrices or integer vectors.
-      key: key of the entry whose values to show; None lists entries.
+      key: key of the entry whose values are shown; None: list entries.
       count: number of entries to list.
 
     Raises:

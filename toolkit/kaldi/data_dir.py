@@ -1,4 +1,4 @@
-"""Reads and writes Kaldi data directories, and exports them with ids in Kaldi's order."""
+"""Reads and writes Kaldi data directories; exports cuts with ids in the order that Kaldi needs."""
 
 import dataclasses
 import itertools
@@ -42,17 +42,17 @@ def read_kaldi_dir(
 ) -> list[MonoCut]:
     """Read a data directory: wav.scp, text, and optionally segments, utt2spk and others.
 
-    - A path in wav.scp is mapped by `path_map`; a relative one is looked up in `folder` and in each
-      folder above it.
+    - A path in wav.scp is mapped by `path_map`; a relative path is looked up in `folder` and in
+      each folder above it.
     - Lines that are not UTF-8 are faults of their utterances.
     - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE; with `-c 2`, and for
-      `sox FILE -t wav - remix 2 |`, only its second channel is read. Any other command is refused
-      as a fault of its utterances, or passed to `run_pipe` (see
-      `toolkit.corpus.wav_scp.PipeRunner`).
+      `sox FILE -t wav - remix 2 |`, only its second channel is read. Any other command is passed
+      to `run_pipe` (see `toolkit.corpus.wav_scp.PipeRunner`); if this is None, it is a fault of
+      its utterances.
     - Lines may be in any order.
     - reco2file_and_channel (A and B or 1 and 2) or a fifth column of segments names the channel in
       a file of several. Numbers in segments count from 0, as in extract-segments, unless none is 0
-      and one is above 1. Without a name all channels are averaged.
+      and one is above 1. If no channel is named, all are averaged.
     - A segment's end of -1 is the end of the recording.
     - Without a speaker in utt2spk, the recording of an utterance is its speaker, and the check
       warns. If utt2spk names two speakers, the first one is used, and the check warns.
@@ -83,8 +83,8 @@ def pair_with_text(
     Args:
       folder: a data directory.
       audio: (utterance id, audio or features), in any order.
-      recordings: recordings of utterances whose `audio` does not name them; they are the speakers
-        of utterances without one in `utt2spk`.
+      recordings: recording id by utterance, for audio that does not name its recording. It becomes
+        the speaker if `utt2spk` names none.
     """
     has_speakers = (folder / "utt2spk").is_file()
     speakers, other_speakers = _read_speakers(folder / "utt2spk") if has_speakers else ({}, {})
@@ -159,12 +159,12 @@ def _segment(row: list[str], recordings: dict[str, AudioSegment], first: int) ->
             f"segments: not `recording start end [channel]`: {' '.join(row)!r}",
         )
         return AudioSegment(whole.path, recording_id=name, fault=fault)
-    # A channel of -1 is the only one. The first one may be the only one too, of the output of a
-    # command that takes a channel, or of a file of one side.
+    # Channel -1 is the only channel. So may be the first one: of the output of a command that takes
+    # one channel, or of a file of one side.
     named = from_one(numbers[2], first) if len(numbers) > 2 and numbers[2] != "-1" else None
     expected, note = whole.channel or whole.side, whole.note
     if named and expected and channel_index(named) not in (0, channel_index(expected)):
-        detail = f"{name}: segments names channel {numbers[2]}, other files {expected}"
+        detail = f"{name}: segments names channel {numbers[2]}, but other files name {expected}"
         note = (OTHER_CHANNEL, detail)
     channel = whole.channel or named
     return AudioSegment(whole.path, start, end, name, whole.fault, note, channel, whole.side)
@@ -173,13 +173,13 @@ def _segment(row: list[str], recordings: dict[str, AudioSegment], first: int) ->
 def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     """Write a data directory: wav.scp, text, utt2spk, spk2utt, and segments if needed.
 
-    If a cut is on one channel of a file of several, or its channel has a name,
-    reco2file_and_channel is written too, with A for the first channel and B for the second; wav.scp
-    then has a command that extracts the channel (sph2pipe -c, sox).
+    If a cut is one channel of a file with several, or its channel has a name,
+    reco2file_and_channel is written too, with A for the first channel and B for the second. For one
+    channel of several, wav.scp has a command that extracts it (sph2pipe -c, sox).
 
-    Without parts of recordings, segments of an earlier export are removed. All files are sorted by
-    bytes, as Kaldi's tools require. FLAC and SPHERE files are written as the commands by which
-    Kaldi reads them (flac, sph2pipe).
+    If all cuts are whole recordings, the segments of an earlier export are removed. All files are
+    sorted by bytes, as Kaldi's tools require. FLAC and SPHERE files are written as the commands by
+    which Kaldi reads them (flac, sph2pipe).
 
     Raises:
       ManifestError: two cuts have the same id, a recording id has two files, an id contains white
@@ -206,7 +206,7 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
         source = _source(audio_of(cut), cut.id, _channel_of_several(cut))
         if sources.setdefault(cut.recording_id, source) != source:
             raise ManifestError(
-                f"two files or channels have the recording id {cut.recording_id!r}, one of them "
+                f"two files or channels have the recording id {cut.recording_id!r}; one of them "
                 f"is {audio_of(cut)}: give each its own id"
             )
     utterances: dict[str, list[str]] = {}
@@ -216,7 +216,7 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
         if len(name.split()) != 1:
             raise ManifestError(
                 f"the utterance, recording or speaker {name!r} cannot have this id in Kaldi: rename"
-                " it, as ids must not be empty or contain white space"
+                " it, because ids must not be empty or contain white space"
             )
     # 2. Write the tables.
     tables = {
@@ -263,7 +263,8 @@ def _source(path: str, id: str, channel: int | None) -> str:
     """Return the wav.scp entry of a recording: its file or a command."""
     if path.rstrip().endswith("|") or len(path.splitlines()) > 1:
         raise ManifestError(
-            f"{id}: Kaldi would run the name of its audio file, {path!r}, as a command: rename it"
+            f"{id}: Kaldi would run the name of its audio file, {path!r}, as a command: rename the"
+            " file"
         )
     quoted, suffix = shlex.quote(path), Path(path).suffix.lower()
     if suffix == ".sph":
@@ -294,11 +295,11 @@ class DataDirSummary:
 def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> DataDirSummary:
     """Write a data directory with utt2dur and, for parts of recordings, segments.
 
-    Kaldi requires that utterances sorted by id are sorted by speaker too. If they are not, every id
-    is prefixed with its speaker, and `utt_map` lists the old ids. If several files have the same
-    recording id, a number is appended to the id of all but the first.
-    Cuts with a fault, without audio or without words are left out. So are cuts whose audio a line
-    of wav.scp cannot name, such as parts of several files or changes of speed.
+    Kaldi requires that utterances sorted by id are also sorted by speaker. If they are not, every
+    id is prefixed with its speaker, and `utt_map` lists the old ids. If several files have the same
+    recording id, a number is appended to the id of all but the first. Cuts with a fault, without
+    audio or without words are left out. So are cuts whose audio a line of wav.scp cannot name,
+    because it is in several files or is changed in speed, for example.
 
     Args:
       cuts: in any order.
@@ -365,7 +366,7 @@ def _unusable(cut: MonoCut) -> str:
     if len(recording.sources) > 1:
         return f"its recording consists of {len(recording.sources)} files"
     if recording.transforms:
-        return "its audio is changed when it is read, such as in speed: write it to a file"
+        return "its audio is changed when it is read, such as in speed: write the result to a file"
     return ""
 
 
@@ -431,7 +432,7 @@ def _notes(cuts: Sequence[MonoCut]) -> list[str]:
     if many:
         notes.append(
             f"{len(many)} utterances are of recordings with several channels, first "
-            f"{audio_of(many[0])}: Kaldi uses one of them, this toolkit their mean"
+            f"{audio_of(many[0])}: Kaldi uses one channel, this toolkit the mean of all"
         )
     formats = {Path(audio_of(cut)).suffix.lower() for cut in cuts} - {".wav", ".flac", ".sph"}
     if formats:

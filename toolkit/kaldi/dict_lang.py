@@ -56,7 +56,7 @@ def write_dict(lang: Lang, folder: Path) -> int:
     else also lexiconp_silprob.txt and silprob.txt; silence_phones.txt; optional_silence.txt;
     nonsilence_phones.txt (the stresses of a phone in one line, so that they share tree roots); and
     extra_questions.txt (silence, and the phones of each stress). Position markers (_B, _I, _E, _S)
-    are removed, since prepare_lang.sh adds them. The out-of-vocabulary word is `<UNK>`.
+    are removed, because prepare_lang.sh adds them. The out-of-vocabulary word is `<UNK>`.
 
     Args:
       lang: the vocabulary.
@@ -66,7 +66,7 @@ def write_dict(lang: Lang, folder: Path) -> int:
       Number of pronunciations, including those of silence and <UNK>.
 
     Raises:
-      KaldiDictError: Kaldi reserves a word or phone.
+      KaldiDictError: the vocabulary has a word or phone that Kaldi reserves.
     """
 
     def unmarked(entry: Entry) -> Entry:
@@ -134,7 +134,7 @@ def stress_of(phone: str) -> str:
 
 
 def group_by(phones: Iterable[str], kind: Callable[[str], str]) -> dict[str, list[str]]:
-    """Group phones by a function of the phone, with sorted keys."""
+    """Group phones by `kind` of the phone; the kinds are in sorted order."""
     groups: dict[str, list[str]] = {}
     for phone in phones:
         groups.setdefault(kind(phone), []).append(phone)
@@ -148,7 +148,7 @@ class KaldiDict:
     lexicon: Lexicon
     """Words as a text policy spells them; SIL and SPN are the silence phones."""
     renamed: Mapping[str, str]
-    """Names in this toolkit, SIL or SPN, of silence phones with other names in Kaldi."""
+    """SIL or SPN, by Kaldi's name, for silence phones that are called something else in Kaldi."""
     notes: tuple[str, ...]
     """Remarks on what was changed."""
     probabilities: LexiconProbabilities | None = None
@@ -179,18 +179,19 @@ class KaldiDict:
 def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
     """Read the dict directory of a Kaldi recipe.
 
-    The toolkit has two silence phones: the phone of optional_silence.txt becomes SIL, all other
-    silence phones become SPN. Words that are only silence are left out, as the graphs put silence
-    between words; so are out-of-vocabulary words such as `<unk>`, as `<UNK>` is added.
-    Probabilities are read from lexiconp_silprob.txt and silprob.txt. Without these they are read
-    from lexiconp.txt, unless all are 1, and silence has the probability 0.5, as in Kaldi.
+    The toolkit has two silence phones: the phone of optional_silence.txt becomes SIL, and all other
+    silence phones become SPN. Words that are only silence are left out, because the graphs put
+    silence between words, and so are out-of-vocabulary words such as `<unk>`, because `<UNK>` is
+    added. Probabilities are read from lexiconp_silprob.txt and silprob.txt. Without these files
+    they are read from lexiconp.txt, unless all are 1, and silence has the probability 0.5, as in
+    Kaldi.
 
     Args:
       folder: the directory.
       policy: how words are spelled; by default in upper case.
 
     Raises:
-      KaldiDictError: a file is missing, or a line has a fault; names file and line.
+      KaldiDictError: a file is missing, or a line has a fault; the message names file and line.
     """
     # 1. The sets of phones, and the names of silence phones in this toolkit.
     folder, spelling = Path(folder), policy or TextPolicy()
@@ -232,7 +233,7 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
         raise KaldiDictError(f"{folder}: no word with a pronunciation is left")
     notes = []
     if left_out:
-        notes.append(f"left out, as the toolkit adds its own: {' '.join(sorted(left_out))}")
+        notes.append(f"left out, because the toolkit adds its own: {' '.join(sorted(left_out))}")
     renamed_phones = {p: name for p, name in renamed.items() if p != name}
     if renamed_phones:
         notes.append(
@@ -249,7 +250,7 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
 
 
 def _even_silence(folder: Path) -> LexiconProbabilities | None:
-    """Return lexiconp.txt's probabilities, silence neutral; None if all are 1 or it is missing."""
+    """Return lexiconp.txt's probabilities with neutral silence; None if all are 1 or no file."""
     if not (folder / WEIGHTED).is_file():
         return None
     entries = {
@@ -346,17 +347,17 @@ def write_lang(lang: Lang, folder: Path) -> None:
         ids = [lang.phones[phone] for phone in phones]
         _write(folder / f"phones/{name}.csl", [":".join(map(str, ids))])
 
-    # 2. What trees share and ask: phones by base phone; silence, stress and position.
-    marked = lang.position_dependent
-    groups = [*([phone] for phone in _SILENCES), *group_by(speech, _base(marked)).values()]
+    # 2. For trees: phones that share roots, by base phone; questions by silence, stress, position.
+    has_positions = lang.position_dependent
+    groups = [*([phone] for phone in _SILENCES), *group_by(speech, _base(has_positions)).values()]
     _write_both(lang, folder, "sets", [("", phones, "") for phones in groups])
     sharing = {SILENCE: "not-shared not-split ", SPOKEN_NOISE: "not-shared not-split "}
     roots = [(sharing.get(phones[0], "not-shared split "), phones, "") for phones in groups]
     _write_both(lang, folder, "roots", roots)
-    questions = [_SILENCES, *group_by(speech, _stress(marked)).values()]
-    questions += group_by(speech, lambda phone: phone[-2:]).values() if marked else []
+    questions = [_SILENCES, *group_by(speech, _stress(has_positions)).values()]
+    questions += group_by(speech, lambda phone: phone[-2:]).values() if has_positions else []
     _write_both(lang, folder, "extra_questions", [("", phones, "") for phones in questions])
-    if marked:
+    if has_positions:
         kinds = [("", [phone], f" {_boundary(phone)}") for phone in lang.real_phones]
         _write_both(lang, folder, "word_boundary", kinds)
     _write(folder / "phones/wdisambig.txt", ["#0"])
@@ -380,14 +381,14 @@ def _check_words(words: SymbolTable) -> None:
             )
 
 
-def _base(marked: bool) -> Callable[[str], str]:
+def _base(has_positions: bool) -> Callable[[str], str]:
     """Return a function that strips position and stress from a phone."""
-    return lambda phone: strip_stress(phone[:-2] if marked else phone)
+    return lambda phone: strip_stress(phone[:-2] if has_positions else phone)
 
 
-def _stress(marked: bool) -> Callable[[str], str]:
+def _stress(has_positions: bool) -> Callable[[str], str]:
     """Return a function from a phone to its stress digit."""
-    return lambda phone: stress_of(phone[:-2] if marked else phone)
+    return lambda phone: stress_of(phone[:-2] if has_positions else phone)
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
@@ -409,7 +410,7 @@ def _write_both(
 
 
 def _boundary(phone: str) -> str:
-    """Return a phone's type in word_boundary.txt; SPN is a singleton, the word <UNK>."""
+    """Return a phone's type in word_boundary.txt; SPN, the word <UNK>, is a singleton."""
     kinds = {SILENCE: "nonword", SPOKEN_NOISE: "singleton"}
     return kinds.get(phone) or _BOUNDARIES[phone[-2:]]
 
@@ -423,9 +424,9 @@ def _ids(lang: Lang, word: str, phones: Pronunciation) -> str:
 def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tuple[str, ...]]:
     """Read the vocabulary of a lang directory: words.txt and phones/align_lexicon.txt.
 
-    The toolkit numbers words and phones in its own order: ids of the directory are not valid for
+    The toolkit numbers words and phones in its own order, so ids of the directory are not valid for
     the result. Phones are position-dependent if the directory's are. The phone of
-    phones/optional_silence.txt becomes SIL, all other silence phones become SPN. Words that are
+    phones/optional_silence.txt becomes SIL, and all other silence phones become SPN. Words that are
     only silence, and the out-of-vocabulary word (oov.txt), are left out.
 
     Args:
@@ -436,7 +437,7 @@ def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tup
       The vocabulary, and notes on what was changed.
 
     Raises:
-      KaldiDictError: a file is missing, or a line has a fault; names file and line.
+      KaldiDictError: a file is missing, or a line has a fault; the message names file and line.
     """
     folder, spelling = Path(folder), policy or TextPolicy()
     phones = SymbolTable.read(_required(folder / "phones.txt"))
@@ -463,7 +464,7 @@ def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tup
         lexicon.add(spelled, (kind or p for kind, p in zip(kinds, base_phones, strict=True)))
     if not lexicon:
         raise KaldiDictError(f"{path}: no word with a pronunciation is left")
-    notes = (f"left out, as the toolkit adds its own: {' '.join(sorted(left_out))}",)
+    notes = (f"left out, because the toolkit adds its own: {' '.join(sorted(left_out))}",)
     lang = Lang.of(lexicon.with_positions() if with_marks else lexicon)
     lang = replace(lang, normaliser=spelling.id, tags=spelling.tags)
     return lang, notes if left_out else ()
@@ -486,7 +487,7 @@ def _words(path: Path) -> list[str]:
 def _required(path: Path) -> Path:
     """Return the path of a file, or raise an error if it does not exist."""
     if not path.is_file():
-        raise KaldiDictError(f"{path}: no such file: give a lang directory of Kaldi")
+        raise KaldiDictError(f"{path}: no such file: give a Kaldi lang directory")
     return path
 
 
@@ -496,14 +497,14 @@ def read_lexicon(
     """Read pronunciations from a file, or from Kaldi's dict or lang directory.
 
     Args:
-      path: a file, see `toolkit.lang.dictionary.read_dictionary`; Kaldi's dict folder (words,
-        probabilities, silence phones and optional silence); or its lang folder (the words of
+      path: a file, see `toolkit.lang.dictionary.read_dictionary`; a Kaldi dict folder (words,
+        probabilities, silence phones and optional silence); or a Kaldi lang folder (the words of
         phones/align_lexicon.txt, without positions).
       strip_stress: only for a file, see `toolkit.lang.dictionary.read_entries`.
       policy: how words are spelled; by default in upper case.
 
     Raises:
-      LexiconError, KaldiDictError: names file and line.
+      LexiconError, KaldiDictError: a file cannot be read; the message names file and line.
     """
     if not path.is_dir():
         return read_dictionary(path, strip_stress, policy)
@@ -517,11 +518,11 @@ def read_lexicon(
             "folder (words.txt, phones/align_lexicon.txt)"
         )
     lang, notes = read_lang(path, policy)
-    marked = lang.position_dependent
+    has_positions = lang.position_dependent
     lexicon = Lexicon()
     for word, phones in lang.lexicon.pairs():
         if word != UNKNOWN:
-            lexicon.add(word, without_positions(phones) if marked else phones)
+            lexicon.add(word, without_positions(phones) if has_positions else phones)
     questions = _existing(path / "phones" / EXTRA_QUESTIONS)
     return Dictionary(lexicon, notes=notes, extra_questions=questions)
 

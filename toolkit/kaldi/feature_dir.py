@@ -35,17 +35,17 @@ from toolkit.storage.paths import PathMap
 from toolkit.storage.reading import NATURAL, validated
 
 HALF_MAX = 65504.0
-"""The largest 16-bit float, as feature stores hold 16-bit floats."""
+"""Largest 16-bit float, the type of the values in feature stores."""
 FRAME_SHIFT_MS = 10.0
 """Frame shift of the features for which the recipes are made."""
 SHIFT_TOLERANCE = 0.05
-"""Largest relative difference from `FRAME_SHIFT_MS`. The shift is computed as duration by number of
-frames, and durations are up to 25 ms longer than the frames."""
+"""Largest relative difference from `FRAME_SHIFT_MS`. The shift is computed as the duration divided
+by the number of frames, and durations are up to 25 ms longer than the frames."""
 MIN_FRAMES = 100
-"""Fewest frames of utterances from which the frame shift is computed."""
+"""Smallest number of frames of an utterance from which the frame shift is computed."""
 EDGE_SECONDS = 0.1
-"""Largest difference of times and frames, by windows at the edges and rounding, in addition to one
-percent of the utterance."""
+"""Largest difference between the times and the frames of an utterance, in addition to one percent
+of its duration; windows at the edges and rounding cause it."""
 _PLACE = {"offset": NATURAL, "range": str, "dimension": NATURAL}
 
 
@@ -71,8 +71,8 @@ def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:
     """Read a data directory with feats.scp, text, and optionally utt2spk and others.
 
     - An archive in feats.scp is mapped by `path_map`; a relative path is looked up in the working
-      directory, then in the folder and those above it. Commands are never run.
-    - The frame shift must be 10 ms; another one in frame_shift or utt2dur is an error.
+      directory, then in the folder and the folders above it. Commands are never run.
+    - The frame shift must be 10 ms; another value in frame_shift or by utt2dur is an error.
     - The check reports numbers of frames that contradict utt2num_frames, segments or utt2dur.
     - Speakers are read as by `toolkit.kaldi.data_dir.read_kaldi_dir`.
     - cmvn.scp is not read: means by speaker are computed from the features.
@@ -131,7 +131,7 @@ def feature_entry(cut: MonoCut) -> Entry:
     try:
         place = validated((cut.custom or {}).get(FEATURE_MATRIX), _PLACE, FEATURE_MATRIX)
         if not RANGE.fullmatch(place["range"]):
-            raise ValueError(f"{place['range']!r} is no range")
+            raise ValueError(f"{place['range']!r} is not a range")
     except ValueError as error:
         raise ArchiveError(f"{cut.id}: {error}: prepare the data again") from error
     return Entry(cut.id, Path(audio_of(cut)), place["offset"], place["range"])
@@ -175,7 +175,7 @@ def _number(text: str) -> float | None:
 
 
 def _check_frame_shift(folder: Path, num_frames: Mapping[str, int]) -> None:
-    """Check for a frame shift of 10 ms, by the file frame_shift or else by utt2dur.
+    """Check that the frame shift is 10 ms, from the file frame_shift or else from utt2dur.
 
     Raises:
       ManifestError: the frame shift is not 10 ms.
@@ -203,7 +203,7 @@ def _check_frame_shift(folder: Path, num_frames: Mapping[str, int]) -> None:
 
 
 class _ExpectedFrames:
-    """Frame counts of utterances according to other files of a data directory."""
+    """The numbers of frames of utterances according to other files of a data directory."""
 
     def __init__(self, folder: Path, segments: Mapping[str, list[str]]) -> None:
         self._num_frames = dict(_pairs(folder / "utt2num_frames"))
@@ -260,7 +260,7 @@ def find_feature_faults(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> FeatureFaults:
-    """Read all features, and find unusable ones and repeated utterances.
+    """Read all features, and find unusable features and repeated utterances.
 
     Args:
       splits: cuts of `read_feature_dir` by split. Those with a fault are not read.
@@ -268,8 +268,8 @@ def find_feature_faults(
       progress: called with (utterances read, utterances).
 
     Returns:
-      Faults of the kinds unreadable-features, other-dimension (than most utterances of the corpus
-      have) and same-audio-and-text of `toolkit.corpus.findings.FINDING_KINDS`.
+      Faults of the kinds unreadable-features, other-dimension and same-audio-and-text of
+      `toolkit.corpus.findings.FINDING_KINDS`.
 
     Raises:
       ArchiveError: kaldi_native_io is not installed.

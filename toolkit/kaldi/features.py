@@ -41,9 +41,9 @@ class KaldiFeaturesError(ToolkitError):
 def export_features(features: Path, out: Path, compress: bool = False, text: bool = False) -> int:
     """Write a store's raw features as `feats.NNNNNN.ark` and one sorted `feats.scp`.
 
-    It also writes `utt2num_frames`, `utt2spk` and `spk2utt`, so that with a `text` the folder is a
-    Kaldi data directory. If the folder has the `utt_map` of `export_data_dir`, utterances get the
-    new ids in it, and all others get their speakers as prefixes, too. The scp file, which names the
+    It also writes `utt2num_frames`, `utt2spk` and `spk2utt`, so that the folder with a `text` is a
+    Kaldi data directory. If the folder has the `utt_map` of `export_data_dir`, its utterances get
+    their new ids, and all others also get their speakers as prefixes. The scp file, which names the
     archives by absolute paths, is written last.
 
     Args:
@@ -57,8 +57,8 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
       Number of utterances.
 
     Raises:
-      KaldiFeaturesError: both `text` and `compress` are set, an id is impossible in Kaldi's tables,
-        or `utt_map` is of other utterances.
+      KaldiFeaturesError: both `text` and `compress` are set, an id is not valid in Kaldi's tables,
+        or `utt_map` has none of the utterances.
       ArchiveError: an archive cannot be written, see `ArchiveWriter`.
     """
     if text and compress:
@@ -66,7 +66,7 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
     store = FeatureStore(features)
     kaldi, out = kaldi_native_io(), Path(out)
     keys = _keys(store, out / RENAMED)
-    # The scp of an earlier export goes first: its offsets are wrong in the new archives.
+    # Remove the scp of an earlier export first: its offsets are wrong in the new archives.
     (out / "feats.scp").unlink(missing_ok=True)
     lines: dict[str, str] = {}
     with Bar(total=len(store), unit="utt", desc="features") as bar:
@@ -95,7 +95,7 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
 
 
 def _keys(store: FeatureStore, renamed: Path) -> dict[str, str]:
-    """Return the Kaldi key of each utterance."""
+    """Return the Kaldi key of each utterance; see `export_features` for the file `renamed`."""
     if not renamed.is_file():
         return {id: id for id in store.ids}
     with reading(renamed, KaldiFeaturesError, "export the data directory again"):
@@ -159,7 +159,7 @@ def import_features(
       frame_shift_ms: step of the features in milliseconds.
       sampling_rate: sampling rate of their audio, in Hz.
       hours_per_shard: see `toolkit.features.config.ExtractConfig`.
-      allow_pipes: see `entries`.
+      allow_pipes, path_map: see `entries`.
 
     Raises:
       KaldiFeaturesError: table and cuts have no utterance in common, or features have different
@@ -183,7 +183,7 @@ def import_features(
         frame_shift_ms=frame_shift_ms,
         sampling_rate=sampling_rate,
     )
-    # 2. The shards. The old manifest goes first, so that an unfinished import cannot be opened.
+    # 2. The shards. Remove the old manifest first, so that an unfinished import cannot be opened.
     (Path(out) / MANIFEST).unlink(missing_ok=True)
     remove_strays(Path(out), set())
     rounding, shards = _Rounding(), []
@@ -214,7 +214,7 @@ def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) 
         shape = " x ".join(map(str, matrix.shape))
         expectation = f", but the first utterance has {dimension} per frame" if dimension else ""
         raise KaldiFeaturesError(
-            f"{entry.key} has {shape} values{expectation}: remove it from the table"
+            f"{entry.key} has {shape} values{expectation}: remove this entry from the table"
         )
     if bar is not None:
         bar.update()
@@ -231,7 +231,7 @@ class _Rounding:
         if not np.isfinite(matrix).all() or np.abs(matrix).max() > HALF_MAX:
             raise KaldiFeaturesError(
                 f"{id} has values that are not finite or larger than {HALF_MAX:g} and cannot be "
-                "stored: remove it from the table"
+                "stored: remove this entry from the table"
             )
         # Stores hold float16.
         change = np.abs(matrix - matrix.astype(np.float16).astype(np.float32)).max()
@@ -249,9 +249,9 @@ def cuts_without_audio(
 
     Args:
       num_frames: number of frames by utterance.
-      speakers: speaker by utterance; an utterance without one is its own speaker, as usual in
+      speakers: speaker by utterance. An utterance without one is its own speaker, as usual in
         Kaldi.
-      texts: transcript by utterance; empty by default.
+      texts: transcript by utterance; "" for utterances that it lacks.
       frame_shift_ms: step in milliseconds.
     """
     cuts = []
@@ -266,6 +266,6 @@ def cuts_without_audio(
 
 
 def count_frames(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> dict[str, int]:
-    """Count the frames of every utterance in a table, if possible from headers only."""
+    """Count the frames of every utterance in a table, from headers alone where possible."""
     matrices = entries(table, allow_pipes, path_map)
     return {key: read_shape(entry)[0] for key, entry in matrices.items()}

@@ -1,4 +1,4 @@
-"""Reads and writes decoding graphs and other transducers of OpenFst and Kaldi."""
+"""Reads and writes decoding graphs and other transducers in the formats of OpenFst and Kaldi."""
 
 import struct
 from collections.abc import Iterator
@@ -54,8 +54,8 @@ def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
     first = np.searchsorted(source[order], np.arange(len(final_costs) + 1))
     # The file as 32-bit words, floats by their bits.
     words = np.zeros(_STATE_WORDS * len(final_costs) + _ARC_WORDS * len(source), "<i4")
-    # A state: its final cost, the number of its arcs in 64 bits, the arcs. The states before it
-    # take 3 words each, the arcs before it 4 each.
+    # A state is its final cost, the number of its arcs in 64 bits, and its arcs. The states before
+    # it take 3 words each, and the arcs before it take 4 each.
     at = _STATE_WORDS * np.arange(len(final_costs)) + _ARC_WORDS * first[:-1]
     # Only the lower 32 bits of the arc count are set: `words` is zero elsewhere.
     words[at], words[at + 1] = final_costs.view("<i4"), np.diff(first)
@@ -89,7 +89,7 @@ def _single_words(fst: Fst) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     row, position = ragged_rows(num_pieces)
     arc_of_piece = kept_arcs[row]
     is_first, is_last = position == 0, position == num_pieces[row] - 1
-    # Within the pieces of an arc, each leads to a new state, from which the next begins.
+    # Every piece of an arc but the last leads to a new state, from which the next piece begins.
     new_states = states + np.cumsum(~is_last) - 1
     source = np.where(
         is_first,
@@ -138,7 +138,7 @@ def load_openfst(path: Path) -> Fst:
     Raises:
       GraphError: the file is not such a transducer; the message names it.
     """
-    with reading(path, GraphError, ADVICE, "no transducer"):
+    with reading(path, GraphError, ADVICE, "not a transducer"):
         return _read(Path(path).read_bytes())
 
 
@@ -146,7 +146,7 @@ def _read(content: bytes) -> Fst:
     """Parse a transducer from the bytes of a file."""
     (magic,) = struct.unpack_from("<i", content)
     if magic != MAGIC:
-        raise ValueError("it does not begin like a file of OpenFst")
+        raise ValueError("it does not begin like an OpenFst file")
     at, kind = _read_text(content, 4)
     at, arc = _read_text(content, at)
     _, flags, _, start, states, arcs = struct.unpack_from("<iiQqqq", content, at)
@@ -255,8 +255,11 @@ def with_transition_ids(graph: Fst, transitions: Transitions) -> Fst:
 
     In this toolkit's graphs an arc reads the pdf of the state that it enters. In Kaldi's graphs it
     reads a transition of the state that it leaves, self-loops first (`reorder` is false). So arcs
-    of the start read epsilon, and arcs at the end of a sentence read a transition. Words and scores
-    stay on their arcs, as transitions have the cost 0.
+    from the start read epsilon, and arcs at the end of a sentence read a transition. Words and
+    scores stay on their arcs, because transitions have the cost 0.
+
+    In a phone of a single state, an arc is a loop if it leads from a state to itself and writes no
+    word.
 
     Args:
       graph: expanded with `transitions.states` (see `toolkit.fsa.expand.expand_phones_to_pdfs`).
@@ -264,14 +267,13 @@ def with_transition_ids(graph: Fst, transitions: Transitions) -> Fst:
 
     Returns:
       A graph with a path of T + 1 arcs for each path of T arcs; the first arc reads epsilon.
-      In a phone of a single state a loop is an arc from a state to itself that writes no word.
     """
     is_final = graph.labels == FINAL
     # [states] the label (transition state, from 1) read on entering each graph state; all arcs
     # into a state have the same label.
     label_of_state = np.zeros(graph.num_states, np.int64)
     label_of_state[graph.target[~is_final]] = graph.labels[~is_final]
-    # Arcs of the start leave no HMM state, so they read no transition.
+    # Arcs from the start leave no HMM state, so they read no transition.
     from_start = graph.source == 0
     origin_states = label_of_state[graph.source[~from_start]]
     # Final arcs get a valid dummy label; their target is overwritten by _LEAVES below.
@@ -344,7 +346,7 @@ def export_graph(
 
 
 def _penalised(graph: Fst, word_penalty: float) -> Fst:
-    """Add the word penalty to each arc's score."""
+    """Add the word penalty to each arc's score, once per word of the arc."""
     scores = graph.scores + np.float32(word_penalty) * graph.word_counts
     return replace(graph, scores=scores.astype(np.float32))
 
@@ -406,7 +408,7 @@ def export_likelihoods(scorer: Scorer, out: Path) -> int:
       Number of utterances.
 
     Raises:
-      KaldiFeaturesError: an id is impossible in Kaldi's tables.
+      KaldiFeaturesError: an id is not valid in Kaldi's tables.
       ArchiveError: the archive cannot be written.
     """
     kaldi, out = kaldi_native_io(), Path(out)
@@ -457,7 +459,7 @@ def decode_table(
       table: scp file or archive of unscaled matrices [T, pdfs].
       graph: see `load_graph`.
       words: words.txt of the graph.
-      acoustic_scale: factor of the log-likelihoods.
+      acoustic_scale: factor by which the log-likelihoods are multiplied.
       beam: beam of the search.
       allow_pipes: see `toolkit.kaldi.archive.entries`.
 

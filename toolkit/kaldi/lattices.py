@@ -55,7 +55,7 @@ _END = -1
 def read_compact_lattices(
     path: Path, frame_shift: float
 ) -> Iterator[tuple[str, WordLattice | None]]:
-    """Yield the lattices of an archive, maybe gzipped; None for one without a path.
+    """Yield (utterance id, lattice) from an archive, gzipped or not; None: it has no path.
 
     Scores are negated costs. Transition ids are only counted, for the number of frames.
 
@@ -66,7 +66,7 @@ def read_compact_lattices(
     Raises:
       LatticeStoreError: the file is not such an archive; the message names it.
     """
-    with reading(path, LatticeStoreError, ADVICE, "no archive of compact lattices"):
+    with reading(path, LatticeStoreError, ADVICE, "not an archive of compact lattices"):
         content = Path(path).read_bytes()
         if content.startswith(_GZIP):
             content = gzip.decompress(content)
@@ -84,7 +84,7 @@ def read_compact_lattices(
 
 
 def _binary(content: bytes, offset: int) -> tuple[int, int, list[_Arc]]:
-    """Parse a binary lattice; return the offset after it, its start state and its arcs."""
+    """Parse the binary lattice at `offset`; return the offset after it, start state and arcs."""
     offset += 4  # OpenFst's magic number
     names = []
     for _ in range(2):
@@ -153,7 +153,7 @@ def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | 
       ValueError: the lattice has a cycle, a state with different times, or NaN costs.
     """
     if not all(arc.graph > -np.inf and arc.acoustic > -np.inf for arc in arcs):
-        raise ValueError("costs that are no numbers")
+        raise ValueError("costs that are not numbers")
     arcs = [arc for arc in arcs if arc.graph + arc.acoustic < np.inf]
     leaving: dict[int, list[_Arc]] = {}
     entering: dict[int, list[_Arc]] = {}
@@ -184,7 +184,7 @@ def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | 
             if arc.target not in on_paths:
                 continue
             until = frames[state] + arc.frames
-            # All paths to a state must take as many frames: a state has one time.
+            # All paths to a state must take the same number of frames: a state has one time.
             if frames.setdefault(arc.target, until) != until:
                 raise ValueError("paths of different lengths to one state")
             num_pending[arc.target] -= 1
@@ -193,7 +193,7 @@ def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | 
     # States on a cycle never become ready.
     if len(order) != len(on_paths):
         raise ValueError("a cycle")
-    # The end of all paths, the only state without arcs, comes last.
+    # The end of all paths, which alone has no arcs out of it, comes last.
     order.remove(_END)
     order.append(_END)
     new_state = {state: place for place, state in enumerate(order)}
@@ -230,8 +230,8 @@ Symbol = Callable[[int], str]
 def kaldi_text(utterance: str, lattice: WordLattice, decoding: WeightsUsed) -> str:
     """Format a compact lattice like `lattice-copy ark:- ark,t:-`, with word ids.
 
-    Costs are negated logarithms; acoustic costs are not scaled. The string of an arc has an id for
-    each frame; all ids are 1, since Kaldi's transition ids belong to Kaldi's models.
+    Costs are negated logarithms; acoustic costs are not scaled. The string of an arc has a
+    transition id for each frame. All ids are 1, because transition ids belong to Kaldi's models.
     """
     last = lattice.num_states - 1
     frames = np.rint(lattice.times / decoding.frame_shift).astype(int)
@@ -302,7 +302,8 @@ def import_lattices(
     Args:
       archives: archives of compact lattices, such as `lat.1.gz`.
       words: Kaldi's words.txt.
-      decoding: acoustic scale and word penalty with which the best path is the recognised text.
+      decoding: frame shift, and the acoustic scale and word penalty that make the best path the
+        recognised text.
       out: output folder, which `export_lattices` and the combination read.
 
     Returns:
@@ -341,7 +342,7 @@ SUFFIXES = {"slf": ".lat", "openfst": ".fst.txt"}
 
 
 def open_lattices(folder: Path, words: WordTable) -> LatticeStore[WordLattice, WeightsUsed]:
-    """Open the word lattices of a decoded split, given its folder or that of the lattices."""
+    """Open the word lattices of a decoded split, from its folder or the folder of the lattices."""
     inner = folder / LATTICES
     return LatticeStore(inner if inner.is_dir() else folder, WordCodec(words))
 
@@ -387,7 +388,10 @@ def export_lattices(folder: Path, form: str, out: Path) -> int:
 
 
 def oracle_texts(folder: Path, references: Mapping[str, str]) -> tuple[dict[str, str], int, float]:
-    """Return the texts of paths nearest to the references, number of arcs, and seconds."""
+    """Return the texts of the lattice paths nearest to the references, by utterance.
+
+    Also return the total number of arcs and the total seconds of these lattices.
+    """
     words = WordTable()
     store = open_lattices(folder, words)
     texts, arcs, seconds = {}, 0, 0.0

@@ -30,7 +30,7 @@ class Stream:
       content: content of the file; binary if it begins with Kaldi's binary marker.
 
     Raises:
-      ValueError, IndexError, struct.error: raised by every method if the file has other content.
+      ValueError, IndexError, struct.error: by every method, if the file has other content.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -123,8 +123,8 @@ def transitions_of(topology: Topology, phone: int, state: int) -> list[int]:
 def topology_text(topology: Topology) -> str:
     """Format a topology as Kaldi's text, with equal transition probabilities.
 
-    Each state has a pdf class of its own. The format requires probabilities; this toolkit's
-    transitions have no weights.
+    Each state has a pdf class of its own. The format requires probabilities, although this
+    toolkit's transitions have no weights.
     """
     kinds: dict[bool, list[int]] = {}
     for phone in topology.phone_ids():
@@ -134,7 +134,7 @@ def topology_text(topology: Topology) -> str:
 
 
 def _entry(topology: Topology, phones: list[int]) -> str:
-    """Format the <TopologyEntry> of phones with equal states."""
+    """Format the <TopologyEntry> of phones with the same states and transitions."""
     states = topology.num_states(phones[0])
     lines = ["<TopologyEntry>", "<ForPhones>", " ".join(map(str, phones)), "</ForPhones>"]
     for state in range(states):
@@ -181,7 +181,8 @@ class Transitions:
     def _index(self) -> np.ndarray:
         """Index of the transition to each HMM state, or (column S) out of the phone: [N, S + 1].
 
-        -1: there is no such transition.
+        N is the number of transition states, S the largest number of HMM states of a phone. -1:
+        there is no such transition.
         """
         sizes = map(self.senones.topology.num_states, self.senones.topology.phone_ids())
         width = 1 + max(sizes)
@@ -198,8 +199,8 @@ class Transitions:
 
         Args:
           origin: [n] transition states, from 1.
-          target: [n] target HMM states; -1, or a state to which there is no transition: out of the
-            phone.
+          target: [n] target HMM states. -1, or a state to which there is no transition, stands for
+            the transition out of the phone.
         """
         # Column -1 of the index is the transition that leaves the phone.
         inside, leaving = self._index[origin - 1, target], self._index[origin - 1, -1]
@@ -217,7 +218,7 @@ class Transitions:
         """Format the model like `copy-transition-model --binary=false`."""
         rows = zip(self.phone.tolist(), self.state.tolist(), self.pdf.tolist(), strict=True)
         triples = "".join(f"{phone} {state} {pdf}\n" for phone, state, pdf in rows)
-        # All transitions of a state are equally likely; id 0 does not exist, its entry is 0.
+        # All transitions of a state are equally likely. Id 0 does not exist; its entry is 0.
         scores = [-math.log(len(targets)) for targets in self._targets for _ in targets]
         numbers = " ".join(f"{score:.7g}" for score in (0.0, *scores))
         topology = topology_text(self.senones.topology)
@@ -251,7 +252,10 @@ class _TransitionStates(Senones):
 
     @cached_property
     def table(self) -> Tensor:
-        """Transition state, from 0, by state id and neighbours: [S, P+1, P+1] int32."""
+        """Transition state, from 0, by state id and neighbours: [S, P+1, P+1] int32.
+
+        S is the number of state ids, P the number of phones.
+        """
         owner = self._transitions
         pdf_table = self.tree.table().numpy()
         first_state_id = np.array([0, *self.topology.first_state_ids])
@@ -272,7 +276,7 @@ _NO_PHONE = 0
 def tree_text(tree: Tree, topology: Topology) -> str:
     """Format a triphone tree like `copy-tree --binary=false`.
 
-    A question about a neighbour has the same answer for silence and for the edges of an utterance,
+    Questions about a neighbour have the same answer for silence and for the edges of an utterance,
     as in this toolkit's graphs.
 
     Args:
@@ -312,7 +316,7 @@ def _split(ask: str, phones: list[int] | tuple[int, ...], yes: str, no: str) -> 
     return f"SE {POSITIONS.index(ask)} [ {numbers} ]\n{{ {yes}{no}}} \n"
 
 
-MODEL_ADVICE = "give a model of Kaldi (final.mdl), or its transition model (0.trans_mdl)"
+MODEL_ADVICE = "give a Kaldi model (final.mdl), or its transition model (0.trans_mdl)"
 
 
 class KaldiModelError(ToolkitError):
@@ -321,7 +325,7 @@ class KaldiModelError(ToolkitError):
 
 @dataclass(frozen=True, eq=False)
 class KaldiTransitions:
-    """The transition ids of a model; arrays are [ids] int64, starting with id 1."""
+    """The transition ids of a model; arrays are [number of ids] int64 and start with id 1."""
 
     pdf: np.ndarray
     """Pdf of each transition id."""
@@ -342,7 +346,7 @@ class KaldiTransitions:
         Raises:
           KaldiModelError: the file has none; the message names it.
         """
-        with reading(path, KaldiModelError, MODEL_ADVICE, "no transition model of Kaldi"):
+        with reading(path, KaldiModelError, MODEL_ADVICE, "not a Kaldi transition model"):
             return _read_transitions(Stream(Path(path).read_bytes()))
 
 
@@ -451,7 +455,7 @@ class _Question:
     key: int
     """Position of the phone in question, or `_CLASS`."""
     branches: Mapping[int | None, "_Question | int | None"]
-    """Branch of each answer; that of None is for all other answers."""
+    """Branch by answer; the key None stands for all other answers."""
 
 
 _Event = _Question | int | None
@@ -461,7 +465,7 @@ _Event = _Question | int | None
 def read_tree(path: Path, topology: Topology, phone_ids: Mapping[int, int]) -> Tree:
     """Read a tree, binary or text, for the phones of a topology.
 
-    At the edges of an utterance Kaldi's tree asks about phone 0, this toolkit about silence.
+    At the edges of an utterance, Kaldi's tree asks about phone 0, and this toolkit about silence.
 
     Args:
       path: the file.
@@ -469,10 +473,10 @@ def read_tree(path: Path, topology: Topology, phone_ids: Mapping[int, int]) -> T
       phone_ids: the topology's id of each phone, by Kaldi's id.
 
     Raises:
-      KaldiModelError: it is not a tree, or one that this toolkit cannot represent: with wider
-        contexts, or with a pdf of states at different positions in their phones.
+      KaldiModelError: it is not a tree, or this toolkit cannot represent it, because it has
+        contexts wider than triphones, or states at different positions share a pdf.
     """
-    with reading(path, KaldiModelError, TREE_ADVICE, "no tree of Kaldi"):
+    with reading(path, KaldiModelError, TREE_ADVICE, "not a Kaldi tree"):
         width, centre, event = _read_tree(Stream(Path(path).read_bytes()))
         if (width, centre) not in ((1, 0), (3, 1)):
             raise ValueError(f"contexts of {width} phones")
@@ -496,7 +500,7 @@ def _read_tree(stream: Stream) -> tuple[int, int, _Event]:
 
 
 def _event(stream: Stream) -> _Event:
-    """Parse a node: CE (leaf), TE (table by answer), SE (set of answers) or NULL."""
+    """Parse a node: CE (leaf), TE (table of branches by answer), SE (set of answers) or NULL."""
     kind = stream.expect("CE", "TE", "SE", "NULL")
     if kind == "NULL":
         return None
@@ -560,7 +564,7 @@ def _roots(trees: Mapping[tuple[int, int], Node]) -> list[Root]:
                 pdf = min(group[1] & pdfs)
                 raise ValueError(
                     f"pdf {pdf} belongs to the states {names} of phones; "
-                    "build the tree from roots that are not shared by states"
+                    "build a tree in which states do not share roots"
                 )
             groups.remove(group)
             pdfs, phones = pdfs | group[1], group[2] | phones
@@ -572,7 +576,7 @@ def _roots(trees: Mapping[tuple[int, int], Node]) -> list[Root]:
 
 
 def _with_unused(roots: Sequence[Root], pdfs: Collection[int]) -> Sequence[Root]:
-    """Add unused pdfs to the trees, so that all other pdfs keep their numbers.
+    """Add the unused `pdfs` to the trees, so that all other pdfs keep their numbers.
 
     They are placed in one root, below questions that no phone of this root answers with yes.
     """
@@ -600,13 +604,13 @@ def _joined(nodes: Mapping[int, Node]) -> Node:
 def read_senones(tree: Path, model: Path, phones: Path) -> Senones:
     """Read a Kaldi model's tied states; pdfs keep their numbers.
 
-    Args:
-      tree: its `tree`, in binary or text form.
-      model: its transition model (final.mdl, 0.trans_mdl), for the numbers of HMM states.
-      phones: phones.txt, whose silence phones are SIL and SPN, with or without positions.
-
     Phones of chain models have one state, with one pdf for entering it and one for its loop. They
-    become phones with an onset and a rest.
+    become phones with two states, the onset and the rest.
+
+    Args:
+      tree: the model's `tree`, in binary or text form.
+      model: its transition model (final.mdl, 0.trans_mdl), for the numbers of HMM states.
+      phones: its phones.txt, whose silence phones are SIL and SPN, with or without positions.
 
     Returns:
       Senones over the phones of the model, in the order of their ids. Transitions within a phone
@@ -634,7 +638,7 @@ def read_senones(tree: Path, model: Path, phones: Path) -> Senones:
     if len(silence_sizes) != 1 or len(speech_sizes) != 1:
         raise KaldiModelError(
             f"{model}: phones have {sorted(silence_sizes | speech_sizes)} states: all silence"
-            " phones must have the same number of states, and all other phones, too"
+            " phones must have the same number of states, and so must all other phones"
         )
     topology = Topology(names, silence, speech_sizes.pop(), silence_sizes.pop(), transitions.chain)
     ids = {number: place for place, number in enumerate(sorted(sizes), 1)}

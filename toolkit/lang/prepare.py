@@ -24,7 +24,7 @@ from toolkit.storage.lines import TextLines, read_lines, split_words
 logger = logging.getLogger(__name__)
 
 LARGE_TABLE = 1e9
-"""Largest size of a tree's table, in bytes, without a warning."""
+"""A tree whose table takes more bytes than this gets a warning."""
 Transcripts = Mapping[str, str]
 """Text by utterance id."""
 
@@ -42,8 +42,8 @@ def prepare_lang(
     The vocabulary consists of the words of the training transcripts, those of `config.words` and
     the most frequent words of `lm_words`. Pronunciations that the lexicon lacks are guessed and
     listed in `g2p.tsv`; words that cannot be guessed (SPN with score 0 there) become <UNK>.
-    `oov.tsv` lists each split's out-of-vocabulary words with their utterances, including numbers in
-    digits.
+    `oov.tsv` lists each split's out-of-vocabulary words, including numbers in digits, with their
+    utterances.
 
     Args:
       config: see `LangConfig`.
@@ -55,8 +55,9 @@ def prepare_lang(
       dictionary: words with pronunciations, see `source_dictionary`; by default it is read.
 
     Returns:
-      Sizes, the number of words of `lm_words` outside the vocabulary and their share of the
-      weights, and the out-of-vocabulary rate of each split in percent of its tokens.
+      Numbers by name: `words`, `pronunciations`, `phones` and `guessed`; `not_guessed` if any;
+      `left_out` and `left_out_share`, the words of `lm_words` outside the vocabulary, if any, and
+      their share of the weights; and each split's out-of-vocabulary rate (`oov_percent_SPLIT`).
 
     Raises:
       LangError: there is no training transcript, or more than `config.max_unknown` of its words are
@@ -214,7 +215,7 @@ def text_policy(config: LangConfig, lexicon: Collection[str] = ()) -> TextPolicy
 
 
 def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) -> list[str]:
-    """Return the words with the highest weights that have, or can get, a pronunciation."""
+    """Return the `vocabulary_size` best words that have, or can get, a pronunciation."""
     usable = [
         word for word in lm_words if word in source or (config.g2p_for_lm_words and spellable(word))
     ]
@@ -222,7 +223,7 @@ def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) 
 
 
 def _guess(source: Lexicon, words: list[str], out: Path) -> dict[str, Guess | None]:
-    """Guess pronunciations of words; train and store a G2P model only if needed."""
+    """Guess pronunciations of words, None where not possible; train a G2P model only if needed."""
     if not any(spellable(word) for word in words) or not any(map(spellable, source)):
         return dict.fromkeys(words)
     try:
@@ -246,7 +247,10 @@ def _without_letters(text: str, policy: TextPolicy) -> list[str]:
 def _report_oov(
     words_by_split: Mapping[str, Mapping[str, list[str]]], lang: Lang, path: Path
 ) -> dict[str, dict[str, float]]:
-    """Write the words outside the vocabulary; return types, tokens and rate per split."""
+    """Write the words outside the vocabulary; return their figures by split.
+
+    These are OOV `types` and `tokens`, all `words` (tokens), and the OOV `rate` (0 to 1).
+    """
     summary = {}
     with open_atomically(path) as file:
         file.write("split\tword\tcount\tutterances\n")
@@ -339,9 +343,9 @@ def count_words(sentences: Iterable[Iterable[str]]) -> Counter[str]:
 def read_words(path: Path, rules: WordRules) -> set[str]:
     """Read and normalise the words of a file, gzipped or not.
 
-    A line is a word, which the phones of a lexicon or a count may follow, or a count and a word (as
-    from `uniq -c`). Blank lines and those that start with `#` or `;;;` are skipped. A word that the
-    rules split (TWENTY-ONE) adds its parts.
+    A line is a word, perhaps followed by phones or a count, or a count and a word (as from
+    `uniq -c`). Blank lines and those that start with `#` or `;;;` are skipped. If the rules split a
+    word (TWENTY-ONE), its parts are added.
 
     Raises:
       LangError: the file has no words.

@@ -1,4 +1,4 @@
-"""Estimates probabilities of pronunciations and of silence around them; Kaldi's files of them."""
+"""Estimates, reads and writes probabilities of pronunciations and of silence around them."""
 
 import re
 from collections import Counter, defaultdict
@@ -29,8 +29,8 @@ class EntryProbabilities:
     silence_after: float
     """Probability that silence follows it, between 0 and 1."""
     silence_before: float = 1.0
-    """Factor, above 0, for silence before it: observed over expected count, given the words before.
-    """
+    """Factor, above 0, for silence before it: observed count over the count expected from the words
+    before it."""
     no_silence_before: float = 1.0
     """The same factor for no silence before it."""
 
@@ -90,10 +90,11 @@ class LexiconProbabilities:
 
     @classmethod
     def load(cls, folder: Path) -> "LexiconProbabilities | None":
-        """Read files of `save` or Kaldi's dict_dir_add_pronprobs.sh; None without files.
+        """Read the files of `save` or of Kaldi's dict_dir_add_pronprobs.sh; None without files.
 
         Raises:
-          LexiconError: one of the two files is missing or a line has a fault; names file and line.
+          LexiconError: one of the two files is missing, or a line has a fault; the message names
+            file and line.
         """
         paths = [Path(folder) / name for name in _FILES]
         missing = [path for path in paths if not path.exists()]
@@ -111,7 +112,7 @@ def read_ends(path: Path) -> tuple[float, float, float, float]:
     """Read silprob.txt: the last four fields of `LexiconProbabilities` in order.
 
     Raises:
-      LexiconError: a line is missing or has a fault; names file and line.
+      LexiconError: a line is missing or has a fault; the message names file and line.
     """
     ends = dict(_ends(path))
     absent = [name for name in _ENDS if name not in ends]
@@ -212,18 +213,18 @@ class PronunciationCounts:
 def estimate_probabilities(counts: PronunciationCounts, lexicon: Lexicon) -> LexiconProbabilities:
     """Estimate the probabilities of pronunciations and of silence around them.
 
-    The estimates of Chen et al. 2015 (Pronunciation and silence probability modeling for ASR) with
-    the smoothing of Kaldi's dict_dir_add_pronprobs.sh: every pronunciation counts once more than
-    it occurs. Probabilities of silence are rounded to two decimals and are at least 0.01, so that
-    graphs have few different scores.
+    These are the estimates of Chen et al. 2015 (Pronunciation and silence probability modeling for
+    ASR) with the smoothing of Kaldi's dict_dir_add_pronprobs.sh: every pronunciation counts once
+    more than it occurs. Probabilities of silence are rounded to two decimals and are at least 0.01,
+    so that graphs have few different scores.
 
     Raises:
       NothingCountedError: there are no counts.
     """
     if not counts.pairs:
         raise NothingCountedError(
-            "no utterance is aligned, so pronunciations cannot be counted: see the reasons in "
-            "table.tsv of the alignments"
+            "no utterance is aligned, so pronunciations cannot be counted: see the reasons in the "
+            "alignments' table.tsv"
         )
     spoken: Counter[Entry] = Counter()
     silences_after: Counter[tuple[Entry, bool]] = Counter()

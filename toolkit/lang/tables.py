@@ -46,7 +46,8 @@ class SymbolTable:
         """Read a table with lines `symbol id`.
 
         Raises:
-          TableError: a line of another form, or a repeated symbol or id; names file and line.
+          TableError: a line has another form, or repeats a symbol or id; the message names file and
+            line.
         """
         ids: dict[str, int] = {}
         used_ids: set[int] = set()

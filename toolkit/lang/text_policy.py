@@ -20,7 +20,7 @@ TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR"}
 QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")
 
 
-# Letters of ordinary Georgian (Mkhedruli) have no case. Python's upper() turns them into capitals #
+# Letters of ordinary Georgian (Mkhedruli) have no case. Python's upper() turns them into capitals
 # for headings, which few fonts have; this table turns them back.
 GEORGIAN = {code: code - 0x1C90 + 0x10D0 for code in range(0x1C90, 0x1CC0)}
 
@@ -38,7 +38,8 @@ _ELIDED = (
 ELISIONS = frozenset(_ELIDED.split())
 """English words that are written with an apostrophe at the start ('TIS), listed without it."""
 _MARKS = re.compile(r"((?<![^\W_])[^\W_]+|)('+)(?=([^\W_]*)((?:'[^\W_]+)*))")
-"""Apostrophes with the letters on both sides, and the other parts of the word (TISN, 'T)."""
+"""Apostrophes with the letters on both sides, and the other parts of the word ('TISN'T: TISN, 'T).
+"""
 
 
 def without_quotes(text: str, lexicon: Collection[str] = frozenset()) -> str:
@@ -72,9 +73,9 @@ def without_quotes(text: str, lexicon: Collection[str] = frozenset()) -> str:
 
 
 def known_edges(word: str, lexicon: Collection[str]) -> str:
-    """Keep those outer apostrophes of a word with which the lexicon has it.
+    """Return a word with those outer apostrophes that its spelling in the lexicon has.
 
-    If the lexicon has it with none of them, it is returned without them.
+    If the lexicon has no spelling with outer apostrophes, all of them are removed.
     """
     inner = word.strip("'")
     opening, closing = ("'" if word[edge] == "'" else "" for edge in (0, -1))
@@ -85,10 +86,10 @@ def known_edges(word: str, lexicon: Collection[str]) -> str:
 def split_clitics(word: str, lexicon: Collection[str]) -> list[str]:
     """Split a word outside the lexicon at its clitics: M'APPELLE into M' and APPELLE.
 
-    As in the Montreal Forced Aligner a clitic is an entry of the lexicon that ends with the
-    apostrophe (M', QU') or begins with it ('S). Clitics are removed, first those before the word,
-    until the lexicon has the rest or no clitic is left. Unlike there, the longest clitic comes
-    first, and hyphens are ignored, as they separate words in any case.
+    As in the Montreal Forced Aligner, a clitic is an entry of the lexicon that ends with an
+    apostrophe (M', QU') or begins with one ('S). Clitics are removed, first those before the word,
+    until the lexicon has the rest or no clitic is left. Unlike the aligner, this function tries the
+    longest clitic first, and ignores hyphens, because they separate words in any case.
     """
     prefixes: list[str] = []
     suffixes: list[str] = []
@@ -111,10 +112,10 @@ def split_clitics(word: str, lexicon: Collection[str]) -> list[str]:
 class EnglishRules:
     """Turns written English into spoken words of A to Z and apostrophes, in upper case.
 
-    Accents are dropped (NFKD), hyphens, punctuation and quotation marks (`without_quotes`) separate
-    words, the titles MR, MRS and DR are spelled out (the form of LibriSpeech's transcripts), and
-    every other character (digits, other alphabets, symbols) is removed and counted in `removed`.
-    Normalising twice changes nothing.
+    Accents are dropped (NFKD). Hyphens, punctuation and quotation marks (`without_quotes`) separate
+    words. The titles MR, MRS and DR are spelled out, as in LibriSpeech's transcripts. Every other
+    character (digits, other alphabets, symbols) is removed and counted in `removed`. Normalising
+    twice changes nothing.
     """
 
     id = "english-upper-2"
@@ -126,7 +127,7 @@ class EnglishRules:
         Args:
           lexicon: words with pronunciations, as these rules write them, for rules that look words
             up (`uses_lexicon`); empty: there is no lexicon.
-          split_clitics: split words that the lexicon lacks at its clitics, see `split_clitics`.
+          split_clitics: split words that the lexicon lacks at clitics, see `split_clitics`.
         """
         self.removed: Counter[str] = Counter()
         """Characters that were removed."""
@@ -147,10 +148,10 @@ class EnglishRules:
         return without_quotes(text)
 
     def transcript(self, text: str) -> str:
-        """Return `text` normalised, with the characters that `words` removes kept.
+        """Return `text` normalised, but with the characters that `words` removes.
 
-        The check reports them: a digit in a transcript stands for a spoken word, which training
-        must not ignore. Tags such as <noise> or [laughter] are not changed.
+        The check reports these characters: a digit in a transcript stands for a spoken word, which
+        training must not ignore. Tags such as <noise> or [laughter] are not changed.
         """
         words = []
         for token in self._unquoted(text).split():
@@ -167,7 +168,7 @@ class EnglishRules:
         foreign = _FOREIGN.findall(text)
         if foreign and not keep_foreign:
             self.removed.update(foreign)
-            # An apostrophe between a digit and a letter is a quotation mark without the digit.
+            # An apostrophe between a digit and a letter becomes a quotation mark without the digit.
             text = self._unquoted(_FOREIGN.sub("", text))
         # 2. Words: separated by punctuation, titles spelled out.
         words = _PUNCTUATION.sub(" ", text).split()
@@ -189,7 +190,7 @@ class EnglishRules:
 
 
 class EnglishLexiconRules(EnglishRules):
-    """`EnglishRules` that also remove most apostrophes at word edges.
+    """English rules that also remove most apostrophes at word edges.
 
     An apostrophe stays if the lexicon has the word with it (DOGS', 'TIS). Without a lexicon it
     stays after S or N (DOGS', GOIN'), after a word of `CUT_WORDS`, and before a word of `ELISIONS`.
@@ -211,7 +212,7 @@ class EnglishLexiconRules(EnglishRules):
 
 
 def _spelled_edges(word: str) -> str:
-    """Keep those outer apostrophes of a word that English spelling uses."""
+    """Return a word with only those outer apostrophes that English spelling uses."""
     inner = word.strip("'")
     if word == inner:
         return word
@@ -221,8 +222,8 @@ def _spelled_edges(word: str) -> str:
 
 
 CUT_WORDS = frozenset({"MO", "O", "OL", "T", "TH", "WI"})
-"""English words that are written with an apostrophe at the end, listed without it; in addition to
-those in S or N."""
+"""English words that are written with an apostrophe at the end, listed without it; words that end
+in S or N are not listed."""
 
 
 _PUNCTUATION = re.compile(r"[-.,;:!?\"()\[\]{}/\\_]")
@@ -251,11 +252,12 @@ MIDDLE_DOT = "\u00b7"
 _ARMENIAN_MARKS = "\u055b\u055c\u055e"
 """Marks of stress, exclamation and question, which Armenian writes within words."""
 _SPELLED_ALIKE = str.maketrans({"\u1e9e": "SS", **dict.fromkeys(_ARMENIAN_MARKS, "")})
-"""Replacements in upper case: the capital sharp s is SS, as is the small one in upper case."""
+"""Replacements in upper-case text: the capital sharp s becomes SS, as the small one does in upper
+case; Armenian marks are dropped."""
 
 
 class _CompatibleForms(dict[int, str]):
-    """Cache of characters' compatible forms by code point."""
+    """Cache of characters' compatibility forms by code point; see `_compatible_form`."""
 
     def __missing__(self, code: int) -> str:
         form = self[code] = _compatible_form(chr(code))
@@ -280,7 +282,7 @@ def ordinary_letters(text: str) -> str:
 
     Ligatures, full-width letters, half-width kana, Arabic presentation forms, single Hangul jamo
     and mathematical alphabets become Unicode's compatibility forms (NFKC). `WHOLE_LETTERS`,
-    superscript and subscript letters, which some orthographies have, and other characters stay.
+    superscript and subscript letters (some orthographies have them), and other characters stay.
     """
     if text.isascii():
         return text
@@ -323,7 +325,7 @@ class LetterRules(EnglishRules):
 
 
 class LetterLexiconRules(LetterRules):
-    """`LetterRules` applied to letters in ordinary form (`ordinary_letters`).
+    """Letter rules for letters in ordinary form (`ordinary_letters`), with a lexicon.
 
     - An apostrophe at the edge of a word stays if the lexicon has the word with it. Without a
       lexicon, all are removed.
@@ -367,7 +369,7 @@ def text_rules(
     Args:
       id: id of the rules.
       lexicon: words with pronunciations, see `EnglishRules`.
-      split_clitics: split words that the lexicon lacks at its clitics.
+      split_clitics: split words that the lexicon lacks at clitics.
 
     Raises:
       UnknownPolicyError: there are no rules with this id.
@@ -388,7 +390,7 @@ UNKNOWN_MARKS = frozenset({"<unk>", "[unk]", "<oov>"})
 NEVER_WORDS = frozenset({"!SIL", "!sil", UNKNOWN, "<unk>", "[UNK]", "[unk]", "<oov>", "<OOV>"})
 """Entries of Kaldi's lexicons for silence and unknown words, which are tags in transcripts."""
 EXAMPLES = 3
-"""Number of examples of each kind in a line of the log."""
+"""Number of examples of each kind of change in the log."""
 
 # Letters that NFKD does not decompose, with their usual spelling in English.
 _TRANSLITERATIONS = str.maketrans(
@@ -401,7 +403,7 @@ _NO_BRACKETS = str.maketrans("[]<>{}()!%", 10 * " ")
 _OPENING_MARKS = frozenset("[<{!%")
 _HAS_DIGIT = re.compile(r"\d")
 _BETWEEN_PARTS = re.compile(r"[-/_\u2010-\u2015\u2212]+")
-# From the first letter to the last one, in linear time for a long run of punctuation too.
+# From the first letter to the last one, in linear time even for a long run of punctuation.
 _WITHOUT_EDGES = re.compile(r"[\w'](?:.*[\w'])?", re.DOTALL)
 
 
@@ -465,11 +467,12 @@ class TextPolicy:
     words. None: like "drop", but round brackets are tags only if they enclose an event, such as
     (cough), and never with as-given."""
     lexicon: Collection[str] = field(default=frozenset(), repr=False)
-    """Words with pronunciations. Those with digits are words and, with as-given, so are tags such
-    as {LG}. english-upper-3 and letters-upper-2 look up words with outer apostrophes."""
+    """Words with pronunciations. Entries with digits are words, and with as-given so are entries
+    that look like tags, such as {LG}. english-upper-3 and letters-upper-2 look up words with outer
+    apostrophes."""
     split_clitics: bool = False
-    """Split words that the lexicon lacks at its clitics, see `split_clitics`; only for
-    english-upper-3 and letters-upper-2."""
+    """Split words that the lexicon lacks at clitics, see `split_clitics`; only for english-upper-3
+    and letters-upper-2."""
 
     def __post_init__(self) -> None:
         if self.id not in RULES and self.id not in (AS_GIVEN, UPPER_CASE):
@@ -485,7 +488,7 @@ class TextPolicy:
 
     @property
     def uses_lexicon(self) -> bool:
-        """Whether words without digits depend on the lexicon."""
+        """Whether even words without digits depend on the lexicon."""
         return self.id == AS_GIVEN or (self.folds and RULES[self.id].uses_lexicon)
 
     def with_lexicon(self, words: Collection[str]) -> "TextPolicy":
@@ -522,7 +525,7 @@ class TextPolicy:
         return words
 
     def tokens(self, text: str, counts: TextCounts | None = None) -> list[str]:
-        """Return `words`, but leave words with digits as written."""
+        """Return the words of a text as `words` does, but keep words with digits."""
         counts = TextCounts() if counts is None else counts
         text = self.without_tags(text, counts)
         if self.id == AS_GIVEN:
@@ -544,8 +547,8 @@ class TextPolicy:
     def transcript(self, text: str, counts: TextCounts | None = None) -> str:
         """Return a manifest's text: words, and foreign characters for the check to report.
 
-        Marks of unknown words, such as <unk>, become `<UNK>`: a word was spoken, which is trained
-        as the noise phone. Other tags are removed, or become `<UNK>` too if `tags` is "noise".
+        Marks of unknown words, such as <unk>, become `<UNK>`: a word was spoken, and is trained as
+        the noise phone. Other tags are removed, or become `<UNK>` too if `tags` is "noise".
 
         Args:
           text: text as written.
@@ -606,7 +609,8 @@ class TextPolicy:
           instead: replaces tags.
           instead_of_unknown: replaces marks of unknown words.
         """
-        # Round brackets are a tag if `tags` is set, never with as-given, else around an event.
+        # Round brackets are a tag if `tags` is set; otherwise only around an event, and never with
+        # as-given.
         counts = TextCounts() if counts is None else counts
         round_brackets = True if self.tags is not None else (False if self.id == AS_GIVEN else None)
         pieces, done = [], 0
@@ -624,11 +628,11 @@ class TextPolicy:
         return "".join([*pieces, text[done:]]) if pieces else text
 
     def _is_word(self, text: str, match: re.Match[str]) -> bool:
-        """Return whether what looks like a tag is words of a text as given.
+        """Return whether the words of what looks like a tag are ordinary words (as-given only).
 
-        It is part of a longer token; or the lexicon has a word of it; or its first character is a
-        letter of the lexicon, as < and { are in Buckwalter's transliteration of Arabic, and it
-        names no event such as [noise].
+        They are if it is part of a longer token; if the lexicon has one of them; or if its first
+        character is a letter of the lexicon, as < and { are in Buckwalter's transliteration of
+        Arabic, and it names no event such as [noise].
         """
         around = text[max(0, match.start() - 1) : match.start()]
         around += text[match.end() : match.end() + 1]
@@ -641,7 +645,7 @@ class TextPolicy:
 
     @cached_property
     def _bracket_letters(self) -> frozenset[str]:
-        """Characters that open tags, but are letters of words of the lexicon."""
+        """Characters that open tags elsewhere, but are letters in the lexicon's words."""
         return frozenset(
             character
             for word in self.lexicon
@@ -671,7 +675,7 @@ class TextPolicy:
             if not _HAS_DIGIT.search(token):
                 piece.append(token)
                 continue
-            # A token with digits: a word of the lexicon as a whole, else its parts between hyphens.
+            # Look up a token with digits as a whole, or else its parts between hyphens.
             spelled = fold_case(token)
             whole = next((w for w in (spelled, _bare(spelled)) if w in self.lexicon), None)
             words += rules.words(" ".join(piece))

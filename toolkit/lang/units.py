@@ -38,7 +38,7 @@ class Units(Protocol):
     blank: int
     """Index of CTC's blank, the last column."""
     policy: TextPolicy | None
-    """How text becomes words; None: not recorded, then letters in upper case."""
+    """How text becomes words; None: not recorded, and text is taken in upper case."""
 
     def encode(self, text: str) -> list[int]:
         """Encode words as labels; case is ignored unless the policy is as-given.
@@ -86,7 +86,7 @@ def check_labels(ids: Sequence[int], blank: int) -> list[int]:
 SPACE = " "
 SEPARATOR = "_"
 MORE_SEPARATORS = tuple(map(chr, range(0x2400, 0x2427)))
-"""Pictures of control characters, in place of `SEPARATOR` where texts contain it."""
+"""Separators to use instead of `SEPARATOR` where texts contain it: Unicode's control pictures."""
 ENGLISH = (*ascii_lowercase, "'")
 
 
@@ -138,8 +138,8 @@ class Characters:
     def of_texts(cls, texts: Iterable[str], policy: TextPolicy | None = None) -> "Characters":
         """Return English's 30 symbols (A16), or the texts' own letters if they have others.
 
-        With as-given, letters keep their case, and a text may contain the usual separator: then
-        another character is the separator.
+        With as-given, letters keep their case. If a text contains the usual separator, another
+        character is the separator.
         """
         if policy is not None and policy.id == AS_GIVEN:
             letters = {letter for text in texts for letter in "".join(split_words(text))}
@@ -202,8 +202,7 @@ UNKNOWN = 0
 FOREIGN = "sentencepiece"
 SHOWN = 10  # characters in an error
 LATIN_LETTERS = f"{ascii_uppercase}'"
-"""Letters that are always pieces if the language has Latin letters, for words outside the
-transcripts."""
+"""Letters that are always pieces if the transcripts have letters A to Z, for words outside them."""
 
 _BRACKETS = re.compile(r"<.+>|\[.+\]")
 
@@ -216,8 +215,9 @@ class Pieces:
     such as icefall's <blk> and <sos/eos>, and bytes such as <0x6a> are ignored for this decision.
 
     Args:
-      kind: `bpe`, `unigram`, or `sentencepiece` for models from elsewhere.
-      model: the serialised model of sentencepiece.
+      kind: `bpe`, `unigram`, or `sentencepiece` for an existing model.
+      model: the serialised sentencepiece model.
+      policy: how text becomes words; with as-given text keeps its case.
     """
 
     def __init__(self, kind: str, model: bytes, policy: TextPolicy | None = None) -> None:
@@ -296,8 +296,8 @@ def train_pieces(
     letters.update(required)
     if pieces <= len(letters):  # the mark U+2581 is one more piece
         raise UnitsError(
-            f"the transcripts have {len(letters)} different letters, each of which is a piece: set "
-            f"`pieces` to more than {pieces}, at least {len(letters) + 1}"
+            f"the transcripts have {len(letters)} different letters, each of which is a piece: "
+            f"raise `pieces` from {pieces} to at least {len(letters) + 1}"
         )
     model = io.BytesIO()
     try:
@@ -369,7 +369,7 @@ def load_units(folder: Path) -> Units:
         policy = _read_policy(description.get("policy"))
     if kind == Characters.kind:
         try:
-            # The separator of units without a policy, of earlier versions, is the default.
+            # Units of earlier versions have no policy, and the default separator.
             named = policy is not None and len(symbols) > 2 and len(symbols[-2]) == 1
             separator = symbols[-2] if named else SEPARATOR
             units: Units = Characters(symbols[1:-2], policy, separator)

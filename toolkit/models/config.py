@@ -73,22 +73,22 @@ class TdnnfConfig(Settings):
     final: LayerSize = 192
     """Values per frame before the output layer."""
     bypass: ShareBelowOne = 0.66
-    """Factor on a layer's input where it is added to the layer's output."""
+    """Factor by which a layer's input is multiplied before it is added to the layer's output."""
     dropout: ShareBelowOne = 0.0
-    """Half of the range, around 1, of the factors that multiply a layer's values in training; a
-    factor is drawn for each value of each row and shared by all its frames."""
+    """In training, a layer's values are multiplied by factors drawn between 1 minus this and 1 plus
+    this. Each of a row's values has its own factor, which all frames of the row share."""
 
     def check(self) -> None:
         """Raise a ValueError if strides or sizes do not fit each other."""
         if self.input_dim % LOW_RATE_FACTOR:
-            raise ValueError(f"input_dim is {self.input_dim}, must be a multiple of 3")
+            raise ValueError(f"input_dim is {self.input_dim} but must be a multiple of 3")
         if not self.strides or list(self.strides[: self.at_full_rate]) != [1] * self.at_full_rate:
-            raise ValueError(f"strides are {self.strides}, must begin with those of 1")
+            raise ValueError(f"strides are {self.strides}; those of 1 must come first")
         for stride in self.strides[self.at_full_rate :]:
             if stride % LOW_RATE_FACTOR:
-                raise ValueError(f"a stride is {stride}, must be 1 or a multiple of 3")
+                raise ValueError(f"a stride is {stride} but must be 1 or a multiple of 3")
         if self.bottleneck > self.hidden:
-            raise ValueError(f"bottleneck is {self.bottleneck}, must be at most {self.hidden}")
+            raise ValueError(f"bottleneck is {self.bottleneck} but must be at most {self.hidden}")
 
     @property
     def layers(self) -> int:
@@ -102,7 +102,7 @@ class TdnnfConfig(Settings):
 
     @property
     def raw_context(self) -> int:
-        """Raw frames on either side of an output's own frames that it depends on."""
+        """Raw frames that an output depends on, before and after the middle one of its three."""
         return 1 + sum(self.strides)
 
     @property
@@ -125,8 +125,8 @@ class CtcConfig(Settings):
     output_dim: Annotated[int, Range(2, 10_000_000)] = 30
     """C, output units, the blank among them; 30 characters (A16). Training sets it."""
     channels: tuple[LayerSize, ...] = (600,)
-    """Outputs of each convolution; one of 600 (A12), the family has 1 to 3 (A14; Deep Speech 2:
-    1,280)."""
+    """Output channels of each convolution; one of 600 (A12), the family has 1 to 3 (A14; Deep
+    Speech 2: 1,280)."""
     kernels: tuple[Annotated[int, Range(1, 1000)], ...] = (11,)
     """Kernel size of each convolution, in frames; 11 (A12)."""
     strides: tuple[Annotated[int, Range(1, 1000)], ...] = (2,)
@@ -144,11 +144,11 @@ class CtcConfig(Settings):
     """Probability of dropping a value between two layers; 0.05 (A13)."""
 
     def check(self) -> None:
-        """Raise a ValueError if the three lists have different lengths."""
+        """Raise a ValueError if lists differ in length, or a stride exceeds its kernel."""
         if not len(self.channels) == len(self.kernels) == len(self.strides) > 0:
             raise ValueError("channels, kernels and strides need one value each per convolution")
         if any(s > k for s, k in zip(self.strides, self.kernels, strict=True)):
-            raise ValueError(f"strides are {self.strides}, must be at most the kernels")
+            raise ValueError(f"strides are {self.strides} but must not exceed the kernel sizes")
 
     @property
     def frames_needed(self) -> int:
@@ -172,9 +172,9 @@ class WordLstmConfig(Settings):
     """Layer sizes of a `WordLstm`."""
 
     vocabulary: PositiveInt = 20_000
-    """V, number of words with <s>, </s> and <UNK>. Training sets it to what its text needs."""
+    """V, number of words, with <s>, </s> and <UNK>. Training sets it to what its text needs."""
     hidden: LayerSize = 256
-    """H, cells per layer, and numbers per word vector."""
+    """H, cells per layer, and values per word vector."""
     layers: NumLayers = 1
     """Number of LSTM layers."""
     dropout: ShareBelowOne = 0.3

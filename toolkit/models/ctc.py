@@ -17,11 +17,11 @@ class MaskedBatchNorm(nn.Module):
     """Normalises features over a batch's real frames: (x - mean) / sqrt(var + epsilon).
 
     Unlike in `nn.BatchNorm1d`, padding is ignored in the batch's and in the running statistics, and
-    its outputs are 0. The computation is in float32 (or wider), also under autocast.
+    the outputs for padding are 0. The computation is in float32 or wider, even under autocast.
 
     Args:
       features: F.
-      epsilon: the paper's delta; its value is not given, torch's default is 1e-5.
+      epsilon: the paper's delta, for which it gives no value; 1e-5 is torch's default.
       momentum: weight of a batch in the running statistics, as in torch.
     """
 
@@ -39,7 +39,7 @@ class MaskedBatchNorm(nn.Module):
 
         Args:
           x: [N, T, F].
-          mask: [N, T] bool, true for real frames; None: all are. The values of
+          mask: [N, T] bool, true for real frames; None: all are real. The values of
             other frames are not used.
 
         Returns:
@@ -81,16 +81,16 @@ class CtcState(NamedTuple):
     """The state of a stream between two calls of `CtcModel.stream`."""
 
     tails: list[Tensor]
-    """For each convolution the inputs [N, t, F] that its next outputs still need."""
+    """For each convolution, the inputs [N, t, F] that its next outputs still need."""
     lstms: list[tuple[Tensor, Tensor] | None]
-    """For each LSTM hidden and cell state, [1, N, H] each; None before its first frame."""
+    """For each LSTM, its hidden and cell state, [1, N, H] each; None before its first frame."""
 
 
 class CtcModel(nn.Module):
     """Convolutions, LSTMs and a linear layer, with batch normalisation and dropout in between.
 
-    Weights are drawn as TensorFlow's Xavier initialisation does; forget gates begin at bias 1 as in
-    its LSTMCell.
+    Weights are drawn as by TensorFlow's Xavier initialisation; the biases of forget gates start at
+    1, as in its LSTMCell.
     """
 
     def __init__(self, config: CtcConfig) -> None:
@@ -125,14 +125,14 @@ class CtcModel(nn.Module):
         """Compute log p(unit | inputs) of whole utterances.
 
         Args:
-          inputs: [N, T, D], padded on the right with anything: it changes no output of a real
-            frame, no gradient and no running statistic.
+          inputs: [N, T, D], padded on the right with anything: the padding changes no output of a
+            real frame, no gradient and no running statistic.
           lengths: [N] int64 on the CPU, the real frames of each row; None: all T.
 
         Returns:
           log_probs: [N, T', C], float32 at least; those of the padding are meaningless.
-          lengths: [N], the real ones of the T' frames, see `output_lengths`; 0 for rows
-            that are too short. T' is 1 if the longest row is.
+          lengths: [N], how many of the T' frames are real, see `output_lengths`; 0 for rows
+            that are too short. T' is 1 if even the longest row is too short.
         """
         if lengths is None:
             lengths = torch.full((inputs.shape[0],), inputs.shape[1])
@@ -214,7 +214,7 @@ def ctc_log_probs(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor
 
     Args:
       model: as `CtcModel`; put in evaluation mode by this call.
-      utterances: [T_n, D] each; similar lengths waste the least.
+      utterances: [T_n, D] each; similar lengths need the least padding.
 
     Returns:
       For each utterance [T'_n, C] on the CPU, without frames for one that is too short.
@@ -229,12 +229,12 @@ def ctc_log_probs(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor
 
 
 def output_lengths(config: CtcConfig, lengths: Tensor) -> Tensor:
-    """Return the numbers of output frames; 0 for inputs that are too short.
+    """Return the number of output frames of each input; 0 for inputs that are too short.
 
-    A convolution without padding gives floor((x - kernel) / stride) + 1 frames. The paper's
-    equation 5 lacks its rounding brackets; 1,670 frames make 830 (A12), for which reading them
-    as rounding up would do too. Where x - kernel is a multiple of the stride only the form
-    here (TensorFlow's and torch's) counts the last frame.
+    A convolution without padding gives floor((x - kernel) / stride) + 1 frames for x frames. The
+    paper's equation 5 lacks its rounding brackets; rounding up would also give 830 for 1,670
+    frames (A12). But if x - kernel is a multiple of the stride, only the form here (TensorFlow's
+    and torch's) counts the last frame.
     """
     for kernel, stride in zip(config.kernels, config.strides, strict=True):
         lengths = frames_after_convolution(lengths, kernel, stride)
@@ -242,7 +242,7 @@ def output_lengths(config: CtcConfig, lengths: Tensor) -> Tensor:
 
 
 def frames_after_convolution(lengths: Tensor, kernel: int, stride: int) -> Tensor:
-    """Return the numbers of frames after a convolution without padding."""
+    """Return the number of frames of each row after a convolution without padding."""
     return (torch.div(lengths - kernel, stride, rounding_mode="floor") + 1).clamp(min=0)
 
 

@@ -1,7 +1,7 @@
-"""Exports acoustic models to TorchScript and ONNX, and compares them with the originals.
+"""Export acoustic models to TorchScript and ONNX, and compare the exports with the originals.
 
-torch 2.15 still has `torch.jit.trace` and ONNX's exporter by tracing (`dynamo=False`), and warns of
-both: they are deprecated. Their successor, `torch.export`, is missing in torch 1.13.1.
+torch 2.15 still has `torch.jit.trace` and the tracing exporter to ONNX (`dynamo=False`), but warns
+that both are deprecated. Their successor, `torch.export`, is missing in torch 1.13.1.
 """
 
 import inspect
@@ -40,7 +40,7 @@ TOLERANCE = 1e-4
 LENGTHS = ((1, 47), (2, 30), (3, 12))
 """Rows and output frames of the inputs that are compared."""
 Run = Callable[[Sequence[Tensor]], list[Tensor]]
-"""Inputs of an exported model in order -> its outputs."""
+"""Runs an exported model: its inputs, in order -> its outputs."""
 _WITH_FRAMES = ("inputs", "log_posteriors")
 
 
@@ -137,10 +137,10 @@ class Interface:
     state: tuple[int, int] | None
     """Layers and cells of the hidden and cell states; None: the model needs whole utterances."""
     lookahead: int
-    """Number of outputs at the beginning that belong to no frame, and of inputs needed beyond the
-    last frame for its output: copies of it at the end of an utterance."""
+    """Number of outputs at the beginning that belong to no frame. As many inputs are needed after
+    the last frame for its output: copies of it at the end of an utterance."""
     overlap: int
-    """Number of inputs of the previous piece with which a piece begins."""
+    """Number of inputs at the beginning of a piece that repeat the end of the previous piece."""
     stacked: int
     """Raw frames in an input."""
     stride: int
@@ -218,8 +218,8 @@ class ExportSource:
 def find_export_source(path: Path) -> ExportSource:
     """Find a model and its related files and settings.
 
-    The marker of the stage that made the model names its features. Without a marker they are the
-    only features in the run directory whose dimension, stacked, is that of the model's input.
+    The marker of the stage that made the model names its features. Without a marker, they are the
+    only features in the run directory whose dimension, stacked, is the model's input dimension.
     Features from a GMM system have no front end to record.
 
     Args:
@@ -253,8 +253,8 @@ def find_export_source(path: Path) -> ExportSource:
     folders = _features_of(run, stages) if stages else _with_features(run)
     fitting = [each for each in folders if model.stacked * _dimension(each) == model.input_dim]
     if len(fitting) != 1:
-        which = "several folders of features could be" if fitting else "no folder of features is"
-        note = f"{which} those of {path.name} in {run}: neither a normaliser nor a front end"
+        which = "several folders of features fit" if fitting else "no folder of features fits"
+        note = f"{which} {path.name} in {run}: exported without a normaliser and a front end"
         return ExportSource(path, None, None, _units(run), note)
     frontend, note = _frontend(fitting[0]), ""
     if frontend is not None and frontend.get("kind") not in DEFAULT_MEL_BINS:
@@ -325,9 +325,9 @@ class ExportCheck:
     """The result of comparing an exported model with the original."""
 
     against: str
-    """The runtime that ran it, with its version; empty when it was not run."""
+    """The runtime that ran the exported model, with its version; empty if it was not run."""
     largest_difference: float | None
-    """Over all log-posteriors; None when it was not run."""
+    """Largest difference of a log-posterior from the original's; None if it was not run."""
 
 
 def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
@@ -363,7 +363,7 @@ def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
                     f"{checked.largest_difference:.2g} from those of the original; nothing was "
                     "written"
                 )
-        # An earlier export loses its metadata first: a folder without them is incomplete.
+        # An earlier export loses its metadata first: a folder without metadata is incomplete.
         if (out / "metadata.json").exists():
             (out / "metadata.json").unlink()
             (out / "normaliser.json").unlink(missing_ok=True)
@@ -448,7 +448,7 @@ def _write_onnx(module: nn.Module, interface: Interface, path: Path) -> None:
 
 
 def _load_torchscript(path: Path) -> tuple[Run, str]:
-    """Load a TorchScript model; return a function that runs it, and the runtime."""
+    """Load a TorchScript model; return a function that runs it, and the runtime's name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecation
         script = torch.jit.load(str(path))
@@ -462,7 +462,10 @@ def _load_torchscript(path: Path) -> tuple[Run, str]:
 
 
 def _load_onnx(path: Path) -> tuple[Run, str] | None:
-    """Load an ONNX model; return a function that runs it, and the runtime; None without one."""
+    """Load an ONNX model; return a function that runs it and the runtime's name, or None without.
+
+    None means that onnxruntime is not installed.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -480,7 +483,7 @@ def _load_onnx(path: Path) -> tuple[Run, str] | None:
 
 
 def _example(interface: Interface, rows: int = 2, outputs: int = 9) -> tuple[Tensor, ...]:
-    """Return random inputs and initial states that give `outputs` frames."""
+    """Return random inputs that give `outputs` frames, and initial states."""
     frames = interface.overlap + outputs * interface.stride + interface.lookahead
     return _random(rows, frames, interface.input_dim), *interface.initial_state(rows)
 

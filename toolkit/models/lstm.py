@@ -1,4 +1,4 @@
-"""LSTM networks: unidirectional (C3, C6) and bidirectional (C9) models, a language model."""
+"""LSTM networks: unidirectional (C3, C6) and bidirectional (C9) models, and a language model."""
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +98,7 @@ def run_bidirectional(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
       [N, T, 2 H]; zeros in the padding.
     """
     lengths = lengths.clamp(min=1)
-    turns = inputs.device.type == "cpu" and isinstance(lstm, nn.LSTM)  # not one of integers
+    turns = inputs.device.type == "cpu" and isinstance(lstm, nn.LSTM)  # not a quantised one
     return (_run_reversed if turns else _run_packed)(lstm, inputs, lengths)
 
 
@@ -118,11 +118,11 @@ def _run_packed(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
 def _run_reversed(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
     """Run both directions separately, the second on rows with reversed real frames.
 
-    Padding then follows the real frames, and does not affect them. Of packed rows torch
-    computes frame by frame on the CPU, and a gradient of the weights for each. Measured on one
-    thread of a busy machine, torch 2.15, seconds of a forward and a backward pass of 16 rows of 94
-    to 110 frames, 384 values, 192 cells: 0.28 against 1.78; of 8 rows of 255 to 300, 800 values,
-    400 cells: 2.1 against 13.9.
+    Padding then follows the real frames, and does not affect them. With packed rows on the CPU,
+    torch computes frame by frame, and a gradient of the weights for each frame. Measured on one
+    thread of a busy machine, torch 2.15, forward and backward pass, reversed against packed: 0.28
+    against 1.78 s for 16 rows of 94 to 110 frames, 384 values, 192 cells; 2.1 against 13.9 s for 8
+    rows of 255 to 300 frames, 800 values, 400 cells.
     """
     frames = inputs.shape[1]
     turned = reversal(frames, len(inputs), lengths)
@@ -171,7 +171,7 @@ class BlstmModel(nn.Module):
 
         Returns:
           logits: [N, T, C]; those of the padding are meaningless.
-          None, as there is no state to go on from.
+          None, as there is no state to continue from.
         """
         if is_faster_than_torch(self.lstm, inputs):
             return self.output(run_lstm(self.lstm, inputs, lengths=lengths)[0]), None
@@ -181,7 +181,7 @@ class BlstmModel(nn.Module):
 
 
 LARGEST_FIRST_WEIGHT = 0.1
-"""Word vectors begin uniformly between minus this and this."""
+"""Word vectors are drawn uniformly between minus this and this."""
 
 
 class WordLstm(nn.Module):

@@ -1,17 +1,19 @@
 """LSTM layers for training on the CPU with torch 1.13, or in bfloat16 with any torch.
 
 Torch 1.13 builds the graph of a CPU LSTM frame by frame: its backward pass computes the gradient of
-every recurrent weight once per frame and adds the results. Here a layer is one node of the graph
-and a weight's gradient one product over all frames. Measured on one core, in float32, against torch
-1.13.1: as fast with chunks of 32 frames (768 cells, batch 64), 1.8 times as fast with one utterance
-(320 cells), 1.9 times with 4 (800 cells). In float32 torch 2.15's own LSTM is faster than either.
+every recurrent weight once per frame and adds the results. Here a layer is one node of the graph,
+and a weight's gradient is one product over all frames. Measured on one core, in float32, against
+torch 1.13.1: as fast with chunks of 32 frames (768 cells, batch 64), 1.8 times as fast with one
+utterance (320 cells), 1.9 times with 4 (800 cells). In float32, torch 2.15's own LSTM is faster
+than either.
 
-In bfloat16 its backward pass, oneDNN's, is slower than products are: of the products' limit
-training reaches 0.69 with torch 2.15's and 0.91 here (5 x 768 cells, batch 64, AMD's avx512_bf16).
+In bfloat16, torch's backward pass (oneDNN's) takes longer than its matrix products need. Training
+reaches 0.69 of the products' speed with torch 2.15's LSTM, and 0.91 here (5 x 768 cells, batch 64,
+AMD's avx512_bf16).
 
-Between the product of a frame and that of the next one there are compiled loops of cells. Values
-are float32 or float64; products in bfloat16 are read and written as its bits, as numpy has no such
-type. Each loop has few arrays, so that the compiler can vectorise it.
+Between the matrix products of two frames, compiled loops compute the cells. Values are float32 or
+float64; operands and results of bfloat16 products are read and written as bits, as numpy has no
+such type. Each loop has few arrays, so that the compiler can vectorise it.
 """
 
 from functools import cache
@@ -29,18 +31,18 @@ from toolkit.kernels import njit
 
 State = tuple[Tensor, Tensor]
 MIN_CELLS = 512
-"""Cells from which training in bfloat16 is at least a fifth faster here than with torch's LSTM, see
-`docs/packages/models.md`."""
+"""Number of cells from which training in bfloat16 is at least a fifth faster here than with torch's
+LSTM, see `docs/packages/models.md`."""
 WEIGHT_TYPES = torch.float32, torch.float64
 MAX_THREADS = 4
-"""Number of threads up to which it is faster: only matrix products use several threads."""
+"""Number of threads up to which training is faster here: only matrix products use several."""
 
 Array = np.ndarray
-# 2^y for y in [-0.5, 0.5]: the polynomial whose largest error relative to it is smallest, 2e-9.
+# 2^y for y in [-0.5, 0.5]: the polynomial with the smallest maximal relative error, 2e-9.
 EXP2 = (1.0, 0.693147206, 0.240226469, 0.0555032878, 0.00961848896, 0.00133999314, 0.00015345812)
 LARGEST = np.float32(126.0)
 ROUNDS = np.float32(1.5 * 2**23)
-"""Added to a float32 of at most 2^22 and subtracted again, it leaves the nearest integer."""
+"""Adding it to a float32 of at most 2^22 and subtracting it again leaves the nearest integer."""
 NAN = 0x7FC0
 UNCHECKED = {"error_model": "numpy"}
 """Divisions do not raise errors, so that the compiler can vectorise them."""
@@ -60,12 +62,12 @@ def forward_frame(
 
     Args:
       frame: t, of T.
-      preactivations: [T, N, 4 H] gates before their functions: input, forget, cell, output. Bits of
-        bfloat16 or as `gates`, which it then may be.
+      preactivations: [T, N, 4 H] gates before their activation functions: input, forget, cell,
+        output. Bits of bfloat16, or of the type of `gates`; then it may be the same array.
       gates: [T, N, 4 H]; those of frame t are written.
       cells: [T + 1, N, H]; frame t is read, t + 1 written.
       outputs: [T + 1, N, H]; frame t + 1 is written.
-      gemm_operands: the same in the type of the next product; may be `outputs`.
+      gemm_operands: `outputs` in the type of the next product; may be the same array.
     """
     size = cells.shape[2]
     # z_t = W_ih x_t + W_hh h_(t-1) + b of one row, in the gates' type: [4 H]
@@ -103,13 +105,14 @@ def backward_frame(
     Args:
       frame: t, of T.
       gates, cells: what `forward_frame` has written.
-      grad_outputs: [T, N, H] gradient by the outputs of the layer.
-      grad_recurrent: [N, H] gradient by the output of frame t that comes from frame t + 1, in the
-        type of products.
-      grad_cells: [N, H] gradient by the cells after the frame; becomes that before it.
-      grad_gates: [T, N, 4 H] by the gates before their functions, in the type of products; frame t
-        is written.
-      grad_bias: [4 H] float64, to which the gradient by the bias is added.
+      grad_outputs: [T, N, H] gradient with respect to the outputs of the layer.
+      grad_recurrent: [N, H] the part of the gradient with respect to the output of frame t that
+        comes from frame t + 1, in the type of products.
+      grad_cells: [N, H] gradient with respect to the cells after the frame; overwritten with that
+        for the cells before it.
+      grad_gates: [T, N, 4 H] gradient with respect to `preactivations`, in the type of products;
+        frame t is written.
+      grad_bias: [4 H] float64, to which the gradient with respect to the bias is added.
     """
     size = cells.shape[2]
     grad_h, tanh_c = np.empty(size, cells.dtype), np.empty(size, cells.dtype)
@@ -279,7 +282,7 @@ def _to_bits(source: Any, target: Any) -> Any:
 
 
 def is_faster_than_torch(lstm: nn.Module, inputs: Tensor) -> bool:
-    """Whether `run_lstm` is faster than torch's LSTM, or torch's does not work here.
+    """Return whether `run_lstm` is faster than torch's LSTM, or torch's does not work here.
 
     On processors without AVX-512 torch's LSTM fails under autocast to bfloat16, as oneDNN has no
     bfloat16 kernels there.
@@ -297,7 +300,7 @@ def is_faster_than_torch(lstm: nn.Module, inputs: Tensor) -> bool:
 
 @cache
 def onednn_has_bfloat16() -> bool:
-    """Whether oneDNN supports bfloat16 on this processor."""
+    """Return whether oneDNN supports bfloat16 on this processor."""
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return supported is None or bool(supported())
 
@@ -307,18 +310,18 @@ def run_lstm(
 ) -> tuple[Tensor, State]:
     """Compute the outputs of `lstm` with the layers of `_Layer`.
 
-    Under autocast to bfloat16 the products' factors and results are rounded to it, while everything
-    between products stays in the weights' type.
+    Under autocast to bfloat16, operands and results of matrix products are rounded to it, while
+    everything between products stays in the weights' type.
 
     Args:
       lstm: batch first, one or two directions.
       inputs: [N, T, D].
       state: before the first frame, [layers * directions, N, H] each; None for zeros.
-      lengths: [N], needed for two directions: the frames from where the second goes backwards;
-        None: T.
+      lengths: [N], real frames of each row; the second direction starts from the last of them. Not
+        used with one direction. None: T.
 
     Returns:
-      [N, T, directions * H], and the state after the last frame of inputs (or the first).
+      [N, T, directions * H], and the state after the last frame that each direction reads.
 
     Raises:
       TypeError: the weights are not in one of `WEIGHT_TYPES`.
@@ -352,7 +355,7 @@ def run_lstm(
 
 
 def _autocast_to_bfloat16() -> bool:
-    """Whether autocast to bfloat16 is enabled on the CPU."""
+    """Return whether autocast to bfloat16 is enabled on the CPU."""
     try:
         enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
     except (TypeError, AttributeError):  # torch before 2.4
@@ -376,9 +379,9 @@ def ordered(x: Tensor, index: Tensor) -> Tensor:
 def spread_rows(matrix: Tensor) -> Tensor:
     """Copy a matrix with a gap of 16 values after each row, for faster multiplication by MKL.
 
-    MKL 2020 multiplies a few rows by it up to twice as fast as by a transposed one (GFLOP/s, 4 rows
-    by 512 x 2,048: 36 against 73), and, with rows of 1 KiB or a multiple of it, up to twice as fast
-    as without the gaps, which keep the rows out of each other's places in the cache.
+    MKL 2020 multiplies a few rows by such a copy up to twice as fast as by a transposed matrix (4
+    rows by 512 x 2,048: 73 against 36 GFLOP/s). If the rows take a multiple of 1 KiB, it is also up
+    to twice as fast as without the gaps, which keep rows from competing for places in the cache.
     """
     rows, columns = matrix.shape
     spread = matrix.new_empty(rows, columns + 16)[:, :columns]

@@ -45,10 +45,10 @@ class Shortlist:
     def of(
         cls, counts: Mapping[str, int], vocabulary: Collection[str], size: int | None
     ) -> "Shortlist":
-        """Choose the most frequent words of a text; words of equal counts are sorted.
+        """Choose the most frequent words of a text; words of equal counts are in sorted order.
 
-        The shares of all others are proportional to their count plus one, so that words that are
-        not in the text have a share, too.
+        The shares of all other words are proportional to their counts plus one, so that words that
+        are not in the text have a share, too.
 
         Args:
           counts: counts of all words of the text.
@@ -115,7 +115,7 @@ class Shortlist:
 
 SHORTLIST = "shortlist.json"
 SENTENCES_AT_ONCE = 1000
-ROWS_OF_LOGITS = 512  # of V float32
+ROWS_OF_LOGITS = 512  # computed at once, V float32 each
 
 
 @dataclass(frozen=True)
@@ -132,15 +132,15 @@ class NeuralLm:
         """Read a model that `save` wrote.
 
         Raises:
-          ModelError, ShortlistError: a file is missing or damaged, or they do not fit.
+          ModelError, ShortlistError: a file is missing or damaged, or the two do not fit together.
         """
         model, shortlist = load_model(folder), Shortlist.load(Path(folder) / SHORTLIST)
         if not isinstance(model, WordLstm):
             raise ModelError(f"{folder} contains no language model: train it again")
         if model.config.vocabulary != len(shortlist.words):
             raise ModelError(
-                f"{folder}: the network has {model.config.vocabulary} words, {SHORTLIST} "
-                f"{len(shortlist.words)}: they come from different models; train again"
+                f"{folder}: the network has {model.config.vocabulary} words, but {SHORTLIST} has "
+                f"{len(shortlist.words)}. They come from different models; train again"
             )
         return cls(model.to(device), shortlist)
 
@@ -155,7 +155,7 @@ class NeuralLm:
         Prefixes that several sentences share, as the hypotheses of an utterance do, are read once.
 
         Args:
-          sentences: words.
+          sentences: the words of each sentence.
 
         Returns:
           For each sentence float64 [words + 1].
@@ -184,14 +184,14 @@ class NeuralLm:
         first, last = self.shortlist.ids([START, END])
         ids = [[first, *self.shortlist.ids(words), last] for words in sentences]
         scores_of_sentences = [np.zeros(len(row) - 1) for row in ids]
-        node = np.zeros(len(ids), dtype=np.int64)  # of each sentence: its beginning so far
+        node = np.zeros(len(ids), dtype=np.int64)  # for each sentence, the row of its prefix so far
         state: LstmState | None = None
         with full_float32(device):
             for place in range(max(map(len, scores_of_sentences), default=0)):
                 rows = [n for n, row in enumerate(scores_of_sentences) if place < len(row)]
                 # For each unfinished sentence the word to read and the word to score
                 words = np.array([ids[n][place : place + 2] for n in rows])
-                # A longer prefix is a shorter one and a word: equal pairs are one row of the batch.
+                # A prefix is a shorter prefix and a word: equal pairs share one row of the batch.
                 pairs = np.stack([node[rows], words[:, 0]])
                 beginnings, place_of_row = np.unique(pairs, axis=1, return_inverse=True)
                 node[rows] = place_of_row.reshape(-1)
@@ -207,7 +207,10 @@ class NeuralLm:
         return scores_of_sentences
 
     def _log_likelihoods(self, hidden: Tensor, beginning: Tensor, words: Tensor) -> Tensor:
-        """Compute ln p(words[i] | beginning[i]) [N]; hidden [M, H] belongs to the beginnings."""
+        """Compute ln p(words[i] | prefix number beginning[i]): [N].
+
+        `hidden` [M, H] holds the network's output after each of the M prefixes.
+        """
         log_likelihoods = torch.zeros(len(words), dtype=torch.float64, device=words.device)
         for start in range(0, len(hidden), ROWS_OF_LOGITS):
             logits = self.model.output(hidden[start : start + ROWS_OF_LOGITS]).log_softmax(dim=1)

@@ -29,8 +29,8 @@ def log_priors(counts: Tensor) -> Tensor:
     """Compute log p(s) from counts of training frames.
 
     Decoding uses log p(x | s) = log p(s | x) - log p(s) + const. A target that was hardly seen
-    would get a large likelihood from the noise of its posterior, so that counts below a hundredth
-    of the mean count are raised to it.
+    would get a large likelihood from the noise of its posterior; therefore counts below a hundredth
+    of the mean count are raised to this value.
 
     Args:
       counts: [C] frames of each target, not all 0.
@@ -73,8 +73,8 @@ def log_posteriors(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tenso
         lengths need the least padding.
 
     Returns:
-      For each utterance [T_n, C], float32, natural logarithm, on the CPU. The batch an utterance
-      is in changes its values by rounding at most.
+      For each utterance [T_n, C], float32, natural logarithm, on the CPU. The other utterances of a
+      batch change its values by rounding at most.
     """
     logits = batch_logits(model, utterances)
     rows = torch.cat(logits).float().log_softmax(dim=-1).cpu()  # one copy of all rows
@@ -90,7 +90,7 @@ def batch_logits(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor]
     model.eval()
     device = next(model.parameters()).device
     lengths = torch.tensor([len(features) for features in utterances])
-    if not lengths.any():  # torch has no LSTM over nothing
+    if not lengths.any():  # torch's LSTM does not accept empty inputs
         return [torch.zeros(0, model.config.output_dim, device=device) for _ in utterances]
     rows = [with_lookahead(features.float(), model.config.lookahead) for features in utterances]
     inputs = to_device(nn.utils.rnn.pad_sequence(rows, batch_first=True), device)
@@ -100,7 +100,7 @@ def batch_logits(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor]
 
 
 class NeuralModel:
-    """A network with its priors and its normaliser.
+    """A network with its priors and its features' normaliser.
 
     Args:
       folder: the trained model, with `priors.json`.
@@ -108,7 +108,7 @@ class NeuralModel:
       device: where the network computes.
 
     Raises:
-      ModelError, NormaliserError: they cannot be read, or do not belong together.
+      ModelError, NormaliserError: the files cannot be read, or do not belong together.
     """
 
     def __init__(self, folder: Path, normaliser: Path, device: str = "cpu") -> None:
@@ -132,7 +132,7 @@ class NeuralModel:
 
         Args:
           features: [T, F] raw log-mel energies at 100 Hz.
-          state: mean state after the speaker's earlier utterances; None for a new speaker.
+          state: the running mean after the speaker's earlier utterances; None for a new speaker.
           offset: 0, 1 or 2, the raw frame that the first stack begins with.
 
         Returns:
@@ -195,15 +195,15 @@ class NeuralScorer:
         return NeuralModel(self.model, self.normaliser, self.device)
 
     def log_likelihoods(self, utterance: str) -> Tensor:
-        """Return scaled likelihoods [T, P], given the speaker's earlier utterances."""
+        """Return scaled log-likelihoods [T, P], given the speaker's earlier utterances."""
         return self.batch_log_likelihoods([utterance])[0]
 
     def scores_of(self, utterance: str, pdfs: Tensor) -> Tensor:
-        """Return the columns `pdfs` of `log_likelihoods` [T, len(pdfs)]; all are computed."""
+        """Return the columns `pdfs` of `log_likelihoods`: [T, len(pdfs)]; all are computed."""
         return self.log_likelihoods(utterance)[:, pdfs]
 
     def batch_log_likelihoods(self, utterances: Sequence[str]) -> list[Tensor]:
-        """Return scaled likelihoods [T, P] of several utterances, on the CPU."""
+        """Return scaled log-likelihoods [T, P] of several utterances, on the CPU."""
         stored = [(self.store.load(name), self.store.cmn_state(name)) for name in utterances]
         return self._model.batch_log_likelihoods(stored, self.offset)
 
@@ -266,7 +266,7 @@ class OnlineTdnnf:
     def __init__(self, model: TdnnfModel) -> None:
         self._model = model.eval()
         self._context = model.config.raw_context - 1
-        self._raw: Tensor | None = None  # [frames of 10 ms, F], from the context's first on
+        self._raw: Tensor | None = None  # [10 ms frames, F], from the next output's context on
 
     def push(self, inputs: Tensor) -> Tensor:
         """Take the next frames; return the logits whose right context is complete."""

@@ -1,4 +1,4 @@
-"""Stores networks: weights as safetensors, settings as JSON; makes 8-bit copies (A20)."""
+"""Store networks: weights as safetensors, settings as JSON; make 8-bit copies (A20)."""
 
 import copy
 import io
@@ -44,7 +44,7 @@ class ModelError(ToolkitError):
 
 
 def make_model(config: LstmConfig | BlstmConfig | CtcConfig | TdnnfConfig) -> nn.Module:
-    """Make a new model from its configuration; the class depends on that of `config`.
+    """Make a new model from its configuration, whose class determines the model's.
 
     Raises:
       ModelError: `KINDS` lacks the configuration's class.
@@ -72,7 +72,7 @@ def save_model(folder: Path, model: nn.Module) -> None:
 def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Prepare tensors for safetensors: on the CPU, contiguous, not sharing memory.
 
-    A network's layers may share weights, which are stored under each of their names then.
+    Layers may share weights; these are then stored under each of their names.
     """
     addresses: set[int] = set()
     stored = {}
@@ -159,8 +159,8 @@ def quantize_int8(model: nn.Module) -> nn.Module:
     """Return a copy of a network with LSTMs and linear layers quantised to 8 bits.
 
     Weights are rounded once, with one scale per matrix. Inputs are rounded at every call, with one
-    scale for all its frames, so the outputs of a stream differ from those of the whole utterance.
-    The copy cannot be trained and computes on the CPU.
+    scale for all frames of the call, so the outputs of a stream differ from those of the whole
+    utterance. The copy cannot be trained and computes on the CPU.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's deprecation warnings

@@ -11,19 +11,19 @@ from toolkit.models.config import TdnnfConfig
 from toolkit.processes.devices import to_device
 
 EVERY_STEPS = 4
-"""Steps of the optimizer between two updates, as in Kaldi."""
+"""Optimizer steps between two applications of the constraint, as in Kaldi."""
 SPEED = 0.125
 """Kaldi's update speed, with which an update converges quadratically."""
 FAR, VERY_FAR = 1.02, 1.1
-"""The update speed is halved above each of these ratios of the eigenvalues' mean square to their
-squared mean."""
+"""The update speed is halved above each of these ratios: mean square of the eigenvalues of M M^T to
+their squared mean."""
 
 
 def constrain(model: nn.Module, step: int) -> None:
     """Apply the constraint to a model's `semi_orthogonal` matrices, at every fourth step.
 
     Args:
-      model: any model; without such a list nothing is done.
+      model: any model; one without `semi_orthogonal` is not changed.
       step: number of earlier steps, over all epochs.
     """
     constrain_matrices(getattr(model, "semi_orthogonal", ()), step)
@@ -63,7 +63,7 @@ def make_semi_orthogonal(weight: Tensor) -> None:
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of [N, F, T]; uses the running statistics if N T is 1.
+    """Batch normalisation of [N, F, T], by the running statistics if N = T = 1.
 
     A batch of a single frame has no variance, and torch raises an error for it.
     """
@@ -85,8 +85,8 @@ class FactorisedLayer(nn.Module):
 
     Args:
       config: sizes.
-      stride: in frames of the layer's input.
-      subsampling_factor: frames of the input for a frame of the output.
+      stride: context on either side, in frames of the layer's input.
+      subsampling_factor: input frames per output frame.
     """
 
     def __init__(self, config: TdnnfConfig, stride: int, subsampling_factor: int = 1) -> None:
@@ -154,20 +154,20 @@ class TdnnfModel(nn.Module):
 
         Returns:
           logits: [N, T, C]; those of the padding are meaningless.
-          None, as there is no state to go on from.
+          None, as there is no state to continue from.
         """
         padding = self.config.raw_context - 1
         raw = inputs.reshape(len(inputs), -1, self.input.in_channels)  # [N, 3 T, F]
         if lengths is None or bool((lengths == inputs.shape[1]).all()):
             return self.logits(repeat_ends(raw, padding)), None
-        # The raw frame to read at each position; outside each row's real frames the nearest one
+        # The raw frame to read at each position; outside a row's real frames, the nearest of them
         frames = torch.arange(-padding, raw.shape[1] + padding).clamp(min=0)
         last = LOW_RATE_FACTOR * lengths[:, None].clamp(min=1) - 1  # [N, 1]
         frames = to_device(frames.minimum(last), raw.device)
         return self.logits(raw.gather(1, frames[:, :, None].expand(-1, -1, raw.shape[2]))), None
 
     def logits(self, raw: Tensor) -> Tensor:
-        """Compute the logits [N, T, C] of raw frames [N, 3 T + 2 (context - 1), F]."""
+        """Compute the logits [N, T, C] of raw frames [N, 3 T + 2 (raw_context - 1), F]."""
         x = self.input_norm(self.input(raw.transpose(1, 2)).relu())  # [N, H, frames]
         for layer in self.layers:
             x = layer(x)

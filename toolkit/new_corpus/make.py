@@ -47,25 +47,25 @@ MARKER_FILES = ("local/__init__.py", "recipes/librispeech/run.py", "toolkit/stag
 
 
 class CheckoutError(ToolkitError):
-    """A command that needs a checkout of the project was called outside of one."""
+    """Raised when a command that needs a checkout of the project is called outside of one."""
 
 
 class CorpusNameError(ToolkitError):
-    """The name is not allowed for a new corpus."""
+    """Raised for a name that a new corpus cannot have."""
 
 
 def find_checkout(start: Path) -> Path:
-    """Return the root of the checkout that contains `start` or, if there is none, this package.
+    """Return the root of the checkout that contains `start`, or else of the one with this package.
 
     Raises:
-      CheckoutError: there is none, for instance because the toolkit was installed from a wheel.
+      CheckoutError: there is neither, for instance because the toolkit was installed from a wheel.
     """
     start = start.absolute()
     for folder in (start, *start.parents, Path(toolkit.__file__).absolute().parents[1]):
         if all((folder / part).is_file() for part in MARKER_FILES):
             return folder
     raise CheckoutError(
-        f"a new corpus becomes a recipe in a checkout of the project, and {start} is not in one: "
+        f"a new corpus becomes a recipe in a checkout of the project, but {start} is not in one: "
         "the installed package has no recipes/ and local/. Clone the project's repository, run "
         "`make setup` in it, and run the command there: .venv/bin/toolkit new-corpus ..."
     )
@@ -75,7 +75,7 @@ def check_name(name: str, root: Path) -> None:
     """Check the name of a new corpus in the checkout `root`.
 
     Raises:
-      CorpusNameError: the name is no Python identifier, or already used.
+      CorpusNameError: the name is not a lower-case Python identifier, or is already used.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         # Suggest a name: letters without accents, other characters as underscores.
@@ -112,8 +112,8 @@ def write_recipe(root: Path, name: str, settings: Settings, about: str) -> list[
         "run.py": run_py(name),
         "README.md": README.format(name=name, about=about),
     }
-    # Written beside, then renamed: the folder appears with all its files. A killed run may have
-    # left an unfinished one.
+    # Write a folder beside it and rename that, so that the folder appears with all its files. A
+    # killed run may have left an unfinished folder.
     folder = root / "recipes" / name
     unfinished = folder.with_name(f".{name}.partial")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -134,7 +134,7 @@ def write_reader(root: Path, name: str) -> Path:
 ALIGN_LEXICON = "phones/align_lexicon.txt"
 """File of a lang directory that holds its lexicon."""
 KALDI_TABLES = ("wav.scp", "feats.scp")
-"""Tables of audio and of features, of which a data directory has at least one."""
+"""Tables of audio and of features; a data directory has at least one of them."""
 DICTIONARIES = ("local/dict", "dict", "local/dict_nosp")
 """Dictionary directories of Kaldi's recipes, in or beside their data directories."""
 
@@ -177,18 +177,19 @@ def create_recipe(
     map_paths: tuple[str, ...] = (),
     speakers: Literal["recording", "auto"] = "recording",
 ) -> NewCorpus:
-    """Write the recipe of a corpus that an existing reader can read into the checkout.
+    """Write, into the checkout, the recipe of a corpus that an existing reader can read.
 
     Args:
       root: root of the checkout.
       name: name of the corpus; see `check_name`.
       data: a table; a Kaldi data directory, or a folder of them; a file of cuts, or a folder of
-        them. For Kaldi data directories without audio their features (feats.scp) are used.
+        them. If Kaldi data directories have no audio, their features (feats.scp) are used.
       reader: "table", "kaldi" or "cuts".
       lexicon: see `create_reader_stub`; by default the lexicon that suits the transcripts.
       lm_text: as in `create_reader_stub`.
-      pipes: run the commands of a Kaldi wav.scp, and keep their audio in this folder.
-      map_paths: mappings `OLD=NEW` of the paths of audio, see `CorpusConfig`.
+      pipes: folder that keeps the output of the commands in a Kaldi wav.scp, which are then run;
+        None: they are not run.
+      map_paths: mappings `OLD=NEW` of audio paths, see `CorpusConfig`.
       speakers: how speakers are found if the data do not name them, see `CorpusConfig`.
 
     Raises:
@@ -226,7 +227,7 @@ def create_recipe(
         notes = dictionary.notes
         policy, coverage, counts = choose_policy(texts, dictionary.lexicon, prepared is not None)
         about_text = _text_remarks(policy, coverage, counts)
-    # 3. Choose the splits, and write the recipe with the settings for all of this.
+    # 3. Choose the splits, and write the recipe with these choices as settings.
     summary = survey(parts, corpus, left_out, policy)
     chosen = _choose_lexicon(texts, lexicon, policy, notes)
     settings = Settings(
@@ -252,7 +253,7 @@ def _tables(path: Path, corpus: CorpusConfig) -> tuple[dict[str, list[MonoCut]],
             return {name: read_part(tables[name], corpus.map_paths) for name in used}, left_out
         kaldi = next(chain(path.glob("wav.scp"), path.glob("*/wav.scp")), None)
         hint = "such as table.csv, or call the tables of its parts train, dev and test"
-        hint = f"or give --from-kaldi, as there is {kaldi}" if kaldi else hint
+        hint = f"or give --from-kaldi, because there is {kaldi}" if kaldi else hint
         raise ManifestError(f"{path} is a folder: name the table in it, {hint}")
     return read_table(path, corpus.map_paths), []
 
@@ -300,7 +301,7 @@ def _lacks_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
     """Return whether all Kaldi data directories have features, and one of them has no audio.
 
     Raises:
-      ManifestError: one has only features, and another one only audio.
+      ManifestError: one has only features, and another has no features.
     """
     folders = _kaldi_folders(folder)[0]
     with_features = [name for name in folders if (folders[name] / "feats.scp").is_file()]
@@ -308,8 +309,9 @@ def _lacks_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
     if no_audio and len(with_features) < len(folders):
         without_features = ", ".join(name for name in folders if name not in with_features)
         raise ManifestError(
-            f"{folder}: {', '.join(no_audio)} has features and no audio, {without_features} has no "
-            "feats.scp. A recipe uses either audio or features: compute the features of all parts"
+            f"{folder}: {', '.join(no_audio)} has features but no audio, and {without_features} has"
+            " no feats.scp. A recipe uses either audio or features: compute the features of all"
+            " parts"
         )
     return bool(no_audio)
 
@@ -327,7 +329,7 @@ def _has_audio(folder: Path, path_map: tuple[str, ...]) -> bool:
 
 
 def _features_remark(parts: dict[str, list[MonoCut]], data: Path) -> str:
-    """Return the remark that features are used, with their size and assumptions about them."""
+    """Return the remark that features are used, with their size, frame shift and the reason."""
     # The most frequent number of values per frame; the check reports the others.
     cuts = [cut for part in parts.values() for cut in part if not has_audio(cut)]
     sizes = Counter(map(feature_dimension, cuts)).most_common(1)
@@ -338,8 +340,8 @@ def _features_remark(parts: dict[str, list[MonoCut]], data: Path) -> str:
     cmvn = "; cmvn.scp is not needed: means by speaker are computed" if "cmvn.scp" in names else ""
     reason = "none of the files in wav.scp exists" if "wav.scp" in names else "there is no wav.scp"
     return (
-        f"features: those of feats.scp, {values}, {step}, as {reason}; no copies at other speeds "
-        f"and no bundle, which need audio{cmvn}"
+        f"features: from feats.scp, with {values}, {step}, because {reason}; no copies at other "
+        f"speeds and no bundle, which need audio{cmvn}"
     )
 
 
@@ -375,7 +377,7 @@ class _LexiconChoice:
 
 
 def _kaldi_dictionary(folder: Path) -> Path | None:
-    """Return Kaldi's dictionary, its lexicon, or a lang directory in or beside data directories."""
+    """Return a Kaldi dict directory, lexicon or lang directory in or beside `folder`, or None."""
     roots = (folder, folder.parent)
     for place in (root / name for root in roots for name in DICTIONARIES):
         if (place / "silence_phones.txt").is_file():
@@ -392,8 +394,8 @@ def _text_remarks(
     """Return remarks on the chosen text rules, with the counts that led to them."""
     as_given, normalised = (f"{c.known} of {c.words}" for c in coverage.values())
     remarks = [
-        f"text: {policy.id}; as they stand {as_given} words are in the lexicon, in upper case "
-        f"without punctuation {normalised} (lang.normaliser in config.py overrides this)"
+        f"text: {policy.id}; as they stand {as_given} words are in the lexicon, and {normalised} in"
+        " upper case without punctuation (lang.normaliser in config.py overrides this)"
     ]
     if policy.split_clitics:
         examples = (
@@ -415,14 +417,20 @@ def _rules_for(lexicon: str) -> str:
 def _choose_lexicon(
     texts: list[str], lexicon: str | None, policy: TextPolicy | None, notes: Sequence[str]
 ) -> _LexiconChoice:
-    """Choose lexicon, text policy and alphabet; a lexicon file comes with its policy and notes."""
-    # Without a file the transcripts decide: English if enough words are in cmudict, else letters.
+    """Choose lexicon, text policy and alphabet.
+
+    Args:
+      texts: transcripts as written.
+      lexicon: the user's choice; None: cmudict if enough words are in it, else graphemes.
+      policy: text policy of a lexicon file; None for other lexicons.
+      notes: notes about a lexicon file.
+    """
     language = survey_language(texts, policy.lexicon if policy else None, policy)
     share = f"{language.known_share:.0%} of {language.words} words"
     if policy is None and any(re.search(r"\d", text) for text in texts):
         share += " (without those that have digits)"
     if policy is not None:
-        remark = f"{share} are in it, the others get predicted pronunciations"
+        remark = f"{share} are in it; the others get guessed pronunciations"
         remark += "".join(f"; {note}" for note in notes)
     elif lexicon is not None:
         remark = f"{share} are in the English lexicon"

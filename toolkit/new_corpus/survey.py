@@ -40,8 +40,8 @@ PURPOSES = {
     "dev": (("dev", "val"), ("cv", "dt")),
     "test": (("test", "eval"), ("et", "tt")),
 }
-"""The purpose of a part, recognised by its name: prefixes of the name's leading letters, and words
-that must equal all of these letters."""
+"""How the leading letters of a part's name show its purpose: prefixes of these letters, and words
+that must equal all of them."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class CorpusSummary:
     long: int
     """Number of utterances of `LONG_SECONDS` or more."""
     held_out: tuple[str, ...]
-    """Splits that are held out from the training part."""
+    """Splits that are held out of the training part."""
     left_out: tuple[str, ...]
     """Parts that are not used."""
     unnamed: int = 0
@@ -74,7 +74,7 @@ def survey(
     left_out: Sequence[str] = (),
     policy: TextPolicy | None = None,
 ) -> CorpusSummary:
-    """Choose the parts of a corpus for training, tuning and testing, and the held-out speakers.
+    """Choose the parts of a corpus for training, tuning and testing, and what is held out.
 
     Args:
       parts: cuts by the name of the part.
@@ -147,7 +147,7 @@ def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
         chosen[purpose] = [purpose] if purpose in fitting else fitting
     if not chosen["train"]:
         raise ManifestError(
-            f"none of the parts {', '.join(names) or '(there are none)'} is called train: name "
+            f"none of the parts {', '.join(names) or '(there are none)'} is called train: call "
             "the part for training train, and the parts for tuning and testing dev and test"
         )
     return chosen
@@ -191,11 +191,11 @@ def _hours(cuts: Iterable[MonoCut]) -> float:
 
 
 SAME_TIME = 1e-3
-"""Seconds by which two times of a recording may differ and count as equal, as times are rounded."""
+"""Times of a recording that differ by less than this many seconds are equal, but for rounding."""
 
 
 def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) -> dict[str, str]:
-    """Return, by kind, a text with the number of faulty utterances, the first, and the remedy.
+    """Return, by kind, a text with the number of faulty utterances, the first one, and the fix.
 
     The kinds are some of `FINDING_KINDS` and all `SURVEY_KINDS` of `toolkit.corpus.findings`.
 
@@ -235,7 +235,7 @@ def find_faults(*splits: Iterable[MonoCut], policy: TextPolicy | None = None) ->
 
 
 def _faults(cut: MonoCut, copy: int, policy: TextPolicy) -> Iterator[tuple[str, str]]:
-    """Yield (kind, detail) of each fault of one utterance, the `copy`-th with its id."""
+    """Yield (kind, detail) of each fault of an utterance, the `copy`-th one with its id."""
     custom, text = cut.custom or {}, text_of(cut)
     yield from reader_faults(cut, copy)
     if "fault" not in custom and not any(character.isalnum() for character in text):
@@ -264,7 +264,7 @@ def _is_digit(character: str) -> bool:
 
 
 def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
-    """Return groups of speaker names that differ only in case."""
+    """Return the fault, by kind, of speaker names that differ only in letter case, if any."""
     spellings: dict[str, set[str]] = {}
     for speaker in {speaker_of(cut) for cut in cuts}:
         spellings.setdefault(speaker.casefold(), set()).add(speaker)
@@ -279,8 +279,8 @@ def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
 
 
 def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
-    """Find segments that last to the end of their recording although another one begins later."""
-    # By recording, its segments that last to its end
+    """Return the fault, by kind, of segments to the recording's end before others begin, if any."""
+    # By recording: the segments that last to its end
     last_pieces: dict[str, list[MonoCut]] = {}
     for cut in cuts:
         if cut.duration > 0 and abs(cut.end - cut.recording.duration) < SAME_TIME:
@@ -328,7 +328,7 @@ def summary_lines(summary: CorpusSummary) -> list[str]:
             lines.append(f"held out of train: {names}, by speaker")
         else:
             lines.append(
-                f"held out of train: {names}, by utterance, as there are too few speakers, "
+                f"held out of train: {names}, by utterance, because there are too few speakers, "
                 "the corpus does not name them, or one has most of the speech: expect more "
                 "errors on speakers outside the corpus"
             )
@@ -338,24 +338,24 @@ def summary_lines(summary: CorpusSummary) -> list[str]:
 
 
 def warning_lines(summary: CorpusSummary) -> list[str]:
-    """Return warnings about the data, with the remedy."""
+    """Return warnings about the data, with fixes."""
     lines = [
         f"caution: {fault}"
         for kind, fault in summary.faults.items()
         if kind != "no-speaker" or summary.corpus.speakers != "auto"  # it has its remedy already
     ]
     if summary.faults:
-        lines.append("caution: stage 3 looks into the audio or features too, and lists all faults")
+        lines.append("caution: stage 3 also checks the audio or features, and lists all faults")
     if summary.long:
         lines.append(
             f"caution: {_count(summary.long, 'utterance')} of {LONG_SECONDS:g} s and more: cut "
-            "long recordings at pauses (start and end columns, or segments), or training may not "
-            "align"
+            "long recordings at pauses (start and end columns, or segments), or they may not be "
+            "aligned in training"
         )
     if summary.hours["train"] < 0.1:
         lines.append(
-            f"caution: {_time(summary.hours['train'])} to train on are enough to try the "
-            "recipe, not for a recogniser; have half an hour at least"
+            f"caution: {_time(summary.hours['train'])} of training speech is enough to try the "
+            "recipe, but not for a recogniser; use half an hour at least"
         )
     return lines
 

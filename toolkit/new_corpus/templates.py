@@ -33,7 +33,7 @@ HOURS = {hours}
 
 
 def base() -> Config:
-    """All of the corpus."""
+    """The whole corpus."""
     return config_for_hours(
         HOURS,
 {sections}    )
@@ -42,7 +42,7 @@ def base() -> Config:
 PROFILES = {{"base": base}}
 '''
 
-NEURAL = "# reads the text four times, 8,000 words per second and core; neural=False does without\n"
+NEURAL = "# reads the text four times, at 8,000 words per second and core; neural=False skips it\n"
 NO_COPIES = "# no copies of training utterances at other speeds, which need audio\n"
 LANGUAGE = "# lang and check set the language: docs/own-language.md has the values for others\n"
 
@@ -78,9 +78,9 @@ from toolkit.corpus.split import assemble
 
 
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
-    """Read the corpus in the folder `root`: utterances by split.
+    """Read the corpus in the folder `root`; return the utterances by split.
 
-    Change the lines up to `pair` to your layout; as they stand they read
+    Change the lines up to `pair` to suit your layout; as they stand they read
     `<root>/<speaker>/<utterance>.wav` with the words in `<utterance>.txt` or `<utterance>.lab`
     beside it. They fill
 
@@ -93,8 +93,8 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     Ids may be anything without white space, in any order. Leave nothing out: stage 3 finds and
     lists utterances that lack text or audio, are broken, too short or duplicated.
 
-    `assemble` holds out "dev" and "test". With parts of your own make a list of cuts of each:
-    assemble({{"train": ..., "dev": ..., "test": ...}}, corpus).
+    `assemble` holds out "dev" and "test". If you have parts of your own, make a list of cuts for
+    each: assemble({{"train": ..., "dev": ..., "test": ...}}, corpus).
     """
     texts, audio, speakers = [], [], {{}}
     for path in sorted(root.glob("*/*.wav")):
@@ -106,7 +106,7 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
                 texts.append((id, words.read_text(encoding="utf-8")))
                 break
     if not audio:
-        raise ManifestError(f"no */*.wav under {{root}}: say in local/{name}.py how it is laid out")
+        raise ManifestError(f"no */*.wav under {{root}}: adapt local/{name}.py to its layout")
     cuts = pair(texts, audio, lambda id, path: speakers[id], str(root))
     return assemble({{"train": cuts}}, corpus, hold_out_test=True)
 '''
@@ -127,7 +127,7 @@ class Settings:
     split_clitics: bool = False
     """Whether the text policy splits words at clitics."""
     alphabet: str = CheckConfig().alphabet
-    """The letters of which words consist, unless the lexicon is cmudict."""
+    """The letters of the words; for cmudict the default is used."""
     lm_text: Path | None = None
     """Text for the language model; None: the training transcripts."""
 
@@ -183,9 +183,9 @@ def config_py(name: str, settings: Settings) -> str:
     if "Path(" in body:
         imports = ["from pathlib import Path", "", *imports]
     about = "Hours of training speech, which size the systems (recipes/librispeech/sizes.py).\n" + (
-        "Put here hours_train, as stage 3 prints it."
+        "Put the hours_train that stage 3 prints here."
         if settings.corpus is None
-        else "Measured when this file was made; stage 3 prints new ones when the corpus grows."
+        else "Measured when this file was made; stage 3 prints a new value if the corpus grows."
     )
     return CONFIG.format(
         name=name,
@@ -197,7 +197,7 @@ def config_py(name: str, settings: Settings) -> str:
 
 
 def _corpus(corpus: CorpusConfig) -> str:
-    """Return the call for a corpus, with the settings that are not the defaults."""
+    """Return the call that makes a CorpusConfig, with the settings that are not defaults."""
     default = CorpusConfig(corpus.name)
     changed = {
         field: value for field, value in vars(corpus).items() if value != getattr(default, field)
@@ -242,7 +242,7 @@ def _literal(value: object) -> str:
 
 
 def _path(path: Path) -> str:
-    """Return the call for an absolute path."""
+    """Return the call that makes an absolute path."""
     return f"Path({_quoted(str(path.absolute()))})"
 
 

@@ -1,8 +1,8 @@
 """ADPSGD and H-ADPSGD: models averaged with a neighbour's while computing (B1, B3).
 
-Learner i of K has the weights x_i; an averaging of two multiplies the K models by a doubly
-stochastic matrix. So the mean of the models does not change, and their distance from it does not
-grow.
+Learner i of K has the weights x_i. When two learners average, the K models are multiplied by a
+doubly stochastic matrix. So the mean of the models does not change, and their distance from it does
+not grow.
 """
 
 import threading
@@ -68,15 +68,15 @@ def partners(rank: int, learners: int, pattern: Pattern) -> list[int]:
 def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int = 0) -> int:
     """Choose the partner of an active learner for its averaging `number` (from 0).
 
-    On the fixed ring the neighbours take turns; else all passive learners are equally likely. Of an
-    odd number of learners two active ones have the same partner on a shuffled ring.
+    On the fixed ring the neighbours take turns; else all passive learners are equally likely. If
+    the number of learners is odd, two active ones have the same partner on a shuffled ring.
     """
     choice = partners(rank, learners, pattern)
     if pattern == "fixed":
         return choice[number % len(choice)]
     if pattern == "shuffled":
-        # All learners draw the same permutation of the passive ones: active learner 2 i asks number
-        # i, so that no two ask the same learner.
+        # All learners draw the same permutation of the passive ones: active learner 2 i asks the
+        # one in place i, so that no two ask the same one if the number of learners is even.
         passive = [learner for learner in range(learners) if not is_active(learner)]
         ring = np.random.default_rng([seed, number]).permutation(passive)
         return int(ring[rank // 2 % len(ring)])
@@ -89,7 +89,7 @@ class Learner:
     Every change is atomic and relative, so that none is lost, whatever the order: the optimizer's
     update is added, and an averaging of two learners moves both by half of their difference, in
     opposite directions. So the mean of all models changes by the mean of the optimizers' updates
-    alone. All of it happens on the device that holds the weights.
+    alone. All changes are made on the device that holds the weights.
 
     Args:
       weights: [P] float32, from which it starts.
@@ -125,7 +125,8 @@ class Learner:
           peer_weights: [P] weights of that learner at its request.
 
         Returns:
-          [P]: half of the difference, which that learner has to subtract by `apply_correction`.
+          [P]: half of `peer_weights` minus these weights, which that learner has to subtract by
+            `apply_correction`.
         """
         with self._turns.ordered():
             # x_j += (x_i - x_j) / 2 here, x_i -= (x_i - x_j) / 2 at the peer: both become their
@@ -143,11 +144,11 @@ class Learner:
 
 
 def delay_by_one_update(weights: Tensor, updated_weights: Tensor, mean: Tensor) -> Tensor:
-    """Combine an update with the averaging that overlapped with its computation.
+    """Return the next weights [P]: the mean that was computed during a step, plus its update.
 
     Args:
       weights: [P], the weights at which the gradient was computed.
-      updated_weights: [P], these weights after the optimizer's step.
+      updated_weights: [P], the same weights after the optimizer's step.
       mean: [P], the mean over all learners of their `weights`.
     """
     # x_i(t + 1) = 1/K sum_j x_j(t) - rate * gradient(x_i(t))
@@ -160,7 +161,7 @@ class NeighbourAverager:
     A learner with an even index requests an averaging from one of its partners once per step, as
     soon as its previous request has completed. A learner with an odd index answers requests in
     threads that do not depend on how fast its worker computes. So no learner waits for a slow
-    worker, and no deadlock is possible. These threads copy weights from and to a GPU, beside the
+    worker, and no deadlock is possible. These threads copy weights from and to a GPU alongside the
     training's own work; the averaging itself happens on the GPU.
 
     All ranks must construct one at the same time; ranks that hold no learner pass learner=None.
@@ -171,7 +172,7 @@ class NeighbourAverager:
       ranks: rank of each learner.
       index: this learner's index in `ranks`.
       pattern: which learners average with each other.
-      make_copies: makes the copies between device and host of one thread.
+      make_copies: makes the `HostCopies` of one thread.
     """
 
     def __init__(
@@ -208,7 +209,7 @@ class NeighbourAverager:
 
     @property
     def host_copies(self) -> int:
-        """Number of models, or half differences, that were copied to the host."""
+        """Number of copies to the host, of models or of half the difference of two."""
         return sum(copies.count for copies in self._copies)
 
     def wake(self) -> None:
@@ -411,7 +412,7 @@ class Adpsgd(Asynchronous):
             self.workers.sent = rank_states[0]["counts"]["sent"]
 
     def report(self) -> dict[str, float]:
-        """Return the averagings with a neighbour, and the copies to the host, per step."""
+        """Add `averagings` with a neighbour, and `host_copies`, both per step of this worker."""
         steps = max(1, self.steps)
         statistics = {**super().report(), "host_copies": self.host_copies / steps}
         if self._averager is not None:
@@ -478,18 +479,18 @@ class HierarchicalAdpsgd(Adpsgd):
     """ADPSGD whose learners are nodes of several workers, the super-learners (B3).
 
     Within a node every step uses the gradient of the mean loss over its workers' batches (S-SGD),
-    so that they take the same step. The first worker of each node alone copies the model to the
+    so that they take the same step. Only the first worker of each node copies the model to the
     host, where it is averaged with those of other nodes in the background, and broadcasts the
-    result to its node over the links between devices: a host copies, sends and averages one model
-    where ADPSGD does so with one per worker (B6). Nodes take batches at their own pace. With a
-    single node the method is S-SGD.
+    result to its node over the links between devices. So a host copies, sends and averages one
+    model, where ADPSGD has one per worker (B6). Nodes take batches at their own pace. With a single
+    node, the method is S-SGD.
     """
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Implement `Strategy.start`.
 
         Raises:
-          ParallelError: the number of workers is not a multiple of the node's.
+          ParallelError: the number of workers is not a multiple of the workers per node.
         """
         rank, world_size = self.workers.rank, self.workers.world_size
         self._size = self.config.adpsgd.workers_per_node or self.workers.local_world_size

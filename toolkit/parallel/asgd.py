@@ -68,7 +68,7 @@ class ParameterServer:
           [P]: the weights from which the worker continues.
         """
         with self._turns.ordered():
-            # Gradients are added as they arrive; that of old weights is used as it is (stale).
+            # Gradients are added as they arrive; one of older weights (stale) is used as it is.
             self._sum += gradient
             self._rates.append(rate)
             if len(self._rates) >= self._parts:
@@ -128,7 +128,7 @@ class ParameterServer:
 def optimizer_like(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
     """Construct an optimizer of the same class and settings for other parameters, with no state.
 
-    torch's element-wise optimizers do the same to a model and to its flat weights.
+    torch's element-wise optimizers have the same effect on a model as on its flat weights.
     """
     kind: Callable[..., Optimizer] = type(optimizer)
     copy = kind(parameters, lr=1.0)
@@ -146,7 +146,7 @@ class Asgd(Asynchronous):
     gradient of another. The server updates the weights with the mean of every `parts` gradients.
     The training loop's optimizer sees no gradients: an optimizer of the same class and settings
     updates the weights on worker 0, on its device. The bytes reported are those of worker 0, which
-    sends the weights to all workers. Semi-orthogonal matrices (TDNN-F) are kept so on the server.
+    sends the weights to all workers. The server keeps the matrices of a TDNN-F semi-orthogonal.
     """
 
     applies_constraints = True
@@ -201,7 +201,7 @@ class Asgd(Asynchronous):
                 exchange.close([0] if self.workers.rank else [])
 
     def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
-        """Implement `Strategy.backward`: keep the gradient for `after_step`, where it is sent from.
+        """Implement `Strategy.backward`: keep the gradient for `after_step`, which sends it.
 
         A gradient that is not finite stays in the model, where the training loop reports it.
         """

@@ -1,9 +1,9 @@
-"""Base class of the asynchronous methods: nodes take steps at their own pace, and steal some.
+"""Base class of the asynchronous methods: nodes take steps at their own pace, and steal others'.
 
 A node is one worker, or several that keep in step with each other. Its share of an epoch is a range
-of steps, which it takes from the front. A node without steps of its own steals some from the back
-of the largest remaining share, and fewer as that shrinks. So all nodes finish at almost the same
-time, however fast each is: none waits longer than for one step of another node.
+of steps, which it takes from the front. A node whose own steps are all taken steals some from the
+back of the largest remaining share; the smaller that is, the fewer it steals. So all nodes finish
+at almost the same time, however fast each is: none waits longer than one step of another node.
 
 Counters that all nodes can add to are the only common state. Training uses the processes'
 key-value store, the simulator a dictionary; the decisions are the same.
@@ -66,12 +66,12 @@ class StepQueue:
         """Take a step; return None when every node's steps have been taken.
 
         Returns:
-          The step, as the first of those that follow it unless other nodes steal them.
+          A range whose first step is taken; the others follow unless other nodes steal them.
         """
         if self._has_part and not self._stolen:
             # The counter counts this node's steps in its lower half: one more is taken.
             untaken = self._untaken(self._add(str(self._node), 1))
-            if untaken.first <= untaken.end:  # the step before is now this node's
+            if untaken.first <= untaken.end:  # the step before `first` is now this node's
                 return StepRange(self._node, untaken.first - 1, untaken.end)
             self._has_part = False
         if not self._stolen:
@@ -83,7 +83,7 @@ class StepQueue:
         return steps
 
     def remaining(self) -> tuple[StepRange, StepRange]:
-        """Return the steps that nobody has begun: of this node's share, and the stolen ones."""
+        """Return the steps not begun yet: of this node's share, and of those that it has stolen."""
         untaken = self._untaken(self._add(str(self._node), 0))
         first = min(untaken.first, untaken.end)
         return StepRange(self._node, first, untaken.end), self._stolen
@@ -98,7 +98,7 @@ class StepQueue:
             victim = max(victims, key=lambda n: (untaken[n], (self._node - n) % nodes))
             if not untaken[victim]:
                 return
-            # Half of an equal share, so that stolen ranges shrink towards the end of the epoch.
+            # Half of one node's equal part of them: stolen ranges shrink towards the epoch's end.
             number = max(1, untaken[victim] // (2 * nodes))
             remaining = self._untaken(self._add(str(victim), number * _STOLEN), victim)
             # The owner of the share, or another node that steals, may have been faster.
@@ -108,7 +108,7 @@ class StepQueue:
                 return
 
     def _untaken(self, counter: int, node: int | None = None) -> StepRange:
-        """Return the steps of a node's share that are not taken, by the value of its counter.
+        """Return the steps of a node's share (None: this node's) that its counter leaves untaken.
 
         `first` is beyond `end` after attempts to take a step that did not exist.
         """
@@ -119,7 +119,7 @@ class StepQueue:
 
 @dataclass(frozen=True)
 class Node:
-    """The node of a worker: workers that keep in step with each other, led by the first one."""
+    """A worker's node: workers that keep in step with each other, led by the first of them."""
 
     number: int
     """Index of the node."""
@@ -141,8 +141,8 @@ class SharedBatches:
 
     A batch is taken only when it is needed, so that no worker waits for a batch that a slow worker
     has loaded but not used. The first worker of a node decides what the node does next. When rank 0
-    requests a checkpoint, every node comes to the end of its step, and all ranks are given
-    `CHECKPOINT`; a node that has run out of steps waits for the others until then.
+    requests a checkpoint, every node finishes its step, and all ranks are given `CHECKPOINT`. A
+    node that has run out of steps waits for the others, and takes part in their checkpoints.
 
     Args:
       workers: the process group.
@@ -171,7 +171,7 @@ class SharedBatches:
         self._due = True
 
     def remaining(self) -> list[dict[str, Any]]:
-        """Return the remaining steps of the epoch by node, while none is taken (collective)."""
+        """Return the epoch's remaining steps by node; none may be taken meanwhile (collective)."""
         leads = self._workers.rank == self._node.leader
         steps = [[s.owner, s.first, s.end] for s in self._queue.remaining()] if leads else []
         by_node = self._workers.all_gather_object(steps)[:: self._node.size]
@@ -189,7 +189,7 @@ class SharedBatches:
             parts = [StepRange(*entry["part"]) for entry in self._resumed]
             stolen = [StepRange(*entry["stolen"]) for entry in self._resumed]
         self._resumed = None
-        # Steps that all nodes have done before a resumption.
+        # Steps that all nodes together had done before a resumption.
         steps_before = node.count * steps - sum(map(len, parts)) - sum(map(len, stolen))
 
         def add(name: str, number: int) -> int:
@@ -219,7 +219,11 @@ class SharedBatches:
             _close(loaded)
 
     def _turns(self, add: Callable[[str, int], int]) -> Iterator[tuple[int, ...]]:
-        """Yield (kind, owner, step, end, steps taken by all nodes) until the epoch ends."""
+        """Yield (kind, owner, step, end, steps taken by all nodes) until the epoch ends.
+
+        The kind is `STEP`, `WRITE_CHECKPOINT`, `WAIT` or `END`; the range from `step` to `end` is
+        of the share of node `owner`, and only for `STEP`.
+        """
         node = self._node
         decisions = self._decisions(add) if self._workers.rank == node.leader else None
         while True:
@@ -241,7 +245,7 @@ class SharedBatches:
             if self._due and not self._asked:
                 add("checkpoints", 1)
                 self._asked = True
-            # Read before the checkpoints: no rank asks for one after it has finished.
+            # Read before the count of checkpoints: no rank asks for one after it has finished.
             all_finished = finished and add("finished", 0) == self._node.count
             if add("checkpoints", 0) > written:
                 written += 1
@@ -269,12 +273,12 @@ def _close(batches: Iterator[Any]) -> None:
 class Asynchronous(Distributed):
     """A strategy whose workers take their steps without waiting for each other.
 
-    Workers take batches at their own pace (`SharedBatches`). For a checkpoint within an epoch each
-    comes to the end of its step and waits for the others, so that no weights are in transit. The
-    checkpoint holds every worker's weights and the remaining steps of the epoch. Where something
-    else needs equal numbers of steps, batches are not shared, and checkpoints are written between
-    epochs alone. From the end of an epoch to the next step all workers have the same weights. Since
-    no worker waits for one that hangs, hangs are detected by counting steps.
+    Workers take batches at their own pace (`SharedBatches`). For a checkpoint within an epoch, each
+    finishes its step and waits for the others, so that no weights are in transit. The checkpoint
+    holds every worker's weights and the remaining steps of the epoch. If the training needs equal
+    numbers of steps on all ranks, batches are not shared, and checkpoints are written only between
+    epochs. From the end of an epoch to the next step, all workers have the same weights. Since no
+    worker waits for one that hangs, hangs are detected by counting steps.
     """
 
     def __init__(self, config: ParallelConfig, workers: Workers) -> None:
@@ -354,7 +358,7 @@ class Asynchronous(Distributed):
         return self.workers.sent + (0 if self._exchange is None else self._exchange.sent)
 
     def report(self) -> dict[str, float]:
-        """Return the statistics of this worker alone: the numbers of steps differ by worker."""
+        """Return `bytes_per_step` of this worker alone: numbers of steps differ by worker."""
         return {"bytes_per_step": self.sent() / max(1, self.steps)}
 
     def state_dict(self) -> dict[str, Any]:

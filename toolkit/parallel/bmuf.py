@@ -24,9 +24,9 @@ class BmufState:
     def __init__(self, weights: Tensor, world_size: int, config: BmufConfig) -> None:
         self._config, self._world_size = config, world_size
         self.broadcast_weights = weights.clone()
-        """[W] with which the workers begin the current block: W_g of equation 5."""
+        """[W] weights with which the workers begin the current block: W_g of equation 5."""
         self.global_weights = self.broadcast_weights
-        """[W] the global model, which is validated and stored; may be `broadcast_weights`."""
+        """[W] the global model, validated and stored; may be the same tensor as the former."""
         self.momentum = torch.zeros_like(weights)
         """[W] Delta of equation 4."""
         self.blocks = 0
@@ -56,7 +56,7 @@ class BmufState:
           [W] `broadcast_weights` of the next block.
         """
         eta, zeta = self.block_momentum(self.blocks), self.block_rate(self.blocks)
-        # Equation 3: what the workers have learnt since the block began.
+        # Equation 3: G(t), what the workers have learnt since the block began.
         update = mean - self.broadcast_weights
         # Equation 4: Delta(t) = eta Delta(t - 1) + zeta G(t).
         self.momentum = eta * self.momentum + zeta * update
@@ -95,8 +95,7 @@ class BmufState:
 class Bmuf(Distributed):
     """Every worker trains locally for a block of minibatches; then the global model is updated.
 
-    The end of an epoch ends the current block early. The global model is what is validated and
-    stored.
+    The end of an epoch ends the current block early. The global model is validated and stored.
     """
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:

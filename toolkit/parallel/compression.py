@@ -7,11 +7,10 @@ lowest bits. `DENSE`: the values themselves. `NON_FINITE`: a value is not finite
 sent. A single compiled pass accumulates, compares, encodes and subtracts, in about the time that
 copying the gradient takes.
 
-The host of a GPU that reads a value waits until the GPU has computed it. So on a GPU a message has
-a fixed size (`encode_fixed`): capacity for a number of elements that the host has chosen before.
-Its first word is the number of elements beyond the threshold, -1 where a value is not finite; the
-others are those of `SPARSE`. Elements that do not fit, those with the highest indices, stay in the
-residual for the next step.
+A host that reads a value from a GPU waits until the GPU has computed it. So on a GPU a message has
+a fixed size (`encode_fixed`), which the host has chosen before. Its first word is the number of
+elements beyond the threshold, or -1 if a value is not finite; the others are those of `SPARSE`.
+Elements that do not fit, those with the highest indices, stay in the residual for the next step.
 """
 
 from collections import deque
@@ -30,10 +29,10 @@ MAX_SIZE = 1 << 31
 BLOCK = 64
 LARGEST = np.float32(np.finfo(np.float32).max)
 STEPS_BEHIND = 2
-"""Steps after which the host looks at the numbers of elements; they have long been computed."""
+"""Steps after which the host reads the numbers of elements; they have long been computed then."""
 MARGIN = 2.0
 """Capacity of a message, relative to the fullest message of the latest step with known counts."""
-MIN_ELEMENTS = 64  # elements
+MIN_ELEMENTS = 64  # smallest capacity of a message
 
 
 def encode(gradient: Tensor, residual: Tensor, threshold: float, fallback: bool = True) -> Tensor:
@@ -50,7 +49,7 @@ def encode(gradient: Tensor, residual: Tensor, threshold: float, fallback: bool 
       The message, int32.
     """
     if len(gradient) > MAX_SIZE:
-        raise ValueError(f"{len(gradient)} elements, an index has room for {MAX_SIZE}")
+        raise ValueError(f"{len(gradient)} elements, but an index has room for {MAX_SIZE} only")
     if threshold == 0:
         residual += gradient
         message = torch.cat([_header(DENSE, residual), residual.view(torch.int32)])
@@ -107,8 +106,8 @@ def _take_sparse(
     """Encode elements into `words` from index 1 on; stop when it is full.
 
     Returns:
-      Number of words filled; of elements encoded (settled); of elements whose gradient was added to
-      the residual (more than settled after a stop); and of values that are not finite.
+      Four numbers: words filled; elements that were encoded (settled); elements whose gradient was
+      added to the residual (more than settled after a stop); values that are not finite.
     """
     count, size, broken = 1, len(gradient), 0
     for block in range(-(-size // BLOCK)):
@@ -148,7 +147,10 @@ def _take_bitmap(
     added: int,
     bitmap: np.ndarray,
 ) -> int:
-    """Continue where `_take_sparse` stopped, and convert its words into a bitmap."""
+    """Continue where `_take_sparse` stopped, and convert its words into a bitmap.
+
+    Returns the number of values that are not finite.
+    """
     # Words of `SPARSE` to codes: 1 for +tau, 2 for -tau, two bits each
     for word in words:
         i = word >> np.uint32(1)
@@ -198,7 +200,7 @@ def _add_bitmap(words: np.ndarray, tau: float, total: np.ndarray) -> int:
 
 
 def encode_fixed(gradient: Tensor, residual: Tensor, threshold: Tensor, capacity: int) -> Tensor:
-    """Add a gradient to the residual and encode the elements beyond the threshold in a fixed size.
+    """Add a gradient to the residual; encode the elements beyond the threshold in a fixed size.
 
     Args:
       gradient: [W] float32.
@@ -237,8 +239,8 @@ def decode_fixed(messages: Tensor, threshold: Tensor, size: int) -> tuple[Tensor
       size: W.
 
     Returns:
-      [W] float32, the same on every worker; nan where a worker's gradient was not finite. And [N],
-      the number of elements beyond the threshold of each worker.
+      [W] float32, the same on every worker; nan if a worker's gradient was not finite. And [N], the
+      number of each worker's elements beyond the threshold, or -1 if not finite.
     """
     numbers, words = messages[:, 0], messages[:, 1:]
     places = torch.arange(words.shape[1], device=messages.device)
@@ -256,8 +258,8 @@ class MessageCapacity:
     """How many elements the messages of every bucket can hold.
 
     A message can hold `MARGIN` times as many elements as the fullest one had `STEPS_BEHIND`
-    steps earlier, which all workers know by then. So all choose the same, and none waits. At first,
-    and at most, it can hold a 16th of the elements.
+    steps earlier, which all workers know by then. So all choose the same capacity, and none waits.
+    The initial and largest capacity is a 16th of the elements.
 
     Args:
       sizes: number of elements of every bucket.

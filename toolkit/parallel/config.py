@@ -16,11 +16,11 @@ from toolkit.errors import ToolkitError
 
 Method = Literal["single", "ssgd", "asgd", "gtc", "bmuf", "adpsgd", "hadpsgd", "scpsgd"]
 LONGEST = 1e9
-"""Longest timeout in seconds, three decades; torch counts it in nanoseconds of 64 bits."""
+"""Longest timeout in seconds, three decades; torch counts nanoseconds in 64 bits."""
 
 
 class ParallelError(ToolkitError):
-    """The method does not fit the way in which the processes were started."""
+    """The method does not fit how the processes were started, or its models diverged."""
 
 
 @dataclass(frozen=True)
@@ -28,22 +28,22 @@ class GtcConfig(Settings):
     """Gradient threshold compression (C28; Strom 2015)."""
 
     threshold: NonNegative = 8.0
-    """tau: elements beyond +-tau are sent, as +-tau. 8 (C28), which holds for gradients summed over
-    a minibatch's frames; 0 sends everything as it is, as `ssgd` does."""
+    """tau: elements beyond +-tau are sent, as +-tau. 8 (C28) is for gradients summed over a
+    minibatch's frames; 0 sends everything as it is, as `ssgd` does."""
     grad_scale: Literal["sum", "mean"] = "sum"
-    """Gradients that the threshold is compared with: of the loss summed over a worker's minibatch
-    (the paper's), or of its mean, where a threshold of 8 / frames is equivalent."""
+    """Which gradients are compared with the threshold: of the loss summed over a worker's minibatch
+    (`sum`, the paper), or of its mean, for which a threshold of 8 / frames is equivalent."""
     density: ShareBelowOne = 0.0
-    """Share of the elements to be sent; the threshold is adapted to it step by step. 0: a fixed
-    threshold (the paper)."""
+    """Share of the elements to be sent; the threshold is adapted step by step to reach it. 0: a
+    fixed threshold (the paper)."""
     dense_fallback: bool = True
-    """Send 2 bits for every element where that is shorter than 32 bits for each element sent, which
-    is when more than a 16th is; the result is the same."""
+    """Send 2 bits for every element if that is shorter than 32 bits for each element sent, that is,
+    if more than a 16th is sent; the result is the same."""
 
     def check(self) -> None:
         """Check that there is a threshold to adapt."""
         if self.density and not self.threshold:
-            raise ValueError("density adapts a threshold, which must be above 0")
+            raise ValueError("density adapts the threshold, which must then be above 0")
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class BmufConfig(Settings):
     momentum: ShareBelowOne | None = None
     """Block momentum eta; None: 1 - 1/N for N workers."""
     rate: Positive = 1.0
-    """C of equation 6; the block learning rate is zeta = C * N * (1 - eta). The paper has at
-    least 1, with its momentum (C29). Without momentum it is 1/N for averaging; 1 would go N times
-    as far as the mean of the workers."""
+    """C of equation 6; the block learning rate is zeta = C * N * (1 - eta). With its momentum, the
+    paper uses at least 1 (C29). Without momentum, 1/N is plain averaging, and 1 would go N times as
+    far as the mean of the workers."""
     nbm: Literal["seed", "nesterov"] = "nesterov"
     """Nesterov's step: `seed`, as equation 5 has it, keeps the model that was moved ahead, and goes
     (1 + eta) * N * C times as far as a worker would alone; `nesterov` keeps the two apart and goes
@@ -66,8 +66,8 @@ class BmufConfig(Settings):
     """Number of first blocks in which models are only averaged, without block momentum."""
     optimizer: Literal["keep", "reset", "average"] = "keep"
     """The workers' optimizer states at the end of a block: each worker keeps its own, they are
-    reset (CNTK), or they are averaged, which sends as many bytes again as the model for every
-    moment that the optimizer has."""
+    reset (CNTK), or they are averaged, which sends as many bytes as the model again for each moment
+    of the optimizer."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class AdpsgdConfig(Settings):
     """Asynchronous decentralised SGD, between workers or between nodes (B1, B3)."""
 
     pattern: Literal["fixed", "random", "shuffled", "delayed"] = "fixed"
-    """Which learners average with each other: `fixed`, neighbours on a ring in turn; `random`,
-    every second learner draws a partner on its own each time, so that two may draw the same one;
-    `shuffled`, neighbours on a ring that is shuffled for every averaging; `delayed` (delay by one),
-    all with all while they compute the next gradient, which keeps equally fast workers in step with
-    each other and is best for large batches."""
+    """Which learners average with each other. `fixed`: neighbours on a ring in turn. `random`:
+    every second learner draws a partner on its own each time, so that two may draw the same one.
+    `shuffled`: neighbours on a ring that is shuffled for every averaging. `delayed` (delay by one):
+    all with all while they compute the next gradient; this keeps workers in step with each other,
+    which suits equally fast ones, and is best for large batches."""
     workers_per_node: NonNegativeInt = 0
-    """Workers per node, which average gradients, for `hadpsgd`; 0: all workers of a host. 8
-    (B4)."""
+    """Workers per node, which average their gradients (`hadpsgd` only). 0: all workers of a host.
+    The paper has 8 (B4)."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class AsgdConfig(Settings):
     """Number of gradients, from any workers, whose mean makes an update. 0: the number of workers,
     so that updates are as large as those of `ssgd`. 1 applies every gradient on arrival."""
     max_gradient_norm: Positive = 5.0
-    """Clipping: larger norms of the mean gradient are scaled down to this. (The trainer's own
+    """Largest norm of the mean gradient; a larger one is scaled down to this. (The trainer's own
     `max_gradient_norm` has no effect, as its optimizer sees no gradients.)"""
 
 
@@ -102,10 +102,10 @@ class ParallelConfig(Settings):
     """How the processes that torchrun starts train one model; ignored by a single process."""
 
     method: Method = "single"
-    """`ssgd`: averages gradients at every step; `gtc`: compressed gradients at every step; `bmuf`:
-    models at the end of every block; `scpsgd`: models at every step; `adpsgd`, `hadpsgd`: models of
-    neighbours in the background, between single workers or between nodes; `asgd`: gradients
-    asynchronously, through a parameter server."""
+    """What workers average, and when. `ssgd`: gradients at every step. `gtc`: compressed gradients
+    at every step. `bmuf`: models at the end of every block. `scpsgd`: models at every step.
+    `adpsgd`, `hadpsgd`: models of neighbours in the background, between single workers or between
+    nodes. `asgd`: gradients asynchronously, through a parameter server."""
     gtc: GtcConfig = GtcConfig()
     """Parameters of `gtc`."""
     bmuf: BmufConfig = BmufConfig()
@@ -115,10 +115,10 @@ class ParallelConfig(Settings):
     asgd: AsgdConfig = AsgdConfig()
     """Parameters of `asgd`."""
     rate_scaling: Literal["none", "linear", "root"] = "none"
-    """Learning rates of N workers, whose joint batch is N times as large (C30): as configured; N
-    times as high (`linear`: N workers then go as far in one step as one worker in N); or the
-    square root of N times (`root`, often better with Adam). High rates need `warmup_steps`. Not for
-    `bmuf`, whose workers train on their own."""
+    """Learning rates of N workers, whose joint batch is N times as large (C30). `none`: as
+    configured. `linear`: N times as high, so that N workers go as far in one step as one worker in
+    N. `root`: the square root of N times as high, often better with Adam. High rates need
+    `warmup_steps`. Not for `bmuf`, whose workers train on their own."""
     timeout: Annotated[float, Range(above=0, most=LONGEST)] = field(
         default=45.0, metadata=NO_EFFECT_ON_RESULTS
     )
@@ -130,8 +130,8 @@ class ParallelConfig(Settings):
     def check(self) -> None:
         """Check that the method scales learning rates."""
         if self.method == "bmuf" and self.rate_scaling != "none":
-            raise ValueError("rate_scaling is not for bmuf, whose workers train on their own")
+            raise ValueError("rate_scaling must be none for bmuf, whose workers train on their own")
 
     def rate_factor(self, workers: int) -> float:
-        """Return the factor by which learning rates are multiplied for N workers."""
+        """Return the factor by which learning rates are multiplied for this many workers."""
         return {"none": 1.0, "linear": float(workers), "root": workers**0.5}[self.rate_scaling]

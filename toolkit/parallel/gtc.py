@@ -18,10 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 def adapted(threshold: Any, density: Any, config: GtcConfig) -> Any:
-    """Return the adapted tau after a step in which a worker sent a share `density` of its elements.
+    """Return the threshold tau, adapted after a step.
 
-    Changes by at most 15 %, since the density follows the threshold with a delay. Both may be
-    numbers, or scalars on a device.
+    It changes by at most 15 %, since the density follows the threshold with a delay.
+
+    Args:
+      threshold: tau of the step, a number or a scalar on a device.
+      density: mean share of the elements that a worker sent, a number or a scalar on a device.
+      config: the target density; 0: the threshold stays the same.
     """
     if not config.density:
         return threshold
@@ -69,13 +73,13 @@ class GtcState:
 class FixedMessages:
     """Messages of a fixed size for each bucket of gradients, for GPUs; an `Exchange`.
 
-    As soon as a bucket's gradients are complete they are encoded, on a stream beside the backward
-    pass, and the messages of all workers collected; they are decoded after the pass. A threshold of
-    0 sends everything: the gradients are summed by an all-reduce.
+    As soon as a bucket's gradients are complete, they are encoded, on a stream beside the backward
+    pass, and the messages of all workers are collected; they are decoded after the pass. A
+    threshold of 0 sends everything: the gradients are summed by an all-reduce.
 
     Args:
       strategy: the training method, with the model's parameters as one vector.
-      streams: streams of the device; by default its own.
+      streams: streams of the device; by default `streams_of` it.
       max_bytes: largest size in bytes of a bucket.
     """
 
@@ -142,8 +146,8 @@ class FixedMessages:
     def _begin(self, index: int, gradient: Tensor) -> tuple[Tensor, AsyncResult, object]:
         """Encode a bucket's gradient and begin to collect all workers' messages.
 
-        The gradient is returned as well, so that its memory is not given to later operations of the
-        backward pass before the side stream has read it.
+        The gradient is returned as well, so that its memory is not reused by later operations of
+        the backward pass before the side stream has read it.
         """
         ready = self._streams.record()
         with self._streams.use(self._side):
@@ -195,7 +199,7 @@ class Exchange(Protocol):
 
 
 class WholeMessages:
-    """The whole gradient in one message of the length that it needs: on the CPU."""
+    """The whole gradient in one message, as long as needed, for the CPU; an `Exchange`."""
 
     def __init__(self, strategy: Distributed) -> None:
         self._flat, self._workers = strategy.flat, strategy.workers
@@ -238,12 +242,12 @@ class Gtc(Distributed):
     """Synchronous training with compressed gradients; all replicas stay bitwise equal.
 
     The threshold is compared with gradients summed over a worker's minibatch, or with their mean
-    (`grad_scale`). Gradient clipping and the optimizer's step come after the sum over the workers,
-    which is divided by the mean weight of a step so far (frames of all workers), or by the number
-    of workers: a residual may stem from many batches.
+    (`grad_scale`). What all workers sent is summed. The sum is divided by the mean weight of a step
+    so far (frames of all workers), since a residual may stem from many batches; with means, it is
+    divided by the number of workers. Gradient clipping and the optimizer's step come after this.
 
     On a GPU the messages of every bucket of gradients have a fixed size, and are exchanged during
-    the backward pass (`toolkit.parallel.gtc`).
+    the backward pass (`FixedMessages`).
     """
 
     has_equal_replicas = True
@@ -269,7 +273,7 @@ class Gtc(Distributed):
         self._weight = self._density = 0.0
 
     def make_exchange(self) -> Exchange:
-        """Return how messages are exchanged on the model's device."""
+        """Return the `Exchange` for the model's device."""
         if self.flat.parameters[0].device.type == "cpu":
             return WholeMessages(self)
         return FixedMessages(self)
@@ -307,7 +311,7 @@ class Gtc(Distributed):
         return super().rank_state_dict() | {"residual": self._exchange.residual()}
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """Restore a checkpoint; residuals of removed workers are added to those that remain."""
+        """Restore a checkpoint; residuals of removed workers go to those that remain."""
         super().load_state_dict(state, rank_states)
         if not state:
             return

@@ -1,4 +1,4 @@
-"""Weights between two workers, and their copies between device and host.
+"""Send weights from worker to worker, and copy them between device and host.
 
 A GPU works through a stream of operations in order. Copies and averaging use other streams than the
 training; events define which operations must be complete before others. On the CPU every operation
@@ -21,7 +21,7 @@ from toolkit.parallel.workers import Workers
 
 NO_TIMEOUT = timedelta(days=30)  # the watchdog detects lost workers; slow ones are allowed
 REQUEST, CLOSE = range(2)
-CLOSE_TIMEOUT = 10.0  # seconds that a rank waits until all its clients have closed
+CLOSE_TIMEOUT = 10.0  # seconds that a rank waits for its clients to close
 TAGS = 2**30  # gloo's tags have 32 bits
 Answer = Callable[[Tensor, float], Tensor]
 """Computes the reply [P] to a request [P] and the number attached to it."""
@@ -112,7 +112,7 @@ def streams_of(device: torch.device) -> Streams:
 
 
 class Turns:
-    """Order of the operations of several threads, each with its stream, on the same tensors.
+    """Orders the operations of several threads, each with its stream, on the same tensors.
 
     Args:
       streams: streams of the device that holds the tensors.
@@ -141,7 +141,7 @@ class HostCopies:
     Args:
       streams: streams of the device.
       size: P.
-      device: that of the tensors.
+      device: the tensors' device.
     """
 
     def __init__(self, streams: Streams, size: int, device: torch.device | str) -> None:
@@ -161,7 +161,7 @@ class HostCopies:
         return self._streams.use(self._stream)
 
     def to_host(self, tensor: Tensor) -> Tensor:
-        """Copy [P] to the host and wait; the copy stays valid during the next call, not longer."""
+        """Copy [P] to the host and wait; the copy stays valid until the end of the next call."""
         self.count += 1
         if not self._out:
             return tensor
@@ -171,7 +171,7 @@ class HostCopies:
         return buffer
 
     def to_device(self, buffer: Tensor) -> Tensor:
-        """Begin to copy a pinned [P] to the device, for operations of the same stream."""
+        """Begin to copy a pinned [P] to the device, for later operations of the same stream."""
         return buffer.to(self._device, non_blocking=True)
 
 
@@ -187,7 +187,7 @@ class PointToPoint:
     Args:
       workers: the process group.
       size: P, number of values of a request and of a reply.
-      streams: streams of the device from and to which the values are copied.
+      streams: streams of the device that holds the values.
     """
 
     def __init__(self, workers: Workers, size: int, streams: Streams) -> None:
@@ -210,7 +210,7 @@ class PointToPoint:
 
         Args:
           clients: ranks of the clients.
-          make: called for each of them, so that every thread has an `Answer` of its own.
+          make: makes an `Answer`; called for each client, so that every thread has its own.
         """
         for client in clients:
             self.start(partial(self._serve, client, make()))

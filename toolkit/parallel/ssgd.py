@@ -16,14 +16,14 @@ Exchange = TypeVar("Exchange")
 
 
 class Buckets(Generic[Exchange]):
-    """Gradients in buckets; the exchange of each begins as soon as it is complete.
+    """Gradients in buckets; a bucket's exchange begins as soon as the bucket is complete.
 
-    Buckets are begun strictly from first to last, in the same order on every worker. The first
-    have the last layers, whose gradients are ready first.
+    Exchanges begin strictly from the first bucket to the last, in the same order on every worker.
+    The first buckets have the last layers, whose gradients are ready first.
 
     Args:
       parameters: the trainable parameters.
-      exchange: begins the exchange of a bucket of this number with this gradient [B].
+      exchange: called with a bucket's index and its gradient [B]; begins the exchange.
       max_bytes: largest size in bytes of a bucket, unless a single parameter has more.
     """
 
@@ -43,7 +43,7 @@ class Buckets(Generic[Exchange]):
         self._ready: list[int] = []
         self._pending_exchanges: dict[int, Exchange] = {}
         self._active = False
-        # The references keep the nodes alive.
+        # The references to the graph's nodes keep these alive.
         self._hooked: dict[nn.Parameter, tuple[Any, RemovableHandle]] = {}
         self._hook()
 
@@ -80,7 +80,7 @@ class Buckets(Generic[Exchange]):
             parameter.grad = part.view_as(parameter)
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Join values [B] of every bucket to [W] in the order of the parameters."""
+        """Join the values [B] of all buckets to [W], in the order of the parameters."""
         # Buckets and their parameters are in the reverse order of the model's.
         values = [
             of_parameter
@@ -90,7 +90,7 @@ class Buckets(Generic[Exchange]):
         return torch.cat(values[::-1])
 
     def divide(self, flat: Tensor) -> list[Tensor]:
-        """Divide [W] in the order of the parameters: [B] of every bucket."""
+        """Divide [W], in the order of the parameters, into the values [B] of each bucket."""
         sizes = [p.numel() for bucket in self._buckets for p in bucket]
         values = iter(flat.split(sizes[::-1])[::-1])
         return [torch.cat([next(values) for _ in bucket]) for bucket in self._buckets]
@@ -117,7 +117,7 @@ class Buckets(Generic[Exchange]):
         return hook
 
     def _exchange_in_order(self) -> None:
-        """Begin complete buckets, strictly from first to last."""
+        """Begin the exchanges of complete buckets, strictly from first to last."""
         for index, bucket in enumerate(self._buckets):
             if index in self._pending_exchanges:
                 continue
@@ -154,7 +154,7 @@ class Ssgd(Distributed):
             self._buckets.remove()
 
     def backward(self, loss: Tensor, weight: Tensor, accumulated: bool = False) -> None:
-        """Compute the gradients, which are exchanged together with those accumulated before."""
+        """Compute the gradients, and exchange them together with those accumulated before."""
         self._buckets.backward(loss, weight)
 
 
@@ -178,11 +178,11 @@ class GradientBuckets:
         self._buckets.remove()
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
-        """Compute the gradients of the mean loss over the workers; no value is read by the host.
+        """Compute the gradients of the mean loss over the workers; the host reads no value.
 
         Args:
-          loss: this worker's, summed over its batch.
-          weight: divisor of the loss, of this worker's batch.
+          loss: this worker's loss, summed over its batch.
+          weight: divisor of this worker's loss.
         """
         local_weight = weight.detach().float().reshape(1).clone()
         total_weight = self._workers.all_reduce(local_weight, self._group)
@@ -199,8 +199,8 @@ class GradientBuckets:
 class Scpsgd(Distributed):
     """Every worker takes a local step, then all models are averaged (B1).
 
-    This is ADPSGD with the mixing matrix 11'/K. With plain SGD or momentum it equals S-SGD, if the
-    workers' batches have equal weights and no gradient is clipped.
+    This is ADPSGD with a mixing matrix of 1/K everywhere, for K workers. With plain SGD or momentum
+    it equals S-SGD, if the workers' batches have equal weights and no gradient is clipped.
     """
 
     has_equal_replicas = True

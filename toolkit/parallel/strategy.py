@@ -64,7 +64,7 @@ class Strategy:
     world_size = 1
     """Number of ranks."""
     applies_constraints = False
-    """Whether the method itself keeps semi-orthogonal matrices so; else the loop does."""
+    """Whether the method itself keeps matrices semi-orthogonal; if not, the training loop does."""
 
     def __init__(self) -> None:
         self.model: nn.Module
@@ -81,8 +81,8 @@ class Strategy:
         """End the training and all background work.
 
         Args:
-          failed: called after an exception. This rank does not wait for the others, which may have
-            none; they are notified when the process exits.
+          failed: called after an exception. This rank then does not wait for the others, which may
+            have had none; they are notified when the process exits.
         """
 
     def batches(
@@ -108,10 +108,10 @@ class Strategy:
         return prefetch(data.batches(epoch, start, self.rank, self.world_size))
 
     def position(self, step: int) -> int:
-        """Return the position in the epoch, in steps, from this rank's number of steps.
+        """Return the position in the epoch, in steps, after `step` steps of this rank.
 
-        Where ranks take different numbers of steps it is their mean, the same on all of them at a
-        checkpoint and at the end of an epoch. The learning rate follows it.
+        If ranks take different numbers of steps, the position is their mean, the same on all ranks
+        at a checkpoint and at the end of an epoch. The learning rate follows the position.
         """
         return step
 
@@ -121,8 +121,8 @@ class Strategy:
         Args:
           loss: this rank's loss, summed over its batch.
           weight: divisor of the loss, such as the batch's frames; a scalar without gradient. With
-            `accumulated` that of all batches of the step.
-          accumulated: every `grad` holds the gradients of the summed losses of earlier batches.
+            `accumulated`, the sum for all batches of the step.
+          accumulated: every `grad` holds the gradient of the summed losses of earlier batches.
         """
         # grad = (sum of the earlier batches' gradients + gradient of this loss) / weight
         if accumulated:
@@ -154,7 +154,7 @@ class Strategy:
         return dict(sums)
 
     def agree_on_checkpoint(self, due: bool) -> bool:
-        """Decide whether to write a checkpoint after this step; the same on every rank.
+        """Decide whether to write a checkpoint after this step; return the same on every rank.
 
         Args:
           due: whether a checkpoint is due by this rank's clock; rank 0's value decides.
@@ -168,7 +168,7 @@ class Strategy:
     def state_dict(self) -> dict[str, Any]:
         """Return the method's state for a checkpoint, the same on every rank (collective).
 
-        Made of tensors, numbers, strings, lists and dicts.
+        It is made of tensors, numbers, strings, lists and dicts.
         """
         return {}
 
@@ -188,9 +188,9 @@ class Strategy:
         Args:
           state: what `state_dict` returned; empty if the checkpoint was written by a single
             process, from whose weights the method starts as in a new training.
-          rank_states: with the checkpoint's world size, what this rank's `rank_state_dict`
-            returned. With another one, the states of its ranks i with i % world_size == rank: one,
-            several or none. Empty states are left out.
+          rank_states: if the world size is the checkpoint's, what this rank's `rank_state_dict`
+            returned. If not, the states of the checkpoint's ranks i with i % world_size == rank:
+            one, several or none. Empty states are left out.
         """
         names = state.keys() | {name for rank_state in rank_states for name in rank_state}
         for name in sorted(names & DROPPED.keys()):

@@ -1,9 +1,9 @@
 """The process group of all ranks, its collective operations, and the base class of the methods.
 
-Bytes are counted as a worker sends them in a ring, as in the simulator: 2 S (N - 1) / N for an
-all-reduce of S bytes; in an all-gather its own message to each of the N - 1 others; in a broadcast,
-where every other worker receives S bytes once, the mean over the workers, S (N - 1) / N. Barriers
-and `all_gather_object` (votes, checksums) are not counted.
+Bytes are counted as one of N workers sends them in a ring, as in the simulator. An all-reduce of S
+bytes counts 2 S (N - 1) / N. In an all-gather, a worker sends its own message to each of the N - 1
+others. A broadcast, in which each of these receives S bytes once, counts the mean over the workers,
+S (N - 1) / N. Barriers and `all_gather_object` (votes, checksums) are not counted.
 """
 
 import logging
@@ -91,7 +91,7 @@ class Workers:
         self.rank, self.world_size = ranks.rank(), ranks.world_size()
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
         self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
-        """Number of ranks on this host; they begin with `rank - local_rank`."""
+        """Number of ranks on this host; the first one is `rank - local_rank`."""
         self.cuda = device.startswith("cuda")
         self.timeout = timedelta(seconds=timeout)
         if self.cuda:
@@ -152,6 +152,9 @@ class Workers:
         Args:
           tensor: has at least one element.
           number: collected along with the tensor.
+
+        Returns:
+          The tensors and the numbers, by rank.
         """
         # First the lengths, then the tensors padded to the longest: all-gather needs equal sizes.
         header = torch.tensor([len(tensor), number], dtype=torch.float64)
@@ -207,7 +210,7 @@ class Workers:
         self._connection.watchdog.check()
 
     def leave_steps(self) -> None:
-        """Stop counting steps: after an exception, or as all ranks write a checkpoint."""
+        """Stop counting steps: after an exception, or while all ranks write a checkpoint."""
         self._connection.watchdog.stalls.idle()
 
     def pause(self) -> None:
@@ -230,7 +233,7 @@ class Workers:
 
     @contextmanager
     def exchange(self) -> Iterator[None]:
-        """Return a context for a communication; on failure the error names the worker at fault."""
+        """Return a context for communication; if it fails, the error names the worker at fault."""
         watchdog = self._connection.watchdog
         watchdog.exchanges += 1
         try:
@@ -251,7 +254,7 @@ class AsyncResult:
         self._workers, self._operation, self._tensor = workers, operation, tensor
 
     def wait(self) -> Tensor:
-        """Return the tensor; on a GPU later operations wait for it there, else the caller does."""
+        """Return the tensor; on a GPU, later operations there wait for it, else the caller does."""
         with self._workers.exchange():
             self._operation.wait()
         return self._tensor
@@ -359,7 +362,7 @@ class Distributed(Strategy):
         return state["ranks"] != self.workers.world_size
 
     def report(self) -> dict[str, float]:
-        """Return the mean bytes sent per step and worker, as `workers` counts them."""
+        """Return `bytes_per_step`, the mean sent per step and worker, as `workers` counts them."""
         return {"bytes_per_step": self.workers.sent / max(1, self.steps)}
 
     def barrier(self) -> None:
@@ -370,10 +373,10 @@ class Distributed(Strategy):
         """Compare the bits of all ranks' weights by a checksum (collective).
 
         Raises:
-          ReplicasDifferError: naming the ranks that differ from rank 0.
+          ReplicasDifferError: some ranks, which the message names, differ from rank 0.
         """
         bits = self.flat.weights().view(torch.int32)
-        # sum_i bits_i (2 i + 1): odd factors, so that every bit counts, and exchanged values differ
+        # sum_i bits_i (2 i + 1): odd factors, so that every bit counts; swapped values change it
         position = torch.arange(len(bits), device=bits.device)
         checksum = int((bits * (2 * position + 1)).sum())  # modulo 2^64
         checksums = self.workers.all_gather_object(checksum)
@@ -382,7 +385,7 @@ class Distributed(Strategy):
             names = ", ".join(map(str, differing))
             raise ReplicasDifferError(
                 f"the weights of worker {names} differ from worker 0's, though this method keeps "
-                "them equal: look for a faulty machine or for unequal versions of torch"
+                "them equal: look for a faulty machine or for different versions of torch"
             )
 
     def _running_statistics(self) -> list[Tensor]:

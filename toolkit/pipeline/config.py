@@ -34,19 +34,19 @@ class StoreConfig(Settings):
     tries: PositiveInt = 8
     """Number of tries of a call, the first included, before it counts as failed."""
     first_wait: NonNegative = 0.2
-    """Longest wait before the second try in seconds; it doubles from try to try. The actual wait is
-    drawn uniformly from 0 to it, so that workers do not retry at the same time."""
+    """Longest wait in seconds before the second try; it doubles with each further try. The actual
+    wait is drawn uniformly between 0 and this limit, so that workers do not retry together."""
     longest_wait: NonNegative = 20.0
-    """Upper limit of the wait between two tries in seconds."""
+    """Upper limit in seconds of the wait between two tries."""
     timeout: NonNegative = 60.0
     """Seconds without an answer after which a call is given up and repeated."""
     part_bytes: Annotated[int, Range(5 << 20)] = 64 << 20
-    """Size in bytes of the parts in which objects of at least twice this size are sent to S3, whose
-    smallest part has 5 MiB."""
+    """Part size in bytes for uploads to S3 of objects of at least twice this size; S3 requires at
+    least 5 MiB."""
 
     def check(self) -> None:
         """Refuse credentials among the options."""
-        # Settings are in files that people share, and stored with runs: no secrets among them.
+        # Settings are shared in files and stored with runs, so they must not contain secrets.
         for name in self.options:
             if any(secret in name.lower() for secret in SECRETS):
                 raise ValueError(
@@ -67,7 +67,7 @@ class ExecutorConfig(Settings):
     """Seconds that one attempt may take before it is given up and tried elsewhere; files are of
     nearly the same length (C22), so a few times the usual time is enough. None: no limit."""
     threads: ComputeThreads = 1
-    """Threads per worker for computing; results may depend on it in the last bits."""
+    """Threads per worker for computing; their number may change the last bits of results."""
     scratch: Path | None = None
     """Local folder for temporary files; None: the system's temporary folder."""
 
@@ -92,7 +92,7 @@ class SparkConfig(Settings):
     gpu_discovery: str | None = None
     """Spark's GPU discovery script, which prints a node's GPUs; see Spark's documentation."""
     python: str | None = None
-    """Python interpreter of the executors; None: the path of the running one."""
+    """Python interpreter of the executors; None: the path of this process's interpreter."""
     packages: tuple[str, ...] = ()
     """Archives with the executors' environment (conda-pack, venv-pack), as `path#folder`, or
     further Python files to ship."""
@@ -102,7 +102,7 @@ class SparkConfig(Settings):
 
 @dataclass(frozen=True)
 class ExecutorSection(Settings):
-    """The executor of the pipeline's steps; results are the same byte for byte."""
+    """The executor of the pipeline's steps; both kinds give the same results, byte for byte."""
 
     kind: Literal["local", "spark"] = "local"
     """`local`: processes of this machine, one per job; `spark`: a Spark cluster."""
@@ -121,13 +121,13 @@ class SelectConfig(Settings):
     hours_per_file: Positive = 5.0
     """Audio per file of grouped records in hours; 5 (C16)."""
     oversampling: Annotated[float, Range(1)] = 1.02
-    """Factor by which more is sampled at first than an estimate from average lengths (C16)."""
+    """Factor by which the first sample exceeds an estimate from average lengths (C16)."""
     seed: int = 0
-    """Random seed of the choice of records."""
+    """Random seed for the choice of records."""
     since: float | None = None
     """Earliest creation time in seconds since 1970; None for no limit."""
     until: float | None = None
-    """Creation times must be earlier than this; None for no limit."""
+    """Upper limit, exclusive, of the creation time in seconds since 1970; None for no limit."""
     locale: str | None = None
     """Only records of this locale; None for all."""
     min_duration: NonNegative = 0.1
@@ -139,7 +139,7 @@ class SelectConfig(Settings):
         """Refuse an empty range of durations."""
         if self.min_duration >= self.max_duration:
             raise ValueError(
-                f"min_duration is {self.min_duration:g}, must be below max_duration:"
+                f"min_duration is {self.min_duration:g}; it must be below max_duration, which is"
                 f" {self.max_duration:g}"
             )
 
@@ -149,7 +149,7 @@ class ShuffleConfig(Settings):
     """Settings of `Shuffle`."""
 
     seed: int = 0
-    """Random seed of both orders."""
+    """Random seed for the order of the files and of the utterances in each."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class StatsConfig(Settings):
     """Settings of `Stats`."""
 
     prior_frames: NonNegativeInt = 200
-    """Weight of the prior of the causal mean in frames, as in the recipe's normaliser."""
+    """Weight in frames of the causal mean's prior, as in the recipe's normaliser."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class TargetsSection(Settings):
     def check(self) -> None:
         """Refuse offsets that are used twice, or none."""
         if not self.offsets or len(set(self.offsets)) < len(self.offsets):
-            raise ValueError(f"offsets are {self.offsets}, need at least one, without duplicates")
+            raise ValueError(f"offsets are {self.offsets}; give at least one, without duplicates")
 
 
 @dataclass(frozen=True)
@@ -200,10 +200,10 @@ class RepartitionConfig(Settings):
 
 @dataclass(frozen=True)
 class CacheConfig(Settings):
-    """Local copies of objects."""
+    """Settings of the local cache of objects."""
 
     folder: Path | None = None
-    """Folder of the copies, best on a fast disk; None: the user's cache folder."""
+    """Folder of the copies, preferably on a fast disk; None: the user's cache folder."""
     gigabytes: Positive = 50.0
     """Disk space that the copies may take. Two groups of shards (`chunks.shuffle_frames`) should
     fit."""
@@ -228,7 +228,7 @@ class RunPlan(Settings):
     jobs: PositiveInt = 1
     """Processes of the local executor."""
     device: str = "cpu"
-    """Device of the local executor for the targets: `cpu`, `cuda` for every GPU, or one of them,
+    """Device on which the local executor computes targets: `cpu`, `cuda` for every GPU, or one GPU,
     such as `cuda:1`."""
     executor: ExecutorSection = field(default_factory=ExecutorSection)
     """Local processes or a Spark cluster, and the store's settings."""
@@ -246,8 +246,10 @@ class RunPlan(Settings):
     def check(self) -> None:
         """Refuse unknown devices, and targets without features."""
         if not DEVICE.fullmatch(self.device):
-            raise ValueError(f"device is {self.device!r}, needs to be cpu, cuda or such as cuda:1")
+            raise ValueError(
+                f"device is {self.device!r}; it must be cpu, cuda or one GPU, such as cuda:1"
+            )
         if not self.steps or self.steps[0] != "features" or len(set(self.steps)) < len(self.steps):
             raise ValueError(
-                f"steps are {list(self.steps)}, need features, or features and targets"
+                f"steps are {list(self.steps)}; they must be features, or features and targets"
             )

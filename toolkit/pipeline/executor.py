@@ -1,10 +1,10 @@
-"""Base class of the executors, which run a step over its partitions, each once.
+"""Base class of the executors, which run a step once over each of its partitions.
 
 The same inputs give the same objects, byte for byte, whatever the executor, the order of the
-partitions, the number of workers and the failures on the way. A partition that is done is never
-done again; one that fails is tried again, elsewhere and after all others; one that keeps failing
-is set aside, and when all others are done the run ends with an error that lists it. If a damaged
-object of an earlier step is the reason, the next run makes that object again.
+partitions, the number of workers and the failures on the way. A finished partition never runs
+again. One that fails is tried again, elsewhere and after all others. One that keeps failing is set
+aside, and once all others are done the run ends with an error that lists it. If the reason is a
+damaged object of an earlier step, the next run makes that object again.
 """
 
 import json
@@ -54,9 +54,10 @@ class Progress:
 
     Args:
       name: name of the step.
-      partitions: all of them; `about["hours"]` is used where it is given.
+      partitions: all partitions of the step; `about["hours"]` is used where it is given.
       done: ids of the partitions that were done before.
       report: called after every attempt.
+      clock: returns the time in seconds.
     """
 
     def __init__(
@@ -102,8 +103,8 @@ class Progress:
         """Estimated seconds left; None until a partition is done in this run."""
         if self.done == self.kept:
             return None
-        # The speed is that of this run's work: partitions of earlier runs took no time here. By
-        # hours of audio where they are known, else by partitions
+        # Only this run's work tells the speed: partitions of earlier runs took no time here. Use
+        # hours of audio where they are known, else partitions.
         if self.hours > self.hours_kept:
             return 3600 * (self.hours_total - self.hours) / self.rate
         return self.seconds * (self.total - self.done) / (self.done - self.kept)
@@ -168,9 +169,9 @@ class Executor(ABC):
         """Prefixes of the output of the steps that have begun, in order."""
 
     def run(self, step: Step, partitions: Sequence[Partition], out: str) -> list[StepResult]:
-        """Run a step over its partitions, but for those that are done already.
+        """Run a step over its partitions, except those that are done already.
 
-        Below `out`, besides the step's objects in `_objects/`: `_done/` (a marker per partition,
+        Written below `out` are the step's objects in `_objects/`, `_done/` (a marker per partition,
         which names its objects), `_failures.tsv` (partition, element, reason) and `_summary.json`.
 
         Args:
@@ -182,8 +183,8 @@ class Executor(ABC):
           The results in the partitions' order.
 
         Raises:
-          FailedPartitionsError: partitions that failed `tries` times; all others are done.
-          LinkError: `_objects/` or `_done/` is a link; tidying up would remove files elsewhere.
+          FailedPartitionsError: some partitions failed `tries` times; all others are done.
+          LinkError: `_objects/` or `_done/` is a link, so tidying up would remove files elsewhere.
         """
         # 1. Make the places absolute and check that the partitions can be told apart.
         if out not in self.outputs:
@@ -202,7 +203,8 @@ class Executor(ABC):
         # 3. Run the others. `_finish` adds to `results` and `runs`.
         with Progress(step.name, partitions, results, self.report) as tracker:
             failed_partitions = self._finish(step, partitions, out, results, runs, tracker)
-        # 4. Tidy up: files of killed attempts and, once all is done, objects that no marker names.
+        # 4. Tidy up: remove files of killed attempts and, once all partitions are done, objects
+        # that no marker names.
         if is_local(out) and local_path(out).is_dir():
             remove_temporaries(local_path(out))
         if len(results) == len(partitions) > tracker.kept:
@@ -254,7 +256,11 @@ class Executor(ABC):
         runs: dict[str, object],
         tracker: Progress,
     ) -> dict[str, TaskResult]:
-        """Run the missing partitions in rounds; a failed one is tried again in the next round."""
+        """Run the missing partitions in rounds; a failed one is tried again in the next round.
+
+        Adds to `results` and `runs`, which are by partition id, and returns the last attempt at
+        each partition that failed `tries` times.
+        """
         failures: dict[str, int] = {}
         failed_partitions: dict[str, TaskResult] = {}
         round_number = 0
@@ -300,7 +306,7 @@ class Executor(ABC):
 
 
 def _absolute(path: str) -> str:
-    """Return a local path as an absolute one; other URLs stay as they are."""
+    """Make a local path absolute; other URLs stay as they are."""
     return os.path.abspath(local_path(path)) if is_local(path) else path
 
 
@@ -338,10 +344,14 @@ def write_summary(
     tracker: Progress,
     planning: Counts,
 ) -> None:
-    """Write `_failures.tsv` and `_summary.json` below `out`."""
+    """Write `_failures.tsv` and `_summary.json` below `out`.
+
+    `results`, `runs` (statistics) and `failed_partitions` are by partition id; `planning` counts
+    the calls of this process.
+    """
     store = ObjectStore(config)
     done = [results[p.id] for p in partitions if p.id in results]
-    # Calls of all partitions, those of earlier runs included, and of planning in this process.
+    # Calls for all partitions, those of earlier runs included, and for planning in this process.
     counts = sum((_counts(runs[p.id]) for p in partitions if p.id in runs), planning)
     summary = {
         **config_plain(step),
@@ -404,7 +414,7 @@ def outputs_digest(out: str, results: Sequence[StepResult]) -> str:
 
 
 def _counts(run: Mapping[str, Any]) -> Counts:
-    """Return the store's calls and bytes in the statistics of a run."""
+    """Return the store's calls and bytes that an attempt's statistics record."""
     calls = {**run, "seconds": run.get("store_seconds", 0.0)}
     return Counts(**{name: calls[name] for name in Counts().to_dict() if name in calls})
 

@@ -5,7 +5,7 @@
     <lake>/lake.json                                 the metadata objects, with hours and utterances
 
 Metadata is partitioned by time interval and, within an interval, by a hash of the speaker, so that
-the records of a speaker are found without a shuffle. Paths in records and in lake.json are relative
+a speaker's records are found without a shuffle. Paths in records and in lake.json are relative
 to the lake, so that a copy of it elsewhere gives the same bytes in every later step; a record's
 audio may also be an absolute path or URL.
 """
@@ -57,7 +57,7 @@ class Record:
     offset: int | None = None
     """First byte of the audio file within the object; None: the object is itself the audio file."""
     size: int | None = None
-    """Bytes of the audio file within the object; None with `offset`."""
+    """Size of the audio file within the object in bytes; None if `offset` is None."""
 
     def to_line(self) -> bytes:
         """Return the record's line in a metadata object."""
@@ -66,10 +66,10 @@ class Record:
 
     @classmethod
     def from_line(cls, line: bytes) -> "Record":
-        """Parse a line of `to_line`; unknown keys are ignored.
+        """Parse a line in the format of `to_line`; unknown keys are ignored.
 
         Raises:
-          LakeError: it is not a JSON object, or fields are missing or invalid.
+          LakeError: the line is not a JSON object, or fields are missing or invalid.
         """
         try:
             values = json.loads(line)
@@ -84,9 +84,9 @@ class Record:
                 size=values.get("size"),
             )
         except KeyError as error:
-            raise LakeError(f"a record without {error}") from error
+            raise LakeError(f"the record has no {error}") from error
         except DAMAGE_ERRORS as error:
-            raise LakeError(f"no metadata record: {reason(error)}") from error
+            raise LakeError(f"not a metadata record: {reason(error)}") from error
         if not 0 < record.duration < float("inf") or not math.isfinite(record.time):
             raise LakeError(
                 f"{record.id}: duration {record.duration:g} s or time {record.time:g} is not valid"
@@ -99,7 +99,7 @@ class Record:
 
 
 def readable(lines: Iterable[bytes]) -> Iterator[Record]:
-    """Yield the valid records of a metadata object's lines."""
+    """Yield the valid records among a metadata object's lines, and skip the rest."""
     for line in lines:
         try:
             yield Record.from_line(line)
@@ -116,7 +116,7 @@ class Lake:
     objects: tuple[ObjectRef, ...]
     """Metadata objects sorted by name; `about` has `hours` and `utterances` if lake.json exists."""
     buckets: int | None = None
-    """Number of speaker buckets; None if neither lake.json nor the names of objects tell it."""
+    """Number of speaker buckets; None if neither lake.json nor the objects' names tell it."""
 
     def save(self, store: ObjectStore) -> None:
         """Write lake.json."""
@@ -126,10 +126,10 @@ class Lake:
 
 
 def open_lake(store: ObjectStore, url: str) -> Lake:
-    """Find the metadata objects of a lake in its lake.json, else by listing them.
+    """Find a lake's metadata objects in its lake.json, or by listing them if there is none.
 
     Raises:
-      LakeError: there are none.
+      LakeError: there are no metadata objects, or lake.json is damaged.
     """
     url = url.rstrip("/")
     try:
@@ -143,7 +143,7 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
                 f"{url} is not a data lake: it has neither {LAKE} nor {METADATA}/**/*.jsonl"
             ) from None
         return Lake(url, tuple(objects), _buckets(objects))
-    advice = f"write it again, or remove it: then all of {METADATA} is read"
+    advice = f"write it again, or remove it, so that all of {METADATA}/ is read"
     with reading(f"{url}/{LAKE}", LakeError, advice, "damaged"):
         manifest = validated(json.loads(content), {"objects": [_OBJECT], "buckets": int | None})
         refs = [ObjectRef.from_dict(entry) for entry in manifest["objects"]]
@@ -160,10 +160,10 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
 
 
 def _buckets(objects: Sequence[ObjectRef]) -> int | None:
-    """Return the number of speaker buckets by the names of the objects, see `metadata_path`.
+    """Return the number of speaker buckets that the objects' names show, see `metadata_path`.
 
-    It decides how the steps group records, not what is selected: buckets without an object among
-    the last ones may be missed.
+    None if a name does not show its bucket. The number is too small if the last buckets have no
+    objects; that affects how the steps group records, not which records are selected.
     """
     names = [_BUCKET.fullmatch(ref.path.rsplit("/", 1)[-1]) for ref in objects]
     if not all(names):
@@ -182,7 +182,7 @@ def bucket_of(speaker: str, buckets: int) -> int:
 
 
 def stable_hash(*parts: object) -> int:
-    """Hash to 64 bits, uniformly and the same in every process."""
+    """Return a uniform 64-bit hash of `parts`, the same in every process."""
     text = "\0".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
@@ -201,7 +201,7 @@ def metadata_totals(objects: tuple[ObjectRef, ...]) -> Mapping[str, float] | Non
 
 
 def _relative(path: str, url: str) -> str:
-    """Return a path relative to the lake's URL, if it lies below it."""
+    """Return a path relative to the lake's URL; a path elsewhere stays as it is."""
     return path.removeprefix(f"{url}/")
 
 
@@ -224,10 +224,10 @@ logger = logging.getLogger(__name__)
 
 
 def copy_lake(store: ObjectStore, source: str, target: str) -> Lake:
-    """Copy metadata and audio; objects that are there with their size are kept.
+    """Copy a lake's metadata and audio; audio that the copy has with the same size is kept.
 
     Later steps write the same bytes for both lakes, since paths in a lake are relative to it. They
-    also report missing audio and invalid records; copying ignores these.
+    also report missing audio and invalid records, which are no errors here.
 
     Args:
       store: store of both places.
@@ -235,7 +235,7 @@ def copy_lake(store: ObjectStore, source: str, target: str) -> Lake:
       target: prefix of the copy.
 
     Raises:
-      LakeError: audio lies outside the lake, so that a copy would not hold it.
+      LakeError: audio lies outside the lake, so that a copy would not contain it.
     """
     lake = open_lake(store, source)
     # 1. Read all metadata, to learn which audio belongs to the lake. Many records share an object.

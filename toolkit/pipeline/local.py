@@ -1,7 +1,7 @@
 """The local executor: worker processes on one machine, without Java.
 
-Both executors run every partition in such a process: a crash in native code, memory that runs out
-or a computation that never ends costs that process alone, and is reported as a failed attempt.
+Both executors run every partition in such a process, so that a crash in native code, memory that
+runs out or a computation that never ends costs only that process and counts as a failed attempt.
 """
 
 import contextlib
@@ -38,12 +38,16 @@ class Task:
     step: Step
     partition: Partition
     out: str
+    """Prefix of the step's output."""
     store: StoreConfig
+    """Settings of the store."""
     device: str
+    """Device in torch's notation."""
     threads: int
+    """Number of threads for computing."""
     repeated: bool
-    """Whether an earlier attempt may have finished without its result arriving: then its marker is
-    looked for first."""
+    """Whether an earlier attempt may have finished without its result arriving; if so, look for its
+    marker first."""
     numeric: Mapping[str, str] = field(default_factory=dict)
     """The environment variables of the worker, see `numeric_variables`."""
 
@@ -54,8 +58,8 @@ class WorkerProcess:
     Args:
       threads: number of threads for computing in it.
       numeric: environment variables, `numeric_variables` of the driver.
-      scratch: folder in which its scratch folder is made, made too where it is missing; None: the
-        system's.
+      scratch: folder in which to make the process's scratch folder, created if missing; None: the
+        system's temporary folder.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class WorkerProcess:
         self._scratch = Path(tempfile.mkdtemp(prefix="partition-", dir=scratch))
         arguments = (child_end, self._scratch, threads)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
-        # A spawned process inherits the environment: set it for the start alone.
+        # A spawned process inherits the environment, so change it only while the process starts.
         environment = {name: os.environ.get(name) for name in numeric}
         os.environ.update(numeric)
         try:
@@ -77,7 +81,7 @@ class WorkerProcess:
         finally:
             for name, value in environment.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
-        # Only the worker may hold its end of the pipe: then reading ours fails as soon as it dies.
+        # Only the worker may hold its end of the pipe: then a read from ours fails once it dies.
         child_end.close()
         self._job: Task | None = None
 
@@ -96,9 +100,9 @@ class WorkerProcess:
     def finish(self) -> TaskResult:
         """Wait for the job and return its outcome.
 
-        A worker that died must be replaced (`alive`). So must a worker whose job failed: the
-        process ends, since it may be broken, for instance by a CUDA error, and the next attempt
-        would fail too.
+        A worker that is not `alive` afterwards must be replaced: it died, or its job failed. After
+        a failure the process is ended, since it may be broken, for instance by a CUDA error, so
+        that the next attempt would fail too.
         """
         try:
             answer = pickle.loads(self.connection.recv_bytes())
@@ -114,7 +118,7 @@ class WorkerProcess:
         return answer
 
     def run(self, job: Task, timeout: float | None) -> TaskResult:
-        """Run one job; one that takes longer than `timeout` seconds fails and ends the worker."""
+        """Run one job; a job that takes longer than `timeout` seconds fails and ends the worker."""
         self.start(job)
         if self.connection.poll(timeout):
             return self.finish()
@@ -152,7 +156,7 @@ def _serve(connection: Connection, scratch: Path, threads: int) -> None:
         except Exception as error:  # the step's module cannot be imported here
             answer = redact(f"the step cannot be loaded: {error!r}")
         else:
-            # Environment variables set the threads of BLAS; torch may have changed its own since.
+            # Environment variables set BLAS's threads; a step may have changed torch's since.
             if "torch" in sys.modules:
                 sys.modules["torch"].set_num_threads(threads)
             answer = attempt(job, scratch)
@@ -200,8 +204,8 @@ def attempt(job: Task, scratch: Path) -> TaskResult:
         # returns its marker, and its objects count.
         resources = Resources(job.device, job.threads, folder)
         result = job.step.run(partition, store, job.out, resources)
-        step_digest = work_digest(job.step, partition)
-        marker_of_attempt = Marker(step_digest, result, statistics(), job.numeric)
+        digest = work_digest(job.step, partition)
+        marker_of_attempt = Marker(digest, result, statistics(), job.numeric)
         marker = marker_of_attempt.commit(store, job.out, partition.id)
     except Exception as error:
         reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
@@ -242,13 +246,13 @@ class LocalExecutor(Executor):
         weakref.finalize(self, _close, self._idle)
 
     def close(self) -> None:
-        """End the processes; another step would start new ones."""
+        """End the processes; another step would start new processes."""
         _close(self._idle)
 
     def _attempts(
         self, step: Step, partitions: Sequence[Partition], out: str, repeated: bool
     ) -> Iterator[TaskResult]:
-        # `free` has the devices without a job; `busy` each worker's device and time limit.
+        # `free` has the devices without a job, `busy` each worker's device and time limit.
         queue = deque(partitions)
         free = deque(self.slots[: len(partitions)])
         busy: dict[WorkerProcess, tuple[str, float]] = {}
@@ -300,7 +304,7 @@ class LocalExecutor(Executor):
         return WorkerProcess(self.config.threads, self.numeric, self.config.scratch)
 
     def _finished(self, busy: dict[WorkerProcess, tuple[str, float]]) -> list[WorkerProcess]:
-        """Wait for workers whose job is over: finished, died or at the time limit."""
+        """Wait for and return workers that finished their job, died or reached the time limit."""
         nearest = min(limit for _, limit in busy.values())
         timeout = None if nearest == float("inf") else max(0.0, nearest - time.monotonic())
         ready = wait([worker.connection for worker in busy], timeout)

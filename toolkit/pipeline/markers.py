@@ -6,9 +6,10 @@ marker names, not those that a listing shows. A marker of another configuration 
 or one whose outputs are gone, is ignored. A reader that finds an output damaged has the marker
 removed, so that its partition is done again.
 
-Objects are named after their content, so that two attempts never share a name: they may run at the
-same time, and on processors of different kinds their last bits may differ. An object that a step
-writes as `<out>/<folder>/<name>` is stored as `<out>/_objects/<folder>/<digest>/<name>`.
+Objects are named after their content, so that two attempts never write different bytes under one
+name: they may run at the same time, and their last bits may differ between kinds of processors. An
+object that a step writes as `<out>/<folder>/<name>` is stored as
+`<out>/_objects/<folder>/<digest>/<name>`.
 """
 
 import contextlib
@@ -45,7 +46,7 @@ class AttemptStore(ObjectStore):
 
     Args:
       config: configuration of the store.
-      out: prefix of the step's output; what is written elsewhere keeps its name.
+      out: prefix of the step's output; objects written elsewhere keep their names.
       scratch: the attempt's own folder, which may lie below `out`.
     """
 
@@ -62,7 +63,7 @@ class AttemptStore(ObjectStore):
 
 
 def plain_name(path: str, out: str) -> str:
-    """Return the name below `out` that the step has given to an object, without the digest."""
+    """Return the name below `out` that a step gave an object, without the digest."""
     name = path.removeprefix(f"{out.rstrip('/')}/")
     if not name.startswith(f"{OBJECTS}/"):
         return name
@@ -71,7 +72,7 @@ def plain_name(path: str, out: str) -> str:
 
 
 FOLDER = "_done"
-REBUILD_HINT = "the same command makes it again, and goes on"
+REBUILD_HINT = "run the same command again: it makes the damaged object again and continues"
 _REF = {"path": str, "size": NATURAL, "digest": str | None, "about": {str: Any}}
 _FORM = {
     "work": str,
@@ -102,7 +103,7 @@ class Marker:
     recorded."""
 
     def commit(self, store: ObjectStore, out: str, partition: str) -> "Marker":
-        """Create the marker below `out`, unless another attempt has; return the valid one.
+        """Create the marker below `out`, unless another attempt has; return the one that counts.
 
         Raises:
           MarkerError: the other attempt's marker cannot be read.
@@ -155,7 +156,7 @@ class Marker:
 def marker_path(
     step: Step, partition: Partition, out: str, numeric: Mapping[str, str] | None = None
 ) -> str:
-    """Return the path of a partition's marker: see `finished`."""
+    """Return the path of a partition's marker; for the arguments see `finished`."""
     return _path(out, partition.id, work_digest(step, partition), numeric)
 
 
@@ -193,9 +194,9 @@ def all_finished(
 ) -> tuple[dict[str, Marker], Counts]:
     """Return the markers of all finished partitions by id, and the calls made to find them.
 
-    One LIST finds the candidates; for a new run that is the only call. A marker for this work that
-    is damaged, or names damaged objects, is removed, since it would prevent a new one. So this must
-    not be called while attempts are going on.
+    One LIST finds the candidates; for a new run that is the only call. A marker for this work is
+    removed if it is damaged, or if an object it names is missing or has another size, since it
+    would prevent a new marker. So this must not be called while attempts are running.
     """
     store = ObjectStore(config)
     listed = {ref.path for ref in store.list(f"{out}/{FOLDER}")}
@@ -244,8 +245,8 @@ def rebuild_damaged(store: ObjectStore, hint: str = REBUILD_HINT) -> Iterator[No
     """Remove the marker of an output that turns out damaged, so that the next run makes it again.
 
     Args:
-      store: that holds it.
-      hint: what to do, for the message.
+      store: the store that holds the output.
+      hint: what to do, for the error message.
 
     Raises:
       DamagedObjectError: after the marker of the damaged output was removed.
@@ -258,11 +259,11 @@ def rebuild_damaged(store: ObjectStore, hint: str = REBUILD_HINT) -> Iterator[No
         raise DamagedObjectError(f"{error}; {hint}", error.path) from None
 
 
-def _path(out: str, partition: str, step_digest: str, numeric: Mapping[str, str] | None) -> str:
-    """Return the path of a marker, which depends on the step and the numeric environment."""
+def _path(out: str, partition: str, work: str, numeric: Mapping[str, str] | None) -> str:
+    """Return the path of a marker, which depends on its `work` and numeric environment."""
     variables = None if numeric is None else dict(numeric)
     # 64 bits of the digest are enough to distinguish the markers of one partition.
-    key = digest_bytes(json.dumps([step_digest, variables], sort_keys=True).encode())[:16]
+    key = digest_bytes(json.dumps([work, variables], sort_keys=True).encode())[:16]
     return f"{out}/{FOLDER}/{partition}.{key}.json"
 
 
@@ -294,9 +295,9 @@ def remove_leftovers(
 ) -> None:
     """Remove leftovers below `out`, once every partition is done; readers never see them.
 
-    A marker of a partition with other settings goes when there is one with these. One with the
-    same settings but another numeric environment stays, with its objects: they may be those of a
-    run that is still going on. An attempt that is still going on may leave objects afterwards; they
+    A partition's marker for other settings is removed if there is also one for these settings. A
+    marker for the same settings but another numeric environment stays, with its objects, since they
+    may belong to a run that is not over. An attempt that is not over may leave objects later; these
     are removed after the next run that has something to do.
 
     Args:
@@ -308,7 +309,7 @@ def remove_leftovers(
     listed = [ref.path for ref in store.list(f"{out}/{FOLDER}")]
     existing, foreign = set(listed), []
     works = {p.id: work_digest(step, p) for p in partitions}
-    # Remove markers of earlier configurations, unless another machine's run may still want them.
+    # Remove markers of earlier configurations, unless another machine's run may still need them.
     for path in listed:
         partition = partition_of(path)
         expected = valid.get(partition)
@@ -338,21 +339,22 @@ def remove_leftovers(
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The outcome of a job."""
+    """The outcome of one attempt at a partition."""
 
     partition: str
+    """Id of the partition."""
     result: StepResult | None
     """Result of the step; None after a failure."""
     reason: str = ""
-    """Reason of a failure in one line; empty without one."""
+    """Reason for the failure in one line; empty if there was none."""
     trace: str = ""
     """Traceback of the failure."""
     run: Mapping[str, Any] = field(default_factory=dict)
     """Statistics: `hours` of the partition if known, `seconds` (wall time), `store_seconds` (the
-    part spent in calls of the store), `cpu_seconds`, `peak_bytes` (peak memory of the process),
+    part spent in calls to the store), `cpu_seconds`, `peak_bytes` (peak memory of the process),
     `device`, and the store's calls and bytes."""
     damaged: str | None = None
-    """Path of the damaged object that made the job fail; None if there was none."""
+    """Path of the damaged object that made the attempt fail; None if there was none."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -361,7 +363,7 @@ class TaskResult:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TaskResult":
-        """Restore the object from `to_dict`."""
+        """Restore an outcome from the result of `to_dict`."""
         result = values["result"]
         return cls(**{**values, "result": None if result is None else StepResult.from_dict(result)})
 

@@ -33,11 +33,11 @@ class MeasuredSteps:
     """Speeds of the pipeline's steps on one core, and the rates from which a plan is computed."""
 
     speeds: dict[str, tuple[float, ...]]
-    """Seconds of audio per second of CPU time in each round, by step; and `FRONTEND`."""
+    """Seconds of audio per second of CPU time in each round, by step and for `FRONTEND`."""
     rates: Rates
     """The rates that `toolkit pipeline plan` reads."""
     notes: tuple[str, ...]
-    """Sentences about the audio, and the calls and bytes of extraction."""
+    """Sentences about the audio and about the calls and bytes of extraction."""
 
     def print(self) -> None:
         """Print the speeds, relative to the front end alone, to standard output."""
@@ -70,11 +70,11 @@ class MeasuredSteps:
 def measure_steps(minutes: float = 6.0, repeats: int = 3) -> MeasuredSteps:
     """Measure every step on an aggregated lake of noise on a local disk.
 
-    The steps take turns, every second round in reverse, after one round that is not timed.
+    The steps take turns, in reverse order in every second round, after one round that is not timed.
 
     Args:
       minutes: minutes of audio. Target generation, with a teacher of the paper's size (C9), uses a
-        twentieth of it.
+        twentieth of the audio.
       repeats: timed rounds.
     """
     from toolkit.processes.devices import one_thread
@@ -84,7 +84,7 @@ def measure_steps(minutes: float = 6.0, repeats: int = 3) -> MeasuredSteps:
         lake = _NoiseLake(Path(folder), minutes)
         cases = lake.cases()
         speeds: dict[str, list[float]] = {name: [] for name in cases}
-        # 2. A round that is not timed: kernels are compiled, files are in the disk cache.
+        # 2. A round that is not timed compiles kernels and fills the disk cache.
         for run in cases.values():
             run()
         # 3. Timed rounds. The order alternates, so that slow drifts of the machine hit all steps
@@ -138,7 +138,7 @@ class _NoiseLake:
         self.step_runs = self._prepare()
 
     def _lake(self, layout: str, base: str) -> "Lake":
-        """Return the lake with a layout below `base`, which the first call writes."""
+        """Return the lake below `base`, which the first call writes in `layout`."""
         if base not in self.lakes:
             self.lakes[base] = write_lake(self.utterances, self.store, f"{base}/lake", layout)
         return self.lakes[base]
@@ -154,7 +154,7 @@ class _NoiseLake:
         return select_records(lake, config, executor, self.store, f"{base}/selected").files
 
     def _extract(self, layout: str, base: str) -> _StepRun:
-        """Return the extraction of a lake's audio, ready to run."""
+        """Return the extraction step for a lake's audio, ready to run."""
         from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
 
         files = self._files(layout, base)
@@ -163,7 +163,7 @@ class _NoiseLake:
         return _StepRun(step, plan_extract(files), 3600 * hours)
 
     def _prepare(self) -> dict[str, _StepRun]:
-        """Prepare every step; return it with its partitions and seconds of audio, by name."""
+        """Prepare every step; return each with its partitions and seconds of audio, by name."""
         from toolkit.pipeline.config import RepartitionConfig, ShuffleConfig, StatsConfig
         from toolkit.pipeline.shards import shards_of
         from toolkit.pipeline.steps.shuffle import (
@@ -216,7 +216,7 @@ class _NoiseLake:
         return results
 
     def cases(self) -> dict[str, Callable[[], float]]:
-        """Return the bare front end and every step; each returns the seconds of its audio."""
+        """Return functions that run the front end alone or a step, and return seconds of audio."""
         from toolkit.features.audio import decode_audio
         from toolkit.features.config import FrontendConfig
         from toolkit.features.frontend import Frontend
@@ -280,9 +280,9 @@ class _NoiseLake:
 
 
 def fetch_ratio() -> float:
-    """Return how many times faster an hour of audio is fetched from large objects than one by one.
+    """Return how many times faster audio is fetched from large objects than one by one.
 
-    Both times are for one connection and the calls that extraction plans.
+    Both times are for an hour of audio, one connection and the calls that extraction plans.
     """
     from toolkit.pipeline.lake import Record
     from toolkit.pipeline.steps.extract import plan_spans
@@ -314,7 +314,7 @@ def _store_seconds(counts: Counts) -> float:
 
 
 def write_teacher(folder: Path) -> Path:
-    """Write an untrained BLSTM of the usual size as the teacher; return the folder."""
+    """Write an untrained BLSTM of the default size as the teacher; return the folder."""
     import torch
 
     from toolkit.models.config import BlstmConfig
@@ -364,8 +364,7 @@ def write_lake(
       utterances: in any order; the lake has them by speaker.
       store: writes the objects.
       url: prefix of the lake.
-      layout: the audio is one tar of all utterances (`aggregated`), or an object for each
-        (`single`).
+      layout: `aggregated`: one tar of all utterances; `single`: one object per utterance.
     """
     from toolkit.pipeline.lake import Lake, Record, metadata_path
 

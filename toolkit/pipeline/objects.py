@@ -1,4 +1,4 @@
-"""Object stores through fsspec: local folders, `s3://`, and its other protocols.
+"""Access to object stores through fsspec: local folders, `s3://`, and fsspec's other protocols.
 
 Only PUT, GET and HEAD are used where partitions are processed (C24); LIST is for planning. Writes
 are atomic. Calls with a transient failure are repeated, a bounded number of times, after a random
@@ -44,7 +44,7 @@ def is_local(path: str) -> bool:
 
 
 def local_path(path: str) -> Path:
-    """Return the path of a local path or URL."""
+    """Return a local path or URL as a `Path`."""
     return Path(path.split("://", 1)[-1])
 
 
@@ -59,7 +59,7 @@ def filesystem(path: str, options: Mapping[str, Any], timeout: float) -> Any:
 
 
 def find(path: str, files: Any) -> Iterator[tuple[str, int, str]]:
-    """Find the objects below a prefix, but for those that are being written.
+    """Find the objects below a prefix, except those that are being written.
 
     Args:
       path: the prefix, without a slash at its end.
@@ -79,7 +79,7 @@ def find(path: str, files: Any) -> Iterator[tuple[str, int, str]]:
 
 @lru_cache(maxsize=8)
 def _filesystem(protocol: str, options: str, timeout: float) -> Any:
-    """Return fsspec's file system of a protocol; cached."""
+    """Return fsspec's file system for a protocol, from a cache; `options` are JSON."""
     import fsspec
 
     if protocol not in fsspec.available_protocols():
@@ -103,7 +103,7 @@ def _s3(options: dict[str, Any], timeout: float) -> Any:
     """Set up s3fs so that one read is one GET, and no call is repeated without being counted."""
     import fsspec
 
-    # `ObjectStore` repeats calls and counts them: the retries of botocore and s3fs are off.
+    # `ObjectStore` repeats and counts calls, so the retries of botocore and s3fs are turned off.
     config = {
         "retries": {"total_max_attempts": 1},
         "connect_timeout": timeout,
@@ -203,7 +203,7 @@ class ObjectRef:
     path: str
     """Local path or URL such as `s3://bucket/name`."""
     size: int
-    """Size in bytes."""
+    """Size in bytes; negative: unknown and not checked."""
     digest: str | None = None
     """Digest by `toolkit.storage.digests.digest_bytes`; None: unknown and not checked."""
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -220,7 +220,7 @@ class ObjectRef:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ObjectRef":
-        """Restore the object from `to_dict`."""
+        """Restore a reference from the result of `to_dict`."""
         return cls(values["path"], values["size"], values["digest"], values["about"])
 
 
@@ -242,7 +242,7 @@ class Counts:
 
     @property
     def calls(self) -> int:
-        """All calls."""
+        """Number of calls of all kinds."""
         return self.put + self.get + self.head + self.list + self.delete
 
     def __add__(self, counts: "Counts") -> "Counts":
@@ -255,7 +255,7 @@ class Counts:
 
 
 class ObjectStore:
-    """Reads and writes whole objects; threads may share one."""
+    """Reads and writes objects; threads may share a store."""
 
     def __init__(self, config: StoreConfig | None = None) -> None:
         self.config = config or StoreConfig()
@@ -264,7 +264,7 @@ class ObjectStore:
         self._lock = threading.Lock()
 
     def put(self, path: str, data: bytes, about: Mapping[str, Any] | None = None) -> ObjectRef:
-        """Write an object atomically, replacing one of that name."""
+        """Write an object atomically, replacing any object of that name."""
         digest = digest_bytes(data)
         path = self._name(path, digest)
 
@@ -279,11 +279,11 @@ class ObjectStore:
         return ObjectRef(path, len(data), digest, about or {})
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write an object unless there is one of that name; of several calls at once, one succeeds.
+        """Write an object unless its name exists already; of concurrent calls, one succeeds.
 
         Returns:
-          Whether this call wrote it. After a repeated try it may be False although an earlier try
-          of this call wrote the object and only its answer was lost.
+          Whether this call wrote the object. After a repeated try it may be False although an
+          earlier try of this call wrote the object and only the answer was lost.
         """
 
         def write() -> bool:
@@ -306,7 +306,7 @@ class ObjectStore:
     def put_file(
         self, local: Path, path: str, about: Mapping[str, Any] | None = None, link: bool = False
     ) -> ObjectRef:
-        """Write a local file as an object, a large one in parts, without reading it into memory.
+        """Write a local file as an object without reading it into memory, in parts if it is large.
 
         Args:
           local: the file.
@@ -335,9 +335,9 @@ class ObjectStore:
         """Read an object into memory; size and digest of an `ObjectRef` are checked.
 
         Raises:
-          MissingObjectError: there is none of that name.
-          DamagedObjectError: it does not match the reference.
-          ObjectError: it cannot be read.
+          MissingObjectError: no object has that name.
+          DamagedObjectError: the object does not match the reference.
+          ObjectError: the object cannot be read.
         """
         ref = source if isinstance(source, ObjectRef) else ObjectRef(source, -1)
 
@@ -370,7 +370,7 @@ class ObjectStore:
         return self._call("get", path, read)
 
     def local(self, source: ObjectRef | str, folder: Path) -> Path:
-        """Return a local file of an object: the object itself where it is local, else a copy.
+        """Return a local file with an object's content: the object itself if local, else a copy.
 
         Size and digest are checked as in `get`, without reading the object into memory.
 
@@ -394,7 +394,7 @@ class ObjectStore:
         return self._call("get", ref.path, fetch)
 
     def size(self, path: str) -> int | None:
-        """Return an object's size in bytes by a HEAD call, None when it does not exist."""
+        """Return an object's size in bytes by a HEAD call; None if it does not exist."""
 
         def request() -> int:
             if is_local(path):
@@ -470,12 +470,12 @@ class ObjectStore:
                     return action()
                 except FileNotFoundError as error:
                     raise MissingObjectError(f"{redact(path)}: no such object") from error
-                except ToolkitError:  # of the set-up, such as a library that is missing
+                except ToolkitError:  # a fault of the set-up, such as a missing library
                     raise
                 except Exception as error:
                     if tries >= self._tries(path, error):
                         last = redact(repr(error))
-                        failed = f"{kind.upper()} failed {tries} times, at last with {last}"
+                        failed = f"{kind.upper()} failed {tries} times, the last time with {last}"
                         message = f"{redact(path)}: {failed}"
                         # `from None`: the cause may contain a signed URL.
                         if isinstance(error, _DamagedError):
@@ -487,7 +487,7 @@ class ObjectStore:
             self._count(seconds=time.perf_counter() - start)
 
     def _count(self, **increments: float) -> None:
-        """Add to the store's counts by name, thread-safe."""
+        """Add increments, given by name, to the store's counts; thread-safe."""
         with self._lock:
             for name, value in increments.items():
                 setattr(self.counts, name, getattr(self.counts, name) + value)
@@ -500,7 +500,7 @@ class ObjectStore:
         return self.config.tries if not is_local(path) and is_transient(error) else 1
 
     def _wait(self, tries: int) -> float:
-        """Draw the seconds to wait after `tries` tries."""
+        """Draw the wait in seconds after `tries` failed tries."""
         # Exponential backoff with full jitter.
         wait = self.config.first_wait * 2 ** (tries - 1)
         return self._random.uniform(0, min(self.config.longest_wait, wait))

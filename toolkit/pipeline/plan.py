@@ -35,11 +35,11 @@ class Cluster(Settings):
     price: float = 0.0
     """Price per node and hour, in any currency; 0: costs are left out."""
     network: float = 1.25e9
-    """Bytes per second between a node and the object store; 10 Gbit/s. p3.16xlarge: 3.1e9."""
+    """Bytes per second between a node and the object store; 10 Gbit/s (p3.16xlarge: 3.1e9)."""
     latency: float = 0.2
     """Seconds per call of the object store (C24)."""
     bandwidth: float = 50e6
-    """Bytes per second of one connection to it (C24)."""
+    """Bytes per second of one connection to the object store (C24)."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class StepPlan:
     seconds: float
     """Wall time in seconds."""
     least: float
-    """Wall time at the upper end of the speed's interval; `seconds` if there is none."""
+    """Wall time at the upper end of the speed's interval; `seconds` if that end is unknown."""
     most: float
-    """Wall time at the lower end of that interval."""
+    """Wall time at the lower end of that interval; `seconds` if that end is unknown."""
     measured_on: str
     """Data on which the speed was measured, in words."""
     bound: str
@@ -82,12 +82,12 @@ class Plan:
     fused: tuple[str, ...]
     """Names of the steps that are fused into one; empty: none."""
     saved: float | None
-    """Bytes that are not moved because of the fusion; None where only the fused step was measured.
-    """
+    """Bytes that need not be moved thanks to fusion; None without fusion, or if the fused step
+    itself was measured."""
     hours_per_file: float
     hours_per_shard: float
     aggregated: bool
-    """Argument of `plan`, as are `hours_per_file` and `hours_per_shard`."""
+    """Like `hours_per_file` and `hours_per_shard`, the argument of `plan`."""
 
     @property
     def seconds(self) -> float:
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wall time with every speed at the upper end of its interval, and at the lower one."""
+        """Wall times with every speed at the upper end, and at the lower end, of its interval."""
         return sum(step.least for step in self.steps), sum(step.most for step in self.steps)
 
     @property
@@ -125,15 +125,15 @@ def plan(
       hours: hours of audio.
       cluster: the cluster to run on.
       rates: measured rates of the steps.
-      hours_per_file: length of the files of grouped audio (C16: 5).
-      hours_per_shard: length of training shards (C21: 2).
+      hours_per_file: hours of audio per file of grouped records (C16: 5).
+      hours_per_shard: hours of audio per training shard (C21: 2).
       fuse: run extraction, shuffling and statistics as one step (C22).
       aggregated: whether the lake's audio is in large objects, not one per utterance (C15).
 
     Raises:
       PlanError: a step of the pipeline has no rate.
     """
-    # 1. The rates of the steps. The fused step is measured itself, or computed from its parts.
+    # 1. The rates of the steps. The fused step's rate is measured, or computed from its parts.
     steps = dict(rates.steps)
     measured_fused = steps.pop(FUSED, None)
     needed = {"select", "targets", "repartition"}
@@ -177,11 +177,15 @@ def plan(
 
 
 def _fuse(parts: Sequence[StepRate]) -> StepRate:
-    """Add up the computation; bytes are the first input, the last shards and the statistics."""
+    """Return the rate of extraction, shuffling and statistics as one step.
+
+    Times add up. The step reads the first step's input and writes the shuffled shards and the
+    statistics.
+    """
 
     def speed(end: str) -> float:
-        # The steps run one after the other on the same audio: their seconds per hour of audio, 1 /
-        # speed, add up.
+        # The steps run one after the other on the same audio, so their seconds per hour of audio,
+        # 1 / speed, add up.
         return 1 / sum(1 / (getattr(part, end) or part.speed) for part in parts)
 
     written = parts[1].written + parts[2].written
@@ -217,7 +221,10 @@ def _row(
     gets: float,
     puts: float,
 ) -> StepPlan:
-    """Plan one step: its partitions, calls, bytes, wall time and bottleneck."""
+    """Plan one step: its partitions, calls, bytes, wall time and bottleneck.
+
+    A partition has `per_partition` hours of audio, reads `gets` objects and writes `puts`.
+    """
     slots = cluster.devices if rate.device and cluster.devices else cluster.cores
     workers = cluster.nodes * slots
     partitions = max(1, math.ceil(hours / per_partition))
@@ -302,11 +309,11 @@ def nodes_for(days: float, reference: Plan, rates: Rates) -> int:
 
     Args:
       days: the limit.
-      reference: a plan for any number of nodes.
-      rates: those of the plan.
+      reference: a plan of the run for any number of nodes.
+      rates: the rates from which the plan was made.
 
     Raises:
-      PlanError: no such number is enough.
+      PlanError: not even 100,000 nodes are enough.
     """
 
     def seconds(nodes: int) -> float:

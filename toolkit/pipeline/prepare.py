@@ -45,7 +45,7 @@ def open_executor(section: ExecutorSection, jobs: int, device: str = "cpu") -> E
       section: its settings.
       jobs: processes of the local executor.
       device: where steps compute; with `cuda` every GPU of this machine is a worker (C20), with
-        `cuda:1` that one alone.
+        `cuda:1` only that GPU.
     """
     if section.kind == "spark":
         return SparkExecutor(section.settings, section.spark)
@@ -76,7 +76,7 @@ def make_features(
 ) -> tuple[ShardSet, Cmvn]:
     """Select records of a lake and write their features, shuffled, with a normaliser (C16-C19).
 
-    If fewer hours are eligible than are configured, all but a thousandth are selected.
+    If fewer hours are eligible than configured, all but a thousandth of them are selected.
 
     Args:
       lake: prefix of the lake.
@@ -101,12 +101,12 @@ def make_training_shards(
     store: ObjectStore,
     base: str,
 ) -> Iterator[tuple[int, ShardSet]]:
-    """Compute a teacher's targets of all features, and shards for training (C11, C20, C21).
+    """Compute a teacher's targets for all features, and shards for training (C11, C20, C21).
 
     Args:
       features: result of `make_features`.
       teacher: the trained model.
-      settings: number of posteriors to store per frame, and the frame offsets.
+      settings: number of logits to store per frame, and the frame offsets.
       parts: the length of the shards.
       frontend: front end of the features.
       executor, store, base: as in `make_features`.
@@ -154,10 +154,9 @@ def extract_features(
     base: str,
     lost: Sequence[tuple[str, str]] = (),
 ) -> tuple[ShardSet, Cmvn]:
-    """Write the features of selected files: see `prepare_features`.
+    """Write the features of selected files; see `prepare_features`.
 
-    Utterances that were `lost` before, (utterance, reason), are listed together with those that
-    fail here.
+    `lost` has (utterance, reason) of earlier failures, which are listed with those that occur here.
     """
     # 1. One pass over the audio: features, in shuffled order, and the sums of each shard.
     step = FusedStep(
@@ -186,7 +185,7 @@ def prepare_targets(
 ) -> ShardSet:
     """Write a teacher's targets for every shard, with `targets.json` (C11, C20).
 
-    The manifest's `tail_mass` is the mean probability per frame of the senones not stored.
+    The manifest's `tail_mass` is the probability of all senones not stored, averaged over frames.
     """
     step, partitions = Targets(config), plan_shards(features.shards)
     out = output_path(step, partitions, base)
@@ -207,7 +206,7 @@ def repartition(
     base: str,
     targets: str | None = None,
 ) -> ShardSet:
-    """Write near-equal shards for training (C21).
+    """Write shards of nearly equal length for training (C21).
 
     Args:
       shards: features, and targets where there are any.
@@ -226,7 +225,7 @@ def repartition(
 
 
 def _targets_manifest(config: TargetsConfig, results: Sequence[StepResult]) -> str:
-    """Return the text of `targets.json`."""
+    """Return the text of `targets.json`, the manifest of the targets."""
     frames = sum(result.about["targets"] for result in results)
     manifest = {
         "senones": results[0].about["senones"],
@@ -253,7 +252,7 @@ def read_plan(path: Path) -> RunPlan:
     """Read a plan from YAML.
 
     Raises:
-      ConfigError: a setting is unknown or not valid; names the file and the key.
+      ConfigError: a setting is unknown or not valid; the message names the file and the key.
       RunPlanError: a setting is missing.
     """
     plan = load_yaml(RunPlan(), path, option="")
@@ -274,12 +273,12 @@ def run_plan(
 
     Args:
       plan: the settings.
-      outputs: gets the prefix of each step as it begins.
+      outputs: list to which each step's output prefix is added as the step begins.
       report: called after every attempt at a partition.
 
     Raises:
-      RunPlanError: there is no such GPU.
-      StepError: there is no such teacher.
+      RunPlanError: the plan's GPU does not exist.
+      StepError: a file of the teacher does not exist.
       FailedPartitionsError: partitions of a step failed at every attempt; all its others are done.
     """
     store = ObjectStore(plan.executor.settings.store)
@@ -321,10 +320,11 @@ def _check_device(plan: RunPlan) -> None:
     num_gpus = torch.cuda.device_count()
     if int(plan.device.partition(":")[2] or 0) >= num_gpus:
         raise RunPlanError(
-            f"device is {plan.device}, but torch finds {num_gpus} GPUs: set another, such as cpu"
+            f"device is {plan.device}, but torch finds {num_gpus} GPUs: set another device, such as"
+            " cpu"
         )
 
 
 def _beside(path: str, base: Path) -> str:
-    """Return a local path relative to the folder `base`; URLs stay as they are."""
+    """Resolve a local path against the folder `base`; URLs stay as they are."""
     return str(base / path) if is_local(path) and "://" not in path else path

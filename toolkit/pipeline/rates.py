@@ -22,7 +22,7 @@ from toolkit.storage.reading import read_json, reading
 FUSIBLE = ("extract", "shuffle", "stats")
 FUSED = "+".join(FUSIBLE)
 FEATURES = ("select", *FUSIBLE, FUSED)
-"""Steps that make the features; the others make targets and training shards of them."""
+"""Steps that make the features; the others make targets and training shards from them."""
 
 
 class RatesError(ToolkitError):
@@ -34,7 +34,7 @@ class StepRate(Settings):
     """Speed of a step, and the bytes that it reads and writes."""
 
     speed: Positive
-    """Hours of audio per hour on one core, or one device, waiting for the store not included."""
+    """Hours of audio processed per hour on one core or device, without waiting for the store."""
     read: float = 0.0
     """Bytes read per hour of audio."""
     written: float = 0.0
@@ -44,7 +44,7 @@ class StepRate(Settings):
     low: float | None = None
     """Lower end of the speed's 95 % interval, or of its range over the rounds; None: unknown."""
     high: float | None = None
-    """Upper end of that interval; None: unknown, or no bound."""
+    """Upper end of that interval; None: unknown or unbounded."""
     measured_on: str = ""
     """Data on which the speed was measured, in words."""
 
@@ -56,14 +56,14 @@ class Rates(Settings):
     steps: Mapping[str, StepRate]
     """Rate of each step by name, in the order of the pipeline."""
     seconds_per_utterance: Positive = 3.6
-    """Mean length of an utterance; 3.6 s are 1e9 utterances in a million hours (C35)."""
+    """Mean length of an utterance in seconds; 3.6 gives 1e9 utterances in a million hours (C35)."""
     audio_bytes: float = 256e3 / 8 * 3600
     """Bytes of audio per hour: 256 kbps (C35)."""
     measured: Mapping[str, str] = field(default_factory=dict)
     """Processor and date of the measurement."""
 
     def with_speed(self, name: str, speed: float, device: bool = False) -> "Rates":
-        """Return rates with another speed of one step, on a core or on a device."""
+        """Return rates in which one step has another speed, on a core or on a device."""
         if name not in self.steps:
             raise RatesError(f"no rates for the step {name!r}, only for {', '.join(self.steps)}")
         unmeasured = {"low": None, "high": None, "measured_on": "given"}
@@ -104,7 +104,7 @@ class PartitionRun:
     hours: float
     """Hours of audio."""
     seconds: float
-    """CPU time in seconds; with a device, the wall time without the calls of the store."""
+    """CPU time in seconds; on a GPU, the wall time without the calls to the store."""
     read: int
     """Bytes read."""
     written: int
@@ -119,7 +119,7 @@ class PartitionRun:
         device = str(run.get("device", "cpu")) != "cpu"
         # A GPU works while the processor waits for it, so its time is the wall time.
         seconds = run["seconds"] - run["store_seconds"] if device else run["cpu_seconds"]
-        hours = run["hours"]  # None: known only after the step, as of a sample of the lake
+        hours = run["hours"]  # None if known only after the step, as for a sample of the lake
         return cls(
             float(marker.result.about.get("hours", 0.0) if hours is None else hours),
             float(seconds),
@@ -130,7 +130,7 @@ class PartitionRun:
 
 
 def rates_of_runs(store: ObjectStore, prefixes: Sequence[str]) -> Rates:
-    """Compute the rates of all steps that have finished below some prefixes.
+    """Compute rates from all steps that have finished below some prefixes.
 
     A rate is the hours of all partitions divided by their seconds. Its 95 % interval is that of a
     ratio of means over partitions; with a single partition there is none.
@@ -140,8 +140,8 @@ def rates_of_runs(store: ObjectStore, prefixes: Sequence[str]) -> Rates:
       prefixes: folders or URLs below which the steps have written.
 
     Raises:
-      MeasuredRatesError: no step has finished there, one has finished twice, or the markers are of
-        a version that did not record what is needed.
+      MeasuredRatesError: no step has finished there, one has finished twice, or the markers are
+        from a version that did not record what is needed.
     """
     runs: dict[str, list[PartitionRun]] = {}
     places: dict[str, str] = {}
@@ -168,7 +168,7 @@ def rates_of_runs(store: ObjectStore, prefixes: Sequence[str]) -> Rates:
 
 
 def _finished(store: ObjectStore, prefixes: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Yield prefix and name of every step with a summary."""
+    """Yield the output prefix and the name of every step that has a summary."""
     paths = {ref.path for prefix in prefixes for ref in store.list(prefix.rstrip("/"))}
     for path in sorted(path for path in paths if path.endswith(f"/{SUMMARY}")):
         out = path.removesuffix(f"/{SUMMARY}")
@@ -179,7 +179,7 @@ def _finished(store: ObjectStore, prefixes: Sequence[str]) -> Iterable[tuple[str
 
 
 def _partitions(store: ObjectStore, out: str) -> Iterable[PartitionRun]:
-    """Yield the partitions that have finished in the output of a step."""
+    """Yield the finished partitions of the step whose output prefix is `out`."""
     for ref in store.list(f"{out}/{FOLDER}"):
         marker = Marker.read(store, ref.path)
         if marker is None:
@@ -188,8 +188,8 @@ def _partitions(store: ObjectStore, out: str) -> Iterable[PartitionRun]:
             yield PartitionRun.of(marker)
         except KeyError as error:
             raise MeasuredRatesError(
-                f"{ref.path}: does not record {error}; run the step again with another output "
-                "folder"
+                f"{ref.path}: this marker does not record {error}; run the step again with another "
+                "output folder"
             ) from error
 
 
@@ -198,15 +198,15 @@ def _rate(runs: Sequence[PartitionRun]) -> StepRate:
     hours, seconds = sum(run.hours for run in runs), sum(run.seconds for run in runs)
     if not hours or not seconds:
         raise MeasuredRatesError("a step has no hours of audio, or took no time")
-    # Ratio estimator r = sum(s) / sum(h) over n partitions, with the standard error
-    # sqrt(n / (n - 1) * sum((s_i - r * h_i)^2)) / sum(h).
+    # Ratio estimator r = sum(s) / sum(h) over n partitions of s_i seconds and h_i hours, with the
+    # standard error sqrt(n / (n - 1) * sum((s_i - r * h_i)^2)) / sum(h).
     ratio = seconds / hours
     low = high = None
     if len(runs) > 1:
         squares = math.fsum((run.seconds - ratio * run.hours) ** 2 for run in runs)
         t_quantile = float(special.stdtrit(len(runs) - 1, 0.975))  # Student's t
         margin = t_quantile * math.sqrt(len(runs) / (len(runs) - 1) * squares) / hours
-        # More seconds per hour of audio are a lower speed: the ends change places.
+        # More seconds per hour of audio mean a lower speed, so the ends change places.
         low = 3600 / (ratio + margin)
         high = 3600 / (ratio - margin) if margin < ratio else None
     return StepRate(

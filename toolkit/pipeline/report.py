@@ -1,4 +1,4 @@
-"""Summaries of runs and plans of runs: as text, as JSON and as HTML pages."""
+"""Format the summaries and plans of pipeline runs as text, JSON and HTML pages."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,11 @@ from toolkit.storage.files import write_atomically
 
 
 def run_totals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Add up the steps of a run: steps, partitions, done, kept, retries, bytes and seconds."""
+    """Add up the summaries of a run's steps.
+
+    Returns:
+      Totals under `steps`, `retries`, `seconds`, `partitions`, `done`, `kept` and `bytes`.
+    """
     names = {"retries": "attempts_failed", "seconds": "wall_seconds"}
     names |= {name: name for name in ("partitions", "done", "kept", "bytes")}
     totals = {total: sum(s[name] for s in summaries) for total, name in names.items()}
@@ -41,12 +45,12 @@ def totals_text(totals: Mapping[str, float]) -> str:
 
 
 def summary_page(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Render summaries of steps, in the order of the pipeline, as an HTML page."""
+    """Render the summaries of steps, given in pipeline order, as an HTML page."""
     columns = (
         "step", "partitions", "hours", "wall", "hours/hour", "objects", "GB", "GET", "PUT", "HEAD",
         "LIST", "repeated", "failed elements", "set aside", "peak memory",
     )  # fmt: skip
-    page = Page("Data pipeline", "Steps of the pipeline in order, with their calls of the store.")
+    page = Page("Data pipeline", "Steps of the pipeline in order, with their calls to the store.")
     page.add(Section("steps", "Steps", parts=[_text_table("Steps", columns, map(_row, summaries))]))
     for number, summary in enumerate(summaries, 1):
         title = f"{summary['step']}: partitions set aside"
@@ -84,7 +88,7 @@ def _row(summary: Mapping[str, Any]) -> tuple[str, ...]:
     wall = max(summary["wall_seconds"], 1e-9)
     calls = summary["calls"]
     kept_note = f" ({summary['kept']} kept)" if summary["kept"] else ""
-    # The hours include partitions of earlier runs, the wall time does not: no speed then.
+    # No speed if partitions were kept: the hours include those of earlier runs, the time does not.
     rate = f"{3600 * summary['hours'] / wall:,.0f}" if not summary["kept"] else ""
     return (
         summary["step"],
@@ -102,7 +106,7 @@ def _row(summary: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _set_aside(summary: Mapping[str, Any]) -> list[Markup]:
-    """Return the partitions that a step has given up, with reasons and tracebacks."""
+    """Return HTML that lists the partitions a step gave up on, with reasons and tracebacks."""
     parts = []
     for partition in summary["poisoned"]:
         parts.append(macros("parts.html").subtitle(partition["partition"]))
@@ -113,7 +117,7 @@ def _set_aside(summary: Mapping[str, Any]) -> list[Markup]:
 
 
 DAYS = (PAPER_PIPELINE_DAYS, 1.0)
-"""Days for which the report gives the number of nodes: the paper's, and one."""
+"""Time limits in days, the paper's and 1, for which the report gives the number of nodes."""
 COLUMNS = (
     "step", "partitions", "objects", "calls", "TB in", "TB out", "time", "95 %", "bound by",
     "measured on",
@@ -127,14 +131,14 @@ class PlanReport:
 
     plan: Plan
     alternative: Plan | None
-    """The same run without fusion if `plan` fuses steps, with it otherwise; None if the rates do
-    not allow both."""
+    """The same run with separate steps if `plan` fuses them, else with fused steps; None if the
+    rates do not allow both."""
     rates: Rates
-    """The rates that both use."""
+    """The rates that both plans use."""
 
     @property
     def title(self) -> str:
-        """The run and the cluster."""
+        """One line: the hours of audio and the cluster."""
         cluster = self.plan.cluster
         node = f"{cluster.cores} cores" + (f" and {cluster.devices} GPUs" * bool(cluster.devices))
         return f"{self.plan.hours:,.0f} hours on {cluster.nodes} nodes of {node}"
@@ -145,7 +149,7 @@ class PlanReport:
         return (*COLUMNS, *(("cost",) if self.plan.cluster.price else ()))
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return a row of cells per step."""
+        """Return one row of cells per step."""
         rows = []
         for step in self.plan.steps:
             cells = (
@@ -164,11 +168,11 @@ class PlanReport:
         return rows
 
     def sentences(self) -> list[str]:
-        """Return totals, assumptions and the nodes for less time, which the table lacks."""
+        """Return what the table lacks: totals, the nodes needed for `DAYS`, and assumptions."""
         plan = self.plan
         lines = [f"All steps, one after the other: {duration(plan.seconds)}"]
         interval = _interval(*plan.interval)
-        lines[0] += f" ({interval} at the ends of all intervals)." if interval else "."
+        lines[0] += f" ({interval} over the speeds' intervals)." if interval else "."
         if self.alternative is not None:
             lines.append(_fusion(plan, self.alternative))
         if plan.cluster.price:
@@ -178,7 +182,7 @@ class PlanReport:
         return lines
 
     def _nodes_within(self, days: float) -> str:
-        """Say how many nodes finish the run in `days`, and at which cost."""
+        """Say how many nodes finish the run in `days`, and at what cost."""
         plan = self.plan
         try:
             nodes = nodes_for(days, plan, self.rates)
@@ -191,7 +195,7 @@ class PlanReport:
         return f"{cluster_nodes} would take at most {when}{price}."
 
     def comparison(self) -> list[tuple[str, str, str]]:
-        """Return rows of name, planned and the paper's figure."""
+        """Return rows of (name, planned figure, paper's figure)."""
         figures = planned_figures(self.plan, self.rates)
         return [(name, figures[name], value) for name, value in PAPER]
 
@@ -255,7 +259,7 @@ def _interval(least: float, most: float) -> str:
 
 
 def _fusion(plan: Plan, alternative: Plan) -> str:
-    """Say what fusion of the steps saves, or would save."""
+    """Say what fusing the steps saves, or would save."""
     fused, apart = (plan, alternative) if plan.fused else (alternative, plan)
     names = ", ".join(fused.fused)
     saved = f"{(fused.saved or 0) / 1e12:,.2f} TB and"
@@ -270,7 +274,7 @@ def _assumptions(cluster: Cluster, rates: Rates) -> str:
     where = rates.measured.get("cpu", "the machine where the rates were measured")
     when = f" ({rates.measured['date']})" if "date" in rates.measured else ""
     return (
-        f"Assumed: a core as fast as one of {where}{when}, {cluster.latency:g} s per call of the"
+        f"Assumed: a core as fast as one of {where}{when}, {cluster.latency:g} s per call to the"
         f" store, {cluster.bandwidth / 1e6:g} MB/s per connection,"
         f" {8 * cluster.network / 1e9:g} Gbit/s per node, files of equal length, and no other load."
     )

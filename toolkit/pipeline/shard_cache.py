@@ -1,9 +1,9 @@
-"""Training shards in an object store, read through a local cache that is filled ahead (C21).
+"""Training shards in an object store, read through a local cache that can prefetch them (C21).
 
 `shards.jsonl` names the objects of every shard with size and digest. An object is copied to the
-cache when it is opened, or before. The copy is named by the object's digest, so that all processes
-and trainings on a machine can share a cache. When the cache is full, what was opened longest ago is
-removed; files that are open stay readable.
+cache when it is opened or prefetched. The copy is named by the object's digest, so that all
+processes and trainings on a machine can share a cache. When the cache is full, the copies that were
+opened longest ago are removed; open files stay readable.
 """
 
 import fcntl
@@ -25,20 +25,20 @@ from toolkit.pipeline.step import StepError
 COPY = re.compile("[0-9a-f]{32}")
 """The name of a copy: the digest of the object."""
 LOCK = ".lock"
-FORCE = "--force the stage that made the shards, which makes this one alone again"
+FORCE = "--force the stage that made the shards: it makes only this shard again"
 
 
 class CachedShards:
-    """The files of a set of shards in a store, see `toolkit.ssl.unlabelled.ShardFiles`.
+    """A set of shards in a store; implements `toolkit.ssl.unlabelled.ShardFiles`.
 
     Args:
       url: prefix of the set.
       store: reads objects, repeats calls and checks digests.
       folder: folder of the cache.
-      config: its size, and threads.
+      config: size of the cache, and number of threads that fetch objects.
 
     Raises:
-      ObjectError: the set is not there.
+      ObjectError: the set does not exist.
       StepError: its list of shards is damaged.
     """
 
@@ -63,10 +63,10 @@ class CachedShards:
         """Implement `ShardFiles.open`.
 
         Raises:
-          ObjectError: it cannot be fetched, or is damaged.
+          ObjectError: the file cannot be fetched, or is damaged.
         """
         if field not in self._objects.get(shard, {}):
-            raise ValueError(f"no {field} are listed for it")
+            raise ValueError(f"the list of shards names no {field} for this shard")
         return self._opened(self._objects[shard][field])
 
     def prefetch(self, shards: Sequence[int]) -> None:
@@ -77,7 +77,7 @@ class CachedShards:
                     self._pool.submit(self._fetch_ahead, ref)
 
     def close(self) -> None:
-        """Wait for objects that are being fetched ahead, and end the threads."""
+        """Wait for pending prefetches, and end the threads."""
         self._pool.shutdown()
 
     def _copy(self, ref: ObjectRef) -> Path:
@@ -107,7 +107,7 @@ class CachedShards:
             folder = tempfile.TemporaryDirectory(dir=self._folder)
             with folder as beside, rebuild_damaged(self._store, FORCE):
                 fetched = self._store.local(ref, Path(beside))
-                # Open before renaming: at `path` another process may remove it to make room.
+                # Open before renaming: another process may remove `path` to make room.
                 opened = _open_copy(fetched)
                 os.replace(fetched, path)
             Path(lock.name).unlink(missing_ok=True)
@@ -115,13 +115,13 @@ class CachedShards:
         return opened
 
     def _make_room(self, new: Path) -> None:
-        """Remove the copies opened longest ago until the rest fit; the new one stays."""
+        """Remove the copies opened longest ago until the rest fits; the copy at `new` stays."""
         entries = []
         for entry in os.scandir(self._folder):
             if COPY.fullmatch(entry.name):
                 with suppress(FileNotFoundError):
                     entries.append((entry.stat().st_mtime_ns, entry.stat().st_size, entry.path))
-        # `_open_copy` sets the time of a copy: the oldest was opened longest ago.
+        # `_open_copy` sets a copy's time, so the oldest copy was opened longest ago.
         total_size = sum(size for _, size, _ in entries)
         for _, size, path in sorted(entries):
             if total_size <= self._most:
@@ -133,7 +133,7 @@ class CachedShards:
 
 
 def _open_copy(path: Path) -> BinaryIO:
-    """Open a copy and note when."""
+    """Open a copy and set its time to now, which `_make_room` reads."""
     file = open(path, "rb")  # noqa: SIM115 - the caller closes it
     os.utime(file.fileno())
     return file

@@ -5,9 +5,9 @@
 <out>/features.json   what `FeatureStore` needs to open `<out>`
 <out>/failed.tsv      utterances that were left out, with the reason
 
-Attempts at a partition write objects of their own (`toolkit.pipeline.markers`). The manifests
-name those that count. On a disk, the files in `shards/` are links to them, for readers of the
-layout; in a store there is no `shards/`, and `shards.jsonl` names the objects themselves.
+Each attempt at a partition writes its own objects (`toolkit.pipeline.markers`). The manifests name
+the objects that count. On a disk, the files in `shards/` are links to these, for readers of the
+Shar layout; in a store there is no `shards/`, and `shards.jsonl` names the objects themselves.
 
 A row is an utterance's cut and its bytes in the tar of every field. Shuffling and repartitioning
 move whole rows. The two tar members of an utterance (array and manifest) do not depend on their
@@ -47,7 +47,7 @@ _LISTED = {
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard of a set."""
+    """One shard of a set."""
 
     index: int
     """Index of the shard, a part of its file names."""
@@ -97,7 +97,7 @@ def with_fields(shards: Iterable[Shard], refs: Iterable[ObjectRef]) -> list[Shar
 
 
 def single_shard(refs: Iterable[ObjectRef]) -> Shard:
-    """Return the shard of a partition's inputs, which must be exactly one."""
+    """Return the shard of a partition's inputs, which must be those of exactly one shard."""
     shards = shards_of(refs)
     if len(shards) != 1:
         raise StepError(f"{len(shards)} shards in a partition that must have exactly one")
@@ -143,7 +143,7 @@ class ShardRows:
         """Yield the rows in `order`: the cut and each field's bytes."""
         with ExitStack() as stack:
             files = {f: stack.enter_context(open(p, "rb")) for f, p in self._files.items()}
-            # A row is a byte range of each file: read in any order without unpacking the tar.
+            # A row is a byte range of each file, so that any order can be read without unpacking.
             for row in order:
                 content = {}
                 for field, file in files.items():
@@ -172,6 +172,8 @@ def put_shard(
       files: the shard's files by field, which are never changed again.
       index: index of the shard.
       about: hours, utterances and frames, stored with the cuts.
+      store: writes the objects.
+      out: prefix of the shards.
     """
     return tuple(
         store.put_file(
@@ -193,7 +195,7 @@ def write_manifests(
       store: the store to write to.
       out: prefix of the shards.
       results: results of the step or steps that wrote them.
-      frontend: frontend of the features; None where there are none.
+      frontend: front end of the features; None if there are no features.
 
     Returns:
       The shards.
@@ -224,7 +226,7 @@ def read_shards(store: ObjectStore, out: str) -> list[Shard]:
     """Read the list of shards that `write_manifests` wrote.
 
     Raises:
-      StepError: the list is damaged; names the line.
+      StepError: the list is damaged; the message names the line.
     """
     shards = []
     for number, line in enumerate(store.get(f"{out}/{SHARD_LIST}").split(b"\n")[:-1], start=1):

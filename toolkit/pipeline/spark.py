@@ -108,8 +108,8 @@ class SparkExecutor(Executor):
             "spark.ui.showConsoleProgress": "false",
             "spark.scheduler.mode": "FIFO",
             "spark.python.worker.reuse": "true",
-            # Failures of a partition are results, which `_finish` counts. Spark counts lost
-            # executors alone.
+            # A failed partition is a result, and `_finish` counts such failures. Spark counts only
+            # lost executors.
             "spark.task.maxFailures": "4",
             "spark.executorEnv.PYTHONHASHSEED": "0",
         }
@@ -130,8 +130,8 @@ class SparkExecutor(Executor):
     ) -> Iterator[TaskResult]:
         from pyspark.accumulators import AddingAccumulatorParam
 
-        # Results come twice: by the accumulator as each task ends, for progress, and by `collect`
-        # when all have ended.
+        # Results arrive twice: through the accumulator as each task ends, for progress, and through
+        # `collect` when all have ended.
         context = self._context
         arrived = context.accumulator([], AddingAccumulatorParam([]))
         rows = [json.dumps(partition.to_dict()) for partition in partitions]
@@ -186,7 +186,7 @@ class _Collection(threading.Thread):
 
 
 def _culprit(error: Exception, partitions: Sequence[Partition]) -> Iterator[TaskResult]:
-    """Yield a failed attempt of the partition for which Spark gave up, and none of the others."""
+    """Yield a failed attempt for the partition on which Spark gave up, and nothing for others."""
     message = redact(str(error))
     match = CULPRIT.search(message)
     if match is None:
@@ -226,23 +226,23 @@ def _task(contents: tuple[Any, ...], arrived: Any) -> Any:
 
 
 _workers: dict[tuple[tuple[str, str], ...], WorkerProcess] = {}
-"""Worker processes of this Python worker by numeric environment, kept between tasks."""
+"""Worker processes that this Python worker keeps between tasks, by numeric environment."""
 
 
 def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> Iterator[str]:
     """Run partitions in an executor's Python worker.
 
     Args:
-      payload: from the driver.
+      payload: the driver's `contents` of `_task`, pickled and in base64.
       rows: partitions as JSON.
       device: device of the step, such as `cuda:0`.
-      attempt: Spark's attempt number, from 0; above 0, markers of earlier attempts are looked for.
+      attempt: Spark's attempt number, from 0; if above 0, look for markers of earlier attempts.
 
     Yields:
       `TaskResult`s as JSON.
     """
     step, out, config, numeric, repeated = pickle.loads(base64.b64decode(payload))
-    # Runs of several settings may share this Python worker: a worker process for each.
+    # Runs with different settings may share this Python worker: each gets its own worker process.
     key = tuple(sorted(numeric.items()))
     scratch = config.scratch or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
     for row in rows:

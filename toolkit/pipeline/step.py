@@ -37,7 +37,10 @@ class Partition:
 
     def __post_init__(self) -> None:
         if not self.id or any(character in self.id for character in "/\\\0?#"):
-            raise ValueError(f"the partition id {self.id!r} is not valid in an object's name")
+            raise ValueError(
+                f"the partition id {self.id!r} is empty or has a character that object names "
+                "must not contain"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -46,7 +49,7 @@ class Partition:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Partition":
-        """Restore the object from `to_dict`."""
+        """Restore a partition from the result of `to_dict`."""
         inputs = tuple(ObjectRef.from_dict(ref) for ref in values["inputs"])
         return cls(values["id"], inputs, values["about"])
 
@@ -84,7 +87,7 @@ class StepResult:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StepResult":
-        """Restore the object from `to_dict`."""
+        """Restore a step's result from the result of `to_dict`."""
         return cls(
             tuple(ObjectRef.from_dict(ref) for ref in values["outputs"]),
             tuple((element, reason) for element, reason in values["failures"]),
@@ -110,7 +113,7 @@ class Step(Protocol):
 
         Args:
           partition: the inputs.
-          store: reads and writes objects, in `scratch` as well.
+          store: reads and writes objects, including local ones below `resources.scratch`.
           out: prefix of the output, without a slash at its end. Names below it may be chosen
             freely, except that they must not start with `_`.
           resources: device, threads and scratch folder.
@@ -131,20 +134,20 @@ def step_digest(step: Step) -> str:
 
 
 def output_prefix(step: Step, base: str) -> str:
-    """Name the prefix of a step's output, a different one for each configuration."""
+    """Return the prefix of a step's output below `base`; each configuration has its own."""
     return f"{base.rstrip('/')}/{step.name}-{step_digest(step)[:12]}"
 
 
 def work_digest(step: Step, partition: Partition) -> str:
     """Return the digest of everything on which a partition's result depends.
 
-    An input of known digest enters by that and by its own name, not by its folder.
+    An input with a known digest counts by its digest and file name, whatever its folder.
     """
     inputs = [
         [ref.path.rsplit("/", 1)[-1] if ref.digest else ref.path, ref.size, ref.digest, ref.about]
         for ref in partition.inputs
     ]
-    # Names instead of paths where there is a digest: moved inputs are the same inputs.
+    # With a digest, the name replaces the path: inputs that were moved are the same inputs.
     identity = {
         **config_plain(step),
         "id": partition.id,
@@ -159,7 +162,7 @@ class FusedConfig:
     """Configuration of a fused step."""
 
     steps: tuple[Mapping[str, Any], ...]
-    """Name and configuration of each."""
+    """Name and configuration of each step, as `config_plain` returns them."""
     keep: tuple[str, ...]
     """Names of the steps whose outputs are kept."""
 
@@ -167,19 +170,19 @@ class FusedConfig:
 class FusedStep:
     """Runs each step on the outputs of the step before it, for one partition at a time.
 
-    Outputs of steps that are kept are written to `<out>/<step's name>/...`, the same bytes as if
-    the steps had run one by one; the others stay in scratch. The result's `about` is the last
+    The outputs of kept steps are written to `<out>/<step's name>/...`, with the same bytes as if
+    the steps had run one by one; all others stay in scratch. The result's `about` is the last
     step's, with each step's `about` under the step's name. The failures of all steps are listed.
 
     Args:
-      steps: in order; each takes the outputs of the one before as its inputs.
-      keep: names of further steps whose outputs are kept, besides the last.
+      steps: in order; each takes the outputs of the step before it as its inputs.
+      keep: names of steps whose outputs are kept; the last step's outputs always are.
     """
 
     def __init__(self, steps: Sequence[Step], keep: Sequence[str] = ()) -> None:
         names = [step.name for step in steps]
         if len(steps) < 2 or len(set(names)) < len(names):
-            raise ValueError(f"two steps or more of different names can be fused, not {names}")
+            raise ValueError(f"cannot fuse {names}: need at least two steps with different names")
         if unknown := set(keep) - set(names):
             raise ValueError(f"cannot keep {sorted(unknown)}: the fused steps are {names}")
         self.steps = tuple(steps)
@@ -193,7 +196,7 @@ class FusedStep:
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
         """Run all steps on one partition."""
-        # `partition` has the inputs of the current step: the outputs of the one before.
+        # `partition` has the current step's inputs, which are the outputs of the step before.
         outputs: list[ObjectRef] = []
         failures: list[tuple[str, str]] = []
         about: dict[str, Any] = {}
@@ -201,7 +204,7 @@ class FusedStep:
             last = step is self.steps[-1]
             folder = resources.scratch / step.name
             (folder / "scratch").mkdir(parents=True)
-            # Intermediate outputs go to scratch; the store gets only those to keep (C22).
+            # Intermediate outputs go to scratch; the store gets only outputs to keep (C22).
             step_resources = replace(resources, scratch=folder / "scratch")
             prefix = f"{out}/{step.name}" if last else str(folder / "out")
             result = step.run(partition, store, prefix, step_resources)
@@ -219,7 +222,7 @@ class FusedStep:
 
 
 def _keep(ref: ObjectRef, folder: str, out: str, store: ObjectStore) -> ObjectRef:
-    """Store an object of a step whose outputs are kept below `out`; return its reference there."""
+    """Store an object from the local `folder` of a kept step below `out`; return its reference."""
     name = os.path.relpath(ref.path, folder)
     return store.put_file(local_path(ref.path), f"{out}/{name}", ref.about, link=True)
 
@@ -230,8 +233,8 @@ def _content(ref: ObjectRef) -> str:
 
 
 def output_path(step: Step, partitions: Sequence[Partition], base: str) -> str:
-    """Name a step's output by its configuration and the content of its inputs."""
-    # Without `about` and the paths of inputs of known digest: a moved lake gives the same name.
+    """Return the prefix of a step's output, named by its configuration and its inputs' content."""
+    # `about` and the paths of inputs with a digest do not count: a moved lake gives the same name.
     inputs = [[p.id, *((ref.size, _content(ref)) for ref in p.inputs)] for p in partitions]
     digest = digest_bytes(json.dumps([config_plain(step), inputs], sort_keys=True).encode())
     return f"{base.rstrip('/')}/{step.name}-{digest[:12]}"

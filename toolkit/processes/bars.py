@@ -1,4 +1,4 @@
-"""Progress bars that also show the memory which a recipe's stage currently uses."""
+"""Progress bars that also show how much memory a recipe's stage currently uses."""
 
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{p
 
 
 class Bar(Base):
-    """tqdm's bar, shown on terminals alone by default, with the memory of the stage's processes.
+    """tqdm's bar with the memory of the stage's processes; by default only terminals show it.
 
     Args:
       arguments: those of tqdm.
@@ -27,7 +27,7 @@ class Bar(Base):
 
     hidden = False
     """Whether new bars are hidden, see `hide_progress_bars`."""
-    monitor_interval = 0  # no thread of tqdm's, whose lock a fork would inherit; see `miniters`
+    monitor_interval = 0  # no monitor thread: a fork would inherit its lock; see `miniters`
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         defaults = {"disable": None, "miniters": 1, "bar_format": FORMAT}

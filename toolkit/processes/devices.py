@@ -27,7 +27,7 @@ def check_device(requested: str | None) -> None:
     """Check that `--device` names a device, without loading torch.
 
     Raises:
-      ToolkitError: it does not.
+      ToolkitError: it names no known kind of device.
     """
     if requested is not None and not DEVICE.fullmatch(requested):
         raise ToolkitError(
@@ -62,7 +62,7 @@ def to_device(tensor: "Tensor", device: "torch.device") -> "Tensor":
 
 
 def full_float32(device: "torch.device") -> AbstractContextManager[None]:
-    """Compute float32 with all its bits; cuDNN otherwise rounds factors to 10 bits (TF32).
+    """Return a context with full float32 precision; cuDNN otherwise rounds to 10 bits (TF32).
 
     For results that must not depend on the device.
     """

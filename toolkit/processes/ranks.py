@@ -46,7 +46,7 @@ def connect() -> "RankGroup":
 
 
 def disconnect() -> None:
-    """Leave the other ranks, as the interpreter does at its end; `os._exit` would not."""
+    """Tell the other ranks that this one leaves, as a normal exit does; call before `os._exit`."""
     if _connection is not None:
         _connection.watchdog.stop()
 
@@ -87,14 +87,15 @@ class RankGroup:
 
         self.rank, self.world_size = rank(), world_size()
         self.store = next(rendezvous("env://"))[0]
-        # The watchdog has a connection of its own: a call that waits blocks it for all threads.
+        # The watchdog has its own connection: a call that waits blocks its connection for all
+        # threads.
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         watchdog_store = TCPStore(
             host, port, None, False, timedelta(seconds=20), wait_for_workers=False
         )
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = KeyValueStore(self.store, f"toolkit/{attempt}")
-        self._sent = self._received = self._results = self._barriers = 0  # messages of each kind
+        self._sent = self._received = self._results = self._barriers = 0  # counts of messages
         if self.rank > 0:
             files.disable_writes()
         self.watchdog = Watchdog(
@@ -103,12 +104,12 @@ class RankGroup:
         self.watchdog.start()
 
     def broadcast(self, message: dict[str, Any]) -> None:
-        """Send a message to all other ranks; for rank 0."""
+        """Send a message to all other ranks; only rank 0 calls this."""
         self._store.put(f"message/{self._sent}", message)
         self._sent += 1
 
     def receive(self) -> dict[str, Any]:
-        """Wait for the next message that rank 0 broadcasts; for the other ranks.
+        """Wait for the next message that rank 0 broadcasts; only the other ranks call this.
 
         Raises:
           WorkerLostError: a process was lost meanwhile.

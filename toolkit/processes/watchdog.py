@@ -1,11 +1,11 @@
-"""Notices within a minute that a process of the run was killed or hangs, and stops the others.
+"""Notice within a minute that a process of the run was killed or hangs, and stop the others.
 
-Every rank writes a heartbeat into the store each second. Rank 0 reads all of them, the others read
-rank 0's and the failure: a sentence that says what went wrong, after which all ranks exit.
+Every rank writes a heartbeat into the store each second. Rank 0 reads all heartbeats; the others
+read rank 0's. A rank that finds a failure writes to the store what went wrong; then all ranks exit.
 
 The heartbeats come from a thread, which continues when the main thread hangs. So they also carry
 how many steps the main thread has taken (`StallDetector`), for training whose ranks do not wait for
-each other; where they do, an exchange with a rank that hangs times out.
+each other. If the ranks do wait, an exchange with a rank that hangs times out.
 """
 
 import atexit
@@ -91,6 +91,8 @@ class StallDetector:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
+        # Steps taken; how often steps have ended (`idle`); whether this rank waits for the others;
+        # seconds that a step may take, None while this rank takes no steps
         self._status: dict[str, Any] = {"steps": 0, "rounds": 0, "waits": False, "limit": None}
         self._statuses: dict[
             int, tuple[dict, float]
@@ -105,7 +107,7 @@ class StallDetector:
         self._change(steps=self._status["steps"] + 1, limit=limit)
 
     def wait(self, limit: float) -> None:
-        """Note that this rank waits until the others have taken their steps, until `idle`."""
+        """Note that this rank waits for the others to take their steps; `idle` ends the wait."""
         self._change(waits=True, limit=limit)
 
     @contextmanager
@@ -171,16 +173,16 @@ HEARTBEAT_INTERVAL = 1.0  # seconds
 HEARTBEAT_TIMEOUT = 30.0  # seconds without a heartbeat after which a process counts as lost
 EXIT_GRACE = 8.0  # seconds that a process has to exit by itself, once the run has failed
 FAILURE = "failure"  # key of the first failure
-GLOO_TIMEOUTS = ("imed out", "Application timeout")  # of an exchange, and of those after it
+GLOO_TIMEOUTS = ("imed out", "Application timeout")  # in errors of an exchange and of later ones
 
 
 class Watchdog:
-    """Detects lost ranks in two threads: one uses the store, which may block; one decides.
+    """Detects lost ranks in two threads: one uses the store, which may block; the other decides.
 
     An exception that nobody catches is passed on to the other ranks before this one exits.
 
     Args:
-      store: on a connection of its own.
+      store: the store, on a connection of its own.
       rank: rank of this process.
       world_size: the number of ranks.
     """
@@ -192,7 +194,7 @@ class Watchdog:
         now = time.monotonic()
         self._last_exchange = now  # start of the last complete exchange with the store
         self._gone: dict[int, float] = {}  # since when a rank's process is found not to exist
-        self._last_heartbeats: dict[int, tuple[dict, float]] = {}  # and since when
+        self._last_heartbeats: dict[int, tuple[dict, float]] = {}  # by rank, and when it came
         self._departed: set[int] = set()
         self._heartbeats = 0
         self._store_lost = False
@@ -274,7 +276,7 @@ class Watchdog:
             time.sleep(HEARTBEAT_INTERVAL / 20)
 
     def _talk(self) -> None:
-        """Write this rank's heartbeats and failure, read those of the others; a thread's loop."""
+        """Write this rank's heartbeats and failure, and read the others'; the loop of a thread."""
         reported = False
         try:
             while not self._stopped.is_set():
@@ -324,7 +326,7 @@ class Watchdog:
             self._last_heartbeats[rank] = (heartbeat, since)
 
     def _monitor(self) -> None:
-        """Wait for a failure, and end the process when it does not exit by itself then."""
+        """Wait for a failure, then end the process if it does not exit by itself."""
         while self.failure is None:
             if self._stopped.wait(HEARTBEAT_INTERVAL):
                 return
@@ -334,13 +336,13 @@ class Watchdog:
                 break
         self._hurry.set()
         if self._silent is not None and _alive(self._silent):
-            # It is stopped and cannot exit by itself; torchrun would wait half a minute for it.
+            # A stopped process cannot exit by itself; torchrun would wait half a minute for it.
             os.kill(self._silent, signal.SIGKILL)
         if not self._stopped.wait(EXIT_GRACE):
             self._end()
 
     def _lost_worker(self) -> str | None:
-        """Say in a sentence which process is lost, None when all is well."""
+        """Say in a sentence which process is lost; None if all is well."""
         now = time.monotonic()
         for rank, (heartbeat, since) in sorted(self._last_heartbeats.items()):
             if rank in self._departed:

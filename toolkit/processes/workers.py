@@ -29,8 +29,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 PACKAGES = ("toolkit", "local", "recipes")
 LONGEST_FOLDER = 64
-"""Bytes of the temporary folder's path: the server's socket lies below it, and a socket's path ends
-after 107."""
+"""Limit in bytes of the temporary folder's path: the server's socket lies below it, and the path of
+a socket has at most 107."""
 
 
 class WorkerError(ToolkitError):
@@ -40,9 +40,9 @@ class WorkerError(ToolkitError):
 class WorkerPool:
     """Worker processes that live for several calls of `map`; use it in a `with` statement.
 
-    With one job this process does the work itself, otherwise processes of `worker_context`. Either
-    way torch computes with one thread, since the number of threads decides the last bits of its
-    sums.
+    With one job this process does the work itself, otherwise processes of `worker_context` do.
+    Either way torch computes with one thread, since the number of threads decides the last bits of
+    its sums.
 
     Args:
       jobs: number of processes.
@@ -87,7 +87,7 @@ class WorkerPool:
                 _shared.pop(self._jobs, None)
             raise WorkerError(
                 "a worker process was killed, perhaps because memory ran out: run the same command"
-                " again (finished parts stay), with a smaller --jobs"
+                " again with a smaller --jobs. Finished parts are kept"
             ) from error
         finally:
             for future in futures:
@@ -112,15 +112,15 @@ def _new_pool(jobs: int) -> ProcessPoolExecutor:
 
 
 _shared: dict[int, ProcessPoolExecutor] | None = None
-"""The pools of `shared_workers` by their number of processes; None outside of its `with` block."""
+"""The pools of `shared_workers` by their number of processes; None outside its `with` block."""
 
 
 @contextmanager
 def shared_workers() -> Iterator[None]:
     """Share the processes of all pools in a `with` block, or in a function that it decorates.
 
-    A process takes a second to start, most of it to load compiled kernels, and a decode maps a
-    dozen times. The processes keep their caches until the end of the block.
+    A process takes a second to start, most of it to load compiled kernels, and decoding calls `map`
+    a dozen times. The processes keep their caches until the end of the block.
     """
     global _shared
     if _shared is not None:
@@ -155,7 +155,7 @@ def processor_seconds() -> float:
 def map_in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], jobs: int
 ) -> Iterator[Result]:
-    """Map once, in a `WorkerPool` of at most `jobs` processes and no more than there are items."""
+    """Map once, in a `WorkerPool` with at most `jobs` processes and at most one per item."""
     # A shared pool has all `jobs` processes; each starts when it is needed.
     jobs = jobs if _shared is not None and len(items) > 1 else min(jobs, len(items))
     with WorkerPool(jobs) as pool:
@@ -169,8 +169,8 @@ def worker_context() -> BaseContext:
     fork, nor does CUDA. On Linux they are forked from multiprocessing's server, which computes
     nothing. It starts at the first call and imports the modules of the project that this process
     has imported, once instead of in each worker: a recipe's modules take some four seconds of
-    processor time. Its environment variables and streams are those of that moment; `start_worker`
-    takes over the current variables. Where the server cannot run, processes are spawned.
+    processor time. It keeps the environment variables and streams of that moment; `start_worker`
+    sets the current variables. Where the server cannot run, processes are spawned.
     """
     if sys.platform != "linux" or len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
         return multiprocessing.get_context("spawn")
@@ -180,9 +180,9 @@ def worker_context() -> BaseContext:
         with block_sigint(), _working_directory(project_root()):
             context.set_forkserver_preload([*_imported(), "toolkit.processes.preloaded"])
             forkserver.ensure_running()
-        # A first process waits until the server has imported all, and shows whether the server's
-        # socket is there. Ctrl-C waits for its start: interrupted in it, this process would not
-        # know the other one, and could not end it.
+        # A first process waits until the server has imported everything, and shows whether the
+        # server's socket is there. Ctrl-C is blocked while it starts: if interrupted then, this
+        # process would not know the new one and could not end it.
         probe = context.Process(target=_do_nothing, daemon=True)
         with block_sigint():
             probe.start()
@@ -240,7 +240,7 @@ def block_sigint() -> Iterator[None]:
 
 
 def start_worker(environment: Mapping[str, str]) -> None:
-    """Prepare a worker process: one torch thread, and what `follow_parent` does."""
+    """Prepare a worker process: one torch thread, and what `exit_with_parent` does."""
     exit_with_parent(environment)
     import torch
 
@@ -268,9 +268,9 @@ def _end_with_parent() -> None:
 def freeze_imports() -> None:
     """Exclude all present objects from garbage collection.
 
-    A recipe's imports make a quarter of a million objects. A collection of all takes 0.2 s, and
-    every process makes several before it ends. Workers share the memory of these objects with the
-    process from which they are forked, since nothing marks them any more.
+    A recipe's imports make a quarter of a million objects. A full collection takes 0.2 s, and every
+    process runs several before it ends. Workers share the memory of these objects with the process
+    from which they are forked, since nothing marks them any more.
     """
     gc.freeze()
 
@@ -297,11 +297,11 @@ def map_in_threads(
     audio, compiled searches. `items` is iterated over by the thread that takes the results.
 
     Args:
-      function: an exception in it is raised at its position.
+      function: an exception in it is raised at its item's position.
       items: any iterable, even an endless one.
-      jobs: threads.
-      prefetch: items that may be under way or done before their results are taken; at least `jobs`,
-        or some threads never have work.
+      jobs: number of threads.
+      prefetch: number of items that may be under way or done before their results are taken; if it
+        is below `jobs`, some threads never have work.
     """
     pending: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(jobs) as pool:

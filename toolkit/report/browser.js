@@ -129,10 +129,10 @@ for (const browser of document.querySelectorAll(".browser")) {
     body.append(...matches.slice(begin, begin + PAGE).flatMap(lines));
     table.replaceChildren(head, body);
     const end = Math.min(begin + PAGE, matches.length), count = (n) => n.toLocaleString("en");
-    const more = left ? `; ${count(left)} with fewer errors left out` : "";
+    const more = left ? `; ${count(left)} more with fewer errors are left out` : "";
     status.textContent = matches.length
       ? `${count(begin + 1)} to ${count(end)} of ${count(matches.length)}${more}`
-      : `no utterance fits${more}`;
+      : `no utterances match${more}`;
     for (const [name, stop] of [["first", begin === 0], ["previous", begin === 0],
       ["next", end >= matches.length], ["last", end >= matches.length]])
       buttons.querySelector(`[name=${name}]`).setAttribute("aria-disabled", stop);

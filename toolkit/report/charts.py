@@ -14,13 +14,13 @@ LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 26.0, 30.0
 SHAPES = ("circle", "square", "triangle", "diamond")
 """Shapes of markers, by which series or language models differ even without colours."""
 MARKED = 60
-"""Most points of a series that are drawn with markers."""
+"""Largest number of points of a series that is drawn with markers."""
 LETTER_WIDTH = 7.3
 """Width of a letter of a label in pixels."""
 MARKER_SIZE = 5.0
 """Half of the size of an interval's marker in pixels."""
 LABELS = 56.0
-"""Width of the column of target labels at the right."""
+"""Width in pixels of the column of target labels at the right."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Series:
     """Index into the page's palette and the marker shapes."""
     dashed: bool = False
     faint: bool = False
-    """Drawn thin and pale, such as further runs of a platform."""
+    """Draw the line thin and pale, as for further runs of a platform."""
     markers: bool = False
     titles: Sequence[str] = ()
     """Tooltips of the markers."""
@@ -103,7 +103,7 @@ class _Drawing:
         # Labels of targets stand to the right of the plot.
         self._right = width - RIGHT - (LABELS if chart.targets else 0.0)
         self._x0, self._x1 = chart.x_range or _range([s.x for s in chart.series], zero=True)
-        # Targets must be inside the plot, also where no series reaches them.
+        # Targets must be inside the plot, even if no series reaches them.
         values = [s.y for s in chart.series] + [[t.y for t in chart.targets]]
         if chart.y_range:
             self._y0, self._y1 = chart.y_range
@@ -239,8 +239,8 @@ def marker(shape: str, x: float, y: float, r: float, colour: str, title: str) ->
 
     Args:
       shape: one of `SHAPES`.
-      x: its middle.
-      y: its middle.
+      x: horizontal position of its middle in pixels.
+      y: vertical position of its middle in pixels.
       r: half of its size in pixels.
       colour: CSS class of its colour.
       title: text that is shown when a pointer rests on it.
@@ -257,7 +257,7 @@ def marker(shape: str, x: float, y: float, r: float, colour: str, title: str) ->
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its confidence interval, in a figure of several."""
+    """A value with its confidence interval, as one row of a figure."""
 
     name: str
     value: float
@@ -272,7 +272,7 @@ class Interval:
 
 
 def interval_svg(intervals: Sequence[Interval], width: float, label: str) -> Markup:
-    """Draw intervals below each other: name at the left, value at the right, the lowest in bold.
+    """Draw intervals one per row: name at the left, value at the right, the lowest value in bold.
 
     Args:
       intervals: at least one.
@@ -326,7 +326,7 @@ def histogram_svg(
     """Draw a histogram of durations.
 
     Args:
-      counts: [B] utterances of each bin.
+      counts: [B] number of utterances in each bin.
       edges: [B + 1] ends of the bins in seconds.
       width: width of the drawing in pixels.
       label: description for screen readers.
@@ -365,7 +365,7 @@ def thin(
     if len(xs) <= 2 * columns:
         return x, y
     share = (xs - xs[0]) / ((xs[-1] - xs[0]) or 1.0)
-    # [P] pixel column of each point; columns end where the next point has another.
+    # [P] pixel column of each point; a column ends where the next point is in another column.
     interval_of = np.minimum(share * columns, columns - 1).astype(int)
     ends = np.flatnonzero(np.diff(interval_of, append=columns)) + 1
     indices = {0, len(xs) - 1}
@@ -377,21 +377,21 @@ def thin(
 
 
 def linear_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return about `count` round numbers from low to high: multiples of 1, 2 or 5."""
+    """Return about `count` round numbers from low to high: multiples of 1, 2 or 5 times 10^n."""
     if not high > low:
         return [low]
     rough = (high - low) / count
-    # The power of ten below the wished distance.
+    # The power of ten below the desired distance
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * unit for factor in (1, 2, 5, 10, 20) if factor * unit >= rough * 0.7)
-    # 1e-9: a limit that is a tick but for rounding has its label.
+    # 1e-9: a limit that differs from a tick only by rounding still gets its label.
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(n * step, 10) for n in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float, gap: float) -> list[float]:
-    """Return round numbers from low to high whose logarithms differ by `gap` at least."""
+    """Return round numbers from low to high whose natural logarithms differ by at least `gap`."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks: list[float] = []
     # The densest set of ticks whose labels do not overlap.
@@ -409,7 +409,12 @@ def number(value: float) -> str:
 
 
 def _range(values: Sequence[Sequence[float]], zero: bool) -> tuple[float, float]:
-    """Return the range of a linear axis for these values, with room above the highest."""
+    """Return the range of a linear axis, with room above the highest value.
+
+    Args:
+      values: values of each series.
+      zero: whether the range includes 0.
+    """
     finite = [v for series_values in values for v in series_values if math.isfinite(v)]
     if not finite:
         return 0.0, 1.0

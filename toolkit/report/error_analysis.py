@@ -1,4 +1,4 @@
-"""Errors of a split: confusions, worst utterances, phones, factors, systems, alignments."""
+"""Analyse a split's errors: confusions, worst utterances, phones, factors, systems, alignments."""
 
 import math
 from collections import Counter
@@ -40,7 +40,7 @@ from toolkit.score.significance import (
 from toolkit.score.wer import UtteranceScore
 
 MAX_WORDS = 250
-"""Most words of an alignment that are shown."""
+"""Largest number of words of an alignment that are shown."""
 MAX_CONFUSIONS = 15
 MAX_SPEAKERS = 12
 
@@ -91,7 +91,7 @@ def _speakers(decode: Decode) -> Markup:
     ]
     columns = [Column("speaker"), Column("WER %"), Column("errors")]
     more = len(scores) - len(rows)
-    note = f"The worst of {len(scores):,}." if more > 0 else ""
+    note = f"Only the worst of {len(scores):,} speakers are shown." if more > 0 else ""
     return Table("Speakers", columns, rows, note).html() if len(scores) > 1 else Markup("")
 
 
@@ -111,13 +111,13 @@ def worst_utterances(
       number: number of utterances.
       budget: limits the size; audio players are left out first, then alignments.
       clip: returns the audio of an utterance, None where it cannot be read.
-      anchor: begins the cards' anchors.
+      anchor: prefix of the cards' anchors.
     """
     best = errors.shown
     times = read_word_times(run, best)
     cards: list[Markup] = []
     for utterance in worst(best, number):
-        # Alignments before players: they are small and say the most.
+        # Alignments before players: alignments are small and say the most.
         alignments = budget.take(_system_alignments(errors, utterance))
         if not alignments:
             continue
@@ -139,7 +139,7 @@ def worst_utterances(
 
 
 def _utterance_facts(errors: SplitErrors, utterance: UtteranceScore) -> str:
-    """Return an utterance's duration, speaker and number of errors in words."""
+    """Return a text with an utterance's duration, speaker and number of errors."""
     entry = errors.split.utterances[utterance.id]
     speaker = f", speaker {entry.speaker}" if entry.speaker else ""
     return (
@@ -170,7 +170,7 @@ def marked_alignment(utterance: UtteranceScore, as_elements: bool = False) -> Ma
 
     Args:
       utterance: the scored utterance.
-      as_elements: make an element of correct words too, so that each recognised word is one.
+      as_elements: wrap correct words in elements too, so that each recognised word is an element.
     """
     words = [(_pair_class(pair), *pair) for pair in utterance.pairs[:MAX_WORDS]]
     hidden = len(utterance.pairs) - MAX_WORDS
@@ -206,7 +206,7 @@ def phone_overview(run: RunFolder, errors: SplitErrors) -> Markup:
     alike: they show what word errors sound like, not what was actually said. Empty if no GMM system
     was decoded, or if the run has no lexicon.
     """
-    # Neural systems have senones, whose confusions need no lexicon.
+    # Only GMM systems: neural systems have senones, whose confusions need no lexicon.
     systems = [d for d in errors.decodes if (_system_folder(run, d) / "gmm.safetensors").exists()]
     if not systems or not (run.root / LEXICON).exists():
         return Markup("")
@@ -221,7 +221,7 @@ def phone_overview(run: RunFolder, errors: SplitErrors) -> Markup:
     ]
     if not any(cards):
         return Markup("")
-    note = f"By the first pronunciation of each word in {LEXICON}."
+    note = f"The phones are from the first pronunciation of each word in {LEXICON}."
     return _titled(
         f"{errors.split.name}, phones of {best.name}",
         macros("parts.html").note(note),
@@ -250,12 +250,12 @@ def phone_pairs(decode: Decode, lexicon: Lexicon) -> list[list[Pair]]:
 
 
 def _system_folder(run: RunFolder, decode: Decode) -> Path:
-    """Return the folder of the system that a decode is of."""
+    """Return the folder of the system that made a decode."""
     return run.root / decode.name.partition("/")[0]
 
 
 def _phone_rates(pairs: Sequence[Sequence[Pair]]) -> Markup:
-    """Return a table of the phones with the highest error rates, insertions not counted."""
+    """Return a table of the phones with the highest error rates, without insertions."""
     occurrences: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     for ref, hyp in (pair for utterance in pairs for pair in utterance):
@@ -291,7 +291,7 @@ class Bin:
 
     low: float
     high: float
-    """The highest value; `low` is the lowest."""
+    """The highest value in the bin; `low` is the lowest."""
     middle: float
     """The median value."""
     utterances: int
@@ -307,16 +307,16 @@ class Bin:
 def quantile_bins(
     values: Sequence[float], errors: Sequence[int], words: Sequence[int]
 ) -> list[Bin]:
-    """Divide utterances by their values into bins of about equal numbers, in rising order.
+    """Divide utterances by the value of a factor into bins of about equal size, lowest first.
 
-    Equal values stay together. Bins without a word are left out.
+    Utterances with equal values stay together. Bins without a word are left out.
 
     Args:
-      values: [U] by which to divide.
+      values: [U] values of the factor.
       errors: [U] word errors.
       words: [U] words of the references.
     """
-    # Cuts are the values at the quantiles; equal values fall into the same bin.
+    # Cut at the values at the quantiles; equal values fall into the same bin.
     order = np.argsort(np.asarray(values), kind="stable")
     sorted_values = np.asarray(values, dtype=float)[order]
     number = min(MAX_BINS, len(order) // MIN_BIN_UTTERANCES)
@@ -347,7 +347,7 @@ def factor_figures(errors: SplitErrors) -> Markup:
         ("speaking rate", "words per second"): [u.ref_units / entry.seconds for u, entry in rows],
         ("signal-to-noise ratio", "dB"): [entry.snr for _, entry in rows],
     }
-    # 2. WER of groups of utterances with similar values, without the utterances of unknown value.
+    # 2. WER of groups of utterances with similar values; unknown values are left out.
     charts = [
         _factor_figure(errors.split.name, *names, bins)
         for names, values in factors.items()
@@ -382,12 +382,15 @@ def _factor_figure(split: str, factor: str, unit: str, bins: Sequence[Bin]) -> M
         [Series("", x, y, markers=True, titles=titles)],
         x_range=(x[0] - margin, x[-1] + margin),
     )
-    caption = f"{len(bins)} groups of about {bins[0].utterances:,} utterances, at their medians."
+    caption = (
+        f"{len(bins)} groups of about {bins[0].utterances:,} utterances; each point is at its "
+        "group's median."
+    )
     return figure(chart, f"WER against {factor}", caption)
 
 
 MAX_SYSTEMS = 10
-"""Most systems of a table, those with the fewest errors."""
+"""Largest number of systems in a table; those with the fewest errors are shown."""
 SIGNIFICANCE_LEVEL = 0.05
 
 
@@ -399,14 +402,13 @@ class Difference:
     """Difference of word error rates in percentage points; below 0 the second is better."""
     test: MatchedPairs
     exact: float
-    """p-value of the exact test that exchanges the systems of utterances."""
+    """p-value of the exact permutation test, which swaps the two systems' results."""
 
     @property
     def p_value(self) -> float:
-        """Return the p-value of the matched pairs test, or of the exact test.
+        """The p-value of the matched pairs test, or of the exact test if there are few segments.
 
-        With fewer than `MANY_SEGMENTS` segments, whose mean is not normally distributed, it is that
-        of the exact test.
+        The mean of fewer than `MANY_SEGMENTS` segments is not normally distributed.
         """
         return self.exact if self.test.segments < MANY_SEGMENTS else self.test.p_value
 
@@ -436,7 +438,7 @@ def format_p_value(value: float) -> str:
 
 
 def pairwise_tests_table(errors: SplitErrors) -> Markup:
-    """Return a table that compares the systems of a split, each with each."""
+    """Return a table that compares all pairs of systems of a split."""
     decodes = sorted(errors.decodes, key=lambda decode: decode.score.errors)[:MAX_SYSTEMS]
     if len(decodes) < 2:
         return Markup("")
@@ -452,7 +454,7 @@ def pairwise_tests_table(errors: SplitErrors) -> Markup:
         for row, decode in enumerate(decodes)
     ]
     return Table(
-        f"{errors.split.name}: differences of systems",
+        f"{errors.split.name}: differences between systems",
         [Column(""), *(Column(f"{number + 1}") for number in range(len(decodes) - 1))],
         rows,
         _pairwise_note(len(errors.decodes), differences.values()),
@@ -480,17 +482,17 @@ def _pairwise_row(
 def _pairwise_note(systems: int, differences: Collection[Difference]) -> str:
     """Return the note below the table of comparisons."""
     note = (
-        "The row's WER minus that of the system with the column's number, in percentage points, in "
-        f"bold where p is below {SIGNIFICANCE_LEVEL:g} by NIST's matched pairs test (MAPSSWE); p "
-        "is not corrected for the number of comparisons."
+        "A cell is the WER of the row's system minus the WER of the system with the column's "
+        f"number, in percentage points. It is bold if p is below {SIGNIFICANCE_LEVEL:g} in NIST's "
+        "matched pairs test (MAPSSWE); p is not corrected for the number of comparisons."
     )
     if any(difference.test.segments < MANY_SEGMENTS for difference in differences):
         note += (
-            f" Where fewer than {MANY_SEGMENTS} segments have errors, it is the exact p of "
-            "exchanging the systems of utterances."
+            f" If fewer than {MANY_SEGMENTS} segments have errors, p is that of an exact "
+            "permutation test, which swaps the two systems' results of utterances."
         )
     if systems > MAX_SYSTEMS:
-        note += f" The best {MAX_SYSTEMS} of {systems} systems."
+        note += f" Only the best {MAX_SYSTEMS} of {systems} systems are shown."
     return note
 
 
@@ -512,7 +514,7 @@ def worst_alignments(
 
     Args:
       run: the run.
-      splits: among them the one that is aligned.
+      splits: the splits of the run, including the one that is aligned.
       number: number of utterances.
       budget: limits the size of the page.
       clip: returns the audio of an utterance, None where it cannot be read.
@@ -555,7 +557,7 @@ def worst_alignments(
 def word_times_from_phones(
     phones: Sequence[TimedToken], words: Sequence[str], topology: Topology
 ) -> list[TimedToken]:
-    """Join the phones of each word; empty if that gives another number of words."""
+    """Join the phones of each word; empty if that gives a different number of words."""
     times_by_word: list[TimedToken] = []
     for phone in phones:
         if phone.token == _silence(topology):

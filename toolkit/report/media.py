@@ -29,7 +29,7 @@ SAMPLING_RATE = 16000
 WINDOW_SAMPLES = 400
 """Window of the spectrogram in samples: 25 ms."""
 MAX_FRAMES, FREQUENCY_BANDS, NUM_COLOURS = 480, 96, 48
-"""Most frames, number of frequency bands from 0 to 8 kHz, and number of colours of the image."""
+"""The image's limit of frames, number of frequency bands from 0 to 8 kHz, and number of colours."""
 RANGE_DB = 65.0
 """Largest dynamic range of the image. Its lower end is the 10th percentile of the levels, if that
 is higher."""
@@ -82,7 +82,7 @@ def spectrogram(samples: np.ndarray) -> str:
     """Draw a spectrogram of samples [S]: time to the right, 0 Hz at the bottom, bright is loud."""
     # A window is centred on its time; the last one may begin at the last sample.
     padded = np.pad(samples.astype(np.float64), (WINDOW_SAMPLES // 2, WINDOW_SAMPLES))
-    # A frame for every 10 ms at most.
+    # At most one frame per 10 ms.
     count = max(1, min(MAX_FRAMES, len(samples) // 160))
     starts = np.linspace(0, len(samples), count).astype(int)
     # [T, 400] frames with a Hann window.
@@ -146,7 +146,7 @@ FREQUENCY_LABELS_KHZ = (0, 2, 4, 6, 8)
 
 
 def read_word_times(run: RunFolder, decode: Decode) -> dict[str, list[TimedToken]]:
-    """Return the word times of a decode by utterance, empty if it has not written them."""
+    """Return the word times of a decode by utterance; empty if it has not written them."""
     path = decode.folder / "words.ctm"
     if not path.exists():
         return {}
@@ -165,7 +165,7 @@ def player(clip: Clip, times: Sequence[TimedToken], utterance: UtteranceScore) -
 
     Args:
       clip: audio and spectrogram.
-      times: times of the recognised words; they are left out where they belong to another text.
+      times: times of the recognised words; left out if their words are not those of `utterance`.
       utterance: the recognised utterance.
     """
     recognised = [pair for pair in utterance.pairs if pair[1] is not None]

@@ -1,4 +1,4 @@
-"""HTML pages from templates: sections, tables and figures, in one file without network.
+"""HTML pages from templates: sections, tables and figures, in one file that needs no network.
 
 All HTML is in `templates/`, rendered by jinja2 with autoescaping: a text becomes markup only where
 it is a `Markup`, which templates and `toolkit.report.charts` alone make.
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 WIDE, NARROW, HALF = (1040.0, 330.0), (350.0, 290.0), (500.0, 330.0)
-"""Sizes of figures in pixels: page width, phone width, half of the page width."""
+"""Sizes of figures in pixels: for the page width, for narrow screens, for half the page width."""
 NARROW_TABLE = 6
-"""Tables of fewer columns are not stretched to the page width."""
+"""Tables with fewer columns are not stretched to the page width."""
 _UNLIMITED_WIDTH = 10_000
 """Terminal width in characters that no table needs."""
 
@@ -78,6 +78,7 @@ class Cell:
     detail: str = ""
     """Small print after the text, such as a percentage."""
     best: bool = False
+    """Show the text in bold."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,15 @@ class Column:
     text: bool = False
     """Align left."""
     extra: bool = False
-    """Leave out on a phone."""
+    """Leave out on narrow screens."""
 
 
 @dataclass(frozen=True)
 class TableRow:
     """A table row; its first cell is its heading, or is empty to continue the row before.
 
-    Small print of the heading is shown on phones only, in place of the columns that they leave out.
+    Small print of the heading is shown only on narrow screens, in place of the columns that are
+    left out there.
     """
 
     cells: Sequence[Cell]
@@ -113,7 +115,7 @@ class HeadingGroup:
     span: int
     """Number of columns."""
     classes: str
-    """CSS classes: `extra` hides it on phones, `short` elsewhere."""
+    """CSS classes: `extra` hides it on narrow screens, `short` elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Table:
     """Put small print below the text of its cell instead of beside it."""
 
     def html(self) -> Markup:
-        """Return the table as HTML, in a box that scrolls where the screen is too narrow."""
+        """Return the table as HTML, in a box that scrolls if the screen is too narrow."""
         return macros("parts.html").table(self)
 
     @property
@@ -157,13 +159,13 @@ class Table:
             if span == short:
                 groups.append(HeadingGroup(title, span, "group" if title else ""))
             else:
-                # A span cannot depend on the width: phones have a heading of their own.
+                # A span cannot depend on the width: narrow screens have their own heading.
                 groups.append(HeadingGroup(title, span, "extra group"))
                 groups.append(HeadingGroup(title, short, "short group"))
         return groups
 
     def print(self) -> None:
-        """Print the table to standard output; where it is too wide, text wraps, but no number."""
+        """Print the table to standard output; if it is too wide, texts wrap and numbers do not."""
         from rich.console import Console
 
         # rich folds text, and cuts numbers, at the console's width.
@@ -174,7 +176,7 @@ class Table:
         table = self._rich_table()
         if console.measure(table, options=wide).minimum > console.width:
             table = self._rich_table(fold_headings=True)
-        # Lines that a terminal continues below can be read, numbers that are cut off cannot.
+        # Lines that a terminal wraps can be read; numbers that are cut off cannot.
         console.width = max(console.width, console.measure(table, options=wide).minimum)
         console.print(table)
 
@@ -261,8 +263,8 @@ def figure(
       chart: the chart.
       title: heading above the chart.
       caption: text below the chart.
-      wide: whether the chart takes the page width instead of half of it; phones get a drawing of
-        their own.
+      wide: whether the chart takes the page width instead of half of it; narrow screens get a
+        drawing of their own.
       key: what to show instead of the legend of the series.
     """
     names = {series.name: series for series in reversed(chart.series) if series.name}
@@ -295,7 +297,7 @@ def legend(entries: Iterable[tuple[str, int, bool]]) -> Markup:
 
 
 def side_by_side(parts: Iterable[Markup]) -> Markup:
-    """Return figures in two columns, or in one column on a phone."""
+    """Return figures in two columns, or in one column on narrow screens."""
     return macros("parts.html").side_by_side(parts)
 
 

@@ -45,7 +45,7 @@ STAGE_BEGIN = re.compile(r"^\S+ == (\d+) (.*) \(--stage \d+\)$", re.MULTILINE)
 """The line that the stage log has at the beginning of a stage."""
 STATES = ("done", "stale", "partial", "failed")
 MAX_TRACEBACK = 4000
-"""Most characters of a traceback that are shown, from its end."""
+"""Largest number of characters, from its end, of a traceback that are shown."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,10 @@ class StageView:
     state: str
     """One of `STATES`."""
     reason: str = ""
-    """Why it is not done; empty if it is."""
+    """Why the stage is not done, or the progress of a partial stage; empty if it is done."""
     marker: Marker | None = None
     seconds: float = 0.0
+    """Wall time; of a partial stage, that of its unfinished attempts."""
     traceback: str = ""
     """Traceback of the failure."""
 
@@ -91,7 +92,7 @@ def read_stages(run: RunFolder) -> list[StageView]:
 def _stage_numbers(run: RunFolder, pattern: str) -> set[int]:
     """Return the stage numbers in file names; `.partial/07.progress.json` counts too."""
     names = [path.name.partition(".")[0] for path in run.root.glob(pattern)]
-    return {int(name) for name in names if name.isdecimal()}  # not those of somebody's copies
+    return {int(name) for name in names if name.isdecimal()}  # not of copies that somebody made
 
 
 def _stage_view(
@@ -132,8 +133,8 @@ def _stage_view(
 def _passed_over(failure: str, number: int, markers: Mapping[int, Marker | None]) -> bool:
     """Return whether a later stage was started after a failure, whose time is in the third line.
 
-    An attempt with other settings may fail and leave the outputs of the one before as they are. The
-    run uses these outputs when its settings are theirs again.
+    An attempt with other settings may fail and leave the earlier outputs as they are. The run uses
+    these outputs again once it has the earlier settings again.
     """
     lines = failure.splitlines()
     later = [marker.started for n, marker in markers.items() if n > number and marker]
@@ -145,7 +146,7 @@ def _passed_over(failure: str, number: int, markers: Mapping[int, Marker | None]
 
 
 def _stale_reason(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:
-    """Return why a stage is out of date, empty if it is not."""
+    """Return why a stage is out of date; empty if it is not."""
     for name in marker.outputs:
         if not (run.root / name).exists():
             return f"output {name} was deleted"
@@ -232,7 +233,9 @@ class Split:
     name: str
     path: Path
     utterances: Mapping[str, Utterance]
+    """The utterances by id."""
     excluded: int
+    """Number of utterances that the check excluded."""
 
     @property
     def hours(self) -> float:
@@ -242,7 +245,7 @@ class Split:
 
 def read_splits(run: RunFolder) -> list[Split]:
     """Return the splits: training, tuning and test splits in this order, then any others."""
-    # A recipe writes which split is for what; without that file the order is by name.
+    # A recipe writes what each split is for; without that file the splits are ordered by name.
     purposes = run.json("data/splits.json")
     purposes = purposes if isinstance(purposes, dict) else {}
     named = [purposes.get("train", ""), *purposes.get("tune", []), *purposes.get("test", [])]
@@ -329,8 +332,8 @@ def split_table(run: RunFolder, splits: Sequence[Split]) -> Table:
             )
         )
     note = (
-        "Without the excluded utterances. OOV: words of all transcripts, also of excluded "
-        "utterances, that were not in the lexicon when the data were checked."
+        "Excluded utterances are not counted, except in OOV: the words of all transcripts that "
+        "were not in the lexicon when the data were checked."
     )
     return Table("Splits", [Column("split"), *map(Column, columns)], rows, note)
 
@@ -409,7 +412,7 @@ def _perplexities(run: RunFolder) -> Markup:
 
 
 MAX_FINDINGS = 12
-"""Most findings of one kind that are listed."""
+"""Largest number of findings of one kind that are listed."""
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -575,7 +578,7 @@ def best_of(rows: Sequence[Result]) -> dict[str, Result]:
 
 
 def compared_splits(rows: Sequence[Result]) -> list[str]:
-    """Return the splits with several rows, or all splits if there are none."""
+    """Return the splits with several rows, or all splits if none has several."""
     every = splits_of(rows)
     return [s for s in every if sum(row.split == s for row in rows) > 1] or every
 
@@ -637,7 +640,7 @@ def detail_table(rows: Sequence[Result]) -> Markup:
     ]
     note = "Real-time factor: CPU time of decoding per second of audio."
     html = Table("Kinds of errors, cost", [*columns, *map(Column, heads)], table, note).html()
-    return folded("Kinds of errors, cost of decoding", html)
+    return folded("Kinds of errors and cost of decoding", html)
 
 
 def interval_figures(rows: Sequence[Result]) -> Markup:

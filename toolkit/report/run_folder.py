@@ -142,9 +142,9 @@ class Run:
 def find_runs(folder: Path) -> list[Run]:
     """Return the runs in a folder or below it, by path.
 
-    Links are followed to run directories and to folders of them, as of runs on another disk, unless
-    those lie below the folder too. What cannot be read, or is removed meanwhile by a run that goes
-    on, is left out.
+    Links to run directories and to folders of runs are followed, for example to another disk,
+    unless the runs lie below the folder too. Runs that cannot be read, or are removed meanwhile,
+    are left out.
 
     Raises:
       RunsError: there is no such folder.
@@ -161,8 +161,8 @@ def find_runs(folder: Path) -> list[Run]:
         for path in (Path(parent, name) for name in folders):
             if path.is_symlink():
                 linked += [path] if _is_run(path) else filter(_is_run, _folders_in(path))
-    # 2. Add linked runs that are not below the folder. Of several links to a run the one nearest to
-    # the folder counts.
+    # 2. Add linked runs that are not below the folder. If several links lead to a run, use the one
+    # nearest to the folder.
     real_paths = {os.path.realpath(path) for path in roots}
     for path in sorted(linked, key=lambda path: (len(path.parts), path)):
         if (real := os.path.realpath(path)) not in real_paths:
@@ -236,8 +236,8 @@ def _string(value: Any) -> str:
 def _best_results(root: Path) -> dict[str, tuple[float, str]]:
     """Return the lowest WER of each split, with its system.
 
-    The results come from results.json, or before the last stage from the decodes. A decode that was
-    repeated since then replaces its row in results.json.
+    The results come from results.json, or from the decodes if the last stage has not written that
+    file. A decode that was repeated since then replaces its row in results.json.
     """
     results = root / "results.json"
     decoded = [

@@ -95,7 +95,7 @@ CHOSEN_WEIGHT_FILES = ("tuned.json", "weights.json")
 
 
 def weight_grids(run: RunFolder) -> Markup:
-    """Return the grids of WER by the weights tuned on the development splits, by system."""
+    """Return each system's grid of WER by the weights that were tuned on the development splits."""
     paths = run.find("decode/*/grid.tsv") + run.find("decode/*/*/grid.tsv")
     paths.sort(key=lambda path: path.stat().st_mtime)
     grids = [_weight_grid(run, path) for path in paths]
@@ -103,7 +103,7 @@ def weight_grids(run: RunFolder) -> Markup:
 
 
 def _weight_grid(run: RunFolder, path: Path) -> Markup:
-    """Return a table by the first two weights, with the lowest WER over any further ones."""
+    """Return a table by the first two weights; a cell is the lowest WER over any other weights."""
     rows = run.table(path)
     if not rows or "wer" not in rows[0]:
         return Markup("")
@@ -142,7 +142,7 @@ def _weight_grid(run: RunFolder, path: Path) -> Markup:
 
 
 def _sorted_values(values: Sequence[str]) -> list[str]:
-    """Return the different values, in rising order where all of them are numbers."""
+    """Return the different values, in rising order if all of them are numbers."""
     different = list(dict.fromkeys(values))
     try:
         return sorted(different, key=float)
@@ -176,10 +176,10 @@ COMPACT_JSON: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 
 
 def utterance_browser(splits: Sequence[SplitErrors], budget: Budget) -> Markup:
-    """Return the browser of the utterances of all splits, by their systems with fewest errors.
+    """Return the browser of all utterances, as recognised by the best system of each split.
 
-    The rows are JSON in hidden elements, as text; they take at most half of the budget. Of a split
-    that does not fit the utterances with the most errors are kept.
+    The rows are JSON in hidden elements, as text; they take at most half of the budget. If a split
+    does not fit, its utterances with the most errors are kept.
     """
     # Each split may use an equal share of the bytes that the splits before it have left.
     max_bytes, rows = max(0, budget.remaining // 2), Markup("")
@@ -246,11 +246,11 @@ def compact_alignment(pairs: Sequence[Pair]) -> list[str | list[str | None]]:
 
 MAX_LOG_LINES = 60
 MAX_SETTINGS = 30_000
-"""Most characters of the settings that are shown."""
+"""Largest number of characters of the settings that are shown."""
 
 
 def commands_table(stages: Sequence[StageView]) -> Table | None:
-    """Return a table of commands, commits and versions, with the stages that each has run."""
+    """Return a table of commands, commits and versions, with the stages that were run with them."""
     finished = [(_command_of(stage), stage.number) for stage in stages if stage.marker]
     if not finished:
         return None
@@ -322,7 +322,7 @@ def _folded_text(title: str, text: str) -> Markup:
 
 STYLES, SCRIPTS = ("run_page.css",), ("run_page.js", "browser.js")
 MAX_HEADLINE_SPLITS = 4
-"""Number of splits, the largest, whose error rates are at the head of the page."""
+"""Number of splits whose error rates are at the head of the page: those with the most words."""
 RESERVED_BYTES = 20_000
 """Bytes of the page's limit that are reserved for headings and the footer."""
 
@@ -334,7 +334,7 @@ def write_report(root: Path, out: Path, config: ReportConfig | None = None) -> l
       The files that could not be read, with reasons; the page lists them too.
 
     Raises:
-      ReportError: `root` is no run directory.
+      ReportError: `root` is not a run directory.
     """
     run = RunFolder.open(root)
     write_atomically(out, _RunPage(run, config or ReportConfig()).page().html())
@@ -370,7 +370,7 @@ class _RunPage:
         ):
             page.add(section)
         end = self._provenance()
-        # What must be on the page is rendered first; players and rows share what the limit leaves.
+        # Required parts are rendered first; players and rows share what the size limit leaves.
         used = len(page.html().encode()) + sum(len(part.encode()) for part in end.parts)
         budget = Budget(round(1e6 * self._config.max_mb) - used - RESERVED_BYTES)
         all_utterances = self._browser(budget)  # first, as it has half of the budget at most
@@ -433,8 +433,8 @@ class _RunPage:
         return Section(
             "stages",
             "Stages",
-            "States by the stages' markers, without stages that were never started. The recipe's "
-            "--list also compares settings and file contents.",
+            "The states come from the stages' markers; stages that were never started are not "
+            "shown. The recipe's --list also compares settings and file contents.",
             self._parts(lambda: stage_table(self._stages) if self._stages else Markup("")),
         )
 
@@ -495,7 +495,7 @@ class _RunPage:
         return Section(
             "confusions",
             "Confusions",
-            "Most frequent errors of the system with the fewest errors on each split.",
+            "For each split, the most frequent errors of the system with the fewest errors.",
             self._parts(
                 lambda: joined(map(overview, self._errors)),
                 *(lambda e=errors: phone_overview(self._run, e) for errors in self._errors),
@@ -506,8 +506,8 @@ class _RunPage:
         return Section(
             "factors",
             "What errors go with",
-            "Word error rates of groups of utterances by duration, speaking rate and, where the "
-            "manifest says it, noise.",
+            "Word error rates of groups of utterances by duration, speaking rate and, if the "
+            "manifest contains it, signal-to-noise ratio.",
             self._parts(*(lambda e=errors: factor_figures(e) for errors in self._errors)),
         )
 
@@ -515,7 +515,7 @@ class _RunPage:
         return Section(
             "browse",
             "All utterances",
-            "Headings sort; links lead to the utterances with audio above.",
+            "Click a heading to sort the table. Links lead to the utterances with audio above.",
             self._parts(lambda: utterance_browser(self._errors, budget)),
         )
 
@@ -532,7 +532,8 @@ class _RunPage:
         return Section(
             "utterances",
             "Worst utterances",
-            "Utterances with the most errors of the system with the fewest errors on their split.",
+            "For each split, the utterances with the most errors, from the system with the fewest "
+            "errors.",
             [macros("run.html").alignment_key(), *parts] if any(parts) else [],
         )
 
@@ -541,8 +542,8 @@ class _RunPage:
         return Section(
             "alignments",
             "Alignments",
-            "Training utterances that fit the models least: words and phones as they were aligned. "
-            "A transcript that differs from what is said shows here.",
+            "Training utterances that fit the models worst, with their aligned words and phones. "
+            "Transcripts that differ from the speech show up here.",
             self._parts(
                 lambda: worst_alignments(self._run, self._splits, number, budget, self._clip)
             ),
@@ -551,7 +552,7 @@ class _RunPage:
     def _clip(self, split: Split, utterance: str) -> Clip | None:
         """Return audio and spectrogram of an utterance; None if it has no readable audio."""
         if not split.utterances[utterance].has_audio:
-            self._run.note(split.path, "no players: the corpus has features and no audio")
+            self._run.note(split.path, "no players: the corpus has features but no audio")
             return None
         try:
             return read_clip(split.path, split.utterances[utterance].line)
@@ -577,11 +578,11 @@ class _RunPage:
         return [self._run.part(part, macros("run.html").damaged()) for part in parts]
 
 
-SETTINGS_LEAD = "Of what the stages have read."
+SETTINGS_LEAD = "Only settings that the stages have read are compared."
 MAX_CHANGED = 40
-"""Most utterances of a split that are listed as better, and as worse."""
+"""Largest number of utterances of a split that are listed as better, and also as worse."""
 MAX_VALUE_CHARACTERS = 200
-"""Most characters of a setting that are shown."""
+"""Largest number of characters of a setting that are shown."""
 
 Decodes = Mapping[tuple[str, str], Decode]
 
@@ -593,7 +594,7 @@ def write_comparison(first: Path, second: Path, out: Path) -> list[str]:
       The files that could not be read, with reasons; the page lists them too.
 
     Raises:
-      ReportError: one of the two is no run directory.
+      ReportError: one of the two is not a run directory.
     """
     runs = RunFolder.open(first), RunFolder.open(second)
     names = _distinct_names(runs)
@@ -656,11 +657,11 @@ def error_table(rows: Sequence[Result]) -> Table:
             columns.append(Column("WER %, speaker unknown", split))
         columns.append(Column("CER %", split, extra=True))
     note = (
-        "In bold: the lowest of each split. Error rates of splits that weights were tuned on are "
+        "Bold: the lowest WER of each split. Error rates of splits that weights were tuned on are "
         "optimistic."
     )
     if alone:
-        note += " Speaker unknown: every utterance recognised alone, by the bundle of the system."
+        note += " Speaker unknown: every utterance is recognised alone, with the system's bundle."
     return Table("Error rates", columns, table, note)
 
 
@@ -681,10 +682,10 @@ def _comparison_table(first: Decodes, second: Decodes) -> Markup:
     heads = ("A: WER %", "B: WER %", "difference", "p", "better, worse")
     columns = [Column("system"), Column("split", text=True), *map(Column, heads)]
     note = (
-        "The difference has its 95 % interval, in bold where NIST's matched pairs test (MAPSSWE) "
-        "(of few segments, the exact test that exchanges the systems of utterances) "
-        "has a p below 0.05; then the numbers of utterances with fewer and with more errors in B. "
-        "Only decodes of the same utterances with the same references are compared."
+        "The difference is shown with its 95 % interval. It is bold if p is below 0.05 in NIST's "
+        "matched pairs test (MAPSSWE) or, for few segments, in an exact permutation test. The last "
+        "column counts the utterances with fewer and with more errors in B. Only decodes of the "
+        "same utterances with the same references are compared."
     )
     if not rows:
         return Markup("")
@@ -760,7 +761,7 @@ def _flatten(value: Any, name: str = "") -> dict[str, str]:
 
 def _shorten_values(*sides: str) -> list[str]:
     """Shorten the different values of a setting; long ones begin shortly before they differ."""
-    # Skip the common beginning but for a quarter of the room, which shows where the change is.
+    # Skip the common beginning, but keep a quarter of the room to show where the change is.
     skipped = 0
     if max(map(len, sides)) > MAX_VALUE_CHARACTERS:
         letters = enumerate(zip(*sides, strict=False))
@@ -792,7 +793,7 @@ def _same_references(first: Decode, second: Decode) -> bool:
 
 
 def _changed_utterances(first: Decode, second: Decode) -> list[Markup]:
-    """Return cards of the utterances with fewer, then with more errors in the second decode."""
+    """Return cards of the utterances with fewer errors in the second decode, then with more."""
     pairs = list(zip(first.score.utterances, second.score.utterances, strict=True))
     # Improvements first, the largest first.
     pairs.sort(key=lambda pair: (pair[1].errors - pair[0].errors, pair[0].id))

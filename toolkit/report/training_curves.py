@@ -33,9 +33,9 @@ METRICS = {
     "wer": "WER in %",
     "cer": "CER in %",
 }
-"""Fields of a network's history that are drawn, together with `valid_` and the same name."""
+"""Labels of the fields of a network's history that are drawn, each together with `valid_FIELD`."""
 FRACTION_METRICS = ("accuracy",)
-"""Fields between 0 and 1 that are drawn in percent."""
+"""Fields with values between 0 and 1 that are drawn in percent."""
 MAX_SENTENCES = 6
 
 HistoryRows = Sequence[Mapping[str, float]]
@@ -43,7 +43,7 @@ HistoryRows = Sequence[Mapping[str, float]]
 
 @dataclass(frozen=True)
 class History:
-    """The metrics of a training by iteration or epoch, from its `history.json`."""
+    """The metrics of a training run by iteration or epoch, from its `history.json`."""
 
     name: str
     rows: HistoryRows
@@ -63,7 +63,7 @@ class History:
 
 
 def read_histories(run: RunFolder) -> list[History]:
-    """Return the histories, those of a system together, in the order of the trainings."""
+    """Return the histories in the order of training, with those of a system together."""
     histories_by_name: dict[str, tuple[float, History]] = {}
     for path in (path for pattern in HISTORIES for path in run.find(pattern)):
         rows = run.json(path)
@@ -182,7 +182,7 @@ def axis_range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def run_log_figures(run: RunFolder) -> Markup:
-    """Return loss, error rates and sample sentences over time of trainings with a run log."""
+    """Return loss, error rates and sample sentences over time, for training with a run log."""
     parts = []
     for path in run.find(f"*/{RUN_LOG}"):
         try:
@@ -230,8 +230,8 @@ def _error_rate_figure(run: RunFolder, log: RunLog) -> Markup:
     ]
     chart = Chart("Error rates over time", "minutes", "% of the validation data", series)
     caption = (
-        "Without dictionary and language model. The CER is relative to the longer of reference "
-        "and hypothesis, as in the co-processor paper."
+        "Recognised without dictionary and language model. The CER is relative to the length of "
+        "the reference or the hypothesis, whichever is longer, as in the co-processor paper."
     )
     return figure(chart, f"{run.name(log.path.parent)}: error rates over time", caption)
 
@@ -257,13 +257,13 @@ PROGRESS_METRICS = {
     "gradient_norm": ("gradient norm", True),
     "frames_per_second": ("frames per second", False),
 }
-"""Fields of a history that are drawn, with labels, and whether on a logarithmic axis."""
+"""Fields of a history that are drawn; for each its label and whether its axis is logarithmic."""
 MAX_THROUGHPUT_POINTS = 40
-"""Points of the throughput of a run log."""
+"""Approximate number of points in the throughput figure of a run log."""
 
 
 def training_progress(run: RunFolder, histories: Sequence[History]) -> Markup:
-    """Return the table of all trainings of networks and, collapsed, figures of their course."""
+    """Return the table of all networks' training and, collapsed, figures of its course."""
     networks = [history for history in histories if not history.gaussians]
     charts = [
         chart
@@ -302,9 +302,9 @@ def _progress_figure(history: History, key: str) -> Markup:
 
 
 def _throughput_figure(name: str, log: RunLog) -> Markup:
-    """Return utterances per second of training, over stretches of steps."""
+    """Return a figure of utterances per second of training, each point over several steps."""
     steps = [step for step in log.of(Step) if step.seconds_in_step > 0]
-    # Steps of a point.
+    # Number of steps per point
     size = max(1, len(steps) // MAX_THROUGHPUT_POINTS)
     groups = [steps[n : n + size] for n in range(0, len(steps) - size + 1, size)]
     if len(groups) < 2:
@@ -313,7 +313,7 @@ def _throughput_figure(name: str, log: RunLog) -> Markup:
     speeds = [sum(s.examples for s in g) / sum(s.seconds_in_step for s in g) for g in groups]
     series = [Series("", minutes, speeds)]
     chart = Chart(f"Throughput of {name}", "minutes", "utterances per second", series)
-    return figure(chart, f"{name}: throughput", "In the steps, with the waiting for data.")
+    return figure(chart, f"{name}: throughput", "Time of training steps, with waits for data.")
 
 
 def _training_table(networks: Sequence[History]) -> Markup:
@@ -324,7 +324,7 @@ def _training_table(networks: Sequence[History]) -> Markup:
         if not epochs:
             continue
         seconds = sum(row["seconds"] for row in epochs)
-        # Totals, as the mean of the epochs' rates would not weigh their lengths.
+        # Totals, since a mean of the epochs' rates would ignore their different lengths.
         frames = sum(row["seconds"] * row.get("frames_per_second", 0.0) for row in epochs)
         waited = sum(row["seconds"] * row.get("data_wait", 0.0) for row in epochs)
         rows.append(
@@ -341,15 +341,15 @@ def _training_table(networks: Sequence[History]) -> Markup:
         )
     heads = ("epochs", "training time", "frames per second", "waiting for data", "learning rate")
     columns = [Column("network"), *map(Column, heads)]
-    return Table("Trainings", columns, rows).html() if rows else Markup("")
+    return Table("Training of networks", columns, rows).html() if rows else Markup("")
 
 
 BEAMS_FILE, SWEEP_FILE = "beams.json", "sweep.json"
-"""Written by `python -m benchmarks beams --json`, and by the CTC recipe."""
+"""Files written by `python -m benchmarks beams --json` and by the CTC recipe, in this order."""
 
 
 def beam_figures(run: RunFolder) -> Markup:
-    """Return a curve for each of the files that the run has."""
+    """Return a figure for each of `BEAMS_FILE` and `SWEEP_FILE` that the run has."""
     charts = [_beam_figure(run.json(BEAMS_FILE)), _sweep_figure(run.json(SWEEP_FILE))]
     return side_by_side(filter(None, charts)) if any(charts) else Markup("")
 
@@ -362,8 +362,8 @@ def _beam_figure(report: Any) -> Markup:
         for row in rows
     ]
     caption = (
-        "Each point is a width of the search; the time is of search and rescoring on one core. "
-        f"System {report['system']}, by python -m benchmarks beams."
+        "Each point is a beam width; the time covers search and rescoring on one core. "
+        f"System {report['system']}, measured by python -m benchmarks beams."
         if rows
         else ""
     )
@@ -375,7 +375,7 @@ def _sweep_figure(report: Any) -> Markup:
     rows = _measured_rows(report, "rows")
     points = [(row["seconds"], row["wer"], f"width {row['width']:,}") for row in rows]
     caption = (
-        f"Each point is a width of the CTC search, timed on all of {report['split']}."
+        f"Each point is a beam width of the CTC search, timed on the whole of {report['split']}."
         if rows
         else ""
     )

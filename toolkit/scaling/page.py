@@ -48,7 +48,7 @@ FRAMES = 64 * 32
 """Low-rate frames of a real minibatch: 64 chunks of 32 frames (C7); the 64 are assumed."""
 FRAME_SECONDS = 0.03
 SHAPING_MINIBATCHES = 360_000
-"""Length of training that was chosen for losses of accuracy of the order of the published ones."""
+"""Length of training, chosen so that losses of accuracy are about as large as published."""
 
 
 Kind = Literal["paper", "measured", "assumed", "fitted"]
@@ -62,8 +62,8 @@ class Input:
     value: str
     kind: Kind
     """`paper`: published for these trainings; `measured`: on this machine; `assumed`: without a
-    source for these machines; `fitted`: to published results, which are then no results of the
-    simulation."""
+    source for these machines; `fitted`: chosen to match published results, which the simulation
+    then does not predict."""
     why: str
     """Source or reason of the value."""
 
@@ -97,9 +97,9 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
             f"{scenario.minibatches:,} minibatches",
             _chosen(scenario.minibatches == SHAPING_MINIBATCHES),
             f"of {scenario.frames} frames; each stands for {scenario.stands_for:g} real ones, all "
-            f"for {audio_hours(scenario):,.0f} h of audio; the paper's are 1,000 h, in "
-            f"10 epochs 10,000 h, which the table has beside it; {SHAPING_MINIBATCHES:,} are "
-            "chosen for losses of the order of the published ones",
+            f"for {audio_hours(scenario):,.0f} h of audio; the paper's length, 10 epochs of "
+            f"1,000 h, has columns of its own; {SHAPING_MINIBATCHES:,} were chosen for losses "
+            "about as large as the published ones",
         ),
         Input(
             "learning rate",
@@ -111,9 +111,9 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
             "highest learning rate",
             f"{scenario.max_rate:g}",
             "assumed",
-            "of GTC, whose rate grows with N up to it; accuracy depends on it, see below",
+            "limit of GTC's rate, which grows with N; accuracy depends on it, see below",
         ),
-        Input("warm-up", f"{100 * scenario.warmup:g} % of the data", "assumed", "of all methods"),
+        Input("warm-up", f"{100 * scenario.warmup:g} % of the data", "assumed", "for all methods"),
         Input(
             "block of BMUF",
             f"{bmuf.block} minibatches",
@@ -130,8 +130,8 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
             "tau of GTC",
             f"{scenario.gtc.threshold:g}",
             "paper" if scenario.gtc.threshold == 8 else "assumed",
-            f"the paper's is 8, for the real model; here on sums over {scenario.frames} frames of "
-            "the small one; determines how much is sent, and so speed-up and accuracy, see below",
+            f"the paper's is 8, for the real model; here for sums over {scenario.frames} frames of "
+            "the small model; it decides how much is sent, and so speed-up and accuracy, see below",
         ),
         Input(
             "model", f"{scenario.model_bytes / 1e6:.0f} MB", "paper", "24.27 M weights in float32"
@@ -140,7 +140,7 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
             "seconds of a minibatch",
             f"{times.seconds:g}",
             "assumed",
-            f"{FRAMES:,} frames are 0.3 TFLOP; about 1 TFLOP/s of a GPU",
+            f"{FRAMES:,} frames take 0.3 TFLOP, and a GPU computes about 1 TFLOP/s",
         ),
         Input(
             "steps by their mean",
@@ -186,7 +186,7 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
             "coding of GTC",
             f"{scenario.codec / 1e9:g} GB/s",
             "assumed",
-            "of the gradient, and of the messages of others",
+            "of a worker's gradient and of the other workers' messages",
         ),
     ]
 
@@ -201,8 +201,8 @@ SOURCE = "source"
 Values = Mapping[str, object]
 
 
-TUNED_HEADING = "Held-out loss with the best of as many rates for every method and batch"
-LATER_HEADING = "Methods with momentum that came after the papers'"
+TUNED_HEADING = "Held-out loss with the best of four rates for every method and batch"
+LATER_HEADING = "Methods with momentum that came after the papers"
 
 
 @dataclass(frozen=True)
@@ -242,9 +242,9 @@ def write_studies(
 
     Args:
       studies: names, as `toolkit scaling` takes them.
-      out: the folder to write.
+      out: the folder to write to.
       run: a finished run directory whose frames are used; None: synthetic frames.
-      table1_settings: of the study `table1`.
+      table1_settings: settings of the study `table1`.
       frontier: the study `frontier`.
       validation: settings of the study `validate`.
       report: called with a line of progress.
@@ -252,7 +252,7 @@ def write_studies(
     results = Results()
     with one_thread():
         shares = measured_shares()
-        # Only these studies train the small network on frames.
+        # Only these three studies train the small network on frames.
         task = make_task(run) if {"table1", "frontier", "later"} & {*studies} else None
         if task and "table1" in studies:
             results.table1(*_table1_results(table1_settings, task, run is None, shares, report))
@@ -364,9 +364,9 @@ class Results:
             },
             values,
             f"One worker: accuracy {100 * single.accuracy:.2f} %, and in 10,000 h, which is the "
-            f"paper's length, {100 * short[0].accuracy:.2f} %. The speed-ups of BMUF are no "
-            "result, since the spread of the workers' speeds is fitted to the published ones. Nor "
-            "is the order of the losses, to which the default length of training is fitted.",
+            f"paper's length, {100 * short[0].accuracy:.2f} %. BMUF's speed-ups are not a result, "
+            "since the spread of the workers' speeds is fitted to the published speed-ups; nor is "
+            "the rough size of the losses, to which the default length of training is fitted.",
         )
         parts = [table, self._inputs(inputs), self._speedups(speedups)]
         parts.append(self._accuracies(accuracies))
@@ -424,9 +424,9 @@ class Results:
             "Accuracy with one input changed",
             {key: key for key in rows[0]},
             rows,
-            "In percent relative to one worker trained on as many hours of audio, whose own "
-            "accuracy is in percent; x: speed-up. One input is changed in each row; blocks are "
-            "BMUF's, rates and tau GTC's.",
+            "One worker: its accuracy in percent. Methods: accuracy in percent relative to one "
+            "worker trained on as many hours of audio; x: speed-up. One input is changed in each "
+            "row; blocks are BMUF's, rates and tau GTC's.",
         )
 
     def ibm(self, outcomes: Sequence[tuple[Outcome, bool]]) -> None:
@@ -466,13 +466,14 @@ class Results:
             },
             rows,
             f"One GPU's {ALONE_HOURS:g} h are assumed: 40 times the published 5.2 h, as the paper "
-            "says that H-ADPSGD is 40 times as fast; its week is 168 h, with which all hours "
-            f"would be about {1 - 168 / ALONE_HOURS:.0%} fewer. 300 Gbit/s inside are assumed, "
-            "since the million-hours paper gives them for another host with 8 V100. MB per worker "
-            "and step; comp./comm.: seconds of computation by seconds of communication, which "
-            "overlap. Models averaged per host and step of each of its workers: where the host's "
-            f"work is charged, it copies and averages {IBM_HOST_RATE / 1e9:.1f} GB of models per "
-            "second, one after the other, which is fitted to the published hours of ADPSGD.",
+            "says that H-ADPSGD is 40 times as fast; it also says a week, 168 h, with which all "
+            f"hours would be about {1 - 168 / ALONE_HOURS:.0%} fewer. 300 Gbit/s inside a host are "
+            "assumed, since the million-hours paper gives them for another host with 8 V100. MB: "
+            "per worker and step; comp./comm.: seconds of computation by seconds of communication, "
+            "which overlap. Models averaged: per host, in one step of all its workers. Where the "
+            f"host's work is charged, it copies and averages {IBM_HOST_RATE / 1e9:.1f} GB of "
+            "models per second, one model after the other; this rate is fitted to the published "
+            "hours of ADPSGD.",
             texts=("host_work",),
         )
         self._add("ibm", "H-ADPSGD's cluster", [table], [])
@@ -555,8 +556,8 @@ class Results:
                 "published_ratio": "by SCPSGD's",
             },
             reach_rows,
-            f"Median of {study.seeds} seeds. >= where all batches tried are within it, < where "
-            f"none is; each is 1.5 or 1.33 times the one before. {FRONTIER_LEARNERS} learners, "
+            f"Median of {study.seeds} seeds. >=: all batches tried are good; <: none is. Each "
+            f"batch is 1.5 or 1.33 times the one before. {FRONTIER_LEARNERS} learners, "
             f"{study.epochs} epochs, {study.optimizer}, learning rate {study.rate:g} at batch "
             f"{study.smallest} and in proportion to it.",
         )
@@ -597,7 +598,7 @@ class Results:
     def add_table(
         self, name: str, title: str, heading: str, rows: Sequence[Values], note: str
     ) -> None:
-        """Add a section that is one table, whose columns are headed as in the rows."""
+        """Add a section that is one table, with the rows' keys as headings."""
         self._files[f"{name}.csv"] = csv_text(rows)
         columns = {key: key for key in rows[0]}
         self._add(name, title, [_table(heading, columns, rows, note)], [])

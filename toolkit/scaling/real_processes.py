@@ -28,7 +28,7 @@ from toolkit.train.trainer import fit
 
 INDEPENDENT = "independent"
 """Name of the baseline, in place of a method: all processes train at once, without exchanges."""
-EXCHANGES = 20  # of which the median is measured
+EXCHANGES = 20  # all-reduces, of which the median duration is reported
 LONGEST_RUN = 1800.0  # seconds
 
 
@@ -43,14 +43,14 @@ class Load:
     factor: float = 5.0
     """Factor by which the last worker is slower in every second epoch."""
     rounds: int = 1
-    """Number of epochs without and with the slow worker, in turns; medians are reported."""
+    """Number of epochs of each kind, without and with the slow worker; medians are reported."""
     weights: int = 100_000
     """Weights of the model."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The epochs of one method."""
+    """Durations of the epochs of one method."""
 
     uniform: float
     """Duration of an epoch in which all workers are equally fast, in seconds."""
@@ -63,7 +63,8 @@ class Machine:
     """Measurements with a number of processes on this machine."""
 
     epochs: dict[str, Measured]
-    """Epochs by method; `INDEPENDENT` has the mean over the processes, and the slow process's."""
+    """Epochs by method; for `INDEPENDENT`, `uniform` is the mean over the processes and `slow` the
+    slow process's time."""
     reduction: float
     """Duration of an all-reduce of the weights over all processes, in seconds."""
 
@@ -100,7 +101,9 @@ def measure(methods: dict[str, ParallelConfig], workers: int, load: Load) -> Mac
             elif perf_counter() > end or any(process.exitcode for process in processes):
                 for process in processes:
                     process.kill()
-                raise ToolkitError("a process of the measurement failed: see its message above")
+                raise ToolkitError(
+                    "a process of the measurement failed or took too long: see its message above"
+                )
             else:
                 sleep(0.05)
         for process in processes:
@@ -155,7 +158,7 @@ def _train(
 
 
 def _reduction(workers: Workers, weights: int) -> float:
-    """Measure the duration of an all-reduce (collective)."""
+    """Return the median duration of an all-reduce in seconds; all processes must call this."""
     times = []
     for _ in range(EXCHANGES):
         workers.barrier()
@@ -284,16 +287,16 @@ def note(load: Load) -> str:
     return (
         f"{load.steps} steps of each worker, {load.weights:,} weights, gloo. Instead of computing, "
         f"processes sleep for {load.seconds:g} s in every step, the slow one {load.factor:g} times "
-        f"as long; both kinds of epochs alternate, {load.rounds} of each, whose medians are shown. "
-        "Predicted from the time of the same epochs without exchanges, and that of an all-reduce."
+        f"as long; both kinds of epochs alternate, {load.rounds} of each, and medians are shown. "
+        "Predicted from the time of the same epochs without exchanges and that of an all-reduce."
     )
 
 
 def predict(method: str, workers: int, load: Load, machine: Machine) -> tuple[float, float]:
     """Simulate an epoch without and with the slow worker.
 
-    Of the machine only two things are known: how long epochs of processes take that do not
-    exchange anything, and an all-reduce of the weights over all of them.
+    Only two measurements of the machine are used: the time of epochs in which the processes
+    exchange nothing, and that of an all-reduce of the weights over all processes.
     """
     independent = machine.epochs[INDEPENDENT]
     size = 4.0 * load.weights

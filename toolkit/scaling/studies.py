@@ -54,7 +54,7 @@ NAMES = {
 
 
 def outcome_values(outcome: Outcome) -> dict[str, object]:
-    """Return a training's values in the CSVs."""
+    """Return a training's values for a row of a CSV."""
     return {
         "method": NAMES[outcome.method],
         "workers": outcome.workers,
@@ -74,7 +74,7 @@ VALID_UTTERANCES = 100
 
 
 def make_task(run: Path | None, seed: int = 0) -> FrameTask:
-    """Make the frame classification task, of a finished run directory or of synthetic frames.
+    """Make the frame classification task, from a finished run directory or synthetic frames.
 
     Args:
       run: see `frames_of`; None for frames drawn from Gaussians.
@@ -86,7 +86,7 @@ def make_task(run: Path | None, seed: int = 0) -> FrameTask:
 
 
 def make_sequence_task(run: Path | None) -> SequenceTask:
-    """Make the task with an LSTM, on frames of a run directory or on speech-like ones."""
+    """Make the task with an LSTM, on frames of a run directory or on speech-like frames."""
     if run is None:
         return SequenceTask(*speech_like_frames(SpeechLikeConfig()))
     return SequenceTask(*frames_of(run), hidden=64)
@@ -124,7 +124,7 @@ def _frames(
     normaliser: Cmvn,
     names: Iterable[str],
 ) -> Frames:
-    """Stack the frames of utterances (C5) until there are enough."""
+    """Stack the frames of utterances (C5) until there are `MOST_FRAMES`."""
     inputs, targets, total = [], [], 0
     for name in names:
         features = normaliser.apply(store.load(name), store.cmn_state(name))
@@ -180,15 +180,15 @@ Report = Callable[[str], None]
 def table1_scenario(
     minibatches: int, block: int, threshold: float, shares: Sequence[float]
 ) -> Scenario:
-    """Describe Table I's trainings: 16 GPUs per host, which has 25 Gbit/s (C25).
+    """Return the scenario of Table I's trainings: hosts with 16 GPUs and 25 Gbit/s each (C25).
 
-    `toolkit.scaling.page` gives the source of each number. A minibatch of 64 chunks
-    of 32 frames is 0.3 TFLOP, what such a GPU does in about 0.3 s. The spread of speeds
-    is fitted to the published speed-ups of BMUF, whose workers hardly communicate.
+    `toolkit.scaling.page` gives the source of each number. A minibatch of 64 chunks of 32 frames
+    takes 0.3 TFLOP, which such a GPU computes in about 0.3 s. The spread of speeds is fitted to the
+    published speed-ups of BMUF, whose workers hardly communicate.
 
     Args:
       minibatches: number of minibatches of the small task.
-      block: BMUF's block length in the small task; it stands for one of 100 minibatches (C29).
+      block: BMUF's block length in the small task; it stands for 100 real minibatches (C29).
       threshold: tau of GTC on the small task, which determines the share of elements sent.
       shares: variation of step times, see `StepTimes`.
     """
@@ -222,7 +222,9 @@ class Variation:
 
     name: str
     gtc: tuple[float, ...]
+    """Speed-ups of GTC with the numbers of workers in `TABLE1`."""
     bmuf: tuple[float, ...]
+    """Speed-ups of BMUF, likewise."""
 
     @property
     def peak(self) -> int:
@@ -231,7 +233,7 @@ class Variation:
 
 
 def speedup_variations(scenario: Scenario, densities: Sequence[float]) -> list[Variation]:
-    """Simulate the speed-ups of Table I, only times, with one input changed at a time.
+    """Simulate the speed-ups of Table I (times alone) with one input changed at a time.
 
     Args:
       scenario: the table's scenario.
@@ -258,7 +260,7 @@ def speedup_variations(scenario: Scenario, densities: Sequence[float]) -> list[V
 
 
 def _variation(name: str, scenario: Scenario, densities: Sequence[float]) -> Variation:
-    """Simulate the speed-ups of Table I in a scenario."""
+    """Simulate the speed-ups of Table I in a scenario, with `densities` for GTC."""
     gtc = [
         simulate("gtc", workers, replace(scenario, density=density), None).speedup
         for workers, density in zip(TABLE1["gtc"], densities, strict=True)
@@ -335,8 +337,8 @@ IBM_MINIBATCHES = 16 * 2000 * 360_000 / (128 * 21)
 
 
 IBM_HOST_RATE = IBM_PER_HOST * 4 * IBM_WEIGHTS / (11.5 * 3600 * 32 / IBM_MINIBATCHES)
-"""Bytes of models per second that a host copies and averages: 4.5 GB/s. Fitted: with it the eight
-learners of a host keep it busy for as long as a step of the published 11.5 h with 32 GPUs takes."""
+"""Bytes of models per second that a host copies and averages: 4.5 GB/s. It is fitted so that a
+host's eight learners keep it busy for one step of the published 11.5 h with 32 GPUs."""
 
 
 def ibm(shares: Sequence[float]) -> list[tuple[Outcome, bool]]:
@@ -364,7 +366,7 @@ def ibm(shares: Sequence[float]) -> list[tuple[Outcome, bool]]:
 
 
 def stragglers(shares: Sequence[float]) -> list[tuple[Outcome, Outcome]]:
-    """Simulate the time with equal workers, and with one that is ten times slower, by method."""
+    """Simulate each method with equally fast workers, and with one that is ten times slower."""
     pairs = []
     methods = ("ssgd", "gtc", "bmuf", "adpsgd delayed", "asgd", "hadpsgd", "adpsgd")
     for method in methods:
@@ -382,7 +384,7 @@ def stragglers(shares: Sequence[float]) -> list[tuple[Outcome, Outcome]]:
 
 FRONTIER_LEARNERS = 16
 TOLERANCES = (0.05, 0.1, 0.2, 0.4)
-"""Other tolerances of the loss, which show how a method's loss rises with the batch."""
+"""Tolerances of the loss in a table that shows how a method's loss rises with the batch."""
 
 
 @dataclass(frozen=True)
@@ -402,7 +404,7 @@ class Reach:
 
     batch: int
     mark: Literal["", ">=", "<"] = ""
-    """`>=`: all batches tried are good; `<`: not even the smallest one, which is `batch`, is."""
+    """`>=`: all batches tried are good; `<`: not even the smallest, which is `batch`, is good."""
 
     def __str__(self) -> str:
         return f"{self.mark} {self.batch:,}".strip()
@@ -431,6 +433,7 @@ class Frontier(Settings):
     rate: float = 0.1
     """Learning rate of the baseline; it grows in proportion to the batch."""
     epochs: int = 8
+    """Number of epochs."""
     warmup: float = 0.1
     """Share of the data over which the learning rate is warmed up."""
     tolerance: float = 0.05
@@ -439,12 +442,13 @@ class Frontier(Settings):
     seeds: int = 3
     """Number of trainings of each kind, with different initial weights and data orders."""
     methods: tuple[str, ...] = ("ssgd", "scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed")
+    """Methods to compare."""
 
     def check(self) -> None:
         """Refuse a range of batch sizes that is empty."""
         if self.largest < self.first:
             raise ValueError(
-                f"largest is {self.largest}, must be at least first, which is {self.first}"
+                f"largest is {self.largest}; it must be at least first, which is {self.first}"
             )
 
     def batches(self) -> list[int]:
@@ -479,7 +483,7 @@ class Frontier(Settings):
                 report(f"seed {seed}: batch {batch}")
 
     def excess(self, trained: Sequence[Trained]) -> dict[tuple[str, int], float]:
-        """Return the median ratio of loss to the baseline's (same seed) by method and batch."""
+        """Return by (method, batch) the median over seeds of the loss by the baseline's loss."""
         baseline = "ssgd", self.smallest
         alone = {t.seed: t.outcome.loss for t in trained if (t.method, t.batch) == baseline}
         ratios_by_case: dict[tuple[str, int], list[float]] = {}
@@ -491,11 +495,11 @@ class Frontier(Settings):
     def reached(
         self, trained: Sequence[Trained], tolerance: float | None = None
     ) -> dict[str, Reach]:
-        """Find each method's largest batch such that it and all smaller ones are good.
+        """Find each method's largest batch such that it and all smaller batches tried are good.
 
         Args:
           trained: all trainings.
-          tolerance: by default the study's.
+          tolerance: see `Frontier.tolerance`, the default.
         """
         tolerance = self.tolerance if tolerance is None else tolerance
         excess = self.excess(trained)
@@ -506,7 +510,7 @@ class Frontier(Settings):
                 tried.discard(self.smallest)  # the baseline is not one of the batches tried
             batches = sorted(tried)
             good = [excess[method, batch] <= 1 + tolerance for batch in batches]
-            # The largest batch before the first one whose excess error is beyond the tolerance.
+            # The last batch before the first whose loss is beyond the tolerance.
             count = good.index(False) if False in good else len(good)
             mark = "<" if count == 0 else ">=" if count == len(good) else ""
             reach_by_method[method] = Reach(batches[max(0, count - 1)], mark)
@@ -536,8 +540,9 @@ class Frontier(Settings):
 
 
 POWERS = (0.0, 1 / 3, 2 / 3, 1.0)
-"""Rates tried for a batch k times the baseline's: its best rate times k to these powers. 1 is the
-paper's scaling. All methods and batches have the same number of trials as the baseline."""
+"""For a batch k times the baseline's, the rates tried are the baseline's best rate times k to each
+of these powers; the power 1 is the paper's scaling. Every method and batch has as many trials as
+the baseline."""
 
 
 @dataclass(frozen=True)
@@ -565,7 +570,9 @@ class TunedBatches:
     smallest: int = 256
     """Frames of a step of the baseline, which is one worker."""
     batches: tuple[int, ...] = (1024, 2048, 4096, 8192)
+    """Frames of a step of all learners together, to compare with the baseline."""
     learners: int = 8
+    """Number of learners with these batches."""
     rates: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
     """Rates tried for the baseline."""
     epochs: int = 16
@@ -578,7 +585,7 @@ class TunedBatches:
     """Measured variation of step times, which makes models stale."""
 
     def trials(self, task: SequenceTask, report: Report) -> Iterator[Trial]:
-        """Train the baseline with every rate, then each method and batch with equally many."""
+        """Train the baseline with every rate, then each method and batch with as many rates."""
         alone = [self._train("ssgd", self.smallest, rate, 0.0, task) for rate in self.rates]
         yield from alone
         base = min(alone, key=lambda trial: trial.loss)
@@ -597,10 +604,10 @@ class TunedBatches:
             f"LSTM on chunks of 16 frames, SGD with momentum 0.9, {self.epochs} epochs: the rate "
             f"rises for {self.warm_epochs} and then falls by the square root of 2 in each; "
             f"{self.learners} learners. Batches in frames. Rates tried: for batch {self.smallest} "
-            f"{', '.join(map(str, self.rates))}, for one k times as large the best of these times "
-            "k to the power of 0, 1/3, 2/3 and 1; the last is the paper's, in the column 'rate by "
-            "the batch'. Losses relative to that of the baseline. Distance: of the models from "
-            "their mean, relative to its norm, at the end."
+            f"{', '.join(map(str, self.rates))}; for a batch k times as large, the best of these "
+            "times k to the power of 0, 1/3, 2/3 and 1. The power 1 is the paper's: see the column "
+            "'rate by the batch'. Losses are relative to the baseline's. Distance: of the models "
+            "from their mean at the end, relative to the mean's norm."
         )
 
     def rows(self, trials: Sequence[Trial]) -> list[dict[str, object]]:
@@ -652,8 +659,8 @@ class TunedBatches:
 
 
 FEWER = 10.0
-"""Momentum 0.9 makes steps ten times as long: learning rates are divided by this, tau is
-multiplied."""
+"""Momentum 0.9 makes steps ten times as long, so learning rates are divided by this factor; tau is
+multiplied by it where momentum is corrected."""
 
 
 @dataclass(frozen=True)
@@ -661,7 +668,9 @@ class Later:
     """Settings of the study of methods with momentum that came after the papers."""
 
     workers: int = 64
+    """Number of workers."""
     minibatches: int = 120_000
+    """Minibatches of all workers together."""
     block: int = 2
     """Minibatches per block of BMUF; stands for 100."""
     threshold: float = 8.0
@@ -692,7 +701,8 @@ class Later:
         higher = replace(base, gtc=GtcConfig(threshold=FEWER * self.threshold))
         corrected = partial(methods.compressed, make=methods.CorrectedState, last="sgd")
         slow = replace(base, bmuf=methods.slow_momentum(number, self.block))
-        # zeta = rate N = 1 without momentum: the global model is the mean of the workers'.
+        # Without momentum the block learning rate is zeta = rate N = 1: the global model becomes
+        # the mean of the workers' models.
         averaged = replace(base, bmuf=BmufConfig(self.block, momentum=0.0, rate=1 / number))
         yield "one worker", simulate("ssgd", 1, base, task)
         cases = [
@@ -724,8 +734,8 @@ class Later:
         return (
             f"{self.minibatches:,} minibatches of 8 frames, SGD with momentum 0.9; all workers are "
             "equally fast, 16 per host with 25 Gbit/s, so that efficiency is lost by communication "
-            "alone. A model has 97 MB, a step takes 0.3 s. What rounding leaves of a gradient is "
-            f"added to the next one. Blocks of {self.block} minibatches stand for 100; tau is "
+            "alone. A model has 97 MB, a step takes 0.3 s. The rounding error of a gradient is "
+            f"added to the next gradient. Blocks of {self.block} minibatches stand for 100; tau is "
             f"{self.threshold:g}, with corrected momentum {FEWER * self.threshold:g}."
         )
 

@@ -14,7 +14,7 @@ from toolkit.storage.lines import single_spaced
 Side = Literal["ref", "hyp"]
 """The reference or the hypothesis."""
 Pair = tuple[str | None, str | None]
-"""(reference unit, hypothesis unit); None first is an insertion, None second a deletion."""
+"""(reference unit, hypothesis unit); (None, unit) is an insertion, (unit, None) a deletion."""
 
 Weights = Literal["kaldi", "sclite"]
 """The costs that an alignment minimises, and how ties are broken:
@@ -46,7 +46,7 @@ def align(ref: Sequence[str], hyp: Sequence[str], weights: Weights = "kaldi") ->
       weights: see `Weights`.
 
     Returns:
-      The pairs in order. Their first members without None are `ref`, their second ones `hyp`.
+      The pairs in order. Their first members without None are `ref`, their second members `hyp`.
     """
     (steps,), _ = align_all([ref], [hyp], weights)
     return pairs_of(steps, ref, hyp)
@@ -107,7 +107,7 @@ def _encode(
     ends = np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)))
     if sequences and all(isinstance(sequence, str) for sequence in sequences):
         characters = "".join(map(str, sequences)).encode("utf-32-le", "surrogatepass")
-        # The arrays are writable: for read-only ones numba would compile the kernel once more.
+        # The arrays are writable: numba would compile the kernel again for read-only arrays.
         return np.frombuffer(bytearray(characters), np.int32), ends
     units = map(index.__getitem__, chain.from_iterable(sequences))
     return np.fromiter(units, np.int32, int(ends[-1]) if len(ends) else 0), ends
@@ -256,7 +256,7 @@ class UtteranceScore:
     """The alignment: one byte per step, see `toolkit.score.alignment`."""
     unit: Unit = "word"
     missing: bool = False
-    """No hypothesis was given: all units count as deletions."""
+    """Whether no hypothesis was given, so that all units count as deletions."""
     speaker: str | None = None
     """Speaker id, if known."""
     source: str | None = None
@@ -264,8 +264,8 @@ class UtteranceScore:
     sentence: their errors are not independent."""
 
     alternatives: str = ""
-    """The reference as it was written, where it has marks such as alternatives: then `ref_text`
-    depends on the hypothesis."""
+    """The reference as it was written, if it has marks such as alternatives, so that `ref_text`
+    depends on the hypothesis; else empty."""
 
     @property
     def block(self) -> str:

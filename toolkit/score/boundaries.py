@@ -29,7 +29,7 @@ class Deviation:
     bias_ms: float
     """Median of the signed differences; negative when the hypothesis is early."""
     within: dict[int, float]
-    """Share of the absolute differences up to each limit of `WITHIN_MS`."""
+    """Share, 0 to 1, of absolute differences up to a limit, by the limits of `WITHIN_MS`."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def compare_boundaries(
 
     Within an utterance (and channel) words are paired in order of time: one by one where both have
     the same words, otherwise by the alignment of `toolkit.score.alignment`; insertions, deletions
-    and substitutions are left out. Utterances in only one of the two count as unpaired words.
+    and substitutions are left out. Words of utterances in only one of the two count as unpaired.
 
     Raises:
       BoundaryError: the two have no word in common.
@@ -114,7 +114,7 @@ def compare_boundaries(
     if not pairs:
         raise BoundaryError(
             "the two alignments have no word in common: check that both use the same utterance "
-            "ids and the same case of words"
+            "ids and the same letter case"
         )
     differences = {utterance: _differences(paired) for utterance, paired in pairs.items()}
     # [W, 2] ms: start and end differences of the W words that both alignments have.

@@ -53,8 +53,8 @@ class Comparison:
     system has fewer errors. Equal errors count one half (in Kaldi's `compute-wer-bootci` they
     count against the second)."""
     p_value: float
-    """Two-sided: the share of all exchanges of the two systems, speaker by speaker or utterance by
-    utterance, with at least as large a difference."""
+    """Two-sided p-value: of all ways to exchange the two systems, speaker by speaker or utterance
+    by utterance, the share with at least as large a difference."""
     units: int
     """Number of resampled units, which are speakers or utterances as `first.resampled` says."""
 
@@ -79,7 +79,7 @@ class Comparison:
 
     @cached_property
     def better_equal_worse(self) -> tuple[int, int, int]:
-        """Numbers of utterances with fewer, equally many and more errors of the second system."""
+        """Numbers of utterances in which the second system has fewer, as many and more errors."""
         # Both scores have the same references in the same order.
         utterance_pairs = zip(self.first.utterances, self.second.utterances, strict=True)
         signs = Counter(int(np.sign(b.errors - a.errors)) for a, b in utterance_pairs)
@@ -88,7 +88,7 @@ class Comparison:
     def words(self) -> list[WordDifference]:
         """Return every word, the largest absolute difference first, ties by name.
 
-        The differences add up to that of all errors.
+        The differences add up to the difference of all errors.
         """
         count, first, second = Counter(), _errors_by_word(self.first), _errors_by_word(self.second)
         for utterance in self.first.utterances:
@@ -126,8 +126,8 @@ def compare(first: Score, second: Score) -> Comparison:
       second: the score of the system compared with it.
 
     Raises:
-      ScoreError: the two were not scored on the same references in the same way. The systems may
-        have taken different alternatives of a reference.
+      ScoreError: the two were not scored on the same references in the same way. That the systems
+        took different alternatives of a reference is no error.
     """
     if first.unit != second.unit:
         raise ScoreError("one system was scored in words, the other in characters")
@@ -150,7 +150,7 @@ def compare(first: Score, second: Score) -> Comparison:
     for a, b in zip(first.utterances, second.utterances, strict=True):
         same = a.alternatives == b.alternatives if a.alternatives else a.ref_text == b.ref_text
         if (a.id, a.speaker) != (b.id, b.speaker) or not same:
-            raise ScoreError(f"the two systems were not scored against the same {a.id!r}")
+            raise ScoreError(f"the two systems were scored against different references: {a.id!r}")
     # [B, 4]: reference units, errors of each system, and the second system's reference units.
     blocks = first.blocks(
         [utterance.ref_units for utterance in first.utterances],
@@ -168,7 +168,7 @@ def compare(first: Score, second: Score) -> Comparison:
         if (units == units_second).all():
             rates = significance.percent(errors_second - errors_first, units)
         else:  # each system has taken its own alternatives of the references
-            filled = (units > 0) & (units_second > 0)  # one may have taken @, not the other
+            filled = (units > 0) & (units_second > 0)  # one system may have taken @, no word
             rates = significance.percent(errors_second[filled], units_second[filled])
             rates = rates - significance.percent(errors_first[filled], units[filled])
         interval = significance.interval_of(rates, first.resampled, len(blocks))
@@ -185,8 +185,8 @@ def compare(first: Score, second: Score) -> Comparison:
 def comparison_numbers(comparison: Comparison) -> dict[str, object]:
     """Return the numbers of a comparison as plain data for `json.dumps`.
 
-    The matched pairs' numbers are None where segments are too few for the test; `z` also where it
-    is infinite, for which JSON has no number.
+    The matched pairs' numbers are None if segments are too few for the test; `z` is also None if it
+    is infinite, which JSON cannot express.
     """
     c, pairs = comparison, comparison.matched_pairs
     enough = pairs.segments >= MANY_SEGMENTS

@@ -26,12 +26,11 @@ from toolkit.score.transcripts import (
 from toolkit.storage.lines import LISTED
 
 BY_ID = "id"
-"""Given in place of a file of speakers: the speakers are taken from the ids, see
-`speaker_of_id`."""
+"""Given in place of a file of speakers, takes the speakers from the ids; see `speaker_of_id`."""
 
 HARDLY_PLAIN = 10
-"""Number of lines from which on equal first words on both sides, all different, are taken for ids.
-In fewer lines without ids, a recogniser may well get all first words right."""
+"""If at least this many lines have the same first words on both sides, all different, the words are
+taken for ids. In fewer lines without ids, a recogniser may well get all first words right."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class InputReader:
             return self._by_time(ref, hyp)
         first = self._transcripts(ref, "ref")
         second = self._hypotheses(hyp, first)
-        first, second, doubt = self._with_ids(ref, hyp, first, second)
+        first, second, id_notes = self._with_ids(ref, hyp, first, second)
         if first.texts.keys().isdisjoint(second.texts):
             first, second = _by_stem(first), _by_stem(second)
         notes: tuple[str, ...] = ()
@@ -93,7 +92,7 @@ class InputReader:
             read_as = ", ".join(
                 f"{path} as {side.form}" for path, side in {ref: first, hyp: second}.items()
             )
-            notes = (f"Read {read_as} (--format forces one).", *doubt)
+            notes = (f"Read {read_as} (--format forces one).", *id_notes)
         if first.faulty:
             hyps_left = {id: t for id, t in second.texts.items() if id not in first.faulty}
             second = replace(second, texts=hyps_left)
@@ -102,8 +101,8 @@ class InputReader:
         if first.speakers and speakers is None:
             silent = [id for id in first.texts if id not in first.speakers]
             notes += (
-                f"Note: {ref} names no speaker of {len(silent)} of {len(first.texts)} utterances, "
-                f"first {silent[0]}: all are scored as if their speakers were not known.",
+                f"Note: {ref} names no speaker for {len(silent)} of {len(first.texts)} utterances, "
+                f"first {silent[0]}: all utterances are scored as if no speaker were known.",
             )
         hyps: Mapping[str, str] = second.texts
         marked = first.marked or second.marked or self._glm is not None
@@ -114,7 +113,8 @@ class InputReader:
             hyps, renamed = _as_referenced(first.texts, hyps, folded)
             if renamed:
                 notes += (
-                    f"Note: {renamed} utterance ids differ in {difference} alone and are the same.",
+                    f"Note: {renamed} utterance ids differ only in {difference} and count as "
+                    "the same.",
                 )
         return ScoringInput(first.texts, hyps, speakers, notes, marked)
 
@@ -132,7 +132,7 @@ class InputReader:
         return self._read[path, side, named]
 
     def _hypotheses(self, path: Path, refs: Transcripts) -> Transcripts:
-        """Read hypotheses; where references have names, lines begin with names too."""
+        """Read hypotheses, whose lines must begin with ids if the references have ids."""
         named = self._form == "auto" and refs.form != "plain"
         guessed = not path.is_dir() and form_by_name(path) is None
         return self._transcripts(path, "hyp", named and guessed)
@@ -140,22 +140,26 @@ class InputReader:
     def _with_ids(
         self, ref: Path, hyp: Path, first: Transcripts, second: Transcripts
     ) -> tuple[Transcripts, Transcripts, tuple[str, ...]]:
-        """Read plain lines as text where their first words are ids, as the other side shows."""
+        """Read plain lines as Kaldi's text if the other side shows that first words are ids.
+
+        Returns:
+          References, hypotheses, and notes about doubtful cases.
+        """
         if self._form != "auto" or first.form != "plain":
             return first, second, ()
         refs = self._as_text(ref, "ref")
         if refs is None:
             return first, second, ()
         if second.form != "plain":
-            met = first.texts.keys().isdisjoint(second.texts) and refs.texts.keys() & second.texts
-            return (refs if met else first), second, ()
+            fits = first.texts.keys().isdisjoint(second.texts) and refs.texts.keys() & second.texts
+            return (refs if fits else first), second, ()
         hyps = self._as_text(hyp, "hyp")
         if hyps is None or len(refs.texts) < 2 or refs.texts.keys() != hyps.texts.keys():
             return first, second, ()
         if list(refs.texts) != list(hyps.texts) or len(refs.texts) >= HARDLY_PLAIN:
             return refs, hyps, ()
-        doubt = f"Note: {ref} and {hyp} have the same first words: if they are ids, --format text."
-        return first, second, (doubt,)
+        note = f"Note: {ref} and {hyp} have the same first words: if these are ids, --format text."
+        return first, second, (note,)
 
     def _as_text(self, path: Path, side: Side) -> Transcripts | None:
         """Read a file as Kaldi's text; None if its lines do not begin with ids."""
@@ -173,7 +177,7 @@ class InputReader:
             )
         try:
             segments, words = read_stm(ref), read_scored_ctm(hyp)
-            # As csrfilt.sh: rules of the reference on the STM, of the hypothesis on the CTM.
+            # As in csrfilt.sh: rules for references on the STM, rules for hypotheses on the CTM.
             if self._glm is not None:
                 rules = Glm.read(self._glm, "stm", "ref")
                 segments = [
@@ -193,8 +197,8 @@ class InputReader:
         if by_segment.ignored:
             notes.append(f"Note: {by_segment.ignored} segments are marked as not to be scored.")
         notes += [
-            f"Note: {words} words recognised in {channel} are not scored: {ref} has no segment of "
-            "it."
+            f"Note: {words} words recognised in {channel} are not scored: {ref} has no segment "
+            "there."
             for channel, words in by_segment.unscored_channels
         ]
         speakers = self._speakers_of(by_segment.refs, by_segment.speakers)
@@ -225,7 +229,7 @@ def _note_faulty(refs: Transcripts) -> str:
 def _as_referenced(
     refs: Mapping[str, str], hyps: Mapping[str, str], folded: Callable[[str], str]
 ) -> tuple[Mapping[str, str], int]:
-    """Rename hypotheses to the reference ids that equal theirs after folding, such as of case.
+    """Give hypotheses the reference ids that equal their own after `folded`, such as case folding.
 
     Returns:
       The hypotheses by their new ids, and how many ids have changed.
@@ -261,12 +265,12 @@ def _by_stem(side: Transcripts) -> Transcripts:
 
 
 def speaker_of_id(utterance: str) -> str:
-    """Return the part of an id before its first slash, hyphen or underscore, looked for in turn.
+    """Return the part of an id before its first slash, else its first hyphen, else underscore.
 
     sclite does the same with `-i spu_id`, except for slashes, which ids of files have.
 
     Raises:
-      SpeakerError: the id has none of them.
+      SpeakerError: the id has none of these, or nothing before them.
     """
     for mark in "/-_":
         speaker, separator, _ = utterance.partition(mark)

@@ -48,7 +48,7 @@ class ScoringFilter:
       mapping: a file of words to replace by others, see `WordMap`.
 
     Raises:
-      NormaliseError: what is to be dropped is not one word, or the file cannot be read.
+      NormaliseError: an entry of `drop` is not one word, or the file cannot be read.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ScoringFilter:
 
 
 def basic(text: str, counts: TextCounts | None = None) -> str:
-    """Apply the rules `basic` of `ScoringFilter`."""
+    """Apply the rules `basic` of `ScoringFilter`; `counts` collects the tags that are removed."""
     text = TextPolicy().without_tags(text, counts)
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _UNSEEN.sub("", text.translate(QUOTES)))
@@ -143,7 +143,7 @@ class WordMap:
     """Replaces words or sequences of words by others.
 
     At each position the longest entry that matches is applied, once: its replacement is not mapped
-    again. (NIST's rfilter1 applies the rules of its GLM file one after the other.)
+    again. (NIST's rfilter1 applies the first rule of its GLM file that matches.)
     """
 
     def __init__(self, entries: dict[tuple[str, ...], tuple[str, ...]], name: str) -> None:

@@ -181,7 +181,7 @@ def speaker_lines(score: Score) -> Iterator[str]:
 
 
 def _rates(score: Score) -> tuple[float, ...]:
-    """Return %corr, sub, del, ins, err and s.err of a speaker; 0 without reference words."""
+    """Return %corr, sub, del, ins, err and s.err; without reference words all but s.err are 0."""
     words = score.ref_units
     errors = (score.correct, score.substitutions, score.deletions, score.insertions, score.errors)
     rates = [100.0 * count / words if words else 0.0 for count in errors]
@@ -228,7 +228,7 @@ def kaldi_lines(utterance: UtteranceScore) -> Iterator[str]:
     """Yield the four lines of an utterance in Kaldi's `wer_details/per_utt`.
 
     These are `ref` and `hyp` with `***` for gaps, `op` with C, S, D and I, and `#csid` with the
-    counts of these.
+    counts of C, S, I and D.
     """
     columns = [
         (ref or "***", hyp or "***", _LETTER[step])
@@ -299,10 +299,10 @@ def numbers(score: Score) -> dict[str, object]:
 
 
 def all_numbers(score: Score, utterances: bool) -> dict[str, object]:
-    """Return `numbers` with those of the speakers, where they are known, and of the utterances.
+    """Return `numbers`, and the numbers of each speaker if speakers are known.
 
     Args:
-      utterances: whether to add those of each utterance.
+      utterances: whether to add the numbers of each utterance.
     """
     numbers_by_name = numbers(score)
     if speakers := score.by_speaker():

@@ -50,14 +50,14 @@ class Result:
     command: str
     """The command that gave the result."""
     wer_low: float | None = None
-    """Lower end of the 95 % confidence interval of `wer`, two decimals; None when unknown. Without
-    any error, of which resamples find no variance, the interval ends at 3 errors in `ref_words`, as
+    """Lower end of the 95 % confidence interval of `wer`, two decimals; None when unknown. If there
+    is no error, resamples have no variance: the interval then ends at 3 errors in `ref_words`, as
     if errors were independent."""
     wer_high: float | None = None
     """Upper end of that interval."""
     wer_unknown_speaker: float | None = None
-    """WER in percent with every utterance recognised alone, two decimals; None where that was not
-    measured. `wer` is that with the speaker's other utterances."""
+    """WER in percent with every utterance recognised alone, two decimals; None if it was not
+    measured. For `wer`, the speaker's other utterances were used too."""
 
     @classmethod
     def of(
@@ -148,7 +148,7 @@ def record_results(path: Path, results: Iterable[Result]) -> list[Result]:
 
 
 def collect_results(parts: Iterable[Path], path: Path) -> dict[str, float]:
-    """Merge the rows of several files; return the best WER in percent of each split."""
+    """Merge the rows of several files; return the best WER in percent by `wer <split>`."""
     best: dict[str, float] = {}
     rows = [row for part in parts for row in read_results(part)]
     for row in record_results(path, rows):
@@ -192,8 +192,8 @@ def results_table(results: Iterable[Result], title: str = "Results") -> "Table":
 def markdown_table(results: Iterable[Result]) -> str:
     """Return a Markdown table of WERs with their intervals.
 
-    It has a row per system and language model and a column per split, and where it was measured one
-    of the WER with speakers unknown; the best of each split is in bold.
+    It has a row per system and language model and a column per split, and a second column for
+    splits whose WER with speakers unknown was measured; the best WER of each split is in bold.
     """
     results = list(results)
     splits = list(dict.fromkeys(row.split for row in results))

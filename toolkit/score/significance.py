@@ -106,10 +106,10 @@ def interval_of(rates: np.ndarray, by: Unit, units: int) -> Interval:
     """Return the interval between two percentiles of the replicates' rates.
 
     The percentiles are those of Hesterberg's expanded interval ("What teachers should know about
-    the bootstrap", The American Statistician, 2015): from S units the spread of the replicates is
-    sqrt((S - 1) / S) of the true one, and Student's t replaces the normal distribution. With many
-    units they are Bisani and Ney's 2.5 and 97.5. (Kaldi's `compute-wer-bootci` takes 1.96 standard
-    deviations on both sides of the replicates' mean, which may fall below zero.)
+    the bootstrap", The American Statistician, 2015): with S units the spread of the replicates is
+    sqrt((S - 1) / S) times the true spread, and Student's t replaces the normal distribution. With
+    many units they are Bisani and Ney's 2.5 and 97.5. (Kaldi's `compute-wer-bootci` takes 1.96
+    standard deviations on both sides of the replicates' mean, which may fall below zero.)
 
     Args:
       rates: [R] percent.
@@ -127,8 +127,8 @@ def interval_of(rates: np.ndarray, by: Unit, units: int) -> Interval:
 
 
 BOUNDARY = 2
-"""Consecutive words that both systems recognise correctly, without insertions among them, that end
-a segment."""
+"""Number of consecutive words that end a segment if both systems recognise them correctly, without
+insertions among them."""
 
 MANY_SEGMENTS = 50
 """With fewer segments the mean difference per segment is not approximately normal."""
@@ -177,8 +177,8 @@ class MatchedPairs:
 
     @property
     def z(self) -> float:
-        """The mean in units of its standard error; infinite where all of several segments have the
-        same difference, 0 where there is no difference or only one segment."""
+        """The mean in units of its standard error; infinite if several segments all have the same
+        difference, 0 if there is no difference or only one segment."""
         if self.deviation:
             return self.mean * sqrt(self.segments) / self.deviation
         return copysign(inf, self.mean) if self.segments > 1 and self.mean else 0.0
@@ -201,9 +201,9 @@ def matched_pairs(
 
     Args:
       pairs: for each utterance its alignments by the first system and by the second.
-      sentences: for each utterance the sentence that it is a recording of, if sentences occur
-        several times: such copies are equally difficult, so that all copies of a sentence form
-        one segment. By default all sentences differ.
+      sentences: for each utterance, the sentence of which it is a recording, if sentences occur
+        several times: such copies are equally difficult, so all copies of a sentence form one
+        segment. By default all sentences differ.
     """
     by_sentence: dict[str | int, list[list[int]]] = {}
     # Without sentences every utterance has its own key.
@@ -254,7 +254,7 @@ def _segments(first: Sequence[Pair], second: Sequence[Pair]) -> list[int]:
 
 
 def _errors(pairs: Sequence[Pair]) -> list[tuple[int, int]]:
-    """Return (insertions before it, whether it is wrong) of each reference word and of the end."""
+    """Return (insertions before it, whether it is wrong) for each reference word and the end."""
     errors, inserted = [], 0
     for ref, hyp in pairs:
         if ref is None:

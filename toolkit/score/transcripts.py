@@ -48,7 +48,7 @@ _OF_A_HYPOTHESIS = "pred_text"
 """Key of the hypothesis in NeMo's manifests, where `text` is the reference."""
 
 
-# Surrogates, which JSON can write alone and UTF-8 cannot.
+# Surrogates, which JSON can write unpaired and UTF-8 cannot.
 _HALF = re.compile(r"[\ud800-\udfff]")
 _PARTS = ("segments", "transcription")
 """Keys of the list of segments in the output of Whisper, WhisperX and whisper.cpp."""
@@ -62,7 +62,7 @@ class _Record(NamedTuple):
     """None if the recording could not be read, or if the words of a stream may still change."""
     speaker: str | None = None
     part: bool = False
-    """Whether it is an utterance of a stream, which has several."""
+    """Whether it is one of the several utterances of a stream."""
     place: str | None = None
     """The file's path, and the start time of a part, for an id that comes from a file name."""
     key: str = "text"
@@ -76,14 +76,15 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
       a mapping with `id` (or `utterance`, the path of a file under `audio`, `audio_filepath`,
       `path` or `file`, or `name`), `text`, and optionally `speaker`. A record with an `error` and
       no text (or null), which `toolkit transcribe` writes for an unreadable recording, is left out.
-      The final utterances of its streams (`final`) are concatenated. A record with an `offset`, or
-      whose file has the name of another file, is named by the path of its file and the offset.
+      The final utterances (`final`) of the streams that it writes are concatenated. A record with
+      an `offset`, or whose file has the name of another file, is named by the path of its file and
+      the offset.
     - any other file: a list of such records; a mapping from ids to texts or records; a record per
       line; or Whisper's `text`, `segments` or `transcription` of a recording, which is named like
       the file unless it has an id.
 
     Args:
-      path: gzipped where its name ends in .gz.
+      path: the file, gzipped if its name ends in .gz.
       side: "hyp" takes the `pred_text` of NeMo's records; if some records have one, the others have
         no hypothesis.
 
@@ -127,7 +128,7 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
 
 
 def _records(path: Path, side: Side) -> Iterator[tuple[str, _Record]]:
-    """Yield (place in the file, record)."""
+    """Yield each record of a JSON file after its place, for messages."""
     # Other JSON files may have a record per line as well: then parsing the whole fails.
     by_line = Path(path).name.removesuffix(".gz").endswith(".jsonl")
     parsed = None
@@ -166,7 +167,7 @@ def _records(path: Path, side: Side) -> Iterator[tuple[str, _Record]]:
 
 
 def _has_records_in_lines(path: Path) -> bool:
-    """Return whether the first line of a file is a record by itself, and not all of the file."""
+    """Return whether the first line of a file is a record by itself and other lines follow."""
     filled = [line for _, line in read_lines(path, TranscriptError) if line.strip()]
     try:
         return len(filled) > 1 and isinstance(json.loads(filled[0]), dict)
@@ -238,7 +239,7 @@ def _record(place: str, record: Any, side: Side) -> _Record:
     for part, text in zip(parts, texts, strict=True):
         if not isinstance(text, str):
             name = _key(part, side)
-            lacks = f"has no `{name}`" if text is None else f"has a `{name}` that is no string"
+            lacks = f"has no `{name}`" if text is None else f"has a `{name}` that is not a string"
             raise TranscriptError(f"{place}: {quoted(id)} {lacks}")
     speakers = [part.get("speaker") for part in parts]
     names = {speaker for speaker in speakers if isinstance(speaker, str)}
@@ -248,7 +249,7 @@ def _record(place: str, record: Any, side: Side) -> _Record:
 
 
 def _text(part: dict, side: Side) -> Any:
-    """Return the text of a record, or of its parts where it has none."""
+    """Return the text of a record, or the texts of its parts if it has none of its own."""
     key = _key(part, side)
     parts = next((part[name] for name in _PARTS if isinstance(part.get(name), list)), None)
     if key in part or parts is None:
@@ -259,7 +260,7 @@ def _text(part: dict, side: Side) -> Any:
 
 
 def _key(part: dict, side: Side) -> str:
-    """Return the key of the text for a side."""
+    """Return the key under which a record has the text of a side."""
     return _OF_A_HYPOTHESIS if side == "hyp" and _OF_A_HYPOTHESIS in part else "text"
 
 
@@ -304,16 +305,16 @@ def _words(place: str, value: str) -> list[str]:
     try:
         words = ast.literal_eval(value)  # literals alone: nothing is executed
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise TranscriptError(f"{place}: {value[:40]!r} is no list of words") from error
+        raise TranscriptError(f"{place}: {value[:40]!r} is not a list of words") from error
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-        raise TranscriptError(f"{place}: {value[:40]!r} is no list of words")
+        raise TranscriptError(f"{place}: {value[:40]!r} is not a list of words")
     return [part for word in words for part in split_words(word)]
 
 
 Form = Literal["text", "trn", "plain", "json", "icefall", "ctm"]
 FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json", "icefall")
-"""The formats that `--format` accepts; CTM and STM files are recognised by their names, also where
-it is given."""
+"""The formats that `--format` accepts; CTM and STM files are recognised by their names, even if it
+is given."""
 
 FOLDER = "folder of .txt"
 JSON_FOLDER = "folder of .json"
@@ -408,14 +409,14 @@ def read_transcripts(
     - "json": see `toolkit.score.transcripts`.
     - "icefall": see `toolkit.score.transcripts`.
     - "ctm": the words of each utterance (see `toolkit.score.nist.formats` for those of recordings).
-    - a folder: Kaldi's, with a file `text` and maybe utt2spk; otherwise one transcript per .txt or
-      .lab file, whose id is the file's path without the suffix, and without white space; one per
-      line, as in Kaldi's, of LibriSpeech's *.trans.txt. A folder without any has one per .json
-      file.
-    - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise icefall's when every line is one
-      of its, trn when every line ends in an id in parentheses, text when every line's first field
-      has a digit, `-` or `_`, and plain when no line's has. With `named` never plain. (Two files
-      that are plain by this rule may still be text: see `toolkit.score.inputs`.)
+    - a folder: Kaldi's, with a file `text` and perhaps utt2spk; otherwise one transcript per .txt
+      or .lab file, whose id is the file's path without the suffix and with `_` for white space, or
+      one per line of LibriSpeech's *.trans.txt, as in Kaldi's text. A folder without any of these
+      has one per .json file.
+    - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise icefall's if every line has its
+      format, trn if every line ends in an id in parentheses, text if every line's first field has a
+      digit, `-` or `_`, and plain if no line's first field has. With `named`, never plain. (Two
+      files that are plain by this rule may still be text: see `toolkit.score.inputs`.)
 
     Blank lines are skipped in text, trn and icefall's files, comments (`;;`) in trn files.
 
@@ -460,7 +461,7 @@ def read_transcripts(
     faulty = {
         _faulty_id(form, *item): f"{path}:{item[0]}: {shown(item[1])}" for item in faulty_lines
     }
-    if form == "icefall":  # its lines belong together in pairs: none can be left out
+    if form == "icefall":  # lines belong together in pairs, so that none can be left out
         filled = [
             (number, line)
             for number, line in read_lines(path, TranscriptError)
@@ -486,7 +487,7 @@ def read_transcripts(
 
 
 def _check_limit(path: Path, faulty: Sequence[tuple[int, str]], counts: LineCounts) -> None:
-    """Raise an error where too many lines are not UTF-8."""
+    """Raise an error if too many lines are not UTF-8."""
     if too_many(counts.faulty, counts.lines):
         number, line = faulty[0]
         raise TranscriptError(
@@ -496,7 +497,7 @@ def _check_limit(path: Path, faulty: Sequence[tuple[int, str]], counts: LineCoun
 
 
 def _faulty_id(form: Form, number: int, line: str) -> str:
-    """Return the id of a line that is not UTF-8, or `line N` where its id cannot be read."""
+    """Return the id of a line that is not UTF-8, or `line N` if its id cannot be read."""
     if form == "plain":
         return str(number)
     match = _TRN.match(line)
@@ -588,7 +589,7 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
 
 
 def _new_id(folder: Path, path: Path, texts: Mapping[str, str]) -> str:
-    """Name the recording of a file as `toolkit transcribe` does."""
+    """Return the id that `toolkit transcribe` gives a file's recording; it must be new."""
     id = "_".join(path.relative_to(folder).with_suffix("").as_posix().split())
     if id in texts:
         raise TranscriptError(f"{path}: another text has the id {quoted(id)}: rename one")

@@ -74,7 +74,7 @@ def _composed(text: str) -> str:
 
 
 def _helped(ref: str, hyp: str) -> bool:
-    """Return whether the advised rules change one of two words; if not, they have been applied."""
+    """Return whether the rules `basic` change one of two words; if not, they were applied."""
     return len(ref) > _LONGEST or len(hyp) > _LONGEST or (basic(ref), basic(hyp)) != (ref, hyp)
 
 
@@ -86,7 +86,7 @@ def _bare(word: str) -> str:
 
 Missing = Literal["all", "present", "strict"]
 """How a reference without a hypothesis is scored, named as in `compute-wer --mode`: as deletions
-(all), not at all (present), or it raises an error (strict). sclite silently leaves it out."""
+(all), not at all (present), or an error is raised (strict). sclite silently leaves it out."""
 
 
 class ScoreError(ToolkitError):
@@ -310,8 +310,8 @@ def score(
       mode: how references without a hypothesis are scored, see `Missing`.
       normalise: applied to every reference and hypothesis.
       normaliser: name of that normalisation.
-      sources: by utterance id the sentence that it is a copy of, for intervals and tests that
-        account for the dependence of copies.
+      sources: for each utterance id, the sentence that the utterance is a copy of, for intervals
+        and tests that account for the dependence of copies.
       aligner: aligns the texts; by default it takes words as they are.
 
     Raises:
@@ -426,7 +426,7 @@ def pool(scores: Mapping[str, Score]) -> Score:
 
 
 def _kaldi_percent(errors: int, total: int) -> str:
-    """Format as Kaldi does, which rounds counts and quotient to single precision."""
+    """Format errors in percent as Kaldi does, which rounds counts and quotient to float32."""
     # compute-wer.cc divides `BaseFloat` values; double precision may round the last digit
     # differently.
     single = struct.Struct("f")
@@ -462,7 +462,7 @@ def error_rates(refs: Mapping[str, str], hyps: Mapping[str, str]) -> ErrorRates:
       hyps: hypothesis by utterance id.
 
     Raises:
-      ScoreError: as `score`, or the two word error rates differ.
+      ScoreError: as for `score`, or the two word error rates differ.
     """
     words, characters = score(refs, hyps), score(refs, hyps, unit="char")
     wer = jiwer_percent(refs, hyps)

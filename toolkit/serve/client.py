@@ -29,7 +29,7 @@ class ClientStream:
     The pieces, and so the words, do not depend on how the audio is cut into messages.
 
     Args:
-      stream: has not read any audio yet.
+      stream: a stream that has not read any audio yet.
       rate: sampling rate in Hz.
     """
 
@@ -60,7 +60,7 @@ class ClientStream:
         """End the stream; return the final results that are left.
 
         Raises:
-          FrontendError: it was shorter than one window.
+          FrontendError: the stream was shorter than one window.
         """
         results = []
         if self._rest:
@@ -150,14 +150,16 @@ class Client:
         """Count the samples of a message; raise an error if it breaks a limit."""
         self._samples += protocol.samples_of(message)
         elapsed = monotonic() - self._since
-        # A client that sends a file at full speed would keep the threads from the others.
+        # A client that sends a file at full speed would keep the threads from other clients.
         if self.seconds > elapsed + self._limits.ahead:
             raise RefusedError(
                 f"audio came more than {self._limits.ahead:g} s ahead of real time: send it at the"
                 " pace at which it is spoken"
             )
         if max(self.seconds, elapsed) > self._limits.longest:
-            raise _LimitError(f"a stream may last {self._limits.longest:g} s: begin another")
+            raise _LimitError(
+                f"a stream may last at most {self._limits.longest:g} s: begin another"
+            )
 
     async def _receive(self) -> str | bytes:
         """Wait for the client's next message."""

@@ -22,10 +22,10 @@ LONGEST_REASON = 123
 
 
 class RefusedError(ToolkitError):
-    """A client broke the rules; the message is sent to it.
+    """Raised when a client breaks the rules; the message is sent to the client.
 
     Args:
-      message: why it is refused.
+      message: why the client is refused.
       code: the close code.
     """
 
@@ -36,7 +36,7 @@ class RefusedError(ToolkitError):
 
 @dataclass(frozen=True)
 class Limits(Settings):
-    """Limits for a client; if it exceeds one, it is refused. Times are in seconds."""
+    """Limits for a client; a client that exceeds one is refused. Times are in seconds."""
 
     clients: PositiveInt = 10
     """Maximum number of clients at the same time."""
@@ -74,7 +74,7 @@ class AudioFormat:
         declared = _of_type(message, "begin", {"rate": int, "format": str, "channels": int})
         client_format = AudioFormat(*(declared[name] for name in ("rate", "format", "channels")))
         if client_format != self:
-            raise RefusedError(f"audio must be {self}; not {quoted(str(client_format))}")
+            raise RefusedError(f"audio must be {self}, but is {quoted(str(client_format))}")
 
 
 def check_end(message: str | bytes) -> None:
@@ -90,7 +90,7 @@ def samples_of(message: bytes) -> int:
     """Return the number of samples in a message.
 
     Raises:
-      RefusedError: it holds a part of one.
+      RefusedError: the message ends within a sample.
     """
     if len(message) % 2:
         raise RefusedError(f"{len(message)} bytes are not a whole number of 16-bit samples")
@@ -112,7 +112,7 @@ def result_message(result: StreamResult) -> str:
 
 
 def done(seconds: float) -> str:
-    """Return the last message: seconds of audio that were recognised."""
+    """Return the last message, which says how many seconds of audio were recognised."""
     return _message("done", seconds=round(seconds, 3))
 
 

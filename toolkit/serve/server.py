@@ -1,8 +1,8 @@
 """The server of live recognition: HTTP for its page, WebSockets for streams, and who may connect.
 
-Only pages of this server and the user's own programs may connect. A page of another site can make
-the browser connect to this server. Its address is then in the header `Origin`, or, where a name
-server has given that site's name the address of this machine (DNS rebinding), in `Host`.
+Only pages of this server and the user's own programs may connect. If a page of another site makes
+the browser connect to this server, that site's address is in the header `Origin`, or, if a name
+server has given the site's name the address of this machine (DNS rebinding), in `Host`.
 """
 
 import asyncio
@@ -54,9 +54,9 @@ def is_loopback(host: str) -> bool:
 def refusal(hosts: Sequence[str], origins: Sequence[str], served: str) -> str | None:
     """Return why a request is refused; None if it is not.
 
-    `Host` must be an IP address, which no name server can redirect, `localhost`, or the name that
-    is served; with any port, since it may be forwarded. `Origin` must be that host. Programs send
-    no `Origin`; all browsers do when they open a WebSocket.
+    `Host` must be an IP address, which no name server can redirect, or `localhost`, or the name
+    that is served; any port is allowed, since it may be forwarded. `Origin` must be that host.
+    Programs send no `Origin`; all browsers do when they open a WebSocket.
 
     Args:
       hosts: all headers `Host` of the request.
@@ -113,9 +113,9 @@ HEADERS = {
 
 
 def read_page_file(path: str) -> tuple[bytes, str] | None:
-    """Return content and type of the file at a path, which may have a query; None if there is none.
+    """Return content and type of the file at a URL path; None if `TYPES` does not list it.
 
-    Files are read anew each time: they are small, and nothing but `TYPES` is looked up.
+    A query in the path is ignored. Files are read anew each time, as they are small.
     """
     file_and_type = TYPES.get(path.partition("?")[0])
     if file_and_type is None:
@@ -174,7 +174,7 @@ class Server:
     async def listening(self) -> AsyncIterator[str]:
         """Serve inside the `async with` block; yields the page's address.
 
-        At the end clients are told that the server goes away, and recognition in progress is
+        At the end, clients are told that the server is going away, and recognition in progress is
         completed.
 
         Raises:
@@ -232,11 +232,11 @@ class Server:
         return _response(HTTPStatus.OK, *content_and_type)
 
     async def _converse(self, connection: websockets.ServerConnection) -> None:
-        """Serve one client; an error ends its stream and no other."""
+        """Serve one client; an error ends only this client's stream."""
         number, most = next(self._numbers), self._config.limits.clients
         if self._clients >= most:
-            self._report(f"client {number}, {_name(connection)}: refused, {most} are here")
-            reason = f"the server has its {most} clients: try again later"
+            self._report(f"client {number}, {_name(connection)}: refused, {most} are connected")
+            reason = f"the server already has its {most} clients: try again later"
             await _end(connection, reason, protocol.BUSY)
             return
         self._clients += 1
@@ -259,7 +259,7 @@ class Server:
             )
         except Exception:  # an error of the recogniser: other clients are not affected
             self._report(f"client {number}: {traceback.format_exc()}")
-            await _end(connection, "the server failed; its output says how", FAILED)
+            await _end(connection, "the server failed; its output says why", FAILED)
         finally:
             self._clients -= 1
 
@@ -267,7 +267,7 @@ class Server:
 async def _end(connection: websockets.ServerConnection, reason: str, code: int) -> None:
     """Tell a client why its stream ends, and close the connection.
 
-    Messages that the client still sends are read and dropped: its close frame comes after them.
+    Messages that the client still sends are read and dropped, as its close frame comes after them.
     """
     with suppress(ConnectionClosed, asyncio.TimeoutError):
         await asyncio.wait_for(connection.send(protocol.error(reason)), GRACE)
@@ -298,7 +298,7 @@ def run(server: Server, report: Report) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
     Args:
-      server: not serving yet.
+      server: a server that is not serving yet.
       report: gets the page's address once it can be opened.
     """
 
@@ -308,7 +308,7 @@ def run(server: Server, report: Report) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         async with server.listening() as address:
-            report(f"open {address}; Ctrl-C ends")
+            report(f"open {address}; Ctrl-C ends the server")
             await stop.wait()
         report("the server has ended")
 

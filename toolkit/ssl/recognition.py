@@ -52,11 +52,11 @@ class Recognised:
     text: str
     """Recognised words; empty if there are none."""
     confidence: float
-    """Mean of the words' confidences; 0 without words."""
+    """Mean of the words' confidences; 0 if there are no words."""
 
 
 class RecognisedStore(FeatureStore):
-    """The utterances of a feature store that have a recognised text, which is their transcript.
+    """A feature store limited to utterances with recognised text, which serves as transcript.
 
     Args:
       path: path of the feature store.
@@ -69,7 +69,7 @@ class RecognisedStore(FeatureStore):
         self.shards = [[name for name in shard if name in texts] for shard in self.shards]
 
     def cut(self, name: str) -> "MonoCut":
-        """Read the cut of an utterance, with the recognised text."""
+        """Read the cut of an utterance, with the recognised text as its transcript."""
         cut = super().cut(name)
         supervision = replace(cut.supervisions[0], text=self._texts[name])
         return replace(cut, supervisions=[supervision])
@@ -84,7 +84,7 @@ class RecognisedScorer(NeuralScorer):
 
     @cached_property
     def store(self) -> RecognisedStore:
-        """Implement `RecognisedStore.store`."""
+        """The utterances with selected texts; see `NeuralScorer.store`."""
         return RecognisedStore(self.features, read_texts(self.texts))
 
 
@@ -108,28 +108,30 @@ def recognise_and_align(
     No transcript of the data is read. `self_labelled` opens the result for training.
 
     Args:
-      model: the folder of the recognising network, with priors.
-      normaliser: the file of its features' normaliser.
+      model: the folder of the network that recognises, with priors.
+      normaliser: the file of the normaliser of its features.
       features: the feature store of the unlabelled data.
       decoder: graph and search; the lattices of its last pass are used.
-      tuned: `tuned.json` of that pass, tuned on labelled data.
+      tuned: `tuned.json`, the weights of that pass, tuned on labelled data.
       lang: the lang folder, with the lexicon.
       senones: the senones of the network.
       config: selection and alignment.
-      out: gets `confidence.tsv`, a line per utterance; `text`, the selected ones; `ali.0` to
-        `ali.2`, their alignments at the three offsets. Finished parts of an earlier run are kept.
-      jobs: number of worker processes, without influence on the results.
+      out: output folder. It receives `confidence.tsv`, a line per utterance; `text`, the words of
+        the selected utterances; and `ali.0` to `ali.2`, their alignments at the three offsets.
+        Finished parts of an earlier run are kept.
+      jobs: number of worker processes; it does not affect the results.
       calibration: `calibration.json` of the system's word confidences; None: uncalibrated
         posteriors.
-      progress: called as progress(shards done, shards); each shard counts four times.
+      progress: called as progress(shards done, shards). Each shard counts four times: it is
+        recognised once and aligned at three offsets.
       device: where the network computes.
 
     Returns:
-      `utterances` and `kept`, `hours` and `kept_hours`, `confidence` (mean over the frames of those
-      kept), `aligned`.
+      `utterances` and `hours` of all data; `kept` and `kept_hours`, those selected; their mean
+      `confidence`, weighted by frames; `aligned`, the number of utterances aligned.
 
     Raises:
-      TrainingDataError: no utterance is confident enough.
+      TrainingDataError: no utterance has words and is confident enough.
     """
     scorer = NeuralScorer(model, normaliser, features, device=device)
     shards = len(scorer.store.shards)
@@ -174,8 +176,8 @@ def self_labelled(
 ) -> tuple[RecognisedStore, OffsetAlignments]:
     """Open the results of `recognise_and_align` in `out` as stores for `train_cross_entropy`.
 
-    Train together with labelled data: `train_cross_entropy([labelled, store], [targets,
-    alignments], ...)`; pass `valid`, so that accuracy is measured on transcripts and not on
+    Train on them together with labelled data: `train_cross_entropy([labelled, store], [targets,
+    alignments], ...)`. Pass `valid`, so that accuracy is measured on transcripts and not on
     recognised text.
 
     Args:
@@ -190,22 +192,22 @@ def self_labelled(
 def most_confident(
     recognised: Sequence[Recognised], config: SelfTrainingConfig
 ) -> list[Recognised]:
-    """Select the most confident utterances that have words, until they make up the share of frames.
+    """Select the most confident utterances with words, until they have the share of the frames.
 
-    The result keeps the order of `recognised`. An utterance has a confidence of 1 if all sampled
-    paths agree, which a good recogniser's do for half of the utterances; so ties are broken by a
-    checksum of the ids.
+    The result keeps the order of `recognised`. An utterance's confidence is 1 if all its sampled
+    paths agree. With a good recogniser this holds for half of the utterances, so ties are broken by
+    a checksum of the ids.
 
     Raises:
-      TrainingDataError: no utterance is confident enough.
+      TrainingDataError: no utterance has words and is confident enough.
     """
     eligible = [u for u in recognised if u.text and u.confidence >= config.threshold]
     if not eligible:
         raise TrainingDataError(
-            f"none of {len(recognised)} utterances was recognised with a confidence of "
+            f"none of {len(recognised)} utterances was recognised with a confidence of at least "
             f"{config.threshold:g}: lower the threshold"
         )
-    # In falling confidence: the first whose predecessors have fewer than share * frames in all
+    # From the highest confidence down, until the selected ones have share * (all frames)
     limit = config.share * sum(u.frames for u in recognised)
     ranked = sorted(eligible, key=lambda u: (-u.confidence, zlib.crc32(u.utterance.encode())))
     frames_before = accumulate((u.frames for u in ranked), initial=0)
@@ -217,7 +219,7 @@ def most_confident(
 
 @dataclass(frozen=True)
 class _WordRecogniser:
-    """Recognises a shard of features; passed to worker processes."""
+    """Recogniser of the words of a shard; passed to worker processes."""
 
     decoder: DecoderFiles
     weights: Weights
@@ -226,10 +228,10 @@ class _WordRecogniser:
     out: Path
 
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
-        """Write a file of a `Recognised` in JSON per line, unless an earlier run has written it.
+        """Write the shard's `Recognised` as JSON lines, unless an earlier run has done so.
 
         Returns:
-          Its path.
+          Path of the file.
         """
         number, ids = shard
         path = self.out / f"recognised.{number:06d}.jsonl"
@@ -256,14 +258,14 @@ class _WordRecogniser:
     def _words(
         self, decoder: Decoder, scored: ScoredUtterance
     ) -> tuple[Sequence[int], list[float]]:
-        """Return the best words' ids and their posteriors; empty if the search finds no path."""
+        """Return the ids and posteriors of the best words; both empty if the search fails."""
         lattice = decoder.search(scored.log_likelihoods).last_lattice
         if lattice is None:
             return (), []
         words = lattice.best_words(self.weights)
         if not words:
             return (), []
-        # A word's posterior is the share of sampled paths that have it.
+        # A word's posterior is the share of sampled paths that contain it.
         return words, word_confidences(words, sampled_words(lattice, self.weights, self.samples))
 
 
@@ -293,9 +295,10 @@ class DamagedPhonesError(ToolkitError):
 
 
 class RecognisedPhones:
-    """The phones that `recognise_phones` has written in a folder, as `phones.NNNNNN.tar`.
+    """The phones that `recognise_phones` wrote to a folder, as `phones.NNNNNN.tar`.
 
-    Each file holds an int32 matrix [K, 3] by utterance. A row is a phone of an alternative:
+    Each file holds an int32 matrix [K, 3] per utterance, where K counts the phones of all
+    alternatives. A row describes one phone of an alternative:
 
     - how often the alternative was drawn, the same in all of its rows;
     - the phone's id;
@@ -306,7 +309,7 @@ class RecognisedPhones:
     Args:
       folder: the folder.
       features: features of the utterances, for their lengths.
-      samples: the number of paths drawn.
+      samples: the number of paths drawn per utterance.
     """
 
     transcribed = False
@@ -336,11 +339,11 @@ def _to_rows(array: np.ndarray) -> np.ndarray:
     """Check the stored rows (times drawn, phone, first frame) of an utterance's alternatives."""
     if array.dtype != np.int32 or array.ndim != 2 or array.shape[1] != 3:
         raise ValueError(f"{array.dtype} {list(array.shape)}, not int32 [K, 3]")
-    # The first row begins an alternative; each was drawn at least once; phones count from 1.
+    # The first row begins an alternative; each was drawn at least once; phone ids start at 1.
     starts = (array[:, 2] == 0).nonzero()[0]
     least = array.min(axis=0, initial=2**31 - 1)
     if not len(starts) or starts[0] or (least < (1, 1, 0)).any():
-        raise ValueError("the phones are not those of alternatives")
+        raise ValueError("the rows are not phones of alternatives that begin in frame 0")
     return array
 
 
@@ -358,28 +361,29 @@ def recognise_phones(
     progress: Callable[[int, int], None] = lambda done, total: None,
     device: str = "cpu",
 ) -> dict[str, float]:
-    """Recognise unlabelled speech; write the phones of the likeliest word sequences, with times.
+    """Recognise unlabelled speech; write phones and times of the likeliest word sequences.
 
     Word sequences are drawn from the lattice of each utterance in proportion to their posteriors;
     the phones of each are those of its forced alignment by the same network. No transcript is read.
 
     Args:
-      model: the folder of the recognising network, with priors.
-      normaliser: the file of its features' normaliser.
+      model: the folder of the network that recognises, with priors.
+      normaliser: the file of the normaliser of its features.
       features: the feature store of the unlabelled speech.
       decoder: graph and search; the lattices of its last pass are used.
-      tuned: `tuned.json` of that pass.
+      tuned: `tuned.json`, the weights of that pass.
       lang: the lang folder, with the lexicon.
       senones: the senones of the network.
       config: how much of a lattice is kept.
-      out: gets the files that `RecognisedPhones` reads; those of an earlier run are kept.
-      jobs: number of worker processes, without influence on the results.
+      out: folder for the files that `RecognisedPhones` reads; those of an earlier run are kept.
+      jobs: number of worker processes; it does not affect the results.
       progress: called with (shards done, shards).
       device: where the network computes.
 
     Returns:
-      `utterances`; `recognised`, those with phones, and their `hours`; per utterance the mean
-      number of `alternatives`, and `best`, the mean posterior of the likeliest.
+      `utterances`, the number of all; `recognised`, of those with phones, and their `hours`;
+      `alternatives`, their mean number per recognised utterance; `best`, the mean posterior of the
+      likeliest alternative.
 
     Raises:
       TrainingDataError: nothing was recognised.
@@ -411,7 +415,7 @@ def recognise_phones(
 
 @dataclass(frozen=True)
 class _PhoneRecogniser:
-    """Recognises a shard of features; passed to worker processes."""
+    """Recogniser of the phones of a shard; passed to worker processes."""
 
     decoder: DecoderFiles
     weights: Weights
@@ -421,7 +425,11 @@ class _PhoneRecogniser:
     out: Path
 
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
-        """Write the phones of each utterance that has any."""
+        """Write the phones of each utterance that has any, unless an earlier run has done so.
+
+        Returns:
+          Path of the file.
+        """
         number, ids = shard
         path = self.out / f"phones.{number:06d}.tar"
         if path.exists():
@@ -457,7 +465,7 @@ class _PhoneRecogniser:
         decoding = self.decoder.config
         config = AlignConfig(decoding.acoustic_scale, decoding.beam.search)
         aligned = force_align(columns, graphs, self.senones, config)
-        # 3. Join those with the same phones at the same times: different words may sound alike.
+        # 3. Merge alternatives with the same phones and times: different words may sound alike.
         alike: Counter[tuple[tuple[int, int], ...]] = Counter()
         for (_, count), alignment in zip(alternatives, aligned, strict=True):
             if alignment is not None:

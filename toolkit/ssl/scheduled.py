@@ -1,4 +1,4 @@
-"""Scheduled learning: a student of a teacher's targets, with labelled data in between (C12)."""
+"""Scheduled learning: a student learns from a teacher's targets and labelled data in turn (C12)."""
 
 import hashlib
 import logging
@@ -65,43 +65,46 @@ def train_student(
     """Train a student by scheduled learning (C10-C12), or continue what a killed run left in `out`.
 
     The unlabelled data are read shard by shard. Every sub-epoch learns from the teacher's targets
-    of its shards, at the offset they were computed at; then from the labelled data, at an offset
-    that rotates from sub-epoch to sub-epoch.
+    of its shards, at the offset at which they were computed, and then from the labelled data, at an
+    offset that rotates from sub-epoch to sub-epoch.
 
-    Like `train_cross_entropy`, this leaves in `out` a model with priors (of the labelled data),
-    which decoding and training on lattices take. The kept weights are those of the pass after
-    which held-out accuracy was highest. `history.json` has a record per pass, unlabelled and
-    labelled in turn: `agreement` with the teacher and `divergence` from it, or frame `accuracy`;
-    and the same of the held-out data after each pass.
+    Like `train_cross_entropy`, this leaves in `out` a model with priors (of the labelled data), for
+    decoding and training on lattices. Its weights are those after the pass with the highest
+    held-out accuracy. `history.json` has a record per pass, unlabelled and labelled in turn:
+    `agreement` with the teacher and `divergence` from it, or frame `accuracy`. Values whose names
+    begin with `valid_` were measured on the held-out data after the pass.
 
     Args:
-      unlabelled: a folder of features with targets as the data pipeline's repartition writes it;
-        or several such sets of the same utterances with targets at other offsets, which the passes
-        over the data use in turn. Each is a folder, or the files of shards stored elsewhere.
+      unlabelled: a folder of features with targets, as the data pipeline's repartition writes it;
+        or several such sets of the same utterances with targets at different offsets, which the
+        passes over the data use in turn. Each is a folder, or the files of shards stored elsewhere.
       features: labelled data, as in `train_cross_entropy`.
       alignments: a store for each of `features`, with targets of the raw frames.
       normaliser: normaliser of the student's raw features, labelled or not.
       config: sizes, schedule, seed.
-      num_targets: C, number of senones; the teacher must have as many.
-      out: folder of this training alone.
+      num_targets: C, number of senones; the teacher must have the same number.
+      out: output folder, for this training only.
       device: where to train.
       progress: called from time to time with (steps done, steps in all).
-      valid: held-out labelled stores; without them `config.valid_utterances` of the labelled
-        training data are held out.
-      start: folder of a model of `config.model`'s sizes to begin with; None: new weights.
+      valid: held-out labelled stores; None: `config.valid_utterances` of the labelled training data
+        are held out.
+      start: folder of a model to start from, with the sizes of `config.model`; None: start from
+        random weights.
 
     Returns:
-      `frame_accuracy` (0 to 1) on held-out data; of the last pass over unlabelled data `loss`,
-      `divergence` (both per frame) and `agreement`; `frames_per_second` (low-rate, unlabelled,
-      median); `hours` of unlabelled audio gone through, `utterances` labelled.
+      `frame_accuracy` (0 to 1) on held-out data, if there are any; `loss`, `divergence` (both per
+      frame) and `agreement` of the last pass over unlabelled data; `frames_per_second` of these
+      passes (median, low-rate frames); `hours` of unlabelled audio in all sub-epochs; `utterances`,
+      the number of labelled ones.
 
     Raises:
-      TrainingDataError: stores do not belong together, or too little is left of them.
+      TrainingDataError: stores do not belong together, or too little data is left.
       TargetError: `unlabelled` holds no targets, or damaged ones.
       TrainingError: the loss is not finite, or `out` holds a training with other settings.
     """
     out = Path(out)
-    # 1. A finished training is not repeated; an unfinished one needs the same settings and start.
+    # 1. A finished training is not repeated; an unfinished one continues with the same settings and
+    # initial weights only.
     digest = None if start is None else hashlib.sha256((start / WEIGHTS).read_bytes()).hexdigest()
     identity = training_identity(config, num_targets=num_targets, **{"initial weights": digest})
     headline = finished_headline(out, identity)
@@ -140,11 +143,11 @@ def train_student(
         sum(source.num_steps(epoch, strategy.world_size) for epoch in range(2 * settings.epochs))
         for source, (_, settings, _, _) in zip(sources_of_phases, phases, strict=True)
     ]
-    # 4. Train; a phase continues with the model that the one before leaves.
+    # 4. Train; each phase continues with the model of the previous one.
     results = []
     for number, (folder, settings, _, _) in enumerate(phases):
-        # A sub-epoch is two of `fit`'s epochs; the average over A sub-epochs begins with the
-        # labelled pass of the first, so it has 2A - 1 passes.
+        # A sub-epoch is two of `fit`'s epochs. The average over the last A sub-epochs begins with
+        # the labelled pass of the first of them, so it has 2A - 1 passes.
         passes = replace(
             settings, epochs=2 * settings.epochs, average_epochs=2 * settings.average_epochs - 1
         )
@@ -182,7 +185,7 @@ def train_student(
 
 
 class AlternatingBatches:
-    """Batches of alternating passes: epoch 2s is unlabelled sub-epoch s, 2s + 1 labelled data.
+    """Batches of alternating passes: epoch 2s is unlabelled sub-epoch s, 2s + 1 the labelled pass.
 
     Args:
       unlabelled: source whose epoch s is sub-epoch s.
@@ -230,9 +233,9 @@ def alternating_schedule(config: TrainerConfig, labelled_factor: float) -> Sched
 
 
 def student_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute `distillation` for a `KBestBatch`, else `cross_entropy`; see `Objective`.
+    """Return the `distillation` loss of a `KBestBatch`, else `cross_entropy`; see `Objective`.
 
-    The two losses have different sums, which distinguishes the kinds of passes in a history.
+    The two return different sums, which tell the two kinds of passes apart in a history.
     """
     return (distillation if isinstance(batch, KBestBatch) else cross_entropy)(model, batch)
 
@@ -251,10 +254,10 @@ def _unlabelled(
         if shards.num_senones != num_targets:
             raise TrainingDataError(
                 f"the targets in {shards.name} have {shards.num_senones} senones, but the "
-                f"alignments have {num_targets}: the teacher was trained with another tree; align "
-                "with its tree"
+                f"alignments have {num_targets}: the teacher was trained with a different tree; "
+                "align the labelled data with that tree"
             )
-        # One rank reads all of the data to select; the others read its result.
+        # Rank 0 reads all data to select utterances; the other ranks read its result.
         path = out / f"selection.{number}.json"
         if config.select.share < 1:
             on_rank_zero(
@@ -271,7 +274,7 @@ def _unlabelled(
 
 
 def _save_selection(shards: TeacherShards, config: SelectionConfig, path: Path) -> None:
-    """Select and save, unless `path` has the selection of these settings and data already."""
+    """Save a selection, unless `path` already has that of these settings and data."""
     if path.exists():
         stored = Selection.load(path)
         if stored.config == config and stored.data == shards.digest:
@@ -288,7 +291,8 @@ def _student(
         model = load_model(start)
         if _sizes(model.config) != _sizes(model_config):
             raise ModelError(
-                f"{start} holds {model.config}, but the student is {model_config}: make them equal"
+                f"{start} holds {model.config}, but the student is {model_config}: give both the "
+                "same sizes"
             )
     torch.manual_seed(config.seed)
     student = make_model(model_config)
@@ -298,5 +302,5 @@ def _student(
 
 
 def _sizes(config: Any) -> tuple[type, dict[str, Any]]:
-    """Return class and settings that determine the shapes of the weights: all but the dropout."""
+    """Return the class and the settings that determine weight shapes: all but the dropout."""
     return type(config), {k: v for k, v in asdict(config).items() if k != "dropout"}

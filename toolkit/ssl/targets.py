@@ -1,10 +1,10 @@
 """The k best logits of a teacher per frame, and the reconstruction of posteriors (C11).
 
 A frame is stored as k senone ids (uint16) and k logits (float16), best first, and the logarithm
-of the total probability of all other senones (float16): 4k + 2 bytes, 82 for k = 20 where all
-3,183 logits of float32 take 12,732. A softmax does not change when its logits are shifted, so the
-logits are stored as log posteriors: float16 is finest where the probabilities are large, and the
-stored values sum to one with the tail.
+of the total probability of all other senones (float16). This takes 4k + 2 bytes: 82 for k = 20,
+whereas all 3,183 logits take 12,732 as float32. A softmax does not change when its logits are
+shifted, so the logits are stored as log posteriors: float16 is finest where the probabilities are
+large, and the stored probabilities and the tail sum to one.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class KBest:
         return np.exp(self.log_tail.astype(np.float32))
 
     def split(self, frames: Sequence[int]) -> list["KBest"]:
-        """Divide concatenated targets into those of utterances with these numbers of frames."""
+        """Split concatenated targets into those of utterances with the given numbers of frames."""
         parts = (
             np.split(x, np.cumsum(frames)[:-1]) for x in (self.ids, self.logits, self.log_tail)
         )
@@ -65,7 +65,7 @@ class KBest:
     def probabilities(self) -> Tensor:
         """Return the reconstructed posteriors of the stored senones: [T, k] float32, rows sum to 1.
 
-        A cross entropy over these and `ids` equals that over all senones of `rebuild`.
+        The cross entropy over these and `ids` equals the one over all senones after `rebuild`.
         """
         return torch.from_numpy(self.logits.astype(np.float32)).softmax(dim=-1)
 
@@ -84,7 +84,9 @@ class KBest:
         """
         ids = torch.from_numpy(self.ids.astype(np.int64))
         if ids.numel() and int(ids.max()) >= num_senones:
-            raise TargetError(f"targets have senone {int(ids.max())}, but there are {num_senones}")
+            raise TargetError(
+                f"targets have senone {int(ids.max())}, but there are only {num_senones} senones"
+            )
         # fill(z)_c = z_c if stored, else `missing`; its softmax gives the latter no mass (C11).
         full = torch.full((len(ids), num_senones), missing, dtype=torch.float32)
         return full.scatter_(1, ids, torch.from_numpy(self.logits.astype(np.float32)))
@@ -96,7 +98,7 @@ class KBest:
 
     @classmethod
     def unpack(cls, packed: np.ndarray) -> "KBest":
-        """Restore what `pack` returned, without loss."""
+        """Restore the targets that `pack` packed, without loss."""
         if packed.dtype != np.uint16 or packed.ndim != 2 or packed.shape[1] % 2 == 0:
             raise TargetError(f"an array of {packed.dtype} {packed.shape} holds no targets")
         # Columns: k ids, k logits, the log tail
@@ -130,8 +132,8 @@ def k_best(logits: Tensor, k: int) -> KBest:
     if not torch.isfinite(log_sum).all():
         raise TargetError("the teacher's logits are not finite numbers")
     values, ids = logits.topk(min(k, num_senones), dim=-1)
-    # log of the mass that is not stored, summed over the other senones: in 1 - sum_k p_k, a
-    # difference of numbers near 1, no digits would be left.
+    # Log of the mass that is not stored, summed over the other senones. 1 - sum_k p_k, a difference
+    # of numbers near 1, would lose all digits.
     log_tail = logits.scatter(1, ids, -torch.inf).logsumexp(dim=-1) - log_sum[:, 0]
     return KBest(
         ids=ids.cpu().numpy().astype(np.uint16),

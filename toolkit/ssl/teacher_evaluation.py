@@ -2,7 +2,7 @@
 
 The student learns from posteriors instead of transcripts with confidences, which is sound if the
 posteriors are calibrated (C10): of the frames whose best senone has probability p, a share p must
-be correct. Of each frame only the k best logits are stored (C11).
+be correct. Only the k best logits of each frame are stored (C11).
 """
 
 import io
@@ -44,11 +44,11 @@ BINS = 15
 TEMPERATURES = tuple(2 ** (step / 12) for step in range(-24, 25))
 """Temperatures tried: 1/4 to 4, 6 % apart, including 1."""
 TOLERANCE = 0.01
-"""Relative change of the student's loss that is negligible."""
+"""Relative change below which a change of the student's loss is negligible."""
 HELD_OUT_EVERY = 3
-"""Every third utterance is held out: the student's loss is measured on it."""
+"""Every third utterance is held out to measure the student's loss."""
 STEPS, FRAMES_PER_STEP = 300, 1024
-"""Length of the training of an output layer, and frames drawn for each of its steps."""
+"""Steps of the training of an output layer, and frames drawn for each step."""
 RATES = 2e-2, 2e-4
 """Initial and final learning rate of Adam. Training a layer of 256 x 242 takes two seconds.
 Twice the steps made its loss 0.6 % lower; the loss with k = 20 was then 1.1 % above that with all
@@ -58,12 +58,12 @@ STEPS_BETWEEN_MEASUREMENTS = 20
 
 
 def choice_of_k_figure(rows: Sequence[Mapping[str, float]]) -> bytes:
-    """Draw the fields of `toolkit.ssl.teacher_evaluation.Row` against k: storage, errors, loss."""
+    """Return a PNG that plots storage, errors and loss against k; a row has the fields of `Row`."""
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     ks = [row["k"] for row in rows]
 
     def panel(number: int, title: str, down_to: float, **lines: Sequence[float]) -> None:
-        # Logarithmic axes; with `down_to`, linear from 0 to there
+        # Logarithmic axes; if `down_to` is not 0, the y axis is linear from 0 to `down_to`
         axes = figure.add_subplot(1, 3, number)
         for colour, (label, values) in zip((BLUE, ORANGE), lines.items(), strict=False):
             axes.plot(ks, values, "o-", color=colour, label=label.replace("_", " "))
@@ -97,7 +97,7 @@ def choice_of_k_figure(rows: Sequence[Mapping[str, float]]) -> bytes:
 def reliability_figure(
     bins: Mapping[str, Sequence[tuple[int, float, float]]], errors: Mapping[str, float]
 ) -> bytes:
-    """Draw reliability diagrams side by side, with the share of frames of each bin.
+    """Return a PNG of reliability diagrams side by side, with each bin's share of the frames.
 
     Args:
       bins: by title: (frames, mean confidence, accuracy) of bins of equal width from 0 to 1; empty
@@ -164,7 +164,7 @@ def compute_logits(
 
     Yields:
       Utterance id and each model's logits, [T, C] float32, on the CPU; from the longest utterance
-      to the shortest, for little padding.
+      to the shortest, to reduce padding.
     """
     ordered = sorted(names, key=lambda name: (-store.num_frames(name), name))
     lengths = [low_rate_length(store.num_frames(name)) for name in ordered]
@@ -207,7 +207,8 @@ class Reliability:
     @property
     def error(self) -> float:
         """The expected calibration error (ECE), 0 to 1."""
-        # sum_b n_b / n |accuracy_b - confidence_b| (Guo et al. 2017, equation 3)
+        # sum over bins b of n_b / n |accuracy_b - confidence_b|; n_b of the n frames are in bin b
+        # (Guo et al. 2017, equation 3)
         return float(np.abs(self.confidence - self.correct).sum() / self.frames.sum())
 
     def rows(self) -> list[tuple[int, float, float]]:
@@ -243,7 +244,10 @@ class TemperatureSweep:
             self.reliability[number].add(confidence, correct)
 
     def summary(self) -> dict[str, float]:
-        """Return the results at temperature 1 and at the one with the highest likelihood."""
+        """Return the results at temperature 1 and at that with the highest likelihood.
+
+        The keys are those that `measure_calibration` returns.
+        """
         unchanged, best = TEMPERATURES.index(1.0), int(self.loss.argmin())
         return {
             "frames": self.frames,
@@ -268,15 +272,15 @@ def measure_calibration(
     Args:
       teacher: the model.
       features: a feature store of held-out data.
-      alignments: reference senones of the raw frames; utterances without any are left out.
+      alignments: reference senones of the raw frames; utterances without alignment are left out.
       config: amount of data.
       out: gets `calibration.json` (the summary, and the bins at temperature 1) and
         `reliability.png`.
 
     Returns:
-      `frames`, `frame_accuracy`, `ece` (expected calibration error) and `nll` (per frame, natural
-      logarithm); `temperature`, the divisor of the logits with the lowest `nll`, to 6 %; `ece` and
-      `nll` at that temperature.
+      `frames`, `frame_accuracy`, `ece` (expected calibration error) and `nll` (negative
+      log-likelihood per frame, natural logarithm); `temperature`, the divisor of the logits that
+      gives the lowest `nll`, to within 6 %; `ece_at_temperature` and `nll_at_temperature`.
 
     Raises:
       TargetError: no utterance is aligned, or the alignment does not fit the teacher.
@@ -364,7 +368,7 @@ def choose_k(
     Args:
       teacher: the model whose targets are to be stored.
       student: a trained model of the student's kind, such as one trained on the labelled data.
-      features: a feature store of audio that neither was trained on, preferably unlabelled.
+      features: a feature store of audio that neither model was trained on, preferably unlabelled.
       config: values of k, and amount of data.
       out: gets `choice_of_k.json`, `choice_of_k.tsv` and `choice_of_k.png`.
 
@@ -408,7 +412,7 @@ def choose_k(
 
 
 def smallest_sufficient(rows: Sequence[Row]) -> int:
-    """Return the smallest k from which on the student's loss changes by less than `TOLERANCE`."""
+    """Return the smallest k such that all k from it on change the loss by less than `TOLERANCE`."""
     ks = [row.k for row in rows]
     # From the largest k down, while the next smaller one changes the loss negligibly
     while len(ks) > 1 and abs(rows[len(ks) - 2].loss_change) < TOLERANCE:
@@ -434,12 +438,12 @@ def train_output_layer(
     held_out_hidden: Tensor,
     held_out_logits: Tensor,
 ) -> float:
-    """Train an output layer on a teacher's targets, from zeros, by the same steps in every call.
+    """Train an output layer on a teacher's targets, with the same start and steps in every call.
 
     Args:
       hidden: [T, H], inputs of the layer.
-      senones: [T, k] int64.
-      logits: [T, k], the teacher's logits of these.
+      senones: [T, k] int64: the k best senones of each frame.
+      logits: [T, k], the teacher's logits of these senones.
       held_out_hidden: [U, H], inputs of held-out frames.
       held_out_logits: [U, C], the teacher's.
 
@@ -455,7 +459,7 @@ def train_output_layer(
     posteriors, lowest = held_out_logits.softmax(dim=-1), math.inf
     for step in range(STEPS):
         optimizer.param_groups[0]["lr"] = exponential_rate(step, STEPS, *RATES)
-        # Frames are drawn by a generator of their own: the same ones for every k.
+        # A separate generator draws the frames, so that they are the same for every k.
         rows = torch.randint(len(hidden), (FRAMES_PER_STEP,), generator=rng)
         optimizer.zero_grad()
         losses, _ = distillation_losses(layer(hidden[rows]), senones[rows], logits[rows])
@@ -475,7 +479,7 @@ def _compute_utterances(
     model, normaliser = student.load()
     model.output = nn.Identity()  # leaves the input of the output layer
     computed = compute_logits([teacher.load(), (model, normaliser)], store, names)
-    # Clones, since tensors of inference mode cannot be used in training
+    # Clones, since tensors created in inference mode cannot be used in training
     return [
         Utterance(name, logits.clone(), hidden.clone())
         for name, (logits, hidden) in Bar(computed, "posteriors", len(names))
@@ -500,7 +504,7 @@ def _store(utterances: Sequence[Utterance], k: int) -> tuple[dict[str, KBest], i
 def _approximation_error(
     utterances: Sequence[Utterance], stored: dict[str, KBest]
 ) -> tuple[float, float]:
-    """Return tail mass and total variation, means over the frames."""
+    """Return the tail mass and the total variation, each as a mean over the frames."""
     frames, tail, error = 0, 0.0, 0.0
     for utterance in utterances:
         best, full = stored[utterance.name], utterance.logits.double().softmax(dim=-1)

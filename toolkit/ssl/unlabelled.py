@@ -1,13 +1,13 @@
 """Unlabelled speech with a teacher's targets: shards, selection, sub-epochs, batches (C11-C13).
 
-A folder of shards is written by the data pipeline's repartition: `features.json`, `targets.json`
-and, in `shards/`, `cuts.NNNNNN.jsonl`, `features.NNNNNN.tar`, `targets.NNNNNN.tar`. Opening it
-reads only the two manifests, so that half a million shards are opened at once. Shards in an object
-store are opened by `toolkit.pipeline.shard_cache`.
+The data pipeline's repartition writes a folder of shards: `features.json`, `targets.json` and, in
+`shards/`, `cuts.NNNNNN.jsonl`, `features.NNNNNN.tar`, `targets.NNNNNN.tar`. Opening the folder
+reads only the two manifests, even if there are half a million shards. Shards in an object store are
+opened by `toolkit.pipeline.shard_cache`.
 
-The number of batches of an epoch must be known before it is read. For labelled data it follows from
-the lengths of the utterances. For a million hours only the shards' totals are known: they determine
-the number of batches, among which the utterances of the shards are divided equally.
+The number of batches of an epoch must be known before the epoch is read. For labelled data it
+follows from the lengths of the utterances. For a million hours only the shards' totals are known:
+they determine the number of batches, among which the utterances of the shards are divided equally.
 """
 
 import json
@@ -61,7 +61,7 @@ class Example:
 
     @property
     def confidence(self) -> float:
-        """The mean over the frames of the teacher's highest posterior; 0 without frames."""
+        """The teacher's highest posterior, averaged over the frames; 0 without frames."""
         best = np.exp(self.targets.logits[:, 0].astype(np.float64))
         return float(best.mean()) if len(best) else 0.0
 
@@ -76,7 +76,7 @@ class ShardFiles(Protocol):
         """Read a manifest of the set: `features.json` or `targets.json`."""
 
     def open(self, field: str, shard: int) -> BinaryIO:
-        """Open a file of a shard, of `cuts`, `features` or `targets`."""
+        """Open a shard's file of a field: `cuts`, `features` or `targets`."""
 
     def prefetch(self, shards: Sequence[int]) -> None:
         """Begin to fetch shards that will be opened soon, if they are not on this machine."""
@@ -86,7 +86,7 @@ class FolderFiles:
     """The files of a local folder.
 
     Args:
-      folder: as written by the repartition, see above.
+      folder: a folder of shards, see the description of this module.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -108,10 +108,10 @@ class TeacherShards:
     """A set of shards of features with a teacher's targets.
 
     Args:
-      files: the folder of the set, or its files in another place.
+      files: the folder of the set, or its files stored elsewhere.
 
     Raises:
-      TargetError: it has no features or no targets.
+      TargetError: the set has no features or no targets, or a manifest is damaged.
     """
 
     def __init__(self, files: Path | ShardFiles) -> None:
@@ -130,7 +130,7 @@ class TeacherShards:
             features_content = self._files.manifest(MANIFEST)
             manifest = json.loads(features_content)
             self.digest = digest_bytes(features_content + targets_content)
-            """Digest of both manifests: these tell front end, sizes of shards, and teacher."""
+            """Digest of both manifests, which describe front end, sizes of shards, and teacher."""
             counts = manifest["shards"]
             self.dimension = int(manifest["dimension"])
             """F, dimension of a raw frame."""
@@ -146,14 +146,14 @@ class TeacherShards:
             ) from error
 
     def prefetch(self, shards: Sequence[int]) -> None:
-        """Begin to fetch shards that will be read soon, where they are not on this machine."""
+        """Begin to fetch shards that will be read soon, if they are not on this machine."""
         self._files.prefetch(shards)
 
     def read(self, shard: int, rank: int = 0, world_size: int = 1) -> Iterator[Example]:
         """Read a rank's utterances of a shard: those numbered rank, rank + world_size, ...
 
         Raises:
-          TargetError: a file is missing or damaged, or features and targets do not fit.
+          TargetError: a file is missing or damaged, or features and targets do not match.
         """
         try:
             with self._files.open("cuts", shard) as cuts:
@@ -170,7 +170,8 @@ class TeacherShards:
                     cut = json.loads(line)
                     if not cut["id"] == name == target_name:
                         raise ValueError(
-                            f"features of {name} and targets of {target_name}, not {cut['id']}"
+                            f"the cut is {cut['id']}, but the features are those of {name} and "
+                            f"the targets those of {target_name}"
                         )
                     state = CmnState(
                         cut["custom"]["cmn_frames"],
@@ -197,7 +198,8 @@ class TeacherShards:
         highest = int(example.targets.ids.max(initial=0))
         if highest >= self.num_senones:
             raise ValueError(
-                f"{example.name}: targets have senone {highest}, but there are {self.num_senones}"
+                f"{example.name}: targets have senone {highest}, but there are only "
+                f"{self.num_senones} senones"
             )
 
 
@@ -220,7 +222,7 @@ class Selection:
     utterances: np.ndarray
     """[S] number of selected utterances of every shard."""
     data: str = ""
-    """The digest of the shards; empty in files of earlier versions, and where all is selected."""
+    """Digest of the shards; empty in files of earlier versions, and if all is selected."""
 
     def takes(self, example: Example) -> bool:
         """Return whether an utterance is selected."""
@@ -241,7 +243,7 @@ class Selection:
         """Read what `save` wrote.
 
         Raises:
-          TargetError: it is damaged; the message names it.
+          TargetError: the file is damaged; the message names it.
         """
         with reading(path, TargetError, "remove it; it will be made again", "damaged"):
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -253,7 +255,8 @@ class Selection:
 def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
     """Rank all utterances and determine the threshold, in one pass over the shards.
 
-    Utterances are selected from the highest score on until they make up the share of the frames.
+    Utterances are selected from the highest score down until they have `config.share` of the
+    frames.
     """
     # No shard needs to be read to select all.
     if config.share == 1 or not shards.utterances.any():
@@ -275,12 +278,12 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
 
 
 def score_threshold(scores: Sequence[float], frames: Sequence[int], target_frames: float) -> float:
-    """Return the lowest score to select, such that the utterances make up `target_frames` frames.
+    """Return the lowest score to select, so that the selected utterances have `target_frames`.
 
     Args:
-      scores: [U] of the utterances.
-      frames: [U] numbers of their frames.
-      target_frames: number of frames; if there are fewer, all utterances are selected.
+      scores: [U] scores of the utterances.
+      frames: [U] their numbers of frames.
+      target_frames: frames to select; if there are fewer, all utterances are selected.
     """
     scores, frames = np.asarray(scores), np.asarray(frames)
     # The first position, from the highest score down, at which the sum reaches the target
@@ -291,7 +294,7 @@ def score_threshold(scores: Sequence[float], frames: Sequence[int], target_frame
 
 @dataclass(frozen=True)
 class Source:
-    """A folder of shards, and the selection of its utterances."""
+    """A set of shards, and the selection of its utterances."""
 
     shards: TeacherShards
     selection: Selection
@@ -326,7 +329,12 @@ class TeacherShardGroup(ShardGroup):
     """[sum of T', k] float16: their log posteriors."""
 
     def make_batch(self, frame_rows: torch.Tensor, **fields: Any) -> KBestBatch:
-        """Make a batch with the targets of frames [N, T] of the group; `fields` are its others."""
+        """Make a batch from the frames [N, T] of the group, with their targets.
+
+        Args:
+          frame_rows: [N, T] indices of the frames in the group.
+          fields: the other fields of the batch.
+        """
         rows = frame_rows.numpy()
         return KBestBatch(
             targets=self.targets[frame_rows].long(),
@@ -348,7 +356,7 @@ class SubEpochs:
       normaliser: the student's normaliser of the raw features.
       hours: hours of audio per sub-epoch, before selection; None: `count` sub-epochs are one pass.
       count: number of sub-epochs.
-      max_frames: raw frames that are in memory together; a shard with more is alone.
+      max_frames: most raw frames in memory together; a shard with more is loaded alone.
       seed: seed of the order.
 
     Raises:
@@ -381,7 +389,7 @@ class SubEpochs:
         self._total = int(first.frames.sum())
         if not self._total:
             raise TrainingDataError(
-                f"{first.name} has no frames: it holds no utterance, or none long enough for one"
+                f"{first.name} has no frames: it holds no utterance, or none as long as one frame"
             )
         self.length = self._total / count if hours is None else hours * first.frames_per_hour
         """Raw frames per sub-epoch, before selection."""
@@ -467,7 +475,7 @@ class SubEpochs:
             frames = int(source.selection.frames[shard])
             if not source.selection.utterances[shard]:
                 continue
-            # A set has shards of one pass, since the sources of passes differ in offset.
+            # The shards of a set belong to one pass: passes may read sources of different offsets.
             if current_pass != pass_number or frames > free_frames:
                 shard_sets.append(ShardSet(source, ()))
                 free_frames, current_pass = max_frames, pass_number
@@ -479,14 +487,15 @@ class SubEpochs:
 class TeacherBatches:
     """The batches of sub-epochs, in an order that is a function of (seed, sub-epoch, world_size).
 
-    A `BatchSource`, with one difference: ranks do not take turns in a common order, for which every
-    rank would have to read all data. A rank reads and shuffles its share of the utterances.
+    This is a `BatchSource` with one difference: ranks do not take turns in a common order, because
+    every rank would then have to read all data. Each rank reads and shuffles its own share of the
+    utterances.
 
     Args:
       data: the sub-epochs.
       sampler: divides the utterances that are in memory together into batches.
       seed: seed of the order.
-      first: number of earlier sub-epochs: epoch e of this source is sub-epoch first + e.
+      first: number of earlier sub-epochs; epoch e of this source is sub-epoch first + e.
     """
 
     def __init__(
@@ -504,7 +513,7 @@ class TeacherBatches:
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """Yield a rank's batches; shards before `start` are skipped, the next ones loaded ahead."""
+        """Yield a rank's batches from step `start` on; the next shards are loaded ahead."""
         number = self._first + epoch
         shard_sets = self._data.shard_sets(number)
         counts = self._counts(shard_sets, world_size)
@@ -526,7 +535,7 @@ class TeacherBatches:
     def _load(
         self, shard_sets: Sequence[ShardSet], rank: int, world_size: int
     ) -> Iterator[TeacherShardGroup]:
-        """Load sets of shards in turn; the shards of the next one are fetched meanwhile."""
+        """Load sets of shards in turn, and meanwhile fetch the shards of the next set."""
         for number, shard_set in enumerate(shard_sets):
             for expected in shard_sets[number : number + 2]:
                 expected.source.shards.prefetch(expected.shards)

@@ -27,14 +27,14 @@ class BackgroundError(ToolkitError):
 
 
 class BackgroundStages:
-    """Stages in a separate process, which starts with the construction of the object.
+    """Stages in a separate process, which the constructor starts.
 
     Args:
       numbers: numbers of the stages.
       outputs: names of their outputs when they last finished.
-      jobs: the worker processes that they use.
-      run_stages: runs them; picklable.
-      log: gets the lines of a stage in one piece when it has ended.
+      jobs: number of worker processes that they use.
+      run_stages: function that runs the stages; picklable.
+      log: receives all lines of a stage when the stage has ended.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class BackgroundStages:
         self._which = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
         # `wait` raises an error with this message, unless the process sends its own outcome.
         self._failure: str | None = (
-            f"the process of {self._which} was killed, perhaps because memory ran out: the same"
-            " command continues, with --jobs 1 one stage after the other"
+            f"the process of {self._which} was killed, perhaps because memory ran out: run the same"
+            " command again to continue. With --jobs 1 the stages run one after the other"
         )
         context = worker_context()
         self._lines, sender = context.Pipe(duplex=False)
         self._awaited = context.Event()
         arguments = (sender, run_stages, self._awaited, log.verbosity, dict(os.environ))
-        # This process handles Ctrl-C and stops the other one.
+        # This process handles Ctrl-C and stops the new one.
         with block_sigint():
             self._process = context.Process(target=_run_stages, args=arguments)
             self._process.start()
@@ -110,7 +110,7 @@ class BackgroundStages:
 
 
 class BufferedLog(StageLog):
-    """Buffers the lines of a stage, and sends them to the main process when it has ended."""
+    """Buffers the lines of a stage, and sends them to the main process when the stage has ended."""
 
     def __init__(self, sender: Connection, verbosity: Verbosity) -> None:
         super().__init__(Path(os.devnull), verbosity)

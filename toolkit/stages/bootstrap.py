@@ -28,9 +28,9 @@ GUARD_VARIABLE = "TOOLKIT_BOOTSTRAPPED"
 
 
 def use_project_environment(root: Path) -> None:
-    """Restart in the interpreter of `root`/.venv, with the same arguments, unless it runs already.
+    """Restart in the interpreter of `root`/.venv, with the same arguments, unless it is this one.
 
-    An interpreter of `root`/.venv-reference, in which results are compared with those of k2, stays.
+    An interpreter of `root`/.venv-reference, which serves to compare results with k2's, is kept.
     Nothing is done in a program that is not one of the project's own files, such as a test runner
     that imports a recipe. If a package is missing, a message says how to set up, and the process
     exits with status 1. Ctrl-C while the recipe's modules are imported prints "interrupted" and
@@ -43,9 +43,9 @@ def use_project_environment(root: Path) -> None:
     if main is None or Path(root).resolve() not in Path(main).resolve().parents:
         return
     sys.excepthook = _end_quietly
-    # 2. Set the environment variables that libraries read when they are loaded. Threads of OpenMP
-    # that spin while they wait make training 14 times slower where another process uses one of the
-    # cores. The variable is read when torch is loaded, which is later.
+    # 2. Set the environment variables that libraries read when they are loaded. OpenMP threads that
+    # spin while they wait make training 14 times slower if another process uses one of the cores.
+    # torch reads the variable when it is loaded, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     default_to_one_thread()
     # 3. Restart, once: the guard stops a loop if the new interpreter reports another prefix.
@@ -70,7 +70,7 @@ def use_project_environment(root: Path) -> None:
 def _end_quietly(
     kind: "type[BaseException]", error: BaseException, trace: "TracebackType | None"
 ) -> None:
-    """Print a traceback, but not of Ctrl-C, which nothing catches before the recipe runs."""
+    """Print the traceback, or one line for Ctrl-C, which nothing catches before the recipe runs."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return

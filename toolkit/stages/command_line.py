@@ -103,7 +103,7 @@ def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
         elif typed["profile_stage"] is not None:
             with _storage_errors(directory.root):
                 _profile(recipe, directory, options)
-        # 5. A run: lock the directory, note the command for the next one, and run the stages.
+        # 5. A run: lock the directory, record the command for the next run, and run the stages.
         else:
             stage_log = StageLog(directory.log, options.verbosity)
             with survive_broken_output(stage_log.write_to_file), _storage_errors(directory.root):
@@ -168,7 +168,7 @@ def _progress_bars(options: RunOptions) -> AbstractContextManager[None]:
 
 
 def _click_command(recipe: Declaration) -> click.Command:
-    """Return the options of a recipe's command line."""
+    """Return the click command with the options of a recipe's command line."""
     stages = "\n".join(f"{stage.number:3d}  {stage.title}" for stage in recipe.stages)
     options = [
         click.Option(["--stage"], metavar="N", help="First stage to run."),
@@ -254,10 +254,10 @@ def _click_command(recipe: Declaration) -> click.Command:
 
 
 def _example(recipe: Declaration) -> str:
-    """Return a setting of the recipe: the folder of a corpus, or the first setting."""
+    """Return an example for --set: the folder of a corpus, or else the recipe's first setting."""
     try:
         keys = list(all_keys(next(iter(recipe.profiles.values()))()))
-    except ToolkitError:  # which a run reports
+    except ToolkitError:  # a run reports it
         keys = []
     if roots := [key for key in keys if key.split(".")[-1] == "root"]:
         return f"{roots[0]}=/data/speech"
@@ -310,7 +310,7 @@ def _run_options(
         raise SelectionError(f"--stop-stage {last} comes before --stage {first}")
     for number in sorted(forced):
         if not first <= number <= last:
-            raise SelectionError(f"--force {number} is outside of stages {first} to {last}")
+            raise SelectionError(f"--force {number} is outside stages {first} to {last}")
     # 3. The configuration. Markers and logs are UTF-8, so all texts in it must be valid UTF-8.
     check_device(typed["device"])
     config = load_config(
@@ -351,8 +351,8 @@ def _profile(recipe: Declaration, directory: RunDirectory, options: RunOptions) 
     """Run the stage of the options in a new process, under py-spy.
 
     Raises:
-      ProfileError: py-spy cannot run the stage, or the stage is not done afterwards, for which its
-        process has printed the reason.
+      ProfileError: py-spy cannot run the stage, or the stage is not done afterwards; its process
+        has then printed the reason.
     """
     number, output = options.first, directory.profile(options.first)
     script, *arguments = shlex.split(options.command)
@@ -393,7 +393,7 @@ def _py_spy(output: Path) -> list[str]:
     program = shutil.which("py-spy", path=folders)
     if program is None:
         raise ProfileError(
-            "profiles are drawn by py-spy, which is not installed: "
+            "py-spy, which draws the profile, is not installed. Install it with "
             f"{sys.executable} -m pip install py-spy"
         )
     return [program, "record", "--subprocesses", "--output", str(output), "--"]
@@ -427,7 +427,11 @@ def chosen_profile(recipe: Declaration, name: str | None) -> str:
 
 
 def _compare_with_last(directory: RunDirectory, present: dict, to_stderr: bool) -> None:
-    """Note that the last run here had other settings: a forgotten `--set` makes stages stale."""
+    """Print a note if the last run here had other settings: a forgotten `--set` makes stages stale.
+
+    Raises:
+      SelectionError: the directory holds a run of another recipe.
+    """
     try:
         last = read_json(directory.last_command, _LAST_COMMAND)
     except DAMAGE_ERRORS:
@@ -448,7 +452,7 @@ def _compare_with_last(directory: RunDirectory, present: dict, to_stderr: bool) 
 
 
 def _note_missing(config: Any) -> None:
-    """Log settings whose file does not exist: the stage that reads it may be hours away."""
+    """Print the settings that name a missing file: the stage that reads it may be hours away."""
     for key, value in flatten(result_parameters(config)).items():
         if key in OUTPUT_SETTINGS or not is_path(value) or has_magic(value):
             continue

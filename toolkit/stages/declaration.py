@@ -1,4 +1,4 @@
-"""The declarations of a recipe: its stages over typed configurations, and its run options."""
+"""Declare a recipe: its stages, the profiles of its configuration, and the options of a run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from toolkit.stages.log import Verbosity
 Headline = Mapping[str, Any]
 """The numbers by which a stage's result is known, such as {"wer": 8.31}."""
 StageFunction = Callable[..., Headline | None]
-"""Gets a `toolkit.stages.run.Run`."""
+"""The function of a stage: gets a `toolkit.stages.run.Run`, returns the headline."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Stage:
     raises a `ToolkitError` if the machine lacks what the stage needs."""
     when: str = ""
     """The setting that enables the stage, such as `lstm` or `rooms.array_hours`, or a value of it,
-    such as `objective=ce`, or several with " or " between them. Without it the stage does
-    nothing."""
+    such as `objective=ce`, or several with " or " between them. If it is not set, the stage does
+    nothing; empty: the stage is always enabled."""
     background_when: str = ""
-    """The settings, as in `when`, with which it may run in the background, see
-    `toolkit.stages.background`."""
+    """The settings, as in `when`, that let the stage run in the background, see
+    `toolkit.stages.background`; empty: never."""
 
     def is_enabled(self, config: Any) -> bool:
         """Return whether the configuration enables the stage."""
@@ -71,8 +71,11 @@ class RunOptions:
 
     config: Any
     first: int
+    """Number of the first stage to run."""
     last: int
+    """Number of the last stage to run."""
     forced: frozenset[int] = frozenset()
+    """Numbers of stages to run even if they are done."""
     device: str | None = None
     jobs: int = 1
     command: str = ""
@@ -91,11 +94,11 @@ class Declaration:
       name: the recipe's name.
       file: the recipe's own file; run directories and relative paths start from its folder,
         not from the working directory.
-      profiles: functions that each return a configuration, a dataclass of dataclasses; the first
-        is the default.
+      profiles: by name, functions that each return a configuration, a dataclass of dataclasses; the
+        first is the default.
       title: what the recipe does, for `--help`.
-      exp_prefix: put before the profile's name in that of the run directory, so that the recipes of
-        one folder have different ones.
+      exp_prefix: put before the profile's name to name the run directory, so that the recipes of
+        one folder have different run directories.
       on_finish: called with the run directory whenever the last stage is done, whether it ran or
         was skipped; prints the recipe's results.
       modules: modules that the stages' functions import when they run. They are imported before the
@@ -128,7 +131,7 @@ class Declaration:
         when: str = "",
         background_when: str = "",
     ) -> Callable[[StageFunction], StageFunction]:
-        """Declare the decorated function as stage `number`; numbers rise.
+        """Declare the decorated function as stage `number`; each number exceeds the one before.
 
         The other arguments are the fields of `Stage`.
         """
@@ -145,8 +148,8 @@ class Declaration:
     def add(self, number: int, title: str, function: StageFunction, **arguments: Any) -> None:
         """Declare a function that several recipes share as stage `number`.
 
-        It gets the arguments after the run. The next line declares the third stage of a recipe, on
-        the cepstra of another split.
+        The function gets the run and then `arguments`. For example, this line declares stage 3 of a
+        recipe, on the cepstra of another split:
 
             recipe.add(3, "Train triphone GMMs on deltas", stages.train_tri, split="clean")
         """

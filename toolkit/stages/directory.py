@@ -22,17 +22,17 @@ from toolkit.storage.files import open_regular, refuse_links, remove_temporaries
 from toolkit.storage.paths import PLACES, overlap, places_text
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json
 
-LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk
+LEAST_FREE = 1 << 16  # bytes; if less is free, any error is attributed to the full disk
 LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Error numbers of network file systems without locks."""
 LOCKED_ADVICE = "Wait for it or stop it, or choose another directory with --exp DIR."
 ORPHAN_TIMEOUT = 10.0
 """Seconds for which child processes of a killed run may hold its lock."""
 TAKEOVER_TIMEOUT = 1.0
-"""Seconds for replacing the file that stands for the lock of a killed run."""
+"""Seconds to try to replace the file that serves as the lock of a killed run."""
 
 TRASHES = "trash", "trash-background"
-"""Folders in `.partial` for files to delete: one of the run, one of background stages."""
+"""Folders in `.partial` for files to delete: one for the run, one for background stages."""
 
 
 class StorageError(ToolkitError):
@@ -41,7 +41,7 @@ class StorageError(ToolkitError):
 
 
 class LockedError(ToolkitError):
-    """Another run is going on in the same run directory."""
+    """Another process is using the same run directory."""
 
 
 class RunDirectory:
@@ -52,7 +52,8 @@ class RunDirectory:
     is a flame graph of the stage. `.partial/NN/` holds unfinished outputs, `.partial/NN.json` their
     provenance and `.partial/NN.progress.json` how far they are.
 
-    The directory itself may be a link. Below it nothing is written, moved or deleted through one.
+    The directory itself may be a link. Below it nothing is written, moved or deleted through a
+    link.
 
     Args:
       root: the directory.
@@ -76,14 +77,14 @@ class RunDirectory:
         """Lock the run directory in a `with` block; `stages/.lock.holder` names the holder.
 
         The operating system releases the lock when the process ends, even if it is killed. If files
-        cannot be locked, the file `stages/.lock.held` stands for the lock; the file of a killed
-        process of this host is replaced.
+        cannot be locked, the file `stages/.lock.held` serves as the lock; if a killed process on
+        this host has left it, it is replaced.
 
         Args:
-          command: command of this process, for the message of a second one.
+          command: command of this process, for the message that a second process prints.
 
         Raises:
-          LockedError: another process works in the run; the message names that process.
+          LockedError: another process uses the run directory; the message names that process.
           LinkError: a path that the runner writes is a link or not a regular file.
         """
         self.refuse_links(self.stages, self.partials)
@@ -122,7 +123,7 @@ class RunDirectory:
             if error.errno not in LOCKS_UNSUPPORTED:
                 raise
             reason = error.strerror
-        # Without file locks (some network file systems) a marker file stands for the lock.
+        # Without file locks (some network file systems) a marker file serves as the lock.
         click.echo(f"warning: {self._lock_file} cannot be locked ({reason})", err=True)
         marker = self.stages / ".lock.held"
         try:
@@ -149,10 +150,10 @@ class RunDirectory:
             return {}
 
     def load_digests(self, folders: Mapping[str, str] | None = None) -> Digests:
-        """Return the digests of files, with those remembered in this run directory.
+        """Return the digests of files, with those cached in this run directory.
 
         Args:
-          folders: folders of the places outside it, `InputNames.folders`.
+          folders: folders outside it that may move, see `InputNames.folders`.
         """
         return Digests(self.root, self.digests, folders)
 
@@ -177,7 +178,7 @@ class RunDirectory:
         return self.profiles / f"{stage:02d}.svg"
 
     def partial(self, stage: int, name: str = "") -> Path:
-        """Return where a stage builds its output `name`, or without a name all of them."""
+        """Return where a stage builds its output `name`, or without a name all its outputs."""
         return self.partials / f"{stage:02d}" / name
 
     def provenance(self, stage: int) -> Path:
@@ -189,7 +190,7 @@ class RunDirectory:
         return self.partials / f"{stage:02d}.progress.json"
 
     def write_places(self, folders: Mapping[str, str]) -> None:
-        """Write the folders of the path aliases with which paths in manifests begin."""
+        """Write the folders of the aliases that paths in manifests begin with."""
         self.write(self.root / PLACES, places_text(folders))
 
     def refuse_links(self, *paths: Path) -> None:
@@ -212,7 +213,7 @@ class RunDirectory:
         Links inside a folder are moved with it; their targets stay.
 
         Raises:
-          LinkError: it is a link or reached through one; nothing was moved.
+          LinkError: the path is a link or leads through one; nothing was moved.
         """
         self.refuse_links(path, self._trash)
         # Deleting a folder takes time and can be interrupted halfway; a rename cannot.
@@ -228,7 +229,7 @@ class RunDirectory:
         self.empty_trash()
 
     def empty_trash(self) -> None:
-        """Delete the contents of the trash; raises a `LinkError` if the trash is a link."""
+        """Delete the contents of the trash; raise a `LinkError` if the trash is a link."""
         self.refuse_links(self._trash)
         if self._trash.exists():
             shutil.rmtree(self._trash)
@@ -269,17 +270,17 @@ class RunDirectory:
 
     def _put_in_place(self, marker: Marker, digests: Digests) -> None:
         """Replace a stage's earlier outputs by the new ones, and write its marker."""
-        # Each step may have been done by a killed run: all of them can be repeated.
+        # A killed run may have done any of the steps: all of them can be repeated.
         # 1. Refuse links before anything moves.
         stage, old = marker.stage, outputs_of(self.marker(marker.stage), marker.title)
         self.refuse_links(*(self.root / name for name in (*old, *marker.outputs)))
         self.refuse_links(*(self.partial(stage, name) for name in marker.outputs))
-        # 2. Discard the earlier outputs, also those that the stage no longer makes.
+        # 2. Discard the earlier outputs, including those that the stage no longer makes.
         for name in old:
             # A path that overlaps a new output may already hold the new output.
             if not any(overlap(name, output) for output in marker.outputs):
                 self.discard(self.root / name)
-        # 3. Rename the new ones. One that is not in `.partial` any more is in place already.
+        # 3. Rename the new outputs. One that is no longer in `.partial` is already in place.
         changed_folders = {self.stages}
         for name in marker.outputs:
             source, target = self.partial(stage, name), self.root / name
@@ -289,8 +290,8 @@ class RunDirectory:
                 os.rename(source, target)
                 digests.moved(source, target)
             changed_folders.add(target.parent)
-        # 4. Remove the provenance before the marker is written: beside a marker it means that the
-        # stage was started again.
+        # 4. Remove the provenance before the marker is written: a provenance beside a marker means
+        # that the stage was started again.
         self.discard_partial(stage)
         self.failure(stage).unlink(missing_ok=True)
         # 5. Write the marker last, when the outputs are on disk.
@@ -314,8 +315,8 @@ def memory_error(error: BaseException) -> ToolkitError | None:
     if not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
         return None
     return ToolkitError(
-        "there is not enough memory. Finished work is kept; give the same command again with a "
-        "smaller --jobs, or with smaller batches where one process trains."
+        "there is not enough memory. Finished work is kept; run the same command again with a "
+        "smaller --jobs, or with smaller batches if a single process trains."
     )
 
 
@@ -325,7 +326,7 @@ def storage_error(error: BaseException, root: Path) -> StorageError | None:
     Libraries that write files wrap the operating system's error (safetensors quotes it, torch
     drops it), so causes, messages and the space left are examined too.
     """
-    # 1. The error and its causes; with a full disk also an error that says so.
+    # 1. The error and its causes; if the disk is full, also an error that says so.
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
@@ -342,14 +343,14 @@ def storage_error(error: BaseException, root: Path) -> StorageError | None:
         path = getattr(link, "filename", None) or root
         if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(link):
             return StorageError(
-                f"the disk is full: {path} cannot be written. Nothing finished is lost; free some "
-                "space (or choose another disk with --exp DIR) and give the same command again."
+                f"the disk is full: {path} cannot be written. Finished work is kept; free some "
+                "space (or choose another disk with --exp DIR) and run the same command again."
             )
         if number == errno.EFBIG or "File too large" in str(link):
             return StorageError(
                 f"{path} would become larger than a file may be here (`ulimit -f` shows the "
-                "limit). Nothing finished is lost; raise the limit (or choose another disk with "
-                "--exp DIR) and give the same command again."
+                "limit). Finished work is kept; raise the limit (or choose another disk with "
+                "--exp DIR) and run the same command again."
             )
         denied = number in (errno.EACCES, errno.EPERM)
         if number == errno.EROFS or (denied and _is_within(path, root)):
@@ -361,7 +362,7 @@ def storage_error(error: BaseException, root: Path) -> StorageError | None:
 
 
 def _without_parents(path: Path) -> Path:
-    """Return an absolute path without `..`, by which names below it could not be compared.
+    """Return an absolute path without `..`, since paths with `..` cannot be compared by name.
 
     `..` is resolved on disk, since a link may precede it; links after it are kept.
     """
@@ -372,7 +373,7 @@ def _without_parents(path: Path) -> Path:
 
 
 def _is_within(path: str | Path, root: Path) -> bool:
-    """Return whether a path is a folder or lies in it."""
+    """Return whether a path is the folder `root` or lies in it."""
     return Path(os.fsdecode(path)).absolute().is_relative_to(root)
 
 

@@ -30,7 +30,7 @@ class Output:
     size: int
     """Size in bytes."""
     seconds: float
-    """Wall time of its stage, which may have made other outputs too."""
+    """Wall time in seconds of its stage, which may have made other outputs too."""
 
 
 def removable(directory: RunDirectory) -> list[Output]:
@@ -74,18 +74,18 @@ def choose(directory: RunDirectory, names: Sequence[str]) -> list[Output]:
             raise CleanError(f"{name} is never removed: it is a result, or results depend on it")
         if name not in outputs:
             raise CleanError(
-                f"{directory.root} has no output {name} of a finished stage that could be removed;"
-                f" there are {', '.join(outputs) or 'none'}"
+                f"finished stages in {directory.root} have no output {name}. The outputs that can "
+                f"be removed are: {', '.join(outputs) or 'none'}"
             )
         chosen.append(outputs[name])
     return chosen
 
 
 def remove(directory: RunDirectory, outputs: Sequence[Output], command: str) -> None:
-    """Remove outputs, which makes their stages stale: the recipe makes them again.
+    """Remove outputs; their stages become stale, and the recipe makes the outputs again.
 
     Raises:
-      ToolkitError: another process works in the run directory, or an output is a link.
+      ToolkitError: another process uses the run directory, or an output is a link.
     """
     with directory.lock(command):
         for output in outputs:

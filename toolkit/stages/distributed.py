@@ -66,7 +66,7 @@ def follow_rank_zero(stages: Sequence[Stage], directory: RunDirectory, options: 
                 raise ToolkitError(
                     "its settings differ from worker 0's: start all workers with the same command"
                 )
-            # Without provenance and other stages: this rank records nothing, see `Run`.
+            # Without provenance and other stages, since this rank records nothing; see `Run`.
             planner = Planner(directory, stages, options.config)
             number, device, jobs = stage.number, options.device, options.jobs
             run = Run(number, planner, None, [], device, jobs, options.command)

@@ -116,7 +116,7 @@ def show_stale_code(planner: Planner, source: Path) -> None:
 
 
 def show_plan(planner: Planner, options: RunOptions) -> None:
-    """Print which stages a run would skip, make or refuse, and why."""
+    """Print which stages a run would skip, run or refuse, and why."""
     for stage in planner.stages:
         state = planner.state(stage)
         if stage.number < options.first and not state.done:
@@ -136,9 +136,10 @@ def show_plan(planner: Planner, options: RunOptions) -> None:
 def _code_differences(
     planner: Planner, stage: Stage, state: State, present: CodeVersion
 ) -> list[tuple[str, str, str]]:
-    """Return how the code of each attempt at a stage's outputs differs, each difference once.
+    """Return how the code of each attempt at a stage's outputs differs from the present code.
 
-    The attempts are those at partial outputs if there are any.
+    Each difference, (what differs, its old value, its new value), is listed once. If there are
+    partial outputs, the attempts are those that worked on them.
     """
     path = planner.directory.provenance(stage.number)
     provenance = None if state.done else Provenance.read(path)
@@ -163,8 +164,8 @@ def _refusal(planner: Planner, options: RunOptions, planned: PlannedStage) -> st
 def table_lines(rows: Sequence[Row]) -> list[str]:
     """Return the lines of a table of stages, in at most 100 columns.
 
-    If all fits, a row is a line. Otherwise reasons and results that are too long stand below their
-    row, and codes below the table.
+    If everything fits, each row is one line. Otherwise reasons and results that are too long stand
+    below their row, and the codes below the table.
     """
     wide = [
         (r.stage, r.title, f"{r.kind}{r.reason}", r.time, r.code, r.result) for r in (HEAD, *rows)

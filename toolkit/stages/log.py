@@ -1,4 +1,4 @@
-"""The lines of a run, on the terminal and in log.txt; output that cannot be written."""
+"""Write the lines of a run to the terminal and log.txt; handle output that cannot be written."""
 
 import errno
 import logging
@@ -21,9 +21,9 @@ from toolkit.storage.paths import printable
 
 Verbosity = Literal["quiet", "normal", "verbose"]
 """The amount of output. `quiet`: warnings, errors and results; `normal`: all but messages for
-developers; `verbose`: these too, and the time before each line. Lines that do not go to a terminal
-have their time in `normal` too. The log file has the lines of `normal`, or of `verbose` if that is
-set."""
+developers; `verbose`: these messages too, and the time before each line. With `normal`, lines that
+do not go to a terminal have the time too. The log file has the lines of `normal`, or of `verbose`
+if that is set."""
 _NAMES = {"stdout": "standard output", "stderr": "standard error"}
 
 
@@ -47,7 +47,7 @@ class StageLog:
 
         Args:
           line: without its end.
-          always: whether it is printed if the verbosity is `quiet`.
+          always: whether it is printed even if the verbosity is `quiet`.
 
         Raises:
           LinkError: the log file is a link or not a regular file.
@@ -57,7 +57,7 @@ class StageLog:
         self.write_to_file(line)
 
     def write_to_file(self, line: str) -> None:
-        """Write a line to the log file alone; one that cannot be written does not stop the run."""
+        """Write a line to the log file alone; if that fails, the run goes on."""
         try:
             descriptor = open_regular(self._path, os.O_WRONLY | os.O_APPEND)
             with open(descriptor, "a", encoding="utf-8") as file:
@@ -175,7 +175,7 @@ class _Stream:
 
 @contextmanager
 def _errors_reported(report: Callable[[str, OSError], None]) -> Iterator[None]:
-    """Call `report` with "stdout" or "stderr" when it cannot be written in a `with` block."""
+    """In a `with` block, call `report` with "stdout" or "stderr" if that cannot be written."""
     originals = {name: getattr(sys, name) for name in _NAMES}
     wrapped = {
         name: stream and _Stream(stream, partial(report, name))
@@ -195,7 +195,7 @@ def _errors_reported(report: Callable[[str, OSError], None]) -> Iterator[None]:
 def survive_broken_output(write_to_file: Callable[[str], None]) -> Iterator[None]:
     """Go on in a `with` block when standard output or error cannot be written.
 
-    A pipe was closed, or the disk of a file is full. This applies to every writer in this process,
+    The reason may be a closed pipe or a full disk. This applies to every writer in this process,
     such as progress bars and warnings of libraries.
 
     Args:
@@ -206,7 +206,7 @@ def survive_broken_output(write_to_file: Callable[[str], None]) -> Iterator[None
         _lead_nowhere(getattr(sys, name))
         line = (
             f"warning: {_NAMES[name]} cannot be written ({error.strerror}); the run goes on "
-            "without, and its lines are in log.txt"
+            "without it, and its lines are in log.txt"
         )
         write_to_file(line)
         if name == "stdout":
@@ -221,7 +221,7 @@ def survive_broken_output(write_to_file: Callable[[str], None]) -> Iterator[None
 
 
 def _report_thread(hook: Callable) -> Callable:
-    """Return a hook that reports an `OSError` that ends a thread in one line.
+    """Return a hook that reports in one line an `OSError` that ends a thread.
 
     An example is TensorBoard's writer on a full disk. The function that waits for the thread raises
     the error.

@@ -58,7 +58,7 @@ class CodeVersion:
         return [f"{name} {old} -> {new}" for name, old, new in self.differences(now)]
 
     def differences(self, now: "CodeVersion") -> list[tuple[str, str, str]]:
-        """Return (what differs, its old value, its new value), as `changes` puts them in words."""
+        """Return (what differs, its old value, its new value) of each change; see `changes`."""
         pairs = [("commit", str(self), str(now))]
         for name, new in now.versions.items():
             if name in self.versions:
@@ -91,8 +91,8 @@ class Provenance:
     """
 
     parameters: dict[str, Any] = field(default_factory=dict)
-    """Each configuration section that the stage read, and each setting that it read alone by its
-    dotted key, as plain data."""
+    """What the stage read of the configuration, as plain data: whole sections by name, single
+    settings by dotted key."""
     inputs: dict[str, Content] = field(default_factory=dict)
     """Size and digests of the inputs by name, see `toolkit.stages.plan`."""
     attempts: list[Attempt] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Provenance:
 
     @classmethod
     def read(cls, path: Path) -> "Provenance | None":
-        """Return the provenance of partial outputs, None if there is none that can be read."""
+        """Return the provenance of partial outputs; None if there is none that can be read."""
         try:
             return cls.from_plain(read_json(path))
         except DAMAGE_ERRORS:
@@ -153,12 +153,12 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a stage's partial outputs."""
+    """Progress of a stage's partial outputs: `done` of `total` units of work."""
 
     done: float
     total: float
     seconds: float
-    """Wall time spent on them."""
+    """Wall time spent on the partial outputs."""
 
     def to_json(self) -> str:
         """Return the content of `.partial/NN.progress.json`."""
@@ -166,7 +166,7 @@ class Progress:
 
     @classmethod
     def read(cls, path: Path) -> "Progress | None":
-        """Return the progress of partial outputs, None if there is none that can be read."""
+        """Return the progress of partial outputs; None if there is none that can be read."""
         try:
             data = read_json(path, _PROGRESS)
             return cls(data["done"], data["total"], data["seconds"])
@@ -177,13 +177,13 @@ class Progress:
 class UnreadableMarkerError(ToolkitError):
     """A marker that is damaged or was written by another version of the runner.
 
-    The runner logs its message as the reason why the stage runs again.
+    The runner logs the message as the reason why the stage runs again.
     """
 
 
 @dataclass(frozen=True)
 class Marker:
-    """A finished stage. It names no host and no user, so that markers can be compared."""
+    """The record of a finished stage. It names no host or user, so that markers can be compared."""
 
     stage: int
     title: str
@@ -194,7 +194,7 @@ class Marker:
     started: str
     ended: str
     seconds: float
-    """Wall time, including that of interrupted attempts as far as they reported progress."""
+    """Wall time; interrupted attempts are included as far as they reported progress."""
     headline: dict[str, Any]
     peak_bytes: int = 0
     """Peak resident size of the process and its workers together in the last attempt."""
@@ -224,7 +224,7 @@ class Marker:
 
     @classmethod
     def read(cls, path: Path) -> "Marker | None":
-        """Return the marker at `path`, None if there is none.
+        """Return the marker at `path`; None if there is none.
 
         Raises:
           UnreadableMarkerError: it is damaged or of another schema.
@@ -271,7 +271,7 @@ def _is_inside(name: str) -> bool:
 
 
 def outputs_of(path: Path, title: str | None = None) -> list[str]:
-    """Return the names of the outputs in the marker at `path`, none if it cannot be read.
+    """Return the names of the outputs in the marker at `path`; empty if it cannot be read.
 
     Args:
       path: path of the marker.

@@ -1,4 +1,4 @@
-"""Plans a run: which stages are done, why others are stale, and what would run.
+"""Plan a run: which stages are done, why others are stale, and what would run.
 
 Markers name the inputs of a stage so that the names stay valid when files are moved. An input in
 the run directory is named by its path there; an input that a setting names, by the setting, such as
@@ -35,7 +35,7 @@ from toolkit.storage.paths import RUN, PathAliases, folder_of, overlap, parse_ma
 from toolkit.storage.reading import reason, regular
 
 LONGEST_LINE = 10_000
-"""Largest number of characters that are read of a failure's message."""
+"""Largest number of characters of a failure's message that are read."""
 
 MOST_REASONS = 3
 PATTERN = "pattern"
@@ -52,7 +52,9 @@ class State:
 
     kind: str
     why: str = ""
+    """Why the stage is stale or failed, or what will happen to partial outputs; may be empty."""
     marker: Marker | None = None
+    """The marker of the last success, if any."""
     percent: int | None = None
     """Progress of the partial outputs."""
 
@@ -85,7 +87,7 @@ class Planner:
       directory: the run directory.
       stages: stages of the recipe.
       config: the present configuration.
-      digests: digests of the files; None: those that the run directory remembers.
+      digests: digests of the files; None: those that the run directory has cached.
     """
 
     def __init__(
@@ -151,14 +153,14 @@ class Planner:
         return State("stale", why, marker) if why else State("pending")
 
     def marker(self, stage: int) -> Marker | None:
-        """Return the marker of a stage, None when there is none that can be read."""
+        """Return the marker of a stage; None if there is none that can be read."""
         try:
             return Marker.read(self.directory.marker(stage))
         except UnreadableMarkerError:
             return None
 
     def outputs(self, stage: int) -> list[str]:
-        """Return the names of a stage's outputs when it last finished."""
+        """Return the names of the outputs that a stage had when it last finished."""
         marker = self.marker(stage)
         return sorted(marker.outputs) if marker and self._number(marker) == stage else []
 
@@ -171,7 +173,7 @@ class Planner:
         # 1. Parameters and inputs. 2. The stage's number. 3. Outputs that were deleted or edited.
         reasons = self.changes(marker.provenance)
         if (number := self._number(marker)) != marker.stage:
-            reasons.insert(0, f"its marker is of stage {number}, which had this number before")
+            reasons.insert(0, f"its marker is from stage {number}, which had this number before")
         for name, old in marker.outputs.items():
             new = self.digests.content(self.directory.root / name)
             if new is None:
@@ -185,7 +187,7 @@ class Planner:
         reasons = list(self._parameter_changes(provenance))
         for name, old in provenance.inputs.items():
             if self.names.is_gone(name):
-                continue  # its setting names no file now, which is a change of a parameter
+                continue  # its setting no longer names a file: the changed parameter is a reason
             text = str(self.names.path(name)) if is_outside(name) else name
             text = text.removeprefix(audio_input(""))
             text = str(fixed_folder(Path(text))) if old.kind == PATTERN else text
@@ -195,11 +197,11 @@ class Planner:
         return reasons
 
     def present(self, name: str, kind: str) -> Content | None:
-        """Return the current size and digest of an input, None if it does not exist.
+        """Return the current size and digest of an input; None if it does not exist.
 
         Args:
           name: name of the input.
-          kind: "content", "listing" or "existence", see `Run.need`, `PATTERN` or `AUDIO`.
+          kind: "content", "listing" or "existence" (see `Run.need`), or `PATTERN` or `AUDIO`.
         """
         if kind == AUDIO:
             return self.audio(name.removeprefix(audio_input("")))[0]
@@ -228,7 +230,7 @@ class Planner:
 
         Args:
           manifest: its path, relative to the run directory.
-          known_digests: digests by path that are known already.
+          known_digests: digests that are already known, by path; those files are not read.
 
         Returns:
           Their number and combined digest, None without the manifest; and the digest of each file
@@ -288,7 +290,7 @@ def plan(stages: Sequence[tuple[Stage, State]], forced: Collection[int]) -> list
             planned.append(PlannedStage(stage, "run", state, "forced"))
         elif not state.done:
             planned.append(PlannedStage(stage, "run", state, _why(state)))
-        # Whether its inputs change is known only once their stages have run.
+        # Whether its inputs change is known only once the stages that make them have run.
         elif sources := sorted(_makers(state.marker, stages) & changing):
             why = f"if stage {', '.join(map(str, sources))} changes its outputs"
             planned.append(PlannedStage(stage, "may run", state, why))
@@ -313,7 +315,10 @@ def _why(state: State) -> str:
 
 
 def _makers(reader: Marker | None, stages: Sequence[tuple[Stage, State]]) -> set[int]:
-    """Return the stages that make an input of `reader`; where unknown, those without a marker."""
+    """Return the stages that make an input of `reader`.
+
+    If no marker lists an input, these are all stages without a marker.
+    """
     markers = {stage.number: state.marker for stage, state in stages}
     # A stage without a marker may make any input that no other stage makes.
     unknown = {number for number, marker in markers.items() if marker is None}
@@ -395,17 +400,17 @@ class InputNames:
         exact = [f"{{{key}}}" for key in sorted(read) if self._settings.get(key) == path]
         folders = {key: folder for key, folder in self.folders.items() if key in read}
         name = PathAliases(folders).name(path)
-        # A setting may be a file whose folder is the alias: the file itself has another name.
+        # `{KEY}` may name a file whose folder is the alias: the folder itself is named `{KEY}/`.
         return exact or [f"{name}/" if name.startswith("{") and name.endswith("}") else name]
 
     def is_gone(self, name: str) -> bool:
-        """Return whether an input was called after a setting that is not a path any more."""
+        """Return whether an input was named after a setting that is no longer a path."""
         setting, brace, _ = name.removeprefix("{").partition("}")
         is_path_setting = setting in self._settings or setting in self._mapped
         return bool(brace) and name.startswith("{") and not is_path_setting
 
     def path(self, name: str) -> Path:
-        """Return the path of an input; that of a setting which is gone does not exist."""
+        """Return the path of an input; if its setting is gone, the path does not exist."""
         if name.startswith("{") and name.endswith("}") and name[1:-1] in self._settings:
             return Path(self._settings[name[1:-1]])
         return self._root / PathAliases({RUN: str(self._root), **self.folders}).path(name)
@@ -432,9 +437,9 @@ def is_outside(name: str) -> bool:
 
 
 def same_setting(key: str, old: Any, new: Any, inputs: Mapping[str, Any]) -> bool:
-    """Return whether a setting is another path to an input that the stage has recorded.
+    """Return whether a setting is only a new path to an input that the stage has recorded.
 
-    Then the contents decide, see `Planner.changes`.
+    If so, the contents decide whether the stage is stale, see `Planner.changes`.
     """
     if f"{{{key}}}" in inputs:
         return is_path(old) and is_path(new)

@@ -42,7 +42,7 @@ class StageOutputs:
 
 
 class Run:
-    """One run of one stage. What the stage reads through it decides when its result is stale.
+    """One run of one stage; what the stage reads through this object decides when it is stale.
 
     Attributes:
       stage: the stage's number.
@@ -53,6 +53,7 @@ class Run:
         nothing and use the same paths as rank 0.
 
     Args:
+      seconds_before: wall time of the interrupted attempts that this one resumes.
       wait_for: called with the name of an input, which a background stage may be making.
     """
 
@@ -91,10 +92,10 @@ class Run:
 
         Args:
           path: relative to the run directory, or absolute for a file or folder of the user.
-          compare: which change makes the stage stale. "content": of a file, or of any file in a
-            folder; files are read once, and again when size, times or inode change. "listing": of
-            the names, sizes and modification times in a folder, as for a corpus whose audio
-            `need_audio` checks. "existence": of whether it exists.
+          compare: what makes the stage stale if it changes. "content": the content of the file, or
+            of any file in the folder; files are read once, and again if size, times or inode
+            change. "listing": the names, sizes and modification times in the folder, as for a
+            corpus whose audio `need_audio` checks. "existence": whether the path exists.
 
         Raises:
           MissingInputError: it does not exist, or is a pipe or a device. The message names the
@@ -110,11 +111,11 @@ class Run:
         return (self._directory.root / name).exists()
 
     def digest(self, path: str) -> str:
-        """Return the digest of the content of an input, which is recorded as by `need`."""
+        """Return the digest of an input's content, and record the input as `need` does."""
         return self._need(self._name(path), "content").digest
 
     def need_matches(self, pattern: str | Path) -> None:
-        """Record the files of the user that a pattern matches, by their contents.
+        """Record the contents of the user's files that match a pattern.
 
         Files that match it later, or no longer match, count as a change too.
 
@@ -157,7 +158,7 @@ class Run:
             if not (self._directory.root / name).exists() and kind != PATTERN:
                 raise MissingInputError(f"`{name}` is missing on worker {ranks.rank()}'s host")
             return Content(0, "")
-        # An input in the run directory is another stage's output, perhaps of one that still runs.
+        # An input in the run directory is an output of another stage, which may still be running.
         if not is_outside(name):
             self._check_declared(name)
             waits_since = time.monotonic()
@@ -170,7 +171,7 @@ class Run:
         return content
 
     def _check_declared(self, name: str) -> None:
-        """Raise a `DeclarationError` if the output `name` is not allowed."""
+        """Raise a `DeclarationError` if this or a later stage makes the input `name`."""
         if any(overlap(name, output) for output in self.outputs):
             raise DeclarationError(f"stage {self.stage} needs `{name}`, which it makes itself")
         for stage in self._other_stages:
@@ -222,7 +223,7 @@ class Run:
 
         Returns:
           The path; None if there is no such output, if it was changed, if other code or packages
-          made it, after `--force`, and on ranks other than 0.
+          made it, if the stage was forced, and on ranks other than 0.
         """
         name = output.relative_to(self._directory.partial(self.stage)).as_posix()
         marker = self._planner.marker(self.stage)
@@ -268,7 +269,7 @@ class Run:
         return choose_device(self._device)
 
     def setting(self, key: str) -> Any:
-        """Return a setting inside a section, and record it without the others of the section.
+        """Return a setting inside a section, and record it without the section's other settings.
 
         Args:
           key: dotted, such as `lm.order`.
@@ -310,7 +311,7 @@ class Run:
         return str(Path(path).absolute()) if Path(path).is_absolute() else normalised
 
     def _missing(self, name: str) -> str:
-        """Return the message for a missing input: its maker, or the setting that names it."""
+        """Return the message for a missing input: the stage that makes it, or its setting."""
         if is_outside(name):
             fault = "is not a regular file" if Path(name).exists() else "does not exist"
             return f"`{name}` {fault}{self._key_hint(name)}"

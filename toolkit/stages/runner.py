@@ -105,7 +105,7 @@ class Runner:
         if not self.planner.state(stage).done or stage.number in self.options.forced:
             return False
         skip_reason = stage.skip_reason(self.options.config)
-        text = f"{skip_reason}, its earlier outputs stay" if skip_reason else "done, skipped"
+        text = f"{skip_reason}; its earlier outputs stay" if skip_reason else "done, skipped"
         self.stage_log.write(f"-- {stage.number} {stage.title}: {text}")
         return True
 
@@ -113,7 +113,7 @@ class Runner:
         """Call a stage's function, put its outputs in place and write its marker.
 
         Raises:
-          ToolkitError: it failed.
+          ToolkitError: the stage failed.
         """
         # 1. Log why it runs, and take over or discard the partial outputs.
         number, options = stage.number, self.options
@@ -166,20 +166,20 @@ class Runner:
         self.stage_log.write(f"   {duration(marker.seconds)}" + (f"; {results}" if results else ""))
 
     def _resume(self, number: int) -> tuple[Provenance, float]:
-        """Discard partial outputs of other parameters, inputs or code.
+        """Resume a stage's partial outputs, or discard them if they cannot be resumed.
 
         Returns:
-          The provenance of those that are resumed, or a new one, and the seconds spent on them.
+          The provenance of the resumed outputs, or a new one, and the seconds spent on them.
 
         Raises:
           OtherCodeError: other code made the outputs that would be resumed.
-          LinkError: there is a link among them.
+          LinkError: there is a link among the outputs.
         """
         forced, accepted = number in self.options.forced, self.options.accept_code_change
         provenance = Provenance.read(self.directory.provenance(number))
         changes = self.planner.changes(provenance) if provenance else []
         code_changes = provenance.code_changes(self.code) if provenance else []
-        # --force starts over, but continues an attempt that it has begun itself.
+        # --force starts over, but resumes an attempt that an earlier --force began.
         if provenance and forced and (not provenance.forced or (code_changes and not accepted)):
             changes = [f"--force {number}"]
         if provenance and not changes:
@@ -232,13 +232,13 @@ class Runner:
         return StageFailedError(f"stage {stage.number} ({stage.title}) failed: {message}{where}")
 
     def _start_in_background(self, stage: Stage) -> bool:
-        """Start a stage, and those after it that may too, in a process of their own, if that helps.
+        """Start a stage and the background stages right after it in a new process, if that helps.
 
         There is at most one such process, with half of the jobs. There is none on a GPU, which one
         stage fills, and none under torchrun.
 
         Returns:
-          Whether it was started.
+          Whether the process was started.
         """
         options = self.options
         later = [s for s in self.chosen if s.number >= stage.number]
@@ -265,7 +265,7 @@ class Runner:
         return True
 
     def _wait_for_background(self) -> None:
-        """Wait for the stages in the background; raises a `BackgroundError` if one failed."""
+        """Wait for the stages in the background; raise a `BackgroundError` if one failed."""
         if self._background is not None:
             self._background.wait()
             self._background = None
@@ -296,7 +296,7 @@ class Runner:
         """Refuse to mix stages of different engines in one run directory.
 
         Raises:
-          OtherCodeError: there is such a stage.
+          OtherCodeError: a finished stage was run with another engine.
         """
         numbers = [stage.number for stage in self.stages]
         planned = self.planner.plan(numbers[0], numbers[-1], self.options.forced)
@@ -358,9 +358,9 @@ def _run_stages(
 
 
 def refusal(number: int, changes: Sequence[str]) -> str:
-    """Return the message that a stage is not continued with other code, with the two remedies."""
+    """Return the message that a stage is not continued with other code, with both remedies."""
     return (
         f"stage {number} was begun with other code or packages: {'; '.join(changes)}. To "
-        "continue it with the present ones, which its marker will then list beside the earlier "
-        f"ones, add --accept-code-change; to start the stage over, --force {number}"
+        "continue it with the present ones, add --accept-code-change; its marker will then list "
+        f"both versions. To start the stage over, add --force {number}"
     )

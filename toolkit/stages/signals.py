@@ -1,4 +1,4 @@
-"""Ends a run on SIGTERM and Ctrl-C: a line names the stage, and the same command continues.
+"""End a run on SIGTERM and Ctrl-C: a line names the stage; the same command continues the run.
 
 Nothing is raised where the signal arrives. C code that calls back into Python, such as numba's
 compiler, libsndfile and espeak-ng, ignores exceptions and would continue with half a kernel or half
@@ -28,7 +28,7 @@ _stage: int | None = None
 
 @contextmanager
 def in_stage(number: int) -> Iterator[None]:
-    """Name a stage in the message of signals in a `with` block."""
+    """Let the message of a signal that arrives in a `with` block name a stage."""
     global _stage
     _stage = number
     try:
@@ -42,7 +42,7 @@ def exit_on_signals(message: bool = True) -> Iterator[None]:
     """Exit on SIGTERM (status 143) and on Ctrl-C (130) in a `with` block; child processes end too.
 
     A second signal kills. A process that ignores one of the signals, or handles SIGTERM itself,
-    continues to do so. Nothing is done in other threads than the main one.
+    continues to do so. In threads other than the main one this does nothing.
 
     Args:
       message: whether to print a line on standard error.

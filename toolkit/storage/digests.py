@@ -1,4 +1,4 @@
-"""Content digests of files and folders, and what changed between two of them.
+"""Digest the contents of files and folders, and describe what changed between two digests.
 
 A file is hashed again only if its size, times or inode differ from when it was last hashed. So
 touching a file makes no result stale, an edit is noticed whatever the clock says, and a finished
@@ -21,8 +21,8 @@ from toolkit.storage.paths import PathAliases
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 CHUNK = 1 << 20  # bytes
-# A file changed this recently could change again, unnoticed, within one tick of the file system's
-# clock; its digest is not trusted later.
+# A file that changed this recently could change again, unnoticed, within the same tick of the file
+# system's clock: its cached digest is not trusted later.
 RACY_AGE = 20_000_000  # ns
 AUDIO = "audio"
 
@@ -41,11 +41,11 @@ class Content:
     """What the digest covers: "content", of all files; "listing", their names, sizes and
     modification times only; "audio", the contents of the audio files that a manifest names."""
     files: dict[str, str] = field(default_factory=dict)
-    """Digests by relative path, of a folder's "content"; else empty."""
+    """Digests by relative path for the "content" of a folder; else empty."""
 
 
 def combined(digests: Mapping[str, str]) -> str:
-    """Return a digest of names and their digests; it depends on their order."""
+    """Return one digest of several names and their digests, in the given order."""
     return digest_bytes(_encode("".join(f"{name}\0{digest}\n" for name, digest in digests.items())))
 
 
@@ -60,23 +60,23 @@ class Digests:
     Args:
       root: the folder that cached paths are relative to.
       file: the JSON file of the cache.
-      folders: folders outside `root` that may move, by the names of their places, see
-        `toolkit.storage.paths`: files in them stay known after a move.
+      folders: folders outside `root` that may move, by place (see `toolkit.storage.paths`). The
+        digests of their files stay valid after a move.
     """
 
     def __init__(self, root: Path, file: Path, folders: Mapping[str, str] | None = None) -> None:
         self._root, self._file, self._places = root, file, PathAliases(folders or {})
-        # By path: size, modification and change time (ns), inode, digest, and the time in ns since
-        # when the file has this content
+        # By path: size, modification and change time (ns), inode, digest, and the time (ns) at
+        # which the file got this content
         self._cache: dict[str, list] = _read_cache(file)
         self._changed = False
 
     def content(self, path: Path, sync: bool = False) -> Content | None:
-        """Return size and digest of `path`, None if it is missing.
+        """Return the size and digest of `path`; None if it is missing.
 
         Args:
           path: a file or a folder; links are followed.
-          sync: also make sure that every file is on disk (fsync); all of them are read.
+          sync: also make sure that every file is on disk (fsync); cached digests are not used.
         """
         if path.is_dir():
             statuses = list(_walk(path))
@@ -99,7 +99,7 @@ class Digests:
                 self._cache[self._key(new / name)] = [*now, *cached[4:]]
 
     def add(self, path: Path, digest: "FileDigest") -> None:
-        """Keep the digest of a file that another process has read."""
+        """Cache the digest of a file that another process has read."""
         key, stamp = self._key(path), digest.stamp
         # No file has the inode -1, so a file that changed just now is read again the next time.
         recent = abs(time.time_ns() - stamp[2]) <= RACY_AGE
@@ -108,10 +108,10 @@ class Digests:
         self._changed = True
 
     def since(self, path: Path, status: os.stat_result) -> int:
-        """Return the modification time, in ns, that a file had when it first had its content.
+        """Return the modification time (ns) that a file had when it got its present content.
 
-        So a file that was touched counts as unchanged in a `listing`. For a file that is not in the
-        cache, or whose size has changed, return the current modification time without reading it.
+        So a file that was touched counts as unchanged in a `listing`. If the file is not in the
+        cache, or its size has changed, return its current modification time without reading it.
         """
         cached = self._cache.get(self._key(path))
         if cached is None or cached[0] != status.st_size:
@@ -120,9 +120,9 @@ class Digests:
         return self._cache[self._key(path)][5]
 
     def save(self) -> None:
-        """Write the cache if that is possible; if not, files are merely hashed again."""
+        """Write the cache; if that fails, files are merely hashed again later."""
         if self._changed:
-            # Entries that a stage in the background has saved meanwhile are kept.
+            # Keep the entries that a background stage has saved meanwhile.
             self._cache = _read_cache(self._file) | self._cache
             lines = [
                 f"{json.dumps(key)}: {json.dumps(entry)}"
@@ -135,7 +135,7 @@ class Digests:
             self._changed = False
 
     def _digest(self, path: Path, status: os.stat_result, sync: bool) -> str:
-        """Return a file's digest: from the cache, unless it changed or is to be synced."""
+        """Return a file's digest: from the cache, unless the file changed or is to be synced."""
         key = self._key(path)
         cached = self._cache.get(key)
         if cached and cached[:4] == stamp(status) and not sync:
@@ -145,7 +145,7 @@ class Digests:
         return digest.digest
 
     def _key(self, path: Path) -> str:
-        """Return the name of a file in the cache: relative to the root, or by its place."""
+        """Return the cache key of a file: its path relative to the root, or its alias."""
         root = f"{self._root}{os.sep}"
         text = str(path)
         return text.removeprefix(root) if text.startswith(root) else self._places.name(text)
@@ -153,7 +153,7 @@ class Digests:
 
 @dataclass(frozen=True)
 class FileDigest:
-    """The digest of a file, and its stamp before it was read."""
+    """The digest of a file, and the file's stamp from before it was read."""
 
     stamp: list[int]
     """Size, modification time and change time in ns, inode."""
@@ -161,10 +161,10 @@ class FileDigest:
 
 
 def file_digest(path: Path) -> FileDigest:
-    """Read a file to its end, for `Digests.add` in another process.
+    """Read a file and return its digest, for `Digests.add` in another process.
 
     Raises:
-      OSError: it cannot be read.
+      OSError: the file cannot be read.
     """
     return FileDigest(stamp(os.stat(path)), _hash(path))
 
@@ -189,8 +189,8 @@ def listing(
 
     Args:
       path: path of the folder.
-      since: returns the modification time, in ns, that counts for a file, such as `Digests.since`;
-        None: its present one.
+      since: function that returns the modification time (ns) to use for a file, such as
+        `Digests.since`; None: the present one.
     """
     if not path.is_dir():
         return None
@@ -204,13 +204,13 @@ def listing(
 
 
 def difference(name: str, old: Content, new: Content | None) -> str | None:
-    """Return in words how `new` differs from `old`, None when it does not."""
+    """Say how `new` differs from `old`; None if it does not."""
     if new is None:
         return f"`{name}` is missing"
     if old.digest == new.digest:
         return None
     if old.kind == AUDIO:
-        return f"audio that `{name}` names changed"
+        return f"audio files listed in `{name}` changed"
     if old.kind == "listing":
         old_summary, new_summary = (f"{c.count} files, {c.size} bytes" for c in (old, new))
         detail = (
@@ -230,7 +230,7 @@ def difference(name: str, old: Content, new: Content | None) -> str | None:
 
 
 def _verb(old: str | None, new: str | None) -> str:
-    """Say what happened to a file with these digests; None: it was, or is, not there."""
+    """Say what happened to a file with this old and new digest; None: not there."""
     if old is None:
         return "is new"
     return "changed" if new else "is missing"
@@ -239,15 +239,15 @@ def _verb(old: str | None, new: str | None) -> str:
 def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Yield (relative path, status) of the regular files below `folder`, sorted by path.
 
-    Links are followed, except to a folder that they are in, which would not end.
+    Links are followed, except those to a folder that contains them, which would never end.
     """
     files = []
 
     def visit(path: str, prefix: str, ancestors: tuple) -> None:
-        # `ancestors` are the devices and inodes of the folder and of those that it is in.
+        # `ancestors`: (device, inode) of the folder and of the folders above it
         with os.scandir(path) as entries:
             for entry in entries:
-                # Files that vanish meanwhile, and links to nothing, count as not there.
+                # Files that vanish meanwhile and broken links count as missing.
                 with contextlib.suppress(FileNotFoundError):
                     status = entry.stat()
                     identity = (status.st_dev, status.st_ino)
@@ -267,17 +267,17 @@ def stamp(status: os.stat_result) -> list[int]:
 
 
 def _since(digest: FileDigest, cached: list | None) -> int:
-    """Return the time in ns since when a file has its content, which the cache may know."""
+    """Return the time (ns) at which a file got its content: from the cache, or from its stamp."""
     if cached is not None and cached[4] == digest.digest:
         return cached[5]
-    # Usually the modification time. If an edit has set it back to the former time, the change time,
-    # which no program can set, distinguishes the two.
+    # Usually the modification time. If an edit has set that back to the old content's time, use the
+    # change time, which no program can set.
     set_back = cached is not None and cached[5] == digest.stamp[1]
     return digest.stamp[2] if set_back else digest.stamp[1]
 
 
 def _encode(text: str) -> bytes:
-    """Return text as UTF-8; bytes of file names that are not UTF-8 as they are on disk."""
+    """Encode text as UTF-8; bytes of file names that are not UTF-8 stay as they are on disk."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -295,11 +295,12 @@ def audio_names(manifest: Path) -> list[str]:
     """Return the audio files that a manifest of cuts names, sorted, each once.
 
     Args:
-      manifest: a cut in JSON per line, as `toolkit.corpus.manifest.write_cuts` writes them.
+      manifest: one cut per line, in JSON, as `toolkit.corpus.manifest.write_cuts` writes them.
 
     Returns:
-      Names as they stand there, see `toolkit.storage.paths`. Sources that are not local files are
-      left out, and so are lines that are not cuts: the manifest's reader reports them.
+      Absolute paths or aliases, as in the manifest (see `toolkit.storage.paths`). Sources that are
+      not local files are left out, and so are lines that are not cuts: the manifest's reader
+      reports them.
     """
     names: set[str] = set()
     with open(manifest, "rb") as file:
@@ -312,7 +313,7 @@ def audio_names(manifest: Path) -> list[str]:
 
 
 def _audio_of_cut(cut: Any) -> Iterator[str]:
-    """Yield the names of a cut's audio files; raises one of `DAMAGE_ERRORS` if it is no cut."""
+    """Yield the names of a cut's audio files; raise one of `DAMAGE_ERRORS` if it is not a cut."""
     for source in cut["recording"]["sources"]:
         if source["type"] == "file":
             yield str(source["source"])

@@ -18,10 +18,10 @@ from typing import IO
 from toolkit.errors import ToolkitError
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
-"""Names of temporary files: that of the file, and a random number."""
+"""Names of temporary files: the name of the target file and a random number."""
 LONGEST_NAME = 240
-"""Bytes of a file's name that its temporary file's name takes over; 14 are added, and file systems
-allow 255."""
+"""Number of bytes of a file's name that its temporary file's name keeps; 14 are added, and file
+systems allow 255."""
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """Error numbers of file systems that do not support hard links."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -37,10 +37,10 @@ def disable_writes() -> None:
 
 @contextmanager
 def open_atomically(path: Path, mode: str = "w", every_rank: bool = False) -> Iterator[IO]:
-    """Open a temporary file beside `path` that is renamed to it once it is complete and on disk.
+    """Open a temporary file beside `path`; it is renamed to `path` once it is whole and on disk.
 
     Since the file is fsynced before the rename, a reader (or a run after a crash) sees the old
-    content or the new, never a part. After an exception `path` is unchanged.
+    content or the new, never a partial file. After an exception `path` is unchanged.
 
     Args:
       path: the file to write; its folder is made when missing. A link is replaced, not followed.
@@ -57,7 +57,7 @@ def open_atomically(path: Path, mode: str = "w", every_rank: bool = False) -> It
     temporary = _temporary(path)
     try:
         with _named(path, temporary):
-            # "x": an existing file of the temporary name, such as a link, is not written through.
+            # "x": fail if the temporary name exists, rather than write through a link.
             with open(temporary, mode.replace("w", "x"), encoding=encoding) as file:
                 yield file
                 file.flush()
@@ -77,8 +77,8 @@ def write_atomically(path: Path, content: str | bytes, every_rank: bool = False)
 def create_atomically(path: Path, content: bytes) -> bool:
     """Write a file unless it exists; of several writers at once, one succeeds.
 
-    It appears whole, except on file systems without hard links, where a writer that is killed
-    leaves a part of it.
+    The file appears whole, except on file systems without hard links, where a writer that is killed
+    leaves a partial file.
 
     Returns:
       Whether it was written.
@@ -104,7 +104,7 @@ def create_atomically(path: Path, content: bytes) -> bool:
 
 
 def link_atomically(old: Path, new: Path) -> None:
-    """Replace `new` by a hard link to `old`, or a copy, see `link_or_copy`."""
+    """Replace `new` by a hard link to `old`, or by a copy; see `link_or_copy`."""
     new.parent.mkdir(parents=True, exist_ok=True)
     if new.exists() and new.samefile(old):
         return
@@ -173,14 +173,14 @@ class LinkError(ToolkitError):
 def refuse_links(root: Path, path: Path) -> Path:
     """Return `path` if neither it nor a folder between `root` and it is a symbolic link.
 
-    `root` itself, and what is above it, may be links. Parts that do not exist are no links.
+    `root` itself, and what is above it, may be links. Parts that do not exist are not links.
 
     Raises:
       LinkError: a part is a link, or `path` is not below `root`; the message names it.
     """
     parts = Path(path).parts[len(Path(root).parts) :]
     if not Path(path).is_relative_to(root) or ".." in parts:
-        raise LinkError(f"`{path}` is outside of the run directory `{root}`")
+        raise LinkError(f"`{path}` is outside the run directory `{root}`")
     part = Path(root)
     for name in parts:
         part = part / name
@@ -190,10 +190,10 @@ def refuse_links(root: Path, path: Path) -> Path:
 
 
 def refuse_links_below(root: Path, folder: Path) -> None:
-    """Refuse `folder` as `refuse_links` does, and any symbolic link in it, however deep.
+    """Refuse `folder` as `refuse_links` does, and also if it contains a symbolic link at any depth.
 
     Raises:
-      LinkError: there is one; the message names it.
+      LinkError: there is a link; the message names it.
     """
     refuse_links(root, folder)
     for parent, folders, files in os.walk(folder):
@@ -207,22 +207,22 @@ def open_regular(path: Path, flags: int) -> int:
 
     Args:
       path: path of the file.
-      flags: `os.open`'s, such as `os.O_RDWR`.
+      flags: flags of `os.open`, such as `os.O_RDWR`.
 
     Returns:
       The descriptor, which the caller closes.
 
     Raises:
-      LinkError: a link, a pipe or a device has its name.
-      OSError: it cannot be opened for another reason.
+      LinkError: `path` is a link, a pipe or a device.
+      OSError: the file cannot be opened for another reason.
     """
     # 1. Refuse an existing link, pipe or device with a clear message.
     if path.is_symlink():
         raise LinkError(_link_message(path))
     if path.exists() and not path.is_file():
         raise LinkError(_special_message(path))
-    # 2. Another program may have put a link or a pipe there meanwhile: O_NOFOLLOW refuses the one,
-    # O_NONBLOCK does not wait for the other end of the other.
+    # 2. Another program may have put a link or a pipe there meanwhile: O_NOFOLLOW refuses a link,
+    # and with O_NONBLOCK opening a pipe does not wait for its other end.
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -240,8 +240,8 @@ def _link_message(link: Path) -> str:
     """Return the message that a path is a link, with its target."""
     return (
         f"`{link}` is a link (to `{os.readlink(link)}`), and nothing in a run directory is "
-        "written, moved or deleted through a link: what it points at may not be the run's. Remove "
-        "the link (and move what it points at to its place, to keep it), or choose another "
+        "written, moved or deleted through a link: its target may not belong to the run. Remove "
+        "the link (to keep the target, move it to the link's place), or choose another "
         "directory with --exp DIR; the run directory itself may be a link"
     )
 
@@ -251,9 +251,10 @@ _Identity = tuple[int, int]
 
 
 def visible_files(folder: Path) -> list[Path]:
-    """Return the files of a folder, at any depth, that are not hidden, sorted.
+    """Return the files below a folder that are not hidden, at any depth, sorted.
 
-    Links to folders are followed, except those to a folder that they are in, which would not end.
+    Links to folders are followed, except those to a folder that contains them, which would never
+    end.
     """
     files: list[Path] = []
     # For each folder still to be visited: the folders that contain it
@@ -271,7 +272,7 @@ def visible_files(folder: Path) -> list[Path]:
 
 
 def _identity(folder: str) -> _Identity:
-    """Return what two names of the same folder have in common; (-1, -1) if it is not there."""
+    """Return a folder's device and inode, the same for all its names; (-1, -1) if missing."""
     try:
         status = os.stat(folder)
     except OSError:

@@ -1,14 +1,15 @@
-"""Reading of all text files: lines in UTF-8, treatment of lines that are not, and words.
+"""Read text files: decode lines as UTF-8, find lines that are not, and split lines into words.
 
 A faulty line has bytes that are not UTF-8, or a zero byte. There are three ways to read a file:
 
-- `read_lines` raises an error at the first faulty line: for files of programs (models, tables);
-- `TextLines` leaves faulty lines out and lists them; it refuses a text with too many faulty lines,
-  in number and as a share: for files that people write;
+- `read_lines` raises an error at the first faulty line: for files that programs write (models,
+  tables);
+- `TextLines` leaves faulty lines out and lists them, and refuses a text with too many of them, see
+  `too_many`: for files that people write;
 - `decoded_lines` yields faulty lines too: for readers that name the utterance of such a line.
 
-A file of UTF-16 or UTF-32 that begins with its byte order mark is decoded. Only a newline ends a
-line, as in Kaldi; Unicode's other line separators do not.
+A UTF-16 or UTF-32 file that begins with a byte order mark is decoded. Only a newline ends a line,
+as in Kaldi; Unicode's other line separators do not.
 
 Lines and transcripts are split into words at ASCII white space (`split_words`). Kaldi, sclite and
 awk split at the same six characters. Unicode's other spaces (no-break space, ideographic space,
@@ -30,14 +31,14 @@ from toolkit.storage.reading import DAMAGE_ERRORS, reason, regular
 
 logger = logging.getLogger(__name__)
 MAX_FAULTY = 0.2
-"""Share of a text's lines up to which faulty ones are left out; a text with more is refused."""
+"""Largest share of faulty lines in a text that is read; see `too_many`."""
 MIN_FAULTY = 20
-"""Number of faulty lines up to which a text is read, even if the share is larger."""
+"""Up to this number of faulty lines a text is read even if their share is larger."""
 LISTED = 10
 """Largest number of faulty lines that a message lists."""
 LONGEST_LINE = 120  # characters of a faulty line in a message
 _MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16's, with which it begins
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16's mark, with which it begins
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -58,7 +59,7 @@ def is_utf8(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    r"""Return a faulty text in quotation marks, its bytes as `\xff`; of a long one, a part."""
+    r"""Return a faulty text in backquotes, its wrong bytes as `\xff`; if long, only a part."""
     # The part around the first fault
     fault = _UNDECODED.search(text)
     start = max(0, fault.start() - LONGEST_LINE // 2) if fault else 0
@@ -86,11 +87,14 @@ class LineCounts:
         if not self.faulty or self.utf8_letters:
             return ""
         if self.zero_bytes:
-            return "it is no text, or UTF-16: `iconv -f utf-16le -t utf-8`"
-        return f"no line has letters in UTF-8: the file may be in another encoding; {ICONV}"
+            return "it is not text, or it is UTF-16: convert it with `iconv -f utf-16le -t utf-8`"
+        return (
+            "no line has UTF-8 letters beyond ASCII: the file may be in another encoding; convert "
+            f"it with {ICONV}"
+        )
 
     def describe(self, line: str) -> str:
-        """Return a faulty line as `shown` does, with the advice for its file if there is some."""
+        """Return a faulty line as `shown` does, with the advice for its file if there is any."""
         return f"{shown(line)}; {self.advice}" if self.advice else shown(line)
 
 
@@ -104,7 +108,7 @@ def decoded_lines(
     Args:
       path: the file; a byte order mark is not part of its first line.
       error: the class of the error to raise.
-      counts: is increased by the lines read.
+      counts: counts to which the lines read are added.
 
     Raises:
       error: the file cannot be read, or its UTF-16 or UTF-32 is damaged; the message names it.
@@ -168,7 +172,7 @@ def read_content(path: Path, error: type[ToolkitError]) -> bytes:
 
 
 def _lines(file: BufferedIOBase) -> Iterator[str]:
-    """Yield the lines of a file without their ends, in the encoding that its beginning tells."""
+    """Yield the lines of a file without their ends; a byte order mark decides the encoding."""
     first = file.readline()
     for mark, encoding in _MARKS:
         if first.startswith(mark):
@@ -184,7 +188,7 @@ def _lines(file: BufferedIOBase) -> Iterator[str]:
 
 
 def _count(line: str, counts: LineCounts) -> None:
-    """Count a line."""
+    """Add a line to `counts`."""
     # Most lines are ASCII: a fast check suffices.
     if line.isascii() and "\0" not in line:
         counts.lines += bool(line) and not line.isspace()
@@ -200,7 +204,7 @@ def _count(line: str, counts: LineCounts) -> None:
 
 
 def too_many(faulty: int, total: int) -> bool:
-    """Return whether `faulty` of `total` lines are too many to read a text, see `MAX_FAULTY`."""
+    """Return whether a text is refused: all lines are faulty, or more than both limits allow."""
     return faulty > 0 and (faulty == total or (faulty > MIN_FAULTY and faulty > MAX_FAULTY * total))
 
 
@@ -208,7 +212,7 @@ def too_many(faulty: int, total: int) -> bool:
 class TextLines:
     """Reads the files of a text, leaves faulty lines out, and lists them.
 
-    Call `finish` after the last line: it warns of faulty lines, or refuses the text.
+    Call `finish` after the last line: it warns about faulty lines, or refuses the text.
     """
 
     error: type[ToolkitError]
@@ -237,7 +241,7 @@ class TextLines:
         return sum(counts.faulty for counts in self.counts.values())
 
     def message(self) -> str:
-        """Return a message: how many lines are faulty, the first ones, advice; empty if none is."""
+        """Say how many lines are faulty, list the first ones, and advise; "" if none is faulty."""
         if not self.faulty:
             return ""
         total = sum(counts.lines for counts in self.counts.values())
@@ -249,7 +253,7 @@ class TextLines:
         )
 
     def finish(self) -> None:
-        """Warn of faulty lines, which are left out.
+        """Warn about faulty lines, which are left out.
 
         Raises:
           error: too many lines are faulty, see `too_many`.
@@ -257,18 +261,18 @@ class TextLines:
         if too_many(self.faulty, sum(counts.lines for counts in self.counts.values())):
             raise self.error(self.message())
         if self.faulty:
-            logger.warning("%s (left out)", self.message())
+            logger.warning("left out: %s", self.message())
 
 
 WHITE_SPACE = " \t\n\v\f\r"
 """The characters between words."""
-# White space of Unicode's (\s) that is none of `WHITE_SPACE`; ASCII has it too: \x1c to \x1f
+# Unicode's white space (\s) that is not in `WHITE_SPACE`; some of it is ASCII: \x1c to \x1f
 _OTHER = re.compile(r"[^\S \t\n\v\f\r]")
 
 
 def split_words(text: str) -> list[str]:
     """Split a text at ASCII white space; there are no empty words."""
-    # The fast way, where `str.split` splits at the same characters
+    # The fast way: here `str.split` splits at the same characters.
     if text.isascii() and _OTHER.search(text) is None:
         return text.split()
     return [word.decode("utf-8", "surrogatepass") for word in _encoded(text)]

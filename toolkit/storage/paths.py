@@ -1,16 +1,16 @@
-"""Paths from names in data, aliases of folders that may move, paths of other machines, UTF-8.
+"""Make safe paths from names, alias folders that may move, map foreign paths, and check UTF-8.
 
 An alias is `{place}` or `{place}/relative/path`. The place `run` is the run directory; the others
-are called after settings, such as `{corpus.root}`: the folder that the setting has now.
+are named after settings: `{corpus.root}` is the folder that this setting names now.
 `stages/places.json` holds these folders, so that manifests can be read without the settings.
 Absolute paths stand for themselves.
 
 A mapping `OLD=NEW` is for paths of another machine: NEW replaces OLD at the beginning of a path,
-where OLD must be whole folders. Of several mappings that fit, that with the longest OLD counts.
-Paths of Windows (C:\\speech, \\\\server\\speech) may be written with \\ or /.
+where OLD must consist of whole folders. Of several mappings that fit, the one with the longest OLD
+applies. Windows paths (C:\\speech, \\\\server\\speech) may be written with \\ or /.
 
 In names that are not UTF-8, Python substitutes a surrogate character for each wrong byte. Such
-files can be opened and renamed, but neither terminals nor text files take surrogates.
+files can be opened and renamed, but neither terminals nor text files accept surrogates.
 """
 
 import hashlib
@@ -27,10 +27,10 @@ from toolkit.errors import ToolkitError
 from toolkit.storage.reading import read_json, reading
 
 LONGEST_NAME, LONGEST_FOLDER, LONGEST_PATH = 240, 255, 3000
-"""Bytes of a file's name before its suffix, of a folder's name, and of all of a path: file systems
-allow 255, 255 and 4095."""
+"""Limits in bytes of a file's name before its suffix, of a folder's name, and of a whole path; file
+systems allow 255, 255 and 4095."""
 DEEPEST = 200
-"""Components of a path; pathlib makes folders by recursion."""
+"""Largest number of components of a path; pathlib makes folders by recursion."""
 
 
 class UnsafePathError(ToolkitError):
@@ -60,9 +60,9 @@ def safe_name(name: str) -> str:
 
 
 def first_clash(names: Iterable[str]) -> tuple[int, int] | None:
-    """Return the positions of the first two names that cannot both be files; None: all can.
+    """Return the positions of the first two names that cannot both be files; None if all can.
 
-    Two names clash if their bytes on disk are the same, or if one is a folder of the other.
+    Two names clash if their bytes on disk are the same, or if one is a folder in the other's path.
 
     Args:
       names: results of `safe_name`, with the suffixes of the files.
@@ -82,10 +82,10 @@ def first_clash(names: Iterable[str]) -> tuple[int, int] | None:
 
 
 def path_below(folder: Path, name: str) -> Path:
-    """Return `folder/name`, unless a link in the folder leads it elsewhere.
+    """Return `folder/name`, and refuse it if its parts or a link lead outside the folder.
 
     Args:
-      folder: where to write; it may be reached by links, and need not exist.
+      folder: where to write; its path may contain links, and it need not exist.
       name: relative path of the file, see `safe_name`.
 
     Raises:
@@ -104,7 +104,7 @@ def path_below(folder: Path, name: str) -> Path:
         raise UnsafePathError(f"{path}: cannot be written ({error})") from error
     if not inside:
         raise UnsafePathError(
-            f"{path}: lies outside {folder}, by its name or a link; write to an empty folder"
+            f"{path}: lies outside {folder} because of its name or a link; write to an empty folder"
         )
     return path
 
@@ -128,7 +128,7 @@ def _is_control(character: str) -> bool:
 
 
 def _short(part: str, longest: int) -> str:
-    """Cut a component to `longest` bytes; a digest of all of it keeps it distinct."""
+    """Cut a component to `longest` bytes; a digest of the whole keeps it distinct."""
     if _size(part) <= longest:
         return part
     content = part.encode("utf-8", "surrogateescape")
@@ -145,7 +145,7 @@ PLACES = Path("stages", "places.json")
 """File of a run directory that stores its path aliases."""
 RUN = "run"
 _ALIAS = re.compile(r"\{([\w.]+)\}(?:/|$)")
-# A path in a message begins after a space, a quotation mark, (, = or :, or at the beginning.
+# A path in a message begins after a space, a quotation mark, (, = or :, or where the message does.
 _BEGINS = r"(?<![^\s`'\"(=:])"
 
 
@@ -155,13 +155,13 @@ class PathAliasesError(ToolkitError):
 
 @dataclass(frozen=True)
 class PathAliases:
-    """Names of folders that may move, instead of their absolute paths."""
+    """Conversion between the absolute paths in folders that may move and their aliases."""
 
     folders: Mapping[str, str]
-    """Absolute folders by the names of their places."""
+    """The absolute path of each place's folder."""
 
     def name(self, path: str) -> str:
-        """Return an absolute path's alias by the deepest place it lies in; the path if in none."""
+        """Return the alias of an absolute path in the deepest place that holds it, or the path."""
         places = [place for place, folder in self.folders.items() if _inside(path, folder)]
         if not places:
             return path
@@ -176,7 +176,7 @@ class PathAliases:
         return self.folders[match[1]] + name[len(match[1]) + 2 :]
 
     def relativize_in(self, text: str) -> str:
-        """Replace the paths in a message by their aliases, as far as they lie in places."""
+        """Replace those paths in a message that lie in places by their aliases."""
         # The longest folders first, as others may contain them
         for place, folder in sorted(self.folders.items(), key=lambda item: -len(item[1])):
             named = f"{{{place}}}/".replace("\\", r"\\")
@@ -196,7 +196,7 @@ def folder_of(path: str) -> str:
 
 
 def places_text(folders: Mapping[str, str]) -> str:
-    """Return the content of `stages/places.json`; the run directory is not in it, it may move."""
+    """Return the content of `stages/places.json`: all but the run directory, which may move."""
     return json.dumps(dict(sorted(folders.items())), indent=1) + "\n"
 
 
@@ -207,7 +207,7 @@ def places_of(path: Path) -> PathAliases | None:
       path: a file or folder, which need not exist.
 
     Returns:
-      None outside of run directories.
+      The places; None if the file lies in no run directory.
 
     Raises:
       PathAliasesError: `stages/places.json` is damaged.
@@ -215,7 +215,7 @@ def places_of(path: Path) -> PathAliases | None:
     for folder in Path(path).absolute().parents:
         file = folder / PLACES
         if file.is_file():
-            advice = "give the recipe's command again, which writes the file again"
+            advice = "run the recipe's command again, which rewrites the file"
             with reading(file, PathAliasesError, advice):
                 return PathAliases({**read_json(file, {str: str}), RUN: str(folder)})
     return None
@@ -234,12 +234,12 @@ _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\|[A-Za-z]:$")
 
 
 def is_of_windows(path: str) -> bool:
-    """Return whether a path begins with a drive or a server, as absolute paths of Windows do."""
+    """Return whether a path begins with a drive or a server, as absolute Windows paths do."""
     return _WINDOWS.match(path) is not None
 
 
 def _with_slashes(path: str) -> str:
-    """Return a path of Windows with slashes instead of backslashes; others may have backslashes."""
+    """Replace backslashes by slashes in a Windows path; other paths may have them in names."""
     return path.replace("\\", "/") if is_of_windows(path) else path
 
 
@@ -258,7 +258,7 @@ def parse_mapping(mapping: str) -> tuple[str, str]:
 
 
 def map_path(path: str, path_map: PathMap) -> str:
-    """Return the path on this machine of a path that may be of another machine."""
+    """Map a path that may be of another machine to this one; unchanged if no mapping fits."""
     there = _with_slashes(path)
     fitting = [pair for pair in map(parse_mapping, path_map) if _is_below(there, pair[0])]
     if not fitting:
@@ -278,11 +278,11 @@ def suggestion(missing: Iterable[str]) -> str:
     if common in ("", "/", "//"):
         return ""
     mapping = shlex.quote(f"{common}=NEW")
-    return f"if the files lie elsewhere, --map-path {mapping} (setting corpus.map_paths)"
+    return f"if the files lie elsewhere, give --map-path {mapping} (setting corpus.map_paths)"
 
 
 def _is_below(path: str, folder: str) -> bool:
-    """Return whether a path lies in a folder, which unlike in `_inside` may be the root."""
+    """Return whether a path is a folder or lies in it; unlike in `_inside`, it may be `/`."""
     return path == folder or path.startswith(folder if folder == "/" else f"{folder}/")
 
 
@@ -301,7 +301,7 @@ def printable(text: str) -> str:
 
 
 def check_utf8(text: str) -> None:
-    """Check a path, or an argument, that will be written to files of text.
+    """Check a path or an argument that will be written to text files.
 
     Raises:
       EncodingError: it is not UTF-8.
@@ -327,7 +327,7 @@ def encoding_error(error: BaseException | None) -> EncodingError | None:
             ending = _NAME.match(text, place)
             name += printable(ending[0][:LONGEST_QUOTED]) if ending else ""
             return EncodingError(
-                f"`{name}` is not UTF-8 and cannot be written to a file of text; rename the file "
+                f"`{name}` is not UTF-8 and cannot be written to a text file; rename the file "
                 "or folder (or correct the text), and run the same command again"
             )
         error = error.__cause__ or error.__context__
@@ -335,6 +335,6 @@ def encoding_error(error: BaseException | None) -> EncodingError | None:
 
 
 def _escaped(code: int) -> str:
-    """Return how a surrogate is shown: the byte that it stands for, if any, or its own code."""
+    """Return how a surrogate is shown: as the byte that it stands for, if any, or as its code."""
     # surrogateescape decodes the byte xx as U+DCxx
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"

@@ -1,4 +1,4 @@
-"""Safe reading of files that may be damaged or foreign, with errors that name file and reason.
+"""Read files that may be damaged or foreign safely, with errors that name the file and reason.
 
 Readers check parsed data with `validated`, inside a `with reading(...)` block, which adds the name
 of the file to errors.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-NATURAL = "a whole number from 0 on"
+NATURAL = "a whole number of at least 0"
 """A schema for `validated`: an integer from 0 to 2^63 - 1."""
 SHELLS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 """Paths of files that the shell opens for a command: `<(zcat a.gz)`, `< file`."""
@@ -58,7 +58,7 @@ def reading(
 ) -> Iterator[None]:
     """Turn exceptions that damaged content causes into `<path>: <problem> (<reason>); <advice>`.
 
-    A `ToolkitError`, which is written for the user already, passes unchanged.
+    A `ToolkitError`, whose message is written for the user already, passes unchanged.
 
     Args:
       path: path of the file or folder, as the message names it. A pipe or a device is refused, see
@@ -75,7 +75,7 @@ def reading(
 
 
 def regular(path: Path | str) -> Path:
-    """Return `path`; refuse a pipe, a socket or a device, of which reading might never end.
+    """Return `path`; refuse a pipe, a socket or a device, whose reading might never end.
 
     Missing files, folders, and files opened by the shell (`SHELLS`) pass: the reader handles them.
 
@@ -126,8 +126,8 @@ def validated(value: Any, schema: Any, name: str = "the content") -> Any:
     Args:
       value: plain data, as from JSON or YAML.
       schema: one of
-        - a type: `float` takes integers too but no inf or NaN, `int` no booleans, `str` no text
-          that cannot be encoded in UTF-8;
+        - a type: `float` also accepts integers, but not inf or NaN; `int` does not accept booleans;
+          `str` accepts only text that can be encoded in UTF-8;
         - `NATURAL`;
         - `[schema]`, a list of values that fit it;
         - `{"key": schema, ...}`, a mapping that has at least these keys;
@@ -194,7 +194,7 @@ def read_tensors(
     framework: str = "pt",
     optional: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read a safetensors file whole.
+    """Read all tensors and the metadata of a safetensors file.
 
     Floating-point tensors must be finite: one infinity or NaN in a weight or score makes an empty
     lattice, or wrong words without an error. No writer of the toolkit stores infinities.
@@ -224,7 +224,7 @@ def read_tensors(
         tensors = {name: file.get_tensor(name) for name in sorted(names)}
         for name, tensor in tensors.items():
             if file.get_slice(name).get_dtype() in FLOATS and not _is_finite(tensor):
-                raise ValueError(f"the tensor {name!r} has values that are infinite or no numbers")
+                raise ValueError(f"the tensor {name!r} has values that are infinite or NaN")
         return tensors, file.metadata() or {}
 
 
@@ -264,7 +264,7 @@ _NPY_HEADER = re.compile(
 
 
 LONGEST_NPY_HEADER = 256
-"""Maximum size of the header of an array, in bytes; that of a matrix takes 128."""
+"""Maximum size of the header of an array, in bytes; a matrix's header takes 128."""
 
 
 def parse_array(content: bytes | bytearray) -> "np.ndarray":
@@ -296,7 +296,7 @@ def _parse_npy_header(
 
     header = _NPY_HEADER.match(content)
     if header is None:
-        raise ValueError("no array of numbers in NumPy's format")
+        raise ValueError("not an array of numbers in NumPy's format")
     kind = np.dtype(header[1].decode())
     shape = tuple(int(length) for length in header[2].split(b",") if length.strip())
     if math.prod(shape) * kind.itemsize != size - header.end():
@@ -305,7 +305,7 @@ def _parse_npy_header(
 
 
 def read_archive(path: Path) -> dict[str, "np.ndarray"]:
-    """Read a `.npz` file of arrays of numbers or text, by name.
+    """Return the arrays of numbers or text of a `.npz` file, by name.
 
     Raises:
       OSError, ValueError, BadZipFile, zlib.error, ...: to be caught by `reading`.
@@ -330,5 +330,5 @@ def _parse_any_array(content: bytes) -> "np.ndarray":
     shape, fortran_order, kind = np.lib.format.read_array_header_1_0(stream)
     size = math.prod(shape) * kind.itemsize
     if kind.kind not in "fiubU" or fortran_order or size != len(content) - stream.tell():
-        raise ValueError(f"no array of {kind} and shape {shape}, as its header says")
+        raise ValueError(f"not an array of {kind} and shape {shape}, as its header says")
     return np.frombuffer(content, kind, offset=stream.tell()).reshape(shape)

@@ -1,1 +1,1 @@
-"""Training of networks: data, objectives, the loop, schedules, checkpoints."""
+"""Network training: data, objectives, the training loop, schedules, checkpoints."""

@@ -1,9 +1,9 @@
 """Batches of a corpus: shards in memory, the order of their utterances, rows, and prefetching.
 
 From a corpus to a batch: `ShardGroups` says which shards are in memory together in an epoch, a
-`BatchSampler` divides the utterances of such a group into rows (utterance, first frame, frames) and
-these into batches, and `collate` cuts a batch's rows out of the group. All of it is a function of
-(seed, epoch), so that a killed training resumes with the next batch.
+`BatchSampler` divides the utterances of such a group into rows (utterance, first frame, number of
+frames) and the rows into batches, and `collate` cuts a batch's rows out of the group. Every batch
+is a function of (seed, epoch), so that a killed training resumes with the next one.
 """
 
 import json
@@ -42,7 +42,7 @@ BatchKind = TypeVar("BatchKind", bound="TensorBatch")
 
 
 class TensorBatch:
-    """Base class of batches, whose tensors move to a device, or into a file, together."""
+    """Base class of batches, which can be moved to a device, pinned and saved."""
 
     ids: list[str]
     _computed: ClassVar[tuple[str, ...]]
@@ -51,7 +51,7 @@ class TensorBatch:
     """Names of the tensors that stay on the CPU."""
 
     def to(self: BatchKind, device: torch.device) -> BatchKind:
-        """Move the tensors that are needed on a device; without blocking from pinned memory."""
+        """Move the tensors that the device needs; from pinned memory this does not block."""
         if device.type == "cpu":
             return self
         return self._with(lambda x: x.to(device, non_blocking=True))
@@ -68,7 +68,7 @@ class TensorBatch:
     def save(self, path: Path) -> None:
         """Write the batch as safetensors, with the utterance ids as metadata, for inspection.
 
-        Every rank that calls this writes, each to a path of its own.
+        Every rank that calls this writes a file, so each rank needs its own path.
         """
         tensors = {
             name: getattr(self, name).cpu().contiguous()
@@ -91,8 +91,8 @@ class Batch(TensorBatch):
     weights: Tensor
     """[N, T] float32: 0 for padding and for context that is not scored."""
     lengths: Tensor
-    """[N] int64, on the CPU: valid frames of each row without the look-ahead; others are undefined.
-    """
+    """[N] int64, on the CPU: number of valid frames of each row, without the look-ahead; frames
+    after them are undefined."""
     frames: int
     """Number of scored frames, the sum of the weights."""
 
@@ -131,11 +131,11 @@ def micro_batches(batch: Any) -> tuple[Any, ...]:
 
 
 class AccumulatedBatches:
-    """A `BatchSource` whose step is `accumulate` batches of another, fewer at an epoch's end.
+    """A `BatchSource` with steps of `accumulate` batches of another one; the last may have fewer.
 
     Args:
-      data: the batches.
-      accumulate: batches for one optimizer step.
+      data: the other source.
+      accumulate: number of batches for one optimizer step.
     """
 
     def __init__(self, data: BatchSource, accumulate: int) -> None:
@@ -174,7 +174,7 @@ class ShardGroup:
     """Raw frame with which every utterance begins."""
 
     def make_batch(self, frame_rows: Tensor, **fields: Any) -> Batch:
-        """Make a batch with the targets in rows [N, T], and with other fields as they are."""
+        """Make a batch from the targets in these rows [N, T] and the other fields as given."""
         return Batch(targets=self.targets[frame_rows].long(), **fields)
 
 
@@ -188,14 +188,14 @@ def collate(
 ) -> Batch:
     """Cut rows out of a group: chunks, whole utterances, or the chunks of LF-MMI.
 
-    Beyond the ends of an utterance the frame there is repeated.
+    Beyond the ends of an utterance, its first or last frame is repeated.
 
     Args:
       group: the utterances.
       rows: [N, 3] index of the utterance, first scored frame in it, number of scored frames.
       left_context: frames before the scored ones.
       right_context: frames after the scored ones.
-      lookahead: frames after these, of the inputs alone.
+      lookahead: frames after the right context, which only the inputs have.
       width: scored frames of the padded rows; None: as many as in the longest row.
     """
     utterance, start, scored = torch.from_numpy(rows).unbind(1)  # [N] each
@@ -224,10 +224,10 @@ def collate(
 def stack_utterances(
     utterances: Sequence[Utterance], loaded: Iterable[tuple[Tensor, Tensor]], offset: int
 ) -> ShardGroup:
-    """Concatenate utterances, stacked at an offset.
+    """Concatenate utterances after stacking their frames at an offset.
 
     Args:
-      utterances: [U].
+      utterances: the U utterances.
       loaded: result of `Corpus.load` for each utterance; one is in memory at a time.
       offset: raw frame to begin with, 0 to 2.
     """
@@ -356,7 +356,7 @@ class ChunkSampler:
         )
 
     def estimate(self, frames: int, utterances: int, world_size: int) -> int:
-        """Estimate the batches of each rank, at least 1, from the totals of a group.
+        """Estimate each rank's number of batches, at least 1, from a group's frames and utterances.
 
         The last chunk of an utterance counts as half full.
         """
@@ -368,7 +368,7 @@ class ChunkSampler:
     ) -> Sequence[np.ndarray]:
         """Divide utterances of these lengths [U] into exactly `count` batches, none of them empty.
 
-        Rows are repeated where there are fewer than batches.
+        Rows are repeated if there are fewer rows than batches.
         """
         chunks = rng.permutation(cut_chunks(lengths, self._config.frames))
         return np.array_split(_at_least(chunks, count), count)
@@ -377,8 +377,8 @@ class ChunkSampler:
 class UtteranceSampler:
     """Shuffled whole utterances of similar length: the last epochs of cross entropy (C7).
 
-    Utterances are permuted, buckets of them sorted by length so that batches need little padding,
-    and the batches permuted.
+    Utterances are permuted; buckets of them are sorted by length, so that batches need little
+    padding; then the batches are permuted.
     """
 
     def __init__(self, config: WholeUtteranceConfig, lookahead: int) -> None:
@@ -405,7 +405,7 @@ class UtteranceSampler:
         return collate(group, rows, lookahead=self._lookahead)
 
     def estimate(self, frames: int, utterances: int, world_size: int) -> int:
-        """Estimate the batches of each rank, at least 1, from the totals of a group."""
+        """Estimate each rank's number of batches, at least 1, from the frames of a group."""
         return max(1, round(frames * PADDING / self._config.batch_frames / world_size))
 
     def split(
@@ -457,7 +457,7 @@ class CorpusBatches:
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """Yield a rank's batches; groups before `start` are skipped, the next one loaded ahead."""
+        """Yield a rank's batches, loading a group ahead; groups before step `start` are skipped."""
         epoch += self._first_epoch
         utterances = self._groups.utterances(epoch)
         counts = self._num_batches(epoch)
@@ -495,7 +495,7 @@ class CorpusBatches:
 
 
 class ValidationBatches:
-    """Whole utterances from the longest to the shortest, stacked at offset 0; can be repeated."""
+    """Whole utterances from the longest to the shortest, stacked at offset 0; re-iterable."""
 
     def __init__(self, corpus: Corpus, lookahead: int) -> None:
         self._corpus = corpus
@@ -523,7 +523,7 @@ def cut_chunks(lengths: np.ndarray, frames: int | np.ndarray) -> np.ndarray:
 
     Args:
       lengths: [U] frames of the utterances.
-      frames: frames of a chunk, a number or [U].
+      frames: frames of a chunk: one number, or [U], one for each utterance.
 
     Returns:
       [chunks, 3] int64: index of the utterance, first frame in it, number of frames.
@@ -589,7 +589,7 @@ def equal_parts(sizes: np.ndarray, count: int) -> np.ndarray:
       count: number of runs.
 
     Returns:
-      [R] the run of each item: the run in which its middle lies, unless that left a run empty.
+      [R] the run of each item: that in which its middle lies, unless a run would then be empty.
     """
     rows = np.arange(len(sizes))
     # Item r is in run floor(middle_r / total * count), with middle_r = sum_(q<r) s_q + s_r / 2.
@@ -601,21 +601,21 @@ def equal_parts(sizes: np.ndarray, count: int) -> np.ndarray:
 
 
 def _at_least(rows: np.ndarray, count: int) -> np.ndarray:
-    """Repeat rows if there are fewer than `count`, as may happen in a small share of a rank."""
+    """Repeat rows if there are fewer than `count`, as may happen if a rank's share is small."""
     return rows if len(rows) >= count else np.resize(rows, (count, rows.shape[1]))
 
 
 def load_ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """Load batches in a thread; for a GPU into memory that is copied without waiting."""
+    """Load batches in a thread; for a GPU into pinned memory, which is copied without blocking."""
     if device.type == "cuda":
         batches = (batch.pin() for batch in batches)
     return prefetched(batches, BATCHES_AHEAD)
 
 
 def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
-    """Yield `items` in order while a thread computes the next `depth` of them and one more.
+    """Yield `items` in order while a thread computes the next `depth` + 1 of them.
 
-    With a depth of 0 two are in memory at a time: the one that the caller has, and the next.
+    With a depth of 0, two items are in memory at a time: the one that the caller has, and the next.
 
     An exception of `items` is raised at its position. Closing the returned generator ends the
     thread after its current item. This is useful if computing an item waits for files or for torch,
@@ -628,7 +628,7 @@ def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
     def compute() -> None:
         source = iter(items)
         try:
-            # A place is free once the caller has taken an item; `stopped` comes with a free place.
+            # The caller frees a place when it takes an item, and also after setting `stopped`.
             while free_places.acquire() and not stopped.is_set():
                 item = next(source, _END)
                 ready.put((item, None))

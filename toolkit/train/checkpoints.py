@@ -39,7 +39,7 @@ def write_state(path: Path, state: dict[str, Any], every_rank: bool = False) -> 
     """Write nested dicts (with str or int keys) and lists atomically, bit for bit.
 
     Tensors are moved to the CPU; everything else goes to the file's header as JSON. Keys keep
-    their types, so that an optimizer's state is restored unchanged. With `every_rank` other ranks
+    their types, so that an optimizer's state is restored unchanged. With `every_rank`, ranks other
     than 0 write too.
     """
     tensors: dict[str, Tensor] = {}
@@ -56,7 +56,7 @@ def read_state(path: Path) -> dict[str, Any]:
     Raises:
       TrainingError: the file is damaged.
     """
-    with reading(path, TrainingError, "remove it to go on", "no checkpoint"):
+    with reading(path, TrainingError, "remove it to go on", "not a checkpoint"):
         tensors, metadata = read_tensors(path, {})
         return validated(_join(json.loads(metadata["plain"]), tensors), dict)
 
@@ -64,8 +64,8 @@ def read_state(path: Path) -> dict[str, Any]:
 class Checkpoints:
     """The checkpoints of one training in a folder; the newest two are kept.
 
-    A checkpoint is a file of the common state. Where ranks differ, each of them has a file of its
-    own beside it; the common one is written last.
+    A checkpoint is a file of the common state. If the ranks' states differ, each rank has a file of
+    its own beside it; the common file is written last.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -147,8 +147,8 @@ class EpochWeights:
     def save(self, model: nn.Module, history: list[dict[str, float]]) -> None:
         """Store the weights of the newest epoch, and remove those that cannot be selected any more.
 
-        The best epoch before the newest is kept as well: a run that is killed before the epoch's
-        checkpoint repeats that epoch, on a GPU possibly with a lower score.
+        The best epoch before the newest is kept as well: a run that is killed before the newest
+        epoch's checkpoint repeats that epoch, on a GPU possibly with a lower score.
 
         Args:
           model: the model after epoch len(history) - 1.
@@ -170,11 +170,11 @@ class EpochWeights:
         history: list[dict[str, float]],
         evaluate: Callable[[], dict[str, float]],
     ) -> tuple[str, dict[str, float]]:
-        """Load into `model` the weights of the best epoch or, if better, the average.
+        """Load into `model` the weights of the best epoch or, if it scores no lower, the average.
 
         The average is over the weights of the last `average_epochs` epochs, in float64. Thus an
-        epoch that lowered the score never decides the result. With `prefer_average` the average
-        counts as better where it scores no less than the worst of these epochs.
+        epoch that lowered the score never decides the result. With `prefer_average`, the average
+        is taken if it scores no lower than the worst of these epochs.
 
         Args:
           model: gets the weights.
@@ -189,7 +189,7 @@ class EpochWeights:
         best = _best(scores)
         number = min(self._average_epochs, len(scores))
         if number > 1:
-            # The average is kept only if it scores no less than the score chosen below.
+            # The average is kept only if it scores no lower than the score chosen below.
             average = _average([self._load(e) for e in range(len(scores) - number, len(scores))])
             model.load_state_dict(average)
             average_metrics = evaluate()
@@ -220,17 +220,17 @@ def update_batch_norm(
     device: torch.device,
     compute_loss: Callable[[Any], object],
 ) -> None:
-    """Estimate the running means and variances of a model's batch normalisations again.
+    """Re-estimate the running means and variances of a model's batch normalisations.
 
     The statistics of an averaged network are not the average of the networks' statistics. As in
-    Kaldi's nnet3-combine they are estimated on training data without dropout, here over the first
+    Kaldi's nnet3-combine, they are estimated on training data without dropout, here over the first
     `MAX_BATCHES` batches with equal weights. Every rank uses the same batches, so that all ranks
     have the same statistics. A model without batch normalisation is not changed.
 
     Args:
-      model: in evaluation mode afterwards.
-      batches: training batches, of which no more than needed are read. Do not pass those of a
-        first epoch that begins with the shortest utterances.
+      model: the model to change; it is in evaluation mode afterwards.
+      batches: training batches, of which no more than needed are read. Do not pass those of an
+        epoch that begins with the shortest utterances.
       device: device of the model.
       compute_loss: runs the model on a batch.
     """
@@ -256,7 +256,7 @@ def update_batch_norm(
 
 
 def training_identity(config: TrainerConfig, **more: Any) -> dict[str, Any]:
-    """Return what a training depends on, its settings and `more`, as JSON would read it back."""
+    """Return what a training depends on, its settings and `more`, as read back from JSON."""
     return json.loads(json.dumps({**result_parameters(config), **more}))
 
 

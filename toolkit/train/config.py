@@ -1,4 +1,4 @@
-"""Settings of trainings: optimizer, learning rates, epochs, how data are cut, criteria."""
+"""Training settings: optimizer, learning rates, epochs, how data are cut, criteria."""
 
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -38,8 +38,9 @@ LIBRARY_RATE = {
     "adadelta": 1.0,
     "adadelta_tensorflow": 1e-3,
 }
-"""The libraries' default learning rates (for `sgd` that of Keras, as torch has none). With 1
-AdaDelta is as published, without a learning rate (A18); TensorFlow's steps are a thousandth."""
+"""The libraries' default learning rates (Keras's for `sgd`, as torch has none). With a rate of 1,
+AdaDelta is as published, without a learning rate (A18); TensorFlow's steps are a thousandth of
+that."""
 
 
 PassCount = Annotated[int, Range(1, 1_000_000)]
@@ -56,62 +57,63 @@ class TrainerConfig(Settings):
     """`adam` with torch's defaults, `adamw` with `weight_decay`, `sgd` with momentum, or AdaDelta
     (A18) with torch's defaults (`adadelta`) or TensorFlow's (`adadelta_tensorflow`)."""
     initial_rate: Positive | None = 1e-3
-    """Learning rate after the warm-up, the highest one; C7 gives no values. None: the library's
+    """Highest learning rate, reached after the warm-up; C7 gives no values. None: the library's
     default for the optimizer, see `LIBRARY_RATE`."""
     final_rate: Positive | None = 1e-4
-    """Learning rate of the last step; None: the same as the first, for a constant rate. Not used by
-    the schedule `noam`."""
+    """Learning rate of the last step. None: the same as `initial_rate`, for a constant rate. Not
+    used by the schedule `noam`."""
     schedule: ScheduleName = "exponential"
     """How the rate falls after the warm-up: `exponential` (C7), half a period of a `cosine`, or
     with the inverse square root of the step (`noam`, which needs `warmup_steps`)."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up to `initial_rate`."""
     weight_decay: NonNegative = 0.0
-    """Decoupled weight decay of `adamw`: a step takes the learning rate times this share off the
-    weights. On matrices and filters alone, not on biases and normalisations."""
+    """Decoupled weight decay of `adamw`: each step multiplies the weights by 1 minus the learning
+    rate times this. It applies to matrices and filters, not to biases and normalisations."""
     accumulate: PositiveInt = 1
     """Batches whose gradients are added up for one optimizer step, for larger batches than fit into
     memory. Rates, checkpoints and `warmup_steps` count steps."""
     momentum: ShareBelowOne = 0.9
     """Momentum of `sgd`."""
     max_gradient_norm: Positive = 5.0
-    """Gradient clipping: larger norms (of the mean loss per frame) are scaled down to this."""
+    """Largest norm of the gradient (of the mean loss per frame); a larger one is scaled down to
+    this."""
     amp: Amp = "fp32"
-    """Precision: float32; autocast to bfloat16 (`bf16`), up to twice as fast, while weights,
-    optimizer and loss stay float32; to float16 with a scaled loss (`fp16`), for GPUs without
-    bfloat16 (capability 7). `auto`: what the device is fastest in, which the log names."""
+    """Precision. `fp32`: float32. `bf16`: autocast to bfloat16, up to twice as fast, while weights,
+    optimizer and loss stay float32. `fp16`: autocast to float16 with a scaled loss, for GPUs
+    without bfloat16 (compute capability 7). `auto`: the fastest on the device, named in the log."""
     tf32: bool | None = None
-    """Whether a GPU's products of float32 have 10 bits (TF32), faster from capability 8 on. None:
-    torch's own choice, TF32 in LSTMs and convolutions alone."""
+    """Whether a GPU multiplies float32 with a mantissa of 10 bits (TF32), which is faster from
+    compute capability 8 on. None: torch's own choice, TF32 only in LSTMs and convolutions."""
     threads: Annotated[int, Range(1, 100_000)] | None = None
     """CPU threads; None: one per core, see `toolkit.processes.devices`. Networks of a few million
-    weights train fastest with one, especially beside other programs. The last bits of results
-    depend on it."""
+    weights train fastest with one thread, especially beside other programs. The last bits of the
+    results depend on the number of threads."""
     average_epochs: PassCount = 1
-    """Number of last epochs whose weights are averaged; the average is kept if it scores
-    better than the best epoch. 1: no averaging."""
+    """Number of last epochs whose weights are averaged; the average is kept if it scores no lower
+    than the best epoch. 1: no averaging."""
     prefer_average: bool = False
-    """Keep the average unless it scores less than each of its epochs, though some may score better:
-    of many scores on few held-out speakers the best is so by chance, too."""
+    """Keep the average unless all of its epochs score better, even if some of them do: with few
+    held-out speakers, the best of many scores is partly due to chance."""
     seed: NonNegativeInt = 0
     """Random seed of initial weights, data order and dropout."""
     checkpoint_seconds: NonNegative = field(default=300.0, metadata=NO_EFFECT_ON_RESULTS)
-    """Seconds between two checkpoints, at most; there is one after every epoch as well."""
+    """Longest time between two checkpoints, in seconds; one is also written after every epoch."""
     parallel: ParallelConfig = ParallelConfig()
     """Data-parallel training, when torchrun starts several processes."""
 
     def check(self) -> None:
-        """Check settings that only some optimizers and schedules have."""
+        """Check the settings that only some optimizers and schedules use."""
         if self.weight_decay and (self.optimizer != "adamw" or self.parallel.method == "asgd"):
             raise ValueError(
-                f"weight_decay is {self.weight_decay}, which needs optimizer=adamw and a method "
-                "other than asgd"
+                f"weight_decay is {self.weight_decay}, which needs optimizer=adamw and a "
+                "parallel.method other than asgd"
             )
         if self.schedule == "noam" and not self.warmup_steps:
             raise ValueError("schedule is 'noam', which needs warmup_steps above 0")
 
     def rates(self) -> tuple[float, float]:
-        """The learning rates after the warm-up and at the end."""
+        """Return the learning rates after the warm-up and at the last step."""
         first = LIBRARY_RATE[self.optimizer] if self.initial_rate is None else self.initial_rate
         return first, first if self.final_rate is None else self.final_rate
 
@@ -136,13 +138,13 @@ class CorpusTrainerConfig(TrainerConfig):
     """How a model is optimised on stored utterances, some of which are held out for validation."""
 
     valid_utterances: NonNegativeInt = 100
-    """Training utterances held out for validation: from eight speakers on all utterances of about
-    ten speakers, of more if these have fewer, at most an eighth; with fewer speakers at most a
-    tenth of the utterances. They are chosen by a checksum of their ids, so that every training
-    holds out the same, and their augmented copies are left out. 0: none. Not used when validation
-    data is given."""
+    """Number of training utterances held out for validation. With eight or more speakers, whole
+    speakers are held out: ten, or more until they have this many utterances, but at most an eighth
+    of all utterances. With fewer speakers, at most a tenth of the utterances is held out. The
+    choice follows a checksum of the ids, so that every training holds out the same; augmented
+    copies of held-out utterances are left out. 0: none. Not used when validation data is given."""
     valid_seed: NonNegativeInt = 0
-    """Seed of the choice of what is held out, to be the same in all trainings of a run."""
+    """Seed for the choice of what is held out; use the same in all trainings of a run."""
     max_excluded: Share = 0.2
     """Largest share of unusable utterances; with more, training fails."""
     perturb: PerturbConfig = PerturbConfig()
@@ -154,7 +156,7 @@ class ChunkConfig(Settings):
     """How utterances are cut and shuffled."""
 
     frames: BatchFrames = 32
-    """Scored low-rate frames (30 ms) per chunk; 32 (C7). The state is zero at its start."""
+    """Scored low-rate frames (30 ms) per chunk; 32 (C7). An LSTM's state is zero at its start."""
     left_context: NumContextFrames = 0
     """Low-rate frames before the chunk that are computed but not scored; none in the paper."""
     right_context: NumContextFrames = 0
@@ -163,9 +165,9 @@ class ChunkConfig(Settings):
     chunks_per_batch: BatchSize = 64
     """Chunks per batch."""
     shuffle_frames: PositiveInt = 4_000_000
-    """Raw frames (10 ms) of the shards that are loaded and shuffled together; with 64 values per
-    frame 4 million are 11 hours in 0.5 GB, and up to twice as many are in memory. A corpus with
-    fewer frames is loaded once and shuffled as a whole."""
+    """Raw frames (10 ms) of the shards that are loaded and shuffled together. 4 million frames of
+    64 values are 11 hours and take 0.5 GB; up to twice as many are in memory. A corpus with fewer
+    frames is loaded once and shuffled as a whole."""
 
 
 @dataclass(frozen=True)
@@ -175,16 +177,16 @@ class WholeUtteranceConfig(Settings):
     epochs: NumEpochs = 0
     """Passes over the data; 2 in the paper (C7)."""
     initial_rate: Positive = 1e-4
-    """Learning rate of the first step. It falls as `schedule` says, or exponentially where that is
+    """Learning rate of the first step. It falls as `schedule` says, or exponentially if that is
     `noam`."""
     final_rate: Positive = 5e-5
     """Learning rate of the last step."""
     batch_frames: BatchFrames = 4096
-    """Low-rate frames (30 ms) per batch, padding included: two minutes, twice those of 64 chunks.
-    A longer utterance is a batch of its own."""
+    """Low-rate frames (30 ms) per batch, padding included. 4,096 are two minutes, twice as many as
+    in 64 chunks of 32. A longer utterance is a batch of its own."""
     max_frames: BatchFrames = 1000
-    """Low-rate frames above which an utterance is cut into pieces of about equal length, each of
-    which starts with a zero state like an utterance: 30 s."""
+    """Low-rate frames above which an utterance is cut into pieces of about equal length; 1,000 are
+    30 s. Each piece starts with a zero state, as an utterance does."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,8 @@ class SpecAugmentConfig(Settings):
     """
 
     frequency_masks: NonNegativeInt = 0
-    """Number of frequency masks per row, the same for all its frames; 2 are common."""
+    """Number of frequency masks per row (chunk or utterance), each over all its frames; 2 are
+    common."""
     frequency_width: NonNegativeInt = 12
     """Largest width of a frequency mask in mel bins; widths are drawn from 0 to this."""
     time_masks: NonNegative = 0.0
@@ -213,8 +216,8 @@ class SpecAugmentConfig(Settings):
 
 
 KNEE = 0.8
-"""Share of the upper edge up to which frequencies are multiplied by the factor; from there on a
-straight line leads to the edge, as in Kaldi's VTLN."""
+"""Frequencies up to this share of the upper edge are multiplied by the warping factor; from there
+on a straight line leads to the edge, as in Kaldi's VTLN."""
 
 
 @dataclass(frozen=True)
@@ -224,13 +227,13 @@ class UtteranceMaskConfig(SpecAugmentConfig):
     time_width: NonNegativeInt = 15
     """Largest width of a time mask in frames of 10 ms; widths are drawn from 0 to this."""
     mel_bins: Annotated[int, Range(1, 10_000)] = 80
-    """Number of first columns to which frequency masks apply; cepstra beside them (A1) are not
-    masked, and tell what is under the masks."""
+    """Number of leading columns, the mel bins, to which frequency masks apply. Cepstra after them
+    (A1) are not masked by these, and reveal what is under the masks."""
     cepstra: Share = 0.0
-    """Probability that the columns after `mel_bins`, the cepstra, are masked in an utterance."""
+    """Probability that all cepstra of an utterance, the columns after `mel_bins`, are masked."""
     warp: Annotated[float, Range(0, below=1 / KNEE - 1)] = 0.0
-    """Largest change of an utterance's frequencies (vocal tract length perturbation), drawn evenly
-    from both directions; 0.1 is 10 %. Cepstra stay as they are."""
+    """Largest relative change of an utterance's frequencies (vocal tract length perturbation), up
+    or down, drawn uniformly; 0.1 is 10 %. Cepstra stay as they are."""
 
     def check(self) -> None:
         """Check that there are bins to warp."""
@@ -244,7 +247,7 @@ class UtteranceMaskConfig(SpecAugmentConfig):
 
 
 def check_context(chunks: "ChunkConfig | LfmmiChunkConfig", model: Any) -> None:
-    """Raise a ValueError where chunks lack the context that the network's outputs depend on."""
+    """Raise a ValueError if chunks lack the context that the network's outputs depend on."""
     needed = getattr(model, "context", 0)
     context = min(chunks.left_context, chunks.right_context)
     if context < needed:
@@ -292,7 +295,7 @@ class CrossEntropyConfig(FrameTrainingConfig):
 
 @dataclass(frozen=True)
 class NeuralLmConfig(TrainerConfig):
-    """The network, its text and its training."""
+    """Training of a neural language model: the network, its text, the optimisation."""
 
     epochs: PassCount = 4
     """Passes over the text; the epoch with the lowest perplexity of held-out text is kept."""
@@ -301,17 +304,18 @@ class NeuralLmConfig(TrainerConfig):
     final_rate: Positive | None = 3e-4
     """Learning rate of the last step."""
     max_gradient_norm: Positive = 1.0
-    """Gradient clipping: larger norms (of the mean loss per word) are scaled down to this."""
+    """Largest norm of the gradient (of the mean loss per word); a larger one is scaled down to
+    this."""
     model: WordLstmConfig = field(default_factory=WordLstmConfig)
     """The network; its vocabulary is taken from the text."""
     vocabulary_size: Annotated[int, Range(1, 100_000_000)] | None = 20_000
-    """Most frequent words of the text that the network tells apart; the recogniser's others share
-    the probability of <UNK>. None: all that occur."""
+    """Number of words that the network tells apart, the most frequent ones of the text. The
+    recogniser's other words share the probability of <UNK>. None: all words that occur."""
     words_per_batch: BatchSize = 1000
     """Words per step."""
     samples: ListLength = 2000
-    """Words drawn for a step as competitors of the right ones; a vocabulary that is not larger is
-    computed whole."""
+    """Number of words drawn for a step as competitors of the correct ones. If the vocabulary is not
+    larger, the softmax is over all of it."""
     held_out: Annotated[int, Range(2)] = 50
     """One sentence in this many is held out for validation."""
 
@@ -335,18 +339,18 @@ class SequenceConfig(CorpusTrainerConfig):
     """Passes over the data; 3 (C7, C8). Kaldi: 4."""
     initial_rate: Positive = 5e-5
     """Learning rate at the start, for `adam` and means per frame (Kaldi's 1e-5 of train_mpe.sh is
-    for plain SGD and sums over an utterance). On AN4 2e-4 without smoothing raised the criterion
-    further, and insertions with it."""
+    for plain SGD and sums over an utterance). On AN4, 2e-4 without smoothing raised the criterion
+    further, but also the number of insertions."""
     final_rate: Positive = 2e-5
     """Learning rate of the last step."""
     criterion: Criterion = Criterion()
     """The criterion that is maximised."""
     smoothing: Share = 0.1
-    """Weight h of the cross entropy with the references: the loss is (1 - h) times minus the
-    criterion plus h times the cross entropy, both per frame (f-smoothing; Su et al. 2013). 0.1
-    kept the held-out cross entropy from rising at these rates (Kaldi's xent_regularize: 0.1)."""
+    """Weight h of the cross entropy with the references: the loss is h times the cross entropy
+    minus (1 - h) times the criterion, both per frame (f-smoothing; Su et al. 2013). 0.1 kept the
+    held-out cross entropy from rising at these rates (Kaldi's xent_regularize: 0.1)."""
     batches: LatticeBatchConfig = LatticeBatchConfig()
-    """Utterances per step and their longest."""
+    """Utterances per step, and the longest utterance."""
 
 
 @dataclass(frozen=True)
@@ -354,11 +358,11 @@ class LfmmiChunkConfig(Settings):
     """How utterances are cut, and batch size."""
 
     max_frames: BatchFrames = 50
-    """Low-rate frames (30 ms) above which an utterance is cut into chunks of about equal length:
-    1.5 s, as in Kaldi, where they overlap instead."""
+    """Low-rate frames (30 ms) above which an utterance is cut into chunks of about equal length; 50
+    are 1.5 s, as in Kaldi, whose chunks overlap instead."""
     left_context: NumContextFrames = 13
-    """Low-rate frames before a chunk that are computed but not scored, from which the state of an
-    LSTM comes (Kaldi: 0.4 s); at the begin of an utterance its first frame repeated."""
+    """Low-rate frames before a chunk that are computed but not scored; an LSTM's state comes from
+    them (Kaldi: 0.4 s). At the beginning of an utterance they repeat its first frame."""
     right_context: NumContextFrames = 0
     """Low-rate frames after the chunk that are computed but not scored, beyond the look-ahead; for
     bidirectional models."""
@@ -369,10 +373,11 @@ class LfmmiChunkConfig(Settings):
 
 
 def check_views(consistency: float, masks: SpecAugmentConfig) -> None:
-    """Raise a ValueError where the two views that should agree would be the same."""
+    """Raise a ValueError if the two views that should agree would be identical."""
     if consistency and not masks.active:
         raise ValueError(
-            f"consistency is {consistency}, needs masks (specaugment), in which the views differ"
+            f"consistency is {consistency}, which needs masks (specaugment): without them the two "
+            "views are identical"
         )
 
 
@@ -387,7 +392,8 @@ class LfmmiConfig(CorpusTrainerConfig):
     ngram: PhoneNgramConfig = field(default_factory=PhoneNgramConfig)
     """The phone n-gram of the denominator."""
     tolerance: NonNegativeInt = 5
-    """10 ms frames by which a phone may begin earlier or end later than aligned (Kaldi: 5)."""
+    """Number of 10 ms frames by which a phone may begin earlier or end later than aligned (Kaldi:
+    5)."""
     leak: NonNegative = 0.1
     """Coefficient of the leaky HMM (Kaldi: 0.1)."""
     cross_entropy: NonNegative = 0.1
@@ -395,7 +401,8 @@ class LfmmiConfig(CorpusTrainerConfig):
     l2: NonNegative = 5e-5
     """Weight of half the squared norm of a frame's outputs (Kaldi's l2_regularize: 5e-5)."""
     boost: NonNegative = 0.0
-    """Boost of boosted MMI: log-likelihood that a wrong frame of 30 ms gains in the denominator."""
+    """Boost of boosted MMI: added to the log-likelihood of a wrong 30 ms frame in the
+    denominator."""
 
     specaugment: SpecAugmentConfig = SpecAugmentConfig()
     """SpecAugment's masks on the training batches; none by default."""
@@ -424,13 +431,13 @@ class RecordConfig(Settings):
     stride: PositiveInt = 2
     """Frames from one output of the model to the next, the subsampling factor (A12: 2)."""
     max_excluded: Share = 0.05
-    """Largest share of utterances left out for another reason than their length; with more,
-    writing fails."""
+    """Largest share of utterances left out for reasons other than their length; with more, writing
+    fails."""
 
 
 @dataclass(frozen=True)
 class ReaderConfig(Settings):
-    """Batches of whole utterances and the reader processes."""
+    """Batches of whole utterances, and the processes that read them."""
 
     utterances_per_batch: BatchSize = 24
     """Utterances per batch of one training process (A10: 24, 60 or 150 per GPU)."""
@@ -438,7 +445,7 @@ class ReaderConfig(Settings):
     """Reader processes (A10: 8 or 16; `toolkit tta readers` finds the number for a machine).
     0 reads in the training process, in one prefetching thread."""
     buffer: Annotated[int, Range(1, 100_000)] = field(default=40, metadata=NO_EFFECT_ON_RESULTS)
-    """Number of batches being read, ready or trained on (A10: 40 or 100), in float16."""
+    """Number of batches, in float16, that are being read, ready or trained on (A10: 40 or 100)."""
     pad_to: BatchFrames | None = None
     """Frames to which every batch is padded (A8: 1,670), for hardware that needs a fixed shape;
     None: the length of the batch's longest utterance."""
@@ -446,32 +453,32 @@ class ReaderConfig(Settings):
     """`shuffled`, or `buckets`: batches of utterances of similar length, in random order, which
     without `pad_to` avoids most of the padding."""
     shortest_first: NonNegativeInt = 0
-    """Number of first epochs that are sorted from the shortest utterance to the longest (1 in Deep
-    Speech 2; none in the paper)."""
+    """Number of initial epochs that go from the shortest utterance to the longest (1 in Deep Speech
+    2; none in the paper)."""
 
 
 @dataclass(frozen=True)
 class StatesConfig(Settings):
-    """Intervals between the states of a training, and the evaluator of its epochs."""
+    """Intervals of sentence generation and checkpoints, and the evaluator of epochs."""
 
     sentences_every: PositiveInt = 50
     """Iterations between two recognitions of training sentences; 50 (A22)."""
     checkpoint_every: PositiveInt = 250
-    """Iterations between two checkpoints; 250 (A22). There is one at the end of every epoch as
-    well, which evaluation starts from, and after `checkpoint_seconds` if that is earlier.
-    Asynchronous methods (`asgd`, `adpsgd`, `hadpsgd`) write checkpoints at ends of epochs only,
-    except with delay by one."""
+    """Iterations between two checkpoints; 250 (A22). One is also written at the end of every epoch,
+    for the evaluation, and after `checkpoint_seconds` if that is earlier. Asynchronous methods
+    (`asgd`, `adpsgd`, `hadpsgd`) write checkpoints only at the ends of epochs, except with delay by
+    one."""
     evaluator: EvaluatorKind = "swap"
-    """Evaluator of an epoch (A22, A23). `swap`: this process, after the training model on the
-    device was swapped for the evaluation model. `in_place`: this process, with the training model
-    itself. The others evaluate while training continues. `resident`: one process for the whole
-    training. `process`: a new process for each epoch. `elsewhere`: `toolkit ctc evaluate` on the
-    same run directory, such as on another machine with the same storage."""
+    """Evaluator of an epoch (A22, A23). `swap`: this process, after swapping the training model on
+    the device for the evaluation model. `in_place`: this process, with the training model itself.
+    The other kinds work while training continues. `resident`: one process for the whole training.
+    `process`: a new process for each epoch. `elsewhere`: `toolkit ctc evaluate` on the same run
+    directory, for example on another machine with the same storage."""
 
 
 @dataclass(frozen=True)
 class CtcTrainingConfig(TrainerConfig):
-    """Training with CTC; the defaults are the paper's, where it gives them."""
+    """Training with CTC; the defaults are the paper's values where it gives them."""
 
     epochs: PassCount = 50
     """Passes over the data; the paper trained for 3,400 minutes (A35)."""
@@ -482,19 +489,20 @@ class CtcTrainingConfig(TrainerConfig):
     final_rate: Positive | None = None
     """Learning rate of the last step; None: the same as the first."""
     max_gradient_norm: Positive = 100.0
-    """Gradient clipping: larger norms (of the mean loss, see `loss_per`) are scaled to this."""
+    """Largest norm of the gradient (of the mean loss, see `loss_per`); a larger one is scaled down
+    to this."""
     model: CtcConfig = field(default_factory=CtcConfig)
     """The network; its input and output sizes are taken from the data and the units."""
     loss_per: LossPer = "utterances"
-    """Divisor of a batch's loss: its number of utterances, or of their labels."""
+    """Divisor of a batch's loss: the number of its utterances, or of their labels."""
     states: StatesConfig = StatesConfig()
     """Intervals of sentence generation and checkpoints, and the evaluator (A22, A23)."""
     specaugment: UtteranceMaskConfig = UtteranceMaskConfig()
     """SpecAugment masks on the training batches; none by default, as in the paper."""
     consistency: NonNegative = 0.0
     """Weight of CR-CTC's regularisation: the outputs for two differently masked views of an
-    utterance should agree; 0.2 in its paper. It needs masks and doubles the computation of a step.
-    0: one view."""
+    utterance should agree; 0.2 in the CR-CTC paper. It needs masks and doubles the computation of a
+    step. 0: one view."""
     log_every: PositiveInt = 10
     """Iterations between two `step` events (loss, throughput) of the run log (A27, A35, A37); each
     epoch ends with one as well."""

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 MIN_SPEAKERS = 8
-"""Fewest speakers with which whole speakers are held out. With fewer, one is too much of the data.
-"""
+"""Fewest speakers for which whole speakers are held out. With fewer, one speaker is too much of the
+data."""
 MAX_SHARE = 1 / 8
-"""Largest share of the utterances that is held out with their speakers; of 8 speakers, the one with
+"""Largest share of the utterances that is held out by whole speakers; of 8 speakers, the one with
 the fewest utterances always fits."""
 ENOUGH_SPEAKERS = 10
 """Number of speakers to hold out if `MAX_SHARE` allows, even if fewer have enough utterances."""
@@ -52,7 +52,7 @@ class Utterance:
     name: str
     """Id of the utterance."""
     source: int
-    """Index of its pair of stores."""
+    """Index of the pair of stores that hold it."""
     frames: int
     """T, number of raw frames."""
 
@@ -79,10 +79,10 @@ class Corpus:
         Args:
           sources: pairs of a store of features and one of `Alignments`.
           normaliser: applied when an utterance is loaded.
-          num_targets: C; alignments hold 0 ... C - 1. None: there are no frame targets; what the
-            second stores load are `supervisions` with a number of `frames`.
+          num_targets: C; alignments hold 0 ... C - 1. None: there are no frame targets; the second
+            stores then load `supervisions`, which have a number of `frames`.
           names: use only these utterances; None for all.
-          excluded: reasons of utterances that are unusable for other causes.
+          excluded: utterances that are unusable for other reasons, id -> reason.
           count_targets: count the targets. If not, only `num_frames` of the alignments is read, and
             their targets are checked when they are loaded.
           perturb: changes of the features when they are loaded; None: they are left as they are.
@@ -157,9 +157,10 @@ class Corpus:
         return [utterance for shard in self.shards for utterance in shard]
 
     def load(self, utterance: Utterance) -> tuple[Tensor, Tensor]:
-        """Read an utterance: normalised features [T, F] float16, targets [T] int32, or zeros.
+        """Read an utterance: normalised features [T, F] float16 and targets [T] int32.
 
-        Float16 keeps three significant digits, in half the memory.
+        Without frame targets these are zeros. Float16 keeps three significant digits, in half the
+        memory.
         """
         features, alignments = self._sources[utterance.source]
         name = utterance.name
@@ -243,10 +244,10 @@ class DataSplit:
     """Speakers of whom no utterance is in `train`, in order; empty: only utterances are held out.
     """
     num_speakers: int
-    """Number of speakers of both."""
+    """Number of all speakers, held out or not."""
 
     def describe(self) -> str:
-        """Return in words what is held out, and why no speakers are."""
+        """Return in words what is held out, and if no speakers are, why."""
         number = len(self.valid_names)
         if not number:
             return "no utterances are held out"
@@ -257,8 +258,8 @@ class DataSplit:
             )
         return (
             f"{number} utterances held out, of speakers who are trained on ({self.num_speakers}"
-            f" speakers; from {MIN_SPEAKERS} on whole ones are held out): the accuracy on them does"
-            " not show how the network does on other speakers"
+            f" speakers; holding out whole speakers takes {MIN_SPEAKERS}): the accuracy on them"
+            " does not show how the network does on other speakers"
         )
 
 
@@ -268,9 +269,9 @@ class Corpora:
 
     train: Corpus
     valid: Corpus
-    """May be empty."""
+    """The held-out utterances; may be empty."""
     held_out_speakers: int
-    """Number of speakers who are held out; 0 if only utterances are, or none."""
+    """Number of speakers who are held out; 0 if only utterances, or nothing, are held out."""
 
 
 def open_corpora(
@@ -295,8 +296,8 @@ def open_corpora(
       out: folder of the training.
       valid: held-out stores; without them `config.valid_utterances` are held out.
       split: what is held out; by default `split_by_speaker` decides.
-      excluded: reasons of utterances of `sources` that are unusable for other causes.
-      valid_excluded: the same of `valid`.
+      excluded: utterances of `sources` that are unusable for other reasons, id -> reason.
+      valid_excluded: the same for `valid`.
       count_targets: see `Corpus`.
 
     Raises:
@@ -343,8 +344,8 @@ def write_excluded(path: Path, excluded: dict[str, str]) -> None:
 def split_by_speaker(speakers: Mapping[str, str], number: int, seed: int = 0) -> DataSplit:
     """Hold out speakers where there are enough of them, else utterances.
 
-    Speakers are taken in the order of a checksum of their ids until they have `number` utterances
-    and are `ENOUGH_SPEAKERS`; one that would raise the share above `MAX_SHARE` is passed over.
+    Speakers are taken in the order of a checksum of their ids until there are `ENOUGH_SPEAKERS` and
+    they have `number` utterances; one who would raise the share above `MAX_SHARE` is passed over.
 
     Args:
       speakers: speaker by utterance; augmented copies belong to the speakers of their originals.
@@ -353,7 +354,7 @@ def split_by_speaker(speakers: Mapping[str, str], number: int, seed: int = 0) ->
     """
     by_speaker: dict[str, list[str]] = {}
     for original, members in _families(speakers).items():
-        # The first member is the original, or a copy, whose speaker has the same suffix.
+        # The first member is the original, or a copy whose speaker has the same suffix as its id.
         suffix = members[0][len(original) :]
         by_speaker.setdefault(speakers[members[0]].removesuffix(suffix), []).extend(members)
     held_out: dict[str, set[str]] = {}

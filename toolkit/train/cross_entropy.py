@@ -66,13 +66,13 @@ def _is_highest(logits: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class KBestBatch(Batch):
-    """Rows whose targets are the k best logits of a teacher; `targets` are the best senones."""
+    """Rows whose targets are a teacher's k best logits; `targets` has each frame's best senone."""
 
     senones: Tensor = field(default_factory=lambda: torch.empty(0))
     """[N, T, k] int64: senones of the k best logits; undefined where the weight is 0."""
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
-    """[N, T, k] float32: the teacher's logits of these, up to a constant per frame. All others
-    count as large negative numbers, zero after the softmax (C11)."""
+    """[N, T, k] float32: the teacher's logits of these senones, up to a constant per frame. Other
+    senones count as large negative logits, which are zero after the softmax (C11)."""
 
     _computed: ClassVar[tuple[str, ...]] = (*Batch._computed, "senones", "logits")
 
@@ -134,13 +134,14 @@ def train_cross_entropy(
 ) -> dict[str, float]:
     """Train a network on aligned utterances (C7), or continue what a killed run left in `out`.
 
-    Chunks first; then, with `config.whole_utterances.epochs`, whole utterances, if these do better
-    on the held-out data. Writes into `out`: the model (`config.json`, `model.safetensors`),
-    `priors.json` (counts of the training targets, for `load_log_priors`), `history.json`,
-    `excluded.tsv`, `headline.json` and TensorBoard events. Checkpoints are removed at the end.
+    It is trained on chunks first, then for `config.whole_utterances.epochs` on whole utterances;
+    these epochs are undone if they do worse on the held-out data. Writes into `out`: the model
+    (`config.json`, `model.safetensors`), `priors.json` (counts of the training targets, for
+    `load_log_priors`), `history.json`, `excluded.tsv`, `headline.json` and TensorBoard events.
+    Checkpoints are removed at the end.
 
     Args:
-      features: one store or several, such as one of augmented copies beside that of the originals.
+      features: one store or several, such as the original utterances and their augmented copies.
       alignments: a store for each of `features`, with targets of the raw frames.
       normaliser: normaliser of the raw features.
       config: sizes, schedule, seed.
@@ -149,15 +150,15 @@ def train_cross_entropy(
       device: where to train.
       progress: called from time to time with (steps done, steps in all).
       valid: held-out stores; without them training speakers, or utterances, are held out.
-      objective: cross entropy, or another with the sums `weight` and `accuracy`; a training with
-        another objective, by the function's name, does not count as finished.
+      objective: cross entropy, or another one with the sums `weight` and `accuracy`. The result of
+        an earlier training with another objective, by the function's name, is not reused.
 
     Returns:
       `frame_accuracy` (0 to 1) of the model on held-out data at low rate (without any, that of the
       last epoch on the training data), `loss` per frame of the last epoch on the training data,
       `frames_per_second` (low-rate, median over the epochs on chunks), `utterances`,
       `held_out_speakers` (0: the held-out data are utterances of training speakers, or given);
-      with whole utterances also `frame_accuracy_chunks`, before them.
+      with epochs on whole utterances also `frame_accuracy_chunks`, the accuracy before them.
 
     Raises:
       TrainingDataError: stores do not belong together, or too little is left of them.
@@ -187,8 +188,8 @@ def train_cross_entropy(
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
     )
 
-    # 3. The phases: chunks, then whole utterances where there are epochs for them (C7). Both read
-    # the same groups, so that a corpus that fits is in memory once.
+    # 3. The phases: chunks, then whole utterances if there are epochs for them (C7). Both read the
+    # same groups, so that a corpus that fits into memory is there only once.
     lookahead, seed, whole = config.model.lookahead, config.seed, config.whole_utterances
     groups = ShardGroups(train, config.chunks.shuffle_frames, seed)
     chunks = CorpusBatches(groups, ChunkSampler(config.chunks, lookahead), seed)
@@ -201,8 +202,8 @@ def train_cross_entropy(
         sum(data.num_steps(epoch, strategy.world_size) for epoch in range(settings.epochs))
         for _, settings, data in phases
     ]
-    # 4. Each phase begins with the weights that the phase before selected, and keeps them if none
-    # of its own epochs scores better.
+    # 4. Each phase begins with the weights that the previous phase selected, and keeps them if none
+    # of its own epochs scores as well.
     results = []
     for number, (folder, settings, data) in enumerate(phases):
         results.append(

@@ -1,4 +1,4 @@
-"""Errors of training that the user can resolve."""
+"""Training errors that the user can resolve."""
 
 from toolkit.errors import ToolkitError
 
@@ -8,7 +8,7 @@ class TrainingDataError(ToolkitError):
 
 
 def no_step(processes: int) -> str:
-    """Return the message for an epoch in which not every process has a batch."""
+    """Return the message for an epoch with fewer batches than processes."""
     if processes == 1:
         return "an epoch has no batch: the utterances to train on are too few, or too short"
     return (
@@ -18,4 +18,4 @@ def no_step(processes: int) -> str:
 
 
 class TrainingError(ToolkitError):
-    """Training cannot continue: the loss is not finite, or a checkpoint is of another run."""
+    """Training cannot continue: the loss is not finite, or a checkpoint is from another run."""

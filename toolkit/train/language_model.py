@@ -50,7 +50,7 @@ class Sentences:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Words by sentence."""
+        """Number of words of each sentence."""
         return np.diff(self.ends, prepend=0)
 
     def __getitem__(self, number: int) -> np.ndarray:
@@ -72,7 +72,7 @@ class Joined:
         self._words, self._ends = array("i"), array("q")
 
     def add(self, words: Iterable[int]) -> None:
-        """Append the ids of a sentence."""
+        """Append a sentence, as word ids."""
         self._words.extend(words)
         self._ends.append(len(self._words))
 
@@ -110,7 +110,7 @@ def prepare_text(
     Args:
       sentences: yields the normalised words of every sentence; called twice.
       vocabulary: the recogniser's words.
-      size: most words in the shortlist; None takes all that occur.
+      size: largest number of words in the shortlist; None takes all that occur.
       held_out: one sentence in this many is held out.
 
     Raises:
@@ -133,7 +133,7 @@ def prepare_text(
             f"{len(train)} sentences to train a language model on and {len(valid)} held out: "
             "set lm.text to more text, or lstm_lm.held_out to a smaller number"
         )
-    # 3. Every word is predicted as often as it occurs, the end once per sentence.
+    # 3. Every word is predicted as often as it occurs, and </s> once per sentence.
     predicted = np.bincount(train.words, minlength=len(shortlist.words))
     predicted[shortlist.ids(["</s>"])] = len(train)
     return LmText(shortlist, train, valid, predicted)
@@ -142,12 +142,12 @@ def prepare_text(
 class SentenceBatches:
     """A `BatchSource` of sentences: `inputs` [N, T] begin with <s>, `targets` end with </s>.
 
-    Sentences are sorted by length, those of one length anew in every epoch, and cut into batches
-    that are read in another order in every epoch.
+    Sentences are sorted by length, with those of equal length in random order, and cut into
+    batches, which are read in random order. Both orders change with every epoch.
 
     Args:
       sentences: the text.
-      words: words per batch, with sentence ends and padding; a longer sentence is a batch.
+      words: words per batch, with sentence ends and padding; a longer sentence is its own batch.
       seed: seed of the order.
     """
 
@@ -158,7 +158,7 @@ class SentenceBatches:
         self._cuts = _cuts(np.sort(self._lengths) + 1, words)  # with the sentence end
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
-        """Implement `BatchSource.num_steps`; all epochs have as many."""
+        """Implement `BatchSource.num_steps`; the number is the same in all epochs."""
         return (len(self._cuts) - 1) // world_size
 
     def batches(
@@ -166,7 +166,7 @@ class SentenceBatches:
     ) -> Iterator[Batch]:
         """Implement `BatchSource.batches`."""
         random = np.random.default_rng([self._seed, epoch])
-        # By length, the last key; sentences of one length in a random order. Thus the lengths in a
+        # By length, the last key; sentences of equal length in random order. Thus the lengths in a
         # batch are those for which `_cuts` was computed.
         order = np.lexsort((random.random(len(self._lengths)), self._lengths))
         turns = random.permutation(len(self._cuts) - 1)
@@ -202,7 +202,7 @@ class SentenceBatches:
 
 
 def _cuts(lengths: np.ndarray, words: int) -> list[int]:
-    """Cut ascending lengths into batches whose rows times the longest are at most `words`."""
+    """Return where to cut ascending lengths into batches of at most `words`, including padding."""
     cuts = [0]
     for end in range(1, len(lengths) + 1):
         if (end - cuts[-1]) * lengths[end - 1] > words and end - 1 > cuts[-1]:
@@ -219,7 +219,7 @@ class SampledSoftmaxLoss:
     often that word is expected among those drawn. Held-out text is always scored exactly.
 
     Args:
-      counts: [V] of the words in the text.
+      counts: [V], how often each word is to be predicted in the text.
       samples: words drawn for a batch.
     """
 
@@ -247,27 +247,27 @@ class SampledSoftmaxLoss:
 def sampled_losses(
     model: WordLstm, hidden: Tensor, targets: Tensor, drawn: Tensor, noise: Tensor
 ) -> Tensor:
-    """Estimate minus the log-probability of each target.
+    """Estimate minus the log-probability of each target: [N].
 
     Args:
       model: the model whose output layer is used.
-      hidden: [N, H].
-      targets: [N] words.
+      hidden: [N, H] output of the LSTM before each target.
+      targets: [N] word ids.
       drawn: [S] words drawn independently from `noise`.
       noise: [V] probabilities.
     """
     weight, bias = model.output.weight, model.output.bias
     # [N] logit of the word itself
     target_logits = (hidden * functional.embedding(targets, weight)).sum(dim=1) + bias[targets]
-    # [S] log of how often a word is expected among those drawn, by which its exponential is divided
+    # [S] log of a word's expected count among those drawn, by which its exponential is divided
     log_expected = noise[drawn].log() + math.log(len(drawn))
     # [N, S] logits of the drawn words, without the word itself
     weights = functional.embedding(drawn, weight)
     drawn_logits = torch.addmm(bias[drawn] - log_expected, hidden, weights.t())
     drawn_logits = drawn_logits.float().masked_fill(targets[:, None] == drawn, -math.inf)
     target_logits = target_logits.float()
-    # log(exp(z_w) + sum_s exp(z_s) / (S q(s))): the sum over draws s from q is an unbiased
-    # estimate of that over all other words (importance sampling, Bengio and Senecal 2003).
+    # log(exp(z_w) + sum_s exp(z_s) / (S q(s))) with logits z: the sum over draws s from q is an
+    # unbiased estimate of that over all other words (importance sampling, Bengio and Senecal 2003).
     log_denominator = torch.logaddexp(target_logits, torch.logsumexp(drawn_logits, dim=1))
     return log_denominator - target_logits
 

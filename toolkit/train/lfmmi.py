@@ -1,4 +1,4 @@
-"""Lattice-free MMI: training an acoustic model from the start (Povey et al. 2016)."""
+"""Lattice-free MMI: training an acoustic model from scratch (Povey et al. 2016)."""
 
 import hashlib
 import logging
@@ -51,14 +51,14 @@ from toolkit.train.trainer import fit
 
 logger = logging.getLogger(__name__)
 MAX_WITHOUT_NUMERATOR = 200
-"""Training fails after this many chunks without a numerator if none has one so far."""
+"""Training fails after this many chunks without a numerator if no chunk has had one."""
 
 
 class Phones(Protocol):
     """The phones of a store's utterances, such as `AlignedPhones`."""
 
     transcribed: bool
-    """Whether the phones come from transcripts, on which a network can be validated."""
+    """Whether the phones come from transcripts, so that a network can be validated on them."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -95,7 +95,7 @@ class AlignedPhones:
 def split_transcribed(
     features: Sequence[FeatureStore], phones: Sequence[Phones], number: int, seed: int = 0
 ) -> DataSplit:
-    """Hold out transcribed utterances; of recognised ones, leave out those of the same speakers.
+    """Hold out transcribed utterances, and leave out recognised ones of held-out speakers.
 
     Recognised utterances are never held out: on them a network's score would only show how far it
     agrees with the recogniser.
@@ -116,7 +116,7 @@ def split_transcribed(
             " utterances that are trained on together different ids"
         )
     pairs = list(zip(features, phones, strict=True))
-    # Speakers are held out by their transcribed utterances alone.
+    # Only the transcribed utterances decide which speakers are held out.
     speakers = {
         name: store.speaker(name)
         for store, store_phones in pairs
@@ -143,18 +143,18 @@ class LfmmiBatch(Batch):
     """The numerator of each row, on the CPU even if the batch is not. Empty if no chunk has one;
     then no frame is scored."""
     left_context: int = 0
-    """Index of the row's frame with which the chunk begins."""
+    """Index of the frame with which the chunk begins, in every row."""
     chunk_lengths: torch.Tensor = torch.empty(0)
     """[N] int64 on the CPU, scored frames of each row."""
     ids_without_numerator: tuple[str, ...] = ()
-    """The utterances of chunks that were left out."""
+    """The utterances whose chunks were left out."""
     views: int = 1
-    """How often each chunk, and so its frames, are in the batch: N chunks with two views are rows n
-    and n + N."""
+    """Number of views of each chunk, all counted in `frames`: with two views of N chunks, rows n
+    and n + N are the same chunk."""
 
     @staticmethod
     def of_views(views: "Sequence[LfmmiBatch]") -> "LfmmiBatch":
-        """Join batches of the same chunks."""
+        """Join batches of the same chunks, one per view."""
         first, several = views[0], len(views)
         return replace(
             first,
@@ -173,7 +173,7 @@ class LfmmiBatch(Batch):
 class LfmmiChunkSampler(UtteranceSampler):
     """Shuffled chunks of utterances with their numerators; see `UtteranceSampler`.
 
-    Chunks that have no numerator are left out of their batch, and named in it.
+    Chunks that have no numerator are left out of their batch, which names their utterances.
 
     Args:
       config: lengths and batch size.
@@ -197,9 +197,10 @@ class LfmmiChunkSampler(UtteranceSampler):
         self._maker = maker
 
     def collate(self, group: ShardGroup, rows: np.ndarray) -> LfmmiBatch:
-        """Make the batch of some rows; chunks without a numerator are left out if possible.
+        """Make the batch of some rows; chunks without a numerator are left out.
 
-        Numerators are made here, in the thread that loads batches ahead.
+        If no chunk has a numerator, all rows stay, with weight 0. Numerators are made here, in the
+        thread that loads batches ahead.
         """
         # rows [N, 3]: utterance, first frame and number of frames of each chunk
         ids = [group.names[u] for u in rows[:, 0]]
@@ -232,9 +233,10 @@ class LfmmiChunkSampler(UtteranceSampler):
 
 
 class LfmmiBatches(CorpusBatches):
-    """The chunks of a corpus, see `CorpusBatches`; warns of chunks without a numerator.
+    """Batches of a corpus's chunks, with warnings about chunks that have no numerator.
 
-    Iterating over the object itself yields the batches of epoch 0, for validation.
+    See `CorpusBatches`. Iterating over the object itself yields the batches of epoch 0, for
+    validation.
     """
 
     def __init__(self, groups: ShardGroups, sampler: LfmmiChunkSampler, seed: int) -> None:
@@ -251,13 +253,14 @@ class LfmmiBatches(CorpusBatches):
         """Implement `BatchSource.batches`.
 
         Raises:
-          TrainingDataError: no chunk so far has a numerator, after an epoch or many chunks.
+          TrainingDataError: no chunk has had a numerator, after an epoch or
+            `MAX_WITHOUT_NUMERATOR` chunks.
         """
         for batch in super().batches(epoch, start, rank, world_size):
             self._without += len(batch.ids_without_numerator)
             self._with += len(batch.numerators)
             self._warn(batch.ids_without_numerator)
-            # A denominator of other alignments is detected at once, not after an epoch without
+            # A denominator made from other alignments is detected early, not after an epoch without
             # learning.
             if self._without >= MAX_WITHOUT_NUMERATOR:
                 self._require_some()
@@ -270,17 +273,17 @@ class LfmmiBatches(CorpusBatches):
         if self._without and not self._with:
             raise TrainingDataError(
                 f"the phones of all {self._without} chunks, such as those of {min(self._warned)},"
-                " have no path through the denominator: make it from the alignments that are"
-                " trained on"
+                " have no path through the denominator: make the denominator from the alignments"
+                " that are trained on"
             )
 
     def _warn(self, ids: Sequence[str]) -> None:
-        """Name the utterances of chunks without a numerator, each once."""
+        """Warn about utterances with chunks without a numerator, naming each utterance once."""
         if names := sorted(set(ids) - self._warned):
             self._warned.update(names)
             logger.warning(
-                "%d of %d chunks so far are left out: their phones have no path through the"
-                " denominator, or too few frames; now of %s",
+                "%d of %d chunks were left out so far, the latest from %s: their phones have no"
+                " path through the denominator, or the chunks have too few frames",
                 self._without,
                 self._without + self._with,
                 ", ".join(names),
@@ -288,15 +291,16 @@ class LfmmiBatches(CorpusBatches):
 
 
 class LfmmiLoss:
-    """Minus the LF-MMI criterion; in training also cross entropy and the outputs' squares.
+    """Minus the LF-MMI criterion, in training plus weighted cross entropy and squared outputs.
 
-    The network has 2 P outputs: the first P are the criterion's scores, the softmax of the others
-    learns the numerator's posteriors from the same trunk (Povey et al. 2016, section 2.7).
+    The network has 2 P outputs: the first P are the criterion's scores; the softmax of the others,
+    the second head, learns the numerator's posteriors from the same trunk (Povey et al. 2016,
+    section 2.7).
 
-    Batches of two views also have the consistency regularisation of CR-CTC (Yao et al. 2024):
-    `consistency` times the divergence of the second head's outputs for each view from those for the
-    other view, which are constants in the gradient. The second head takes the place of CTC's
-    outputs, as it has a distribution over the pdfs for each frame.
+    For batches of two views, the loss includes CR-CTC's consistency regularisation (Yao et al.
+    2024): `consistency` times the divergence of the second head's outputs for each view from those
+    for the other view, which count as constants in the gradient. The second head takes the place of
+    CTC's outputs, as it has a distribution over the pdfs for each frame.
 
     `stats`: `weight`, the scored frames; `objective`, the criterion, boosted in training;
     `cross_entropy`; `divergence`, of batches of two views.
@@ -307,7 +311,7 @@ class LfmmiLoss:
       cross_entropy: weight of the second head's cross entropy.
       l2: weight of half the squared norm of a frame's scores.
       consistency: weight of the divergence between two views of a chunk.
-      boost: boost of boosted MMI, in training, see `toolkit.fsa.lfmmi.lfmmi`.
+      boost: boost of boosted MMI, used only in training; see `toolkit.fsa.lfmmi.lfmmi`.
     """
 
     def __init__(
@@ -436,8 +440,8 @@ def train_lfmmi(
         )
         for corpus in (train, held_out)
     )
-    # 2. The network. The seed is set just before, so that the initial weights do not depend on
-    # what was drawn earlier.
+    # 2. The network. The seed is set just before it is made, so that the initial weights do not
+    # depend on what was drawn earlier.
     input_dim = LOW_RATE_FACTOR * train.load(train.utterances[0])[0].shape[1]
     outputs = 2 * senones.num_pdfs  # two heads, see `LfmmiLoss`
     torch.manual_seed(config.seed)

@@ -1,8 +1,8 @@
-"""Progress reports of a training: progress bar, log lines, TensorBoard, tracker, callback.
+"""Report a training's progress: progress bar, log lines, TensorBoard, tracker, callback.
 
 The environment variable `TOOLKIT_TRACKER` selects MLflow or Weights & Biases. The tracker's own
 variables (`MLFLOW_TRACKING_URI`, `WANDB_MODE`, ...) determine where runs are stored and under which
-account. The tracker is not a setting of recipes, since results do not depend on it.
+account. The tracker is not a recipe setting, because results do not depend on it.
 """
 
 import logging
@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
-# Not imported when a training starts: it takes seconds, for which other ranks would wait.
+# Imported here, not when a training starts: it takes seconds, and the other ranks would wait.
 from torch.utils.tensorboard import SummaryWriter
 
 from toolkit.processes.bars import Bar
@@ -29,7 +29,7 @@ VARIABLE = "TOOLKIT_TRACKER"
 PROJECT = "asr-recipe-toolkit"
 """MLflow's experiment and W&B's project, unless their own variables name another."""
 SECONDS_BETWEEN_REPORTS = 1.0
-MAX_DATA_WAIT = 0.2  # largest share of an epoch's time without a warning
+MAX_DATA_WAIT = 0.2  # share of an epoch's time spent waiting for data; a larger one is warned about
 NOTICEABLE = 2.0  # seconds of waiting below which there is no warning: readers take time to start
 STEPS_BETWEEN_EVENTS = 50
 
@@ -37,12 +37,12 @@ STEPS_BETWEEN_EVENTS = 50
 def phase_progress(
     progress: Progress | None, num_steps: Sequence[int], phase: int
 ) -> Progress | None:
-    """Return the progress callback of one of several consecutive trainings.
+    """Return the progress callback for one of several consecutive trainings (phases).
 
     Args:
-      progress: called as progress(steps done, steps of all phases).
+      progress: called as progress(steps done, steps of all phases); None gives None.
       num_steps: number of steps of each phase.
-      phase: number of this one, from 0.
+      phase: index of this phase, from 0.
     """
     if progress is None:
         return None
@@ -51,7 +51,7 @@ def phase_progress(
 
 
 class Monitor:
-    """Measures and reports the epochs of one training; unless `enabled` it only measures them."""
+    """Measures the epochs of one training and, if `enabled`, reports them."""
 
     def __init__(
         self, out: Path, total_steps: int, progress: Progress | None, enabled: bool = True
@@ -64,13 +64,13 @@ class Monitor:
         self._tracker: Tracker | None = None
 
     def start(self, first_step: int) -> None:
-        """Open the event file; events of an earlier run from `first_step` on are hidden."""
+        """Open the tracker and the event file; hide earlier runs' events from `first_step` on."""
         if self.enabled:
             self._tracker = open_tracker(self._out)
             self._writer = SummaryWriter(str(self._out / "tensorboard"), purge_step=first_step)
 
     def close(self) -> None:
-        """Flush and close the event file.
+        """Flush and close the event file, and close the tracker.
 
         Raises:
           OSError: events are lost, for example because the disk is full.
@@ -84,7 +84,10 @@ class Monitor:
             self._tracker = None
 
     def epoch(self, title: str, steps: int, done: int, first_step: int) -> "EpochMonitor":
-        """Return the monitor of an epoch of `steps` steps, `done` of them done."""
+        """Return the monitor of an epoch of `steps` steps, of which `done` are finished.
+
+        `title` is shown on the progress bar; `first_step` is the number of steps in earlier epochs.
+        """
         return EpochMonitor(self, title, steps, done, first_step)
 
     def report_progress(self, step: int) -> None:
@@ -135,7 +138,7 @@ class EpochMonitor:
             yield item
 
     def step(self, frames: int, values: Callable[[], dict[str, float]]) -> None:
-        """Count a finished step; `values` (may wait for the device) is only called for reports."""
+        """Count a finished step; call `values`, which may wait for the device, only for reports."""
         self._done += 1
         self._frames += frames
         self._bar.update(1)
@@ -172,7 +175,10 @@ class EpochMonitor:
 
 
 def log_epoch(epochs: int, record: dict[str, float]) -> None:
-    """Log an epoch's record in one line, without the utterances per unit of the loss."""
+    """Log an epoch's record in one line, and warn if much of its time was spent waiting for data.
+
+    The line omits `utterances`, the number per unit of the loss's weight.
+    """
     omitted = ("epoch", "utterances")
     texts = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k not in omitted]
     logger.info("epoch %d/%d: %s", record["epoch"], epochs, ", ".join(texts))
@@ -203,7 +209,7 @@ def open_tracker(out: Path) -> Tracker | None:
       out: the folder of the training, which names the run.
 
     Raises:
-      TrainingError: an unknown tracker, or one that is not installed or cannot begin a run.
+      TrainingError: the tracker is unknown, is not installed or cannot begin a run.
     """
     name = os.environ.get(VARIABLE, "")
     if not name:
@@ -216,27 +222,27 @@ def open_tracker(out: Path) -> Tracker | None:
         library = import_module(name)
     except ImportError as error:
         raise TrainingError(
-            f"{VARIABLE}={name}, which cannot be imported ({error}): pip install {name}, or unset "
-            "the variable"
+            f"{VARIABLE}={name}: this package cannot be imported ({error}). Run `pip install "
+            f"{name}`, or unset the variable"
         ) from error
     try:
         return _TolerantTracker(name, _TRACKERS[name](library, run_name(out)))
     except Exception as error:
         raise TrainingError(
-            f"{name} cannot begin a run ({error}); see its own settings, or unset {VARIABLE}"
+            f"{name} cannot begin a run ({error}): check its own settings, or unset {VARIABLE}"
         ) from error
 
 
 def run_name(out: Path) -> str:
-    """Return the name of a training's run: run directory and network, as `demo/lstm_ce`."""
+    """Return the name of a training's run: run directory and network, such as `demo/lstm_ce`."""
     parts = out.absolute().parts
-    # A stage writes into <run>/.partial/<stage>/, which is renamed at the end: leave that out.
+    # A stage writes into <run>/.partial/<stage>/, which is renamed at the end: drop both parts.
     final = [part for parent, part in pairwise(parts) if ".partial" not in (parent, part)]
     return "/".join(final[-2:])
 
 
 class _Mlflow:
-    """A run of MLflow. It uses a client, as the module's functions share one active run."""
+    """A run of MLflow, through a client: the functions of the module share one active run."""
 
     def __init__(self, library: Any, run: str) -> None:
         self._client = library.MlflowClient()

@@ -24,7 +24,7 @@ Schedule = Callable[[int, int, Sequence[int]], float]
 def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
     """Construct the configured optimizer; `Trainer` sets its rate before every step.
 
-    On a GPU a step of Adam, AdamW and SGD is one kernel (torch's `fused`), where this torch has it.
+    On a GPU, a step of Adam, AdamW or SGD is one kernel (torch's `fused`), if torch offers it.
     """
     rate, _ = config.rates()
     parameters: Any = model.parameters()
@@ -50,8 +50,9 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
 def _uncompiled(kind: type[Optimizer]) -> Callable[..., Optimizer]:
     """Return a subclass whose methods do not load torch's compiler.
 
-    Torch's own methods load it at their first call, only to exclude themselves from compilation:
-    1 s and 156 MB in each process. Objects of this class cannot be pickled, their states can.
+    Torch's own methods load it at their first call, only to exclude themselves from compilation;
+    this takes 1 s and 156 MB in each process. Objects of the subclass cannot be pickled, but their
+    states can.
     """
     names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in names}
@@ -62,19 +63,19 @@ def _uncompiled(kind: type[Optimizer]) -> Callable[..., Optimizer]:
 def _fused(kind: type[Optimizer], model: nn.Module) -> dict[str, bool]:
     """Return the argument that selects torch's fused step, if torch and the device have it."""
     on_gpu = any(parameter.is_cuda for parameter in model.parameters())
-    # Torch 1.13 has it for Adam, but cannot resume from a checkpoint.
+    # Torch 1.13 has it for Adam, but then cannot resume from a checkpoint.
     has_fused = torch.__version__ >= "2" and "fused" in inspect.signature(kind).parameters
     return {"fused": True} if on_gpu and has_fused else {}
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Restore an optimizer's state on its own device, which may not be the one of the checkpoint.
+    """Restore an optimizer's state on its own device, which may differ from the checkpoint's.
 
     Args:
       optimizer: result of `make_optimizer`.
       state: result of `state_dict`, perhaps on another device.
     """
-    # A checkpoint also has the implementation, which depends on the device: keep this optimizer's.
+    # The state also names an implementation, which depends on the device: keep this optimizer's.
     groups = [
         {**saved, **{name: group[name] for name in ("fused", "foreach") if name in group}}
         for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True)
@@ -88,26 +89,28 @@ def exponential_rate(step: int, total: int, initial: float, final: float, warmup
     Args:
       step: counted from 0.
       total: steps of the whole training, warm-up included.
-      initial: rate at the end of the warm-up (at step 0 without one).
+      initial: rate of the first step after the warm-up (step 0 without a warm-up).
       final: rate of the last step.
-      warmup: steps of linear warm-up to `initial`, all of them above 0.
+      warmup: number of warm-up steps, in which the rate rises linearly to `initial`, from above 0.
     """
     if step < warmup:
         return initial * (step + 1) / (warmup + 1)
     decaying = max(1, total - warmup - 1)
-    # initial (final / initial)^(t / T): the same factor at every step, `final` at the last one
+    # initial (final / initial)^(t / T), t steps after the warm-up: the same factor at every step,
+    # `final` at the last one (t = T)
     return initial * (final / initial) ** min(1.0, (step - warmup) / decaying)
 
 
 def cosine_rate(step: int, total: int, initial: float, final: float, warmup: int = 0) -> float:
     """Return the learning rate of a step: linear warm-up, then half a period of a cosine.
 
-    Its arguments are those of `exponential_rate` (Loshchilov and Hutter 2017, without restarts).
+    As in Loshchilov and Hutter 2017, without restarts. The arguments are those of
+    `exponential_rate`.
     """
     if step < warmup:
         return initial * (step + 1) / (warmup + 1)
     done = min(1.0, (step - warmup) / max(1, total - warmup - 1))
-    # final + (initial - final) (1 + cos(pi t / T)) / 2, their equation 5
+    # final + (initial - final) (1 + cos(pi t / T)) / 2, their equation 5, with t / T = `done`
     return final + (initial - final) * (1 + math.cos(math.pi * done)) / 2
 
 
@@ -121,7 +124,8 @@ def noam_rate(step: int, initial: float, warmup: int) -> float:
       initial: the highest rate, of step `warmup`.
       warmup: steps of linear warm-up.
     """
-    # min(t / W, sqrt(W / t)): their equation 3, scaled so that step W has the rate `initial`
+    # min(t / W, sqrt(W / t)) with t = step + 1 and W = warmup + 1: their equation 3, scaled so that
+    # the highest rate is `initial`
     return initial * min((step + 1) / (warmup + 1), ((warmup + 1) / (step + 1)) ** 0.5)
 
 
@@ -135,7 +139,7 @@ def scheduled_rate(config: TrainerConfig, step: int, total: int) -> float:
 
 
 def learning_rate_schedule(config: TrainerConfig) -> Schedule:
-    """Return the configured learning rate, from the first step of a training to its last."""
+    """Return the configured learning rate as a function of the step, see `Schedule`."""
 
     def rate(epoch: int, step: int, steps: Sequence[int]) -> float:
         return scheduled_rate(config, sum(steps[:epoch]) + step, sum(steps))

@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SCALED = ("ssgd",)
 """Data-parallel methods that work with scaled gradients: they only sum them, so that an overflow
-makes all processes skip the same step. If only some did, the others would wait for ever."""
+makes all processes skip the same step. If only some skipped it, the others would wait for ever."""
 INITIAL_SCALE, MIN_SCALE = 2.0**16, 1.0
-"""The first factor of the loss, and the smallest; an overflow with the smallest is an error."""
+"""The initial and the smallest factor of the loss; an overflow with the smallest is an error."""
 STEPS_BETWEEN_RISES = 2000
 """Steps without an overflow after which the factor is doubled."""
 STEPS_BEHIND = 8
@@ -33,11 +33,11 @@ class Precision:
 
     With float16 the loss is multiplied by a factor, so that small gradients do not become 0. A step
     whose gradients overflow is skipped and the factor halved; after 2,000 steps without overflow it
-    is doubled (the constants are torch's GradScaler's). Unlike there, the state is in every
+    is doubled (the constants are those of torch's GradScaler). The factor is part of every
     checkpoint, so that a resumed training has the same losses.
 
     Args:
-      config: `amp`, `tf32`, and the method of several processes.
+      config: `amp`, `tf32`, and the data-parallel method.
       device: where the training computes.
       world_size: number of processes.
 
@@ -58,7 +58,7 @@ class Precision:
                     f"amp=fp16 scales gradients, which method={method} does not expect: use the"
                     " method ssgd, or amp=bf16 or fp32"
                 )
-            self.name, reason = "fp32", f"float16 needs scaled gradients, which {method} lacks"
+            self.name, reason = "fp32", f"float16 scales gradients, which {method} does not support"
         if self.name == "fp16" and device.type == "cpu" and torch.__version__ < "2.3":
             raise TrainingError("amp=fp16 on a CPU needs torch 2.3 or newer: use amp=fp32")
         self._reason = reason
@@ -79,7 +79,7 @@ class Precision:
 
     @contextmanager
     def activate(self) -> Iterator[None]:
-        """Log what was chosen, and switch TF32 on or off for a GPU inside the context, if set."""
+        """Log the precision that was chosen; inside the context, set a GPU's TF32 as configured."""
         if self._reason:
             logger.info("computing in %s: %s", self.name, self._reason)
         if self._tf32 is None or self._device.type != "cuda":
@@ -94,14 +94,14 @@ class Precision:
             matmul.allow_tf32, cudnn.allow_tf32 = settings
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """Return the loss whose gradients are computed."""
+        """Return the loss to compute gradients of: with float16 multiplied by the factor."""
         return loss * self._factor if self._scaling else loss
 
     def unscale_and_clip(self, model: nn.Module, max_norm: float) -> tuple[Tensor, bool]:
         """Divide the gradients by the factor and scale a norm above `max_norm` down to it.
 
         Returns:
-          The norm, and whether to take the step: with float16 not after an overflow.
+          The norm before clipping, and whether to take the step: not after an overflow of float16.
         """
         parameters = [p for p in model.parameters() if p.grad is not None]
         # d(factor * loss) / factor is the gradient; the norm is taken of that.
@@ -137,7 +137,7 @@ class NonFiniteDetector:
     """Finds the first step whose loss or gradient was not finite, without stopping a GPU.
 
     Reading a number from a GPU waits until its queue is empty; the GPU then idles until it gets
-    more work. Here each number is copied in the queue after its step, and read once that is done.
+    more work. Here a copy of each number is queued after its step, and read once the copy is done.
 
     Args:
       device: device of the numbers.
@@ -148,7 +148,7 @@ class NonFiniteDetector:
         self._steps: deque[tuple[Tensor, torch.cuda.Event | None, Any]] = deque()
 
     def add(self, value: Tensor, batch: Any) -> None:
-        """Add a scalar of the step that was queued last; it is not finite if the step failed."""
+        """Add a scalar of the step that was queued last, which is not finite if the step failed."""
         copied = None
         if self._is_gpu:
             host = torch.empty((), dtype=value.dtype, pin_memory=True)
@@ -181,8 +181,8 @@ class NonFiniteDetector:
 def non_finite_message(ids: Sequence[str], path: Path, epoch: int, world_size: int) -> str:
     """Describe a bad batch that was saved as `path`; `epoch` is counted from 1.
 
-    Workers share gradients or weights, so that a bad batch of one makes the losses of all infinite
-    or NaN. Each worker then reports its own batch.
+    Workers share gradients or weights, so that one worker's bad batch makes all losses infinite or
+    NaN. Each worker then reports its own batch.
     """
     names = sorted(set(ids))
     listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")

@@ -1,9 +1,9 @@
-"""The event log of a training, from which times to accuracy are computed (A26, A35).
+"""The event log of a training, from which time-to-accuracy results are computed (A26, A35).
 
 `log.jsonl` holds one JSON object per line: `event`, the name of its class below, and the fields of
-that class. The clock counts the seconds of training since the model was created: it excludes the
-time between a kill and the next start, and work after the checkpoint from which the next start
-resumed, since that is repeated. `Started` holds the time lost that way.
+that class. The clock counts the seconds of training since the model was created. It excludes the
+time between a kill and the next start. It also excludes the work after the checkpoint from which
+that start resumes, since it is repeated; `Started` records the seconds that this work had taken.
 """
 
 import json
@@ -29,17 +29,17 @@ class Event:
     """Base class of the events."""
 
     seconds: float = 0.0
-    """Clock since the model's creation, see above; never decreases. Set by the writer."""
+    """Clock at the event, see above; it never decreases. Set by the writer."""
 
 
 @dataclass(frozen=True)
 class Created(Event):
-    """The model was created; zero of the clock."""
+    """The model was created; the clock starts from 0."""
 
     parameters: int = 0
     """Number of parameters of the model."""
     batch: int = 0
-    """Utterances per step, all processes together; 0 if that varies."""
+    """Utterances per step of all processes together; 0 if that varies."""
     devices: int = 1
     """Number of model replicas, one per process."""
     about: dict[str, Any] | None = None
@@ -60,10 +60,10 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Step(Event):
-    """Iterations since the previous event of this kind, of this process alone."""
+    """Iterations since the previous `step` event; loss and seconds are of rank 0 alone."""
 
     step: int = 0
-    """Iterations done since creation."""
+    """Number of iterations since creation."""
     epoch: int = 0
     """Epoch, counted from 1."""
     loss: float = 0.0
@@ -112,7 +112,7 @@ class Swapped(Event):
 
 @dataclass(frozen=True)
 class Evaluated(Event):
-    """The result of an epoch's evaluation is available; polled after every iteration."""
+    """The result of an epoch's evaluation is available; every iteration checks for it."""
 
     step: int = 0
     """Iterations after which the weights were evaluated."""
@@ -123,7 +123,7 @@ class Evaluated(Event):
     cer: float = 0.0
     """Character error rate in per cent, with the paper's denominator (A25)."""
     cer_usual: float | None = None
-    """The same errors by the references' length; None in old logs."""
+    """The same errors in per cent of the references' length; None in old logs."""
     ser: float = 0.0
     """Sentence error rate in per cent."""
     loss: float = 0.0
@@ -131,9 +131,9 @@ class Evaluated(Event):
     duration: float = 0.0
     """Seconds of the evaluation, in whichever process."""
     waited: float = 0.0
-    """Seconds of these for which training waited."""
+    """Seconds for which training waited for this result."""
     trained: float = 0.0
-    """Clock when the weights were ready; the difference to `seconds` is the delay."""
+    """Clock when the weights were ready; `seconds` minus this is the delay of the result."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class RunLog:
 
 
 def read_run_log(path: Path) -> RunLog:
-    """Read a log, of a finished or of a running training.
+    """Read the log of a finished or running training.
 
     Args:
       path: the file, or the training's folder. An incomplete last line is ignored, as it is still
@@ -257,7 +257,7 @@ class RunLogWriter:
         self._lock = threading.Lock()
 
     def create(self, event: Created) -> None:
-        """Start a log; overwrites that of a run without a checkpoint."""
+        """Start a log, overwriting that of a run which ended before its first checkpoint."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_bytes(b"")
         self._append(replace(event, seconds=0.0))
@@ -279,8 +279,8 @@ class RunLogWriter:
                 f"{self._path} is shorter than when the checkpoint beside it was written: restore "
                 "it, or remove the folder to train from scratch"
             )
-        # Find the last event before the kill, up to which the work is lost. The lines after the
-        # checkpoint are cut off below, so that a damaged one does no harm.
+        # Find the last event before the kill: the work between the checkpoint and it is lost. The
+        # lines after the checkpoint are cut off below, so that a damaged one does no harm.
         last = seconds
         with suppress(TrainingError), reading(self._path, TrainingError, ADVICE):
             for number, line in enumerate(content[end:].split(b"\n")[:-1]):
@@ -308,7 +308,7 @@ class RunLogWriter:
             file.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
 
     def seconds(self) -> float:
-        """Return the clock."""
+        """Return the clock in seconds."""
         return self._clock() - self._zero
 
     def position(self) -> dict[str, Any]:

@@ -53,19 +53,19 @@ class LatticeBatch(Batch):
     """Whole utterances with their lattices."""
 
     lattices: Sequence[Lattice] = ()
-    """One per row, in memory wherever the batch is."""
+    """One per row, in the host's memory even if the batch is on a GPU."""
 
 
 class LatticeBatches:
-    """Batches of whole utterances at offset 0 with their lattices, see `BatchSource`.
+    """Batches of whole utterances, stacked at offset 0, with their lattices; see `BatchSource`.
 
-    The order is a function of (seed, epoch): shards are permuted, then the utterances of groups of
-    shards; buckets of these are sorted by length, so that batches need little padding, and the
-    batches of a bucket permuted. Iterating over the object itself goes from the longest utterance
-    to the shortest, for validation.
+    The order is a function of (seed, epoch): shards are permuted, then the utterances within groups
+    of shards. Buckets of utterances are sorted by length, so that batches need little padding, and
+    the batches of each bucket are permuted. Iterating over the object itself goes from the longest
+    utterance to the shortest, for validation.
 
     Args:
-      corpus: the utterances; those of `unusable_lattices` are excluded.
+      corpus: the utterances, without those that `unusable_lattices` lists.
       lattices: the stores of lattices, one for each source of the corpus.
       config: batch size.
       lookahead: low-rate frames of input beyond the last output.
@@ -136,7 +136,7 @@ class LatticeBatches:
 
 
 class UpsampledReferences:
-    """References at either frame rate as targets of raw frames.
+    """Reference pdfs, stored at the raw or the low frame rate, as targets of raw frames.
 
     Args:
       features: raw features, for the lengths.
@@ -153,7 +153,7 @@ class UpsampledReferences:
         return self._references.ids
 
     def num_frames(self, name: str) -> int:
-        """Count the raw frames of an utterance, if its reference is of one of the two rates."""
+        """Count an utterance's raw frames, or its reference's frames if these fit neither rate."""
         frames, raw = self._references.num_frames(name), self._features.num_frames(name)
         return raw if frames == low_rate_length(raw) else frames
 
@@ -169,7 +169,7 @@ class UpsampledReferences:
 def unusable_lattices(
     features: FeatureStore, lattices: LatticeStore, max_frames: int
 ) -> dict[str, str]:
-    """Return utterance id -> reason, for unusable lengths and lattices; no lattice is read.
+    """Return the unusable utterances, id -> reason, without reading a lattice.
 
     Args:
       features: raw features.
@@ -183,7 +183,7 @@ def unusable_lattices(
         if not frames:
             reasons[name] = "no frames"
         elif frames > max_frames:
-            reasons[name] = f"{frames} frames of 30 ms, allowed are {max_frames}"
+            reasons[name] = f"{frames} frames of 30 ms, more than {max_frames}"
         elif name not in ids:
             reasons[name] = "no lattice"
         elif (length := lattices.num_frames(name)) != frames:
@@ -194,16 +194,16 @@ def unusable_lattices(
 class SequenceLoss:
     """Negative lattice criterion, smoothed with cross entropy (f-smoothing, the H-criterion).
 
-    `stats`: `weight`, the number of frames; the criterion as `accuracy`, their expected accuracy
-    over the lattice, or for MMI as `objective`; `cross_entropy`; `missing`, the number of frames
-    whose reference is not in the lattice.
+    `stats`: `weight`, the number of frames; the criterion, named `accuracy` (the expected accuracy
+    of the frames over the lattice) or, for MMI, `objective`; `cross_entropy`; `missing`, the number
+    of frames whose reference is not in the lattice.
 
     Args:
       criterion: the criterion to maximise.
-      classes: silence and phones of the pdfs, on the device of the model.
+      classes: the phone of each pdf, and whether it is silence; on the device of the model.
       log_priors: [C] log priors of the model, on the same device.
-      smoothing: h, the weight of the cross entropy: the loss is (1 - h) times minus the criterion
-        plus h times the cross entropy.
+      smoothing: h, the weight of the cross entropy: the loss is h times the cross entropy minus
+        (1 - h) times the criterion.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class SequenceLoss:
         log_posteriors = logits.float().log_softmax(dim=-1)  # [N, T, C]
         lengths = batch.lengths.tolist()
         # sMBR: the expected frame accuracy sum_t sum_s gamma_t(s) A_t(s) over the lattice, with
-        # arc posteriors gamma from the acoustic scores log p(s|x) - log p(s) (C8).
+        # accuracies A, and arc posteriors gamma from the scores log p(s|x) - log p(s) (C8).
         result = sequence_objective(
             batch.lattices,
             log_posteriors - self._log_priors,
@@ -259,9 +259,9 @@ def train_sequence(
 ) -> dict[str, float]:
     """Train a network on lattices, or continue what a killed run left in `out`.
 
-    Writes into `out` what `train_cross_entropy` does; `priors.json` is the given model's. The
-    weights kept are those that do best on the held-out utterances: after an epoch, averaged, or
-    the given ones (epoch 0 of `history.json`) if no epoch improved the criterion.
+    Writes into `out` what `train_cross_entropy` does, but `priors.json` is the given model's. The
+    weights kept are those that do best on the held-out utterances: an epoch's, the average, or the
+    given ones (epoch 0 of `history.json`) if no epoch improved the criterion.
 
     Args:
       model: the folder of the network and its priors.
@@ -269,7 +269,7 @@ def train_sequence(
       lattices: a store for each of `features`, of the same utterances at offset 0.
       references: a store for each of `features`, with the reference pdf of every raw or every
         low-rate frame.
-      classes: silence and phones of the pdfs.
+      classes: the phone of each pdf, and whether it is silence.
       normaliser: normaliser of the raw features.
       config: criterion, rates, seed.
       out: folder of this training alone.
@@ -280,12 +280,13 @@ def train_sequence(
 
     Returns:
       Headline numbers: `before` and `after`, the held-out criterion per frame of the given and of
-      the kept weights; `frames_per_second`, `utterances`, `missing`, `held_out_speakers` (0: the
-      held-out utterances are of training speakers, or given).
+      the kept weights; `frames_per_second`, `utterances`, `missing` (share of the frames whose
+      reference is not in the lattice), `held_out_speakers` (0: the held-out utterances are of
+      training speakers, or given).
 
     Raises:
       TrainingDataError: too few utterances can be used.
-      TrainingError: training went wrong, or `out` holds another one.
+      TrainingError: the training failed, or `out` holds another training.
     """
     out = Path(out)
     digest = hashlib.sha256((Path(model) / WEIGHTS).read_bytes()).hexdigest()
@@ -358,7 +359,7 @@ def train_sequence(
 
 
 def _log_criterion(history: list[dict[str, float]]) -> None:
-    """Log the held-out criterion of every epoch, and warn of epochs that lowered it."""
+    """Log the held-out criterion of every epoch, and warn about epochs that lowered it."""
     scores = [selection_score(held_out_metrics(record)) for record in history]
     logger.info("held-out criterion by epoch: %s", ", ".join(f"{s:.5f}" for s in scores))
     for epoch, (previous, score) in enumerate(itertools.pairwise(scores), 1):

@@ -25,7 +25,7 @@ EDGES = (20.0, 8000.0)
 
 
 def masked(data: BatchSource, config: SpecAugmentConfig, seed: int, views: int = 1) -> BatchSource:
-    """Return the batches masked, or as they are where the configuration masks nothing."""
+    """Return a source of masked batches, or `data` itself if the configuration masks nothing."""
     return SpecAugmented(data, config, seed, views) if config.active else data
 
 
@@ -39,8 +39,8 @@ class SpecAugmented:
       data: batches of stacked frames, [N, T + lookahead, 3 F].
       config: number and width of the masks.
       seed: seed of the masks.
-      views: how often each row is in a batch, masked differently; for several, batches need
-        `of_views`.
+      views: number of differently masked views of each row in a batch; with more than one, batches
+        need `of_views`.
     """
 
     def __init__(
@@ -135,13 +135,14 @@ def warp_mel(inputs: Tensor, factors: Tensor, bins: int, edges: tuple[float, flo
     """Move the spectrum of each row along the frequency axis, as another vocal tract would.
 
     The paper computes the filters again; here the log energies are interpolated. A bin gets the
-    value at the new place of its centre, linearly between the two nearest centres; beyond the first
-    or last centre, that bin's value.
+    value at the new place of its centre, interpolated linearly between the two nearest centres;
+    beyond the first or last centre it gets that bin's value.
 
     Args:
       inputs: [N, T, D], of which the first `bins` columns are log energies of mel filters in order,
         normalised or not: a mean and variance of each bin move with them.
-      factors: [N], where 1 changes nothing; below 1 / `KNEE`.
+      factors: [N], below 1 / `KNEE`. A bin gets the value at this multiple of its frequency: above
+        1 the spectrum shifts down; 1 changes nothing.
       bins: number of filters.
       edges: lower edge of the first and upper edge of the last filter in Hz.
 
@@ -215,7 +216,7 @@ def view_divergence(log_probs: Tensor, lengths: Tensor) -> Tensor:
       lengths: [2 N] int64 on the CPU, the same for both views.
 
     Returns:
-      The sum over rows and valid frames of KL(other view || row), whose gradient goes into the row
+      The sum over rows and valid frames of KL(other view || row). Its gradient goes into the row
       alone, as if the other view's outputs were labels.
     """
     # Row n gets the outputs of row n + N, and the other way around; they count as labels.

@@ -47,9 +47,9 @@ from toolkit.train.precision import NonFiniteDetector, Precision, non_finite_mes
 logger = logging.getLogger(__name__)
 
 Objective = Callable[[Any, Any], tuple[Tensor, dict[str, Tensor]]]
-"""Called as objective(model, batch); returns the loss, summed over the batch and with a gradient,
-and sums by name without one. The step minimises loss / sums["weight"], whose other sums are
-reported divided by that of `weight`."""
+"""Called as objective(model, batch); returns the loss summed over the batch, with a gradient, and
+sums by name, without gradients. A step minimises loss / sums["weight"]; the other sums are reported
+divided by that of `weight`."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Callback:
         """Called after every step; must leave the model in training mode.
 
         Args:
-          trainer: can save a checkpoint.
+          trainer: the trainer, which can save a checkpoint.
           batch: the batch of the step, not moved to the device.
           stats: the objective's sums and `loss`; scalars on the device.
           checkpoint_due: the last checkpoint is `checkpoint_seconds` old; the same on every rank.
@@ -97,7 +97,7 @@ class Callback:
         """Called after all steps of an epoch, before its validation."""
 
     def validate(self, trainer: "Trainer") -> dict[str, float]:
-        """Evaluate the model after an epoch; weights are selected by these metrics.
+        """Evaluate the model after an epoch; return the metrics by which weights are selected.
 
         A result that is not available yet may be added to `trainer.history` later, before `on_end`
         returns; at most one epoch may be pending.
@@ -140,10 +140,10 @@ def fit(
 ) -> FitResult:
     """Train, or continue what a killed run left in `out`; leave the selected weights in `model`.
 
-    Every step is a function of (seed, epoch, step), so that a run that was killed and resumed ends
-    on the CPU with bitwise the same weights as one that was not. Writes into `out`: checkpoints
-    (`checkpoints/`, which `finish_training` removes), `history.json` with a record per epoch,
-    TensorBoard events (`tensorboard/`).
+    Every step is a function of (seed, epoch, step), so that on the CPU a run that was killed and
+    resumed ends with bitwise the same weights as an uninterrupted one. Writes into `out`:
+    checkpoints (`checkpoints/`, which `finish_training` removes), `history.json` with a record per
+    epoch, TensorBoard events (`tensorboard/`).
 
     Several ranks share the training according to the strategy. Only rank 0 writes, except for the
     ranks' own parts of checkpoints. A training can be resumed with another world size, from the
@@ -156,8 +156,8 @@ def fit(
       config: optimizer, rates, epochs.
       out: folder of this training alone.
       device: device to train on.
-      valid: held-out batches, iterated over after each epoch; without them the last weights are
-        kept.
+      valid: held-out batches, iterated over after each epoch; without them the last weights, or
+        their average, are kept.
       callback: hooks for checkpoints and validation.
       strategy: data-parallel method; by default that of `config.parallel`.
       schedule: the learning rate of every step; by default that of `config`.
@@ -188,7 +188,7 @@ def fit(
     if keep_initial:
         initial_weights = {name: x.detach().clone() for name, x in model.state_dict().items()}
     with trainer.running():
-        # Epochs continue where a checkpoint ended, and the first one possibly within an epoch.
+        # Training continues where a checkpoint was written, possibly within an epoch.
         trainer.load_checkpoint_if_available()
         trainer.start()
         if keep_initial and not trainer.initial:
@@ -198,7 +198,7 @@ def fit(
             trainer.finish_epoch(monitor)
         description, selected = trainer.select_weights()
     trainer.monitor.report_progress(sum(trainer.num_steps))
-    # A fine-tuned network is kept only if it scores no less than the one it began with.
+    # A fine-tuned network is kept only if it scores no lower than the network it began with.
     score = selection_score(selected)
     if keep_initial and selection_score(trainer.initial) > score:
         logger.warning(
@@ -269,7 +269,7 @@ class Trainer:
         epochs = range(config.epochs)
         self._num_batches = [data.num_steps(epoch) for epoch in epochs]
         self.num_steps = [self._steps.num_steps(epoch, world_size) for epoch in epochs]
-        """Steps of each rank in every epoch."""
+        """Number of steps that each rank takes, by epoch."""
         if min(self.num_steps) == 0:
             raise TrainingDataError(no_step(world_size))
         folder = self._out / "checkpoints"
@@ -284,9 +284,10 @@ class Trainer:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Return the context of a training: threads, precision, strategy, reports.
+        """Return the context in which to train; it sets up threads, precision and strategy.
 
-        All of them end with the context, whether the training failed or not.
+        At its end these, the callback and the reports are closed, whether the training failed or
+        not.
         """
         failed = True
         try:
@@ -300,7 +301,7 @@ class Trainer:
             self.monitor.close()
 
     def start(self) -> None:
-        """Open the reports and the callback, at the first step or where a run was killed."""
+        """Open the reports and start the callback, at the first step or the one to resume from."""
         self.monitor.start(self.steps_done())
         self.callback.on_start(self)
 
@@ -326,7 +327,7 @@ class Trainer:
                 stats = self.train_step(batch.to(self.device))
                 self.step += 1
                 monitor.step(batch.frames, self._means)
-                # The ranks' clocks differ: the method decides, for all of them, after which step.
+                # The ranks' clocks differ: the strategy decides for all ranks when to save.
                 due = monotonic() - self._saved >= self.config.checkpoint_seconds
                 due = self.strategy.agree_on_checkpoint(due)
                 self.callback.on_step(self, batch, stats, due)
@@ -339,7 +340,7 @@ class Trainer:
         return monitor
 
     def train_step(self, batch: Any) -> dict[str, Tensor]:
-        """Take one optimizer step on a batch, or `MicroBatches`, on the device.
+        """Take one optimizer step on a batch, or `MicroBatches`, that is on the device.
 
         Returns:
           The objective's sums, and `loss`.
@@ -424,7 +425,7 @@ class Trainer:
         metrics = means(self.strategy.sum_over_ranks(sums))
         if not isfinite(metrics.get("loss", 0.0)):
             bad = [ids for loss, ids in losses if not bool(loss.isfinite())]
-            where = f"the batch of {', '.join(bad[0][:3])}" if bad else "another rank or in sum"
+            where = f"the batch of {', '.join(bad[0][:3])}" if bad else "another rank or the sum"
             raise TrainingError(
                 f"the loss of the held-out data is not finite in epoch {self.epoch + 1}, in "
                 f"{where}, so the best epoch cannot be selected. Look for broken features or "
@@ -442,7 +443,7 @@ class Trainer:
         record |= {"seconds": monitor.seconds(), **monitor.rates(), **self.strategy.report()}
         speed = torch.tensor(record["frames_per_second"], dtype=torch.float64)
         record["frames_per_second"] = self.strategy.sum_over_ranks({"": speed})[""].item()
-        # 2. Validation, of the ranks' common weights where these differ.
+        # 2. Validation, of the consensus weights where the ranks' own weights differ.
         with self.strategy.consensus():
             metrics = self.callback.validate(self)
             self.history.append(record | {f"valid_{n}": value for n, value in metrics.items()})
@@ -514,7 +515,7 @@ class Trainer:
         """Restore the newest checkpoint, if there is one.
 
         Raises:
-          TrainingError: it is of a training with other settings, or damaged.
+          TrainingError: it is damaged, or from a training with other settings.
         """
         state = self._checkpoints.load_latest()
         if state is None:
@@ -541,7 +542,7 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self._precision.load_state_dict(state["precision"])
-        # As many ranks as before: this rank's own state; fewer: those of several old ranks.
+        # With as many ranks as before, its own state; with fewer, the states of several old ranks.
         old_ranks = range(strategy.rank, old_size, strategy.world_size)
         rank_states = [
             self._checkpoints.load_rank(*position, rank)
@@ -552,7 +553,7 @@ class Trainer:
         strategy.barrier()  # before rank 0 writes the next checkpoint and removes this one
         logger.info("continuing at epoch %d, step %d", self.epoch + 1, self.step)
         if old_size != strategy.world_size:
-            logger.info("with %d workers, %d before", strategy.world_size, old_size)
+            logger.info("now with %d workers; before with %d", strategy.world_size, old_size)
 
     def _compute_loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the objective in the training's precision."""
@@ -560,8 +561,8 @@ class Trainer:
             return self._objective(self.model, batch)
 
     def _evaluate_average(self) -> dict[str, float]:
-        """Evaluate averaged weights, with statistics of batch normalisation of their own."""
-        # Of the last epoch: the first may begin with the shortest utterances (`shortest_first`).
+        """Evaluate averaged weights, after re-estimating their batch normalisation statistics."""
+        # From the last epoch: the first may begin with the shortest utterances (`shortest_first`).
         last = self.config.epochs - 1
         with closing(self._load_ahead(self._data.batches(last))) as batches:
             update_batch_norm(self.model, batches, self.device, self._compute_loss)
@@ -571,7 +572,7 @@ class Trainer:
         """Stop at the first batch whose loss or gradient norm was not finite, if there is one.
 
         Raises:
-          TrainingError: there is one; no checkpoint has been written since.
+          TrainingError: there is such a batch; no checkpoint has been written since.
         """
         batch = self._detector.first_bad_batch(wait)
         if batch is None:
@@ -612,7 +613,7 @@ def write_history(out: Path, history: list[dict[str, float]]) -> None:
 
 
 def joined_history(results: Iterable[FitResult]) -> list[dict[str, float]]:
-    """Return a record per epoch of consecutive trainings of one model, in which epochs go on."""
+    """Join the histories of consecutive trainings of one model, with consecutive epoch numbers."""
     history: list[dict[str, float]] = []
     for result in results:
         done = len(history)

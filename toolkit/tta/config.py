@@ -1,4 +1,4 @@
-"""Targets and rules of times to accuracy (A26, A40), and the difficulty of data sets (A4)."""
+"""Targets and rules of time to accuracy, TTA (A26, A40), and the difficulty of data sets (A4)."""
 
 import difflib
 import math
@@ -36,7 +36,7 @@ class TtaConfig(Settings):
 
     @property
     def targets(self) -> list[tuple[str, float]]:
-        """All (metric, target) in the order of the tables: of each metric the easiest first."""
+        """All (metric, target) in the order of the tables: CER, then WER, the easiest first."""
         return [
             (metric, a)
             for metric in ("cer", "wer")
@@ -58,7 +58,7 @@ def time_to_accuracy(
       epochs: e.
 
     Returns:
-      Seconds, None if the target was never reached (NA in the paper).
+      Seconds; None if the target was never reached (NA in the paper).
     """
     for end in range(epochs, len(rates) + 1):
         # The median of e epochs: one lucky epoch does not count as reached.
@@ -68,19 +68,19 @@ def time_to_accuracy(
 
 
 def first_epoch(seconds: Sequence[float], rates: Sequence[float], target: float) -> float | None:
-    """Return when an epoch's error rate first is <= `target`; None if never (DAWNBench's rule)."""
+    """Return when an epoch's error rate is first <= `target`; None if never (DAWNBench's rule)."""
     return time_to_accuracy(seconds, rates, target, epochs=1)
 
 
 def mlperf(times: Sequence[float | None]) -> float | None:
-    """Return the mean over runs without the best and the worst (MLPerf's rule).
+    """Return the mean time over runs without the best and the worst (MLPerf's rule).
 
     Args:
       times: times by `first_epoch` of runs that differ only in their seeds; None for a run that did
         not reach the target. One such run is allowed and counts as the worst.
 
     Returns:
-      None with fewer than three runs, or when more than one did not reach the target.
+      The mean; None with fewer than three runs, or if more than one did not reach the target.
     """
     if len(times) < FEWEST_RUNS:
         return None
@@ -91,9 +91,9 @@ def mlperf(times: Sequence[float | None]) -> float | None:
 
 
 def typical(times: Sequence[float | None]) -> float | None:
-    """Return the median over runs; None if it is a run that missed the target.
+    """Return the median time over runs; None if the median run did not reach the target.
 
-    The median of an even number is the later one of the two in the middle.
+    With an even number of runs, it is the later of the two times in the middle.
     """
     if not times:
         return None
@@ -127,9 +127,9 @@ class Dataset(Settings):
     utterances: Utterances
     """Pauses between words, and how planned the speech is."""
     speakers: Speakers
-    """Whether speakers and environments of the test data are in training."""
+    """Whether the training data has the test data's speakers and environments."""
     vocabulary: Vocabulary
-    """Number of words, up to words that are not in training."""
+    """Number of words, up to words that the training data does not have."""
     noise: Noise = "none"
     """Sounds that are not the speaker's voice."""
     hours: Positive | None = None
@@ -142,7 +142,7 @@ def read_dataset(path: Path) -> Dataset:
     """Read a data set's file: YAML or JSON with the fields of `Dataset`.
 
     Raises:
-      DatasetError: naming the file and the key.
+      DatasetError: the file is not valid; the message names the file and the key.
     """
     with reading(path, DatasetError, "expected `key: value` lines"):
         values = validated(read_yaml(path), {str: Any})

@@ -177,7 +177,7 @@ def utilisation_figure(platform: Platform, colour: int) -> Markup:
         Series(f"device {n}", samples.seconds, 100 * samples.gpus[:, n], 4 + n, True)
         for n in range(num_devices)
     ]
-    # 3. Bands: the phases of the steps, cut where training pauses. Pauses in the window's clock.
+    # 3. Bands: the phases of the steps, cut where training pauses, all in the window's clock.
     pauses = [band for band in _shifted(paused, samples.began) if band.end > 0]
     pauses = [band for band in pauses if band.begin < samples.seconds[-1]]
     spans = phases(samples)
@@ -254,7 +254,7 @@ def _outside(span: Span, pause: Band) -> list[Span]:
 
 
 def _key(kinds: Sequence[tuple[str, str]]) -> Markup:
-    """Return the key of (CSS class, text) of coloured patches."""
+    """Return the key of coloured patches, each with its CSS class and text; empty without any."""
     if not kinds:
         return Markup("")
     return macros("parts.html").key((f"patch {kind}", text) for kind, text in kinds)
@@ -299,13 +299,13 @@ class Block:
     small: str = ""
     """A second line."""
     where: Where = ""
-    """The hardware that does it."""
+    """The hardware that does the work; empty: not shown."""
 
 
 def system_figure(platform: Platform) -> Markup:
     """Draw the system of a platform's first run: features, acoustic model, language model, layers.
 
-    Empty where the log does not describe it, as in those of earlier versions.
+    Empty if the log does not describe the system, as in logs of earlier versions.
     """
     about = platform.first.log.created.about or {}
     system, machine = about.get("system"), about.get("machine") or {}
@@ -441,7 +441,7 @@ LEFT, RIGHT, PANEL_HEIGHT, PANEL_GAP = 46.0, 14.0, 118.0, 30.0
 
 
 def feature_figure(audio: Path) -> Markup:
-    """Return the figure of a file: 80 log-mel and 13 MFCC of windows of 32 ms (A1, A3).
+    """Return the figure of an audio file: 80 log-mel and 13 MFCC of windows of 32 ms (A1, A3).
 
     Raises:
       AudioError: the file cannot be read.
@@ -453,7 +453,7 @@ def feature_figure(audio: Path) -> Markup:
 
 
 def utterance_figure(samples: "Tensor", name: str) -> Markup:
-    """Return the figure of samples[S] at 16 kHz; see `feature_figure`."""
+    """Return the figure of samples [S] at 16 kHz; see `feature_figure`."""
     from toolkit.features.config import PRESETS
     from toolkit.features.frontend import Frontend
 
@@ -470,7 +470,7 @@ def panels(
 
     Each cepstral coefficient has its own scale, as the first one would dominate the others.
     """
-    # [T, 13] each coefficient with mean 0 and deviation 1.
+    # [T, 13]: each coefficient with mean 0 and standard deviation 1.
     scaled = (cepstra - cepstra.mean(axis=0)) / np.maximum(cepstra.std(axis=0), 1e-9)
     images = [_png(mel), _png(np.clip(scaled, -2.5, 2.5))]
     labels = [f"{mel.shape[1]} log-mel energies", f"{cepstra.shape[1]} MFCC"]

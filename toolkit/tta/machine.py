@@ -91,7 +91,7 @@ class Devices:
 
 
 def _handles(nvml: Any) -> list[Any]:
-    """Return the handles of the devices in CUDA_VISIBLE_DEVICES, or of all."""
+    """Return the handles of the devices in CUDA_VISIBLE_DEVICES, or of all if it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
@@ -131,7 +131,7 @@ class AmdDevices:
         self._folders = _visible(sorted(folders, key=lambda path: path.resolve().name))
 
     def describe(self) -> list[Device]:
-        """Return a description of each device; the driver knows few names, else it is a number."""
+        """Describe each device; one whose name the driver does not know has its number instead."""
         return [
             Device(
                 _read(folder / "product_name") or f"AMD GPU {_read(folder / 'device')}",
@@ -159,14 +159,14 @@ def _read(path: Path) -> str:
 
 
 def _link(folder: Path) -> str:
-    """Return the connection of a device to the host by the files of its driver."""
+    """Return the connection of a device to the host from its driver's files; empty: unknown."""
     speed, width = _read(folder / "max_link_speed").split(" ")[0], _read(folder / "max_link_width")
     generation = GENERATIONS.get(speed)
     return f"PCIe {generation} x{width}" if generation and width.isdigit() else ""
 
 
 def _visible(folders: list[Path]) -> list[Path]:
-    """Return the devices whose numbers the environment names, or all."""
+    """Return the devices whose numbers the environment names, or all if it names none."""
     named = next((os.environ[name] for name in VISIBLE if name in os.environ), None)
     if named is None:
         return folders
@@ -177,7 +177,7 @@ def _visible(folders: list[Path]) -> list[Path]:
 
 
 APPLE = "the utilisation of Apple's GPUs is not measured"
-NO_DRIVER = "neither NVML nor the files of the driver amdgpu know the devices"
+NO_DRIVER = "neither NVML nor the files of the driver amdgpu list the devices"
 
 
 class Accelerators:
@@ -209,9 +209,9 @@ class Accelerators:
         return self._nvidia.utilisation() or (self._amd.utilisation() if self._amd else ())
 
     def unmeasured(self) -> str | None:
-        """Say why the utilisation of the devices is not measured; None: it is, or there are none.
+        """Say why the devices' utilisation is not measured; None if it is, or without devices.
 
-        Only devices that torch, if it is loaded, can use count.
+        Only the devices that torch can use count, and none if torch is not loaded.
         """
         torch_devices = _known_to_torch()
         if not torch_devices or self.utilisation():
@@ -226,7 +226,7 @@ def _known_to_torch() -> list[Device]:
     torch = sys.modules.get("torch")
     if torch is None:
         return []
-    if torch.cuda.is_available():  # of AMD too, in torch's build for ROCm
+    if torch.cuda.is_available():  # for AMD's GPUs too, in torch's build for ROCm
         properties = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
         return [Device(d.name, round(d.total_memory / 2**30, 1), link="") for d in properties]
     if _has_mps():
@@ -248,7 +248,7 @@ def _has_mps() -> bool:
 
 
 def _mps_bytes() -> int:
-    """Return the memory that torch recommends to use on Apple's GPU; 0 if it does not say."""
+    """Return how many bytes torch recommends to use on Apple's GPU; 0 if it does not say."""
     torch = sys.modules["torch"]
     recommended = getattr(getattr(torch, "mps", None), "recommended_max_memory", None)
     return recommended() if recommended is not None else 0
@@ -274,7 +274,7 @@ class PlatformError(ToolkitError):
 
 @dataclass(frozen=True)
 class Price(Settings):
-    """The price of a platform, as the user has entered it in a file."""
+    """The price of a platform, as the user entered it in a file."""
 
     name: str
     """The platform's name on the page."""
@@ -303,7 +303,7 @@ def read_prices(path: Path) -> list[Price]:
     """Read a platform file: YAML or JSON, the fields of `Price` once or in a list.
 
     Raises:
-      PlatformError: naming the file and the key.
+      PlatformError: the file is not valid; the message names the file and the key.
     """
     with reading(path, PlatformError, "expected `name: ...` and prices, once or in a list"):
         entries = read_yaml(path)
@@ -319,7 +319,7 @@ def read_prices(path: Path) -> list[Price]:
                 )
                 raise PlatformError(f"{path}: unknown key `{key}`; {hint}")
         try:
-            # YAML reads a date as such.
+            # YAML turns a date into an object: `as_of` is text.
             prices.append(from_plain(Price, {**entry, "as_of": str(entry.get("as_of", ""))}))
         except ValueError as error:
             raise PlatformError(f"{path}: {error}") from error
@@ -352,7 +352,7 @@ def describe(folder: Path | None = None) -> dict[str, Any]:
 
 
 def _processors() -> dict[str, Any]:
-    """Describe the processors: name, sockets, cores and clock rate."""
+    """Describe the processors: sockets, physical cores and highest clock rate in GHz."""
     import psutil
 
     frequency = psutil.cpu_freq()
@@ -420,7 +420,7 @@ def format_processors(machine: dict[str, Any]) -> str:
 
 
 def format_devices(machine: dict[str, Any]) -> str:
-    """Format the devices of `describe` in one line, equal ones together."""
+    """Format the devices of `describe` in one line, equal devices together."""
     links_by_model: dict[tuple[str, float], list[str]] = {}
     for device in machine.get("devices") or []:
         links_by_model.setdefault((device["name"], device["memory_gib"]), []).append(device["link"])

@@ -1,4 +1,4 @@
-"""The page of the times to accuracy of several platforms, and its CSV files."""
+"""The page of several platforms' times to accuracy, and its CSV files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,13 +41,13 @@ from toolkit.tta.tables import (
 
 
 def result_cards(platforms: Sequence[Platform], config: TtaConfig) -> Markup:
-    """Make a card per platform, with its TTA of the hardest CER that any platform reached."""
+    """Make a card per platform, with its TTA to the hardest target that any platform reached."""
     reached = [
         target
         for target in config.targets
         if any(platform.tta(*target, config.epochs) is not None for platform in platforms)
     ]
-    # CER before WER; of each the lowest rate.
+    # A CER is preferred to a WER, and the lowest rate to others.
     hardest = max(reached, key=lambda target: (target[0] == "cer", -target[1]), default=None)
     return macros("parts.html").cards(
         _result_card(platform, n, hardest, config) for n, platform in enumerate(platforms)
@@ -174,7 +174,7 @@ Rows = Iterator[dict[str, Any]]
 
 
 def files(studies: Studies) -> dict[str, str]:
-    """Return the text of each file by name; empty without data."""
+    """Return the text of each CSV file by name; a text without rows is empty."""
     of_runs = {
         "runs": _run,
         "evaluations": _evaluations,
@@ -194,7 +194,7 @@ def files(studies: Studies) -> dict[str, str]:
 
 
 def _times(studies: Studies) -> Rows:
-    """Yield the rows of the CSV of times to accuracy."""
+    """Yield the rows of tta.csv, with the times to accuracy."""
     for study, (platforms, config) in studies.items():
         for platform in platforms:
             price = platform.price.total if platform.price else None
@@ -215,7 +215,7 @@ def _times(studies: Studies) -> Rows:
 
 
 def _run(run: TrainingRun) -> Rows:
-    """Yield the row of a run in the CSV of runs."""
+    """Yield a run's row of runs.csv."""
     yield {
         "seconds": run.log.seconds,
         "starts": run.log.starts,
@@ -231,7 +231,7 @@ def _run(run: TrainingRun) -> Rows:
 
 
 def _evaluations(run: TrainingRun) -> Rows:
-    """Yield the rows of a run in the CSV of evaluations."""
+    """Yield a run's rows of evaluations.csv."""
     for event in run.evaluations:
         names = ("seconds", "epoch", "step", "cer", "cer_usual", "wer", "ser", "loss")
         row = {name: getattr(event, name) for name in (*names, "duration", "waited")}
@@ -239,7 +239,7 @@ def _evaluations(run: TrainingRun) -> Rows:
 
 
 def _steps(run: TrainingRun) -> Rows:
-    """Yield the rows of a run in the CSV of training steps."""
+    """Yield a run's rows of steps.csv, the training steps."""
     smooth, rates = run.losses()[1].tolist(), run.throughput[1].tolist()
     for event, smoothed, rate in zip(run.steps, smooth, rates, strict=True):
         yield {
@@ -255,7 +255,7 @@ def _steps(run: TrainingRun) -> Rows:
 
 
 def _utilisation(run: TrainingRun) -> Rows:
-    """Yield the rows of a run in the CSV of utilisation."""
+    """Yield a run's rows of utilisation.csv."""
     for event in run.utilisation:
         yield {
             "seconds": event.seconds,
@@ -279,9 +279,9 @@ DEFINITIONS = (
     ),
     (
         "CER",
-        "edit distance in characters divided by the length of the longer of hypothesis and "
-        "reference, spaces included. It is never higher than the usual one, which divides by the "
-        "length of the reference.",
+        "edit distance in characters divided by the length of the hypothesis or the reference, "
+        "whichever is longer, spaces included. It is never higher than the usual CER, which "
+        "divides by the length of the reference.",
     ),
     (
         "TTA(a, e)",
@@ -292,13 +292,13 @@ DEFINITIONS = (
     ("Throughput", "utterances of a batch divided by the seconds that the batch took."),
     (
         "Utilisation",
-        "shares of the cores and devices in use; each sample is the mean since the one before. "
-        "The paper sampled 30 ms of top, and nvidia-smi.",
+        "shares of the cores and devices in use; each sample is the mean since the sample before. "
+        "The paper used samples of 30 ms from top, and nvidia-smi.",
     ),
     (
         "Published",
-        "figures with this mark are from the papers, of other machines, data and software: their "
-        "trends can be compared with ours, their minutes cannot.",
+        "figures with this mark are from the papers, and so from other machines, data and "
+        "software: their trends can be compared with ours, their minutes cannot.",
     ),
 )
 
@@ -310,7 +310,7 @@ class Extras:
     equal_batch: Sequence[Platform] = ()
     """The platforms of the study with the same batch size for all (A34)."""
     equal_batch_targets: TtaConfig | None = None
-    """The target accuracies of that study; None: those of the page."""
+    """The target accuracies of that study; None: those of the rest of the page."""
     final: Sequence[Result] = ()
     """Final error rates of the first platform, if its results.json is not yet written (A33)."""
     sweep: Table | None = None
@@ -337,7 +337,8 @@ def write_page(
       extras: optional parts.
 
     Returns:
-      Headline numbers: minutes of the first platform to each accuracy that it reached.
+      Headline numbers: the first platform's minutes to each accuracy that it reached, under names
+      such as `tta cer 10`.
     """
     # The CSVs have the figures of both studies; the page shows what `extras` has.
     config, extras = config or TtaConfig(), extras or Extras()
@@ -414,7 +415,7 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
     page.add(Section("platforms", "Platforms", parts=[machine_cards(platforms), *diagrams]))
     dataset = dataset_box(extras.dataset) if extras.dataset else Markup("")
     page.add(Section("data", "Data and features", parts=[dataset, extras.features or Markup("")]))
-    # Every published table is on the page once: beside ours, or in the last section.
+    # Every published table is on the page once: beside ours, or in the section `published`.
     shown_elsewhere = SHOWN + ("A34",) * bool(extras.equal_batch)
     page.add(
         Section(
@@ -430,7 +431,7 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
 
 
 def _lead(platforms: Sequence[Platform], config: TtaConfig) -> str:
-    """Return the result in a sentence: the hardest accuracy that all reached, fastest first."""
+    """Return the result in a sentence: times to the hardest accuracy that all platforms reached."""
     for metric, target in reversed(config.targets):
         times = {p.name: p.tta(metric, target, config.epochs) for p in platforms}
         reached = {name: time for name, time in times.items() if time is not None}
@@ -452,8 +453,8 @@ def _hardware_section(platforms: Sequence[Platform], config: TtaConfig) -> Secti
     return Section(
         "machine",
         "Throughput and utilisation",
-        "How fast the hardware works, which is one factor of the time to accuracy: the other is "
-        "how many utterances the training needs.",
+        "How fast the hardware works, which is one factor of the time to accuracy; the other "
+        "factor is how many utterances the training needs.",
         [
             efficiency_table(platforms, config).html(),
             throughput_figure(platforms, "Throughput over time"),

@@ -57,7 +57,7 @@ def write_synthetic_records(folder: Path, utterances: int, seed: int = 0) -> Non
 def _record(frames: int, generator: np.random.Generator) -> Record:
     """Make a synthetic utterance."""
     features = generator.normal(12, 3, (frames, DIMENSION)).astype(np.float16)
-    # 100 frames are a second; no label is the blank.
+    # 100 frames make a second; no label is the blank.
     labels = generator.integers(0, Characters().blank, frames * LABELS_PER_SECOND // 100)
     return Record(features, labels.astype(np.int32), 0, np.zeros(DIMENSION))
 
@@ -113,7 +113,7 @@ def measure_here(setting: Setting) -> Measurement:
     """Train with a setting in this process.
 
     Raises:
-      MemoryError: it does not fit into the memory of the GPU.
+      MemoryError: the setting does not fit into the memory of the GPU.
     """
     import torch
 
@@ -144,7 +144,7 @@ def measure_here(setting: Setting) -> Measurement:
 def _train(
     setting: Setting, source: RecordSource, step: Callable[[CtcBatch], None], device: object
 ) -> tuple[int, float, float]:
-    """Return utterances, seconds of waiting and seconds in all, after the warm-up."""
+    """Train; return the utterances, seconds of waiting and all seconds after the warm-up."""
     from toolkit.train.batches import prefetched
 
     batches: Iterator[CtcBatch] = (b for e in range(1_000_000) for b in source.batches(e))
@@ -241,15 +241,15 @@ def tune(
     not help once the buffer is full, and small batches regularise (A11).
 
     Args:
-      measured: measures a number of readers and a batch size; None where they do not fit into
-        memory.
+      measured: measures a number of readers and a batch size, and returns None if they do not fit
+        into memory.
       batch: first batch size.
       max_readers: 1, 2, 4, ... readers are tried, up to this.
       max_batch: the first batch size, twice that, ... are tried, up to this.
       memory: limit of main memory in bytes.
 
     Raises:
-      ToolkitError: not even one reader fits.
+      ToolkitError: not even one reader fits into memory.
     """
     tried: list[Measurement] = []
     # First the readers, at the first batch size. One reader is measured even beyond the limit.
@@ -272,7 +272,7 @@ def tune(
             break
         tried.append(measurement)
         sizes.append(measurement)
-        # Two doublings without a gain: one may be noise.
+        # Stop after two doublings without a gain, since one may be noise.
         if len(sizes) > 2 and measurement.rate < (1 + GAIN) * sizes[-3].rate:
             reason = "throughput stopped rising"
             break
@@ -310,7 +310,7 @@ def tune_readers(
     """Tune readers and batch size by short trainings, and print a table.
 
     Args:
-      records: folder of record files; None: synthetic ones are made.
+      records: folder of record files; None: synthetic records are made.
       model: see `Setting`.
       config: its batch is the first that is tried.
       training: precision, optimizer and threads.
@@ -318,7 +318,7 @@ def tune_readers(
       max_batch: largest batch; None: 8 times the first.
       memory: limit of main memory in bytes; None: 80 % of what is free.
       seconds: length of each measurement.
-      json_file: also gets the results.
+      json_file: a file to write the results to as well.
       progress: called with each setting before it is measured.
 
     Raises:

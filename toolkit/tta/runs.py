@@ -56,7 +56,7 @@ class TrainingRun:
 
     @property
     def search(self) -> str:
-        """The search that evaluated its epochs; empty in old logs."""
+        """Name of the search that evaluated the epochs; empty in old logs."""
         settings = (self.log.created.about or {}).get("settings") or {}
         return str(settings.get("evaluation", ""))
 
@@ -74,7 +74,7 @@ class TrainingRun:
     def losses(self, sigma: float = 10.0) -> tuple[np.ndarray, np.ndarray]:
         """Return seconds and training loss, smoothed by a Gaussian of `sigma` events (A35: 10).
 
-        In a log of fewer than 200 events sigma is a twentieth of them.
+        In a log of fewer than 200 events, sigma is a twentieth of their number.
         """
         from scipy.ndimage import gaussian_filter1d
 
@@ -108,7 +108,7 @@ class TrainingRun:
         # dip = 1 - median throughput of steps with a swap / median of the steps between.
         ends, rates = self.throughput
         swaps = [swap.seconds for swap in self.log.of(Swapped) if swap.to == "training"]
-        # The first step that ends after a swap holds its time.
+        # The first step that ends after a swap includes the time of the swap.
         with_swap = np.unique(np.searchsorted(ends, swaps))
         with_swap = with_swap[with_swap < len(rates)]
         between = np.delete(rates, with_swap)
@@ -124,7 +124,7 @@ class TrainingRun:
         seconds_by_state["training"] = sum(step.seconds_in_step for step in self.steps)
         for name, kind in (("sentences", Sentences), ("saving", Saved), ("swapping", Swapped)):
             seconds_by_state[name] = sum(event.duration for event in self.log.of(kind))
-        # Count only the time that training waits: an evaluation elsewhere takes none.
+        # Count only the time that training waits, which is none for an evaluation elsewhere.
         seconds_by_state["evaluating"] = sum(event.waited for event in self.evaluations)
         seconds_by_state[STATES[-1]] = max(0.0, self.log.seconds - sum(seconds_by_state.values()))
         return seconds_by_state
@@ -145,7 +145,7 @@ class Platform:
 
     @property
     def first(self) -> TrainingRun:
-        """The first training, which is shown where a figure has only one."""
+        """The first training, which figures show that have only one training per platform."""
         return self.runs[0]
 
     def times(self, metric: str, target: float, epochs: int) -> list[float | None]:
@@ -182,7 +182,7 @@ def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Pl
         their names may differ.
 
     Raises:
-      BenchRunError: a folder is given twice, or has no log or several; or a price has no platform.
+      BenchRunError: a folder is given twice or has no log or several; or a price has no platform.
       TrainingError: a log cannot be read.
     """
     grouped: dict[str, list[TrainingRun]] = {}
@@ -223,7 +223,7 @@ def log_folder(folder: Path) -> Path:
     """Return the folder with a training's log: this one, or its only subfolder that has one.
 
     Raises:
-      BenchRunError: there is none, or there are several.
+      BenchRunError: there is no such folder, or there are several.
     """
     if (folder / RUN_LOG).is_file():
         return folder
@@ -231,7 +231,7 @@ def log_folder(folder: Path) -> Path:
     if len(inside) != 1:
         names = ", ".join(str(path) for path in inside)
         problem = (
-            f"several of its folders have one: {names}" if inside else "nor has a folder in it"
+            f"several of its folders have one: {names}" if inside else "none of its folders has one"
         )
         raise BenchRunError(f"{folder} has no {RUN_LOG}, the log of a training; {problem}")
     return inside[0]
@@ -244,7 +244,7 @@ def _own_name(run: TrainingRun) -> str:
 
 
 def recipe_folder(folder: Path) -> Path | None:
-    """Return the recipe's run directory of a training: its folder or one of the three above."""
+    """Return a training's run directory: its folder or one of the three above; None if none is."""
     folder = folder.resolve()
     for place in (folder, *list(folder.parents)[:3]):
         if any(re.fullmatch(r"\d+\.json", path.name) for path in place.glob("stages/*.json")):

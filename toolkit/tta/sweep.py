@@ -1,4 +1,4 @@
-"""Sweep of the beam width on a run's posteriors: time and accuracy, with the paper's (A31)."""
+"""Sweep the beam width on a run's posteriors: time and accuracy, beside the paper's (A31)."""
 
 import json
 import os
@@ -41,7 +41,7 @@ class Row:
     cer_usual: float
     """Character error rate in percent of the reference."""
     microseconds: float
-    """Microseconds per frame and prefix of the beam, times jobs."""
+    """Microseconds of decoding per frame and prefix of the beam, times the jobs that ran."""
 
 
 def sweep(
@@ -86,8 +86,8 @@ def stored_sweep(
 ) -> list[Row]:
     """Run `sweep`, storing each row as it is finished.
 
-    After an interruption it continues with the missing widths, unless the split has changed or
-    `jobs`, on which the seconds depend.
+    After an interruption it continues with the missing widths. If the split has changed, or `jobs`,
+    on which the seconds depend, it begins again.
 
     Args:
       decoder, log_probs, references, widths, jobs: see `sweep`.
@@ -108,10 +108,10 @@ def stored_sweep(
 
 
 def _stored_rows(path: Path, split: str, jobs: int) -> list[Row]:
-    """Return the rows that an earlier sweep with the same split and jobs has stored."""
+    """Return the rows that an earlier sweep with the same split and jobs stored."""
     if not os.path.lexists(path):
         return []
-    with reading(path, BenchRunError, "remove it to sweep again", "is no sweep"):
+    with reading(path, BenchRunError, "remove it to sweep again", "is not a sweep"):
         report = read_json(path, {"split": str, "jobs": int, "rows": [{str: Any}]})
         same = (report["split"], report["jobs"]) == (split, jobs)
         return [from_plain(Row, row) for row in report["rows"] if same]
@@ -147,7 +147,7 @@ class Task:
                 f" {', '.join(splits) or 'nothing'}; run the recipe's decoding stage first"
             )
         split = split or splits[0]
-        # The weights of the language model are those of the run, so that only the width varies.
+        # Use the run's language model weights, so that only the width varies.
         tuned = sorted(run.glob("decode/ctc/words+*/tuned.json"))
         if tuned:
             tuned_weights = json.loads(tuned[0].read_text(encoding="utf-8"))
@@ -180,10 +180,10 @@ def sweep_run(
       run, split: see `Task.of_run`.
       mode: how the language model is used, see `WordsConfig`.
       widths, jobs: see `sweep`.
-      json_file: also gets the rows.
+      json_file: a file to write the rows to as well.
 
     Raises:
-      ToolkitError: the run has no posteriors, or a file of it cannot be read.
+      ToolkitError: the run has no posteriors, or one of its files cannot be read.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""The tables of times to accuracy, and those that the papers published, which are marked."""
+"""Tables of time to accuracy, and tables that the papers published, which are marked."""
 
 import json
 import math
@@ -41,7 +41,7 @@ class Published:
     """Known errors of the table, and where the values here differ from the print."""
 
     def row(self, name: Value) -> dict[str, Value]:
-        """Return a row by its first value, as values by column.
+        """Return the row whose first value is `name`, as values by column.
 
         Raises:
           KeyError: there is no such row.
@@ -128,7 +128,7 @@ def tta_table(platforms: Sequence[Platform], config: TtaConfig, title: str) -> T
 
 
 def rules_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
-    """Return a table of times from the same logs by three rules (A26, A40)."""
+    """Return a table of the same logs' times by three rules (A26, A40)."""
     rules: list[tuple[str, Times]] = [
         (f"median of {config.epochs} epochs", lambda p, m, a: p.tta(m, a, config.epochs)),
         ("DAWNBench", Platform.dawnbench),
@@ -151,14 +151,15 @@ def rules_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
         [Column("platform"), Column("rule", text=True), *_target_columns(config)],
         rows,
         note="DAWNBench: the first epoch that reaches the accuracy, in the fastest run. MLPerf: "
-        "the mean of this over the runs without the best and the worst; it needs three runs.",
+        "the mean of that epoch's time over the runs without the best and the worst; it needs "
+        "three runs.",
     )
 
 
 def _row_of_times(
     platform: Platform, base: Platform, config: TtaConfig, times: Times
 ) -> list[Cell]:
-    """Return the cells of a platform: minutes, and percentages of the base platform's."""
+    """Return the cells of a platform: its minutes, also in percent of the base platform's."""
     cells = [Cell(platform.name)]
     for target in config.targets:
         tta, base_tta = times(platform, *target), times(base, *target)
@@ -198,7 +199,7 @@ def _mark_best(
 
 
 def cost_table(platforms: Sequence[Platform]) -> Table | None:
-    """Return a table of the platforms' prices (A29); None unless one has a price."""
+    """Return a table of the platforms' prices (A29); None if no platform has a price."""
     priced = [(n, p, p.price) for n, p in enumerate(platforms) if p.price and p.price.total]
     if not priced:
         return None
@@ -235,7 +236,7 @@ def _money(value: float | None) -> str:
 
 
 def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None:
-    """Return a table of TTA times price (A38); None unless a platform has a price."""
+    """Return a table of TTA times price (A38); None if no platform has a price."""
     base = next((p for p in platforms if p.price and p.price.total), None)
     if base is None:
         return None
@@ -263,7 +264,7 @@ def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | Non
 
 
 def rent_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None:
-    """Return a table of the rent until each accuracy; None unless there is a rent."""
+    """Return a table of the rent until each accuracy; None if no platform has a rent."""
     rented = [(n, p, p.price) for n, p in enumerate(platforms) if p.price and p.price.per_hour]
     rows, values = [], []
     for colour, platform, price in rented:
@@ -276,7 +277,7 @@ def rent_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None
     values = [[None, *row_values] for row_values in values]
     columns = [Column("platform"), Column("an hour"), *_target_columns(config)]
     title = "Rent until the accuracy is reached"
-    note = "The cost of training by DAWNBench's rule: its hours times the price of an hour."
+    note = "The cost of training by DAWNBench's rule: hours of training times the price per hour."
     return Table(title, columns, _mark_best(rows, values), note) if rows else None
 
 
@@ -387,8 +388,8 @@ def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> 
       platforms: the platforms and their runs.
       first: results of the first platform, if its run has not yet written results.json.
     """
-    # Rows of (colour, platform, result). A recipe calls this before its results.json is written:
-    # then the first platform's results are `first`.
+    # Rows of (colour, platform, result). If a recipe calls this before its results.json is written,
+    # the first platform's results are `first`.
     results = [(0, platforms[0].name, row) for row in first]
     for colour, platform in list(enumerate(platforms))[bool(first) :]:
         folder = recipe_folder(platform.first.folder) or platform.first.folder
@@ -420,7 +421,7 @@ def sweep_table(path: Path) -> Table:
     Raises:
       BenchRunError: the file is not a sweep.
     """
-    with reading(path, BenchRunError, "write one by `toolkit tta sweep`", "is no sweep"):
+    with reading(path, BenchRunError, "write one with `toolkit tta sweep`", "is not a sweep"):
         report = read_json(path)
         plain_rows = validated(report["rows"] if isinstance(report, dict) else report, [_ROW])
         rows = [(int(row["width"]), row["seconds"], row["wer"], row["cer"]) for row in plain_rows]

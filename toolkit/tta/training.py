@@ -33,7 +33,7 @@ from toolkit.tta.utilisation import sampling
 
 PLAN = "training.json"
 REPEATS = "repeats"
-"""Folder of a run directory with the second, third, ... training of it: `repeats/2`."""
+"""Folder in a run directory for its second, third, ... training: `repeats/2`."""
 NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16, scaled loss"}
 
 
@@ -51,7 +51,7 @@ class TrainingPlan:
     """Network and training."""
 
     def write(self, training: Path) -> None:
-        """Write the plan into a training's folder, without the network, which is there too."""
+        """Write the plan into a training's folder, without the network, which is stored there."""
         settings = to_plain(self)
         del settings["train"]["model"]
         write_atomically(training / PLAN, json.dumps(settings, indent=1) + "\n")
@@ -61,7 +61,7 @@ class TrainingPlan:
         """Read the plan of a finished training.
 
         Raises:
-          BenchRunError: there is none.
+          BenchRunError: there is no plan, or it cannot be read.
         """
         path = training / PLAN
         if not os.path.lexists(path):
@@ -84,12 +84,12 @@ def train_by_plan(
     command: str,
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Train, or resume an interrupted training, see `train_ctc`.
+    """Train, or resume an interrupted training; see `train_ctc`.
 
     Args:
       plan: data and settings of the training.
-      root: the run directory with the plan's files.
-      out: folder of this training alone.
+      root: the run directory to which the plan's paths are relative.
+      out: folder for this training alone.
       device: where to train.
       jobs: threads of the evaluation's search.
       command: the command line, for the log.
@@ -102,8 +102,8 @@ def train_by_plan(
     recognition = make_recognition(units, evaluation.width, jobs, search, files)
     if plan.train.states.evaluator == "elsewhere":
         evaluation.write(out)
-    # 2. Describe the machine and the system for the log. The description has torch's number of
-    # threads, so it is made with those of the training.
+    # 2. Describe the machine and the system for the log. The description includes torch's number of
+    # threads, so it is made with the training's number.
     with torch_threads(plan.train.threads):
         machine = describe(out.parent)
     precision = Precision(plan.train, torch.device(device), ranks.world_size()).name
@@ -177,7 +177,7 @@ def repeated(
     command: str,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
-    """Train a finished training again until there are so many runs, which differ in their seeds.
+    """Repeat a finished training, with other seeds, until there are `runs` runs.
 
     Finished repeats are kept, and an interrupted one is resumed.
 
@@ -188,7 +188,7 @@ def repeated(
       tell: called with a line of progress.
 
     Returns:
-      The folders of all runs, the given one first.
+      The folders of all runs, the given run's first.
 
     Raises:
       BenchRunError: the training cannot be repeated.

@@ -1,7 +1,7 @@
-"""Utilisation of processors and devices during training (A28, A36): sampling, phases of a step.
+"""Utilisation of processors and devices during training (A28, A36): samples, phases of a step.
 
-The paper sampled 30 ms of `top` now and then; here every sample is the mean since the one before,
-so that all time is covered, and bursts of fine samples alternate with coarse ones.
+The paper sampled 30 ms of `top` now and then; here every sample is the mean since the sample
+before, so that all time is covered, and bursts of fine samples alternate with coarse samples.
 """
 
 import logging
@@ -42,14 +42,18 @@ class UtilisationConfig(Settings):
     """Seconds from the start of a burst to the start of the next."""
 
     def check(self) -> None:
-        """Refuse intervals and periods that do not go together."""
+        """Refuse `fine` above `coarse`, and `burst` above `period`."""
         if self.fine > self.coarse:
-            raise ValueError(f"fine is {self.fine:g}, must be at most coarse: {self.coarse:g}")
+            raise ValueError(
+                f"fine is {self.fine:g}; it must be at most coarse, which is {self.coarse:g}"
+            )
         if self.burst > self.period:
-            raise ValueError(f"burst is {self.burst:g}, must be at most period: {self.period:g}")
+            raise ValueError(
+                f"burst is {self.burst:g}; it must be at most period, which is {self.period:g}"
+            )
 
     def interval(self, seconds: float) -> float:
-        """Return the seconds until the next sample, `seconds` after the first."""
+        """Return the wait in seconds before the next sample, `seconds` after the start."""
         phase = seconds % self.period
         if phase < self.burst:
             return self.fine
@@ -63,7 +67,8 @@ def sampling(
     """Sample utilisation inside the `with` block.
 
     With several ranks, all ranks on this machine are included: the children of the process that
-    started them. An error of the sampler, such as a full disk, only ends it with a warning.
+    started them. An error while sampling, such as a full disk, ends only the sampling, with a
+    warning.
 
     Args:
       write: called with each sample in the sampler's thread, such as `RunLogWriter.write`.
@@ -95,7 +100,7 @@ class Meter:
     """Measures utilisation since the previous call of `sample`.
 
     Args:
-      root: this process and its children are measured; by default the current one.
+      root: the process that is measured, with its children; by default the current process.
     """
 
     def __init__(self, root: psutil.Process | None = None) -> None:
@@ -156,7 +161,7 @@ class Meter:
 
 
 def _root() -> psutil.Process:
-    """Return the process of which training consists, with its children."""
+    """Return the process that makes up the training together with its children."""
     process = psutil.Process()
     return process if ranks.world_size() == 1 else process.parent() or process
 
@@ -189,10 +194,10 @@ class Window:
     """Samples of an interval, at an even rate."""
 
     seconds: np.ndarray
-    """[S], each sample's end, the first at 0."""
+    """[S] each sample's end; the first is 0."""
     cpu: np.ndarray
-    """[S] share of all cores that the training used (A28), 0 to 1; that of the whole machine
-    where the log does not have the training's own."""
+    """[S] share of all cores that the training used (A28), 0 to 1; the whole machine's share if the
+    log does not have the training's."""
     machine: np.ndarray
     """[S] share of all cores used by the whole machine."""
     gpus: np.ndarray
@@ -208,8 +213,9 @@ def window(
 ) -> Window | None:
     """Select the interval of at most `length` seconds with the most samples (A36: 25).
 
-    Among equal ones the one with the least of `avoid` in it, and among those the middle one: the
-    paper's trends are stable over time, but the first minutes of a training are not.
+    Among intervals with as many samples, those with the least of `avoid` in them are taken, and of
+    these the middle one: the paper's trends are stable over time, but the first minutes of a
+    training are not.
 
     Args:
       samples: in order of time.
@@ -217,7 +223,7 @@ def window(
       avoid: (begin, end) of pauses of training.
 
     Returns:
-      None where there are fewer than 3 samples.
+      The interval; None if there are fewer than 3 samples.
     """
     if len(samples) < 3:
         return None
@@ -225,7 +231,7 @@ def window(
     # For each sample as the first of a window: the end of the window, and its number of samples.
     last = np.searchsorted(ends, ends + length, side="right")
     counts = last - np.arange(len(ends))
-    # Counts differ by rounding of the sampling times: 2 % fewer samples are as good.
+    # Counts differ because sampling times are rounded: 2 % fewer samples are as good.
     best = np.flatnonzero(counts >= 0.98 * counts.max())
     paused = np.zeros(len(best))
     for begin, end in avoid:
@@ -253,8 +259,8 @@ def phases(samples: Window) -> list[Span]:
     """Find the three phases of each step: transfer, compute on the devices, update (A36).
 
     Devices compute where their mean utilisation is above the middle of its range. Between two such
-    intervals, the spike of the CPUs, from where they first exceed the middle of their range in it,
-    is the transfer of the next batch; the time before it is the update (gather, sum, update).
+    intervals, the transfer of the next batch begins with the CPUs' spike, where they first exceed
+    the middle of their range in between; the time before is the update (gather, sum, update).
 
     Returns:
       Spans in order; empty without devices, or if their utilisation is constant.
@@ -269,7 +275,7 @@ def phases(samples: Window) -> list[Span]:
         return []
     spans = []
     computes = busy > (low + high) / 2
-    # A sample covers the time since the one before.
+    # A sample covers the time since the sample before.
     begins = np.concatenate([samples.seconds[:1], samples.seconds[:-1]])
 
     def add(phase: Phase, first: int, end: int) -> None:
@@ -285,7 +291,7 @@ def phases(samples: Window) -> list[Span]:
         cpu = samples.cpu[first:position]
         # First sample above the middle of the CPUs' range: reading of the next batch begins.
         spike = int(np.argmax(cpu >= (cpu.min() + cpu.max()) / 2))
-        # At the end of the window the next transfer is not seen: all that is left is the update.
+        # If the window ends before the next spike, all that is left is the update.
         if spike == 0 and position == len(computes):
             spike = len(cpu)
         cut = first + spike
@@ -297,7 +303,7 @@ def phases(samples: Window) -> list[Span]:
 def waiting(samples: Window) -> list[float]:
     """Return the share of the time (0 to 1) that each device waits while another computes (A36).
 
-    It shows unequal links: the device with the widest one is done first and idles.
+    It shows unequal links: the device with the widest link is done first and idles.
     """
     if samples.gpus.shape[1] < 2:
         return [0.0] * samples.gpus.shape[1]
@@ -308,13 +314,12 @@ def waiting(samples: Window) -> list[float]:
 def mean_utilisation(samples: Sequence[Utilisation]) -> tuple[float, list[float]]:
     """Return the mean share of all cores and of each device, weighted by the samples' spans.
 
-    The share of the cores is that of the training, or of the whole machine if the log has only
-    that.
+    The share of the cores is the training's, or the whole machine's if the log has only that.
     """
     if not samples:
         return 0.0, []
     ends = np.array([0.0, *(sample.seconds for sample in samples)])
-    # A sample counts for the seconds since the one before.
+    # A sample counts for the seconds since the sample before.
     weights = np.maximum(np.diff(ends), 1e-9)
     devices = min(len(sample.gpus) for sample in samples)
     has_process_times = any(sample.process for sample in samples)

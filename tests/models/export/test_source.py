@@ -99,4 +99,4 @@ def test_features_of_another_dimension_are_not_used(run):
     save_model(run / "lstm_ce", make_model(LstmConfig(3 * MEL + 3, **OF_LSTM)))
     source = find_export_source(run / "lstm_ce")
     assert (source.normaliser, source.frontend) == (None, None)
-    assert f"no folder of features is those of lstm_ce in {run}" in source.note
+    assert f"no folder of features fits lstm_ce in {run}" in source.note

@@ -72,7 +72,7 @@ def test_a_file_without_any_audio_is_empty_and_its_failures_are_listed(lake, her
     assert len(FeatureStore(features.url)) == len(records) - len(lost)
     reasons = dict(features.failures)
     assert {record.id for record in lost} <= reasons.keys()
-    assert "no metadata record" in reasons[f"2026/speakers.0000.jsonl:{len(records) + 1}"]
+    assert "not a metadata record" in reasons[f"2026/speakers.0000.jsonl:{len(records) + 1}"]
     listed = store.get(f"{features.url}/{FAILED}").decode().splitlines()
     assert [line.split("\t")[0] for line in listed] == [name for name, _ in features.failures]
     expected = estimate_normaliser(FeatureStore(features.url))

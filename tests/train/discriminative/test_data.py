@@ -67,7 +67,7 @@ def test_batches_hold_whole_utterances_with_their_lattices(make_data, low_rate):
         assert batch.frames == int(batch.weights.sum())
         utterances += batch.ids
     assert sorted(utterances) == sorted(n for n in raw.features.features if n != "utt006")
-    assert stores.corpus.excluded == {"utt006": "30 frames of 30 ms, allowed are 25"}
+    assert stores.corpus.excluded == {"utt006": "30 frames of 30 ms, more than 25"}
 
 
 def test_the_order_follows_from_seed_and_epoch(make_data):
@@ -133,7 +133,7 @@ def test_unusable_utterances_are_listed(make_data):
         "utt003": "no alignment",
         "utt004": "alignment of 5 frames, features of 1",
         "utt005": "no frames",
-        "utt006": "30 frames of 30 ms, allowed are 25",
+        "utt006": "30 frames of 30 ms, more than 25",
     }
     assert [u.name for u in corpus.utterances] == ["utt007", "utt008", "utt009", "utt010"]
     with pytest.raises(TrainingDataError, match="7 of 11"):

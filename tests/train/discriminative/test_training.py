@@ -240,7 +240,7 @@ def test_exclusions_are_listed_and_too_many_refused(toy, train, tmp_path):
     config = replace(CONFIG, epochs=1, batches=LatticeBatchConfig(4, max_frames=58))
     train(stores, tmp_path / "some", config)
     lines = (tmp_path / "some/excluded.tsv").read_text().splitlines()
-    assert lines == ["utt007\tno lattice", "utt039\t59 frames of 30 ms, allowed are 58"]
+    assert lines == ["utt007\tno lattice", "utt039\t59 frames of 30 ms, more than 58"]
     with pytest.raises(TrainingDataError, match="cannot be trained on"):
         train(stores, tmp_path / "none", replace(config, max_excluded=0.01))
 

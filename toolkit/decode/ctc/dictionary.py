@@ -46,9 +46,9 @@ class Dictionary:
     """Words and the prefix tree of their spellings."""
 
     words: tuple[str, ...]
-    """By number."""
+    """The words, by number."""
     tree: Tree
-    """Their spellings."""
+    """The prefix tree of their spellings."""
     unwritable: tuple[str, ...] = ()
     """Words left out because the units cannot write them."""
 
@@ -56,15 +56,16 @@ class Dictionary:
     def of(cls, words: Collection[str], units: Units, between: str = " ") -> "Dictionary":
         """Make a dictionary by spelling words in a model's output units.
 
-        Characters: words have the separator between equal letters, as in training texts (A16).
-        Pieces: the units segment each word. Of words with the same symbols, which decoding cannot
-          distinguish, the alphabetically first is kept.
+        If the units are characters, words have the separator between equal letters, as in training
+        texts (A16). If they are pieces, the units segment each word. Words with the same symbols
+        cannot be distinguished in decoding; the alphabetically first of them is kept.
 
         Args:
           words: the dictionary, such as the training words.
           units: those of the model.
           between: the characters that may stand between words (Scheidl's non-word characters).
-            If the units have none of them, as word pieces, words follow each other directly.
+            If the units, such as word pieces, have none of these characters, words follow each
+            other directly.
 
         Raises:
           CtcDecodeError: no word can be written, a word contains a character of `between`, or
@@ -222,8 +223,8 @@ class Ngrams:
         ngrams["sum"] = _running_sums(np.exp(arcs.logprob) * of_words, first)
         ngrams["lower"] = _running_sums(np.exp(lower) * of_words, first)
 
-        # Words that the model lacks are <UNK>; each has the n-th part of its probability, from
-        # unknown[i] to unknown[i + 1].
+        # The n words that the model lacks are <UNK>; each has 1/n of its probability, which is the
+        # difference of unknown[i] and unknown[i + 1].
         is_known = np.array([word in model.ids for word in words], dtype=bool)
         unknown = np.append(0, np.cumsum(~is_known))
         named = np.zeros(len(words) + 1, WORD)
@@ -269,7 +270,7 @@ class _Arcs:
             self.suffix = np.append(self.suffix, suffix)
 
     def read(self, states: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return probability and next state of a word in each state, with back-off.
+        """Look up one word in each state, with back-off.
 
         Returns:
           The number of the n-gram that was found in the state, or in the first state of its

@@ -60,9 +60,9 @@ class EvaluationPlan:
     evaluation: EvaluationConfig = EvaluationConfig()
     """The search."""
     words: str = ""
-    """File of the dictionary's words, if it is searched."""
+    """File of the dictionary's words, if the search uses them."""
     arpa: str = ""
-    """File of the n-grams, if they are used."""
+    """File of the n-grams, if the search uses them."""
 
     def write(self, training: Path) -> None:
         """Write the plan into a training's folder, where `evaluate_run` reads it."""
@@ -107,10 +107,10 @@ def make_recognition(
 def evaluate_run(
     run: Path, device: str, on_result: Callable[[int, dict[str, float]], None] | None = None
 ) -> int:
-    """Evaluate the epochs of a run's CTC training until it ends, maybe on another machine.
+    """Evaluate the epochs of a run's CTC training until the training ends.
 
-    The function also returns when the training is restarted. If the training was stopped, it waits
-    until it continues.
+    The training may run on another machine. The function also returns when the training is
+    restarted. If the training was stopped, the function waits until it continues.
 
     Args:
       run: the recipe's run directory, whose training has begun.
@@ -155,6 +155,6 @@ def _training(run: Path) -> Path:
         if trainings:
             return trainings[0]
     raise TrainingError(
-        f"{run} holds no training with evaluation in a separate process: start one with "
+        f"{run} holds no training with evaluation in a separate process: start a training with "
         "train.states.evaluator=elsewhere, and evaluate once its stage has begun"
     )

@@ -25,7 +25,7 @@ from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically
 
 GRAPH = "graph.safetensors"
-# Dense search does not support -inf.
+# Log-probability of impossible symbols, as dense search does not support -inf.
 _LEAST = -1e4
 RETRIES = (2.0, 4.0)
 """Factors by which the beam is widened when no path survives."""
@@ -63,7 +63,7 @@ def make_ctc_graph(
         for word, begin, end in zip(words.words, tree.begin[:-1], tree.begin[1:], strict=True)
     ]
     marked, highest = add_disambiguation(spelt)
-    first = units.size + 1  # label of #0; then those of words, then that of the end
+    first = units.size + 1  # the label of #0, then those of #1, #2, ..., then that of the end
     entries = [
         (
             table[word],
@@ -132,7 +132,7 @@ class GraphDecoder(CtcDecoder):
 
     def _all_texts(self, pairs: Sequence[Pair], log_probs: LogProbs) -> list[str]:
         """Return one utterance's best text for each pair of weights."""
-        # One search for each weight; the bonus is added along its lattice.
+        # One search for each LM weight; the bonus is added to the words in its lattice.
         lattices = {weight: self._search(log_probs, weight) for weight in dict(pairs)}
         return [
             ""
@@ -144,8 +144,8 @@ class GraphDecoder(CtcDecoder):
     def _search(self, log_probs: LogProbs, lm_weight: float) -> ScoredLattice | None:
         """Search without a word bonus; return None if no path survives."""
         graph, _ = _load(self._folder)
-        # Impossible symbols get a finite score, as dense search does not support -inf. Division by
-        # the weight of the language model leaves the graph's n-grams unscaled.
+        # Impossible symbols get a finite score. Scores are divided by the weight of the language
+        # model, so that the graph's n-grams stay unscaled.
         rows = torch.from_numpy(as_array(log_probs, self._columns)).clamp(min=_LEAST)
         scores = rows / lm_weight
         tries = self.config.beam.with_retries(RETRIES)

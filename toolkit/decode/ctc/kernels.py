@@ -81,7 +81,7 @@ BEAM = np.dtype(  # a prefix that is kept after a frame
         ("total", np.float64),  # log-probability of both together
         ("node", np.int32),  # its number among all prefixes
         ("child", np.int32),  # the last prefix of the beam that extends it; -1: none
-        ("sibling", np.int32),  # the one before that, for the parent's list
+        ("sibling", np.int32),  # the next prefix in the parent's list of such prefixes; -1: none
         ("unused", np.int32),
     ]
 )
@@ -100,8 +100,8 @@ SYMBOL = np.dtype(
     [
         ("in_beam", np.int64),  # clock of the last prefix whose extension by it is in the beam
         ("grows", np.bool_),  # whether prefixes may be extended by it in this frame
-        ("nth_growing", np.int32),  # the n-th symbol by which they may be extended
-        ("between", np.int32),  # the n-th symbol that separates words
+        ("nth_growing", np.int32),  # in entry n: the n-th symbol by which they may be extended
+        ("between", np.int32),  # in entry n: the n-th symbol that separates words
     ]
 )
 SEARCH = np.dtype(  # settings, then the state of the search
@@ -110,12 +110,12 @@ SEARCH = np.dtype(  # settings, then the state of the search
         ("space", np.int32),  # the space's column, -1: none; repeated spaces count as one, and
         # those at the beginning of a text are dropped
         ("width", np.int64),  # prefixes kept per frame
-        ("margin", np.float64),  # score below the best of a frame from which they are dropped
-        ("symbols", np.int64),  # symbols by which prefixes may be extended in a frame, the best
+        ("margin", np.float64),  # prefixes this far below the best of a frame are dropped
+        ("symbols", np.int64),  # number of a frame's best symbols that may extend prefixes
         ("mode", np.int32),  # NO_LM, NGRAMS or FORECAST
         ("weight", np.float64),  # factor on n-gram log-probabilities
         ("bonus", np.float64),  # added for each word
-        ("complete", np.bool_),  # a text may end inside a word if only one word begins like it
+        ("complete", np.bool_),  # a text may end inside a word if only one word begins like that
         ("joined", np.bool_),  # words follow each other without a symbol between them
         ("between", np.int64),  # number of symbols that separate words
         ("frames", np.int64),  # frames searched so far
@@ -124,7 +124,7 @@ SEARCH = np.dtype(  # settings, then the state of the search
         ("candidates", np.int64),  # candidates of this frame
         ("floor", np.float64),  # key that further candidates must exceed
         ("num_growing", np.int64),  # number of symbols by which prefixes may be extended
-        ("top", np.float64),  # the log-probability of the best of them
+        ("top", np.float64),  # the log-probability of the best of these symbols
         ("clock", np.int64),  # prefixes extended so far
     ]
 )
@@ -264,16 +264,18 @@ def search(
     """Search the next frames; see `toolkit.decode.ctc.kernels` for the arrays.
 
     Args:
-      log_probs: [T, C] float32; consecutive calls find the same as one with all frames.
+      log_probs: [T, C] float32; consecutive calls give the same as one call with all frames.
       tree: [N] NODE: the dictionary.
       lm: [S + 1] CONTEXT, [E] NGRAM, [W + 1] WORD; not used in the mode NO_LM.
-      beams: two [width] BEAM, new at first; the last beam is left in beams[settings.frames % 2].
-      trie: [1 + all frames * width] PREFIX, new at first; gets all prefixes, those of the last beam
-        with the score of a word that ends there.
-      table: a hash table of prefixes by parent and symbol, new at first.
+      beams: two [width] BEAM, empty before the first call; the last beam is left in
+        beams[settings.frames % 2].
+      trie: [1 + all frames * width] PREFIX, empty before the first call; gets all prefixes, those
+        of the last beam with the score of a word that ends there.
+      table: a hash table of prefixes by parent and symbol, empty before the first call.
       candidates: an array of candidates, working memory.
       symbols: [C] SYMBOL with `between` filled in.
-      settings: [1] SEARCH with its settings; `now`, below, since it also holds the search's state.
+      settings: [1] SEARCH with its settings; called `now` below, as it also holds the search's
+        state.
     """
     now = settings[0]
     if now.frames == 0:
@@ -307,7 +309,7 @@ def _add(a: float, b: float) -> float:
     """Return log(exp(a) + exp(b))."""
     if a < b:
         a, b = b, a
-    if b <= a - 40.0:  # below the precision of a, or log 0
+    if b <= a - 40.0:  # b is log 0, or too small to change a
         return a
     return a + math.log1p(math.exp(b - a))
 
@@ -316,7 +318,7 @@ def _add(a: float, b: float) -> float:
 def _choose_symbols(row: _Array, symbols: _Array, now: _Record) -> None:
     """Select the symbols of a frame that may extend prefixes: flags, list and number."""
     count, num_kept, top, values = 0, 0, NONE, np.empty(len(row))
-    # All symbols that are possible, but the blank, which never extends a prefix.
+    # All possible symbols except the blank, which never extends a prefix.
     for symbol in range(len(row)):
         symbols[symbol].grows = symbol != now.blank and row[symbol] > NONE
         if symbols[symbol].grows:
@@ -324,7 +326,7 @@ def _choose_symbols(row: _Array, symbols: _Array, now: _Record) -> None:
             count += 1
             top = max(top, row[symbol])
     if count > now.symbols:
-        # The `symbols` likeliest; more where several equal the last of them.
+        # The `symbols` likeliest symbols, or more if several equal the last of them.
         cut = np.partition(values[:count], count - now.symbols)[count - now.symbols]
         for k in range(count):
             symbol = symbols[k].nth_growing
@@ -343,15 +345,15 @@ def _keep(
 
     Their log-probabilities are written to `next_beam`, in the order of the beam.
     """
-    # Lists of the prefixes of the beam that extend each of its prefixes, to be filled below.
+    # Each prefix has a list of the beam's prefixes that extend it, filled below.
     for i in range(now.size):
         beam[i].child = -1
     best, worst = NONE, math.inf
     for i in range(now.size):
         entry, prefix = beam[i], trie[beam[i].node]
-        # p_blank(l, t) = p(l, t - 1) y_t(blank), in logs.
+        # For a prefix l: p_blank(l, t) = p(l, t - 1) y_t(blank), in logs.
         blank, symbol = entry.total + row[now.blank], NONE
-        # p_symbol(l, t) = p_symbol(l, t - 1) y_t(c), c the last symbol; repeated spaces are one #
+        # p_symbol(l, t) = p_symbol(l, t - 1) y_t(c), c the last symbol; repeated spaces are one
         # space, so that a space may continue after a blank.
         last = prefix.symbol
         if last >= 0:
@@ -360,8 +362,8 @@ def _keep(
             parent = trie[prefix.parent]
             j = parent.active - 1
             if j >= 0:
-                # The parent is in the beam: its paths extended by c give this prefix, too. After a
-                # symbol equal to c only those that end in a blank do, others would be merged.
+                # The parent is in the beam: its paths extended by c give this prefix, too. If the
+                # parent ends in c, only its paths that end in a blank do, as c c would merge.
                 parent_entry = beam[j]
                 entry.sibling, parent_entry.child = parent_entry.child, i
                 paths = parent_entry.blank if parent.symbol == last else parent_entry.total
@@ -447,7 +449,7 @@ def _grow_word(
     if behind:
         place, fixed, state, bound = ROOT, prefix.ended, prefix.end_state, 0.0
     total, blank, last = beam[i].total, beam[i].blank, prefix.symbol
-    # Over the children of the node, or over the symbols of the frame where these are far fewer.
+    # Loop over the children of the node, or over the symbols of the frame if they are far fewer.
     low, high = tree[place].first, tree[place].last
     by_symbol = high - low > 2 * now.num_growing
     for k in range(now.num_growing if by_symbol else high - low):
@@ -523,7 +525,7 @@ def _select(candidates: _Array, now: _Record) -> None:
     """Keep the best `width` candidates in their order; ties go to earlier candidates."""
     if now.candidates <= now.width:
         return
-    # The key of rank `width`; `equal` of the candidates that have it fit in.
+    # `cut` is the key of rank `width`; `equal` of the candidates with this key fit in.
     keys = candidates[: now.candidates].key
     cut = np.partition(keys, len(keys) - now.width)[len(keys) - now.width]
     num_kept, equal = 0, now.width - (keys > cut).sum()
@@ -629,7 +631,7 @@ def mass(lm: _Lm, state: int, first: int, last: int) -> float:
         high = _lower_bound(contexts, ngrams, state, last)
         weight = math.exp(contexts[state].backoff)
         if low < high:
-            # Of words with an n-gram in this state, its probabilities replace the weighted ones of
+            # For words with an n-gram in this state, its probabilities replace the weighted ones of
             # the back-off state, which the next turn counts for all words.
             state_mass, backoff_mass = ngrams[high - 1].sum, ngrams[high - 1].lower
             if low > contexts[state].first:
@@ -670,15 +672,15 @@ def advance_alignment(
     """Advance the Viterbi alignment of a label sequence by some frames.
 
     Args:
-      rows: [t, C] float32.
+      rows: [t, C] float32 log-probabilities.
       labels: [L].
       blank: the blank's column.
-      scores: [2 L + 1] of blanks and labels in turn, changed in place.
+      scores: [2 L + 1] path scores of blanks and labels in turn, changed in place.
       steps: [t, 2 L + 1], written: number of states by which the best path into each state has
-        advanced; [0, ] if not needed.
+        advanced; [0, 2 L + 1] if not needed.
     """
-    # Viterbi over the states of a CTC alignment: even ones are blanks, odd ones labels. A state is
-    # kept, reached from the one before, or across a blank between different labels.
+    # Viterbi over the states of a CTC alignment: even ones are blanks, odd ones labels. A path may
+    # stay in a state, go on to the next, or skip the blank between different labels.
     for t in range(len(rows)):
         # From the end, so that scores[s - 1] and [s - 2] are still those of frame t - 1.
         for s in range(len(scores) - 1, -1, -1):

@@ -48,7 +48,8 @@ from toolkit.processes.devices import full_float32
 from toolkit.storage.lines import split_words
 
 WHOLE, WINDOW, CONTEXT = 6000, 3000, 500
-"""In input frames: the longest recording that is scored at once, and the window of longer ones."""
+"""In input frames: the longest recording that is scored at once; the window for longer recordings,
+and its context on either side."""
 
 
 class CtcScorer:
@@ -57,10 +58,10 @@ class CtcScorer:
     Args:
       bundle: the folder.
       device: where the network computes.
-      int8: whether it computes in 8 bits, see `toolkit.models.store`; on the CPU alone.
+      int8: whether it computes in 8 bits, see `toolkit.models.store`; only on the CPU.
 
     Raises:
-      BundleError: the parts do not belong together.
+      BundleError: the bundle's parts do not belong together.
     """
 
     def __init__(self, bundle: Path, device: str = "cpu", int8: bool = False) -> None:
@@ -118,7 +119,7 @@ class CtcScorer:
 
     def batch_log_probs(self, utterances: Sequence[Utterance]) -> list[Tensor]:
         """Return `log_probs` of several utterances; short ones are scored in one batch."""
-        # Short utterances in one batch, longer ones piece by piece, in the order given.
+        # Longer utterances are scored piece by piece. The results are in the order given.
         inputs = [self.normaliser.apply(features, state) for features, state in utterances]
         short = [frames for frames in inputs if len(frames) <= WHOLE]
         scored = iter(ctc_log_probs(self.model, short) if short else ())
@@ -180,7 +181,7 @@ class CtcRecogniser(Recogniser):
 
     Args:
       bundle: the folder; `Bundle.choose` finds one in a run's `final/`.
-      device: where the network computes; the front end and the search are the CPU's.
+      device: where the network computes; the front end and the search run on the CPU.
       fast: leave out rescoring with a neural language model.
       int8: whether the network computes in 8 bits, on the CPU.
 
@@ -292,7 +293,7 @@ class CtcRecogniser(Recogniser):
         words = split_words(text)
         try:
             return DecodedUtterance(text, self.word_aligner(words, log_probs).words)
-        except CtcDecodeError:  # `WordsConfig.complete` adds letters that have no frame any more
+        except CtcDecodeError:  # `WordsConfig.complete` adds letters for which no frames are left
             return DecodedUtterance(text, self.word_aligner.uniform_times(words, len(log_probs)))
 
     def stream(
@@ -300,8 +301,7 @@ class CtcRecogniser(Recogniser):
     ) -> RecogniserStream:
         """Begin to recognise a stream; the network must have unidirectional LSTMs only.
 
-        Speech is where a label is the likeliest symbol: a CTC network puts blanks and spaces
-        elsewhere.
+        A row counts as speech unless its likeliest symbol is the blank or the space.
         """
         units = self.scorer.units
         silent = [i for i, s in enumerate(units.symbols) if i == units.blank or s == SPACE]
@@ -332,7 +332,7 @@ class CtcScoreStream:
         if not scorer.can_stream:
             raise BundleError(
                 "streaming needs unidirectional LSTMs and running means, but this network needs "
-                "the whole utterance: transcribe without --stream, or train one with "
+                "the whole utterance: transcribe without --stream, or train a network with "
                 "train.model.bidirectional=false and normalisation=causal"
             )
         self._scorer, self._kind = scorer, kind
@@ -352,7 +352,7 @@ class CtcScoreStream:
         return rows
 
     def end_utterance(self) -> Tensor:
-        """Reset the network's state; discard frames too few for another row."""
+        """Reset the network's state; discard remaining frames, which are too few for a row."""
         self._network = None
         return self._no_rows
 
@@ -361,7 +361,7 @@ class CtcSearchStream:
     """The dictionary search of an utterance whose log-probabilities arrive in blocks.
 
     Args:
-      recogniser: has the search.
+      recogniser: the recogniser whose search is used.
       details: find word times and confidences.
     """
 
@@ -445,7 +445,7 @@ class CtcAligner:
     def align(
         self, features: Tensor, words: Sequence[str], speaker: SpeakerAdaptation | None = None
     ) -> RecordingTimes:
-        """Align one recording with its words, normalised by its own statistics.
+        """Align one recording, normalised by its own statistics, with its words.
 
         Raises:
           CtcDecodeError: there are fewer frames than labels.
@@ -469,6 +469,6 @@ def _policy(bundle: Path) -> TextPolicy:
 
 
 def _guessed_policy(units: Units) -> TextPolicy:
-    """Return the text policy for units that name none: English for its 30 symbols (A16)."""
+    """Return the text policy for units that name none: English if they are its 30 symbols (A16)."""
     english = units.kind == "characters" and units.symbols == Characters().symbols
     return TextPolicy(EnglishRules.id if english else LetterRules.id)

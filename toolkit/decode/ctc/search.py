@@ -180,7 +180,7 @@ class BeamSearch:
     def advance(self, state: SearchState, log_probs: np.ndarray) -> None:
         """Search the next frames [t, C] of an utterance, float32 without NaN.
 
-        However an utterance is divided, its last beam is the same.
+        The last beam does not depend on how the utterance is divided into blocks.
         """
         state.reserve(len(log_probs))
         search(
@@ -194,7 +194,7 @@ class BeamSearch:
         if not len(beam):
             return []
         prefixes = state.trie[beam["node"]]
-        # Paths, finished words and the look-ahead of the unfinished one, as the beam is ranked.
+        # The scores by which the beam is ranked: paths, finished words, and look-ahead.
         best = int((beam["total"] + prefixes["fixed"] + prefixes["ahead"]).argmax())
         return self._labels(state.trie, int(beam["node"][best]), -1)
 
@@ -221,8 +221,10 @@ class BeamSearch:
         ]
 
     def _end(self, prefixes: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return, for each prefix, the word that ends there (-1: none) and its score as a complete
-        text (-inf: it is not one)."""
+        """Return, for each prefix, the word that ends there and its score as a complete text.
+
+        The word is -1 if none ends there; the score is -inf if the prefix is not a complete text.
+        """
         word = self._last_word(prefixes["place"])
         ends, between = word >= 0, prefixes["place"] == ROOT
         scores = total + np.where(ends, prefixes["ended"], prefixes["fixed"])
@@ -233,10 +235,12 @@ class BeamSearch:
         return word, np.where(ends | between, scores, -math.inf)
 
     def _last_word(self, place: np.ndarray) -> np.ndarray:
-        """Return the words that end in nodes of the tree, or with `complete` the only words that
-        can; -1: none."""
+        """Return the words that end in nodes of the tree; -1: none.
+
+        With `complete`, a node in which no word ends gets the word below it if there is only one.
+        """
         here = self._tree.nodes[place]
-        # A single word lies below the node; the root, of depth 0, is not a unfinished word.
+        # A single word lies below the node; the root, of depth 0, is not an unfinished word.
         only = (here["depth"] > 0) & (here["high"] == here["low"] + 1) & self._options.complete
         return np.where((here["word"] < 0) & only, here["low"], here["word"])
 
@@ -278,7 +282,7 @@ class PrefixDecoder(CtcDecoder):
     """Finds the most likely label sequences, summing the probabilities of all alignments.
 
     Label sequences that differ only in repeated spaces count as one. Of other sequences with the
-    same text (with and without the separator of double letters) the best is kept.
+    same text (with and without the separator of double letters), the best is kept.
 
     Args:
       units: the output units, in the order of the posteriors' columns.
@@ -300,7 +304,7 @@ class PrefixDecoder(CtcDecoder):
 
 
 def space_label(units: Units) -> int:
-    """Return the column of the space, or -1 without one."""
+    """Return the column of the space, or -1 if there is none."""
     return units.symbols.index(SPACE) if SPACE in units.symbols else -1
 
 
@@ -392,7 +396,7 @@ class WordsDecoder(CtcDecoder):
             lm = None
         elif lm is None:
             raise CtcDecodeError(
-                f"the mode {config.mode!r} needs a language model; without one decode with"
+                f"the mode {config.mode!r} needs a language model; without one, decode with"
                 " mode='words'"
             )
         if isinstance(lm, BackoffModel):

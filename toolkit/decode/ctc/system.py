@@ -150,7 +150,7 @@ def _path(folder: Path, number: int) -> Path:
 @torch.inference_mode()
 def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
     """Return each utterance's [T_n, C], computed in batches of similar lengths."""
-    # Utterances of similar lengths share a batch: little is padded.
+    # Utterances of similar lengths share a batch, so that little is padded.
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     log_probs: dict[int, Tensor] = {}
     for start in range(0, len(order), BATCH):
@@ -163,7 +163,7 @@ def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
 logger = logging.getLogger(__name__)
 EXTENSIONS = 4
 """How often a grid is extended if the best pair lies at its edge. On AN4 (CR-CTC, 581 words) the
-corner of the original grid, 0.4 and 2, makes 37 errors."""
+corner of the original grid, weight 0.4 and bonus 2, makes 37 errors."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class TunedWeights:
     errors: int
     """Word errors with these weights."""
     words: int
-    """Words of the references."""
+    """Number of words in the references."""
 
 
 def tune_words(
@@ -189,11 +189,12 @@ def tune_words(
     """Find the pair of LM weight and word bonus with the fewest word errors.
 
     Ties go to the bonus nearest to 0, then to the smallest weight, which change the scores least.
-    The decoder's own pair may be kept instead, see `TuneConfig.untuned_within`; it is returned, and
-    a warning says so, where there are too few words to tune on.
+    The decoder's own pair may be kept instead, see `TuneConfig.untuned_within`. It is also kept,
+    with a warning, if there are too few words to tune on.
 
     Args:
-      decoder: with a beam narrow enough for so many decodes; the choice hardly depends on it.
+      decoder: the search, with a beam narrow enough for so many decodes; the choice of weights
+        hardly depends on the beam.
       log_probs: [T, C] of each utterance, by id.
       references: transcript by utterance id.
       config: the grid.
@@ -238,7 +239,7 @@ Earlier = TypeVar("Earlier")
 
 
 def _read_earlier(path: Path, kind: type[Earlier]) -> Earlier | None:
-    """Read the result of an earlier call of a tuning function; None without one."""
+    """Read the result of an earlier call of a tuning function; None if there is none."""
     if not os.path.lexists(path):
         return None
     return read_plain(path, kind, CtcDecodeError, "remove it to tune again")
@@ -261,7 +262,7 @@ def _first_grid(
     axes = lm_weight_axis(config.lm_weights), word_bonus_axis(config.word_bonuses)
     if config.untuned_within is None:
         return axes, None
-    # An axis of one value is the user's choice.
+    # An axis with only one value is the user's choice, so this value is kept.
     kept_weight, kept_bonus = (
         axis.values[0] if len(axis.values) == 1 else value
         for axis, value in zip(axes, (weight, bonus), strict=True)
@@ -293,7 +294,7 @@ class WidthTrial:
     width: ListLength
     """Prefixes kept per frame."""
     improved: float
-    """Share of the utterances."""
+    """Share of utterances that twice the width improves."""
 
     @property
     def converged(self) -> bool:
@@ -310,9 +311,9 @@ class TunedBeam:
     margin: float
     """See `WordsConfig.margin`."""
     errors: int
-    """Word errors with it."""
+    """Word errors with this beam."""
     words: int
-    """Words of the references."""
+    """Number of words in the references."""
 
 
 def widen(
@@ -358,7 +359,7 @@ def tune_beam(
     measured, so that the choice does not depend on the machine.
 
     Args:
-      decoder: with tuned weights.
+      decoder: the search, with tuned weights.
       log_probs: [T, C] of each utterance, by id.
       references: transcript by utterance id.
       config: the beams to try.
@@ -382,8 +383,8 @@ def tune_beam(
         trials.append(TunedBeam(width, margin, scored.errors, scored.ref_units))
         return scored.errors
 
-    # The widest beam sets the number of errors; the narrowest with no more is taken, first the
-    # width, at the widest margin, then the margin.
+    # The widest beam sets the number of errors. The narrowest beam with no more errors is taken:
+    # first the width, at the widest margin, then the margin.
     margin = config.margins[-1]
     width = widen(decoder.with_beam(config.widths[-1], margin), utterances, jobs)[-1].width
     most = errors(width, margin)
@@ -408,7 +409,7 @@ class SplitData:
     posteriors: Posteriors
     """The model's log-probabilities."""
     references: Mapping[str, str]
-    """Transcript by utterance id, also of utterances without posteriors, which are deleted."""
+    """Transcript by utterance id; the words of utterances without posteriors count as deleted."""
     speakers: Mapping[str, str]
     """Speaker by utterance id."""
     seconds: float
@@ -432,7 +433,7 @@ def decode_ctc(
 
     Called again after an interruption, it reuses what is finished in `out`: the graph, tuned
     weights, and the results of each search and split. A split whose transcripts have no word is
-    decoded, but has no row; it is decoded again.
+    decoded in every call, and gets no row.
 
     Args:
       splits: the splits to decode, by name.
@@ -451,7 +452,8 @@ def decode_ctc(
       progress: called with (decodes done, decodes).
 
     Returns:
-      WER and CER in percent by split, of the word search with the language model.
+      WER and CER in percent by split (`wer SPLIT`, `cer SPLIT`), of the word search with the
+      language model.
     """
     rows: list[Result] = []
     scored = {split for split, data in splits.items() if can_be_scored(data.references, split)}
@@ -473,7 +475,7 @@ def decode_ctc(
     references = {u: text for s in tune_on for u, text in splits[s].references.items()}
     for name, search in searches.items():
         if name.endswith(f"+{lm}"):
-            # With a narrow beam: the weights hardly depend on it, and many are tried.
+            # Many weights are tried, with a narrow beam: they hardly depend on the beam.
             narrow = search
             if isinstance(search, WordsDecoder):
                 narrow = search.configured(replace(config.words, width=config.tune_width))
@@ -495,7 +497,7 @@ def decode_ctc(
 def _wide_enough(
     search: WordsDecoder, tuning: Mapping[str, LogProbs], widest: int, out: Path, jobs: int
 ) -> WordsDecoder:
-    """Widen a search until its texts hardly improve; log the widths tried in `widths.json`."""
+    """Widen a search until its texts hardly improve; write the widths tried to `widths.json`."""
     stored = out / WIDTHS
     if stored.exists():
         with reading(stored, CtcDecodeError, "remove it to try again"):

@@ -1,7 +1,7 @@
-"""Enhances whole array recordings (C1): cancels the echo per microphone, then one MVDR beam.
+"""Enhances whole array recordings (C1): echo cancellation per microphone, then one MVDR beam.
 
-Canceller and beamformer use the whole utterance. They are the reference for a device's front end,
-which processes audio block by block (`toolkit.features.multichannel.device`).
+The canceller and the beamformer use the whole utterance. They are the reference for a device's
+front end, which processes audio block by block (`toolkit.features.multichannel.device`).
 """
 
 import json
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MIN_SPEECH = 0.01
 """Lowest value of the speech mask, so that a direction is found at all frequencies."""
 SMALLEST_LOADING = 1e-8
-"""Added to powers, which are zero where only zeros were recorded."""
+"""Added to powers, because they are zero where only zeros were recorded."""
 
 
 class ArrayError(ToolkitError):
@@ -61,10 +61,10 @@ class Components:
 
 
 def load_array(cut: "MultiCut") -> ArrayAudio:
-    """Read a cut whose last channel is the playback and whose others are microphones.
+    """Read a cut whose last channel is the playback and whose other channels are microphones.
 
     Raises:
-      ArrayError: fewer than two channels, or audio that cannot be read.
+      ArrayError: the cut has fewer than two channels, or audio that cannot be read.
     """
     sources = cut.recording.sources
     if cut.num_channels < 2 or len(sources) != 1 or sources[0].type != "file":
@@ -108,7 +108,7 @@ SNR_WINDOW = 512
 def ratio_db(signal: np.ndarray, reference: np.ndarray) -> float:
     """Return the ratio of two signals' energies in dB.
 
-    The echo return loss enhancement is that of the echo before and after cancellation.
+    The echo return loss enhancement is this ratio for the echo before and after cancellation.
     """
     energies = [float(np.sum(np.square(x, dtype=np.float64))) for x in (signal, reference)]
     return float(10 * np.log10(max(energies[0], 1e-20) / max(energies[1], 1e-20)))
@@ -137,11 +137,12 @@ def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
     """Estimate an utterance's beamforming weights.
 
     Args:
-      microphones: [M, S] float, echo removed.
+      microphones: [M, S] float, without the echo.
+      config: method and settings.
 
     Returns:
-      [F, M] complex, to be conjugated in the sum over microphones; the first microphone is the
-      one whose speech the beam leaves as it is.
+      [F, M] complex, to be conjugated in the sum over microphones. The beam leaves the speech as
+      the first microphone has it.
     """
     spectra = stft(microphones / _rms(microphones), config)
     if config.method == "none" or len(microphones) == 1:
@@ -155,7 +156,7 @@ def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
 
 
 def _rms(microphones: Tensor) -> Tensor:
-    """Return the root mean square of a signal; `SMALLEST_LOADING` is relative to it."""
+    """Return the root mean square of signals; dividing by it makes `SMALLEST_LOADING` relative."""
     return microphones.square().mean().sqrt().clamp_min(1e-9)
 
 
@@ -181,15 +182,15 @@ def stft(microphones: Tensor, config: BeamformingConfig) -> Tensor:
 def masks(spectra: Tensor, config: BeamformingConfig) -> tuple[Tensor, Tensor]:
     """Estimate which time-frequency bins hold speech, and which frames hold only noise.
 
-    The quietest frames, by the mean of their log power from a sixteenth to half of the band, are
-    noise. Power of a bin above the mean power of those frames at its frequency is speech.
+    The frames that are quietest, by their mean log power from a sixteenth to half of the band, are
+    noise. Power of a bin above `oversubtraction` times their mean power at its frequency is speech.
 
     Args:
       spectra: [M, F, T] complex.
 
     Returns:
-      Share of speech in each bin, [F, T] from `MIN_SPEECH` to 1, and 1 for frames of noise and 0
-      for others, [F, T].
+      The share of speech in each bin, from `MIN_SPEECH` to 1: [F, T]; and 1 for frames of noise, 0
+      for others: [F, T].
     """
     power = spectra.abs().square().mean(dim=0)  # [F, T], mean over the microphones
     bins, frames = power.shape
@@ -208,8 +209,9 @@ def mvdr_weights(spectra: Tensor, speech: Tensor, noise: Tensor, loading: float)
     """Compute MVDR weights: minimal noise, the first microphone's speech undistorted.
 
     The speech's transfer to the microphones, relative to the first, is the principal eigenvector
-    of its covariance: a covariance of rank one, or frequencies of many paths would be attenuated.
-    These are the weights of torchaudio's `mvdr_weights_rtf` for the transfer of its `rtf_evd`.
+    of its covariance. This makes the covariance rank one; otherwise frequencies of many paths would
+    be attenuated. These are the weights of torchaudio's `mvdr_weights_rtf` for the transfer of its
+    `rtf_evd`.
 
     Args:
       spectra: [M, F, T] complex.
@@ -247,8 +249,8 @@ def _covariance(spectra: Tensor, weights: Tensor) -> Tensor:
 def delay_and_sum_weights(spectra: Tensor, speech: Tensor) -> Tensor:
     """Compute delay-and-sum weights relative to the first microphone.
 
-    A delay is where the cross correlation of the whitened speech (GCC-PHAT) is highest, to an
-    eighth of a sample.
+    A delay is the lag, to an eighth of a sample, at which the cross correlation of the whitened
+    speech (GCC-PHAT) is highest.
 
     Args:
       spectra: [M, F, T] complex.
@@ -276,7 +278,7 @@ def delay_and_sum_weights(spectra: Tensor, speech: Tensor) -> Tensor:
 
 
 LOUDEST = 0.99
-"""Highest sample written; a louder utterance is attenuated as a whole."""
+"""Largest magnitude of written samples; a louder utterance is attenuated as a whole."""
 
 
 class EnhanceError(ToolkitError):
@@ -290,7 +292,8 @@ class Enhanced:
     samples: np.ndarray
     """float32[S]."""
     erle_db: float | None
-    """Echo before over echo after cancellation, at all microphones; None: no echo, or not known."""
+    """Ratio of the echo before and after cancellation, at all microphones; None: no echo, or not
+    known."""
     snr_gain_db: float | None
     """Gain in the ratio of speech to noise and echo, compared with the first microphone; the mean
     over frequencies in dB, so that attenuating some of them gains nothing. None: not known."""
@@ -303,7 +306,7 @@ def enhance(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, float]:
-    """Enhance array recordings to one channel: `out/<set>/<id>.flac` and `out/<set>.jsonl`.
+    """Enhance array recordings to one channel: `out/<set>/<id>.flac`, with measures in `<id>.json`.
 
     Existing utterances are kept, so `out` must belong to the same cuts and settings. The bytes do
     not depend on `jobs`.
@@ -313,15 +316,15 @@ def enhance(
       config: echo cancellation and beamforming.
       out: folder to write.
       jobs: processes.
-      progress: called with the utterances done and their total.
+      progress: called with the number of utterances done and their total.
 
     Returns:
       `<set> ERLE dB`, the mean over utterances with an echo, and `<set> SNR gain dB`, the mean over
       all, where the recordings' components are known.
 
     Raises:
-      EnhanceError: no cuts.
-      ArrayError: a cut that is not an array recording.
+      EnhanceError: there are no cuts.
+      ArrayError: a cut is not an array recording.
     """
     from toolkit.processes.bars import Bar
 

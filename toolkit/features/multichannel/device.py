@@ -1,7 +1,7 @@
 """Streaming front end of a device (C1): fixed beams, echo cancellation, beam selection.
 
-It processes audio block by block and keeps a state. Its output depends on at most 8 ms of later
-input, never on the rest of the utterance.
+The front end processes audio block by block and keeps a state. Its output depends on at most 8 ms
+of later input, never on the rest of the utterance.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from toolkit.features.config import BeamsConfig, DeviceConfig, SelectionConfig
 from toolkit.features.multichannel.echo import EchoFilters
 
 PLAYING = 1e-10
-"""Mean square from which a block of the playback counts as sound."""
+"""A block of the playback counts as sound if its mean square is above this."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DeviceFrontend:
     Args:
       positions: positions of the microphones, [M, 3] in metres. None: not known; the microphones
         themselves are used as beams.
-      microphones: M.
+      microphones: M, the number of microphones.
       sampling_rate: in Hz.
       config: settings.
     """
@@ -63,7 +63,7 @@ class DeviceFrontend:
         self._echo = EchoFilters(beams, config.echo)
         self._selector = BeamSelector(beams, block, sampling_rate, config.selection)
         self._first = -(-round(config.first_seconds * sampling_rate) // block)
-        """Blocks with playback before the cancellers adapt."""
+        """Number of blocks with playback before the cancellers adapt."""
         # Mean squares of beams [B] and playback in these blocks
         self._powers: list[tuple[np.ndarray, float]] = []
         self._fade = np.linspace(0.0, 1.0, block, dtype=np.float32)
@@ -94,7 +94,7 @@ class DeviceFrontend:
             echo[:, part] = self._estimate(beams[:, part], playback[part])
             last = self._selector.chosen
             chosen = self._selector.choose(beams[:, part] - echo[:, part])
-            # Cross-fade over the block; the shares add up to 1, also where the beam stays.
+            # Cross-fade over the block; the shares add up to 1, even if the beam stays the same.
             shares[last, part] = 1.0 - self._fade
             shares[chosen, part] += self._fade
         samples = np.sum(shares * (beams - echo), axis=0)
@@ -102,12 +102,12 @@ class DeviceFrontend:
 
     def _estimate(self, captured: np.ndarray, played: np.ndarray) -> np.ndarray:
         """Estimate the echo [B, block] in a block of all beams."""
-        # The newest block's spectrum is of the block before and itself (overlap-save).
+        # The newest spectrum is that of the block before and the newest block (overlap-save).
         self._history[1:] = self._history[:-1]
         self._history[0] = fft.rfft(np.concatenate([self._played, played]))
         self._played = played
         power = float(np.mean(played**2))
-        # Before the start only powers are measured: they set the filters' initial uncertainty.
+        # Before the filters start, only powers are measured; they set their initial uncertainty.
         if len(self._powers) < self._first:
             if power > PLAYING:
                 self._powers.append((np.mean(captured**2, axis=1), power))
@@ -156,7 +156,7 @@ def fixed_beams(
 
 
 def _whole_blocks(channels: np.ndarray, delay: int, config: DeviceConfig) -> np.ndarray:
-    """Pad channels by the output delay, and to whole blocks."""
+    """Pad channels by the output delay and then to whole blocks."""
     padding = delay + -(channels.shape[1] + delay) % config.echo.block
     return np.pad(channels, ((0, 0), (0, padding))).astype(np.float32)
 
@@ -184,7 +184,7 @@ FLOOR_RISE_DB = 6.0
 SPEECH_DB = 6.0
 """Power over the noise floor from which a block counts as speech, and the beam may change."""
 MARGIN_DB = 1.0
-"""A beam must be better by this to be chosen, so that the choice does not flicker."""
+"""Lead over the current beam with which a beam is chosen, so that the choice does not flicker."""
 
 
 class BeamSelector:
@@ -195,7 +195,7 @@ class BeamSelector:
     and `MARGIN_DB` above that of the current beam. In pauses the beam stays.
 
     Args:
-      beams: their number.
+      beams: number of beams.
       block: samples per block.
       sampling_rate: in Hz.
       config: thresholds.
@@ -214,7 +214,7 @@ class BeamSelector:
         """The beam of the last block."""
 
     def choose(self, blocks: np.ndarray) -> int:
-        """Choose the beam for the next block [B, block]."""
+        """Take the next block of all beams [B, block]; return the beam chosen for it."""
         spectra = np.fft.rfft(blocks.astype(np.float64))[:, self._bins]
         power = np.sum(np.abs(spectra) ** 2, axis=1) + 1e-12
         if self._power is None:
@@ -239,7 +239,7 @@ microphone signals that are almost equal at low frequencies, which amplifies tha
 in the ratio of speech to noise with limits of -10, -6, -3, 0 and 3 dB (20 utterances, 20 degrees):
 0.7, 1.2, 1.4, 1.7 and 1.7 dB."""
 LOADINGS = np.concatenate([[0.0], np.logspace(-6, 3, 46)])
-"""Diagonal loadings to try, ascending; with the largest the beam is delay-and-sum."""
+"""Diagonal loadings to try, ascending; with the largest one the beam is delay-and-sum."""
 
 
 def directions(config: BeamsConfig) -> np.ndarray:
@@ -282,7 +282,7 @@ def superdirective_weights(
     w = (G + m I)^-1 d / (d^H (G + m I)^-1 d), the MVDR beam for spherically isotropic noise of the
     coherence G (Bitzer and Simmer, 2001). The loading m is the smallest of `LOADINGS` for which the
     gain over the microphones' own noise, |w^H d|^2 / w^H w, is at least `gain_db`, or the largest
-    of all if there is none.
+    loading if there is none. d is the steering vector.
 
     Args:
       positions: [M, 3] in metres from the middle of the array.

@@ -17,8 +17,8 @@ def estimate_echo(
     A partitioned-block frequency-domain Kalman filter (Kuech, Mabande and Enzner, 2014): an LMS
     filter for each frequency, whose step size falls where there is more than echo. It needs no
     double-talk detector. An NLMS in Python, sample by sample as in pyroomacoustics, finds the same
-    filter in white noise, but diverges during double talk. It takes some twenty times as long for
-    one microphone and fifty times for seven, which are adapted together here.
+    filter in white noise, but diverges during double talk. NLMS takes some twenty times as
+    long for one microphone and fifty times for seven, which are adapted together here.
 
     Args:
       microphones: [M, S].
@@ -54,7 +54,7 @@ class EchoFilters:
     """Echo filters of all channels by partition and frequency, with their uncertainty.
 
     Args:
-      count: channels, M.
+      count: M, the number of channels.
       config: lengths and initial estimates.
     """
 
@@ -84,7 +84,7 @@ class EchoFilters:
 
         Args:
           history: [parts, F] spectra of the newest blocks of playback, the newest first.
-          captured: [M, block].
+          captured: [M, block] samples of the channels.
         """
         config, block = self._config, self._config.block
         # Y_m = sum_p X_p H_mp; the second half of its inverse FFT is free of wrap-around.
@@ -102,12 +102,12 @@ class EchoFilters:
         # H_p <- A (H_p + K_p X_p^* E)
         step = fft.irfft(gain * history.conj() * error[:, None], axis=2)
         step[:, :, block:] = 0.0  # a partition has `block` taps
-        # Transition of the echo path by A: P <- A^2 (1 - K |X|^2 / 2) P + (1 - A^2) |H|^2.
+        # The echo path persists by A, `stability`: P <- A^2 (1 - K |X|^2 / 2) P + (1 - A^2) |H|^2.
         stay = config.stability
         self._uncertainty *= stay**2 * (1 - 0.5 * gain * energy)
         self._uncertainty += (1 - stay**2) * np.abs(self.filters) ** 2
         self.filters = stay * (self.filters + fft.rfft(step, axis=2))
-        # The echo of the same block by the updated filter.
+        # The echo of the same block with the updated filters.
         return fft.irfft(np.einsum("pf,mpf->mf", history, self.filters))[:, block:]
 
 

@@ -39,7 +39,7 @@ from toolkit.processes.devices import torch_threads
 from toolkit.processes.workers import map_in_threads
 
 GAP_BYTES = 8 << 20
-"""Largest gap between records that is read along rather than skipped by another call."""
+"""Largest gap between records that is read as well, rather than skipped by another call."""
 SPAN_BYTES = 32 << 20
 """Largest number of bytes per call."""
 SPAN_THREADS, FILE_THREADS = 3, 16
@@ -60,14 +60,16 @@ class Span:
     path: str
     """Path of the object, as in the records."""
     start: int
+    """First byte."""
     end: int
+    """Byte after the last."""
 
 
 def plan_spans(records: Sequence[Record]) -> list[Span]:
-    """Cover the records that are parts of larger objects by few spans.
+    """Cover the records that are parts of larger objects with few spans.
 
-    Spans of an object do not overlap; each record lies within one, and none is longer than
-    32 MiB unless a single record is.
+    Spans of an object do not overlap. Each record lies within one span, and no span is longer than
+    32 MiB unless it covers a record, or overlapping records, longer than that.
     """
     parts = sorted(
         {(r.audio, r.offset, r.offset + r.size) for r in records if r.offset is not None}
@@ -96,7 +98,7 @@ def fetch(
 
     Args:
       records: in the order in which they are returned.
-      store: gets the counts of the calls.
+      store: its settings are used; the calls of all threads are added to its counts.
       lake: base of relative paths.
       scratch: local folder for spans.
 
@@ -118,14 +120,14 @@ def fetch(
             except MissingObjectError:
                 return FetchError(f"{record.audio}: no such object")
 
-        # Only remote files of one utterance gain from threads: spans are on this disk already.
+        # Threads help only with remote files of one utterance each: spans are on this disk already.
         ahead = any(r.offset is None and not is_local(resolve(r.audio, lake)) for r in records)
         contents = workers.map(read, records, FILE_THREADS if ahead else 0)
         yield from zip(records, contents, strict=True)
 
 
 class _Spans:
-    """Records that are parts of objects: copied to `scratch` by spans, or read from local files."""
+    """Audio within larger objects: remote spans are copied to `scratch`; local files are not."""
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class _Spans:
         """Read a record's audio from a copied span or a local file, or return the error."""
         if record.audio in self._copies:
             copies = self._copies[record.audio]
-            # The last span that begins at or before the record holds all of it, see `plan_spans`.
+            # The last span that begins at or before a record contains it all, see `plan_spans`.
             start, copied = copies[bisect_right(copies, record.offset, key=itemgetter(0)) - 1]
             if copied is None:
                 return FetchError(f"{record.audio}: no such object")
@@ -174,7 +176,7 @@ class _Spans:
         return content
 
     def _local_file(self, audio: str, store: ObjectStore) -> BinaryIO | None:
-        """Open a local audio file, which stays open; None if there is none."""
+        """Open a local audio file, which stays open; None if it does not exist."""
         if audio not in self._open:
             store.counts.get += 1
             path = local_path(resolve(audio, self._lake))
@@ -185,7 +187,7 @@ class _Spans:
 
 
 def _part(file: BinaryIO, record: Record, start: int) -> bytearray | FetchError:
-    """Read a record's audio; the record may ask for more bytes than the file has."""
+    """Read a record's audio from byte `start`; return an error if the file is too short."""
     if start + record.size > os.fstat(file.fileno()).st_size:
         return FetchError(f"{record.audio}: ends before byte {record.offset + record.size}")
     content = bytearray(record.size)  # numpy and torch can use it without a copy
@@ -220,12 +222,12 @@ class _Workers:
     def map(
         self, function: Callable[[ObjectStore, Item], Value], items: Sequence[Item], threads: int
     ) -> Iterator[Value]:
-        """Apply `function`, at most `2 * threads` items ahead; without threads, on demand."""
+        """Yield the results in order, computed up to `2 * threads` items ahead; 0: on demand."""
         if threads == 0:
             for item in items:
                 yield function(self._store, item)
             return
-        # One more than two for each thread: the one whose result is awaited.
+        # Two items per thread, and the item whose result is awaited.
         yield from map_in_threads(partial(self._call, function), items, threads, 2 * threads + 1)
 
     def _call(self, function: Callable[[ObjectStore, Item], Value], item: Item) -> Value:
@@ -244,7 +246,7 @@ class _Workers:
 
 
 DURATION_TOLERANCE = 0.1
-"""Largest difference in seconds between audio and record; more means that one is damaged."""
+"""Accepted difference in seconds between audio and record; if larger, one of them is damaged."""
 
 
 @dataclass(frozen=True)
@@ -262,8 +264,8 @@ class Extract:
     """Fetch and decode audio, and write raw features and causal mean states, as the recipe does.
 
     A partition is one file of `Group`; its `about["shard"]` is the number of the shard written.
-    Stored are, as by `toolkit.features.extract`, the raw features and the sum over the speaker's
-    earlier frames, from which the causal mean is applied at load time. An utterance whose audio is
+    Like `toolkit.features.extract`, it stores the raw features and the sum over the speaker's
+    earlier frames; the causal mean is computed from both at load time. An utterance whose audio is
     missing or broken is listed as a failure and does not enter the mean.
     """
 
@@ -273,7 +275,7 @@ class Extract:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """Extract the features of one file, as described at `Step.run`."""
+        """Extract the features of one file; see `Step.run`."""
         index = partition.about["shard"]
         frontend = self.config.frontend
         failures: list[tuple[str, str]] = []
@@ -304,7 +306,7 @@ def plan_extract(
 
     Args:
       files: the files that `select` returned.
-      numbers: the shard number of each file, where files are shuffled too (C18); None: in order.
+      numbers: the shard number of each file if files are shuffled too (C18); None: in order.
     """
     numbers = range(len(files)) if numbers is None else numbers
     return [
@@ -326,7 +328,7 @@ def check_order(records: Sequence[Record]) -> None:
     """Check that each speaker's records are contiguous and in time order.
 
     Raises:
-      StepError: they do not, so that the mean would not be causal.
+      StepError: they are not, so the mean would not be causal.
     """
     seen_speakers, previous = set(), None
     for record in records:
@@ -350,6 +352,7 @@ def _features(
     failures: list[tuple[str, str]],
     seconds: list[float],
 ) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
+    """Yield each utterance's cut, speaker and features [T, F]; add to `failures` and `seconds`."""
     compute = Frontend(config)
     for record, content in fetched:
         try:

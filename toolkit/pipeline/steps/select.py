@@ -1,14 +1,14 @@
 """Selection: a uniform sample of the lake's records, grouped by speaker (C16).
 
-Every record has a random number, a hash of the seed and its id, and is chosen if that is below a
-threshold. So the choice of a record does not depend on the order, the partition or the other
+Every record has a random number, a hash of the seed and its id, and is chosen if the number is
+below a threshold. So the choice of a record does not depend on the order, the partition or other
 records, and a smaller sample is a subset of a larger one. As in the paper, slightly too much is
 sampled at first, by an estimate of the average length; then the threshold is lowered to where a
 histogram of the sampled hours reaches the target.
 
 `Sample` streams the metadata in constant memory and keeps the lines whose random number is below
 the threshold, in buckets by a hash of the speaker. `Group` reads one bucket and writes files of
-whole speakers, of nearly equal length (C22) and each speaker's utterances in time order; these
+whole speakers, nearly equal in length (C22), with each speaker's utterances in time order; these
 files are the partitions of all later steps. Only sampled lines are moved, and where the lake is
 partitioned by speaker, each partition of `Sample` writes into few buckets.
 """
@@ -55,7 +55,7 @@ def id_of(line: bytes) -> str:
     """Read a record's id, without parsing the rest of the line if the id is its first field.
 
     Raises:
-      ValueError, RecursionError: the line is no record.
+      ValueError, RecursionError: the line is not a record.
     """
     if line.startswith(ID_FIRST):
         end = line.index(b'"', len(ID_FIRST))
@@ -67,7 +67,7 @@ def id_of(line: bytes) -> str:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Duration of the sampled audio by random number; as integers, histograms merge exactly."""
+    """Duration of the sampled audio by random number, in integers so that sums are exact."""
 
     top: int
     """The sampling threshold; the bins divide 0 to `top` equally."""
@@ -80,7 +80,7 @@ class Histogram:
         return sum(self.microseconds) / (3600 * MICROSECONDS)
 
     def threshold(self, hours: float) -> int | None:
-        """Find the threshold below which `hours` were sampled; None: fewer were sampled.
+        """Find the threshold below which `hours` were sampled; None if fewer were sampled.
 
         It is interpolated within a bin: for 1 M hours the error is about one hour.
         """
@@ -112,9 +112,9 @@ def first_threshold(hours: float, lake_hours: float, oversampling: float) -> int
 
 
 PARTITION_BYTES = 128 << 20
-"""Metadata per partition: some seconds of work."""
+"""Metadata per partition: a few seconds of work."""
 BUFFER_BYTES = 4 << 20
-"""Lines kept in memory before they are written to disk."""
+"""Bytes of lines kept in memory before they are written to disk."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class SampleConfig:
 class Sample:
     """Keep the records of some metadata objects whose random number is below the threshold.
 
-    `about` has the `utterances` and `hours` kept, the number of lines `read`, and `bins`
-    (microseconds of audio by random number).
+    The result's `about` has the `utterances` and `hours` kept, the number of lines `read`, and
+    `bins` (microseconds of audio by random number).
     """
 
     config: SampleConfig
@@ -143,7 +143,7 @@ class Sample:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """Sample some metadata objects, as described at `Step.run`."""
+        """Sample the records of some metadata objects; see `Step.run`."""
         config, select = self.config, self.config.select
         number_of = random_numbers(select.seed)
         buckets = _BucketFiles(resources.scratch / "pieces")
@@ -162,7 +162,7 @@ class Sample:
                         record = Record.from_line(line)
                     except (LakeError, ValueError, RecursionError) as error:
                         where = f"{'/'.join(name[1:])}:{row}"
-                        failures.append((where, f"no metadata record: {reason(error)}"))
+                        failures.append((where, f"not a metadata record: {reason(error)}"))
                         continue
                     if is_eligible(record, select):
                         # Microseconds as integers: sums do not depend on the order of partitions.
@@ -181,7 +181,7 @@ class Sample:
 
 
 def plan_sample(lake: Lake) -> list[Partition]:
-    """Group metadata objects, bucket by bucket, into partitions of some seconds of work."""
+    """Group metadata objects, bucket by bucket, into partitions of a few seconds of work."""
     partitions: list[Partition] = []
     batch: list[ObjectRef] = []
 
@@ -191,7 +191,7 @@ def plan_sample(lake: Lake) -> list[Partition]:
             partitions.append(Partition(f"{len(partitions):06d}", tuple(batch), {"hours": hours}))
             batch.clear()
 
-    # Sorted by name, which is the speaker bucket: a partition has records of few buckets.
+    # The objects' names are their speaker buckets: sorted, a partition has few buckets.
     for ref in sorted(lake.objects, key=lambda ref: (ref.path.rsplit("/", 1)[-1], ref.path)):
         if sum(r.size for r in batch) + ref.size > PARTITION_BYTES:
             close()
@@ -271,9 +271,9 @@ class Group:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """Group the records of one bucket, as described at `Step.run`."""
+        """Group the records of one bucket; see `Step.run`."""
         number_of = random_numbers(self.config.seed)
-        # Entries are (time, id, seconds, line): their order is the order of time.
+        # Entries are (time, id, seconds, line), so that they sort by time.
         speakers: dict[str, list[tuple[float, str, float, bytes]]] = defaultdict(list)
         ids, failures = set(), []
         for ref in partition.inputs:
@@ -306,13 +306,16 @@ class Group:
 
 
 def pack(speakers: dict[str, list[tuple]], hours_per_file: float) -> list[list[str]]:
-    """Distribute speakers over files; an entry's third field is its duration in seconds."""
+    """Distribute speakers over files of nearly equal length; return each file's speakers.
+
+    The entries of `speakers` are by speaker; an entry's third field is its duration in seconds.
+    """
     seconds = {s: math.fsum(entry[2] for entry in entries) for s, entries in speakers.items()}
     return partition_by_size(seconds, round(math.fsum(seconds.values()) / (3600 * hours_per_file)))
 
 
 def plan_group(sampled: Iterable[StepResult]) -> list[Partition]:
-    """Make a partition of each bucket's parts, which `Sample` has written."""
+    """Make a partition of each bucket's parts, which `Sample` wrote."""
     parts: dict[int, list[ObjectRef]] = defaultdict(list)
     for result in sampled:
         for ref in result.outputs:
@@ -333,7 +336,7 @@ class Selection(NamedTuple):
     files: list[ObjectRef]
     """Files of whole speakers by name, with `hours`, `utterances` and `speakers`."""
     failures: list[tuple[str, str]]
-    """(utterance or line of metadata, reason) of the records that cannot be taken."""
+    """(utterance or line of metadata, reason) of the records that cannot be selected."""
 
 
 def select_records(
@@ -346,8 +349,8 @@ def select_records(
 ) -> Selection:
     """Select records of the lake and group them into files by speaker.
 
-    This process reads records only if the hours of the lake are not known, and then from one
-    object. The sample itself shows how many hours are eligible.
+    This process reads records only if the hours of the lake are unknown, and then from the first
+    object that has any. The sample itself shows how many hours are eligible.
 
     Args:
       lake: the lake to select from.
@@ -355,10 +358,10 @@ def select_records(
       executor: runs the steps.
       store: reads a metadata object where lake.json is missing.
       base: prefix below which each step writes.
-      up_to: where fewer hours are eligible, select all but a thousandth of them.
+      up_to: if fewer hours are eligible than requested, select all but a thousandth of them.
 
     Raises:
-      LakeError: no records are eligible, or, unless `up_to`, fewer hours than are to be selected.
+      LakeError: no records are eligible, or, unless `up_to`, fewer hours than requested.
     """
     # 1. The hours of the lake: from lake.json, else estimated from one metadata object (C16).
     totals = metadata_totals(lake.objects)
@@ -367,7 +370,7 @@ def select_records(
     partitions = plan_sample(lake)
     buckets = choose_buckets(min(config.hours, lake_hours), config.hours_per_file, lake.buckets)
     # 2. Sample. Limits or short utterances may leave less eligible audio than estimated. A sample
-    # that is too small gives a better estimate for the next one; the last one takes everything.
+    # that is too small gives a better estimate for the next; the last sample takes everything.
     for last in (False, False, True):
         top = first_threshold(config.hours, lake_hours, config.oversampling)
         top = RANGE if last else top
@@ -385,7 +388,7 @@ def select_records(
     if threshold is None and up_to:
         raise LakeError(
             f"{lake.url}: no utterance lasts {config.min_duration:g} to {config.max_duration:g} s"
-            " and meets the other limits of prepare.select: widen them"
+            " and meets the other limits of prepare.select: widen these limits"
         )
     if threshold is None:
         raise LakeError(
@@ -401,7 +404,7 @@ def select_records(
 
 
 def choose_buckets(hours: float, hours_per_file: float, lake_buckets: int | None) -> int:
-    """Choose the number of buckets: a multiple or divisor of the lake's keeps objects few."""
+    """Choose a number of buckets that is a multiple or divisor of the lake's, for fewer objects."""
     needed = max(1, math.ceil(hours / (FILES_PER_BUCKET * hours_per_file)))
     if lake_buckets is None:
         return needed
@@ -411,7 +414,7 @@ def choose_buckets(hours: float, hours_per_file: float, lake_buckets: int | None
 
 
 def estimate_hours(objects: Sequence[ObjectRef], store: ObjectStore) -> float:
-    """Estimate the lake's hours from the hours per byte of its first object with any."""
+    """Estimate the lake's hours from the hours per byte of the first object with records."""
     for ref in objects:
         lines = BytesIO(store.get(replace(ref, digest=None)))
         seconds = sum(record.duration for record in readable(lines))

@@ -1,8 +1,8 @@
 """The steps that move whole utterances: `shuffle` (C18) and `repartition` (C21).
 
 `Shuffle` is hierarchical: files are shuffled, and utterances within files. Utterances stay in their
-file, so no data moves between workers. `Repartition` cuts consecutive shards into nearly equal ones
-of another length for training.
+file, so no data moves between workers. `Repartition` cuts consecutive shards into nearly equal
+shards of another length for training.
 """
 
 import json
@@ -32,7 +32,7 @@ class Shuffle:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """Shuffle one shard, as described at `Step.run`."""
+        """Shuffle one shard; see `Step.run`."""
         shard, index = single_shard(partition.inputs), partition.about["shard"]
         rows = open_rows(shard, store, resources.scratch)
         order = utterance_order(self.config.seed, partition.about["from"], len(rows))
@@ -55,12 +55,12 @@ def plan_shuffle(shards: Sequence[Shard], config: ShuffleConfig) -> list[Partiti
 
 
 def file_order(seed: int, count: int) -> list[int]:
-    """Draw the new numbers of `count` files."""
+    """Draw new numbers for `count` files, in the order of their old numbers."""
     return _permutation(f"files {seed}", count)
 
 
 def utterance_order(seed: int, file: int, count: int) -> list[int]:
-    """Draw the order of the `count` utterances of a file, given by its old number."""
+    """Draw the order of the `count` utterances of the file whose old number is `file`."""
     return _permutation(f"utterances {seed} {file}", count)
 
 
@@ -72,14 +72,14 @@ def _permutation(seed: str, count: int) -> list[int]:
 
 
 TOLERANCE = 0.03
-"""Consecutive shards are put together until the new length deviates by at most this share."""
+"""Consecutive shards are grouped until the new shards' length is off by at most this share."""
 MOST_INPUTS = 16
-"""Largest number of shards that are put together in a partition."""
+"""Largest number of shards in a group; the last group also takes what is left."""
 
 
 @dataclass(frozen=True)
 class Repartition:
-    """Cut consecutive shards, with all their fields, into `about["count"]` nearly equal ones.
+    """Cut consecutive shards, with all their fields, into `about["count"]` nearly equal shards.
 
     Rows keep their order. The new shards are numbered from `about["first"]` on. Their numbers of
     frames are as equal as whole utterances allow.
@@ -91,7 +91,7 @@ class Repartition:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """Cut one group of shards, as described at `Step.run`."""
+        """Cut one group of shards; see `Step.run`."""
         first, count = partition.about["first"], partition.about["count"]
         shards = _in_order(partition)
         inputs = [
@@ -121,9 +121,9 @@ class Repartition:
 
 
 def plan_repartition(shards: Sequence[Shard], config: RepartitionConfig) -> list[Partition]:
-    """Group consecutive shards so that each group gives a whole number of new ones.
+    """Group consecutive shards so that each group gives a whole number of new shards.
 
-    Pairs of five-hour shards, for instance, make five of two hours: every object is read once.
+    Two five-hour shards, for instance, make five of two hours, so that every object is read once.
     """
     runs: list[list[Shard]] = []
     run: list[Shard] = []
@@ -133,7 +133,7 @@ def plan_repartition(shards: Sequence[Shard], config: RepartitionConfig) -> list
         if abs(parts - round(parts)) <= TOLERANCE * round(parts) or len(run) == MOST_INPUTS:
             runs.append(run)
             run = []
-    # What is left at the end joins the last group, whose shards then deviate a little more.
+    # The shards left at the end join the last group, whose new shards are then off a little more.
     if run and runs:
         runs[-1] = runs[-1] + run
     elif run:
@@ -174,6 +174,6 @@ def _all_rows(inputs: Iterable) -> Iterator[tuple[bytes, dict[str, bytes]]]:
 
 
 def _size(line: bytes) -> tuple[int, float]:
-    """Return frames and seconds of the cut in a line of JSON."""
+    """Return the number of frames and the seconds of the cut in a line of JSON."""
     cut = json.loads(line)
     return cut["features"]["num_frames"], cut["duration"]

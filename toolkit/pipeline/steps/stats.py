@@ -2,7 +2,8 @@
 
 The statistics merge by addition and give the normaliser in one pass. The recipe's normaliser needs
 the mean of all features before it can accumulate statistics of the residuals of the causal mean, so
-it makes two passes over stored features. But the residual of frame t is linear in that mean mu:
+it makes two passes over stored features. But the residual of frame t, its features x_t minus the
+causal mean m_t, is linear in the mean of all features mu:
 
     x_t - m_t = a_t - mu * b_t,   a_t = x_t - (S + x_0 + ... + x_t) / w_t,   b_t = P / w_t,
 
@@ -50,7 +51,7 @@ class NormaliserStats:
     kind: str
     """Kind of the features, by which digital silence is found."""
     sums: np.ndarray
-    """[4F + 2] float64: x, a, a^2 and a * b by dimension, then b and b^2."""
+    """[4F + 2] float64 sums over frames: x, a, a^2 and a * b by dimension, then b and b^2."""
 
     @classmethod
     def empty(
@@ -124,7 +125,7 @@ class NormaliserStats:
 
     @classmethod
     def from_dict(cls, values: dict) -> "NormaliserStats":
-        """Restore statistics from `to_dict`."""
+        """Restore statistics from the result of `to_dict`."""
         sums = np.array(values["sums"], np.float64)
         return cls(values["frames"], values["prior_frames"], values["kind"], sums)
 
@@ -136,7 +137,7 @@ def merge(parts: Iterable[NormaliserStats]) -> NormaliserStats:
     addition.
 
     Raises:
-      NormaliserStatsError: there are none, or they differ in dimension or prior.
+      NormaliserStatsError: `parts` is empty, or they differ in dimension, kind or prior.
     """
     total, frames, lost, first = None, 0, None, None
     for part in parts:
@@ -163,7 +164,7 @@ FEATURES = "features"
 
 @dataclass(frozen=True)
 class Stats:
-    """Accumulate the `NormaliserStats` of one shard, in `stats/NNNNNN.json`."""
+    """Accumulate the `NormaliserStats` of one shard and write them to `stats/NNNNNN.json`."""
 
     config: StatsConfig
     kind: str = "fbank"
@@ -173,7 +174,7 @@ class Stats:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """Accumulate the statistics of one shard, as described at `Step.run`."""
+        """Accumulate the statistics of one shard; see `Step.run`."""
         shard = single_shard(partition.inputs)
         if not shard.utterances:  # all of a file's audio may be missing
             return StepResult((), (), {"hours": 0.0, "frames": 0})
@@ -213,11 +214,11 @@ def read_utterances(
 
 
 def merge_stats(refs: Iterable[ObjectRef], store: ObjectStore) -> Cmvn:
-    """Merge the shards' statistics in the order of their numbers, in constant memory."""
+    """Return the normaliser of all shards' statistics, merged by number in constant memory."""
     ordered = sorted((r for r in refs if "stats" in r.about), key=lambda ref: ref.about["stats"])
     if not ordered:
         raise NormaliserStatsError(
-            "no utterance could be read: see the reasons in _failures.tsv of each step"
+            "no utterance could be read: see the reasons in each step's _failures.tsv"
         )
     return merge(
         NormaliserStats.from_dict(json.loads(store.get(ref))) for ref in ordered

@@ -40,7 +40,7 @@ class Teacher:
     weights: ObjectRef
     """`model.safetensors` of the model."""
     normaliser: ObjectRef
-    """Normaliser of the features that it was trained on."""
+    """Normaliser of the features that the model was trained on."""
 
     @classmethod
     def at(
@@ -52,8 +52,8 @@ class Teacher:
           store: writes the objects.
           model: folder of the model.
           normaliser: its features' normaliser.
-          url: prefix to write it to, in folders named by content, so that other runs may use the
-            prefix too; None: it is read in place, by workers on this machine.
+          url: prefix to write the model to, in folders named by content, so that other runs may use
+            the prefix too; None: workers on this machine read the model in place.
 
         Raises:
           StepError: a file is missing.
@@ -86,7 +86,7 @@ class TargetsConfig(Settings):
     """Raw frame at which the first low-rate frame begins: 0, 1 or 2. One pass over the data
     (C12) needs only one."""
     batch_frames: BatchFrames = 4096
-    """Low-rate frames per batch, padding included; affects memory, and results in the last bits."""
+    """Low-rate frames per batch, padding included; affects memory, and the last bits of results."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Targets:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """Compute the targets of one shard, as described at `Step.run`."""
+        """Compute the targets of one shard; see `Step.run`."""
         shard = single_shard(partition.inputs)
         frames, tail = 0, 0.0
         path = resources.scratch / SHARDS / field_file(FIELD, shard.index)
@@ -163,7 +163,15 @@ def compute_targets(
 def batches(lengths: Sequence[int], frames: int) -> list[list[int]]:
     """Batch utterances, longest first, so that each batch has at most `frames` frames.
 
-    Padding counts. A longer utterance is a batch of its own; empty utterances are in no batch.
+    Padding counts as frames. An utterance that is longer is a batch of its own; an empty one is in
+    no batch.
+
+    Args:
+      lengths: number of frames of each utterance.
+      frames: largest number of frames per batch.
+
+    Returns:
+      Each batch, as indices into `lengths`.
     """
     # Longest first: the first row of a batch gives its padded length.
     rows = sorted((r for r in range(len(lengths)) if lengths[r]), key=lambda r: (-lengths[r], r))

@@ -4,8 +4,8 @@ Every worker's gradients on a small task, and the method's updates from them, ar
 The time is simulated: steps take as long as measured or configured, messages as long as the
 modelled network needs for the real model's bytes.
 
-Some methods came after the papers' and are simulated before any of them is built for real
-processes: reduced precision of what is exchanged; momentum correction for threshold compression
+Some methods are newer than the papers' and are simulated before any of them is built for real
+processes: reduced precision of exchanged values; momentum correction for threshold compression
 (Lin et al. 2018, deep gradient compression); post-local SGD (Lin et al. 2020). Slow momentum
 (SlowMo, Wang et al. 2020) is `bmuf` with other settings.
 """
@@ -80,7 +80,7 @@ def scpsgd(run: Run) -> Outcome:
 
 
 def gtc(run: Run) -> Outcome:
-    """GTC: every worker sends the elements beyond the threshold to every other (C28)."""
+    """GTC: every worker sends the elements beyond the threshold to every other worker (C28)."""
     return compressed(run, GtcState, run.scenario.optimizer)
 
 
@@ -92,7 +92,7 @@ def compressed(
     Args:
       run: the training.
       make: makes the state of each worker.
-      last: optimizer that takes a step with the sum of the messages.
+      last: optimizer that takes the step, with the mean of the decoded messages.
     """
     scenario, task, workers = run.scenario, run.task, run.workers
     states = [make(task.size, scenario.gtc) for _ in range(workers)] if task else []
@@ -139,8 +139,8 @@ def _share(scenario: Scenario) -> float:
 def bmuf(run: Run, initial: Tensor | None = None, share: float = 1.0) -> Outcome:
     """BMUF: local training for a block of minibatches, then an update of the global model (C29).
 
-    Minibatches that are too few for all workers are dropped, as by the training loop. Every worker
-    keeps its optimizer state.
+    If too few minibatches are left for all workers, they are dropped, as in the training loop.
+    Every worker keeps its optimizer state.
 
     Args:
       run: the training.
@@ -168,7 +168,7 @@ def bmuf(run: Run, initial: Tensor | None = None, share: float = 1.0) -> Outcome
                 gradients = task.gradients(models, minibatches, scenario.frames)
                 models = optimizers.step(models, gradients, rate)
         # The block lasts as long as the slowest worker takes. It has fewer minibatches than a real
-        # block by the factor `stands_for`; its exchange counts for as much less.
+        # block by the factor `stands_for`, so its exchange counts for as much less.
         once = (value / scenario.stands_for for value in all_reduce(run, share))
         seconds, sent, between = once
         outcome.seconds += alone.max() + seconds
@@ -260,7 +260,7 @@ def all_reduce(run: Run, share: float = 1.0) -> tuple[float, float, float]:
     size = share * run.scenario.model_bytes
     workers, hosts = run.workers, run.network.hosts(run.workers)
     seconds = run.network.all_reduce(workers, size)
-    # A ring all-reduce sends 2 (n - 1) / n messages per worker, 2 (n - 1) in all.
+    # In a ring all-reduce each worker sends 2 (n - 1) / n times the message; all send 2 (n - 1).
     return seconds, 2 * (workers - 1) * size, 2 * (hosts - 1) * size
 
 
@@ -287,7 +287,7 @@ class EventQueue:
         self._order = itertools.count()  # order of simultaneous events
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Schedule an action."""
+        """Schedule an action at a time."""
         # Simultaneous events run in the order in which they were scheduled.
         heapq.heappush(self._due, (time, next(self._order), action))
 
@@ -301,7 +301,7 @@ class EventQueue:
 def shared_steps(run: Run, nodes: int) -> list[StepQueue]:
     """Return the steps that each node takes, shared as in `SharedBatches`.
 
-    Minibatches that are too few for all workers are dropped, as by the training loop.
+    If too few minibatches are left for all workers, they are dropped, as in the training loop.
     """
     counters: Counter[str] = Counter()
 
@@ -323,7 +323,7 @@ class Adpsgd:
     Args:
       run: the training.
       pattern: which learners average with each other.
-      group: number of workers of a learner; 1, or those of a host.
+      group: number of workers per learner: 1, or a host's number of workers.
     """
 
     def __init__(self, run: Run, pattern: Pattern, group: int) -> None:
@@ -359,7 +359,7 @@ class Adpsgd:
         return run.finish(mean)
 
     def _begin(self, number: int, weights: torch.Tensor) -> None:
-        """Begin a step of a learner at weights [P], if there is one left."""
+        """Begin a step of a learner at weights [P], if a step is left."""
         run, scenario = self._run, self._run.scenario
         members = range(number * self._group, min((number + 1) * self._group, run.workers))
         rate = scenario.rate_at(run.done, run.workers)
@@ -367,7 +367,8 @@ class Adpsgd:
         if minibatch is None:
             return
         run.take(len(members))
-        # Step s of node k has the minibatches s N + k g ... s N + (k + 1) g - 1 for groups of g.
+        # With N workers in groups of g, step s of node k has the minibatches s N + k g ...
+        # s N + (k + 1) g - 1.
         first = minibatch.first * run.workers + minibatch.owner * self._group
         minibatches = list(range(first, first + len(members)))
         times = run.draw(members)
@@ -437,7 +438,10 @@ class Adpsgd:
 
 
 def asgd(run: Run) -> Outcome:
-    """A-SGD: workers push gradients to the parameter server, worker 0, and go on at once (A19)."""
+    """A-SGD: workers exchange gradients for new weights with a parameter server, worker 0 (A19).
+
+    No worker waits for the others.
+    """
     scenario, task, outcome = run.scenario, run.task, run.outcome
     clock, cards = EventQueue(), NetworkCards(run.network)
     shares = shared_steps(run, run.workers)
@@ -451,7 +455,7 @@ def asgd(run: Run) -> Outcome:
         if minibatch is None:
             return
         run.take(1)
-        # Step s of worker w is minibatch s N + w.
+        # With N workers, step s of worker w is minibatch s N + w.
         minibatches = [minibatch.first * run.workers + minibatch.owner]
         seconds = float(run.draw([worker])[0])
         outcome.computed += seconds
@@ -491,7 +495,8 @@ def asgd(run: Run) -> Outcome:
 
 def slow_momentum(workers: int, block: int, momentum: float = 0.5) -> BmufConfig:
     """Return the settings with which `bmuf` is SlowMo: the mean of the workers, plus momentum."""
-    # zeta = rate N (1 - momentum) = 1: the mean update of a block enters the momentum unscaled.
+    # The block learning rate is zeta = rate N (1 - momentum) = 1: the mean update of a block enters
+    # the momentum unscaled.
     return BmufConfig(block, momentum=momentum, rate=1 / (workers * (1 - momentum)))
 
 
@@ -501,7 +506,7 @@ def to_float16(values: Tensor) -> Tensor:
 
 
 def to_8_bits(values: Tensor) -> Tensor:
-    """Round each row to 255 steps between minus and plus its largest value, 1 byte per value."""
+    """Round each row to 255 levels up to its largest magnitude, either sign; 1 byte per value."""
     # 127 is the largest magnitude of a signed byte; 1e-30 avoids 0 / 0 in rows of zeros.
     step = values.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
     return (values / step).round() * step
@@ -513,7 +518,7 @@ def ssgd_rounded(run: Run, rounding: Rounding, share: float) -> Outcome:
     Args:
       run: the training.
       rounding: rounds the gradients.
-      share: bytes of a rounded value, as a share of a float32's.
+      share: bytes of a rounded value, as a share of those of a float32.
     """
     optimizer = run.optimizers(1) if run.task else None
     left = torch.zeros(run.workers, run.task.size) if run.task else None
@@ -547,8 +552,8 @@ def post_local(run: Run, until: float) -> Outcome:
 class CorrectedState(GtcState):
     """Threshold compression of a worker's momentum, in place of its gradient.
 
-    The optimizer after the exchange has no momentum then. Where an element is sent its momentum
-    begins anew, so that old gradients have no further effect.
+    The optimizer after the exchange then has no momentum. The momentum of an element that is sent
+    starts again from 0, so that old gradients have no further effect.
 
     Args:
       size: P.

@@ -31,7 +31,7 @@ class Network(Settings):
     """Gbit/s of the core network that connects all hosts, where that is less than the sum of their
     cards; 0: no such limit."""
     inside: Positive = 300.0
-    """Gbit/s of a worker to others of its host (C25)."""
+    """Gbit/s between workers of a host (C25)."""
     latency: NonNegative = 50e-6
     """Seconds of latency between hosts, for any size."""
     latency_inside: NonNegative = 10e-6
@@ -48,7 +48,8 @@ class Network(Settings):
     def all_reduce(self, workers: int, size: float) -> float:
         """Return the seconds of an all-reduce of `size` bytes: in each host, then between hosts.
 
-        A ring of n sends 2 (n - 1) / n of the bytes, in 2 (n - 1) messages one after the other.
+        In a ring of n, each member sends 2 (n - 1) / n times the bytes, in 2 (n - 1) messages one
+        after the other.
         """
         inside, hosts = min(workers, self.per_host), self.hosts(workers)
         within = self._ring(inside, size, self.inside, self.latency_inside)
@@ -76,7 +77,7 @@ class Network(Settings):
         for host in range(self.hosts(workers)):
             first = host * self.per_host
             here = sizes[first : first + self.per_host]
-            # Each local message goes to all workers elsewhere, each foreign one to all local ones.
+            # Each local message goes to all workers elsewhere, and the others to all workers here.
             out = sum(here) * (workers - len(here))
             into = (total - sum(here)) * len(here)
             card = max(out, into) / (self.between * GIGABIT)
@@ -106,7 +107,7 @@ class Network(Settings):
 class NetworkCards:
     """The network cards of the hosts; each sends one message after the other.
 
-    So do the processors of each host with the models that they copy and average.
+    Likewise, the processors of a host copy and average one model after the other.
     """
 
     def __init__(self, network: Network) -> None:
@@ -203,9 +204,9 @@ class StepTimes(Settings):
     Buckets of gradients are all-reduced meanwhile."""
 
     def check(self) -> None:
-        """Check that a step takes time."""
+        """Refuse an empty list of step times."""
         if not self.shares:
-            raise ValueError("shares has no share of the mean step time")
+            raise ValueError("shares is empty; it needs at least one share of the mean step time")
 
     def means(self, rng: np.random.Generator, workers: int) -> np.ndarray:
         """Return each worker's mean seconds: [N].
@@ -227,13 +228,13 @@ class Scenario:
     """Parameters that all simulated trainings share."""
 
     minibatches: int = 360_000
-    """Minibatches of all workers together, the same for any number of them."""
+    """Minibatches of all workers together, the same for any number of workers."""
     frames: int = 8
     """Frames of a worker's minibatch in the small task."""
     stands_for: float = 1.0
     """Number of minibatches of the real training that one of the small task represents. A block of
-    `bmuf` has fewer of them by this factor, so that it takes as long as a real one; methods that
-    communicate at every minibatch do so at each of the real ones."""
+    `bmuf` has fewer minibatches than a real block by this factor, so its exchange counts for as
+    much less; methods that communicate at every minibatch do so at every real one."""
     rate: float = 0.1
     """Initial learning rate of one worker."""
     final_rate: float = 0.004
@@ -245,8 +246,8 @@ class Scenario:
     decay_from: float = 0.0
     """Share of the data after which the learning rate begins to decay."""
     optimizer: OptimizerName = "sgd"
-    """Optimizer of every worker, with torch's settings. Where models are exchanged, each worker has
-    its own optimizer state; where gradients are exchanged, the state is of their mean."""
+    """Optimizer of every worker, with torch's settings. If models are exchanged, each worker has
+    its own optimizer state; if gradients are exchanged, there is one state, for their mean."""
     model_bytes: float = 4 * 24_270_000
     """Bytes of the model whose training time is simulated: 24.27 M float32 (C6)."""
     times: StepTimes = StepTimes()
@@ -254,23 +255,23 @@ class Scenario:
     network: Network = Network()
     """Network model."""
     host_rate: float = 0.0
-    """Bytes of a model per second that the processors of a host exchange with its GPUs and average:
-    a learner of `adpsgd` does so in every step, one after the other of a host. 0: that costs
-    nothing."""
+    """Bytes of models per second that a host's processors exchange with its GPUs and average. Every
+    learner of `adpsgd` needs that in every step, and a host serves one learner after the other. 0:
+    it takes no time."""
     codec: float = 40e9
-    """Bytes per second of `gtc`'s coding: of gradient encoded and of received messages decoded."""
+    """Bytes per second of `gtc`'s coding: of the encoded gradient and the decoded messages."""
     gtc: GtcConfig = GtcConfig()
     """Parameters of `gtc`."""
     bmuf: BmufConfig = BmufConfig()
     """Parameters of `bmuf`."""
     density: float = 1e-3
-    """Share of the elements that `gtc` sends, where time alone is simulated."""
+    """Share of the elements that `gtc` sends, used if only time is simulated."""
     seed: int = 0
     """Random seed of the step times."""
 
     def rate_at(self, done: float, workers: int = 1) -> float:
         """Return the learning rate for `workers` minibatches after a share `done` of the data."""
-        # rate = min(max_rate, rate_0 n) (final / rate_0)^x, with x from 0 to 1 over the decay.
+        # n workers: rate = min(max_rate, rate_0 n) (final / rate_0)^x, x from 0 to 1 in the decay.
         decaying = max(0.0, done - self.decay_from) / (1 - self.decay_from)
         decayed = min(self.max_rate, self.rate * workers)
         decayed *= (self.final_rate / self.rate) ** decaying
@@ -289,7 +290,7 @@ class Outcome:
     seconds: float = 0.0
     """Virtual time of the training."""
     minibatches: int = 0
-    """Number processed by all workers."""
+    """Number of minibatches processed by all workers."""
     computed: float = 0.0
     """Seconds of computation, summed over the workers."""
     communicated: float = 0.0
@@ -297,7 +298,7 @@ class Outcome:
     sent: float = 0.0
     """Bytes sent, summed over the workers."""
     between: Positive = 0.0
-    """Bytes of these sent between hosts."""
+    """The part of `sent` that goes between hosts."""
     averagings: int = 0
     """Number of averagings of two models, counted at both learners; a node of `hadpsgd` is one
     learner."""
@@ -335,7 +336,7 @@ class Run:
     """A training in progress: its task and its outcome so far, with helpers for the methods.
 
     Args:
-      method: its name.
+      method: name of the method.
       workers: N.
       scenario: the common parameters.
       task: the task to train on; None simulates time alone.
@@ -387,12 +388,12 @@ class Run:
         """
         buckets = math.ceil(self.scenario.model_bytes / BUCKET_BYTES)
         backward = self.scenario.times.backward * step
-        # The last bucket is reduced after the backward pass, at least; all buckets, after the
-        # first one's gradients are complete.
+        # At least the last bucket is reduced after the backward pass, and no bucket before the
+        # gradients of the first are complete.
         return max(reduction / buckets, reduction - backward * (1 - 1 / buckets))
 
     def take(self, number: int) -> list[int]:
-        """Take the next minibatches, as far as there are any left; return their indices."""
+        """Take the next `number` minibatches, or as many as are left; return their indices."""
         first = self.outcome.minibatches
         last = min(first + number, self.scenario.minibatches)
         self.outcome.minibatches = last
@@ -410,7 +411,7 @@ class Run:
             self._measure(weights)
 
     def finish(self, weights: Tensor | None) -> Outcome:
-        """Evaluate the final model."""
+        """Evaluate the final model, if there is one, and return the outcome."""
         if self.task is not None and weights is not None:
             self._measure(weights)
             _, self.outcome.loss, self.outcome.accuracy = self.outcome.curve[-1]

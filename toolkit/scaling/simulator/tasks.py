@@ -1,4 +1,4 @@
-"""The small tasks that simulated workers train on: frames, and sequences of them."""
+"""The small tasks that simulated workers train on: single frames, and sequences of frames."""
 
 import math
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ class Task(Protocol):
 
 
 class EpochSampler:
-    """Indices of minibatches; every epoch has its own permutation of the training data.
+    """Returns the samples of minibatches; every epoch has its own permutation of the data.
 
     Args:
       size: samples of an epoch: frames or chunks.
@@ -130,8 +130,8 @@ class EpochSampler:
         """Return the indices [count] of a minibatch.
 
         Args:
-          first: samples before it, over all epochs.
-          count: its number of samples; it may extend into the next epochs.
+          first: number of samples before the minibatch, over all epochs.
+          count: number of samples in the minibatch, which may extend into the next epochs.
         """
         parts = []
         while count:
@@ -146,7 +146,7 @@ class EpochSampler:
 
 
 class FrameTask:
-    """See `Task`: cross entropy of a network with ReLU hidden layers, on flat weights.
+    """A `Task`: cross entropy of a network with ReLU hidden layers, on flat weights.
 
     Gradients are computed explicitly, since autograd's overhead would dominate at such sizes.
 
@@ -166,7 +166,7 @@ class FrameTask:
         self._sizes = [train.inputs.shape[1], *hidden, classes]
         self._seed = seed
         self.sample_indices = EpochSampler(len(train), seed)
-        """Frames of a minibatch by (frames before it, number of frames)."""
+        """Returns a minibatch's frames from (number of frames before it, number of its frames)."""
         pairs = list(zip(self._sizes, self._sizes[1:], strict=False))
         self._splits = [n for inputs, outputs in pairs for n in (inputs * outputs, outputs)]
         self.size = sum(self._splits)
@@ -192,7 +192,8 @@ class FrameTask:
         chosen = torch.stack(
             [self.sample_indices(number * frames, frames) for number in minibatches]
         )
-        x, targets = self._train.inputs[chosen], self._train.targets[chosen]  # [K, B, D], [K, B]
+        # K minibatches of B frames: [K, B, D] and [K, B].
+        x, targets = self._train.inputs[chosen], self._train.targets[chosen]
         weights = weights.expand(len(chosen), -1)
         layers = self._layers(weights)
         activations = [x]
@@ -207,8 +208,8 @@ class FrameTask:
         error /= frames
         gradients = torch.empty(weights.shape)
         parts = list(zip(layers, self._layers(gradients), activations, strict=True))
-        # Back-propagation: error [K, B, H] of each layer gives its gradients, then that of the
-        # layer below.
+        # Back-propagation: the error [K, B, H] of a layer gives its gradients, then the error of
+        # the layer below.
         for index in reversed(range(len(parts))):
             (matrix, _), (to_matrix, to_bias), x = parts[index]
             # dW = x^T error, db = sum over the minibatch of error.
@@ -243,7 +244,7 @@ def speech_like_frames(config: SpeechLikeConfig) -> tuple[Frames, Frames]:
     """Draw training and validation frames, in their order in time."""
     rng = np.random.default_rng(config.seed)
     targets = rng.normal(0, 1.1, (config.phones, config.dimension))
-    # [P, P] phone bigram; a concentration of 0.3 makes few successors likely.
+    # Phone bigram, [phones, phones]; a concentration of 0.3 makes few successors likely.
     follow = rng.dirichlet(np.full(config.phones, 0.3), config.phones)
     mean_length = rng.uniform(2, 6, config.phones)
 
@@ -273,10 +274,10 @@ def speech_like_frames(config: SpeechLikeConfig) -> tuple[Frames, Frames]:
 
 
 class SequenceTask:
-    """See `toolkit.scaling.simulator.tasks.Task`: cross entropy of an LSTM on chunks of frames.
+    """A `Task`: cross entropy of an LSTM on chunks of frames.
 
     Args:
-      train: training frames in their order in time; what is left of the last chunk is not used.
+      train: training frames in their order in time; an incomplete last chunk is not used.
       valid: validation frames, likewise.
       hidden: cells of the LSTM.
       seed: seed of the initial weights and of the order of the chunks.
@@ -297,7 +298,7 @@ class SequenceTask:
         self.frames = self._targets.numel()
         """Frames of an epoch."""
         self.sample_indices = EpochSampler(len(self._targets), seed)
-        """Chunks of a minibatch by (chunks before it, number of chunks)."""
+        """Returns a minibatch's chunks from (number of chunks before it, number of its chunks)."""
 
     def reseeded(self, seed: int) -> "SequenceTask":
         """Return the same task with other initial weights and another order of the chunks."""

@@ -28,9 +28,9 @@ class TimedWord:
     recording: str
     channel: str
     start: float
-    """Seconds; of a word without times that of the word before."""
+    """Start in seconds; for a word without times, that of the word before it."""
     middle: float
-    """Seconds; of alternatives the latest middle of their words."""
+    """Middle in seconds; for alternatives, the latest middle of their words."""
     text: str
     """The word, or alternatives in braces, see `toolkit.score.nist.grammar`."""
 
@@ -62,7 +62,7 @@ def read_scored_ctm(path: Path) -> list[CtmEntry]:
 
 
 def parse_finite(text: str) -> float | None:
-    """Return the finite number that a field holds; None where it holds none, or Python's `1_0`."""
+    """Return the finite number in a field; None for anything else, such as Python's `1_0`."""
     try:
         value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
@@ -71,7 +71,7 @@ def parse_finite(text: str) -> float | None:
 
 
 def _ctm_seconds(place: str, name: str, text: str) -> float:
-    """Return the seconds in a field of a CTM; not a number for `*`."""
+    """Return the seconds in a field of a CTM; NaN for `*`."""
     seconds = math.nan if text == "*" else parse_finite(text)
     if seconds is None:
         raise CtmError(f"{place}: {name} {quoted(text)} is neither a number of seconds nor *")
@@ -81,9 +81,9 @@ def _ctm_seconds(place: str, name: str, text: str) -> float:
 def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
     """Apply mapping rules to each word, as csrfilt.sh does.
 
-    A word that becomes several words is divided evenly in time. Alternatives are put between their
-    tokens; inside existing alternatives, those of the rule are added to them. A word that becomes
-    nothing is left out.
+    The time of a word that becomes several words is divided evenly. A rule's alternatives are put
+    between `BEGIN` and `END`, or added to the existing alternatives if the word is in some. A word
+    that becomes nothing is left out.
 
     Raises:
       GlmError: rules cannot be applied to a word; the message names its place.
@@ -157,7 +157,7 @@ def _gathered(entries: list[CtmEntry]) -> Iterator[TimedWord]:
             )
             inside = None
         elif token in (BEGIN, END) or (token.startswith("<ALT") and inside is None):
-            raise CtmError(f"{_place(entry)}: {quoted(entry.token)} does not match the one before")
+            raise CtmError(f"{_place(entry)}: {quoted(entry.token)} does not match what precedes")
         elif inside is not None:
             inside.append(entry)
         else:
@@ -339,7 +339,7 @@ class SegmentTranscripts:
 
     refs: dict[str, str]
     hyps: dict[str, str]
-    """Hypotheses by segment, without the segments of channels that the CTM does not contain."""
+    """Hypotheses by segment; segments of channels that the CTM does not contain have none."""
     speakers: dict[str, str]
     unscored_channels: tuple[tuple[str, int], ...]
     """Recordings and channels without a segment, with the number of words recognised there, which
@@ -356,7 +356,7 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
     word between two segments thus counts as an insertion in the later one. Times are compared to
     the microsecond, so that ties in the files are ties here (in sclite they depend on rounding).
 
-    Alternatives are one word, whose middle is the latest of its words. Names of recordings and
+    Alternatives count as one word, whose middle is the latest of its words. Names of recordings and
     channels that differ only in case are the same. Unlike in sclite, recordings, segments and words
     may be in any order, a recording without words in the CTM is not an error, and words that differ
     in case are different.
@@ -367,7 +367,7 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
 
     Raises:
       StmError: there is no segment.
-      CtmError: alternatives do not end.
+      CtmError: as for `timed_words`.
     """
     by_channel: dict[tuple[str, str], list[StmSegment]] = {}
     for segment in segments:
@@ -399,7 +399,7 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
 
 
 def _folded(recording: str, channel: str) -> tuple[str, str]:
-    """Return recording and channel in one case, by which they are compared."""
+    """Return recording and channel without case, as they are compared."""
     return recording.casefold(), channel.casefold()
 
 
@@ -431,12 +431,12 @@ def _assign_words(
         yield segment, " ".join(word.text for word in words[first:at])
 
 
-def _id(segment: StmSegment, recordings: dict[str, str]) -> str:
-    """Return a new utterance id for a segment: recording, channel and times."""
+def _id(segment: StmSegment, taken: dict[str, str]) -> str:
+    """Return an utterance id for a segment, from recording, channel and times, not yet `taken`."""
     start, end = round(1000 * segment.start), round(1000 * segment.end)
     id = f"{segment.recording}-{segment.channel}_{start:07d}-{end:07d}"
     copy = 2
-    while id in recordings:  # speakers who talk at once in one channel
+    while id in taken:  # speakers who talk at once in one channel
         id = f"{segment.recording}-{segment.channel}_{start:07d}-{end:07d}#{copy}"
         copy += 1
     return id

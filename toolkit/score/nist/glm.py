@@ -1,13 +1,13 @@
 """NIST's global mapping rules (GLM): the filters rfilter1 and csrfilt.sh, which precede scoring.
 
-A file of rules has a line for each of them, such as
+A file of rules has one line per rule, such as
 
     [CAN'T] => [{ CAN'T / CAN NOT }] / [ ] __ [ ]
 
 which replaces the text before `=>` by the text after it between the contexts around `__`. The first
-token of the file begins comments. Lines with `*` in front are settings; only CASE_SENSITIVE and
-COPY_NO_HIT have an effect here. After a comment `;; INPUT_DEPENDENT_APPLICATION = "stm|hyp"` the
-rules hold for these formats and sides alone.
+token of the file is its comment mark. Lines that begin with `*` are settings; only CASE_SENSITIVE
+and COPY_NO_HIT have an effect here. Rules after a comment like
+`;; INPUT_DEPENDENT_APPLICATION = "stm|hyp"` hold only for the formats and sides that it names.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class GlmError(ToolkitError):
 
 @dataclass(frozen=True)
 class Rule:
-    """Replaces one text by another where it stands between two contexts."""
+    """Replaces one text by another wherever it stands between two contexts."""
 
     source: str
     target: str
@@ -62,7 +62,7 @@ class Glm:
         """Read the rules that hold for a format and a side.
 
         Raises:
-          GlmError: names the file and the line.
+          GlmError: the file is malformed or has no rule for them; the message names the place.
         """
         rule_lines = _applied(list(read_lines(path, GlmError)), kind, side)
         if not rule_lines:
@@ -99,9 +99,9 @@ class Glm:
         """Apply the rules once, from left to right, as rfilter1 does.
 
         At each place the first rule of the file that matches is applied; contexts are compared with
-        the text as it was.
+        the text before any replacement.
         """
-        # Only ASCII letters are folded, as rfilter1 does.
+        # Only the case of ASCII letters is folded, as in rfilter1.
         compared = text if self.case_sensitive else text.translate(_UPPER)
         at, parts = 0, []
         while at < len(text):
@@ -122,7 +122,7 @@ class Glm:
 
     @cached_property
     def _by_first(self) -> dict[str, list[Rule]]:
-        """The rules as they are compared, by the first character of what they replace."""
+        """The rules, in the case in which they are compared, by their source's first character."""
         rules: dict[str, list[Rule]] = {}
         for rule in self.rules:
             source, left_context, right_context = map(
@@ -134,7 +134,7 @@ class Glm:
         return rules
 
     def _compared(self, text: str) -> str:
-        """Return a text as it is compared: in one case, unless the rules are case-sensitive."""
+        """Return a text as it is compared: in upper case, unless the rules are case-sensitive."""
         return text if self.case_sensitive else text.translate(_UPPER)
 
     def __call__(self, text: str) -> str:
@@ -156,10 +156,10 @@ class Glm:
         return text.replace("( ", "(").replace(" )", ")")
 
     def filter(self, text: str, place: str) -> str:
-        """Filter a transcript.
+        """Filter a transcript as a call does.
 
         Raises:
-          GlmError: as by a call; the message begins with the place of the text.
+          GlmError: as for a call; the message begins with `place`, the place of the text.
         """
         try:
             return self(text)
@@ -188,7 +188,7 @@ def _applied(lines: list[tuple[int, str]], kind: Kind, side: Side) -> list[tuple
 
 
 def _rule(line: str) -> Rule:
-    """Read a rule; what follows the last slash is its context, unless in brackets."""
+    """Read a rule; what follows the last slash is its context, unless the slash is in brackets."""
     source, _, replacement = line.partition("=>")
     target, slash, context = replacement.rpartition("/")
     opening, closing = context.find("["), context.find("]")

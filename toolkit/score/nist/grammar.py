@@ -8,10 +8,11 @@
     word;tag              word (tags follow a semicolon)
 
 The rules are those of sclite, which reads references and hypotheses in the same way. Two texts are
-aligned as networks of words, by the best path through their alternatives. Costs are sclite's, see
-`_COSTS`, and so are ties: arcs are visited in order of their beginnings, the first of several
-predecessors with the same cost wins, and of the three moves the diagonal, then the insertion. Costs
-are added in single precision, which decides ties between many empty alternatives.
+aligned as networks of words, by the best path through their alternatives. With the weights
+`sclite`, costs are sclite's, see `_COSTS`, and so are ties: arcs are visited in order of their
+beginnings, the first of several predecessors with the same cost wins, and of the three moves the
+diagonal wins, then the insertion. Costs are added in single precision, which decides ties between
+many empty alternatives.
 """
 
 import re
@@ -52,7 +53,7 @@ _DEEPEST = 50
 
 
 class GrammarError(ToolkitError):
-    """A transcript in which braces do not match."""
+    """A transcript that does not follow the grammar, or is too large to align."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Grammar:
         return self.optional and len(word) > 2 and word[0] == "(" and word[-1] == ")"
 
     def spoken(self, word: str) -> str:
-        """Return a word without the parentheses of one that may be left out."""
+        """Return a word without the parentheses that mark an optional word."""
         return word[1:-1] if self.is_optional(word) else word
 
 
@@ -149,7 +150,7 @@ def _alternatives(tokens: Sequence[str], at: int, nested: bool) -> tuple[Sequenc
 
 
 def _unmarked(word: str) -> str:
-    """Remove the tags of a word, and the mark of mispronunciation."""
+    """Remove a word's tags and its mark of mispronunciation."""
     word = word.partition(";")[0] or word
     return word[:-1] if len(word) > 1 and word[-1] == "*" else word
 
@@ -185,19 +186,20 @@ def mapped(items: Items, apply: Callable[[str], str], grammar: Grammar) -> Items
 
 
 _COSTS = {"kaldi": (1.0, 1.0, 0.5, False), "sclite": (4.0, 3.0, 2.0, True)}
-"""Substitution, gap, gap at a word that may be left out, whether the diagonal wins ties."""
+"""Costs of a substitution, a gap, and a gap at an optional word; whether the diagonal wins ties."""
 _EMPTY, _NEVER = 0.001, 1e9
-"""Gap at @; @ is not aligned with anything."""
+"""Cost of a gap at @, which is not aligned with anything, and a cost above that of any path."""
 _MOST = 10**6
 """Largest number of pairs of successive arcs in a network, as two groups of a thousand alternatives
 in a row have."""
 _MOST_PAIRS = 4 * 10**8
-"""Largest number of pairs of such pairs, as two texts of 20,000 words have: some seconds and GB."""
+"""Largest number of pairs of such pairs, as two texts of 20,000 words have, which take seconds and
+some GB."""
 
 
 @dataclass
 class _Node:
-    """A place between words, with arcs by number."""
+    """A place between words, with the numbers of the arcs out of it and into it."""
 
     out: list[int] = field(default_factory=list)
     into: list[int] = field(default_factory=list)
@@ -205,7 +207,7 @@ class _Node:
 
 @dataclass(frozen=True)
 class Network:
-    """The words of a transcript with alternatives, in an order in which predecessors come first.
+    """A transcript with alternatives as a network of A arcs with words, predecessors first.
 
     Arc 0 is the beginning and has no word.
     """
@@ -215,7 +217,7 @@ class Network:
     first: np.ndarray
     """[A + 1] int64: predecessors of arc a are predecessors[first[a]:first[a + 1]]."""
     predecessors: np.ndarray
-    """Arcs that end where an arc begins, int64."""
+    """For one arc after the other, the arcs that end where it begins: int64."""
     last: tuple[int, ...]
     """Arcs that end the transcript."""
 
@@ -256,8 +258,8 @@ class Network:
         number = {arc: n for n, arc in enumerate(order)}
         if sum(len(nodes[arcs[arc][1]].into) for arc in order) > _MOST:
             raise GrammarError("too many alternatives in a row: split the utterance")
-        # Compressed rows: predecessors of all arcs one after the other, `first` says where each
-        # arc's begin.
+        # Compressed rows: the predecessors of one arc after the other; `first` says where those of
+        # each arc begin.
         predecessors = [[number[p] for p in nodes[arcs[arc][1]].into] for arc in order]
         return cls(
             tuple(arcs[arc][0] for arc in order),
@@ -268,7 +270,7 @@ class Network:
 
 
 def _in_order(nodes: list[_Node], arcs: list[tuple[str, int, int]]) -> list[int]:
-    """Return all arcs, those of a node when all arcs into it were visited, first come first."""
+    """Return all arcs in topological order; of several ready nodes, the first to be ready leads."""
     # Kahn's algorithm: a node is ready when no arc into it is open.
     open_arcs = [len(node.into) for node in nodes]
     order: list[int] = []
@@ -300,13 +302,13 @@ def align_networks(ref: Network, hyp: Network, grammar: Grammar, weights: Weight
     """Align the words of two networks; A arcs in the reference, B in the hypothesis.
 
     Raises:
-      GrammarError: they are so large that it would take minutes, or GB of memory.
+      GrammarError: they are so large that alignment would take minutes, or GB of memory.
     """
     if len(ref.predecessors) * len(hyp.predecessors) > _MOST_PAIRS:
         raise GrammarError("too many words and alternatives to align: split the utterance")
     substitution, gap, optional, diagonal_wins = _COSTS[weights]
     equal = _equal(ref, hyp, grammar)
-    # Price of leaving out each arc: nothing for @, little for an optional word.
+    # Cost of leaving out each arc: almost nothing for @, less than a gap for an optional word.
     deletions, insertions = (
         np.where(
             _empty(side),
@@ -329,7 +331,7 @@ def align_networks(ref: Network, hyp: Network, grammar: Grammar, weights: Weight
     ends = [
         (cost[a, b], n, a, b) for n, (a, b) in enumerate((a, b) for a in ref.last for b in hyp.last)
     ]
-    # The cheapest pair of last arcs; of equal ones the first, as in sclite.
+    # The cheapest pair of last arcs; if several are, the first, as in sclite.
     _, _, a, b = min(ends)
     return _backtrace(ref, hyp, grammar, equal, back, a, b)
 
@@ -374,7 +376,7 @@ def _empty(network: Network) -> np.ndarray:
 
 
 def _equal(ref: Network, hyp: Network, grammar: Grammar) -> np.ndarray:
-    """Compare all words of the reference with all of the hypothesis, [A, B]."""
+    """Return which words of the reference match which of the hypothesis: [A, B] bool."""
     sides = [[grammar.spoken(word) for word in side.words] for side in (ref, hyp)]
     index = {word: n for n, word in enumerate(dict.fromkeys([*sides[0], *sides[1]]))}
     # Numbers instead of strings: one comparison of arrays for all A x B pairs.
@@ -389,12 +391,12 @@ def _equal(ref: Network, hyp: Network, grammar: Grammar) -> np.ndarray:
 
 
 def is_fragment(word: str, grammar: Grammar) -> bool:
-    """Return whether a hyphen marks a word as a fragment; in parentheses, only one at the end."""
+    """Return whether a hyphen marks a word as a fragment; if optional, only one at its end does."""
     return word[:1] == "-" or word[-1:] == "-" or (grammar.is_optional(word) and word[-2] == "-")
 
 
 def _matches(ref: str, hyp: str) -> bool:
-    """Compare two words, one of which at least is a fragment."""
+    """Return whether two words match, if at least one is a fragment."""
     for fragment, word in ((ref, hyp), (hyp, ref)):
         if len(fragment) > 1 and fragment[0] == "-":
             return word.endswith(fragment[1:])
@@ -460,8 +462,9 @@ def _fill(
 def nist_aligner(grammar: Grammar) -> Aligner:
     """Return an aligner that chooses alternatives, fragments and optional words as sclite does.
 
-    Alternatives and optional words are chosen by words, even if characters are compared afterwards:
-    see `_by_characters`. The normalisation is applied to the words between marks.
+    Alternatives and optional words are chosen by an alignment of words, even if characters are
+    compared afterwards: see `_by_characters`. The normalisation is applied to the words between
+    marks.
 
     Args:
       grammar: how marks in the texts are understood.
@@ -561,7 +564,7 @@ def _without(words: Sequence[str], left_out: Sequence[bool]) -> tuple[str, str, 
 
 
 def _one_path(items: Items, grammar: Grammar) -> bool:
-    """Return whether a transcript is nothing but words that must be there as they are."""
+    """Return whether a transcript has plain words only: no choice, @, optional word or fragment."""
     return all(
         isinstance(item, str)
         and item != NO_WORD

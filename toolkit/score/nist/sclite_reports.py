@@ -1,6 +1,6 @@
 """Reports in sclite's forms, for programs that read them: sgml, pralign (.pra), rsum (.raw), .sys.
 
-`sclite -P`, sc_stats and Kaldi's `best_wer.sh` take these files for sclite's own. Words are
+`sclite -P`, sc_stats and Kaldi's `best_wer.sh` read these files like sclite's own. Words are
 compared with their case, so alignments are marked as case-sensitive.
 """
 
@@ -61,7 +61,7 @@ def _cells(utterance: UtteranceScore) -> Iterator[str]:
 
 
 def _quotable(word: str) -> str:
-    """Replace the quotation mark, for which sclite's format has no other form."""
+    """Replace quotation marks, which sclite's format cannot escape."""
     return word.replace('"', "'")
 
 
@@ -206,7 +206,7 @@ FILES = ("ref.trn", "hyp.trn", *(f"hyp.{form}" for form in _REPORTS))
 
 
 def write_sclite_reports(score: Score, folder: Path) -> None:
-    """Write the texts as they were compared, for sclite, and its reports to a folder.
+    """Write the texts as they were compared, and reports in sclite's forms, to a folder.
 
     These are `ref.trn` and `hyp.trn`; with words as units also `hyp.sgml`, `hyp.pra`, `hyp.raw` and
     `hyp.sys`, which are otherwise removed if an earlier score has written them.
@@ -231,18 +231,18 @@ def write_sclite_reports(score: Score, folder: Path) -> None:
 
 
 def trn_remarks(score: Score) -> Iterator[str]:
-    """Yield a note if words of the trn files mean something else when they are read."""
+    """Yield a note if words in the trn files would be read as something else."""
     marked = [u.id for u in score.utterances if _has_marks(u.ref_text) or _has_marks(u.hyp_text)]
     if marked:
         yield (
             f"{len(marked)} utterances have words that are marks in trn files (like @ and word*), "
             f"first {marked[0]}: ref.trn and hyp.trn hold them as they were compared, but scoring "
-            "these files would read them otherwise"
+            "these files would read them differently"
         )
 
 
 def _has_marks(text: str) -> bool:
-    """Return whether words are not read as themselves from a trn file."""
+    """Return whether a trn file's reader would change any word of a text."""
     words = split_words(text)
     try:
         return NO_WORD in words or list(parse(text)) != words

@@ -1,11 +1,11 @@
 "use strict";
 
-const BYTES = 2;  // of a sample
-const BEHIND = 1.5;  // seconds from which on the page says that recognition lags
+const BYTES = 2;  // per sample
+const BEHIND = 1.5;  // lag of recognition, in seconds, above which the page shows it
 const byId = id => document.getElementById(id);
 const [start, stop, file, download] = ["start", "stop", "file", "download"].map(byId);
 const lines = [];  // of the text to download
-let current = null;  // the recording that goes on
+let current = null;  // the recording in progress
 
 /** One stream: a source of audio, the recorder, and the socket. */
 class Recording {
@@ -48,7 +48,7 @@ class Recording {
     }
   }
 
-  /** Say what goes on, and how far recognition is behind the audio that was sent. */
+  /** Show the source, and how far recognition is behind the audio that was sent. */
   behind(end) {
     const lag = this.sent / this.rate - end;
     if (!this.finishing && !this.ended) say(lag > BEHIND ? `${this.name}: ${lag.toFixed(1)} s behind` : this.name);
@@ -71,13 +71,13 @@ class Recording {
     };
     this.source = await makeSource(this.context);
     this.source.connect(this.recorder);
-    this.recorder.connect(this.context.destination);  // silent, but without it nothing is pulled
+    this.recorder.connect(this.context.destination);  // silent, but otherwise no audio is pulled
     if (this.source.start) this.source.start();  // a file, from its first sample on
     await this.context.resume();
     say(this.name);
   }
 
-  /** No more audio: the last words are still waited for. */
+  /** End the audio, and wait for the last words. */
   finish() {
     if (this.finishing || this.ended) return;
     this.finishing = true;
@@ -113,7 +113,7 @@ async function begin(name, open) {
   let recording = null;
   try {
     if (!window.isSecureContext || !window.AudioWorkletNode) {
-      throw new Error("Browsers give audio only to pages of this machine (localhost) or by https.");
+      throw new Error("Browsers give audio only to pages from this machine (localhost) or over https.");
     }
     recording = current = new Recording(name);
     say("Opening ...");
@@ -181,7 +181,7 @@ function clock(seconds) {
   return `${Math.floor(whole / 60)}:${(whole % 60).toFixed(1).padStart(4, "0")}`;
 }
 
-/** Add an element of a name with a text; text is never markup. */
+/** Add an element with a text, which is never read as markup. */
 function add(parent, name, text) {
   const element = document.createElement(name);
   element.textContent = text;

@@ -1,5 +1,5 @@
 "use strict";
-// Runs beside the page (AudioWorklet): microphone or file, resampled, as messages of samples.
+// An AudioWorklet of the page: resamples the microphone or a file, and posts samples in messages.
 
 const REACH = 16;  // half the length of the filter, in samples of the lower rate
 const MESSAGE = 0.1;  // seconds of audio per message
@@ -15,7 +15,7 @@ class Resampler {
     this.reach = from === to ? 0 : Math.ceil(REACH / cutoff);
     this.filters = Array.from({length: this.up}, (_, phase) => this.filter(phase / this.up, cutoff));
     this.kept = new Float32Array(this.reach);  // silence before the first sample
-    this.next = 0;  // of the next result: position of its first input in `kept`
+    this.next = 0;  // position in `kept` of the next result's first input
     this.phase = 0;
   }
 

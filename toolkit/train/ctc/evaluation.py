@@ -1,8 +1,8 @@
 """Evaluation of a CTC model: error rates on held-out utterances, here or elsewhere (A22, A23, A25).
 
 Background evaluators communicate through files: the training stores the model of an epoch in a
-folder, and the evaluator writes the result beside it. So the results of a run that was killed are
-found again, and another machine with the same storage can evaluate.
+folder, and the evaluator writes the result beside it. So a run that was killed finds its results
+again, and another machine with the same storage can evaluate.
 """
 
 import json
@@ -34,7 +34,7 @@ from toolkit.train.errors import TrainingError
 logger = logging.getLogger(__name__)
 BATCHES_AHEAD = 2  # loaded while the model computes
 FOLDER = "evaluation"
-POLL = 0.1  # seconds between two looks for a model or a result
+POLL = 0.1  # seconds between two checks for a model or a result
 REMINDER = 60.0  # seconds between two log lines while waiting for another machine
 _FINISHED = "finished"
 _PLAN = "plan.json"
@@ -44,7 +44,7 @@ class Decoder(Protocol):
     """Decodes log-probabilities, see `toolkit.decode.ctc.search`."""
 
     def decode_many(self, utterances: Sequence[Tensor], jobs: int = 1) -> Iterator[Sequence[Any]]:
-        """Yield the n-best lists of utterances, [T, C] each, in order; hypotheses have a `text`."""
+        """Yield the n-best list of each utterance [T, C], in order; hypotheses have a `text`."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Recognition:
     search: Decoder
     """Decoder for evaluation; beam width 256 (A24)."""
     score: Callable[[Mapping[str, str], Mapping[str, str]], Any]
-    """Called with references and hypotheses by utterance, such as
-    `toolkit.score.cer.error_rates`; the rates are attributes."""
+    """Called with references and hypotheses by utterance, such as `toolkit.score.cer.error_rates`;
+    the result has the attributes `wer`, `cer`, `cer_usual` and `ser`."""
     jobs: int = 1
     """Number of threads for `search`."""
     utterances: int | None = None
@@ -86,8 +86,8 @@ class HeldOutEvaluation:
         """Evaluate a model, which is left in evaluation mode.
 
         Returns:
-          `loss` per weight; `wer`, `cer` (the paper's definition), `cer_usual` and `ser` in per
-          cent. An utterance that is too short for an output has an empty hypothesis.
+          `loss`, the mean (see `CtcLoss`); `wer`, `cer` (the paper's definition), `cer_usual` and
+          `ser` in per cent. An utterance that is too short for an output has an empty hypothesis.
         """
         model.eval()
         device = model.output.weight.device
@@ -103,8 +103,8 @@ class HeldOutEvaluation:
                 value, stats = self._objective.from_outputs(log_probs, lengths, moved)
                 loss, weight = loss + value.item(), weight + stats["weight"].item()
                 refs, outputs = references_of(batch, recognition.units), rows(log_probs, lengths)
-                # A sample is searched at the end, when it is known; all are searched as they come,
-                # so that no outputs are kept.
+                # A sample is decoded at the end, when it is known. Without one, every batch is
+                # decoded as it comes, so that no outputs are kept.
                 if recognition.utterances is not None:
                     sample.add(refs, outputs)
                     continue
@@ -182,9 +182,9 @@ class EvaluationFolder:
         self._folder = Path(out) / FOLDER
 
     def submit(self, epoch: int, model: torch.nn.Module) -> None:
-        """Store a model for evaluation; replaces that of an earlier start."""
+        """Store a model for evaluation; it replaces one that an earlier start left."""
         folder = self.model(epoch)
-        # Without its configuration the model counts as incomplete until all of it is written.
+        # A model without its configuration, which is written last, counts as incomplete.
         (folder / CONFIG).unlink(missing_ok=True)
         self._result(epoch).unlink(missing_ok=True)
         save_model(folder, model)
@@ -200,7 +200,7 @@ class EvaluationFolder:
         return [epoch for epoch in epochs if self.result(epoch) is None]
 
     def finish(self, epoch: int, result: dict[str, float]) -> None:
-        """Store a result."""
+        """Store a result: what `HeldOutEvaluation` returned, and `duration` in seconds."""
         write_atomically(self._result(epoch), json.dumps(result) + "\n")
 
     def remove(self, epoch: int) -> None:
@@ -262,11 +262,11 @@ def evaluate_elsewhere(
       on_result: called with each epoch and its result.
 
     Returns:
-      How many epochs were evaluated.
+      Number of epochs that were evaluated.
     """
     folder, number = EvaluationFolder(out), 0
     while folder.plan() == plan:
-        # Read before the list: a model submitted after it, but before the end, is not missed.
+        # Read before the list of models: one submitted in between is then not missed at the end.
         finished = folder.is_finished()
         for epoch in folder.waiting():
             started = time.monotonic()
@@ -307,8 +307,8 @@ class BackgroundEvaluator:
         """Start evaluating.
 
         Args:
-          pending: an epoch submitted by an earlier start whose result is still needed; its other
-            submissions are dropped.
+          pending: the epoch whose result is still needed from an earlier start, or None. Models of
+            other epochs that it submitted are removed.
         """
         self._folder.begin()
         for epoch in self._folder.waiting():
@@ -347,7 +347,7 @@ class BackgroundEvaluator:
 
     def stop(self) -> None:
         """End the evaluating process, if there is one."""
-        # After `end` the process ends by itself; before, the training has failed.
+        # After `end` the process ends by itself. If `end` was not called, the training has failed.
         if self._process is not None and self._folder.is_finished():
             self._process.join()
         elif self._process is not None:

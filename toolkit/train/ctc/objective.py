@@ -16,10 +16,11 @@ class CtcLoss:
     Utterances with fewer frames than their labels require have no alignment: their loss is 0
     instead of infinite, they do not count in the weight, and `stats` reports their number.
 
-    Batches of two views also have the consistency regularisation of CR-CTC (Yao et al. 2024):
-    `consistency` times the divergence of each view's outputs from the other's, which are constants
-    in the gradient (`view_divergence`). Each view has a loss of its own, so that the mean over rows
-    is the paper's 0.5 * (L_a + L_b) + consistency * 0.5 * (KL(b || a) + KL(a || b)).
+    For batches of two views, a and b, the loss includes CR-CTC's consistency regularisation (Yao et
+    al. 2024): `consistency` times the divergence of each view's outputs from the other view's,
+    which count as constants in the gradient (`view_divergence`). Each view has its own CTC loss L,
+    so that the mean over rows is the paper's
+    0.5 * (L_a + L_b) + consistency * 0.5 * (KL(b || a) + KL(a || b)).
 
     `stats`: `weight`; `utterances`, rows with an alignment; `excluded`, those without;
     `divergence`, of batches of two views.
@@ -51,7 +52,7 @@ class CtcLoss:
         Args:
           log_probs: [N, T, C].
           lengths: [N] int64 on the CPU, at most T.
-          batch: with the labels.
+          batch: the batch, for its labels.
 
         Returns:
           Loss and stats, see `toolkit.train.trainer.Objective`.
@@ -59,7 +60,7 @@ class CtcLoss:
         losses, possible = ctc_losses(
             log_probs, lengths, batch.labels, batch.label_lengths, self._blank
         )
-        counted = possible.float()  # [N] the loss's divisor by utterance: 1, or its labels below
+        counted = possible.float()  # [N] each utterance's share of the divisor: 1, or its labels
         stats = {"utterances": counted.sum(), "excluded": (~possible).sum()}
         if self._loss_per == "labels":
             counted = counted * to_device(batch.label_lengths, counted.device)
@@ -86,8 +87,8 @@ def ctc_losses(
 
     Returns:
       losses: [N], 0 where there is no alignment.
-      possible: [N] bool, whether there is one. It takes a frame for each label, and one for the
-        blank between two equal labels; at least one frame in any case.
+      possible: [N] bool, whether there is an alignment. It needs a frame for each label, and one
+        for the blank between two equal labels; at least one frame in any case.
     """
     # -log p(labels | x) = -log sum over alignments of prod_t p(unit_t | x) (Graves et al. 2006).
     # An alignment needs a frame per label, and a blank between two equal neighbours.

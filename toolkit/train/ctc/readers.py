@@ -25,7 +25,7 @@ Arrays = tuple[np.ndarray, np.ndarray]
 """Inputs [N, T, F] float16 and labels [N, L] int64, both padded with zeros."""
 _reader: "BatchReader | None" = None  # the reader of this process
 BUCKET_BATCHES = 20
-"""Number of batches whose utterances are sorted by length together, with `buckets`."""
+"""Number of batches whose utterances are sorted by length together, with the order `buckets`."""
 NumberedGroup = tuple[tuple[int, int], np.ndarray]
 """(epoch, position in it) of a batch, and its utterance indices."""
 
@@ -47,7 +47,7 @@ class CtcBatch(TensorBatch):
     frames: int
     """Number of valid frames, the sum of `input_lengths`."""
     views: int = 1
-    """Number of views of each utterance: rows n and n + N / views are the same one, masked
+    """Number of views of each utterance: rows n and n + N / views are the same utterance, masked
     differently."""
 
     _computed: ClassVar[tuple[str, ...]] = ("inputs", "labels")
@@ -60,7 +60,7 @@ class CtcBatch(TensorBatch):
 
     @staticmethod
     def of_views(views: "Sequence[CtcBatch]") -> "CtcBatch":
-        """Join batches of the same utterances."""
+        """Join batches of the same utterances, one per view."""
         first, several = views[0], len(views)
         return CtcBatch(
             ids=first.ids * several,
@@ -79,7 +79,7 @@ class CtcBatch(TensorBatch):
 
 
 class BatchReader:
-    """Reads and pads batches, in numpy with a single thread, as training uses the cores."""
+    """Reads and pads batches in numpy, in a single thread, as training uses the other cores."""
 
     def __init__(self, records: Records, pad_to: int | None, normaliser: Cmvn | None) -> None:
         self._records = records
@@ -251,7 +251,7 @@ class RecordSource:
         """Read batches in the pool, and then the first ones of the next epoch.
 
         So the readers continue while the model is evaluated. The buffer is keyed by the batches'
-        numbers, so that batches which are not requested after all do no harm.
+        numbers, so that batches read ahead but never used do no harm.
         """
         # 1. Cancel what an earlier call requested and this one does not need soon.
         size = self._config.buffer

@@ -1,14 +1,15 @@
 """Records of CTC training: compressed features and labels in files with random access (A6, A7).
 
-A file is in the safetensors format, so that other tools can open it: `blocks` [bytes] uint8 holds
-the utterances' blocks one after the other, `table` [N, 4] int64 a row for each (see `Column`), and
-the metadata their names. A block is compressed with zlib and holds, in little-endian order: [F]
-float64, the sum of the speaker's earlier frames for the running mean; [L] int32 labels; [2, F, T]
-uint8, the raw float16 features, low bytes apart from high bytes, dimension by dimension.
+A file is in the safetensors format, so that other tools can open it. Its tensor `blocks` [bytes]
+uint8 holds the utterances' blocks one after the other; `table` [N, 4] int64 has a row for each
+utterance (see `Column`); the metadata has their names. A block is compressed with zlib and holds,
+in little-endian order: [F] float64, the sum of the speaker's earlier frames for the running mean;
+[L] int32 labels; [2, F, T] uint8, the raw float16 features, dimension by dimension, first all low
+bytes, then all high bytes.
 
 The bytes depend on the content alone. Measured on 3 minutes of speech, 93 values per frame, one
-core: 43 MB/h of 67, no loss, read and padded at 15,000 times real time. Eight bits per value
-would need 34, and 30 with zlib.
+core: 43 MB/h instead of 67, without loss, read and padded at 15,000 times real time. Eight bits per
+value would need 34 MB/h, or 30 with zlib.
 """
 
 import hashlib
@@ -39,7 +40,7 @@ from toolkit.train.corpus import write_excluded
 from toolkit.train.errors import TrainingDataError
 
 FORMAT = 1
-LEVEL = 1  # zlib's; 6 saves another 4 % in more than twice the time
+LEVEL = 1  # zlib's; level 6 saves another 4 %, but takes more than twice the time
 TABLE, BLOCKS = "table", "blocks"
 ADVICE = "write the records again"
 _PARTS = {
@@ -55,7 +56,7 @@ EXCLUDED = "excluded.tsv"
 
 
 class RecordError(ToolkitError):
-    """A record file is missing, damaged or of another format."""
+    """A record file is missing, damaged or in another format."""
 
 
 class Column(IntEnum):
@@ -66,7 +67,7 @@ class Column(IntEnum):
     LABELS = 1
     """L, the number of its labels."""
     CMN_FRAMES = 2
-    """Number of the frames of the speaker's earlier utterances."""
+    """Number of frames in the speaker's earlier utterances."""
     END = 3
     """End of its block, in bytes from the start of the first block."""
 
@@ -80,9 +81,9 @@ class Record:
     labels: np.ndarray
     """[L] int32."""
     cmn_frames: int
-    """Number of the frames of the speaker's earlier utterances."""
+    """Number of frames in the speaker's earlier utterances."""
     cmn_sum: np.ndarray
-    """[F] float64: their sum."""
+    """[F] float64: the sum of these frames."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def read_index(path: Path) -> FileIndex:
         # tensors, whose offsets count from the end of the header.
         size = int.from_bytes(file.read(8), "little")
         if 8 + size > total:
-            raise ValueError("not whole")
+            raise ValueError("truncated")
         parts = validated(json.loads(file.read(size)), _PARTS)
         header = json.loads(parts["__metadata__"]["records"])
         if validated(header, {"format": int})["format"] != FORMAT:
@@ -151,15 +152,15 @@ def read_index(path: Path) -> FileIndex:
             for part in (TABLE, BLOCKS)
         )
         if not (first <= last <= total and start <= end <= total):
-            raise ValueError("not whole")
-        # A row for each utterance; the ends of its blocks ascend to the end of the last one.
+            raise ValueError("truncated")
+        # One row per utterance; the ends of the blocks ascend to the end of the last block.
         file.seek(first)
         table = np.frombuffer(file.read(last - first), dtype="<i8").reshape(-1, len(Column))
         ends = np.diff(table[:, Column.END], prepend=0)
         if len(table) != len(names) or (table < 0).any() or (ends < 0).any():
             raise ValueError("a table that does not fit its names and blocks")
         if int(table[:, Column.END].max(initial=0)) != end - start:
-            raise ValueError("not whole")
+            raise ValueError("truncated")
     return FileIndex(path, header["plan"], names, dimension, table, start)
 
 
@@ -185,7 +186,7 @@ def read_record(index: FileIndex, row: int) -> Record:
 
 def _pack(record: Record) -> bytes:
     """Compress an utterance into a block."""
-    # [F, T] and the bytes of float16 apart, [2, F, T]: neighbours are alike, and compress better.
+    # [F, T], then low and high bytes apart, [2, F, T]: neighbours are alike, and compress better.
     by_dimension = np.ascontiguousarray(record.features.T.astype("<f2"))
     planes = by_dimension.view(np.uint8).reshape(*by_dimension.shape, 2).transpose(2, 0, 1)
     parts = (record.cmn_sum.astype("<f8"), record.labels.astype("<i4"), planes)
@@ -283,7 +284,7 @@ def write_records(
     Args:
       features: a feature store.
       texts: transcripts by utterance; an augmented copy (see `toolkit.features.augment`) without
-        one has its original's.
+        one gets its original's.
       units: output units of the labels.
       config: limits and file size.
       out: output folder.
@@ -377,7 +378,11 @@ class _Plan:
 def _select(
     store: FeatureStore, texts: Mapping[str, str], units: Units, config: RecordConfig
 ) -> tuple[dict[str, list[int]], dict[str, str], dict[str, str]]:
-    """Return the labels of usable utterances; the reasons for too long and for unusable ones."""
+    """Divide the utterances into usable, too long and otherwise unusable ones.
+
+    Returns:
+      By utterance id: the labels of the usable ones, and the reasons for the two other kinds.
+    """
     usable: dict[str, list[int]] = {}
     too_long: dict[str, str] = {}
     faulty: dict[str, str] = {}
@@ -437,7 +442,7 @@ def _write(plan: _Plan, features: Path, out: Path) -> None:
 
 @lru_cache(maxsize=1)
 def _opened(features: Path, written: int) -> FeatureStore:
-    """Open a feature store, once per process and time of its writing."""
+    """Open a feature store; a process opens it again only if `written`, its mtime, has changed."""
     return FeatureStore(features)
 
 

@@ -43,7 +43,8 @@ logger = logging.getLogger(__name__)
 SHOWN = 4
 """Number of utterances of a batch that are recognised in `State.SENTENCES`."""
 BackgroundLogging = Callable[[Callable[[Event], None]], AbstractContextManager[None]]
-"""Context that logs events in the background of a training, such as utilisation."""
+"""Called with the function that writes an event; returns a context that logs events, such as
+utilisation, in the background of a training."""
 
 
 class State(Enum):
@@ -84,9 +85,9 @@ class Machine:
     for state in machine.after_iteration():
         do(state)
     ```
-    visits the states that are due after an iteration. The machine is in a state while the loop's
-    body runs, and back in Training after the loop. After the last iteration of an epoch,
-    `after_epoch` and then `evaluation` work in the same way.
+    visits the states that are due after an iteration. The machine is in such a state while the
+    loop's body runs, and back in Training after the loop. `after_epoch` and then `evaluation` work
+    in the same way after the last iteration of an epoch.
 
     Args:
       config: intervals and evaluator.
@@ -94,7 +95,7 @@ class Machine:
 
     def __init__(self, config: StatesConfig) -> None:
         self._config = config
-        self._saved = -1  # iterations at the newest checkpoint
+        self._saved = -1  # iterations at the newest checkpoint; -1: there is none
         self.step = 0
         """Iterations done."""
         self.current = State.TRAINING
@@ -117,9 +118,9 @@ class Machine:
             yield from self._visit(State.SAVING)
 
     def after_epoch(self) -> Iterator[State]:
-        """Write a checkpoint, unless there is one of this iteration.
+        """Visit `State.SAVING`, unless there is a checkpoint of this iteration.
 
-        A training resumed from that checkpoint calls this again without an iteration.
+        There is one if a training resumes from it: this is then called before any iteration.
         """
         if self._saved != self.step:
             yield from self._visit(State.SAVING)
@@ -173,7 +174,7 @@ class TrainingStates(Callback):
       background_logging: logs events during the training.
     """
 
-    may_share_batches = False  # iterations are counted alike on all ranks
+    may_share_batches = False  # the machine counts the same iterations on all ranks
 
     def __init__(
         self,
@@ -205,7 +206,7 @@ class TrainingStates(Callback):
         self._tick = monotonic()  # when the state Training was entered
 
     def on_start(self, trainer: Trainer) -> None:
-        """Implement `Callback.on_start`; starts or resumes the log."""
+        """Implement `Callback.on_start`: start or resume the log."""
         self._rank, self._world_size = trainer.strategy.rank, trainer.strategy.world_size
         if self._rank == 0:
             if self._position is None:
@@ -227,7 +228,7 @@ class TrainingStates(Callback):
     def on_step(
         self, trainer: Trainer, batch: Any, stats: dict[str, Tensor], checkpoint_due: bool
     ) -> None:
-        """Implement `Callback.on_step`; visits the states that are due after an iteration."""
+        """Implement `Callback.on_step`: visit the states that are due after an iteration."""
         interval = self._interval
         interval["seconds"] += monotonic() - self._tick
         batches = micro_batches(batch)
@@ -273,7 +274,7 @@ class TrainingStates(Callback):
         return _with_accuracy(ranks.on_rank_zero(lambda: self._evaluation(trainer.model)))
 
     def on_end(self, trainer: Trainer) -> None:
-        """Implement `Callback.on_end`; waits for a pending evaluation."""
+        """Implement `Callback.on_end`: wait for a pending evaluation."""
         self._collect(trainer)
         if self._rank == 0:
             if self._background is not None:
@@ -356,7 +357,7 @@ class TrainingStates(Callback):
                     swapped.close()
                     to, model = "training", trainer.model
                 self._write(trainer, Swapped(to=to, duration=monotonic() - started))
-        # The result is stored before the model is removed, so that a kill loses neither.
+        # The result is stored before the model is removed, so that a kill cannot lose both.
         if self._rank == 0:
             self._folder.finish(trainer.epoch + 1, {**result, "duration": duration})
             self._folder.remove(trainer.epoch + 1)

@@ -51,7 +51,7 @@ def train_ctc(
 
     Args:
       data: training batches.
-      valid: held-out batches, re-iterable; picklable where another process evaluates.
+      valid: held-out batches, re-iterable; picklable if another process evaluates.
       recognition: output units, decoders and scoring.
       config: sizes, rates, states, seed.
       out: folder of this training alone.
@@ -62,8 +62,8 @@ def train_ctc(
       about: description of the run for the run log, as plain data: its name, machine, settings.
       background_logging: logs events during the training, such as
         `toolkit.tta.utilisation.sampling`.
-      edges: lower edge of the first and upper edge of the last mel filter in Hz, for masks that
-        warp.
+      edges: lower edge of the first and upper edge of the last mel filter in Hz, for
+        `config.specaugment.warp`.
 
     Returns:
       `cer`, `wer` and `ser` in per cent of the kept weights, `loss` of the last epoch,
@@ -126,6 +126,6 @@ def train_ctc(
 
 
 def _times(out: Path) -> dict[str, float]:
-    """Return the throughput and the minutes of a training, from its log."""
+    """Return `examples_per_second` and `minutes` of a training, from its log."""
     log = read_run_log(out)
     return {"examples_per_second": log.examples_per_second, "minutes": log.seconds / 60}
