@@ -62,7 +62,8 @@ class FrontendConfig(Settings):
         if not 0 < self.frame_shift_ms <= self.frame_length_ms <= 1000:
             raise ValueError(
                 f"frame_shift_ms is {self.frame_shift_ms:g} and frame_length_ms "
-                f"{self.frame_length_ms:g} but must be 0 < frame_shift_ms <= frame_length_ms <= 1000"
+                f"{self.frame_length_ms:g}, but they must be above 0, the shift at most the length,"
+                " and the length at most 1000"
             )
         nyquist = self.sampling_rate / 2
         if not 0 <= self.low_freq < self.upper_edge <= nyquist:
@@ -243,7 +244,9 @@ class SelectionConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if not 0 <= self.band_hertz[0] < self.band_hertz[1]:
-            raise ValueError(f"band_hertz is {self.band_hertz} but must be the lowest and the highest")
+            raise ValueError(
+                f"band_hertz is {self.band_hertz} but must be the lowest and the highest frequency"
+            )
 
 
 @dataclass(frozen=True)
