@@ -98,9 +98,9 @@ def test_verdicts_compare_like_with_like():
     assert "1.00 us" in target
     assert "met" in target
     assert "0.75 of flashlight's time (scores -12.00, -11.00)" in narrow
-    assert "by our width 256, 16.00" in narrow
+    assert "with our width 256, 16.00" in narrow
     assert "0.50 of flashlight's time (scores -10.00, -12.00)" in wide
-    assert "by our width 8, 0.02" in wide
+    assert "with our width 8, 0.02" in wide
     assert "no width of ours scores as well" in better
     assert "missed" in missed
 

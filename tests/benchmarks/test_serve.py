@@ -34,7 +34,7 @@ def test_every_client_sends_all_files_at_the_pace_of_speech(files):
 def test_a_refusal_ends_the_benchmark(files):
     with (
         serving(Tones(), longest=0.5) as address,
-        pytest.raises(BenchmarkError, match=r"a stream may last 0\.5 s"),
+        pytest.raises(BenchmarkError, match=r"a stream may last at most 0\.5 s"),
     ):
         serve.measure(address, files, clients=1)
 

@@ -74,7 +74,7 @@ def test_truncation_of_compressed_samples_is_detected_by_their_bytes(
     path = write(form, subtype)
     assert end_warning(path) == ""
     length = decode(str(path)).decoded
-    assert re.match(r"truncated, its last (0.9|1.0)\d s are missing", end_warning(truncate(path)))
+    assert re.match(r"truncated: its last (0.9|1.0)\d s are missing", end_warning(truncate(path)))
     info = decode(str(path))
     assert info.decoded < info.declared
     assert abs(info.declared - length) < 2400
@@ -210,7 +210,7 @@ def test_all_chunks_of_samples_are_read(tmp_path, content):
     assert np.array_equal(np.concatenate(list(audio_blocks(path, 16000, 0.3))), samples)
     assert np.array_equal(decode_audio(content, "a.wav").samples, samples)
     path.write_bytes(content[:-2000])  # at least 900 samples
-    assert end_warning(path).startswith("truncated, its last 0.0")
+    assert end_warning(path).startswith("truncated: its last 0.0")
     assert decode(str(path)).decoded < decode(str(path)).declared == 40000
 
 

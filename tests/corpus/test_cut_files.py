@@ -172,7 +172,7 @@ def test_a_few_unusable_lines_are_findings(audio, tmp_path):
     faults = {id: (cut.custom or {}).get("fault") for id, cut in cuts.items()}
     assert faults == {id: "bad-line" if id.startswith("line-") else None for id in cuts}
     assert cuts["line-2"].custom["fault_detail"].startswith(f"{file}:2: not a cut (")
-    assert cuts["line-4"].custom["fault_detail"].startswith(f"{file}:4: mixed is a MixedCut")
+    assert cuts["line-4"].custom["fault_detail"].startswith(f"{file}:4: {mixed['id']} is a MixedCut")
     assert "no-speaker" not in str([cut.custom for cut in cuts.values()])
     fields = cut(path, "piped").to_dict()
     fields["recording"]["sources"][0] |= {"type": "command", "source": "touch x"}
@@ -240,7 +240,7 @@ def test_a_supervision_of_another_channel_than_its_cut_is_refused(audio, tmp_pat
     fields = cut(audio(tmp_path / "a.wav", channels=2), "a").to_dict()
     fields["supervisions"][0]["channel"] = 1
     (tmp_path / "cuts.jsonl").write_text(json.dumps(fields))
-    with pytest.raises(ManifestError, match="a is channel 0, but its supervision a channel 1"):
+    with pytest.raises(ManifestError, match="a is channel 0, but its supervision a is channel 1"):
         read_cut_file(tmp_path / "cuts.jsonl")
     fields["supervisions"][0]["channel"] = [0, 1]
     (tmp_path / "cuts.jsonl").write_text(json.dumps(fields))

@@ -131,7 +131,7 @@ def test_mp3_in_a_wav_file_is_read_to_its_end(tmp_path, rate, channels, tagged):
 def test_files_of_different_rates_do_not_follow_one_another(tmp_path):
     path = tmp_path / "a.mp3"
     path.write_bytes(encode(16000) + encode(44100, 2))
-    message = "a.mp3: MP3 streams of different sampling rates or channels"
+    message = "a.mp3: it holds MP3 streams of different sampling rates or channels"
     with pytest.raises(AudioError, match=message):
         load_audio(path)
     with pytest.raises(AudioError, match=message):

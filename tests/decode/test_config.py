@@ -14,7 +14,7 @@ from toolkit.fsa.config import Beam
         ({"scales": (0.1, math.inf)}, "scales are .* but must be finite"),
         ({"penalties": (math.nan,)}, "penalties has a value that is nan but must be a number"),
         ({"retries": (2.0, 0.0)}, r"retries are \(2.0, 0.0\) but must be positive"),
-        ({"retries": (math.nan,)}, "retries has the value nan"),
+        ({"retries": (math.nan,)}, "retries has a value that is nan"),
         ({"retries": (math.inf,)}, "positive factors"),
     ],
 )

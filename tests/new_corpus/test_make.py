@@ -332,7 +332,7 @@ def test_a_reader_to_fill_in(root, corpus):
     assert sorted(splits) == ["dev", "test", "train"]
     assert (len(cuts), text_of(cuts["s0-00"])) == (40, "The cat")
     assert [id for id, cut in cuts.items() if "fault" in (cut.custom or {})] == ["s7-07"]
-    with pytest.raises(ManifestError, match=r"say in local/mine\.py"):
+    with pytest.raises(ManifestError, match=r"adapt local/mine\.py"):
         manifests(CorpusConfig(), root)
 
 
@@ -384,7 +384,7 @@ def test_text_is_used_as_given_if_the_lexicon_has_its_words(root, corpus):
     new_corpus = create_recipe(root, "given", path, "table", str(lexicon))
     assert any(
         "text: as-given; as they stand 200 of 200 words are in the lexicon" in line
-        and "without punctuation 120 of 160" in line
+        and "and 120 of 160 in upper case without punctuation" in line
         for line in new_corpus.remarks
     )
     assert not any("with digits" in line or "tag" in line for line in new_corpus.remarks)

@@ -128,7 +128,7 @@ def test_faults_and_long_utterances_are_warnings():
     lines = warning_lines(corpus_survey)
     assert lines[0].startswith("caution: 2 bad-segment, left out, first z-0: no seconds (fix: ")
     assert any("9 utterances of 30 s and more" in line for line in lines)
-    assert any("4.2 min to train on" in line for line in lines)
+    assert any("4.2 min of training speech" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -223,4 +223,4 @@ def test_segments_without_an_end_are_a_fault_among_others():
     endless = [piece(id, start, None) for id, start in (("a", 0.5), ("b", 2.5), ("c", 5.0))]
     text = find_faults(endless[:1], endless[1:])["no-end"]
     assert text.startswith("2 utterances last to the end of the recording although others begin")
-    assert "first a: 0.5 to 9 s (fix: give each an end" in text
+    assert "first a: 0.5 to 9 s (fix: give each utterance an end" in text

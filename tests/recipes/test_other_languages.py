@@ -91,7 +91,7 @@ def test_words_that_the_english_rules_change_are_reported(run):
     code, output = run()
     assert code == 0, output
     assert "lacks 2 of 4 words of the training transcripts" in output
-    assert "make GRUN of GRÜN" in output
+    assert "turn GRÜN into GRUN" in output
     assert "normaliser=letters-upper-1" in output
     code, output = run("normaliser=letters-upper-1")
     assert code == 0, output

@@ -117,7 +117,7 @@ BAD = {
     "other type": ([END], {}, 1008, "no message of type"),
     "lists": ([[1, 2]], {}, 1008, "no message of type"),
     "rate": ([{**BEGIN, "rate": 44100}], {}, 1008, "audio must be s16le, 16000 Hz, channels: 1"),
-    "stereo": ([{**BEGIN, "channels": 2}], {}, 1008, "not 's16le, 16000 Hz, channels: 2'"),
+    "stereo": ([{**BEGIN, "channels": 2}], {}, 1008, "but is 's16le, 16000 Hz, channels: 2'"),
     "floats": ([{**BEGIN, "format": "f32le"}], {}, 1008, "audio must be s16le"),
     "text": ([{**BEGIN, "rate": "16000"}], {}, 1008, "no message of type"),
     "odd": ([BEGIN, PIECE + b"x"], {}, 1008, "3201 bytes are not a whole number"),

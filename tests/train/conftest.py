@@ -24,6 +24,8 @@ from toolkit.train.runlog import Started, read_run_log
 class MemoryFeatures:
     """Raw features by id, of one speaker; `loads` counts how often each was read."""
 
+    kind = "fbank"
+
     def __init__(self, features: dict[str, Tensor], shard_size: int = 4):
         self.features = features
         names = list(features)
