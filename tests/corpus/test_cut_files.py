@@ -172,7 +172,9 @@ def test_a_few_unusable_lines_are_findings(audio, tmp_path):
     faults = {id: (cut.custom or {}).get("fault") for id, cut in cuts.items()}
     assert faults == {id: "bad-line" if id.startswith("line-") else None for id in cuts}
     assert cuts["line-2"].custom["fault_detail"].startswith(f"{file}:2: not a cut (")
-    assert cuts["line-4"].custom["fault_detail"].startswith(f"{file}:4: {mixed['id']} is a MixedCut")
+    assert (
+        cuts["line-4"].custom["fault_detail"].startswith(f"{file}:4: {mixed['id']} is a MixedCut")
+    )
     assert "no-speaker" not in str([cut.custom for cut in cuts.values()])
     fields = cut(path, "piped").to_dict()
     fields["recording"]["sources"][0] |= {"type": "command", "source": "touch x"}

@@ -268,7 +268,7 @@ def test_too_little_audio_is_an_error_message():
             stream = ToneStream()
 
             def finish():
-                raise FrontendError("0 samples, fewer than one window of 400")
+                raise FrontendError("0 samples are fewer than one window of 400")
 
             stream.finish = finish
             return stream

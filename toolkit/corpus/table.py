@@ -224,7 +224,11 @@ def read_rows(path: Path) -> Iterator[Row]:
         elif len(cells) != len(header):
             misfits.append(
                 f"{where}: {len(cells)} fields, but the first line names {len(header)} columns;"
-                f" put a text with {_NAMES[delimiter]} in quotation marks"
+                + (
+                    " a text may not have tabs"
+                    if delimiter == "\t"
+                    else f" put a text with {_NAMES[delimiter]} in quotation marks"
+                )
             )
             fault = (BAD_LINE, misfits[-1])
         yield Row(line, values, fault)
@@ -281,7 +285,7 @@ _LONGEST_LINE = 100_000
 """Characters of a faulty line that are read, below the csv module's limit for a field."""
 _EXAMPLE = "audio,text,speaker"
 _PART = re.compile(r"\w[\w.-]*")
-_NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
+_NAMES = {",": "commas", ";": "semicolons"}
 
 
 def _decode(path: Path, counts: LineCounts) -> str:

@@ -80,7 +80,7 @@ def plain_file(cut: Cut) -> PlainFile | None:
 
 
 class LocalFiles(LibsndfileBackend):
-    """Audio backend for lhotse that reads local files by libsndfile only.
+    """Audio backend for lhotse that reads local files only, as `toolkit.corpus.audio` does.
 
     Lhotse's own back ends are unsafe for other people's manifests: they pass file names to a shell
     (`.sph`), to sox (which runs a name that begins with `|`) and to ffmpeg (which fetches URLs).

@@ -262,16 +262,16 @@ def unlisted_mass(level: Level, logprob: np.ndarray, contexts: int) -> np.ndarra
     return 1.0 - np.bincount(level.context, 10.0**logprob, minlength=contexts)
 
 
-def backoff_weights(listed: np.ndarray, shorter: np.ndarray) -> np.ndarray:
+def backoff_weights(unlisted: np.ndarray, shorter: np.ndarray) -> np.ndarray:
     """Return the log10 back-off weights of contexts.
 
     Args:
-      listed: [contexts] mass of the words that each context does not list, see `unlisted_mass`.
+      unlisted: [contexts] mass of the words that each context does not list, see `unlisted_mass`.
       shorter: [contexts] mass of the same words given the context without its first word.
     """
     # alpha(h) = (1 - sum p(w | h)) / (1 - sum p(w | h')), the sums over the words listed after h
-    possible = (listed > SMALLEST) & (shorter > SMALLEST)
-    ratio = np.where(possible, listed, 1.0) / np.where(possible, shorter, 1.0)
+    possible = (unlisted > SMALLEST) & (shorter > SMALLEST)
+    ratio = np.where(possible, unlisted, 1.0) / np.where(possible, shorter, 1.0)
     return np.where(possible, np.maximum(np.log10(ratio), LOG_ZERO), LOG_ZERO)
 
 
