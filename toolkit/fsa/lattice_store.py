@@ -212,7 +212,7 @@ class LatticeStore(Generic[Read, Info]):
         return self._where[utterance]
 
     def _block(self, shard: Path) -> Callable[[int], Read]:
-        """Return a shard's decoding function; the last shards read are cached."""
+        """Return the function that reads a lattice of a shard by number; it is cached."""
         block = self._blocks.pop(shard, None)
         if block is None:
             with reading(shard, LatticeStoreError, self._codec.advice, "damaged"):

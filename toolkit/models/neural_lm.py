@@ -101,7 +101,10 @@ class Shortlist:
         return [self._ids.get(word, unknown) for word in words]
 
     def log_shares(self, words: Iterable[str]) -> list[float]:
-        """Return the log of each word's share of its id's probability: 0 for listed words."""
+        """Return log P(word | its id) of each word.
+
+        That is 0 for listed words, which have ids of their own; the others share the id of <UNK>.
+        """
         return [
             0.0 if word in self._ids else math.log(self.shares.get(word, self.smallest_share))
             for word in words
