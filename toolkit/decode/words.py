@@ -358,7 +358,7 @@ class SilenceGate:
     """
 
     def __init__(self, kind: str, silence: Tensor, factor: int, offset: int = 0) -> None:
-        self._spans, self._silence = SilentSpans(kind), silence
+        self._spans, self._silence_outputs = SilentSpans(kind), silence
         self._factor, self._offset = factor, offset
         self.begin_utterance()
 
@@ -369,27 +369,27 @@ class SilenceGate:
 
     def begin_utterance(self) -> None:
         """Start a new utterance; a span of digital silence may continue into it."""
-        self._silent = torch.zeros(0, dtype=torch.bool)  # by frame of the utterance
+        self._silent_frames = torch.zeros(0, dtype=torch.bool)  # of the utterance so far
         self._row = 0
 
     def push(self, features: Tensor) -> None:
         """Take the utterance's next raw features [T, F]."""
-        self._silent = torch.cat([self._silent, self._spans.push(features)])
+        self._silent_frames = torch.cat([self._silent_frames, self._spans.push(features)])
 
     def __call__(self, scores: Tensor) -> Tensor:
         """Gate the next rows [T', P] of unscaled scores."""
         rows = torch.arange(self._row, self._row + len(scores))
         self._row += len(scores)
-        if not self._silent.any():
+        if not self._silent_frames.any():
             return scores
         # A row counts as silent if the middle one of its frames is.
-        middle = (rows * self._factor + self._offset).clamp(max=len(self._silent) - 1)
-        silent = self._silent[middle]
+        middle = (rows * self._factor + self._offset).clamp(max=len(self._silent_frames) - 1)
+        silent = self._silent_frames[middle]
         gated = scores.clone()
-        best = scores[silent][:, self._silence].amax(dim=1, keepdim=True)
+        best = scores[silent][:, self._silence_outputs].amax(dim=1, keepdim=True)
         # Lower all outputs but silence to at least PENALTY below the best of silence.
         lowered = torch.minimum(scores[silent], best) - PENALTY
-        gated[silent] = torch.where(self._silence, scores[silent], lowered)
+        gated[silent] = torch.where(self._silence_outputs, scores[silent], lowered)
         return gated
 
 

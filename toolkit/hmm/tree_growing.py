@@ -291,12 +291,12 @@ def read_extra_questions(path: Path, topology: Topology) -> list[frozenset[int]]
     A phone without a word position means the phone in all positions. Phones that the topology lacks
     (because no word has them, or because they have other names here) are left out.
     """
-    places: dict[str, set[int]] = {}
+    phones_by_name: dict[str, set[int]] = {}
     for phone, symbol in enumerate(topology.phones, 1):
         for name in {symbol, POSITION.sub("", symbol)}:
-            places.setdefault(name, set()).add(phone)
+            phones_by_name.setdefault(name, set()).add(phone)
     return [
-        frozenset().union(*(places.get(symbol, ()) for symbol in line.split()))
+        frozenset().union(*(phones_by_name.get(symbol, ()) for symbol in line.split()))
         for _, line in read_lines(path, PhoneSetError)
     ]
 

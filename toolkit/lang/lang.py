@@ -153,7 +153,7 @@ class Lang:
           LangError: the files do not belong together.
         """
         folder = Path(folder)
-        normaliser, tags, splits = _read_policy(folder)
+        normaliser, tags, split_clitics = _read_policy(folder)
         lang = cls(
             Lexicon.load(folder / "lexicon.txt"),
             SymbolTable.read(folder / "phones.txt"),
@@ -161,7 +161,7 @@ class Lang:
             normaliser,
             LexiconProbabilities.load(folder),
             tags,
-            splits,
+            split_clitics,
         )
         # Every phone and word of the lexicon needs an id.
         absent = [phone for phone in lang.lexicon.phones() if phone not in lang.phones]

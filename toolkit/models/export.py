@@ -134,16 +134,16 @@ class Interface:
     """D."""
     output_dim: int
     """C."""
-    state: tuple[int, int] | None
+    state: tuple[int, int] | None = None
     """Layers and cells of the hidden and cell states; None: the model needs whole utterances."""
-    lookahead: int
+    lookahead: int = 0
     """Number of outputs at the beginning that belong to no frame. As many inputs are needed after
     the last frame for its output: copies of it at the end of an utterance."""
-    overlap: int
+    overlap: int = 0
     """Number of inputs at the beginning of a piece that repeat the end of the previous piece."""
-    stacked: int
+    stacked: int = 3
     """Raw frames in an input."""
-    stride: int
+    stride: int = 1
     """Inputs per output."""
 
     @property
@@ -175,13 +175,13 @@ def wrap_for_export(model: nn.Module) -> tuple[nn.Module, Interface]:
     if isinstance(model, LstmModel):
         state, lookahead = (config.layers, config.hidden), config.lookahead
         sizes = config.input_dim, config.output_dim
-        return ExportedLstm(model).eval(), Interface("lstm", *sizes, state, lookahead, 0, 3, 1)
+        return ExportedLstm(model).eval(), Interface("lstm", *sizes, state, lookahead)
     if isinstance(model, BlstmModel):
         sizes = config.input_dim, config.output_dim
-        return ExportedBlstm(model).eval(), Interface("blstm", *sizes, None, 0, 0, 3, 1)
+        return ExportedBlstm(model).eval(), Interface("blstm", *sizes)
     if isinstance(model, TdnnfModel):
         sizes = config.input_dim, config.output_dim
-        return ExportedTdnnf(model).eval(), Interface("tdnnf", *sizes, None, 0, 0, 3, 1)
+        return ExportedTdnnf(model).eval(), Interface("tdnnf", *sizes)
     if not isinstance(model, CtcModel):
         raise ModelError(
             f"{type(model).__name__} cannot be exported: toolkit/models/export.py wraps "
@@ -190,7 +190,9 @@ def wrap_for_export(model: nn.Module) -> tuple[nn.Module, Interface]:
     state = None if config.bidirectional else (config.lstm_layers, config.hidden)
     overlap = 0 if state is None else config.frames_needed - config.subsampling
     sizes = config.input_dim, config.output_dim
-    interface = Interface("ctc", *sizes, state, 0, overlap, 1, config.subsampling)
+    interface = Interface(
+        "ctc", *sizes, state, overlap=overlap, stacked=1, stride=config.subsampling
+    )
     return ExportedCtc(model).eval(), interface
 
 

@@ -315,7 +315,7 @@ class Distributed(Strategy):
                 buffer.copy_(value)
 
     def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Implement `Strategy.sum_over_ranks`."""
+        """Sum scalars by name over all ranks; see `Strategy.sum_over_ranks`."""
         local = {name: float(value) for name, value in sums.items()}
         # In the order of the ranks, so that every rank adds the same numbers in the same order
         totals: dict[str, float] = {}

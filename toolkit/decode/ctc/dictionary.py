@@ -205,8 +205,10 @@ class Ngrams:
         """
         arcs = _Arcs(model.restrict(words), words)
         states, entries = len(arcs.below), np.arange(len(arcs.word))
+        # An arc leads to the context of its words or, for the highest order, of their suffix.
         target = np.where(entries + 1 < states, entries + 1, arcs.suffix)
         first = np.searchsorted(arcs.source, np.arange(states + 1))
+        # A context without n-grams and without a back-off weight equals its back-off context.
         leads_on = (np.diff(first) > 0) | (arcs.backoff != 0)
         for _ in range(model.order - 1):
             target = np.where(leads_on[target], target, arcs.below[target])
@@ -214,29 +216,40 @@ class Ngrams:
         contexts = np.zeros(states + 1, CONTEXT)
         contexts["first"] = first
         contexts["below"][:-1], contexts["backoff"][:-1] = arcs.below, arcs.backoff
-        contexts["end"][:-1] = arcs.read(np.arange(states), np.full(states, arcs.size - 2))[1]
+        end, start = arcs.num_words - 2, arcs.num_words - 1
+        _, contexts["end"][:-1] = arcs.read(np.arange(states), np.full(states, end))
 
         ngrams = np.zeros(len(arcs.word), NGRAM)
         ngrams["word"], ngrams["target"], ngrams["logprob"] = arcs.word, target, arcs.logprob
-        lower = arcs.read(arcs.below[arcs.source], arcs.word)[1]
+        # Sums over the words of the dictionary that are listed in a context: of P(w | context), and
+        # of P(w | back-off context), whose difference corrects a sum over a range of words.
+        _, lower = arcs.read(arcs.below[arcs.source], arcs.word)
         of_words = arcs.word < len(words)
         ngrams["sum"] = _running_sums(np.exp(arcs.logprob) * of_words, first)
         ngrams["lower"] = _running_sums(np.exp(lower) * of_words, first)
 
-        # The n words that the model lacks are <UNK>; each has 1/n of its probability, which is the
-        # difference of unknown[i] and unknown[i + 1].
+        # Each of the n words that the model lacks has 1/n of the probability of <UNK>. Word i has
+        # the share unknown[i + 1] - unknown[i]: 1/n, or 0 for words of the model.
         is_known = np.array([word in model.ids for word in words], dtype=bool)
         unknown = np.append(0, np.cumsum(~is_known))
         named = np.zeros(len(words) + 1, WORD)
         named["name"] = np.append(np.where(is_known, np.arange(len(words)), len(words)), 0)
         named["unknown"] = unknown / max(1, unknown[-1])
-        return cls(contexts, ngrams, named, int(target[arcs.size - 1]))
+        return cls(contexts, ngrams, named, int(target[start]))
 
 
 class _Arcs:
-    """N-grams sorted by context state, then by last word.
+    """N-grams as arcs between context states, sorted by state, then by last word.
 
-    Every word has a unigram, an impossible one if the model lacks the word.
+    State 0 is the empty context; state i + 1 is the context of the words of arc i, which exists if
+    longer n-grams begin with them. Every word has a unigram, an impossible one if the model lacks
+    the word; so arc w is the unigram of word w.
+
+    Attributes:
+      num_words: number of words, <UNK>, </s> and <s> included.
+      source, word, logprob: [A] context state, last word and ln P of each arc.
+      suffix: [A] the state of an arc's words without the first one.
+      below, backoff: [S] back-off state and ln back-off weight of each context state.
 
     Args:
       model: the n-grams.
@@ -246,13 +259,13 @@ class _Arcs:
     def __init__(self, model: BackoffModel, words: Sequence[str]) -> None:
         number = {word: i for i, word in enumerate([*words, UNKNOWN, END, START])}
         renumber = np.array([number[word] for word in model.vocabulary])
-        self.size = len(number)
-        self.source, self.word = np.zeros(self.size, np.int64), np.arange(self.size)
-        self.logprob, backoff = np.full(self.size, IMPOSSIBLE), np.zeros(self.size)
+        self.num_words = len(number)
+        self.source, self.word = np.zeros(self.num_words, np.int64), np.arange(self.num_words)
+        self.logprob, backoff = np.full(self.num_words, IMPOSSIBLE), np.zeros(self.num_words)
         self.logprob[renumber] = model.levels[0].logprob * _LN10
         backoff[renumber] = model.levels[0].backoff * _LN10
         self.backoff = np.zeros(1)
-        self.below, self.suffix = np.zeros(1, np.int64), np.zeros(self.size, np.int64)
+        self.below, self.suffix = np.zeros(1, np.int64), np.zeros(self.num_words, np.int64)
         state = renumber + 1  # of each n-gram of the order below
         for level in model.levels[1:]:
             # The n-grams of the order below are contexts, too.
@@ -276,10 +289,10 @@ class _Arcs:
           The number of the n-gram that was found in the state, or in the first state of its
           back-off chain that has one; and the log-probability, back-off weights included.
         """
-        keys = self.source * self.size + self.word
+        keys = self.source * self.num_words + self.word
         ngram, logprob = np.full(len(words), -1), np.zeros(len(words))
         while (ngram < 0).any():
-            key = states * self.size + words
+            key = states * self.num_words + words
             entry = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
             has_ngram, is_open = keys[entry] == key, ngram < 0
             ngram = np.where(is_open & has_ngram, entry, ngram)

@@ -298,7 +298,7 @@ class SequenceTask:
         self.frames = self._targets.numel()
         """Frames of an epoch."""
         self.sample_indices = EpochSampler(len(self._targets), seed)
-        """Returns a minibatch's chunks from (number of chunks before it, number of its chunks)."""
+        """Called with the number of chunks before a minibatch and in it; returns its chunks."""
 
     def reseeded(self, seed: int) -> "SequenceTask":
         """Return the same task with other initial weights and another order of the chunks."""

@@ -250,7 +250,7 @@ class TrainingStates(Callback):
         """Log the last iterations, and write the checkpoint that evaluation starts from."""
         if self._interval["examples"]:
             self._log_step(trainer)
-        for _ in self.machine.after_epoch():
+        for _ in self.machine.after_epoch():  # in the state `SAVING`, unless that was just done
             self._save(trainer)
 
     def validate(self, trainer: Trainer) -> dict[str, float]:
