@@ -270,38 +270,6 @@ def _seconds(place: str, text: str) -> float:
     return seconds
 
 
-def write_stm(segments: Iterable[StmSegment], path: Path) -> None:
-    """Write segments atomically, sorted by recording, channel and start; times in milliseconds.
-
-    Raises:
-      StmError: a name is empty or has white space, or a time is negative or not finite.
-    """
-    ordered = sorted(segments, key=lambda s: (s.recording, s.channel, s.start))
-    write_atomically(Path(path), "".join(_stm_line(segment) for segment in ordered))
-
-
-def _stm_line(segment: StmSegment) -> str:
-    """Format a segment as a line; raise an `StmError` if it could not be read back."""
-    names = (segment.recording, segment.channel, segment.speaker)
-    if any(len(name.split()) != 1 or name != name.strip() for name in names):
-        raise StmError(f"{segment}: a name is empty or has white space")
-    if segment.recording.startswith(";;"):
-        raise StmError(f"{segment}: the line would be a comment: rename the recording")
-    if not 0 <= segment.start <= segment.end < math.inf:
-        raise StmError(f"{segment}: times must be finite, not negative and in order")
-    if segment.label and (segment.label[0] != "<" or len(segment.label.split()) != 1):
-        raise StmError(f"{segment}: a label is one word in angle brackets")
-    label = segment.label or ("<o>" if segment.text.startswith("<") else "")
-    fields = [
-        *names,
-        f"{segment.start:.3f}",
-        f"{segment.end:.3f}",
-        label,
-        single_spaced(segment.text),
-    ]
-    return " ".join(field for field in fields if field) + "\n"
-
-
 def write_trn(texts: Mapping[str, str], path: Path) -> None:
     """Write `word word ... (utterance-id)` lines atomically, in the mapping's order.
 
