@@ -39,6 +39,7 @@ BENCHMARKS = (
     "g2p",
     "int8",
     "lattice",
+    "robustness",
     "score",
     "serve",
     "shards",
