@@ -1,4 +1,4 @@
-"""Forced alignment with a GMM: as a whole, in parts, by kaldi-hmm-gmm, of an hour-long recording.
+"""Forced alignment with a GMM: the whole, its parts, kaldi-hmm-gmm, and an hour-long recording.
 
 Also the E step along an alignment, the other half of training GMMs.
 """

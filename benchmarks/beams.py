@@ -58,8 +58,8 @@ class Width:
     real_time_factor: float
     """Processor time of search and rescoring on one core, divided by the audio's duration."""
     worse: int
-    """Number of utterances whose best path in the first pass scores less than with the widest
-    beam."""
+    """Number of utterances whose best path in the first pass has a lower score than with the
+    widest beam."""
     arcs_per_frame: float
     """Arcs of the lattices per frame of the scores."""
 

@@ -54,8 +54,8 @@ class Row:
     microseconds: float
     """Processor time per frame and prefix of the beam, median over the rounds."""
     score: float
-    """Mean score of its texts: natural logarithm of the sum over all alignments of a text, with
-    language model and word bonus, computed in the same way for all decoders."""
+    """Mean score of the decoder's texts: natural logarithm of the sum over all alignments of a
+    text, with language model and word bonus. It is computed in the same way for all decoders."""
     wer: float
     """Word error rate in percent."""
 

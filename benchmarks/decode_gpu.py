@@ -108,7 +108,7 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
 
 
 class _Network:
-    """A scorer whose network runs but is not used: it returns scores that were made beforehand."""
+    """A scorer that runs its network, but returns scores that were made beforehand."""
 
     frame_shift = LOW_RATE_FACTOR / 100
 

@@ -1,6 +1,6 @@
 """Worker script of `benchmarks.peers`, run by a Python that has kaldi_decoder.
 
-Arguments: the input file that the module wrote, and the output file for the paths. The script
+Arguments: the input file that `peers` wrote, and the output file for the paths. The script
 prints `ready`; for every line `beam max_active` on standard input it decodes all utterances once
 and prints the processor time in seconds. It needs a process without k2, since kaldi_decoder and k2
 contain different copies of OpenFst.

@@ -1,6 +1,6 @@
 """Worker script of `benchmarks.peers`, run by a Python that has kaldi-hmm-gmm.
 
-That Python does not have the toolkit. Arguments: the input file that the module wrote, and the
+That Python does not have the toolkit. Arguments: the input file that `peers` wrote, and the
 output file for the pdfs. The script prints `ready`. For every line `align` on standard input it
 aligns all utterances once; for every line `accumulate` it sums up the statistics of EM along the
 true pdfs. It then prints the processor time in seconds. It needs a process without k2, since

@@ -152,7 +152,7 @@ class _Prepared:
 class _Task:
     """Synthetic utterances with their lattices.
 
-    It is the trainer's source only to count steps; the batches are passed one by one.
+    The trainer uses it as a source only to count steps; the batches are passed one by one.
     """
 
     def __init__(self, folder: Path, network: LstmConfig) -> None:

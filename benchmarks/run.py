@@ -301,7 +301,7 @@ class _Benchmarks(click.Group):
 
 
 def _table_command(name: str, module: ModuleType) -> click.Command:
-    """Return a command, for a module without one, with --json and perhaps --smoke and --device."""
+    """Return a command for a module without one; --smoke and --device only if they apply."""
     targets: Sequence[Target] = getattr(module, "TARGETS", ())
     example = f"\b\nExample:\n  python -m benchmarks {name} --json {name}.json"
 

@@ -1,7 +1,8 @@
 """Corpus-specific code: one module per corpus.
 
-A module defines `manifests(corpus, root)`, which returns the lhotse cuts by split of the corpus in
-the folder `root`, and may define `fetch(corpus, out, jobs, progress)`, which makes or downloads it.
+A module defines `manifests(corpus, root)`, which returns, by split, the lhotse cuts of the corpus
+in the folder `root`. It may define `fetch(corpus, out, jobs, progress)`, which makes or downloads
+the corpus.
 """
 
 from collections.abc import Callable

@@ -19,8 +19,8 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
 
     With `corpus.features` = "kaldi", data directories are those with feats.scp; they need no audio.
 
-    Commands in wav.scp are refused; the data check reports them. With `corpus.allow_pipes` each is
-    run once, and its audio is kept in the folder `corpus.pipes`.
+    Commands in wav.scp are refused; the data check reports them. With `corpus.allow_pipes` each
+    command is run once, and its audio is kept in the folder `corpus.pipes`.
     """
     patterns = ",".join((corpus.train, corpus.dev, corpus.test))
     if corpus.allow_pipes and corpus.pipes is None:

@@ -1,6 +1,7 @@
 """Speech recognition recipes in Python, on torch, lhotse and numba.
 
-Runs on Python 3.8, with what it imports: `toolkit.stages.bootstrap` is in this package.
+This module and what it imports must run on Python 3.8, because `toolkit.stages.bootstrap` is in
+this package.
 """
 
 from toolkit.startup import limit_primitives, tune_blas

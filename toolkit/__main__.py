@@ -1,4 +1,4 @@
-"""Runs the command `toolkit` as `python -m toolkit`, with the Python that is named."""
+"""Runs the command `toolkit` as `python -m toolkit`, with whichever Python is called."""
 
 from toolkit.cli import main
 

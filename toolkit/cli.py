@@ -39,8 +39,8 @@ COMMANDS = (
     "transcribe",
     "tta",
 )
-"""The subcommands. Each is defined in the module of `toolkit/commands` with its name, in which `_`
-replaces `-`."""
+"""The subcommands. Each is defined in the module of `toolkit/commands` with its name (`_` in place
+of `-`)."""
 
 
 class _Commands(click.Group):

@@ -56,7 +56,7 @@ class Engine:
     name: str
     """Name of the installed distribution."""
     requirements: tuple[str, ...]
-    """Requirements with which pip repairs the package, in one command, as versions depend on each
+    """Requirements for pip to repair the package, in one command because versions depend on each
     other."""
     without: str = ""
     """Effect if the package is not installed; empty: the recipes do not run."""

@@ -197,8 +197,8 @@ def usable_cpus() -> int:
 def peak_bytes(pid: int | None = None) -> int:
     """Return the peak resident size of a process, by default this one.
 
-    If /proc does not record it, return for this process the peak from `getrusage`, which may be
-    its parent's from before the fork, and for another process its current size.
+    If /proc does not record it, return for this process the peak from `getrusage`, which may be the
+    parent's from before the fork. For another process, return the current size.
     """
     try:
         with open(f"/proc/{pid or 'self'}/status", encoding="ascii", errors="replace") as file:

@@ -126,7 +126,8 @@ class FarfieldConfig(Settings):
     """Folder of room impulse responses to use instead of computed ones; subfolders are searched,
     too. The channels of a file are the microphones. The clearest responses are for DP1. Put the
     files of each room into a folder of their own: if there are enough folders, each goes as a whole
-    to training, val or test; otherwise these may share rooms. None: responses are computed."""
+    to training, val or test; otherwise training, val and test may share rooms. None: responses are
+    computed."""
     noise: Path | None = None
     """Folder of noise recordings, searched with its subfolders; None: synthetic noise, and
     babble of the corpus's own speakers."""

@@ -209,5 +209,5 @@ def _test_utterances(cuts: list[MonoCut], config: FarfieldConfig) -> list[Farfie
 
 
 def _digest(name: str) -> bytes:
-    """Return a hash of a name, by which utterances are put in random order."""
+    """Return a hash of a name, for putting utterances in random order."""
     return hashlib.sha256(name.encode()).digest()

@@ -1,8 +1,8 @@
 """The offline demo corpus: espeak-ng voices in noisy rooms, in LibriSpeech's layout.
 
 On disk: `<root>/{train,dev,test}/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac` (16 kHz, 16
-bit) with `.trans.txt` beside them, `<root>/words/<split>.ctm`, the time of each word (from the
-synthesiser's events, see `local/synthetic/espeak.py`), and `<root>/lm.txt`, text of the same
+bit) with `.trans.txt` beside them; `<root>/words/<split>.ctm`, with the time of each word (from the
+synthesiser's events, see `local/synthetic/espeak.py`); and `<root>/lm.txt`, text of the same
 grammar for the language model. No sentence is in two splits, and none of dev or test is in
 `lm.txt`.
 """

@@ -122,7 +122,7 @@ class Config(HybridConfig):
     """The front end of the test sets' array recordings (C1)."""
 
     def refuse_contradictions(self) -> None:
-        """Check that the corpus has audio of known speakers, from which rooms are simulated.
+        """Check that the corpus has audio and known speakers, which the simulation of rooms needs.
 
         Called when all settings are known.
 

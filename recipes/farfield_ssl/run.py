@@ -253,7 +253,7 @@ def front_end(run: Run) -> Headline:
     38, "Decode the array recordings with and without enhancement", when="rooms.array_hours"
 )
 def decode_front_end(run: Run) -> Headline:
-    """Decode the same utterances with the student and the weights tuned on val."""
+    """Decode the same utterances with the student and the decoding weights tuned on val."""
     if run.config.objective == "ce":
         return steps.farfield.decode_arrays(run, "student_smbr", STUDENT_NORMALISER)
     return steps.farfield.decode_arrays(run, "chain_student", STUDENT_NORMALISER, CHAIN_SENONES)

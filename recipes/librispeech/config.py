@@ -247,7 +247,7 @@ def mini() -> Config:
         lstm_lm=NeuralLmConfig(epochs=8),
         nbest=NbestConfig(count=100),
         # With 3,000 active states the WER is two points higher for 20,000 words. In rescoring, a
-        # beam of 10 makes 4 errors fewer (of 1,861) than a beam of 6, but lattices that are 2.6
+        # beam of 10 gives 4 errors fewer (of 1,861) than a beam of 6, but its lattices are 2.6
         # times as large.
         gmm_decode=DecodeConfig(
             acoustic_scale=0.08,
@@ -259,7 +259,8 @@ def mini() -> Config:
         decode=replace(HybridConfig.decode, beam=WIDE_BEAM),
         lattice_lm=NgramConfig(order=2, min_counts=(1, 3), mix_transcripts=False),
         lattice_text="lm",
-        # Errors of two seeds with the 4-gram: 1,424 and 1,410 with 400 biphones, 1,377 and 1,391.
+        # Errors of two seeds with the 4-gram: 1,424 and 1,410 with 400 biphones, 1,377 and 1,391
+        # with 1,000.
         **_small_systems(
             hours=1.6,
             leaves=1000,

@@ -53,7 +53,7 @@ class Config:
     """How many of the most frequent words of the language model's text join the training words in
     the dictionary; the paper uses only the training words (A21)."""
     features: ExtractConfig = ExtractConfig(PRESETS["fbank80-mfcc13"])
-    """93 values per frame (A1)."""
+    """80 log-mel energies and 13 MFCCs, 93 values per frame (A1)."""
     prior_frames: NonNegativeInt = 200
     """Weight, in frames, of the global mean in the running mean of a speaker."""
     normalisation: Scope | None = None

@@ -348,7 +348,7 @@ def _network(run: Run, system: DecodedSystem, features: Path) -> NetworkFiles:
 
 
 def _search(run: Run, system: DecodedSystem, rescored: bool) -> TunedSearch:
-    """Return the search of a decoded system with the weights tuned for it."""
+    """Return the search of a decoded system with the decoding weights tuned for it."""
     decoder, folder = system_decoder(run, system), run.need(f"decode/{system.name}")
     # A rescored decode has weights for each pass; any other decode has those of its only pass.
     first, last = folder / "first_pass" / "tuned.json", run.need(f"decode/{system.name}/tuned.json")

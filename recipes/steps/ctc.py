@@ -314,7 +314,7 @@ def write_times(run: Run, data: Mapping[str, SplitData], texts: Sequence[Path]) 
 
 
 def tuned_search(run: Run, width: int | None = None) -> tuple[WordsDecoder, BackoffModel]:
-    """Return the search with dictionary and n-grams, with tuned weights, and the n-grams.
+    """Return the search with dictionary and n-grams, with tuned decoding weights, and the n-grams.
 
     Args:
       run: the run of the stage.
@@ -493,8 +493,8 @@ def _card(run: Run, bundle: Path, lm: str, wer: dict[str, float]) -> Card:
 def best_search(run: Run, names: Sequence[str], rows: Sequence[Result]) -> str:
     """Return the dictionary search with the fewest errors on the development data.
 
-    Among equals, the first is chosen; the search without a language model only if it has
-    significantly fewer errors than the best one with a language model.
+    Among equals, the first is chosen. The search without a language model is chosen only if it has
+    significantly fewer errors than the best search with a language model.
 
     Args:
       run: the run of the stage.

@@ -146,7 +146,7 @@ def enhance_arrays(run: Run) -> dict[str, float]:
 def decode_arrays(
     run: Run, system: str, normaliser: str, graphs: str | None = None
 ) -> dict[str, float]:
-    """Decode the array utterances after each front end, with weights tuned on val.
+    """Decode the array utterances after each front end, with decoding weights tuned on val.
 
     The results have splits such as `DP1-raw`, the first microphone; `DP1-device`, the device's
     front end, as in the test set DP1; and `DP1-enhanced`.
@@ -211,7 +211,7 @@ def _versions(run: Run) -> dict[str, list[MonoCut]]:
 def _decode(
     run: Run, system: str, split: str, scorer: NeuralScorer, graphs: str | None, out: Path
 ) -> Result:
-    """Decode one version of a placement's array recordings, with the weights tuned on val."""
+    """Decode one version of a placement's array recordings, with decoding weights tuned on val."""
     tuned = run.need(f"decode/{system}")
     # The weights tuned on val for the search and for rescoring; nothing is tuned on the arrays.
     weights = [
@@ -297,7 +297,7 @@ def placement_rows(run: Run, system: str, lm: str) -> list[Result]:
     rows = [row for row in read_results(folder / "rows.json") if row.lm == lm]
     parts = [row for row in rows if row.split in PLACEMENTS]
     seconds = [sum(cut.duration for cut in cuts(run, row.split)) for row in parts]
-    # Real-time factor of all placements: each one's weighted by its seconds of audio.
+    # Real-time factor of all placements: the mean of theirs, weighted by seconds of audio.
     rtf = sum(row.rtf * duration for row, duration in zip(parts, seconds, strict=True)) / sum(
         seconds
     )

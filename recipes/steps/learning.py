@@ -247,7 +247,7 @@ def measure_teacher(run: Run, teacher: str, student: str, aligner: str) -> dict[
 def labelled_speech(
     run: Run, aligner: str, baseline: str
 ) -> tuple[list[FeatureStore], list[Alignments]]:
-    """Return the baseline's training data: features of the labelled speech and its copies, targets.
+    """Return the baseline's training data: features of labelled speech and its copies, and targets.
 
     Args:
       run: the run of the stage.

@@ -64,8 +64,8 @@ def train_network(
 ) -> dict[str, float]:
     """Train a network with cross entropy on the training data and its augmented copies.
 
-    `align.rounds` times, the network aligns the data at each of its three offsets and another
-    network is trained on these targets (C4), so that every epoch has targets of its own offset.
+    In each of `align.rounds` rounds, the network aligns the data at each of its three offsets, and
+    another network is trained on these targets (C4). So every epoch has targets of its own offset.
     Senones are unchanged; weights are initialised again, so that no round inherits the errors of
     earlier rounds. The networks of earlier rounds and their alignments are in `rounds/`.
 
@@ -247,7 +247,7 @@ def train_chain(
 def transcribed_phones(
     run: Run, aligner: str, features: Path
 ) -> tuple[list[FeatureStore], list[AlignedPhones]]:
-    """Return features and phones, one each for the transcribed speech and its augmented copies.
+    """Return features and phones: a list each, of transcribed speech and its augmented copies.
 
     Args:
       run: the run of the stage.

@@ -67,7 +67,7 @@ SMALL_SEQUENCE = SequenceConfig(
 """Twice the default batch size and learning rates: 3,700 frames per second instead of 3,000."""
 
 SMALLEST_AT, LARGEST_AT = 0.5, 100.0
-"""Hours up to which the network is the smallest, and from which on it is the largest."""
+"""Up to the first number of hours, the network is the smallest; from the second on, the largest."""
 
 # The smallest network and the largest, which is Kaldi's.
 LAYERS = 7, 12
@@ -77,8 +77,8 @@ BOTTLENECK = 64, 128
 SMALL_UP_TO = 20.0
 """Largest number of hours of a small corpus. For a small corpus, one processor core trains the
 network fastest; dropout is used; no speakers are held out, since training on them is worth more;
-and the denominator has phone bigrams, which are better than 4-grams on AN4. For a larger one, all
-of this is as in Kaldi."""
+and the denominator has phone bigrams, which are better than 4-grams on AN4. For a larger corpus,
+these settings are as in Kaldi."""
 
 DROPOUT = 0.3
 

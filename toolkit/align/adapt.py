@@ -185,7 +185,7 @@ def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs
 
     Args:
       system: a system trained with fMLLR, with the current transforms of `adapt_speakers`.
-      search: the decoding pass.
+      search: settings of the decoding pass.
       out: the file of the refined transforms.
       jobs: worker processes.
     """
@@ -198,7 +198,7 @@ def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs
 def accumulate_on_lattices(
     shard: tuple[int, Sequence[str]], system: GmmSystem, search: LatticeSearch
 ) -> SpeakerStatistics:
-    """Accumulate fMLLR statistics weighted by the lattice posteriors of a shard."""
+    """Accumulate the fMLLR statistics of a shard, weighted by lattice posteriors."""
     graph = _graph(search.graph)
     GraphMismatchError.check(graph.top_label, system.gmm.num_pdfs, search.graph)
     weight = _pdf_weights(system)

@@ -73,8 +73,8 @@ def write_aligner_bundle(
 
     Args:
       system: the folder of a GMM system.
-      lang: the folder of the lexicon that it was trained with. Its G2P model is copied; if it has
-        none, a model is trained.
+      lang: the folder of the lexicon that it was trained with. The G2P model in the folder is
+        copied; if there is none, a model is trained.
       frontend: the front end of the system's cepstra.
       out: the bundle; `final/aligner` of a run.
       lexicon: more words to include, such as a whole dictionary; pronunciations with phones that
@@ -249,7 +249,7 @@ class GmmAligner:
     """Aligns recordings with their words, using a bundle written by `write_aligner_bundle`.
 
     Args:
-      bundle: the folder.
+      bundle: the folder of the bundle.
       config: search and windows.
       pronunciations: the pronunciations of words that the bundle's lexicon lacks.
 
@@ -304,7 +304,7 @@ class GmmAligner:
         """Compute the raw cepstra [T, F] of an audio file of any format, rate and length.
 
         Args:
-          audio: the file.
+          audio: the audio file.
           channel: its channel, from 0; None for the mean of all channels.
 
         Raises:
@@ -321,13 +321,13 @@ class GmmAligner:
     def speaker_statistics(
         self, features: Tensor, mean: Tensor, words: Sequence[str]
     ) -> FmllrStatistics:
-        """Accumulate a recording's statistics for its speaker's fMLLR (see `estimate_fmllr`).
+        """Accumulate a recording's fMLLR statistics for its speaker (see `estimate_fmllr`).
 
         The recording is aligned with the speaker-independent system; only speech frames count.
 
         Args:
           features: [T, F] raw cepstra.
-          mean: [F] their mean over all recordings of the speaker.
+          mean: [F] mean of the raw cepstra over all recordings of the speaker.
           words: the normalised transcript, at least one word.
 
         Raises:

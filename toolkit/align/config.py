@@ -75,12 +75,12 @@ class EmConfig(Settings):
     grow_until: PositiveInt = 25
     """The last iteration that splits Gaussians."""
     min_occupancy: NonNegative = 10.0
-    """Number of frames below which a Gaussian is removed (Kaldi: 10, monophones 3); below twice
-    this number, it is not split."""
+    """A Gaussian with fewer frames than this is removed (Kaldi: 10, monophones 3). A pdf's
+    Gaussians are split only while it has at least twice this number of frames for each."""
     align: AlignConfig = AlignConfig()
     """The search of the alignments."""
     max_failed: Share = 0.2
-    """Share of utterances without an alignment above which training stops."""
+    """Training stops if more than this share of the utterances has no alignment."""
 
     def check(self) -> None:
         """Check that the last Gaussian split lies within the iterations."""
@@ -127,7 +127,8 @@ class LdaMlltConfig(TriphoneConfig):
     em: EmConfig = EmConfig(gaussians=15_000)
     """The EM schedule."""
     splice: Annotated[int, Range(0, 1000)] = 3
-    """Frames spliced on either side for LDA (Kaldi: 4 of 13 cepstra; here 39 with deltas, C4)."""
+    """Frames spliced on either side for LDA. Kaldi splices 4 frames of 13 cepstra; here each frame
+    has 39 values, deltas included (C4)."""
     dimension: Annotated[int, Range(1, 10_000)] = 40
     """Dimensions that LDA keeps (C4)."""
     mllt: tuple[int, ...] = (2, 4, 6, 12)
@@ -151,6 +152,6 @@ class CorpusAlignConfig(Settings):
     search: AlignConfig = AlignConfig()
     """The search of one utterance."""
     max_failed: Share = 0.1
-    """Share of failed utterances above which the corpus counts as unusable."""
+    """If more than this share of the utterances fails, the corpus counts as unusable."""
     rounds: NumEpochs = 0
     """Rounds of realignment with the trained network, each followed by a new training (C4)."""

@@ -45,8 +45,8 @@ def align_corpus(
       progress: called with (shards done, shards).
 
     Returns:
-      aligned, retried and failed, numbers of utterances; and log_likelihood_per_frame, the mean
-      over aligned utterances.
+      `aligned`, `retried` and `failed`: the numbers of these utterances; and
+      `log_likelihood_per_frame`: the mean over aligned utterances.
 
     Raises:
       AlignmentFailuresError: the share of failed utterances is above `max_failed`. In any case,

@@ -24,7 +24,7 @@ class TimedToken(NamedTuple):
     start_s: float
     """Seconds from the beginning of the utterance or recording."""
     end_s: float
-    """End, in the same seconds."""
+    """End, in seconds from the same beginning."""
     confidence: float | None = None
     """Probability that the token is correct; None if unknown."""
 

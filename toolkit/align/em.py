@@ -304,14 +304,15 @@ def train_em(
       start: makes the first system and its variance floor [D], and aligns the data; not called
         when an earlier, unfinished training is continued.
       cepstra: the feature store of the training data.
-      data: the utterances.
+      data: the training utterances.
       config: the schedule.
       out: the folder that gets the system, `history.json` and, until training ends, a checkpoint.
       progress: called with (iterations done, iterations).
       update: called in each iteration after realignment; may change features and mixtures.
 
     Returns:
-      log_likelihood_per_frame, pdfs, gaussians, and removed (Gaussians, over all iterations).
+      `log_likelihood_per_frame`; `pdfs` and `gaussians`, their numbers; and `removed`, the number
+      of Gaussians removed in all iterations.
     """
     checkpoint = out / "checkpoint.safetensors"
     if checkpoint.exists():

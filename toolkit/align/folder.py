@@ -136,7 +136,7 @@ class Aligner(Protocol):
         """Compute the features [T, F] of an audio file of any format; they are not normalised.
 
         Args:
-          audio: the file.
+          audio: the audio file.
           channel: its channel, from 0; None for the mean of all channels.
 
         Raises:
@@ -149,7 +149,7 @@ class Aligner(Protocol):
     def speaker_statistics(
         self, features: Tensor, mean: Tensor, words: Sequence[str]
     ) -> FmllrStatistics:
-        """Return a recording's statistics for its speaker's fMLLR transform.
+        """Return a recording's part of the statistics for the speaker's fMLLR transform.
 
         For arguments and errors see `align`.
         """
@@ -218,7 +218,7 @@ class AlignTask:
     """A recording to align."""
 
     number: int
-    """Names its intermediate files."""
+    """Number that names the recording's intermediate files."""
     utterance: str
     """Its name in the results."""
     audio: Path

@@ -60,7 +60,7 @@ class UtteranceAlignment:
     """Log-likelihood per frame, unscaled; it includes the graph's scores if the lexicon has
     probabilities."""
     beam: float
-    """The search beam that found it."""
+    """The search beam that found the path."""
 
     @property
     def word_frames(self) -> list[int]:
@@ -216,8 +216,8 @@ class TranscriptGraphs:
 
 
 # Frames searched at a time. This matters only to k2, whose overhead per frame is shared by the
-# utterances of a call: for utterances of 10 s, one call each takes 4.5 times as much CPU time as a
-# call for four, and a call for 16 takes no less per utterance.
+# utterances of a call. With utterances of 10 s, a call for each utterance takes 4.5 times as much
+# CPU time as a call for every four; a call for every 16 saves nothing more.
 SEARCH_FRAMES = 4000
 
 
@@ -233,7 +233,7 @@ def align_batched(
       transcripts: utterances with their words.
       log_likelihoods: (utterance, pdfs [L]) -> [T, L], as a tensor or computed on access.
       compiler: lexicon and HMMs.
-      config: the search.
+      config: settings of the search.
 
     Yields:
       Each utterance, in the order given, with its alignment; None if there is no path.

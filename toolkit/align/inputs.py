@@ -88,15 +88,15 @@ def read_inputs(
 ) -> list[Recording]:
     """Pair audio files with their texts; a file or text without a partner gets a fault.
 
-    A text belongs to the audio file whose path below `audio`, without suffix, is the text's name,
-    or else to the only audio file with this file name (without suffix, with _ for white space, as
-    `toolkit transcribe` writes names). Hidden files are left out. A recording gets a fault if its
-    text is not UTF-8.
+    A text belongs to the audio file whose path below `audio`, without suffix, is the text's name.
+    If there is none, the text belongs to the only audio file with this file name. File names are
+    compared without suffix and with _ for white space, as `toolkit transcribe` writes names. Hidden
+    files are left out. A recording gets a fault if its text is not UTF-8.
 
     Args:
       audio: a folder, searched at any depth.
-      text: a Kaldi text file (`utterance word word ...`), or a folder of .txt and .lab files,
-        whose names are their paths below it.
+      text: a Kaldi text file (`utterance word word ...`), or a folder of .txt and .lab files, whose
+        names are their paths below the folder.
       speakers: a file of lines `utterance speaker`. The speaker of any other utterance is named
         after its folder, or after the utterance if its file lies in `audio` itself.
       by_speaker: whether a speaker's recordings are normalised together; if so, a warning is

@@ -26,7 +26,7 @@ def count_pronunciations(
     Args:
       alignments: the folder of an `AlignmentStore`; utterances without an alignment do not count.
       transcripts: words by utterance.
-      lang: the lexicon that they were aligned with.
+      lang: the lexicon that the utterances were aligned with.
       topology: the topology of the aligning system.
 
     Raises:

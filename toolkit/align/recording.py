@@ -130,8 +130,8 @@ def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int])
 
 
 LEAD_WORDS = 5
-"""Words that a window repeats when it cannot begin at a pause: its first phone lacks its left
-context, and the path takes some phones to agree with the path of the previous window."""
+"""Words that a window repeats when it cannot begin at a pause. The window's first phone lacks its
+left context, and it takes some phones until the path agrees with that of the previous window."""
 
 
 @dataclass(frozen=True)
@@ -182,13 +182,13 @@ def find_cut(
 ) -> WindowCut | None:
     """Find where to cut a window off from the next one; None if more audio is needed to decide.
 
-    The cut is at the last pause that `margin` speech frames follow in the window, or else at the
-    last beginning of a word that they follow. If nearly all of the window is silence, the cut is
-    within the silence.
+    The cut is at the last pause after which the window has at least `margin` speech frames; without
+    such a pause, at the last such beginning of a word. If nearly all of the window is silence, the
+    cut is within the silence.
 
     Args:
       path: the path through the window.
-      silence: the silence phone.
+      silence: id of the silence phone.
       margin: speech frames that must follow the cut.
       must_cut: whether there must be a cut, however short the accepted part.
     """
@@ -251,11 +251,11 @@ def join(
       begin: the window's first frame.
       lead: number of words at the end of `joined` that the window repeats.
       cut: how much of the path to take.
-      silence: the silence phone.
+      silence: id of the silence phone.
 
     Returns:
-      The longer alignment, which shares the tensors of `joined`, and the frame of the joint, from
-      which on the caller must fill in the tensors.
+      The longer alignment, which shares the tensors of `joined`, and the frame of the joint. From
+      this frame on, the caller must fill in the tensors.
     """
     repeated = joined.word_phones[len(joined.word_phones) - lead :]
     frames_of_repeated = [*(joined.phone_frames[phone] for phone in repeated), joined.num_frames]
@@ -324,9 +324,10 @@ def align_long(
     """Align a recording of any length with its transcript, window by window.
 
     A window of the audio is aligned with the next words, and may end anywhere in them. Its path is
-    accepted up to the last pause, or else the last beginning of a word, that `margin` speech frames
-    follow in the window. The next window begins there, or some words before. A window without that
-    much speech grows. The last window must reach the last word.
+    accepted up to the last pause after which the window has at least `margin` speech frames;
+    without such a pause, up to the last such beginning of a word. The next window begins there, or
+    some words before. A window without that much speech grows. The last window must reach the last
+    word.
 
     Memory holds a window's frames times its pdfs, and the posteriors [T / 3, phones].
 
@@ -388,7 +389,7 @@ def _align_window(
     compiler: TranscriptGraphs,
     config: LongConfig,
 ) -> _WindowPath | None:
-    """Align a window with the words that it may hold, the last one with all words left.
+    """Align a window with the words that it may hold; align the last window with all words left.
 
     Returns:
       The path; None if there is none.

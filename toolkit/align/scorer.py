@@ -97,7 +97,7 @@ class GmmScorer:
 
 Result = TypeVar("Result")
 Work = Callable[[Scorer, int, tuple[int, Sequence[str]]], Result]
-"""Function of a scorer, the number of search threads, and a shard (its number and ids)."""
+"""Function that takes a scorer, the number of search threads, and a shard (number and ids)."""
 BATCH = 32
 """Maximum number of utterances per batch on a GPU."""
 BATCH_FRAMES = 24_000

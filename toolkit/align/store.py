@@ -158,8 +158,8 @@ class OffsetAlignments:
     def load(self, utterance: str) -> Tensor:
         """Return the low-rate model's target pdf for every 10 ms frame: [T] int64.
 
-        A 10 ms frame gets the target of the stack of frames that it is the middle of. So training
-        at an offset uses the targets that were aligned at this offset.
+        A 10 ms frame gets the target of the stack whose middle it is. So training at an offset uses
+        the targets that were aligned at this offset.
         """
         rows = [PdfAlignments(store, self._senones).load(utterance) for store in self._stores]
         frames = sum(map(len, rows))  # the numbers of stacks at all offsets add up to T
@@ -213,9 +213,9 @@ def read_table(path: Path) -> list[Outcome]:
 class AugmentedAlignments:
     """Targets of augmented copies, taken from the alignments of the originals.
 
-    Changing the speed only scales time: frame t of a copy, centred at
-    (t + 1/2) of its frames, has the target of the original's frame that contains the time
-    (t + 1/2) * speed. So copies need no alignment of their own.
+    Changing the speed only scales time. Frame t of a copy is centred at the time t + 1/2, counted
+    in frames. Its target is that of the original's frame that contains the time (t + 1/2) * speed.
+    So copies need no alignment of their own.
 
     Args:
       alignments: the alignments of the originals.

@@ -196,7 +196,8 @@ def _with_mllt(data: TrainingData, system: GmmSystem) -> GmmSystem:
     """Rotate the features so that the Gaussians' covariances become more diagonal."""
     matrix, gain = estimate_mllt(data.accumulate(accumulate_mllt, system=system))
     logger.info("MLLT: %.3f nats per frame gained", gain)
-    # With the MLLT matrix M, features P x (P is the projection) become M P x, and means m, M m.
+    # With the MLLT matrix M and the projection P, features P x become M P x, and means m become M
+    # m.
     projection = matrix @ system.features.frontend.projection.double()
     features = system.features.projected(projection.float())
     return GmmSystem(features, system.senones, system.gmm.transform_means(matrix))

@@ -43,7 +43,7 @@ def export(model: Path, form: str, out: Path) -> None:
 
     source = find_export_source(Bundle(model).network())
     checked = export_model(source, form, out)
-    # A model that differs from the original is an error already; None: ONNX without onnxruntime.
+    # `export_model` raises an error if the models differ; None: no onnxruntime to compare with.
     if checked.largest_difference is None:
         outcome = "not compared with the original: `pip install onnxruntime` and export again"
     else:

@@ -454,7 +454,8 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     type=Number(),
     default=0.0,
     show_default=True,
-    help="Added to the score of each word: the word_penalty in tuned.json of a decoded split.",
+    help="Word penalty, added to the score of each word: word_penalty in a decoded split's "
+    "tuned.json.",
 )
 @OUT
 def export_graph(
@@ -509,7 +510,7 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
     from toolkit.kaldi.graph import export_likelihoods as export
     from toolkit.models.scorer import NeuralScorer
 
-    # A GMM system is known by its file of Gaussians; any other folder must be that of a network.
+    # A GMM system is recognised by its file of Gaussians; any other folder must hold a network.
     scorer: GmmScorer | NeuralScorer
     if (model / "gmm.safetensors").is_file():
         scorer = GmmScorer(model, features, transforms)

@@ -99,7 +99,7 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     type=Number(),
     default=0.0,
     show_default=True,
-    help="Word penalty, added to each word's score, with which the best path is the recognised "
+    help="Word penalty (added to each word's score) with which the best path is the recognised "
     "text.",
 )
 @click.option(

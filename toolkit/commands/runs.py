@@ -15,8 +15,8 @@ from toolkit.config.click_types import AS_JSON, FILE
 def runs(as_json: bool, folder: Path) -> None:
     """List the runs below a folder.
 
-    For each run, prints the number of finished stages, the end of the last stage, the size of the
-    run directory, and the lowest word error rate on each split with the system that reached it.
+    For each run, prints the number of finished stages, the time at which the last stage ended, the
+    size of the run directory and, for each split, the lowest word error rate and its system.
 
     \b
     Example:

@@ -48,8 +48,8 @@ _METHOD = (
         "--speakers",
         type=TEXT_IN_OR_ID,
         metavar="FILE|id",
-        help="File with lines `id speaker`, such as Kaldi's utt2spk; or the word id: the speaker "
-        "is the part of each utterance id before /, - or _. With speakers, the bootstrap resamples "
+        help="File with lines `id speaker`, such as Kaldi's utt2spk; or id: then the speaker is "
+        "the part of each utterance id before /, - or _. With speakers, the bootstrap resamples "
         "whole speakers, and --per-speaker is possible. Cuts, STM files and Kaldi folders contain "
         "speakers already.",
     ),
@@ -289,8 +289,8 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], as_json: bool, **method: 
             numbers |= {"first_file": str(hyps[0]), "second_file": str(hyp)}
         print_json(comparisons)
         return
-    # Systems are named A, B, ... in their order; A is the baseline, with which each other is
-    # compared.
+    # Systems are named A, B, ... in their order; A is the baseline that each of the others is
+    # compared with.
     systems = list(zip(ascii_uppercase, scores, strict=False))
     for (name, result), path in zip(systems, hyps, strict=True):
         click.echo(f"{name}: {result.summary(interval=True).splitlines()[0]}  {path}")
@@ -333,7 +333,8 @@ def _refuse_to_overwrite(texts: Sequence[Path], method: _Method, written: Sequen
 
 
 def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method, quiet: bool) -> "Score":
-    """Score pairs of references and hypotheses together; unless quiet print a line for each."""
+    """Score pairs of references and hypotheses together; unless `quiet`, print a line for each
+    pair."""
     from toolkit.score.inputs import names_of
     from toolkit.score.wer import pool
 
@@ -388,7 +389,7 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
     # The same note of several pairs is printed once.
     for note in dict.fromkeys(note for side in sides for note in side.notes):
         click.echo(named(note), err=True)
-    # 3. Score. Texts with alternatives or other marks need the slower aligner of graphs.
+    # 3. Score. Texts with alternatives or other marks need the slower alignment of word networks.
     scores = []
     for (ref, hyp), side in zip(pairs, sides, strict=True):
         marked = side.marked or marks != Grammar()

@@ -206,8 +206,9 @@ def transcribe(
     # 2. List the recordings. A folder may hold several, so their number is checked once more.
     inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate, speakers, ids)
     check_device(device)
-    # One thread, as in worker processes: on busy cores several threads wait for each other, four
-    # times as long as one thread computes; on idle cores a second thread gains nothing.
+    # One thread, as in worker processes. On busy cores several threads wait for each other, which
+    # takes four times as long as one thread's computation; on idle cores a second thread gains
+    # nothing.
     with tempfile.TemporaryDirectory() as scratch_folder, one_thread():
         stdin = None if sys.stdin is None else sys.stdin.buffer
         sources = inputs.sources(audio, stdin, Path(scratch_folder))

@@ -120,8 +120,8 @@ def _print_on_first_rank(text: str) -> None:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How often to train each RUN in total. The missing repeats are trained with other seeds. "
-    "MLPerf's rule needs 3.",
+    help="How many times to train each RUN in total. The missing repeats are trained with other "
+    "seeds. MLPerf's rule needs 3.",
 )
 @click.option("--device", help="With --runs: cpu, cuda, ...; default: a GPU if there is one.")
 @click.option("--title", default="Time to accuracy", show_default=True, help="Title of the page.")

@@ -50,7 +50,7 @@ def load_config(
     yaml_file: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> Config:
-    """Return the configuration of a profile with the values of a YAML file, then the overrides.
+    """Return a profile's configuration, changed by a YAML file and then by the overrides.
 
     If the class has a method `refuse_contradictions`, which may raise a ValueError, it is called.
 

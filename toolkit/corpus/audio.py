@@ -99,7 +99,7 @@ AUDIO_SUFFIXES = frozenset(
 """File suffixes of audio that libsndfile reads, in lower case."""
 LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
 UNKNOWN = 1 << 62
-"""Number of samples from which on a length is libsndfile's placeholder for an unknown length."""
+"""A number of samples of at least this is libsndfile's placeholder for an unknown length."""
 BLOCK = 1 << 18  # samples
 MAGIC = b"fLaC"
 WAV_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"riff")
@@ -193,13 +193,13 @@ def open_audio(source: Path | str | BinaryIO, in_order: bool = False) -> Iterato
 def open_at(source: Path | str | BinaryIO, file: AudioFile, start: int) -> Iterator[AudioFile]:
     """Open a file at sample `start`, with the same samples as when decoding from the beginning.
 
-    Where libsndfile cannot seek, all samples before `start` are decoded, as in GSM, which telephone
-    systems write into WAV files. MP3 is decoded from a few frames before `start`, because the first
-    frames after a seek differ.
+    Where libsndfile cannot seek, all samples before `start` are decoded. An example is GSM, which
+    telephone systems write into WAV files. MP3 is decoded from a few frames before `start`, because
+    the first frames after a seek differ.
 
     Args:
       source: a file's name, or the opened file.
-      file: the same file, just opened by `open_audio`, for MP3 with `in_order`.
+      file: the same file, just opened by `open_audio`; MP3 must be opened with `in_order`.
       start: index of the sample.
     """
     if isinstance(file, MediaFile):
@@ -298,12 +298,12 @@ def rate_fault(rate: int) -> str:
 
 
 def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
-    """Return how many of the samples declared in its header a file lacks.
+    """Return how many samples a file lacks, compared with the number that its header declares.
 
     libsndfile reports the number of samples in the file. The declared number is known for WAV,
     AIFF, AU, AVR, CAF, SPHERE and VOC; PVF and IRCAM headers have none. For compressed samples the
-    result is an estimate from the bytes. It is 0 for other formats, if less than a hundredth of a
-    second is missing, and for the placeholder sizes of programs that write to a pipe.
+    result is an estimate from the bytes. It is 0 for other formats, for the placeholder sizes of
+    programs that write to a pipe, and where less than a hundredth of a second is missing.
 
     Args:
       path: path of the file.

@@ -74,7 +74,7 @@ class _SplicedFile(io.RawIOBase):
 
 
 UNKNOWN_SIZE = 0x7F000000 - 1024
-"""Number of bytes from which on a size is a placeholder of a program that writes to a pipe."""
+"""A size of at least this many bytes is a placeholder of a program that writes to a pipe."""
 _PLAIN = (1, 3, 6, 7, 0xFFFE)
 """WAV's format tags of samples of a fixed size: integers, floats, A-law, µ-law, extensible."""
 _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}

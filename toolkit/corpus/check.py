@@ -175,7 +175,7 @@ def _int16(samples: np.ndarray) -> np.ndarray:
 
 
 FeatureFaults = Mapping[tuple[str, str, int], Sequence[tuple[str, str]]]
-"""Faults of features, (kind, detail), by (split, utterance id, copy of the id)."""
+"""Faults of features as (kind, detail), by (split, utterance id, which cut of this id, from 1)."""
 
 
 def reader_faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
@@ -366,8 +366,8 @@ def between_splits(
 ) -> list[Finding]:
     """Find speakers, ids and utterances shared by splits, and splits with a single speaker.
 
-    If `toolkit.corpus.split` held a split out of the training data, its having a single speaker is
-    not a finding, and all speakers that it shares with other splits are one note.
+    For a split that `toolkit.corpus.split` held out of the training data, a single speaker is not a
+    finding, and all speakers shared with other splits make one note.
     """
     findings, held_out = [], set()
     # The splits that have a speaker, and those that have an utterance id
@@ -406,7 +406,7 @@ def between_splits(
 def _same_audio_and_text(
     splits: Mapping[str, list[MonoCut]], info: Mapping[str, AudioInfo]
 ) -> list[Finding]:
-    """Find utterances with the samples and text of an earlier one, in any split."""
+    """Find utterances that have the same samples and text as an earlier one, in any split."""
     findings = []
     first: dict[tuple[str, int | None, float, float, str], tuple[str, str]] = {}
     for split, cuts in splits.items():

@@ -44,7 +44,7 @@ def cut_files(root: Path) -> dict[str, Path]:
     """
     if root.is_file():
         return {"train": root}
-    # Three kinds of candidates, of which the first that exists is taken: cuts, names, supervisions.
+    # Three kinds of candidates: cuts, names, supervisions. The first kind that exists is taken.
     names, cuts, supervisions = [], [], []
     for path in sorted(root.glob("*.json*")):
         name, _, suffix = path.name.partition(".json")
@@ -83,9 +83,9 @@ def read_cut_file(path: Path, path_map: PathMap = ()) -> list[MonoCut]:
     space in the name becomes _, because ids in texts end at white space. Names of audio are mapped
     by `path_map`; relative ones are looked up in the file's folder and the folders above it. Copies
     at other speeds, which icefall adds to its cuts, are ignored, because the recipe makes its own.
-    Lazy resampling is ignored, because the recipe resamples. A line that is not a usable cut (it is
-    damaged, mixed or of several channels, or has transforms other than speed and resampling)
-    becomes an utterance with a fault, for the check to report.
+    Lazy resampling is ignored, because the recipe resamples. These lines are not usable cuts: a
+    damaged line, a mixed cut, a cut of several channels, or one with transforms other than speed
+    and resampling. Each becomes an utterance with a fault, for the check to report.
 
     Raises:
       ManifestError: the file cannot be read, or too many of its lines are not usable cuts.
@@ -190,7 +190,7 @@ def manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _items(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a manifest like `manifest_items`; an error for a line that is not JSON."""
+    """Yield items as `manifest_items` does, with an error in place of a line that is not JSON."""
     opened = gzip.open if path.name.endswith(".gz") else open
     with (
         reading(path, ManifestError, ADVICE),
@@ -226,7 +226,7 @@ def _cut_of_supervision(
     """Make the plain data of a cut from a supervision and its recording.
 
     Args:
-      supervision: the supervision.
+      supervision: plain data of a lhotse supervision.
       recordings: plain data by id.
       path: path of the file of recordings.
 

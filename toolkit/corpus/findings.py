@@ -412,7 +412,8 @@ DURATION_EDGES = (0, 1, 2, 5, 10, 15, 20, 30, 60)
 OOV_SHOWN = 30
 BAR_WIDTH = 40
 EXAMPLES = 3
-"""Largest number of ids that the overview names per kind, and the lists per note and split."""
+"""Largest number of ids named per kind in the overview, and per kind of note and split in the
+lists."""
 
 
 @dataclass(frozen=True)

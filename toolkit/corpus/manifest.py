@@ -1,8 +1,8 @@
 """Makes, validates, reads and writes cuts: MonoCuts with one supervision per utterance.
 
 A lhotse manifest can name more than files: shell commands, URLs, archives that are unpickled, and
-classes of transforms. They may be in the recording of a cut, in the tracks of a mixed cut, in the
-impulse response of a transform, in custom fields, or nested in any of these. `parse_cut` checks
+classes of transforms. Such names may be in the recording of a cut, in the tracks of a mixed cut, in
+the impulse response of a transform, in custom fields, or nested in any of these. `parse_cut` checks
 the plain data before lhotse parses it; `check_audio` checks cuts made in memory before their audio
 is read. File names need no check: `toolkit.features.cut_audio.LocalFiles` reads only local files,
 and takes a command or URL for a missing file.
@@ -470,7 +470,7 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
                 cut_data = validated(json.loads(line), _CUT, "the line")
                 cut = parse_cut(cut_data, f"{path}:{number}", places)
             copies[cut.id] = copies.get(cut.id, 0) + 1
-            # Exclusions name the copy of the id, counted in the order of the file.
+            # An exclusion names an id and which of its cuts, counted in the order of the file.
             if (cut.id, copies[cut.id]) not in excluded_copies:
                 yield cut
 

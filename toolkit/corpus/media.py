@@ -61,7 +61,7 @@ def media_container(head: bytes) -> str:
     """Return FFmpeg's name for a file's container; "" if PyAV is not needed.
 
     Args:
-      head: its first 12 bytes or more.
+      head: at least the first 12 bytes of the file.
     """
     if head[4:8] in _MOV_BOXES and head[:1] == b"\0":
         return "mov"

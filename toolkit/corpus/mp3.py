@@ -153,7 +153,7 @@ def mp3_pieces(file: BinaryIO, trusts_tag: bool = True) -> tuple[Piece, ...] | N
 def _run_pieces(file: BinaryIO, run: _Run, first: int = 0) -> list[Piece]:
     """Return the pieces of a run; frames that need data from before the run are silenced.
 
-    The decoder may or may not drop such a frame, and reports it on standard error.
+    The decoder would report such a frame on standard error, and might or might not drop it.
 
     Args:
       first: index, in the run, of the frame with which the pieces begin.
@@ -271,7 +271,7 @@ def _silent(frame: bytes, header: _Header, available: int) -> bytes:
     """Return a frame with a silent spectrum that still carries main data for later frames.
 
     Args:
-      available: bytes of main data before it, in which its own may begin.
+      available: number of bytes of main data before the frame, in which its own data may begin.
     """
     reach, begin, end = min(_reach(frame, header), available), 4, _side_end(frame, header)
     # Side information of zeros means no spectrum; only main_data_begin is set.

@@ -53,8 +53,8 @@ class AudioSegment:
     """The channel of the file that holds the utterance: A, B, ... or 1, 2, ...; None: the mean of
     all."""
     side: str | None = None
-    """The side of a conversation. In a file of several channels it is the channel of this name; a
-    file of one channel holds only this side."""
+    """Name of the side of a conversation. In a file of several channels, the side is the channel of
+    this name; a file of one channel holds only this side."""
     whole: bool = False
     """Whether `end` is the file's length according to a manifest. A longer file is then read to its
     end."""
@@ -75,7 +75,7 @@ NOT_UTF8 = "not-utf8"
 BAD_LINE = "bad-line"
 """Fault of a line, in a table or a file of cuts, from which no utterance can be read."""
 NO_CHANNEL = "no-channel"
-"""Fault of an utterance whose channel its file lacks, or that names no channel while others do."""
+"""Fault of an utterance whose file lacks its channel, or that names no channel while others do."""
 OTHER_CHANNEL = "other-channel"
 """Note on an utterance for which the tables of a Kaldi data directory name different channels."""
 MAX_CHANNELS = 1024
@@ -172,7 +172,8 @@ def _cut(
     """Make the cut of one utterance.
 
     Args:
-      recordings: recording, and why it cannot be read or None, by file; new ones are added.
+      recordings: by file, the recording and the reason why it cannot be read (None if it can); new
+          files are added.
       named: names of channels by file, see `named_channels`.
     """
     recording_id = item.recording_id or id

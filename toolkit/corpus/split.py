@@ -175,7 +175,7 @@ def hold_out_utterances(
 
 
 def _assign(names: list[str], counts: dict[str, int], rotation: int) -> dict[str, str]:
-    """Assign `counts` names to each split; each rotation takes the next block of names.
+    """Assign `counts[split]` names to each split; each rotation takes the next block of names.
 
     Returns:
       The split by name; names that stay in training are not in it.
@@ -218,7 +218,7 @@ def cap_hours(cuts: Iterable[MonoCut], hours: float) -> list[MonoCut]:
 
 
 def _digest(name: str) -> bytes:
-    """Return the digest of an id, by which utterances are chosen."""
+    """Return the digest of an id, for choosing utterances."""
     return hashlib.sha256(name.encode()).digest()
 
 

@@ -70,8 +70,8 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
 
     - The columns `audio` and `text` are required; `speaker`, `id`, `start`, `end` (seconds),
       `channel` and `split` are optional. `COLUMNS` has other spellings. Other columns are ignored.
-    - `channel` names the channel in a file of several: A, B, ..., left and right, or 1, 2, ...,
-      which count from 0 if one of them is 0. If only some lines of a file name a channel, the
+    - `channel` names the channel in a file of several: A, B, ..., left and right, or 1, 2, ...;
+      numbers count from 0 if one of them is 0. If only some lines of a file name a channel, the
       others are faults; if none does, all channels are averaged.
     - Paths are mapped by `path_map`; relative ones start from the table's folder. If there is no
       such file, these are tried: the name in other Unicode normal forms, with / for \\, and in the

@@ -183,7 +183,7 @@ class PipeRunner:
     """Runs shell commands once each, and keeps their audio output as files in `folder`.
 
     A command that ends with an error or writes nothing is a fault. With bash, an error of any
-    program in a pipeline counts; without it, only one of the last program.
+    program in a pipeline counts; without bash, only an error of the last program.
 
     The commands are the user's own and can do anything: use this class only if the configuration
     has `allow_pipes`.

@@ -63,7 +63,7 @@ class Rescoring:
     """Settings of the second pass, which rescores lattices with a larger language model."""
 
     weights: Weights
-    """Acoustic scale and word penalty of the best path; the search uses the same scale."""
+    """Acoustic scale and word penalty that rank the paths; the search uses the same scale."""
     limits: RescoreLimits
     """Pruning."""
 
@@ -80,18 +80,18 @@ class NeuralRescoring(Settings):
 
 @dataclass(frozen=True)
 class FirstPass(Settings):
-    """Settings of the speaker-independent search from whose words a transform is estimated."""
+    """Settings of the speaker-independent search; its words give the first transform."""
 
     beam: Beam
-    """Pruning of its search."""
+    """Pruning of the search."""
     retries: tuple[float, ...]
     """See `RecogniserSettings.retries`."""
     weights: Weights
-    """Its acoustic scale and word penalty."""
+    """Acoustic scale and word penalty of the search."""
     lattice_scale: FinitePositive
-    """Acoustic scale of the adapted pass on whose lattices the transform is refined."""
+    """Acoustic scale of the adapted pass, whose lattices refine the transform."""
     adaptation: EmConfig
-    """Settings of the alignments from which the transform is estimated."""
+    """Settings of the alignments that give the first transform."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class RecogniserSettings(Settings):
     neural: NeuralRescoring | None = None
     """The pass with a neural language model; None if there is none."""
     by_speaker: bool = False
-    """Whether the features are those of a GMM system, normalised by the mean of all recordings of
-    a speaker; otherwise they are the front end's, with a running mean."""
+    """Whether the features are those of a GMM system, normalised by a mean over all of a speaker's
+    recordings. Otherwise they are the front end's, normalised by a running mean."""
     first_pass: FirstPass | None = None
     """Settings of the speaker adaptation, only if `by_speaker`; None: no adaptation."""
 
@@ -153,9 +153,9 @@ class CtcSettings:
     rescored: bool = False
     """Whether the neural model in `neural_lm/` chooses from the search's n-best list."""
     fast: WordsConfig | None = None
-    """The search that is tuned without rescoring, for `--fast`; None: `search`."""
+    """The search for `--fast`, tuned without rescoring; None: the same as `search`."""
     made_with: dict[str, str] = field(default_factory=dict)
-    """The engines of the process that wrote it (`toolkit.engines`)."""
+    """Engines of the process that wrote the bundle (`toolkit.engines`)."""
 
 
 def is_ctc(folder: Path) -> bool:
@@ -184,12 +184,12 @@ def check_graph(path: Path, graph: Fst, num_pdfs: int, words: SymbolTable) -> No
 
     Args:
       path: the graph's file.
-      graph: its content.
+      graph: the graph in that file.
       num_pdfs: the acoustic model's number of pdfs.
       words: the bundle's words.
 
     Raises:
-      BundleError: the graph has a pdf or a word that is not there.
+      BundleError: the graph has a pdf that the model lacks, or a word that `words` lacks.
     """
     if graph.top_label > num_pdfs:
         raise BundleError(
@@ -204,12 +204,12 @@ def check_frontend(settings: Path, frontend: FrontendConfig, inputs: float, mode
 
     Args:
       settings: the file of the bundle's settings.
-      frontend: the front end in it.
+      frontend: the front end in that file.
       inputs: number of values per frame that the model takes.
       model: the model's file or folder.
 
     Raises:
-      BundleError: they differ.
+      BundleError: the two dimensions differ.
     """
     if frontend.dimension != inputs:
         raise BundleError(
@@ -223,7 +223,7 @@ def check_senones(folder: Path, senones: Senones, num_pdfs: int) -> None:
 
     Args:
       folder: the senones' folder.
-      senones: its content.
+      senones: the senones in that folder.
       num_pdfs: the acoustic model's number of pdfs.
 
     Raises:
@@ -326,10 +326,10 @@ def write_card(bundle: Path, card: Card) -> None:
 
 
 def read_card(bundle: Path) -> Card | None:
-    """Read the card of a bundle; None if it has none.
+    """Read the card of a bundle; return None if the bundle has none.
 
     Raises:
-      BundleError: it cannot be read.
+      BundleError: the card cannot be read.
     """
     if not (bundle / CARD).exists():
         return None
@@ -345,7 +345,7 @@ class TunedSearch:
     config: DecodeConfig
     """The search."""
     tuned: Path
-    """`tuned.json` of the decoding pass that chose the scale and the penalty."""
+    """`tuned.json` of the decoding pass, with the tuned scale and penalty."""
     rescorer: Path | None = None
     """The language model of the second pass; None if there is none."""
     rescorer_tuned: Path | None = None
@@ -359,7 +359,7 @@ class NeuralFiles:
     """Files of a neural language model that rescores n-best lists."""
 
     model: Path
-    """Its folder."""
+    """The model's folder."""
     weights: Path
     """`weights.json` of `toolkit.decode.rescore.rescore_lists`."""
     tuned: Path
@@ -373,11 +373,11 @@ class NetworkFiles:
     """Files of a trained network."""
 
     model: Path
-    """Its folder."""
+    """The network's folder."""
     normaliser: Path
-    """The normaliser of its features."""
+    """The file of the features' normaliser."""
     senones: Path
-    """The folder of its senones, which give word times, silence and endpoints."""
+    """The folder of the network's senones, which give word times, silence and endpoints."""
 
 
 def write_network_bundle(
@@ -391,7 +391,7 @@ def write_network_bundle(
     """Write the bundle of a network on log-mel features; the bundle can be moved anywhere.
 
     Args:
-      network: the network.
+      network: files of the network.
       search: graph and weights.
       lang: the folder of the lexicon.
       frontend: the front end of the network's features.
@@ -422,9 +422,9 @@ def write_speaker_bundle(
       frontend: the front end of the cepstra.
       out: the bundle to write.
       network: the network on the system's features; None: the GMMs recognise.
-      first_pass: for a system trained with fMLLR: the folder of the speaker-independent system;
-        its search; the graph of `gmm`, whose lattices refine the transforms; and the settings of
-        the alignments from which the transforms are first estimated.
+      first_pass: only for a system trained with fMLLR: the folder of the speaker-independent
+        system; the search with that system; the graph with which `gmm` makes the lattices that
+        refine the transforms; the settings of the alignments that give the first transforms.
       calibration: see `write_network_bundle`.
     """
     _copy_all(GMM_FILES, gmm, out / GMM, optional=(PROJECTION,))
@@ -506,16 +506,16 @@ class CtcFiles:
     model: Path
     """The network's folder."""
     normaliser: Path
-    """The normaliser of its features."""
+    """The file of the features' normaliser."""
     units: Units
-    """Its output units."""
+    """The network's output units."""
     words: Sequence[str]
     """The dictionary."""
     arpa: Path
     """The language model; copied if the search uses it."""
     neural: tuple[Path, Path] | None = None
-    """The folder of a neural language model, and the `weights.json` with which it chooses from the
-    search's n-best list; None: the search's best text is taken."""
+    """The folder of a neural language model that chooses from the search's n-best list, and the
+    `weights.json` for this choice; None: the search's best text is taken."""
 
 
 def write_ctc_bundle(
@@ -532,7 +532,7 @@ def write_ctc_bundle(
       search: the tuned search.
       frontend: the front end of the network's features.
       out: the bundle to write.
-      fast: the search that is tuned without rescoring; None: `search`.
+      fast: the search for `--fast`, tuned without rescoring; None: the same as `search`.
     """
     (out / MODEL).mkdir(parents=True, exist_ok=True)
     for name in CTC_MODEL_FILES:
@@ -554,7 +554,7 @@ def write_ctc_bundle(
 
 SYSTEMS = "systems.json"
 Role = Literal["speaker_known", "speaker_unknown", "stream"]
-"""What a system is best for: recordings with speaker names, recordings without, or streams."""
+"""What a system is best for: recordings with named speakers, other recordings, or streams."""
 
 
 @dataclass(frozen=True)
@@ -562,15 +562,15 @@ class BundledSystem:
     """A system with a bundle in the folder, and its error rate when the bundle was written."""
 
     name: str
-    """Its name, which is also its folder's name."""
+    """Name of the system and of its folder."""
     lm: str
-    """The language model of its last pass."""
+    """Name of the last pass's language model."""
     streams: bool
-    """Whether it can recognise a stream."""
+    """Whether the system can recognise a stream."""
     wer: dict[str, float]
     """WER in percent by split, with speakers known."""
     roles: tuple[Role, ...]
-    """What it is best for."""
+    """What the system is best for."""
 
 
 def write_systems(folder: Path, systems: Sequence[BundledSystem]) -> None:
@@ -600,7 +600,7 @@ class Bundle:
       folder: the folder with the bundles, or the bundle.
 
     Raises:
-      BundleError: its `systems.json` cannot be read.
+      BundleError: the folder's `systems.json` cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -616,7 +616,7 @@ class Bundle:
 
         Raises:
           BundleError: there is no such system.
-          UnsafePathError: its name leads out of the folder.
+          UnsafePathError: the system's name leads out of the folder.
         """
         if self._systems is None:
             if name is not None and ((self._folder / SETTINGS).exists() or is_ctc(self._folder)):
@@ -651,9 +651,9 @@ class Bundle:
         return ctc or self.choose("stream")
 
     def ctc_network(self) -> Path | None:
-        """Return the bundle folder of the CTC network in this folder or in its `final`.
+        """Return the bundle folder of a CTC network, in this folder or in its `final`.
 
-        None if there is none.
+        Returns None if neither contains a CTC network.
         """
         for folder in (self._folder, self._folder / "final"):
             network = next(filter(is_ctc, [folder, *Bundle(folder)._folders()]), None)

@@ -2,8 +2,8 @@
 
 The default rule, "mbr", is that of Xu et al. (2011; see `toolkit.fsa.minimum_bayes_risk`) and of
 Kaldi's lattice-combine and lattice-mbr-decode: the posteriors of each system's lattice are
-multiplied by the system's weight. Where only words and confidences are known, linear lattices of
-them are combined, as in ROVER (Fiscus, 1997). The other rule takes the best path of the union.
+multiplied by the system's weight. If only words and confidences are known, as in ROVER (Fiscus,
+1997), they are made into linear lattices first. The other rule takes the best path of the union.
 """
 
 import json
@@ -47,8 +47,8 @@ from toolkit.storage.files import write_atomically
 
 LATTICES, CTM, TEXT = "word_lattices", "words.ctm", "text"
 OTHER = -1
-"""The word id of "another word", which gets the rest of the probability if a confidence is below
-1."""
+"""The word id of "another word", whose probability is 1 minus the confidence of the recognised
+word."""
 LEAST = 1e-4
 """Lower limit of confidences."""
 logger = logging.getLogger(__name__)
@@ -63,24 +63,25 @@ class System:
     """One system's lattices (or words) for a set of utterances."""
 
     path: Path
-    """Where it was read from."""
+    """The folder or file that the system was read from."""
     lattices: Mapping[str, tuple[WordLattice, np.ndarray]]
-    """A lattice and the scores [A] of its arcs, by utterance."""
+    """By utterance: a lattice, and the scores [A] of its A arcs."""
     ids: Sequence[str]
     """All utterances, including those in which nothing was recognised."""
     timed: bool = True
     """Whether the words have times."""
     lattice: bool = False
-    """Whether these are lattices of a search, not linear lattices of words."""
+    """Whether `lattices` come from a search; otherwise they are linear lattices of words."""
 
 
 def read_system(path: Path, words: WordTable) -> System:
     """Read the lattices of a decoded split, or the words of a CTM or text file.
 
     Args:
-      path: a folder with `word_lattices/`, or else with `words.ctm` (and `text`, for utterances
-        that could not be aligned), or else with `text`; a CTM file; or a file of transcripts, see
-        `toolkit.score.transcripts.read_transcripts`. Words without confidences get confidence 1.
+      path: a folder, a CTM file, or a file of transcripts (see
+        `toolkit.score.transcripts.read_transcripts`). In a folder, the first of these that exists
+        is read: `word_lattices/`; `words.ctm`, with `text` for utterances that could not be
+        aligned; `text`. Words without confidences get confidence 1.
       words: gives ids to the words of all systems.
 
     Raises:
@@ -152,7 +153,7 @@ def empty_word_lattice() -> tuple[WordLattice, np.ndarray]:
 def _chain(entries: Sequence[CtmEntry], words: WordTable) -> tuple[WordLattice, np.ndarray]:
     """Make a linear lattice: each word with its confidence, beside an arc for "another word".
 
-    Between two words is an arc without a word.
+    An arc without a word stands before each word, and another at the end.
     """
     source, target, spoken, scores = [], [], [], []
     times = [0.0]
@@ -187,8 +188,8 @@ def _chain(entries: Sequence[CtmEntry], words: WordTable) -> tuple[WordLattice, 
 
 
 PARTS = {1: 1, 2: 10, 3: 6, 4: 4}
-"""By number of systems, the number of equal parts into which tuning divides the total weight of 1;
-2 parts for more systems."""
+"""By number of systems: the number of equal parts into which tuning divides the total weight of 1.
+With more than four systems there are 2 parts."""
 GROUP = 50
 """Utterances that a worker process takes at a time."""
 
@@ -207,12 +208,12 @@ class Combination:
     """The combination rule and the weight of each system."""
 
     weights: Weights
-    """One for each system; they add up to 1. A system with weight 0 is left out."""
+    """One weight for each system; they add up to 1. A system with weight 0 is left out."""
     rule: Rule = "mbr"
     """How the words are chosen, see `RULES`."""
 
     def __post_init__(self) -> None:
-        # A sum of weights as they are printed, to six digits, may be 1e-6 off.
+        # Weights that were printed with six digits may add up to 1 only within 1e-6.
         if not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) < 1e-5):
             weights = ", ".join(f"{weight:g}" for weight in self.weights)
             raise CombinationError(
@@ -227,8 +228,8 @@ def combine(
     """Combine the results of several systems into one text per utterance.
 
     Args:
-      systems: one or more. If a system without lattices lacks an utterance, it counts as having
-        recognised nothing in it.
+      systems: one or more. On an utterance that it lacks, a system with search lattices has no
+        vote; any other system counts as having recognised nothing.
       combination: their weights, and the rule.
       words: the word table with which the systems were read.
       jobs: worker processes.
@@ -251,7 +252,7 @@ class CombinationTuning:
     """The combination with the fewest errors, and all combinations that were tried."""
 
     best: Combination
-    """Ties go to the most equal weights, then to minimum Bayes risk."""
+    """The best combination. Ties go to the most equal weights, then to minimum Bayes risk."""
     tried: Mapping[Combination, ErrorCount]
     """The errors of each combination that was tried."""
 
@@ -264,11 +265,11 @@ def tune_combination(
 ) -> CombinationTuning:
     """Find the rule and the weights with the fewest word errors; single systems are tried too.
 
-    Unless it is the only one, the rule "best" is tried only if all systems have lattices, because
-    the probabilities in linear lattices of words are not path scores.
+    If several rules are given, "best" is tried only if all systems have search lattices: the
+    probabilities in linear lattices of words are not path scores.
 
     Args:
-      splits: the systems, and the reference texts by utterance, of each development split.
+      splits: for each development split, the systems and the reference texts by utterance.
       words: the word table with which the systems were read.
       jobs: worker processes.
       rules: the rules to try.
@@ -332,8 +333,8 @@ def _decoded(combination: Combination, row: Row) -> list[Candidate]:
     ]
     if not weighted:
         return []
-    # Each lattice is divided by its total probability and multiplied by its system's weight, so
-    # that the paths of the union have the weighted posteriors of all systems.
+    # In each lattice, the path probabilities are divided by their sum and multiplied by the
+    # system's weight. The paths of the union then have weighted posteriors.
     combined = union([normalise_to_weight(*lattice) for lattice in weighted])
     if combination.rule == "best":
         return best_path_in_bins(combined, combined.graph)
@@ -349,7 +350,7 @@ def _sequences(grid: Sequence[Combination], row: Row) -> list[list[int]]:
 
 
 def _timed_words(candidates: Sequence[Candidate], words: WordTable) -> list[TimedToken]:
-    """Return words with their mean times; no word begins before the previous one ends."""
+    """Return words with their mean times; no word begins before the previous word ends."""
     timed, end = [], 0.0
     for candidate in candidates:
         begin = max(candidate.begin, end)
@@ -384,7 +385,7 @@ class DecodedSplit:
     """A split that several systems have decoded."""
 
     cuts: Sequence[MonoCut]
-    """Its utterances, with transcripts and speakers."""
+    """The split's utterances, with transcripts and speakers."""
     systems: Mapping[str, Path]
     """The folder of each system's decode of the split, by system name."""
     tuned: bool
@@ -405,8 +406,8 @@ def combine_decodes(
       splits: by name; all have the same systems.
       rows: `rows.json` of each system, in the order of the systems.
       out: the folder that gets `grid.tsv` (what was tried), `tuned.json`, `rows.json` and, by
-        split, `text`, `words.ctm`, reports, and `comparison.txt`, which compares the combination
-        with the system that is best on the development splits.
+        split, `text`, `words.ctm`, reports and `comparison.txt` (the combination against the
+        system that is best on the development splits).
       jobs: worker processes.
       command: the command line, for the results.
       progress: called with (splits done, splits).

@@ -32,9 +32,9 @@ class DecodeConfig(Settings):
     penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
     """Word penalties tried on the development set, added per word; negative means fewer words."""
     untuned_within: NonNegative | None = None
-    """Keep `acoustic_scale` (or the only value of `scales`) and the penalty nearest 0, unless other
-    weights make fewer errors by more than this many standard errors of the difference. For networks
-    trained at a scale of their own. None: the weights with the fewest errors are taken."""
+    """Other weights replace `acoustic_scale` (or the only value of `scales`) and the penalty
+    nearest 0 only if they save more errors than this many standard errors of the difference. For
+    networks that were trained at a particular scale. None: the fewest errors decide."""
     # Errors on the demo's dev and test splits. LDA + MLLT: 122 with search 15 and max_active 7,000,
     # 96 with the values below, 90 with 19 and 24,000 in twice the time. SAT: 72 with 15 and 7,000,
     # 68 with the values below.
@@ -74,8 +74,8 @@ class NeuralRescoringConfig(Settings):
     count: ListLength = 100
     """Length of the n-best lists."""
     weights: tuple[Share, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
-    """Weights of the neural model's log-probability to try; the n-gram model has 1 minus the
-    weight. With 0 among them, the neural model is not used if it does not help."""
+    """Weights to try for the neural model's log-probability; the n-gram model's weight is 1 minus
+    this. If 0 is among them, the neural model is not used where it does not help."""
 
     def check(self) -> None:
         """Raise a ValueError for an empty grid."""
@@ -127,17 +127,17 @@ class WordsConfig(Settings):
         log P(text | posteriors) + lm_weight * log P(text) + word_bonus * words
 
     with natural logarithms. The first term is summed over all alignments; the second includes the
-    end of the sentence. Scheidl's word beam search instead takes the geometric mean of the words'
-    probabilities for the second, so that the language model weighs as much in a long text as in a
-    short one.
+    end of the sentence. Scheidl's word beam search has another second term: the geometric mean of
+    the words' probabilities. There the language model weighs as much in a long text as in a short
+    one.
     """
 
     width: ListLength = 256
     """Prefixes kept per frame (A24: 1, 64, 256 or 512, as in `PrefixConfig`)."""
     mode: Literal["words", "ngrams", "forecast"] = "forecast"
     """How the language model is applied. `words`: not at all. `ngrams`: to each word when it is
-    finished. `forecast`: from a word's first symbol on, as look-ahead: the probability of all words
-    that begin with the symbols so far. With a wide beam, `ngrams` and `forecast` find the same
+    finished. `forecast`: from a word's first symbol on, by the probability of all words that begin
+    with the symbols so far (look-ahead). With a wide beam, `ngrams` and `forecast` find the same
     texts; a narrow beam profits from the look-ahead."""
     lm_weight: NonNegative = 1.0
     """Factor on the language model's log-probability; not used in the mode `words`."""
@@ -204,7 +204,7 @@ class BeamTuneConfig(Settings):
     """The beam widths and margins to try."""
 
     widths: tuple[ListLength, ...] = (16, 32, 64, 128, 256, 512)
-    """Widths, ascending; the last is doubled while twice the width finds better texts."""
+    """Widths, ascending. The last is doubled as long as twice the width finds better texts."""
     margins: tuple[Positive, ...] = (8.0, 10.0, 12.0, 15.0, 20.0, 25.0)
     """Margins in natural log units, ascending."""
 

@@ -24,7 +24,7 @@ class NbestList:
     """The n-best list of an utterance; empty if no path survived the search."""
 
     texts: tuple[str, ...]
-    """Words of each hypothesis, the best under the weights of the search first."""
+    """Words of each hypothesis, from best to worst under the weights of the search."""
     acoustic: tuple[float, ...]
     """Acoustic log-likelihood of each hypothesis, unscaled."""
     graph: tuple[float, ...]
@@ -94,7 +94,7 @@ class ListedUtterance:
     """The list."""
     words: tuple[TimedToken, ...] = ()
     """The best hypothesis, word by word; confidences are lattice posteriors, not calibrated. Empty
-    where they were not requested."""
+    if words were not requested."""
 
 
 def nbest_path(folder: Path, number: int) -> Path:

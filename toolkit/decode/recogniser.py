@@ -66,7 +66,7 @@ from toolkit.processes.bars import hide_progress_bars
 from toolkit.processes.workers import map_in_processes
 
 ONSET_ROWS = 3
-"""Consecutive rows of scores that must be speech for an onset of speech."""
+"""Number of consecutive rows of scores that must be speech before speech counts as begun."""
 
 
 def load_decoder(
@@ -76,7 +76,7 @@ def load_decoder(
 
     Args:
       folder: the bundle of one system.
-      settings: its settings.
+      settings: the bundle's settings.
       fast: leave out the passes that rescore.
       num_pdfs: the acoustic model's number of pdfs.
 
@@ -259,10 +259,10 @@ FEATURES = "features"
 class SpeakerRecogniser(Recogniser):
     """Recognises a speaker's utterances with a bundle written by `write_speaker_bundle`.
 
-    The functions that decode a recipe's splits run on the utterances in a temporary folder. The
-    features are normalised by their mean over all utterances. If the system is adapted to speakers,
-    the fMLLR transform is estimated from the words of a first pass (C4), and refined on lattices of
-    an adapted pass.
+    The utterances are put into a temporary folder and decoded by the functions that decode a
+    recipe's splits. The features are normalised by their mean over all utterances. If the system is
+    adapted to speakers, the fMLLR transform is estimated from the words of a first pass (C4), and
+    refined on lattices of an adapted pass.
 
     Args:
       bundle: the folder of the system.

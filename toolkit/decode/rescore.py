@@ -333,8 +333,8 @@ def rescore_lists(
       progress: called with (splits scored, splits).
 
     Returns:
-      The weights; and WER in percent by split (`wer SPLIT`) with the weight of the neural model
-      (`neural weight`).
+      The weights; and a dict of the WER in percent by split (`wer SPLIT`) and the weight of the
+      neural model (`neural weight`).
     """
 
     def count_errors(neural: float, scale: float, points: Sequence[Point]) -> list[ErrorCount]:
@@ -376,8 +376,8 @@ def tune_rescoring(
     model gets no more weight than it earns.
 
     Args:
-      count_errors: takes the neural model's weight, the scale of a search and points; rescores the
-        lists of that search and counts errors.
+      count_errors: takes the neural model's weight, the acoustic scale of a search, and points
+        (scale, penalty); rescores the lists of that search and counts the errors of each point.
       words: number of words in the references; if there are too few, the neural model's lowest
         weight is taken, with `first_weights`.
       first_weights: the weights without the neural model.
@@ -547,7 +547,7 @@ def to_nbest_list(
     Args:
       hypotheses: from `WordsDecoder.decode`, in a mode with n-grams.
       lm: the n-grams of the search.
-      config: the search.
+      config: settings of the search that found the hypotheses.
       missing: number of words that the dictionary has and the n-grams lack (`missing_words`); they
         share the probability of <UNK>.
     """

@@ -106,12 +106,12 @@ class DecodedPass:
     utterance: str
     """Utterance id."""
     audio_seconds: float
-    """Length of the utterance."""
+    """Length of the utterance in seconds."""
     decode_seconds: float
-    """CPU time of the network, this pass and earlier passes, for one pair of weights. For a network
-    on a GPU its part is the utterance's share of the batch's wall time."""
+    """CPU time of the network, this pass and earlier passes, for one pair of weights. A network on
+    a GPU counts with this utterance's share of a batch's wall time."""
     beam: float
-    """The search beam that gave a lattice; 0 if none did, in which case hypotheses are empty."""
+    """The search beam that gave a lattice; 0 if none did, and hypotheses are then empty."""
     hypotheses: tuple[str, ...]
     """Words, one string for each pair of weights."""
     cut: bool = False
@@ -245,7 +245,7 @@ class Decoder:
             return DecodedUtterance("", None if aligner is None else ())
         scores, scale = result.scores, result.acoustic_scale
         if self.neural is not None:
-            # The neural model chooses from the list that the n-grams' weights have ordered.
+            # The neural model chooses from an n-best list that `weights` have ordered.
             hypotheses = n_best(lattice, weights, self.neural.count)
             nbest = NbestList.of(hypotheses, weights, self.words)
             if aligner is None:
@@ -275,7 +275,7 @@ class SearchStream:
     """The search of an utterance whose scores arrive in blocks.
 
     Args:
-      decoder: the search.
+      decoder: the graph, the settings of the search, and its later passes.
       weights, aligner: see `Decoder.best`.
     """
 
@@ -391,9 +391,9 @@ def decode_store(
 ) -> list[list[DecodedPass]]:
     """Decode every utterance of the scorer's feature store.
 
-    Lattices are made once, at the acoustic scale of the search, and kept in `out`. The best path
-    for each pair of weights comes from them, also in later calls. An utterance gets empty
-    hypotheses if no path survives the widest beam, or if it has no features.
+    Lattices are made once, at the acoustic scale of the search, and kept in `out`. This call and
+    later ones take the best path for each pair of weights from the lattices. An utterance gets
+    empty hypotheses if no path survives the widest beam, or if it has no features.
 
     Args:
       scorer: the acoustic model with its features.
@@ -499,7 +499,7 @@ def _search_shard(
 def _best_paths(
     searched: SearchedUtterance, weights: Sequence[Sequence[Weights]], table: SymbolTable
 ) -> list[DecodedPass]:
-    """Return an utterance's best path of each pass, for each pair of weights."""
+    """Return for each pass the utterance's best path under each pair of weights."""
     passes = []
     for pass_number, pairs in enumerate(weights):
         start = time.process_time()

@@ -54,17 +54,17 @@ class Source:
     """A recording to transcribe."""
 
     name: str
-    """Its id in results: see `Inputs.ids`, or the id in wav.scp or of a cut."""
+    """Id in results: the id in wav.scp or of the cut; for a file, see `Inputs.ids`."""
     key: str
-    """Path of its result below the output folder, without suffix, see `safe_name`."""
+    """Path of the result below the output folder, without suffix, see `safe_name`."""
     blocks: Blocks
     """Reads the audio; raises AudioError when it is broken."""
     speaker: str | None = None
     """The speaker, if known."""
     origin: str = ""
-    """Its name in messages: the path as it was given; if empty, `name` is used."""
+    """Name in messages: the path as it was given; if empty, `name` is used."""
     channel: str = "1"
-    """Its channel in CTM files: as the list or the cut names it, or else a number from 1."""
+    """Channel in CTM files: as the list or the cut names it, or else a number from 1."""
 
     @property
     def called(self) -> str:
@@ -80,7 +80,7 @@ class Source:
 
 
 def by_speaker(sources: Sequence[Source]) -> list[list[int]]:
-    """Group the positions of recordings by speaker; each without a speaker is its own group."""
+    """Group the positions of recordings by speaker; one without a speaker is a group by itself."""
     groups: dict[Hashable, list[int]] = {}
     for number, source in enumerate(sources):
         groups.setdefault(number if source.speaker is None else source.speaker, []).append(number)
@@ -309,7 +309,8 @@ def check_keys(sources: Sequence[Source], suffix: str) -> None:
       suffix: the suffix of the result files.
 
     Raises:
-      SourceError: two recordings have the same key, or a file would be the folder of another.
+      SourceError: two recordings have the same key, or one result's file would have to be the
+        folder of another result.
     """
     if clash := first_clash(f"{source.key}{suffix}" for source in sources):
         first, second = (sources[position] for position in clash)
@@ -357,7 +358,7 @@ def _channel_blocks(
     """Yield the samples of the channel that wav.scp or reco2file_and_channel names.
 
     Args:
-      named: the channels that wav.scp's recordings name in this file.
+      named: all channels of this file that wav.scp names.
       option: the value of --channel, from 0; it must be the recording's channel.
     """
     from toolkit.corpus.pairing import choose_channel

@@ -222,7 +222,7 @@ class SpeechActivity:
     """Detects the onset of speech and counts the trailing silence of an utterance.
 
     Args:
-      onset: consecutive rows that must be speech for an onset.
+      onset: number of consecutive rows that must be speech before speech counts as begun.
     """
 
     def __init__(self, onset: int) -> None:
@@ -254,13 +254,13 @@ class StreamParts:
     start_search: Callable[[], SearchStream]
     """Begins the search of the next utterance."""
     is_silence: Callable[[Tensor], Tensor]
-    """Maps rows of scores [T, P] to whether each is silence, [T] bool."""
+    """Returns which rows of scores [T, P] are silence, [T] bool."""
     gate: SilenceGate
     """Keeps words out of digital silence."""
     frame_shift: float
     """Seconds between two rows of scores."""
     onset_rows: int
-    """Consecutive rows that must be speech for an onset."""
+    """Number of consecutive rows that must be speech before speech counts as begun."""
 
 
 class RecogniserStream:

@@ -96,8 +96,8 @@ def decode_system(
       system, scorers, tune_on, decoder, passes, jobs, command, progress: see `decode_passes`.
       lang: the folder of the lexicon; None: write no word times.
       senones: the acoustic model's senones, to align the words.
-      nbest: also write n-best lists, calibrated confidences and word lattices, see
-        `write_nbest_and_ctm`; None: write the times only, see `write_word_times`.
+      nbest: settings of n-best lists, which are then written with calibrated confidences and word
+        lattices, see `write_nbest_and_ctm`; None: only word times, see `write_word_times`.
 
     Returns:
       The results of `decode_passes` and `write_nbest_and_ctm` together.
@@ -145,9 +145,10 @@ def decode_passes(
       progress: called with (splits decoded, splits).
 
     Returns:
-      WER of the last pass in percent by split (`wer SPLIT`) and, if not 0, the numbers of its
-      utterances without a path (`no path`) and of those whose lattices were cut at the memory limit
-      (`cut in rescoring`). An entry `tuned to the SIDE of the grid` means weights at an edge.
+      WER of the last pass in percent by split (`wer SPLIT`). Also, if not 0, the number of that
+      pass's utterances without a path (`no path`), and of those with lattices that were cut at the
+      memory limit (`cut in rescoring`). An entry `tuned to the SIDE of the grid` means that the
+      weights lie at an edge.
     """
     config = decoder.config
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
@@ -263,8 +264,8 @@ class _Searches:
         """Return a split decoded by one pass with its tuned weights.
 
         Args:
-          split: the split.
-          number: the pass, from 0.
+          split: the split's name.
+          number: number of the pass, from 0.
           weights: the tuned weights of all passes.
         """
         chosen = weights[number]

@@ -27,9 +27,9 @@ from toolkit.features.stream import StreamingFrontend
 from toolkit.processes.workers import map_in_processes
 
 MOST, LEAST = 7.0, 1.5
-"""Energy range between quiet and loud frames, in nats of log energy (30 and 6.5 dB). Frames more
-than `MOST` below the loud ones count as equally quiet; where the range is below `LEAST`, energy
-does not tell speech from noise."""
+"""Limits of the range from quiet to loud frames, in nats of log energy (30 and 6.5 dB). Frames more
+than `MOST` below the loud ones count as equally quiet. If the range is below `LEAST`, energy does
+not tell speech from noise."""
 SMOOTHED = 0.15
 """Seconds on either side of a frame over which its speech score is averaged."""
 
@@ -39,9 +39,9 @@ class Segment:
     """A segment of a recording that is recognised as one utterance."""
 
     start: int
-    """Number of its first frame in the recording, from 0."""
+    """Number of the segment's first frame in the recording, from 0."""
     features: Tensor
-    """[T, F] its features before normalisation."""
+    """[T, F] features before normalisation."""
 
 
 class Segmenter:
@@ -83,8 +83,8 @@ class Segmenter:
 
         Args:
           features: [T, F] before normalisation.
-          silence: [T] posteriors of silence; None if they are unknown, which must then hold for
-            all blocks of the recording.
+          silence: [T] posteriors of silence; None if they are unknown, then for all blocks of the
+            recording.
           energies: [T] log energies; None: they are computed from the features, which are then
             log-mel energies.
         """
@@ -148,7 +148,7 @@ class Segmenter:
         spans = edges.reshape(-1, 2).tolist()
         later = [span for span in spans if span[0] >= first]
         under_way = [(first, stop) for start, stop in spans if start < first]
-        # If a pause begins too early, its later part counts, unless there is another pause.
+        # If there is no other pause, the later part of a pause that begins too early counts.
         for spans_in_reach in (later, under_way):
             pauses = [(b - a, a, b) for a, b in spans_in_reach if b - a >= self._pause]
             if pauses:
@@ -288,8 +288,8 @@ def _batches(
 ) -> Iterator[list[Event]]:
     """Yield batches of segments to recognise together, and the ends of recordings.
 
-    If the recogniser works by speaker, a batch is all that a speaker says, and memory holds its
-    features: 20 MB per hour of cepstra. Otherwise a batch has at most `batch` segments; the end of
+    If the recogniser works by speaker, a batch is all that one speaker says. Its features are held
+    in memory: 20 MB per hour of cepstra. Otherwise a batch has at most `batch` segments; the end of
     a recording is yielded at once if no segment is waiting.
     """
     if recogniser.by_speaker:

@@ -212,7 +212,8 @@ def tune(
     Args:
       axes: the grid to begin with; it contains the point of `keep`.
       count_errors: called with the scale of the search and the points that are new there.
-      tie_break: see `TieBreak`; it keeps a set with few errors from drawing the weights to a side.
+      tie_break: see `TieBreak`; on a set with few errors, ties would otherwise draw the weights to
+        one side of the grid.
       first_search: the acoustic scale of the first search; None: every count is exact.
       keep: see `choose`.
       max_searches: maximum number of calls of `count_errors`.
@@ -276,7 +277,7 @@ def write_grid(
     Args:
       columns: names of the weights.
       rows: weights, their errors, and the acoustic scale of the search; None leaves the scale out.
-      path: the file.
+      path: the table to write.
     """
     lines, has_scale = [], False
     for weights, count, scale in rows:

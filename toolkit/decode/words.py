@@ -49,10 +49,10 @@ def word_confidences(
 ) -> list[float]:
     """Return, for each word, the share of sampled word sequences that contain it at its place.
 
-    Sequences are aligned with `words` by edit distance, as in minimum Bayes risk decoding, so that
-    the times at which a lattice outputs its words do not matter, and the two occurrences of a
-    repeated word are kept apart. Half a count is added for agreement and half a count against it,
-    so that no share is 0 or 1.
+    Sequences are aligned with `words` by edit distance, as in minimum Bayes risk decoding. So the
+    times at which a lattice outputs its words do not matter, and the two occurrences of a repeated
+    word are kept apart. Half a count is added for agreement and half a count against it, so that no
+    share is 0 or 1.
 
     Args:
       words: the recognised words, by their ids or names.
@@ -153,7 +153,7 @@ def cross_entropy_gain(confidences: Sequence[float], correct: Sequence[bool]) ->
     """Return the normalised cross entropy (NCE) as NIST defines it.
 
     It is 1 for confidences that are certain and right, 0 for those that tell no more than the
-    error rate, negative for misleading ones, and NaN when all words are right or all are wrong.
+    error rate, and negative for misleading ones. It is NaN if all words are right or all are wrong.
     """
     values, targets = np.asarray(confidences), np.asarray(correct, dtype=float)
     share = targets.mean() if len(targets) else 0.0
@@ -241,7 +241,7 @@ class WordAligner:
           posteriors: the posterior of each word, not calibrated.
           scores: [T, P] log-likelihoods times `scale`.
           scale: the acoustic scale of the search.
-          bounds: each word's first frame, then T, in case no alignment survives the beam; None: all
+          bounds: each word's first frame, then T; used if no alignment survives the beam. None: all
             words then get the same length.
         """
         if not words:
@@ -354,7 +354,7 @@ class SilenceGate:
       kind: the kind of the raw features, see `FrontendConfig.kind`.
       silence: [P] bool, which outputs are silence.
       factor: frames from one row of scores to the next.
-      offset: the middle one of the frames that the first row covers.
+      offset: number of the middle frame among those that the first row covers.
     """
 
     def __init__(self, kind: str, silence: Tensor, factor: int, offset: int = 0) -> None:
@@ -470,10 +470,10 @@ class CtcAlignment:
     """Times and confidences of a text's words and units."""
 
     words: tuple[TimedToken, ...]
-    """Its words. A word's confidence is the geometric mean of its labels' posteriors in their
-    frames."""
+    """The text's words. A word's confidence is the geometric mean of the posteriors of its labels
+    in their frames."""
     units: tuple[TimedToken, ...]
-    """Its units, spaces left out."""
+    """The text's units, without spaces."""
     log_likelihood_per_frame: float
     """Log-probability of the best path, divided by the number of frames."""
     confidence: float

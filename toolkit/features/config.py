@@ -18,8 +18,9 @@ from toolkit.config.fields import (
 )
 
 Scope = Literal["causal", "whole", "global"]
-"""Frames by which a frame is normalised: `causal`, those up to it; `whole`, all of its file and of
-earlier files; `global`, only the training data, for features already adapted to the speaker."""
+"""The frames that a frame's normalisation is computed from. `causal`: those up to this frame;
+`whole`: all of its file and of earlier files; `global`: only the training data, for features
+already adapted to the speaker."""
 LOW_RATE_FACTOR = 3
 """Frames of 10 ms per low-rate frame, and number of offsets (C5)."""
 DEFAULT_MEL_BINS = {"fbank": 64, "fbank_mfcc": 80, "mfcc": 23, "plp": 23}
@@ -178,7 +179,7 @@ class EchoConfig(Settings):
     """Share of the echo path that persists from one block to the next; below 1 the filter can track
     a changing path."""
     smoothing: ShareBelowOne = 0.6
-    """Share of the past in the running mean over blocks of the power of all that is not echo."""
+    """Weight of earlier blocks in the running mean of the power of all that is not echo."""
     first_power: PositiveShare = 0.03
     """Initial estimate of the echo's share of the microphones' power. If it is too high, the filter
     adapts to the speech too."""
@@ -206,8 +207,8 @@ class BeamformingConfig(Settings):
     """Share of the frames, the quietest ones, that are taken to be only noise: every utterance has
     pauses, at least before and after it."""
     oversubtraction: Positive = 8.0
-    """Factor on the mean power of these frames before it is subtracted from the power of each
-    time-frequency bin; the rest is speech."""
+    """Factor on the noise power, the mean power of the frames of `quiet_share`. The product is
+    subtracted from the power of each time-frequency bin; the rest is speech."""
     loading: NonNegative = 1e-3
     """Diagonal loading of the noise's covariance, relative to its trace: it limits the
     amplification of the microphones' own noise."""
@@ -287,8 +288,8 @@ class DeviceConfig(Settings):
     selection: SelectionConfig = SelectionConfig()
     """Settings of the choice of a beam."""
     first_seconds: Positive = 0.2
-    """Duration of playback before the echo cancellers begin to adapt; it shows how loud the echo
-    may be."""
+    """Duration of playback before the echo cancellers begin to adapt. From this playback they
+    estimate how loud the echo may be."""
 
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""

@@ -87,8 +87,8 @@ def extract(
     `out` gains `shards/` (lhotse's Shar layout), `features.json` (what the shards hold and what
     computed it; written last), `failed.tsv` (utterance, reason), `failed.jsonl` (the same cuts,
     whose words count as deletions in decoding) and `done/` (one marker per shard).
-    Called again, it keeps every shard whose cuts, digests in `audio`, and configuration are
-    unchanged, whichever engine computed it. The bytes of shards do not depend on `jobs`.
+    A repeated call keeps every shard whose cuts, digests in `audio` and configuration are
+    unchanged, whichever engine computed the shard. The bytes of shards do not depend on `jobs`.
 
     Args:
       cuts: with unique ids and one supervision each, in any order.
@@ -97,8 +97,8 @@ def extract(
       jobs: number of processes; for a GPU, number of threads that read audio ahead of it.
       progress: called after every shard with the number of utterances done and their total.
       audio: digests of audio files by path; a shard with a changed digest is extracted again.
-      previous: an earlier run's folder like `out`, whose unchanged shards of the same engine are
-        linked into `out`; requires `audio`.
+      previous: a folder that an earlier run wrote as its `out`. Its unchanged shards of the same
+        engine are linked into `out`; requires `audio`.
       device: where to compute; results on different devices differ by rounding.
       imported: describes and reads the features that the cuts have instead of audio (such as
         `toolkit.kaldi.feature_dir.KaldiFormat`). They are copied as they are; `config.frontend` is

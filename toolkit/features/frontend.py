@@ -33,11 +33,11 @@ class TooShortError(FrontendError):
 class Frontend:
     """Computes features as a `FrontendConfig` specifies.
 
-    As in Kaldi with `--snip-edges=false --dither=0 --use-energy=false`, S samples have
-    T = round(S / step) frames, and frame t covers the same time in every kind, so that alignments
-    are valid for all kinds. There is one difference: without dither, PLP of digital silence would
-    be NaN. So frames of digital silence, and no others, get Kaldi's dither of one 16-bit step from
-    a fixed seed. Their C0 is set to -2^-10, just below that of all other frames, so that
+    As in Kaldi with `--snip-edges=false --dither=0 --use-energy=false`, S samples have T = round(S
+    / step) frames. Frame t covers the same time in every kind of features, so that alignments are
+    valid for all kinds. There is one difference: without dither, PLP of digital silence would be
+    NaN. So frames of digital silence, and no others, get Kaldi's dither of one 16-bit step from a
+    fixed seed. Their C0 is set to -2^-10, just below that of all other frames, so that
     `toolkit.features.silence` finds them. `fbank_mfcc` sums the spectrum's magnitude as in A1,
     other kinds its power as in Kaldi.
 

@@ -22,7 +22,7 @@ CACHED_BYTES = 64 << 20
 """Bytes of features (before fMLLR) that a process caches per front end: 1.1 hours of 40 values per
 frame. Training passes over the same utterances dozens of times, and computing their features takes
 a quarter of a pass. There are caches for two front ends: that of a system, and that of the system
-from which it is trained."""
+whose alignments its training starts from."""
 
 
 class GmmFeaturesError(ToolkitError):
@@ -40,8 +40,9 @@ def apply_affine(transform: Tensor, x: Tensor) -> Tensor:
 class GmmFrontend:
     """Turns raw cepstra into the features that a GMM models.
 
-    The steps are mean normalisation by speaker and deltas, as in Kaldi's apply-cmvn | add-deltas;
-    for LDA + MLLT (C4) also splicing and a projection; for SAT also an fMLLR transform by speaker.
+    The first steps are mean normalisation by speaker and deltas, as in Kaldi's apply-cmvn |
+    add-deltas. LDA + MLLT (C4) adds splicing and a projection; SAT also adds an fMLLR transform by
+    speaker.
     """
 
     splice: int = 0

@@ -1,7 +1,7 @@
 """Causal mean normalisation per speaker, then a global mean and variance (C5, C17, C19).
 
 Systems that decode only whole files can use the mean and variance of the file instead. Features are
-stored raw and normalised when they are loaded, by a `Cmvn` and the running sum over the speaker's
+stored raw. When they are loaded, a `Cmvn` normalises them with the running sum over the speaker's
 earlier utterances, which is stored with each utterance.
 """
 
@@ -114,7 +114,7 @@ class Cmvn:
     prior_frames: int = 200
     """Weight of the prior in frames; 0 for none."""
     scope: Scope = "causal"
-    """Which frames a frame is normalised by."""
+    """Which frames a frame's normalisation is computed from."""
     kind: str = "fbank"
     """Kind of the features, by which digital silence is found, see `FeatureStore.kind`."""
 

@@ -55,7 +55,7 @@ MANIFEST = "features.json"
 SHARDS = "shards"
 CUTS = "cuts"
 DIGITAL_SILENCE = "digital_silence"
-"""Key in a stored cut's `custom` of the spans (first frame, end) of digital silence, if any."""
+"""Key of the spans (first frame, end) of digital silence, if any, in a stored cut's `custom`."""
 FAILED_CUTS = "failed.jsonl"
 """Cuts whose features could not be extracted, written by `toolkit.corpus.manifest.write_cuts`."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -111,7 +111,7 @@ def total_seconds(seconds: Iterable[float]) -> float:
 
 
 def plan_shards(seconds: Mapping[str, float], hours: float) -> list[list[str]]:
-    """Distribute speakers, given their seconds, over shards of about `hours` each."""
+    """Distribute speakers, given their seconds of audio, over shards of about `hours` each."""
     return partition_by_size(seconds, number_of_shards(total_seconds(seconds.values()), hours))
 
 

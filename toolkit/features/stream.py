@@ -1,4 +1,4 @@
-"""Computes features of audio of any length: of files in blocks, of streams in chunks."""
+"""Computes features of audio of any length: files in blocks, streams in chunks."""
 
 import logging
 from pathlib import Path
@@ -71,8 +71,8 @@ class StreamingFrontend:
         self._frontend = frontend
         self._step = round(config.frame_shift_ms * config.sampling_rate / 1000)
         self._window = round(config.frame_length_ms * config.sampling_rate / 1000)
-        # Frames before the next one that stay in memory: they make the block long enough for the
-        # front end, and keep the next frame's window away from the mirrored edge.
+        # Number of frames before the next one that stay in memory. They make the block long enough
+        # for the front end, and keep the next frame's window away from the mirrored edge.
         self._margin = -(-(self._window + self._step) // (2 * self._step))
         self._kept = torch.zeros(0)
         self._begin = 0  # index of the first sample of `_kept`: a multiple of the step

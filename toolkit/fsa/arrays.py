@@ -10,7 +10,7 @@ SCORE_UNIT = 2.0**-22
 
 
 def to_fixed_point(scores: np.ndarray) -> np.ndarray:
-    """Round scores to int64 multiples of `SCORE_UNIT`: their sums do not depend on the order."""
+    """Round scores to int64 multiples of `SCORE_UNIT`, whose sums do not depend on the order."""
     return np.rint(scores.astype(np.float64) / SCORE_UNIT).astype(np.int64)
 
 
@@ -26,7 +26,7 @@ def ragged_rows(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       counts: [N] number of entries of each row.
 
     Returns:
-      [M] the row of each entry, ascending; and [M] its place in the row: 0, 1, ...
+      For each of the M entries: [M] its row, ascending; and [M] its place in the row: 0, 1, ...
     """
     row = np.repeat(np.arange(len(counts)), counts)
     # An entry's place is its index among all entries, minus the number of entries of earlier rows.

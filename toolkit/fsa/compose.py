@@ -39,7 +39,8 @@ def compose(a: Fst, b: Fst) -> Fst:
 
     Returns:
       A transducer whose states may include dead ends (see `connect`). Its `lm_scores` are those of
-      `b`, or `b`'s scores if it has none: what `a` adds is not the language model's.
+      `b`, or the scores of `b` if `b` has no `lm_scores`; what `a` adds is not from the language
+      model.
 
     Raises:
       CompositionError: `a` or `b` does not have this form.
@@ -95,7 +96,7 @@ def _compose_pairs(
       width: at least the number of states of `b`; a pair (s, t) has the key s * width + t.
 
     Returns:
-      For each arc the source, the target, the arc of `a` and the arc of `b` (-1: none); and the
+      For each arc its source, its target, the arc of `a` and the arc of `b` (-1: none). Also the
       number of the pair of final states (-1: not reached).
     """
     pairs, slots = np.empty(1024, np.int64), np.full(4096, -1, np.int32)

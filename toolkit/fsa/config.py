@@ -68,7 +68,7 @@ class RescoreLimits(Settings):
     beam: Positive = 10.0
     """Paths that score more than this below the best one are dropped (scaled log units). A path is
     scored by the new model up to the last word written, and by the old model from there on. A wider
-    beam leaves more choice to word penalties that are tried later."""
+    beam keeps more paths to choose from when word penalties are tried later."""
     max_active: Annotated[int, Range(1, MAX_ACTIVE)] = 4000
     """Largest number of pairs (lattice state, language model state) kept per frame."""
 
@@ -90,7 +90,7 @@ class Criterion(Settings):
 
     kind: Literal["smbr", "mpfe", "mmi"] = "smbr"
     """`smbr`: the expected number of frames with the right pdf; `mpfe`: with the right phone (MPE
-    counted by frames, as Kaldi's networks are trained); `mmi`: the reference's log posterior."""
+    counted in frames, as in Kaldi's network training); `mmi`: the reference's log posterior."""
     acoustic_scale: Positive = 0.3
     """Factor kappa on log-likelihoods. Kaldi uses 0.1 at 100 frames per second. At 33, the best
     scale for decoding and for training is about three times that."""

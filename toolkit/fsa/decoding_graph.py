@@ -23,13 +23,14 @@ def make_decoding_graph(lang: Path, arpa: Path, senones: Senones, out: Path) -> 
     """Compose H, C, L and G, and write the decoding graph to `out`.
 
     Args:
-      lang: the folder of the lexicon, whose probabilities are used if it has any.
+      lang: the folder of the lexicon; its pronunciation and silence probabilities are used if it
+        has them.
       arpa: the language model.
       senones: the HMMs of the acoustic model.
       out: the file to write.
 
     Returns:
-      `states` and `arcs`: the numbers of both.
+      The graph's numbers of `states` and `arcs`.
     """
     graph = compile_graph(lang, arpa, senones)
     write_atomically(out, dump_fst(graph))
@@ -80,7 +81,7 @@ def compile_decoding_graph(
     first_phone_disambig: int,
     first_word_disambig: int,
 ) -> Fst:
-    """Return H∘C∘det(L∘G): reads pdf + 1 per frame, writes words, has no input epsilons.
+    """Return H∘C∘det(L∘G), which reads pdf + 1 per frame, writes words and has no input epsilons.
 
     The order of operations is that of Kaldi's mkgraph.sh, with two differences: H and C are not
     composed but written out (see `expand_phones_to_pdfs`), and the graph keeps G's own scores as
@@ -192,7 +193,7 @@ def compile_ctc_graph(
     first_label_disambig: int,
     first_word_disambig: int,
 ) -> Fst:
-    """Return H∘det(L∘G) for CTC: reads column + 1 per frame, writes words.
+    """Return H∘det(L∘G) for CTC, which reads column + 1 per frame and writes words.
 
     Args:
       columns: number of columns of the posteriors.

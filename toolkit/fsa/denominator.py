@@ -27,8 +27,8 @@ def phone_ngram(sentences: Iterable[Sequence[int]], config: PhoneNgramConfig) ->
 
     As in Kaldi's chain-est-phone-lm, probabilities are relative frequencies: a phone that never
     followed a history cannot follow it, which keeps the graph sparse. The counts of a dropped
-    history are added to its suffix's. Kaldi drops histories one by one, always the one that costs
-    least; here each is compared with its suffix once.
+    history are added to those of its suffix. Kaldi drops histories one by one, always the one that
+    costs least; here each is compared with its suffix once.
 
     Args:
       sentences: the phones of each utterance.
@@ -71,7 +71,7 @@ def _merged(counts: Counts, config: PhoneNgramConfig) -> Counts:
 
 
 def _gain(counts: Counter[int], shared: Counter[int]) -> float:
-    """Return the log-likelihood that a history gains by a distribution of its own.
+    """Return the log-likelihood gained by giving a history a distribution of its own.
 
     sum_p n(p) log((n(p) / n) / (m(p) / m)) over phones p, where n(p) are the history's own counts
     with the sum n, and m(p) the shared ones with the sum m.
@@ -195,10 +195,10 @@ _SHAPES = {
 def make_denominator(phones: Fst, senones: Senones) -> Denominator:
     """Compose a phone language model with phonetic context and HMM topology.
 
-    As in Kaldi's chain-make-den-fst, the initial probabilities are those of the HMM's states
-    averaged over its first 100 frames, with each state's transitions scaled to add up to 1, and
-    without the probability of sentences that end on the way. Kaldi's transition probabilities are
-    all 1/2, a factor that cancels; here they are 1. The graph is not minimised, since
+    As in Kaldi's chain-make-den-fst, the initial probabilities are the HMM's state probabilities,
+    averaged over its first 100 frames. For this average, the transitions of each state are scaled
+    to add up to 1, and sentences that end on the way are left out. Kaldi's transition probabilities
+    are all 1/2, a factor that cancels; here they are 1. The graph is not minimised, since
     `expand_phones_to_pdfs` already merges contexts with equal units.
 
     Args:
@@ -230,7 +230,7 @@ def _initial(
 
     Args:
       source, target, probability: [A] of the transitions; a state's add up to at most 1.
-      states: S.
+      states: S, the number of states.
     """
     occupancy, mean_occupancy = np.zeros(states), np.zeros(states)
     occupancy[0] = 1.0

@@ -33,10 +33,9 @@ def determinize(fst: Fst) -> Fst:
     """Return an equivalent transducer in which no state has two arcs with the same label.
 
     Mohri's algorithm in the tropical semiring: a state of the result is a set of states of `fst`,
-    each with a residual score and residual words. Scores are output as early as possible (the best
-    score of a set is on the arc to the set), and so are words (the common prefix of a set) and,
-    separately, the `lm_scores`. Of two paths to the same state with the same words, the better one
-    is kept.
+    each with a residual score and residual words. Output comes as early as possible: the arc to a
+    set has the set's best score, the words that all its members begin with and, separately, the
+    `lm_scores`. Of two paths to the same state with the same words, the better one is kept.
 
     The result is like that of OpenFst and of Kaldi's fstdeterminizestar. k2 distinguishes whole
     sequences of arcs, so its result has a copy of the next state for every word that leads there.
@@ -48,9 +47,9 @@ def determinize(fst: Fst) -> Fst:
       fst: connected (see `toolkit.fsa.fst`).
 
     Raises:
-      DeterminizationError: the result has more than ten times the arcs and more than a million, or
-        more than a thousand words wait to be written. The cause: two cycles read the same labels,
-        but with different scores or words (they are not twins).
+      DeterminizationError: the result would have more than a million arcs and more than ten times
+        those of `fst`, or more than a thousand words would wait to be written. The cause: two
+        cycles read the same labels with different scores or words (they are not twins).
     """
     input_fst = InputFst(
         fst.first,
@@ -159,7 +158,7 @@ def determinized(input_fst: InputFst, limit: int) -> tuple[bool, int, Arcs]:
     """Determinize a transducer, breadth first.
 
     Args:
-      input_fst: the transducer.
+      input_fst: the transducer to determinize.
       limit: the largest number of arcs, of elements and of strings.
 
     Returns:

@@ -69,17 +69,18 @@ def sequence_objective(
 ) -> SequenceValue:
     """Compute a criterion over lattices with acoustic scores from the network.
 
-    The same function as Kaldi's LatticeForwardBackwardMpeVariants and LatticeForwardBackwardMmi,
-    but these lattices keep every state sequence, Kaldi's only the best one of each word sequence.
-    For `smbr` and `mpfe` the gradient for an arc's log-likelihood is kappa gamma (c - c_hat), where
-    kappa is the acoustic scale, gamma the arc's posterior, c the accuracy expected on paths through
-    the arc, and c_hat that on all paths. Everything that depends on `log_likelihoods` is computed
-    on their device, in float64.
+    The functions are those of Kaldi's LatticeForwardBackwardMpeVariants and
+    LatticeForwardBackwardMmi. The lattices differ: these keep every state sequence, whereas Kaldi's
+    keep only the best one of each word sequence. For `smbr` and `mpfe` the gradient for an arc's
+    log-likelihood is kappa gamma (c - c_hat). Here kappa is the acoustic scale, gamma the arc's
+    posterior, c the accuracy expected on paths through the arc, and c_hat the accuracy expected on
+    all paths. Everything that depends on `log_likelihoods` is computed on their device, in float64.
 
     Args:
       lattices: one per utterance, as `LatticeStore` loads them: labels are pdf + 1, `scores` the
-        graph's part alone, `frame` the row of the scores that an arc reads. Dead ends change
-        values and gradients only because their arcs count for `missing`.
+        graph's part alone, `frame` the row of `log_likelihoods` that an arc reads. Dead ends affect
+        values and gradients only because a frame whose reference pdf is on a dead end is not
+        `missing`.
       log_likelihoods: [N, T, P] log p(x|s), unscaled, up to a constant per frame. Rows beyond an
         utterance's frames are not read.
       references: [T_n] the right pdf of every frame, ideally on the device of `log_likelihoods`.
@@ -87,8 +88,8 @@ def sequence_objective(
       classes: silence and phones of the P pdfs, on the device of `log_likelihoods`.
 
     Raises:
-      LatticeMismatchError: lattice and reference differ in length, or the lattice is empty or
-        has pdfs that the network lacks.
+      LatticeMismatchError: a lattice is empty, differs in length from its reference, or has pdfs
+        that the network lacks.
     """
     for n, (lattice, reference) in enumerate(zip(lattices, references, strict=True)):
         _check(n, lattice, reference, log_likelihoods)

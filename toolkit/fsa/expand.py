@@ -14,13 +14,14 @@ def expand_phones_to_pdfs(graph: Fst, senones: Senones, open_end: bool = False) 
 
     This is the composition of H, C and the graph, with two differences. A phone's unit is chosen
     when the phone is entered, from all units that its possible successors allow, instead of one
-    phone later; so the output of an arc is written in the frame in which its phone begins. And C's
-    P^2 states are never built, only the contexts that occur. So the same function makes decoding
-    graphs and the graphs of single transcripts, which have the same silence, context and topology.
+    phone later. That way the output of an arc is written in the frame in which its phone begins.
+    And C's P^2 states are never built, only the contexts that occur. So the same function makes
+    decoding graphs and the graphs of single transcripts, which have the same silence, context and
+    topology.
 
     The result has a chain of states for every pair of a state of `graph` and a unit that ends
-    there; an arc of `graph` becomes the arcs that enter the chain of its phone from the chains
-    that end where it starts. The result has no epsilons, which dense search cannot read.
+    there. An arc of `graph` becomes several arcs, which lead into the chains of its phone from all
+    chains that end in its source. The result has no epsilons, which dense search cannot read.
 
     Args:
       graph: from phones to words, without epsilons and disambiguation symbols; `lm_scores` are
@@ -61,13 +62,14 @@ class _Chains:
         return self.units.phone[self.unit]
 
     def by_topology(self, chain: np.ndarray | None = None) -> list[tuple[int, np.ndarray]]:
-        """Return the members of each topology, silence or speech, with one of their phones.
+        """Return the chains of each topology (silence, speech), with one of their phones.
 
         Args:
           chain: [n] chains, below 0 for none; None for all of them.
 
         Returns:
-          (phone, chains with its topology); with `chain`, their positions in it.
+          Pairs of a phone and the chains with its topology; if `chain` is given, the positions of
+          these chains in `chain`.
         """
         topology = self.topology
         silent = np.array([False, *map(topology.is_silence, topology.phone_ids())])

@@ -1,8 +1,8 @@
 """Forward-backward over a batch of lattices packed into one: total scores, expected sums.
 
-Recursions go over the steps of all lattices at once, in float64: step by step in a compiled loop
-(numba) on a CPU; on a GPU torch takes all steps of a frame at once, those of all utterances and of
-both directions.
+Recursions run over the steps of all lattices together, in float64. On a CPU a compiled loop (numba)
+takes one step at a time; on a GPU torch takes all steps of a frame (all utterances, both
+directions) at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ from toolkit.processes.devices import to_device
 class PackedLattices:
     """N lattices with A arcs and S states in total, utterance by utterance, on one device.
 
-    A recursion takes 2A steps: every arc from its source to its target, and from a copy of its
-    target to a copy of its source, where the copy of state s is s + S. So forward and backward sums
+    A recursion takes 2A steps, two for each arc: from its source to its target, and from a copy of
+    its target to a copy of its source. The copy of state s is s + S. So forward and backward sums
     are computed together.
     """
 
@@ -147,7 +147,7 @@ def log_sums(steps: Steps, scores: Tensor) -> Tensor:
     Returns:
       float64; -inf where no path leads.
     """
-    # For each state its best path's score, and the sum over all paths as a multiple of that path.
+    # For each state: its best path's score, and the sum over all paths as a multiple of the best.
     best = scores.new_full((steps.num_states,), -torch.inf)
     multiple = torch.zeros_like(best)
     best.index_fill_(0, steps.begin, 0.0)
@@ -175,7 +175,7 @@ def mean_sums(steps: Steps, shares: Tensor, values: Tensor) -> Tensor:
 
     Args:
       steps: 2A of them.
-      shares: [2A] float64, the share of the paths into a state that each step brings.
+      shares: [2A] float64, each step's share of the paths into the state that it enters.
       values: [2A] float64.
     """
     means = shares.new_zeros(steps.num_states)
@@ -248,8 +248,9 @@ def expected_sums(lattices: PackedLattices, scores: Tensor, values: Tensor) -> T
 
     Args:
       lattices: N lattices of A arcs.
-      scores: [A] float64, of the arcs. Their gradient is gamma (c - c_hat): the arc's posterior
-        times the sum expected on paths through it, less that expected on all paths.
+      scores: [A] float64, of the arcs. Their gradient is gamma (c - c_hat), where gamma is the
+        arc's posterior, c the sum expected on paths through the arc, and c_hat the sum expected on
+        all paths.
       values: [A] float64, constants.
     """
     return _PathSums.apply(scores, values, lattices)
@@ -297,7 +298,7 @@ class _PathSums(torch.autograd.Function):
         gradient = forward[packed.source] + scores + backward[packed.target]
         gradient = (gradient - result[packed.utterance]).exp()
         if values is not None:
-            # The share that a step has in the paths into the state that it enters.
+            # Each step's share of the paths into the state that it enters.
             target_logs = logs[steps.target]
             share = (logs[steps.source] + step_scores - target_logs).exp()
             share.masked_fill_(target_logs.isneginf(), 0.0)

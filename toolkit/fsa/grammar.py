@@ -61,7 +61,7 @@ class _Contexts:
 
     Args:
       model: the n-grams.
-      ids: [V] the graph's ids of the model's words, -1 for words to leave out.
+      ids: [V] the id of each word of the model in the graph, -1 for words to leave out.
     """
 
     def __init__(self, model: BackoffModel, ids: np.ndarray) -> None:
@@ -86,7 +86,7 @@ class _Contexts:
         return slice(self.begin[n], self.begin[n + 1])
 
     def _included(self, ids: np.ndarray) -> np.ndarray:
-        """Which n-grams have listed words, <s> only first and </s> only last: [nodes] bool."""
+        """Which n-grams have only listed words, <s> only first and </s> only last: [nodes] bool."""
         listed = np.append(ids >= 0, True)
         listed[[self.start, self.end]] = True
         included = listed[self.word]
@@ -103,8 +103,8 @@ class _Contexts:
         suffix = np.zeros(len(self.word), np.int64)
         for n in range(1, len(self.begin) - 1):
             level = self._level(n)
-            # The suffix of "context word" is "suffix of context, word", if that is listed; else the
-            # same with ever shorter suffixes of the context, in the end the word alone.
+            # The suffix of "context word" is "suffix of context, word" if that is listed. Otherwise
+            # ever shorter suffixes of the context are tried, in the end none: the word alone.
             word, shorter = self.word[level], suffix[self.context[level]]
             suffixes = np.full(len(word), -1)
             while (suffixes < 0).any():

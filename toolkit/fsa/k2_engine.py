@@ -54,8 +54,8 @@ def _lattices(
     Args:
       scores: [T_n, P_n] for each utterance.
       graph_vec: an FsaVec with a graph for each utterance.
-      graphs: the same graphs.
-      beam: the pruning.
+      graphs: the same graphs as transducers.
+      beam: settings of the pruning.
     """
     # Column 0 belongs to epsilon, which no graph reads.
     columns = max(rows.shape[1] for rows in scores)

@@ -209,7 +209,7 @@ class Weights(Settings):
 
     @classmethod
     def load(cls, path: Path) -> "Weights":
-        """Read the weights in a decode's `tuned.json`.
+        """Read the weights that decoding tuned, from its `tuned.json`.
 
         Raises:
           WeightsError: the file cannot be read, or is damaged; names the file.
@@ -299,10 +299,10 @@ def prune_to_density(
 ) -> LatticeArcs:
     """Keep the arcs of the best paths, as many as the density allows.
 
-    An arc is scored by the best path through it, and kept if its score is less than a threshold
-    below that of the best path. The threshold is the largest one up to `beam` that meets the
-    density. So the best path is always kept, and every arc is kept with the best path through it.
-    Kaldi's lattice-prune does the same with a fixed threshold.
+    An arc's score is that of the best path through it. The arc is kept if the lattice's best path
+    is better by less than a threshold, which is the largest one up to `beam` that meets the
+    density. So the best path is always kept, and so is the best path through every arc that is
+    kept. Kaldi's lattice-prune does the same with a fixed threshold.
 
     A search's lattice is complete up to its output beam. Which arcs it has beyond that beam depends
     on when the search pruned; with k2 on read speech they are up to two thirds of all arcs. They
@@ -311,7 +311,8 @@ def prune_to_density(
     Args:
       lattice: the lattice of an utterance, from `search_lattice`.
       frames: T, its number of frames.
-      density: largest mean number of arcs per frame, at least 1, which the best path has.
+      density: largest mean number of arcs per frame; at least 1, the density of the best path
+        alone.
       beam: the output beam of the search.
     """
     forward, backward = forward_scores(lattice), backward_scores(lattice)

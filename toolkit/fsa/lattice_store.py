@@ -5,11 +5,11 @@ holds lattices of one kind:
 
 - `ScoredCodec`: plain arrays; a search writes them and weights are tuned on them.
 - `WordCodec`: lattices of words with their times, and the words themselves.
-- `GraphCodec`: arcs of a graph, compressed (C8). A state of a lattice from dense search is a state
-  of the graph in a frame, so that an arc of the lattice is an arc of the graph in a frame. Its
-  destination, labels and graph score are in the graph, its acoustic score comes from the network.
-  Only the ranks of each state's used out-arcs, among its out-arcs sorted by score, are stored.
-  States follow from the arcs of the previous frame.
+- `GraphCodec`: arcs of a graph, compressed (C8). In a lattice from dense search, a state is a state
+  of the graph in a frame, and an arc is an arc of the graph in a frame. Its destination, labels and
+  graph score are in the graph, its acoustic score comes from the network. What is stored for each
+  state is only which of its out-arcs are used, as ranks among its out-arcs sorted by score. States
+  follow from the arcs of the previous frame.
 
 Measured on synthetic speech with a trigram graph of 0.7 M arcs, at 10 arcs per frame of 30 ms: 0.45
 MB/h with lzma, 0.49 with zlib; 2 ms to decompress 3.5 minutes of speech. An adaptive range coder
@@ -125,7 +125,7 @@ class LatticeCodec(ABC, Generic[Written, Read, Info]):
 
     @abstractmethod
     def decode(self, path: Path, header: ShardHeader[Info]) -> Callable[[int], Read]:
-        """Read a shard; return a function from a lattice's number in `ids` to the lattice.
+        """Read a shard; return a function from a lattice's position in `ids` to the lattice.
 
         Raises:
           ValueError: damaged content; or another of `toolkit.storage.reading.DAMAGE_ERRORS`.
@@ -234,7 +234,7 @@ class LatticeError(ToolkitError):
 class GraphIndex:
     """Index of a graph for the codec: each state's out-arcs ranked by score.
 
-    A position is the place of an arc among all arcs by source state and falling score.
+    A position is the place of an arc among all arcs, sorted by source state, then by falling score.
 
     Args:
       first: [S + 1] the first out-arc of each state; state 0 starts, state S - 1 ends.
@@ -304,7 +304,7 @@ class LatticeBlock:
     """A decompressed block of lattices; `decode` returns single lattices.
 
     Args:
-      data: the bytes.
+      data: the compressed bytes, see `encode`.
       size: the number of lattices.
       graph: the graph that they were searched in.
 
@@ -341,7 +341,7 @@ class LatticeBlock:
 
 
 MEMORY = 64 << 20
-"""Bytes that decompression may take."""
+"""Largest memory of a decompression, in bytes."""
 
 
 def _decode_positions(
@@ -384,7 +384,8 @@ def _walk(
         states = np.zeros(1, np.int32)  # the start
         for _ in range(frames[lattice] + 1):
             begin = end
-            # Each state of this frame has at least one used arc; the last one is marked.
+            # Each state of this frame has at least one used arc; the last one of each state is
+            # marked.
             for state in states:
                 position, is_last = first[state] - 1, False
                 while not is_last:

@@ -67,8 +67,8 @@ def weighted_lexicon_transducer(
 ) -> Fst:
     """Return L with probabilities of pronunciations and of silence around them.
 
-    Like Kaldi's make_lexicon_fst_silprob, but `silence_disambig` comes after a silence, where Kaldi
-    has it in place of one. The scores of sentences are those of `LexiconProbabilities`.
+    Like Kaldi's make_lexicon_fst_silprob, but `silence_disambig` comes after a silence; in Kaldi it
+    takes the place of a silence. The scores of sentences are those of `LexiconProbabilities`.
 
     Args:
       entries: see `lexicon_transducer`.
@@ -150,7 +150,7 @@ def transcript_graph(
 
     Args:
       words: the word ids of the transcript.
-      pronunciations: for each of them its pronunciations, in phone ids.
+      pronunciations: the pronunciations of each word, in phone ids.
       silence: the id of the silence phone, allowed at both ends and between any two words.
 
     Returns:
@@ -188,16 +188,16 @@ def weighted_transcript_graph(
 
     Args:
       words, pronunciations, silence: see `transcript_graph`.
-      weights: for each word the probabilities of its pronunciations.
+      weights: for each word, the probabilities of each of its pronunciations.
       ends: the probabilities of silence at the start and end.
 
     Returns:
       The graph of `transcript_graph`, with the scores of `LexiconProbabilities`.
     """
     arcs: list[Arc] = []
-    # Each boundary has three states: without a silence, before one, and after one. At the start one
-    # state stands for the first two, as no arc leads there that could hold its score. So
-    # `after_word` is a state and a score to add.
+    # Each boundary has three states: without a silence, before one, and after one. At the start,
+    # one state stands for the first two. No arc leads there that could hold the score of having no
+    # silence, so `after_word` is a state with a score to add to the arcs that leave it.
     after_word, after_silence, count = (0, math.log1p(-ends.start)), 1, 2
     arcs.append((0, after_silence, silence, pack_label(silence), math.log(ends.start)))
     for word, variants, word_weights in zip(words, pronunciations, weights, strict=True):

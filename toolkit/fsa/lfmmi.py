@@ -1,8 +1,8 @@
 """The lattice-free MMI criterion (Povey et al. 2016), optionally boosted, and its gradient.
 
-The denominator's forward-backward has a leaky HMM: in every frame a share of the probability leaks
-from all states to the initial ones, as if chunks restarted with a small weight (section 2.6). The
-transitions are a sparse matrix; a compiled loop multiplies by it on the CPU, torch elsewhere.
+The denominator's forward-backward uses a leaky HMM (section 2.6): in every frame a share of the
+probability leaks from all states to the initial ones, as if chunks restarted with a small weight.
+The transitions are a sparse matrix; a compiled loop multiplies by it on the CPU, torch elsewhere.
 """
 
 from collections.abc import Sequence
@@ -154,9 +154,9 @@ def lfmmi(
 
     The numerators are summed in float64, the denominator in the precision of the scores.
 
-    With a boost, denominator paths with more wrong frames get more weight, as in boosted MMI (Povey
-    et al. 2008, who count phone errors). A pdf's score is raised by `boost` * (1 - its numerator
-    posterior); the posterior is treated as a constant.
+    With a boost, denominator paths with more errors get more weight, as in boosted MMI (Povey et
+    al. 2008). That paper counts wrong phones; here wrong frames count: a pdf's score is raised by
+    `boost` * (1 - its numerator posterior), where the posterior is treated as a constant.
 
     Args:
       scores: [N, T, P] log-likelihoods of the pdfs, up to a constant per frame. Rows beyond a

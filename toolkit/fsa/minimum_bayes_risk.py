@@ -91,7 +91,7 @@ def best_path_in_bins(lattice: WordLattice, scores: Array) -> list[Candidate]:
 
 
 def _of_word(word: int, candidates: Sequence[Candidate]) -> Candidate:
-    """Return a word's entry in a bin; if it is not there, posterior 0 and the bin's times."""
+    """Return a word's candidate in a bin, or else one with posterior 0 and the bin's times."""
     for candidate in candidates:
         if candidate.word == word:
             return candidate
@@ -251,7 +251,7 @@ def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> list[int]:
 
     Args:
       lattice: the lattice of an utterance.
-      reference: word ids; an id that the lattice does not have, such as -1, is never right.
+      reference: word ids; an id that is not in the lattice, such as -1, always counts as an error.
     """
     words = np.array(reference, np.int64)
     columns = np.int64(lattice.source), np.int64(lattice.target), np.int64(lattice.words)

@@ -96,7 +96,7 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
     """Return the `count` best distinct word sequences, best first.
 
     The result is exact: of the partial sequences that reach a state, only the `count` best can be
-    part of it, since all of them can continue in the same ways. Partial sequences whose best
+    part of the result, since all can continue in the same ways. Partial sequences whose best
     completion is worse than the best path by more than a beam are left out. The beam is widened
     until `count` sequences are within it, so that work grows with the number of paths near the best
     one rather than with the lattice. The choice among sequences with the same score, and their
@@ -104,8 +104,9 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
 
     Args:
       lattice: the lattice of an utterance.
-      weights: the weights of the score.
-      count: largest number of sequences; a lattice may have fewer, one without arcs has none.
+      weights: acoustic scale and word penalty of the scores.
+      count: largest number of sequences; a lattice may have fewer, and a lattice without arcs has
+        none.
     """
     if not lattice.lattice.num_arcs:
         return []

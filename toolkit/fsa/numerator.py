@@ -40,8 +40,9 @@ class PhoneTimes:
     def windows(self, offset: int, tolerance: int) -> np.ndarray:
         """Return the low-rate frames [K, 2] in which each phone may be: first, and end (exclusive).
 
-        A phone may be in every frame whose middle is at most `tolerance` frames of 10 ms before its
-        start or after its end, and that leaves a frame for each phone before and after it.
+        A phone may be in a frame if the frame's middle is at most `tolerance` 10 ms frames before
+        the phone's start or after its end, and if a frame is left for each earlier and each later
+        phone.
 
         Args:
           offset: 0, 1 or 2, the 10 ms frame that the first low-rate frame begins with.
@@ -93,15 +94,16 @@ class NumeratorMaker:
     A numerator holds every path that goes through the phones of the alignment in their order, each
     phone within its window (`PhoneTimes.windows`). A piece may begin and end within a phone; at
     the edges of the utterance the first phone begins and the last one ends. The paths are composed
-    with the denominator and have its scores, so no path is likelier than in the denominator, and
+    with the denominator and have its scores. So no path is likelier than in the denominator, and
     the criterion is at most 0 (unless a piece may begin in either of two phones with the same
     pdfs). Kaldi's supervision is the same, except that it does not distinguish the windows of two
     equal phones that are close together.
 
-    The numerator of recognised speech holds the paths of all alternatives, with the posterior of
-    the alternative added to their scores, as in semi-supervised LF-MMI (Manohar et al. 2018; there
-    the lattice's paths have the language model's probabilities, raised to the power 0.5, in place
-    of posteriors). Alternatives that do not differ within or near a piece are merged.
+    The numerator of recognised speech holds the paths of all alternatives, and the log posterior of
+    an alternative is added to the scores of its paths. This is semi-supervised LF-MMI (Manohar et
+    al. 2018) with one difference: the paper uses the language model's probabilities of the
+    lattice's paths, raised to the power 0.5, in place of posteriors. Alternatives that do not
+    differ within or near a piece are merged.
 
     Args:
       senones: made with the low-rate topology, whose phones have an onset.
@@ -119,10 +121,10 @@ class NumeratorMaker:
     def lattice(self, supervision: PhoneSupervision, piece: Chunk) -> Lattice | None:
         """Return a piece's numerator, whose arcs have the denominator's scores.
 
-        Where the phones leave no path (a copy at a higher speed may have too few frames for some
-        of them), the tolerance is doubled, and doubled again. If that does not help, the result is
-        None: there are fewer frames than phones, or the denominator was estimated without such a
-        phone sequence. Alternatives without a path are left out if others have one.
+        If no path fits (a copy at a higher speed may have too few frames for some phones), the
+        tolerance is doubled, and doubled again. If that does not help, the result is None: there
+        are fewer frames than phones, or the denominator was estimated without such a phone
+        sequence. Alternatives without a path are left out if others have one.
         """
         if isinstance(supervision, PhoneTimes):
             supervision = PhoneAlternatives((supervision,), np.ones(1))
@@ -290,7 +292,7 @@ def _lattice_of_paths(
 ) -> Lattice:
     """Return the lattice of the paths that reach the last frame.
 
-    With a number of phones, paths must end in the last phone; None: in any.
+    If `phones`, the number of phones, is given, paths must end in the last phone; if None, in any.
     """
     ends = np.flatnonzero(positions >= (0 if phones is None else 2 * phones - 2)).astype(np.int32)
     last = np.full(len(ends), len(positions), np.int32)

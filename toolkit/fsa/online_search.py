@@ -1,10 +1,10 @@
 """Online dense search: the same search as `search_lattice`, carried out while scores arrive.
 
 k2 1.23.4 has `OnlineDenseIntersecter`, but between two calls it keeps only what lies within the
-*output* beam, so that its result depends on the block size: on read speech the best
-paths' scores fell from 83 to 63 with blocks of one second, and to -180 with single frames. Here the
-search of `toolkit.fsa.search` is carried out frame by frame: same beams, same lattice. (Where
-`max_active` is reached in the last four frames, the lattice can have a few arcs more.)
+*output* beam. So its result depends on the block size: on read speech the best paths' scores fell
+from 83 to 63 with blocks of one second, and to -180 with single frames. Here the search of
+`toolkit.fsa.search` is carried out frame by frame: same beams, same lattice. (Where `max_active` is
+reached in the last four frames, the lattice can have a few arcs more.)
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ class OnlineSearch:
 
     Args:
       graph: the decoding graph.
-      beam: the pruning.
+      beam: settings of the pruning.
     """
 
     def __init__(self, graph: Fst, beam: Beam) -> None:

@@ -34,10 +34,10 @@ class EpsilonClosures(NamedTuple):
 def remove_epsilon(fst: Fst) -> Fst:
     """Return the transducer without input epsilons, equal in the tropical semiring.
 
-    Every arc that reads is followed by the best epsilon path to each state of its target's closure;
-    arcs out of the start's closure also have that path in front. Scores are added, words
-    concatenated, as in k2's remove_epsilon. (With closures in front of all arcs, back-off arcs
-    would give every history the arcs of all shorter ones.)
+    Every arc that reads is followed by the best epsilon path to each state of its target's closure.
+    An arc out of the start's closure is also preceded by the best epsilon path to its source.
+    Scores are added, words concatenated, as in k2's remove_epsilon. (With closures in front of all
+    arcs, back-off arcs would give every history the arcs of all shorter ones.)
 
     Args:
       fst: its arcs with label 0 may write words.
@@ -222,7 +222,7 @@ def _closure(
 
     Args:
       first, target, label, score: see `_epsilon_closures`.
-      start: the state.
+      start: the state where the paths begin.
       position_of: [states] scratch memory, all -1 before and after the call.
 
     Returns:

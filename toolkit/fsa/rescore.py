@@ -109,13 +109,13 @@ class RescoredLattice:
 def rescore_lattice(lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -> RescoredLattice:
     """Replace the language model scores on all paths of a lattice.
 
-    The lattice is composed with the grammar frame by frame, its states split by the grammar's
-    states. The grammar's graph is never built: memory grows with the n-grams alone. The order of
-    work is that of Kaldi's lattice-lmrescore-const-arpa, with one difference: the lattice is not
-    determinised first, so that it keeps its frames and alternative pronunciations.
+    The lattice is composed with the grammar frame by frame, which splits its states by the
+    grammar's states. The grammar's graph is never built: memory grows with the n-grams alone. The
+    order of work is that of Kaldi's lattice-lmrescore-const-arpa, with one difference: the lattice
+    is not determinised first, so that it keeps its frames and alternative pronunciations.
 
     Args:
-      lattice: an utterance's, from `search_lattice` with a graph that has `lm_scores`.
+      lattice: from `search_lattice` with a graph that has `lm_scores`.
       grammar: the new language model.
       limits: beam and number of pairs to keep.
 
@@ -130,8 +130,9 @@ class _Composition:
 
     A graph charges the language model's score of a word as early as it can, before the arc that
     writes the word: within a tree of pronunciations it charges the score of the best word below.
-    The new model's score comes only with the word. To make the pairs of a frame comparable, what
-    the old model has charged since the last word (`pending`) counts until the next word is written.
+    The new model's score comes only with the word. To make the pairs of a frame comparable, the old
+    model's charges since the last word (`pending`) count in a pair's score until the next word is
+    written.
     """
 
     def __init__(self, lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -> None:

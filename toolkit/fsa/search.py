@@ -55,7 +55,7 @@ def search_lattice(scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
     Args:
       scores: [T, P] scaled log-likelihoods, float32, one row per frame.
       graph: its labels are pdf + 1, without epsilons.
-      beam: the pruning.
+      beam: settings of the pruning.
 
     Returns:
       The lattice, without dead ends, or None if no path survives to the end.
@@ -97,7 +97,7 @@ def search_best_paths(
     Args:
       scores: [T_n, P_n] for each utterance, the longest first, none empty.
       graphs: the graph of each utterance.
-      beam: the pruning of each search.
+      beam: settings of the pruning in each search.
 
     Returns:
       The path of each utterance; None where no path survives to the end.
@@ -222,7 +222,7 @@ def intersect_two_frames() -> str:
     """Check the search on a two-word graph and two frames with a known best path.
 
     Returns:
-      The name of the test with the engine, for a report.
+      For a report: the name of the test, followed by the engine.
 
     Raises:
       RuntimeError: the engine runs but finds another path or score.

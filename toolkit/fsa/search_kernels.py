@@ -1,8 +1,8 @@
 """Compiled kernels (numba) of dense search on a trellis that is pruned as it grows.
 
 The rules of pruning are those of k2's pruned intersection (`intersect_dense_pruned`), so that on
-the same graph both keep the same arcs: how the beam narrows and widens, which frames at the end are
-searched with wider beams, and when arcs outside the output beam are dropped.
+the same graph both keep the same arcs. The rules say how the beam narrows and widens, which frames
+at the end are searched with wider beams, and when arcs outside the output beam are dropped.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ FINAL_FRAMES = 4
 """Number of frames at the end that are searched with wider beams."""
 PRUNE_EVERY, PRUNE_BACK = 20, 30
 """Every `PRUNE_EVERY` frames, arcs outside the output beam are dropped from the last `PRUNE_BACK`
-frames. Only arcs outside that beam can depend on these numbers in the lattice."""
+frames. These numbers affect only which arcs outside that beam remain in the lattice."""
 ROUNDING = 2.0**-18
 """Relative rounding error that float32 sums of scores may have after `PRUNE_BACK` frames."""
 
@@ -138,13 +138,13 @@ def advance_frame(
 
     Args:
       trellis: its arrays are written to, or replaced by larger ones.
-      graph: the graph.
+      graph: the decoding graph to search.
       row: [P] float32, the frame's scores.
       frames_left: number of frames that follow; a large number if unknown. -1: follow the arcs to
         the final state instead, after the last frame.
       limits: see `adapted_beam`.
-      output: see `prune_trellis`. An arc below the beam is kept if it leads to a state within it,
-        unless `prune_trellis` would drop it.
+      output: see `prune_trellis`. An arc outside the search beam is kept if it leads to a state
+        within that beam, unless `prune_trellis` would drop the arc.
       position_of: [states] int32 scratch memory, all -1 before and after the call.
     """
     n = trellis.frames[0]
@@ -377,7 +377,7 @@ def num_frames(scores: Any) -> int:
 
 
 def frame_row(scores: Any, frame: int, graph: GraphArrays, states: Array) -> Array:
-    """Return a frame's scores as `add_final_column` does; lazy ones only for arcs from `states`.
+    """Return a frame's scores as `add_final_column` does; lazy scores only for arcs from `states`.
 
     For kernels only.
 
@@ -444,7 +444,8 @@ def viterbi(
 ) -> tuple[Array, float]:
     """Return the best path of scores through a graph, pruned as in `search_kernels.search`.
 
-    It keeps one arc per state and frame, where a lattice keeps all, and adds scores in float64.
+    Only the best arc into each state is kept, whereas a lattice keeps all; scores are added in
+    float64.
 
     Args:
       graph: its labels are column + 1.

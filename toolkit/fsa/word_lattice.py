@@ -147,8 +147,8 @@ def word_lattice(
 ) -> WordLattice:
     """Determinise an utterance's lattice by words.
 
-    The result is exact within the beam: every word sequence whose best path is within it has that
-    path's score, as long as there are fewer than `MAX_ARCS` arcs.
+    The result is exact within the beam: every word sequence whose best path is within the beam has
+    the score of that path, as long as there are fewer than `MAX_ARCS` arcs.
 
     Args:
       lattice: from a search, rescored or not.
@@ -303,9 +303,9 @@ def _without_epsilons(
 ) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover (compiled)
     """Return the edges (see `_Edges`) on paths with a score of at least `worst`.
 
-    Arcs without words lead from one frame to the next (`Lattice`; files are checked when they are
-    read), so that states are in the order in which they are reached: all paths to a state are known
-    before it is expanded.
+    Arcs without words lead from one frame to the next (`Lattice`; files are checked for this when
+    they are read). So states are numbered in the order in which they are reached, and all paths to
+    a state are known before it is expanded.
 
     Args:
       first, target, words, graph, acoustic: of `_Arcs`.

@@ -22,11 +22,12 @@ class TreeConfig(Settings):
     """After splitting, leaves of one root are merged as long as a merge loses less log-likelihood
     than this, in nats. None: the gain of the worst split made (Kaldi's default); 0: no merging."""
     context: tuple[Literal["left", "right"], ...] = ("left", "right")
-    """The neighbours that questions are about; ("left",) ties left biphones."""
+    """The neighbours that questions are about; ("left",) gives left biphones."""
     questions: Path | None = None
     """File of phonetic questions, a set of phones per line (Kaldi's questions.txt). None: questions
     are made from the data."""
     extra_questions: Path | None = None
     """File of questions in addition to those from the data (Kaldi's extra_questions.txt)."""
     roots: Path | None = None
-    """File of phones that share roots (Kaldi's roots.txt). None: a base phone's variants do."""
+    """File of phones that share roots (Kaldi's roots.txt). None: the variants of each base phone
+    share roots."""

@@ -25,7 +25,7 @@ class Accumulators:
     """Base of dataclasses with numbers and float64 tensors that are summed over frames."""
 
     def add(self: Self, other: Self) -> None:
-        """Add the statistics of other frames; the same order gives identical results."""
+        """Add the statistics of other frames; the same order of additions gives identical sums."""
         for field in fields(self):
             total = iadd(getattr(self, field.name), getattr(other, field.name))
             setattr(self, field.name, total)
@@ -154,7 +154,7 @@ class Gmm:
         if pdfs is None:
             pdfs = torch.arange(self.num_pdfs)
         # Pdfs sorted by their number of Gaussians. `members` are the rows of all their Gaussians,
-        # pdf after pdf; `shift` leads from a place there to the row.
+        # pdf after pdf; a pdf's `shift` is added to a position in `members` to give the row.
         sizes = self._sizes[pdfs]
         order = sizes.argsort(stable=True)
         sizes = sizes[order]
@@ -182,11 +182,11 @@ class Gmm:
         The log-density of Gaussian g at x is matrix[g] (x^2, x) + constant[g].
 
         Args:
-          pdfs: [L] the pdfs for which to return their Gaussians.
+          pdfs: [L] the pdfs whose ranges of Gaussians to return.
 
         Returns:
-          The matrix [G, 2 D], the constants [G], and for each pdf its first Gaussian and the one
-          after its last.
+          The matrix [G, 2 D] and the constants [G] of all Gaussians; and for each of `pdfs` its
+          first Gaussian [L] and the Gaussian after its last [L].
         """
         first = self._first[pdfs]
         return self._matrix, self._constant, first, first + self._sizes[pdfs]
@@ -261,8 +261,8 @@ class Gmm:
 
         Args:
           statistics: accumulated with this model.
-          min_occupancy: frames below which a Gaussian is removed, unless it is its pdf's heaviest
-            (which then keeps its mean and variance).
+          min_occupancy: a Gaussian with fewer frames is removed. The heaviest Gaussian of a pdf is
+            never removed; with fewer frames it keeps its mean and variance.
           variance_floor: [D].
         """
         # Means and variances from the moments; Gaussians with too few frames keep theirs.
@@ -401,7 +401,8 @@ def _shares(target: int, occupancy: Tensor, min_count: float) -> Tensor:
     limit = (occupancy / min_count).floor().clamp(min=1.0)  # infinite without a minimum
     is_full = torch.zeros(len(share), dtype=torch.bool)
     while True:
-        # Allot what the full pdfs leave in proportion; pdfs that exceed their limit become full.
+        # Allot to the other pdfs, in proportion, what the full pdfs leave; pdfs that exceed their
+        # limit become full.
         remaining = target - float(limit[is_full].sum())
         allotted = torch.where(is_full, limit, remaining * share / share[~is_full].sum())
         now_full = is_full | (allotted > limit)

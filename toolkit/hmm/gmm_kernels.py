@@ -1,7 +1,7 @@
 """Compiled loops over Gaussians of mixtures: scores on demand, and the E step.
 
-With torch operators the E step would cost some 30 microseconds per pdf that occurs, which is most
-of its time for ten minutes of speech.
+With torch operators the E step would cost some 30 microseconds per pdf that occurs: for ten minutes
+of speech, most of its time.
 """
 
 from typing import NamedTuple
@@ -24,13 +24,13 @@ class MixtureArrays(NamedTuple):
     rows: Array
     """[T, 2 D] float32: squares of a frame's values, then the values."""
     matrix: Array
-    """[G, 2 D] float32: the factors on a row of each Gaussian."""
+    """[G, 2 D] float32: the factors by which each Gaussian multiplies a row."""
     constant: Array
     """[G] float32: the constants added to that product."""
     first: Array
     """[L] int64: the first Gaussian of each column's pdf."""
     behind: Array
-    """[L] int64: the Gaussian after its last one."""
+    """[L] int64: the Gaussian after the last one of each column's pdf."""
     scale: np.float32
     """Factor on the log-likelihoods."""
 

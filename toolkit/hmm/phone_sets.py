@@ -69,7 +69,7 @@ def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
     that `shared` and `not-shared` mean the same.
 
     Raises:
-      PhoneSetError: a line has another form, or has silence and speech; or a phone is unknown,
+      PhoneSetError: a line is malformed or mixes silence and speech; or a phone is unknown,
         repeated or missing. Names the file and line.
     """
     groups: list[RootGroup] = []

@@ -23,7 +23,7 @@ class ContextUnits:
     pdfs: np.ndarray
     """[U, S] the pdf of each state; -1 where the phone has fewer states than S."""
     right: np.ndarray
-    """[U, P+1] bool: the right neighbours under which a phone is this unit."""
+    """[U, P+1] bool: the right neighbours with which a phone is this unit."""
 
 
 class Senones:
@@ -68,7 +68,7 @@ class Senones:
 
     @cached_property
     def state_of_pdf(self) -> Tensor:
-        """Position (0, 1, ...) in its phone of the state that uses each pdf: [pdfs]."""
+        """Position within its phone (0, 1, ...) of the state that uses each pdf: [pdfs]."""
         first_states = torch.zeros(self.num_pdfs, dtype=torch.int64)
         for phone in self.topology.phone_ids():
             for state in range(self.topology.num_states(phone)):

@@ -27,7 +27,7 @@ class TopologyError(ToolkitError):
 class Topology(Settings):
     """Left-to-right phone HMMs without transition probabilities.
 
-    At 10 ms every state loops on itself and is followed by the next; a phone is entered at its
+    At 10 ms every state loops on itself and is followed by the next. A phone is entered at its
     first state and left from its last, so that it lasts at least as many frames as it has states.
     The five states of silence and noise are Kaldi's: the middle ones may follow each other in any
     order, since a pause has no fixed course. At 30 ms (`at_low_rate`, C3) a phone is an onset of

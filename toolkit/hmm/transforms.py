@@ -76,7 +76,7 @@ class LdaStatistics(Accumulators):
         )
 
     def accumulate(self, x: Tensor, classes: Tensor) -> None:
-        """Add frames x [T, D] of classes [T]; Kaldi does not add silence frames."""
+        """Add frames x [T, D] of classes [T]; pass speech frames only, as Kaldi does."""
         x = x.double()
         self.count += torch.bincount(classes, minlength=len(self.count))
         self.first.index_add_(0, classes, x)
@@ -86,16 +86,16 @@ class LdaStatistics(Accumulators):
 def estimate_lda(statistics: LdaStatistics, dimension: int) -> Tensor:
     """Estimate the directions in which classes differ most, like Kaldi's LdaEstimate.
 
-    The within-class covariance of the transformed features is the identity. Unlike Kaldi's,
-    directions without within-class variance are left out, classes without frames do not count,
-    and the sign of each row is fixed: its largest coefficient is positive.
+    The within-class covariance of the transformed features is the identity. Unlike in Kaldi,
+    directions without within-class variance are left out, classes without frames do not count, and
+    the sign of each row is fixed: its largest coefficient is positive.
 
     Args:
       statistics: at least `dimension` + 1 classes with frames.
       dimension: number of dimensions of the transformed features.
 
     Returns:
-      [dimension, D] float64, rows by falling between-class variance.
+      [dimension, D] float64, the row with the largest between-class variance first.
 
     Raises:
       LdaError: there are too few classes, or the features have too few independent dimensions.
@@ -162,7 +162,7 @@ class MlltStatistics(Accumulators):
     def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor) -> None:
         """Add frames x [T, D] aligned to pdfs [T], given a model of these features.
 
-        Kaldi accumulates no silence frames. Each call has a fixed cost per pdf, so pass many
+        Pass speech frames only, as Kaldi does. Each call has a fixed cost per pdf, so pass many
         utterances at once.
         """
         dimension = x.shape[1]
@@ -225,7 +225,7 @@ def update_mllt_row(matrix: Tensor, d: int, inverse: Tensor, count: float) -> No
 
     Args:
       matrix: changed in place.
-      d: the row.
+      d: number of the row, from 0.
       inverse: [D, D] the inverse of the scatter of d.
       count: number of frames.
     """
@@ -341,7 +341,7 @@ def update_fmllr_row(
     Args:
       transform: changed in place.
       square: [D, D], the inverse of the transform without its offsets; changed in place.
-      d: the row.
+      d: number of the row, from 0.
       inverse: [D+1, D+1], the inverse of the quadratic statistics of d.
       linear: [D+1], the linear statistics of d.
       count: number of frames.

@@ -15,7 +15,7 @@ def roots_of(tree: Tree, phone: str, state: int | None = None) -> list[Root]:
     """Return the roots of a phone, or of all variants of a base phone (AH for AH0, AH1, AH2).
 
     Args:
-      tree: the tree.
+      tree: the tree to search.
       phone: a phone symbol or a base phone.
       state: an HMM state counted from 0, or None for all of them.
 

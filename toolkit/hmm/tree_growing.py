@@ -244,12 +244,12 @@ def automatic_questions(statistics: TreeStatistics, topology: Topology) -> Quest
     by the statistics of their first states and by those of their last. Each merge is the one that
     loses the least likelihood of single Gaussians, and every cluster on the way is a question.
     Mirrors Kaldi's cluster-phones, which uses the middle state, clusters top-down and treats
-    silence like speech. On 1.6 h of read speech in two halves, trees of 600 leaves grown on one
-    half raised the likelihood of the other half by 13.64 nats per frame with these questions, and
-    by 13.58 with those of the middle state.
+    silence like speech. Trees of 600 leaves were grown on one half of 1.6 h of read speech. They
+    raised the likelihood of the other half by 13.64 nats per frame with these questions, and by
+    13.58 with those of the middle state.
 
-    Further questions are all silence phones, each silence phone by itself, and, where phones are
-    marked with them, the phones of each word position and stress.
+    Further questions are: all silence phones; each silence phone by itself; and the phones of each
+    word position and of each stress, where phones are marked with these.
 
     Args:
       statistics: statistics of any features; a base phone without frames is in no cluster.

@@ -47,12 +47,12 @@ def read_kaldi_dir(
     - Lines that are not UTF-8 are faults of their utterances.
     - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE; with `-c 2`, and for
       `sox FILE -t wav - remix 2 |`, only its second channel is read. Any other command is passed
-      to `run_pipe` (see `toolkit.corpus.wav_scp.PipeRunner`); if this is None, it is a fault of
-      its utterances.
+      to `run_pipe` (see `toolkit.corpus.wav_scp.PipeRunner`); if `run_pipe` is None, the command is
+      a fault of its utterances.
     - Lines may be in any order.
     - reco2file_and_channel (A and B or 1 and 2) or a fifth column of segments names the channel in
-      a file of several. Numbers in segments count from 0, as in extract-segments, unless none is 0
-      and one is above 1. If no channel is named, all are averaged.
+      a file of several. Numbers in segments count from 0, as in extract-segments; they count from 1
+      if none is 0 and one is above 1. If no channel is named, all are averaged.
     - A segment's end of -1 is the end of the recording.
     - Without a speaker in utt2spk, the recording of an utterance is its speaker, and the check
       warns. If utt2spk names two speakers, the first one is used, and the check warns.
@@ -159,8 +159,8 @@ def _segment(row: list[str], recordings: dict[str, AudioSegment], first: int) ->
             f"segments: not `recording start end [channel]`: {' '.join(row)!r}",
         )
         return AudioSegment(whole.path, recording_id=name, fault=fault)
-    # Channel -1 is the only channel. So may be the first one: of the output of a command that takes
-    # one channel, or of a file of one side.
+    # Channel -1 is the only channel. The first channel may also be the only one: in the output of a
+    # command that takes one channel, or in a file of one side.
     named = from_one(numbers[2], first) if len(numbers) > 2 and numbers[2] != "-1" else None
     expected, note = whole.channel or whole.side, whole.note
     if named and expected and channel_index(named) not in (0, channel_index(expected)):

@@ -52,11 +52,12 @@ class KaldiDictError(ToolkitError):
 def write_dict(lang: Lang, folder: Path) -> int:
     """Write the dict directory that Kaldi's prepare_lang.sh reads.
 
-    The files are lexicon.txt; lexiconp.txt, with probabilities of 1 if the vocabulary has none,
-    else also lexiconp_silprob.txt and silprob.txt; silence_phones.txt; optional_silence.txt;
-    nonsilence_phones.txt (the stresses of a phone in one line, so that they share tree roots); and
-    extra_questions.txt (silence, and the phones of each stress). Position markers (_B, _I, _E, _S)
-    are removed, because prepare_lang.sh adds them. The out-of-vocabulary word is `<UNK>`.
+    The files are lexicon.txt; lexiconp.txt, with probabilities of 1 if the vocabulary has none;
+    lexiconp_silprob.txt and silprob.txt, if the vocabulary has probabilities; silence_phones.txt;
+    optional_silence.txt; nonsilence_phones.txt (the stresses of a phone in one line, so that they
+    share tree roots); and extra_questions.txt (silence, and the phones of each stress). Position
+    markers (_B, _I, _E, _S) are removed, because prepare_lang.sh adds them. The out-of-vocabulary
+    word is `<UNK>`.
 
     Args:
       lang: the vocabulary.
@@ -181,10 +182,10 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
 
     The toolkit has two silence phones: the phone of optional_silence.txt becomes SIL, and all other
     silence phones become SPN. Words that are only silence are left out, because the graphs put
-    silence between words, and so are out-of-vocabulary words such as `<unk>`, because `<UNK>` is
-    added. Probabilities are read from lexiconp_silprob.txt and silprob.txt. Without these files
-    they are read from lexiconp.txt, unless all are 1, and silence has the probability 0.5, as in
-    Kaldi.
+    silence between words. Out-of-vocabulary words such as `<unk>` are left out too, because `<UNK>`
+    is added. Probabilities are read from lexiconp_silprob.txt and silprob.txt. Without these files,
+    they are read from lexiconp.txt unless all are 1 there, and silence gets the probability 0.5, as
+    in Kaldi.
 
     Args:
       folder: the directory.
@@ -250,7 +251,7 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
 
 
 def _even_silence(folder: Path) -> LexiconProbabilities | None:
-    """Return lexiconp.txt's probabilities with neutral silence; None if all are 1 or no file."""
+    """Return lexiconp.txt's probabilities with neutral silence; None if no file or all are 1."""
     if not (folder / WEIGHTED).is_file():
         return None
     entries = {

@@ -72,7 +72,7 @@ def read_feature_dir(folder: Path, path_map: PathMap = ()) -> list[MonoCut]:
 
     - An archive in feats.scp is mapped by `path_map`; a relative path is looked up in the working
       directory, then in the folder and the folders above it. Commands are never run.
-    - The frame shift must be 10 ms; another value in frame_shift or by utt2dur is an error.
+    - The frame shift must be 10 ms; another value, from frame_shift or utt2dur, is an error.
     - The check reports numbers of frames that contradict utt2num_frames, segments or utt2dur.
     - Speakers are read as by `toolkit.kaldi.data_dir.read_kaldi_dir`.
     - cmvn.scp is not read: means by speaker are computed from the features.
@@ -251,7 +251,7 @@ class _Utterance:
     """An utterance with features to read."""
 
     key: tuple[str, str, int]
-    """Split, utterance id and copy of the id, as in `FeatureFaults`."""
+    """Split, utterance id and which cut of this id, as in `FeatureFaults`."""
     cut: MonoCut
 
 

@@ -41,10 +41,10 @@ class KaldiFeaturesError(ToolkitError):
 def export_features(features: Path, out: Path, compress: bool = False, text: bool = False) -> int:
     """Write a store's raw features as `feats.NNNNNN.ark` and one sorted `feats.scp`.
 
-    It also writes `utt2num_frames`, `utt2spk` and `spk2utt`, so that the folder with a `text` is a
-    Kaldi data directory. If the folder has the `utt_map` of `export_data_dir`, its utterances get
-    their new ids, and all others also get their speakers as prefixes. The scp file, which names the
-    archives by absolute paths, is written last.
+    It also writes `utt2num_frames`, `utt2spk` and `spk2utt`, so that the folder becomes a Kaldi
+    data directory once a `text` is added. If the folder has the `utt_map` of `export_data_dir`, its
+    utterances get their new ids, and all others also get their speakers as prefixes. The scp file,
+    which names the archives by absolute paths, is written last.
 
     Args:
       features: folder of a `FeatureStore`.

@@ -280,7 +280,7 @@ def tree_text(tree: Tree, topology: Topology) -> str:
     as in this toolkit's graphs.
 
     Args:
-      tree: the tree.
+      tree: the tree to format.
       topology: phones of the tree, with their states.
     """
     states: dict[int, list[Root]] = {}
@@ -473,8 +473,8 @@ def read_tree(path: Path, topology: Topology, phone_ids: Mapping[int, int]) -> T
       phone_ids: the topology's id of each phone, by Kaldi's id.
 
     Raises:
-      KaldiModelError: it is not a tree, or this toolkit cannot represent it, because it has
-        contexts wider than triphones, or states at different positions share a pdf.
+      KaldiModelError: it is not a tree, or this toolkit cannot represent it: its contexts are wider
+        than triphones, or states at different positions share a pdf.
     """
     with reading(path, KaldiModelError, TREE_ADVICE, "not a Kaldi tree"):
         width, centre, event = _read_tree(Stream(Path(path).read_bytes()))

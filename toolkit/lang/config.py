@@ -57,8 +57,8 @@ class LangConfig(Settings):
     """Words that join the vocabulary whether or not they are in a text: a file with a word per line
     (it may be a lexicon, or have counts), or "lexicon" for all words of the lexicon in use."""
     vocabulary_size: Annotated[int, Range(0, 100_000_000)] | None = None
-    """How many of the most frequent words of the language model's text join those of the training
-    transcripts and of `words`; None: all."""
+    """How many of the most frequent words of the language model's text join the vocabulary, besides
+    those of the training transcripts and of `words`; None: all."""
     g2p_for_lm_words: bool = False
     """Guess pronunciations for words that only the language model's text has. If false, those that
     the lexicon lacks are left out. Words of the training transcripts and of a file in `words`
@@ -128,9 +128,9 @@ class UnitsConfig(Settings):
     """Settings of a CTC model's output units."""
 
     kind: Literal["characters", "bpe", "unigram", "sentencepiece"] = "characters"
-    """`characters` (30 for English, separator and blank included, see A16; otherwise the letters of
-    the training transcripts); word pieces that sentencepiece learns from these transcripts, `bpe`
-    (byte-pair encoding) or `unigram`; or `sentencepiece`, the word pieces of `model`."""
+    """`characters`: 30 for English (A16: separator and blank included), otherwise the letters of
+    the training transcripts; `bpe` (byte-pair encoding) or `unigram`: word pieces that
+    sentencepiece learns from these transcripts; `sentencepiece`: the word pieces of `model`."""
     pieces: Annotated[int, Range(1, 10_000_000)] = 500
     """Number of word pieces to learn, without blank; for `bpe` and `unigram`."""
     model: Path | None = None

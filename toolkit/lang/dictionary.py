@@ -114,7 +114,7 @@ MAX_COLUMNS = 4
 """Largest number of columns of a pronunciation: its probability, the probability of silence after
 it, and the factors of silence and of no silence before it."""
 NEARLY_ALL = 0.9
-"""If at least this share of lines has a number in a column, integers there are numbers too."""
+"""If at least this share of lines has a number in a column, integers there can be probabilities."""
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _INTEGER = re.compile(r"[0-9]+")
 
@@ -132,7 +132,7 @@ def read_entries(
     and `WORD(2)` is a variant if there is an entry WORD.
 
     Args:
-      path: the file.
+      path: the dictionary file.
       strip_stress: remove the stress digits 0 to 2 where the phones are ARPAbet; digits of other
         phones, such as tones, stay.
       policy: how words are spelled; by default as the normalisers write them: in upper case,

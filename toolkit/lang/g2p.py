@@ -2,8 +2,7 @@
 
 The model of Bisani and Ney (2008) is trained in the two steps of Phonetisaurus: align spellings and
 phones into graphones by expectation-maximisation, then estimate n-gram models of graphones
-(`toolkit.lang.ngram.estimate_ids`), one that reads words forwards and one that reads them
-backwards.
+(`toolkit.lang.ngram.estimate_ids`). One model reads words forwards, another reads them backwards.
 """
 
 from collections import Counter
@@ -28,8 +27,8 @@ Graphone = tuple[str, tuple[str, ...]]
 
 _SHAPES = ((1, 0), (1, 1), (1, 2), (2, 1))  # letters, phones
 _SHARES = (1.0, 1.0, 0.1, 0.1)
-"""Factors by which every pass multiplies the weights of each shape. Without them large graphones
-would win over silent letters, because a word needs fewer of them."""
+"""Factors by which every pass multiplies the weights of each shape. Without these factors large
+graphones would win over silent letters, because a word needs fewer large graphones."""
 _FLAT = 1e-3  # initial weight of a graphone, before the factor of its shape
 
 _MARKS = 2**24  # largest number of possible graphones to mark in a table with a byte for each
@@ -269,7 +268,7 @@ class G2pError(ToolkitError):
 
 @dataclass(frozen=True)
 class Guess:
-    """A guessed pronunciation; `score` is its share (0 to 1) of all hypotheses' probability."""
+    """A guessed pronunciation; `score` (0 to 1) is its share of the hypotheses' probability."""
 
     phones: Pronunciation
     score: float

@@ -97,7 +97,7 @@ class Lang:
         return self.words[word if word in self.lexicon else UNKNOWN]
 
     def pronunciation_ids(self, word: str) -> list[list[int]]:
-        """Return the phone ids of a word's pronunciations, or of <UNK>'s if unknown."""
+        """Return the phone ids of a word's pronunciations; for an unknown word, those of <UNK>."""
         pronunciations = self.lexicon.get(word) or self.lexicon[UNKNOWN]
         return [[self.phones[phone] for phone in phones] for phones in pronunciations]
 

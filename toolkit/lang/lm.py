@@ -75,10 +75,10 @@ def prepare_lm(
       texts_by_split: transcripts by split, normalised or not.
       vocabulary: the recogniser's words.
       out: output folder.
-      train: the split whose transcripts are the text if `config` names none, and part of a mixture
-        if `config` asks for one.
-      tune: splits on whose transcripts the mixture weights are estimated; without them the weights
-        are equal.
+      train: the training split. Its transcripts are the text if `config` names none, and a part of
+        the mixture if `config` asks for a mixture.
+      tune: splits on whose transcripts the mixture weights are estimated; without such splits the
+        weights are equal.
       policy: how all texts become words.
 
     Returns:

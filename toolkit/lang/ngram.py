@@ -307,7 +307,7 @@ class Discount:
     """Discounts of one order (Kneser-Ney)."""
 
     values: tuple[float, float, float]
-    """Discounts of counts of 1, of 2, and of 3 or more."""
+    """Discounts for counts of 1, for counts of 2, and for counts of 3 or more."""
     rule: str
     """"modified": three discounts D_k from n_k, the numbers of n-grams that occur k times.
     "absolute": one discount n_1 / (n_1 + 2 n_2), if n_3 is 0 or a D_k is not above 0 and at most k.
@@ -574,8 +574,8 @@ def _with_vocabulary(model: BackoffModel, vocabulary: Sequence[str]) -> BackoffM
 def prune_by_entropy(model: BackoffModel, threshold: float) -> BackoffModel:
     """Drop n-grams whose removal raises the perplexity by less than a threshold.
 
-    As in SRILM's `ngram -prune`, orders are pruned from the highest to the lowest, and each n-gram
-    is judged alone, with the model's own probabilities of histories. 1-grams and histories of
+    As in SRILM's `ngram -prune`, orders are pruned from the highest to the lowest. Each n-gram is
+    judged alone, with the model's own probabilities of histories. 1-grams and histories of
     remaining n-grams stay. Back-off weights are recomputed.
 
     Args:
@@ -602,8 +602,8 @@ def prune_by_entropy(model: BackoffModel, threshold: float) -> BackoffModel:
 def removal_losses(model: BackoffModel) -> np.ndarray:
     """Return the loss from removing each of the N n-grams of the highest order alone: [N].
 
-    It is Stolcke's D(p || p') in nats: the relative entropy of the model p and the model p' without
-    the n-gram.
+    The loss is Stolcke's D(p || p') in nats: the relative entropy of the model p and the model p'
+    without the n-gram.
     """
     k = model.order - 1
     level, size = model.levels[k], len(model.levels[k - 1].word)
@@ -657,8 +657,8 @@ class Perplexity:
     ppl_known: float
     """Per known word and sentence end; unknown words are only context."""
     ppl_charged: float
-    """Per word and sentence end, with every unknown word scored as `CHARGE`. It compares models of
-    different vocabularies, for which `ppl` and `ppl_known` favour the smaller one."""
+    """Per word and sentence end, with every unknown word scored as `CHARGE`. Use it to compare
+    models with different vocabularies: `ppl` and `ppl_known` favour the smaller vocabulary."""
 
     @property
     def oov_rate(self) -> float:

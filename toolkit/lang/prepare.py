@@ -56,8 +56,8 @@ def prepare_lang(
 
     Returns:
       Numbers by name: `words`, `pronunciations`, `phones` and `guessed`; `not_guessed` if any;
-      `left_out` and `left_out_share`, the words of `lm_words` outside the vocabulary, if any, and
-      their share of the weights; and each split's out-of-vocabulary rate (`oov_percent_SPLIT`).
+      if words of `lm_words` are outside the vocabulary, their number `left_out` and their share of
+      the weights `left_out_share`; and each split's out-of-vocabulary rate (`oov_percent_SPLIT`).
 
     Raises:
       LangError: there is no training transcript, or more than `config.max_unknown` of its words are
@@ -215,7 +215,7 @@ def text_policy(config: LangConfig, lexicon: Collection[str] = ()) -> TextPolicy
 
 
 def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) -> list[str]:
-    """Return the `vocabulary_size` best words that have, or can get, a pronunciation."""
+    """Return the words that have, or can get, a pronunciation: the `vocabulary_size` best ones."""
     usable = [
         word for word in lm_words if word in source or (config.g2p_for_lm_words and spellable(word))
     ]

@@ -39,9 +39,12 @@ class EntryProbabilities:
 class LexiconProbabilities:
     """Probabilities of pronunciations, and of silence at utterance edges.
 
-    The score of a sentence is the sum of the logarithms of: `start` or 1 - `start`; for each word
-      its pronunciation's probability, its factor for silence or no silence before it, and
-      `silence_after` or 1 - `silence_after`; and the factor at the end.
+    The score of a sentence is the sum of the logarithms of these:
+
+    - `start` if there is silence at the start, else 1 - `start`;
+    - for each word, its pronunciation's probability, the factor for silence or no silence before
+      the word, and `silence_after` or 1 - `silence_after`;
+    - the factor for silence or no silence at the end.
     """
 
     entries: Mapping[Entry, EntryProbabilities]

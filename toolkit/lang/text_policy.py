@@ -45,9 +45,14 @@ _MARKS = re.compile(r"((?<![^\W_])[^\W_]+|)('+)(?=([^\W_]*)((?:'[^\W_]+)*))")
 def without_quotes(text: str, lexicon: Collection[str] = frozenset()) -> str:
     """Remove the apostrophes and backticks that are quotation marks from English text.
 
-    These are quotation marks: two or more in a row; one before a word, unless the word is in
-    `ELISIONS` or the lexicon has it with the apostrophe; one after punctuation; and the first one
-    at the end of a word after an opening mark, unless it may belong to the word (BOYS', GOIN').
+    These are quotation marks:
+
+    - two or more marks in a row;
+    - a mark before a word, unless the word is in `ELISIONS` or the lexicon has it with the
+      apostrophe;
+    - a mark after punctuation;
+    - the first mark at the end of a word after an opening mark, unless it may belong to the word
+      (BOYS', GOIN').
     """
     text = unicodedata.normalize("NFC", text.translate(QUOTES))  # é is a letter
     pieces: list[str] = []
@@ -630,9 +635,9 @@ class TextPolicy:
     def _is_word(self, text: str, match: re.Match[str]) -> bool:
         """Return whether the words of what looks like a tag are ordinary words (as-given only).
 
-        They are if it is part of a longer token; if the lexicon has one of them; or if its first
-        character is a letter of the lexicon, as < and { are in Buckwalter's transliteration of
-        Arabic, and it names no event such as [noise].
+        They are ordinary words in three cases: the apparent tag is part of a longer token; the
+        lexicon has one of the words; or the tag begins with a letter of the lexicon (as < and { are
+        in Buckwalter's transliteration of Arabic) and names no event such as [noise].
         """
         around = text[max(0, match.start() - 1) : match.start()]
         around += text[match.end() : match.end() + 1]

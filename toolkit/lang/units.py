@@ -50,7 +50,7 @@ class Units(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Decode labels, already collapsed as in CTC, to words separated by single spaces.
 
-        They are in upper case unless the policy is as-given.
+        The words are in upper case unless the policy is as-given.
 
         Raises:
           UnitsError: an id is not a label.
@@ -100,7 +100,7 @@ class Characters:
     Args:
       letters: letters in upper or lower case; for other languages than English see `of_texts`.
       policy: how text becomes words; with as-given the letters keep their case.
-      separator: the separator.
+      separator: the symbol to put between two equal letters.
 
     Raises:
       UnitsError: a letter is not one character, occurs twice, or is white space or the separator.

@@ -131,14 +131,14 @@ class Interface:
     kind: str
     """`lstm`, `blstm`, `tdnnf` or `ctc`."""
     input_dim: int
-    """D."""
+    """D, values per input."""
     output_dim: int
-    """C."""
+    """C, values per output."""
     state: tuple[int, int] | None = None
     """Layers and cells of the hidden and cell states; None: the model needs whole utterances."""
     lookahead: int = 0
-    """Number of outputs at the beginning that belong to no frame. As many inputs are needed after
-    the last frame for its output: copies of it at the end of an utterance."""
+    """Number of outputs at the beginning that belong to no frame. The last frame's output needs the
+    same number of inputs after that frame; at the end of an utterance they are copies of it."""
     overlap: int = 0
     """Number of inputs at the beginning of a piece that repeat the end of the previous piece."""
     stacked: int = 3
@@ -220,8 +220,8 @@ class ExportSource:
 def find_export_source(path: Path) -> ExportSource:
     """Find a model and its related files and settings.
 
-    The marker of the stage that made the model names its features. Without a marker, they are the
-    only features in the run directory whose dimension, stacked, is the model's input dimension.
+    The marker of the stage that made the model names its features. Without a marker, the features
+    are the only ones in the run directory whose dimension, stacked, is the model's input dimension.
     Features from a GMM system have no front end to record.
 
     Args:
@@ -340,7 +340,7 @@ def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
     Args:
       source: the model and its files and settings.
       form: `torchscript` or `onnx`.
-      out: the folder.
+      out: the folder to write.
 
     Raises:
       ExportError: a package is missing, the outputs of the exported model differ, or the folder is
@@ -464,9 +464,9 @@ def _load_torchscript(path: Path) -> tuple[Run, str]:
 
 
 def _load_onnx(path: Path) -> tuple[Run, str] | None:
-    """Load an ONNX model; return a function that runs it and the runtime's name, or None without.
+    """Load an ONNX model; return a function that runs it, and the runtime's name.
 
-    None means that onnxruntime is not installed.
+    Returns None if onnxruntime is not installed.
     """
     try:
         import onnxruntime

@@ -63,11 +63,12 @@ def forward_frame(
     Args:
       frame: t, of T.
       preactivations: [T, N, 4 H] gates before their activation functions: input, forget, cell,
-        output. Bits of bfloat16, or of the type of `gates`; then it may be the same array.
+        output. Bits of bfloat16, or numbers of the type of `gates`; in the second case it may be
+        the array `gates` itself.
       gates: [T, N, 4 H]; those of frame t are written.
       cells: [T + 1, N, H]; frame t is read, t + 1 written.
       outputs: [T + 1, N, H]; frame t + 1 is written.
-      gemm_operands: `outputs` in the type of the next product; may be the same array.
+      gemm_operands: `outputs` in the type of the next product; may be the array `outputs` itself.
     """
     size = cells.shape[2]
     # z_t = W_ih x_t + W_hh h_(t-1) + b of one row, in the gates' type: [4 H]
@@ -108,8 +109,8 @@ def backward_frame(
       grad_outputs: [T, N, H] gradient with respect to the outputs of the layer.
       grad_recurrent: [N, H] the part of the gradient with respect to the output of frame t that
         comes from frame t + 1, in the type of products.
-      grad_cells: [N, H] gradient with respect to the cells after the frame; overwritten with that
-        for the cells before it.
+      grad_cells: [N, H] gradient with respect to the cells after the frame; overwritten with the
+        gradient with respect to the cells before the frame.
       grad_gates: [T, N, 4 H] gradient with respect to `preactivations`, in the type of products;
         frame t is written.
       grad_bias: [4 H] float64, to which the gradient with respect to the bias is added.
@@ -318,7 +319,7 @@ def run_lstm(
       inputs: [N, T, D].
       state: before the first frame, [layers * directions, N, H] each; None for zeros.
       lengths: [N], real frames of each row; the second direction starts from the last of them. Not
-        used with one direction. None: T.
+        used with one direction. None: T for every row.
 
     Returns:
       [N, T, directions * H], and the state after the last frame that each direction reads.
@@ -380,8 +381,8 @@ def spread_rows(matrix: Tensor) -> Tensor:
     """Copy a matrix with a gap of 16 values after each row, for faster multiplication by MKL.
 
     MKL 2020 multiplies a few rows by such a copy up to twice as fast as by a transposed matrix (4
-    rows by 512 x 2,048: 73 against 36 GFLOP/s). If the rows take a multiple of 1 KiB, it is also up
-    to twice as fast as without the gaps, which keep rows from competing for places in the cache.
+    rows by 512 x 2,048: 73 against 36 GFLOP/s). The gaps keep rows from competing for places in the
+    cache: if rows take a multiple of 1 KiB, this is up to twice as fast as without the gaps.
     """
     rows, columns = matrix.shape
     spread = matrix.new_empty(rows, columns + 16)[:, :columns]

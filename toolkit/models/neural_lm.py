@@ -30,14 +30,14 @@ class ShortlistError(ToolkitError):
 class Shortlist:
     """Words with an id each; all other words share the probability of <UNK>.
 
-    A word that is not in the shortlist has a fixed share of p(<UNK> | words before it), so that the
+    A word outside the shortlist has a fixed share of p(<UNK> | words before it). So the
     probabilities of all words of the recogniser sum to at most 1.
     """
 
     words: tuple[str, ...]
     """Words by id; the first are <s>, </s> and <UNK>."""
     shares: Mapping[str, float]
-    """Share of the probability of <UNK>, above 0, of the recogniser's other words."""
+    """By word outside `words`: the word's share of the probability of <UNK>, above 0."""
     smallest_share: float
     """Share of every word that is neither in `words` nor in `shares`."""
 
@@ -126,9 +126,9 @@ class NeuralLm:
     """A neural language model and its shortlist."""
 
     model: WordLstm
-    """In evaluation mode."""
+    """The network, in evaluation mode."""
     shortlist: Shortlist
-    """Its words."""
+    """The words that the network tells apart, and the shares of other words."""
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> "NeuralLm":

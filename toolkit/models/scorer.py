@@ -30,7 +30,7 @@ def log_priors(counts: Tensor) -> Tensor:
 
     Decoding uses log p(x | s) = log p(s | x) - log p(s) + const. A target that was hardly seen
     would get a large likelihood from the noise of its posterior; therefore counts below a hundredth
-    of the mean count are raised to this value.
+    of the mean count are raised to that hundredth.
 
     Args:
       counts: [C] frames of each target, not all 0.
@@ -157,7 +157,7 @@ class NeuralModel:
         """Return scores unchanged, or raise an error if they are not finite.
 
         Raises:
-          ModelError: they are not finite.
+          ModelError: the scores are not finite.
         """
         if not scores.isfinite().all():
             raise ModelError(

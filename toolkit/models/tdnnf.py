@@ -13,10 +13,10 @@ from toolkit.processes.devices import to_device
 EVERY_STEPS = 4
 """Optimizer steps between two applications of the constraint, as in Kaldi."""
 SPEED = 0.125
-"""Kaldi's update speed, with which an update converges quadratically."""
+"""Kaldi's update speed, with which the updates converge quadratically."""
 FAR, VERY_FAR = 1.02, 1.1
-"""The update speed is halved above each of these ratios: mean square of the eigenvalues of M M^T to
-their squared mean."""
+"""The update speed is halved above each of these ratios: the mean square of the eigenvalues of
+M M^T, divided by their squared mean."""
 
 
 def constrain(model: nn.Module, step: int) -> None:
@@ -40,10 +40,10 @@ def constrain_matrices(matrices: Iterable[Tensor], step: int) -> None:
 def make_semi_orthogonal(weight: Tensor) -> None:
     """Move M one step towards M M^T = a^2 I in place, with the scale a nearest to M's own.
 
-    With P = M M^T and a^2 = tr(P P) / tr(P), the update is M - 4 v / a^2 (P - a^2 I) M with v =
-    1/8: a gradient step on ||P - a^2 I||^2. As in Kaldi's floating scale, the norm of M is left to
-    the optimizer, and v is smaller for a matrix that is far from semi-orthogonal, where the step
-    would overshoot.
+    With P = M M^T and a^2 = tr(P P) / tr(P), the update is M - 4 v / a^2 (P - a^2 I) M: a gradient
+    step on ||P - a^2 I||^2 with the update speed v = 1/8. As in Kaldi's floating scale, the norm of
+    M is left to the optimizer, and v is smaller for a matrix that is far from semi-orthogonal:
+    there the step would overshoot.
 
     Args:
       weight: [rows, ...], taken as a matrix of `rows` rows; transposed if it has more rows than

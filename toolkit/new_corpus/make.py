@@ -112,8 +112,8 @@ def write_recipe(root: Path, name: str, settings: Settings, about: str) -> list[
         "run.py": run_py(name),
         "README.md": README.format(name=name, about=about),
     }
-    # Write a folder beside it and rename that, so that the folder appears with all its files. A
-    # killed run may have left an unfinished folder.
+    # Write a folder beside the target and rename it, so that the recipe appears with all its files.
+    # A killed run may have left an unfinished folder.
     folder = root / "recipes" / name
     unfinished = folder.with_name(f".{name}.partial")
     shutil.rmtree(unfinished, ignore_errors=True)

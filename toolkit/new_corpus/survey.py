@@ -279,7 +279,7 @@ def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
 
 
 def _without_end(cuts: Iterable[MonoCut]) -> dict[str, str]:
-    """Return the fault, by kind, of segments to the recording's end before others begin, if any."""
+    """Return the fault, by kind, of segments that extend to the recording's end past later ones."""
     # By recording: the segments that last to its end
     last_pieces: dict[str, list[MonoCut]] = {}
     for cut in cuts:

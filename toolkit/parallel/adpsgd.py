@@ -1,4 +1,4 @@
-"""ADPSGD and H-ADPSGD: models averaged with a neighbour's while computing (B1, B3).
+"""ADPSGD, H-ADPSGD: learners average their models with neighbours' while computing (B1, B3).
 
 Learner i of K has the weights x_i. When two learners average, the K models are multiplied by a
 doubly stochastic matrix. So the mean of the models does not change, and their distance from it does
@@ -31,9 +31,10 @@ from toolkit.parallel.strategy import BatchSource, Prefetch
 from toolkit.parallel.workers import Distributed, Workers
 
 Pattern = Literal["fixed", "random", "shuffled"]
-"""`fixed`: neighbours on a ring in turn; `random`: each active learner draws a partner
-independently, so that two may draw the same one; `shuffled`: neighbours on a ring that is shuffled
-for every averaging, so that learners that average equally often never choose the same partner."""
+"""`fixed`: neighbours on a ring in turn. `random`: each active learner draws a partner
+independently, so that two may draw the same one. `shuffled`: neighbours on a ring that is shuffled
+for every averaging; with an even number of learners, the n-th averagings of all active learners
+then have different partners."""
 
 
 def consensus_distance(models: Tensor) -> float:
@@ -54,11 +55,11 @@ def partners(rank: int, learners: int, pattern: Pattern) -> list[int]:
     """List the possible partners of a learner, the next one on the ring first.
 
     These are the passive learners that an active one may ask, or the active ones that may ask a
-    passive one. On a fixed ring of an odd number of learners the last and the first, both active,
-    never average with each other; the rest of the ring still connects all.
+    passive one. On a fixed ring with an odd number of learners, the first and the last are both
+    active and never average with each other; the rest of the ring still connects all learners.
     """
     if pattern == "fixed":
-        # In a set with an order: with two learners both neighbours are the same.
+        # A dict, as an ordered set: with two learners both neighbours are the same.
         neighbours = dict.fromkeys([(rank + 1) % learners, (rank - 1) % learners])
     else:
         neighbours = range(learners)
@@ -86,8 +87,8 @@ def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int =
 class Learner:
     """One learner's weights, changed concurrently by its optimizer and by averaging with others.
 
-    Every change is atomic and relative, so that none is lost, whatever the order: the optimizer's
-    update is added, and an averaging of two learners moves both by half of their difference, in
+    Every change is atomic and relative, so that none is lost, whatever the order. The optimizer's
+    update is added. An averaging of two learners moves both by half of their difference, in
     opposite directions. So the mean of all models changes by the mean of the optimizers' updates
     alone. All changes are made on the device that holds the weights.
 
@@ -125,7 +126,7 @@ class Learner:
           peer_weights: [P] weights of that learner at its request.
 
         Returns:
-          [P]: half of `peer_weights` minus these weights, which that learner has to subtract by
+          [P]: (`peer_weights` - this learner's weights) / 2, which the peer has to subtract by
             `apply_correction`.
         """
         with self._turns.ordered():
@@ -144,7 +145,7 @@ class Learner:
 
 
 def delay_by_one_update(weights: Tensor, updated_weights: Tensor, mean: Tensor) -> Tensor:
-    """Return the next weights [P]: the mean that was computed during a step, plus its update.
+    """Return the next weights [P]: the mean computed during a step, plus the step's update.
 
     Args:
       weights: [P], the weights at which the gradient was computed.
@@ -209,7 +210,7 @@ class NeighbourAverager:
 
     @property
     def host_copies(self) -> int:
-        """Number of copies to the host, of models or of half the difference of two."""
+        """Number of copies to the host, of models or of half the difference of two models."""
         return sum(copies.count for copies in self._copies)
 
     def wake(self) -> None:
@@ -224,7 +225,7 @@ class NeighbourAverager:
             yield
 
     def close(self, failed: bool = False) -> None:
-        """End the threads (on every rank); after a failure without waiting for other ranks."""
+        """End the threads (on every rank); after a failure, do not wait for the other ranks."""
         with nullcontext() if failed else self._averaging:
             self._closing = True
         self._requested.set()
@@ -232,7 +233,7 @@ class NeighbourAverager:
             self._exchange.close(self._servers)
 
     def _host_copies(self) -> HostCopies:
-        """Make a `HostCopies` for one thread, which `host_copies` counts."""
+        """Make a `HostCopies` for one thread; `host_copies` includes its copies."""
         self._copies.append(self._make_copies())
         return self._copies[-1]
 
@@ -268,7 +269,7 @@ class NeighbourAverager:
 class Adpsgd(Asynchronous):
     """Asynchronous decentralised SGD (B1; Lian et al. 2018), with three patterns from IBM.
 
-    Every learner updates its own model at each step; here each worker is one. Meanwhile the model
+    Every learner updates its own model at each step; each worker is a learner. Meanwhile the model
     is averaged with that of a neighbour (`NeighbourAverager`) or, with delay by one, with those of
     all learners, which then keep in step (`delay_by_one_update`). The model that is validated and
     stored after an epoch is the mean of all models (the consensus model), from which all continue.
@@ -329,7 +330,7 @@ class Adpsgd(Asynchronous):
         prefetch: Prefetch,
         may_share: bool = True,
     ) -> Iterator[Any]:
-        """Yield this rank's batches; with delay by one all workers keep in step and share none."""
+        """Yield this rank's batches; with delay by one, workers keep in step and share none."""
         return super().batches(data, epoch, start, prefetch, may_share and not self._delayed)
 
     def agree_on_checkpoint(self, due: bool) -> bool:
@@ -393,7 +394,7 @@ class Adpsgd(Asynchronous):
         return state
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """Restore the mean of the stored weights, and the first optimizer state."""
+        """Restore the mean of `rank_states`' weights, and the first one's optimizer state."""
         super().load_state_dict(state, rank_states)
         with self._quiet():
             weights = self.flat.weights()
@@ -402,7 +403,7 @@ class Adpsgd(Asynchronous):
                 self._copied = rank_states[0]["host_copies"]
                 if self._averager is not None and self._learner is not None:
                     self._learner.averagings, self._averager.asked = rank_states[0]["averagings"]
-                # This rank continues several: [ranks, P] to their mean [P].
+                # This rank may continue several ranks: [ranks, P] to their mean [P].
                 weights = torch.stack([rank_state["weights"] for rank_state in rank_states]).mean(
                     dim=0
                 )
@@ -421,7 +422,7 @@ class Adpsgd(Asynchronous):
         return statistics
 
     def _mix(self) -> None:
-        """Add the optimizer's update to the learner; set `_before_step`, from which to continue."""
+        """Add the optimizer's update to the learner; set `_before_step` for the next step."""
         updated = self.flat.weights()
         if self._delayed:
             mean = self._finished_mean()
@@ -447,7 +448,7 @@ class Adpsgd(Asynchronous):
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Wait for all workers, however slow, and for averagings in progress (collective)."""
+        """Return a context without averagings; it begins when all have ended (collective)."""
         self.barrier()
         paused = nullcontext() if self._averager is None else self._averager.paused()
         with paused:
@@ -480,9 +481,9 @@ class HierarchicalAdpsgd(Adpsgd):
 
     Within a node every step uses the gradient of the mean loss over its workers' batches (S-SGD),
     so that they take the same step. Only the first worker of each node copies the model to the
-    host, where it is averaged with those of other nodes in the background, and broadcasts the
-    result to its node over the links between devices. So a host copies, sends and averages one
-    model, where ADPSGD has one per worker (B6). Nodes take batches at their own pace. With a single
+    host and averages it with other nodes' models in the background. This worker then broadcasts
+    the result to its node over the links between devices. So a host copies, sends and averages one
+    model, not one per worker as in ADPSGD (B6). Nodes take batches at their own pace. With a single
     node, the method is S-SGD.
     """
 

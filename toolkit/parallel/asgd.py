@@ -33,8 +33,8 @@ class ParameterServer:
       parts: number of gradients per update.
       max_norm: mean gradients of a larger norm are scaled down to it.
       streams: streams of the weights' device, on which the optimizer makes its steps.
-      constrain: called after each update with the weights [P] and the number of updates before, to
-        change them in place.
+      constrain: called after each update with the weights [P], which it may change in place, and
+        the number of earlier updates.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ParameterServer:
           [P]: the weights from which the worker continues.
         """
         with self._turns.ordered():
-            # Gradients are added as they arrive; one of older weights (stale) is used as it is.
+            # Gradients are added as they arrive; stale ones (of older weights) are used unchanged.
             self._sum += gradient
             self._rates.append(rate)
             if len(self._rates) >= self._parts:
@@ -140,7 +140,7 @@ def optimizer_like(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> 
 
 
 class Asgd(Asynchronous):
-    """Asynchronous SGD; worker 0 is the parameter server with weights and optimizer state (A19).
+    """Asynchronous SGD; worker 0, the parameter server, has weights and optimizer state (A19).
 
     A worker pushes its gradient, pulls the current weights and continues; no worker waits for the
     gradient of another. The server updates the weights with the mean of every `parts` gradients.

@@ -1,9 +1,10 @@
-"""Base class of the asynchronous methods: nodes take steps at their own pace, and steal others'.
+"""Base class of the asynchronous methods: nodes take, and steal, steps at their own pace.
 
-A node is one worker, or several that keep in step with each other. Its share of an epoch is a range
-of steps, which it takes from the front. A node whose own steps are all taken steals some from the
-back of the largest remaining share; the smaller that is, the fewer it steals. So all nodes finish
-at almost the same time, however fast each is: none waits longer than one step of another node.
+A node is one worker, or several that keep in step with each other. A node's share of an epoch is a
+range of steps, which it takes from the front. A node whose own steps are all taken steals some from
+the back of the largest remaining share; the smaller that share, the fewer it steals. So all nodes
+finish at almost the same time, however fast each is: none waits longer than one step of another
+node.
 
 Counters that all nodes can add to are the only common state. Training uses the processes'
 key-value store, the simulator a dictionary; the decisions are the same.
@@ -24,10 +25,10 @@ from toolkit.parallel.messages import PointToPoint
 from toolkit.parallel.strategy import CHECKPOINT, BatchSource, Prefetch
 from toolkit.parallel.workers import Distributed, Workers
 
-_STOLEN = 1 << 32  # a counter holds the steps stolen from the back in its upper half
+_STOLEN = 1 << 32  # upper half of a counter: the number of steps stolen from the back
 Add = Callable[[str, int], int]
 """Adds to a named counter atomically and returns its new value; counters begin at 0."""
-_instances = itertools.count()  # all ranks construct theirs in the same order
+_instances = itertools.count()  # the same number for the same instance on all ranks
 STEP, WRITE_CHECKPOINT, WAIT, END = range(4)  # what a node does next
 
 
@@ -49,7 +50,7 @@ class StepQueue:
     """The steps of one epoch as one node sees them.
 
     Args:
-      add: the shared counters; their names are the nodes' numbers.
+      add: adds to one of the shared counters, whose names are the nodes' numbers.
       node: this node.
       parts: the share of every node; the same on all nodes.
       stolen: steps that this node has stolen earlier, but not done.
@@ -94,11 +95,11 @@ class StepQueue:
         victims = [node for node in range(nodes) if node != self._node]
         while victims:
             untaken = {n: len(self._untaken(self._add(str(n), 0), n)) for n in victims}
-            # Of equally long shares, that of the node before this one on the ring.
+            # Among equally long shares, that of the node next after this one on the ring.
             victim = max(victims, key=lambda n: (untaken[n], (self._node - n) % nodes))
             if not untaken[victim]:
                 return
-            # Half of one node's equal part of them: stolen ranges shrink towards the epoch's end.
+            # Half of what each node would get of them: stolen ranges shrink towards the end.
             number = max(1, untaken[victim] // (2 * nodes))
             remaining = self._untaken(self._add(str(victim), number * _STOLEN), victim)
             # The owner of the share, or another node that steals, may have been faster.
@@ -189,7 +190,7 @@ class SharedBatches:
             parts = [StepRange(*entry["part"]) for entry in self._resumed]
             stolen = [StepRange(*entry["stolen"]) for entry in self._resumed]
         self._resumed = None
-        # Steps that all nodes together had done before a resumption.
+        # Steps that all nodes together had taken before the resumption.
         steps_before = node.count * steps - sum(map(len, parts)) - sum(map(len, stolen))
 
         def add(name: str, number: int) -> int:
@@ -207,7 +208,7 @@ class SharedBatches:
                 elif kind == STEP:
                     if (owner, step) != following:
                         _close(loaded)
-                        # Within the node that owns the steps, the worker in this one's place.
+                        # The worker at this worker's place within the node that owns the steps.
                         owner_rank = owner * node.size + rank - node.leader
                         batches = data.batches(epoch, step, owner_rank, world_size)
                         loaded = prefetch(islice(batches, end - step))
@@ -221,8 +222,8 @@ class SharedBatches:
     def _turns(self, add: Callable[[str, int], int]) -> Iterator[tuple[int, ...]]:
         """Yield (kind, owner, step, end, steps taken by all nodes) until the epoch ends.
 
-        The kind is `STEP`, `WRITE_CHECKPOINT`, `WAIT` or `END`; the range from `step` to `end` is
-        of the share of node `owner`, and only for `STEP`.
+        The kind is `STEP`, `WRITE_CHECKPOINT`, `WAIT` or `END`. For `STEP`, the range from `step`
+        to `end` belongs to the share of node `owner`; for other kinds, these three are 0.
         """
         node = self._node
         decisions = self._decisions(add) if self._workers.rank == node.leader else None
@@ -245,7 +246,7 @@ class SharedBatches:
             if self._due and not self._asked:
                 add("checkpoints", 1)
                 self._asked = True
-            # Read before the count of checkpoints: no rank asks for one after it has finished.
+            # Read before the count of checkpoints: a finished rank requests no checkpoint.
             all_finished = finished and add("finished", 0) == self._node.count
             if add("checkpoints", 0) > written:
                 written += 1
@@ -320,7 +321,7 @@ class Asynchronous(Distributed):
         return self._batches.batches(data, epoch, start, prefetch)
 
     def position(self, step: int) -> int:
-        """Implement `Strategy.position`: the mean over the nodes, where they share batches."""
+        """Implement `Strategy.position`: the mean over the nodes, if they share batches."""
         shared = None if self._batches is None else self._batches.position
         return step if shared is None else shared
 
@@ -344,7 +345,7 @@ class Asynchronous(Distributed):
             self._batches.position = None
 
     def agree_on_checkpoint(self, due: bool) -> bool:
-        """Return False; a checkpoint that is due on rank 0 makes all ranks stop later."""
+        """Return False; if a checkpoint is due, rank 0 requests it, and all ranks stop later."""
         if due and self.workers.rank == 0 and self._batches is not None:
             self._batches.request_checkpoint()
         return False
@@ -362,7 +363,7 @@ class Asynchronous(Distributed):
         return {"bytes_per_step": self.sent() / max(1, self.steps)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Implement `Strategy.state_dict`; within an epoch with the remaining steps by node."""
+        """Implement `Strategy.state_dict`; within an epoch, add the remaining steps by node."""
         within = self._batches is not None and self._batches.position is not None
         remaining = {"remaining": self._batches.remaining()} if within else {}
         return super().state_dict() | remaining
@@ -376,7 +377,7 @@ class Asynchronous(Distributed):
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """Implement `Strategy.load_state_dict`; additional workers get the counts of worker 0.
 
-        With another number of nodes all shares continue from the mean position.
+        If the number of nodes has changed, all shares continue from the mean position.
         """
         super().load_state_dict(state, rank_states)
         if rank_states:

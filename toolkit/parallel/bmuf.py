@@ -17,7 +17,7 @@ class BmufState:
 
     Args:
       weights: [W] float32, the initial weights of all workers.
-      world_size: N.
+      world_size: N, number of workers.
       config: momentum, rate, Nesterov's step.
     """
 
@@ -26,21 +26,21 @@ class BmufState:
         self.broadcast_weights = weights.clone()
         """[W] weights with which the workers begin the current block: W_g of equation 5."""
         self.global_weights = self.broadcast_weights
-        """[W] the global model, validated and stored; may be the same tensor as the former."""
+        """[W] the global model, validated and stored; may be the tensor `broadcast_weights`."""
         self.momentum = torch.zeros_like(weights)
-        """[W] Delta of equation 4."""
+        """[W] Delta of equation 4, the update of the global model."""
         self.blocks = 0
         """Number of finished blocks."""
 
     def block_momentum(self, block: int) -> float:
-        """Return eta of a block (counted from 0)."""
+        """Return eta, the momentum of a block (counted from 0)."""
         if block < self._config.warmup:
             return 0.0
         momentum = self._config.momentum
         return 1 - 1 / self._world_size if momentum is None else momentum
 
     def block_rate(self, block: int) -> float:
-        """Return zeta of a block (equation 6); 1 in the warm-up."""
+        """Return zeta, the learning rate of a block (equation 6); 1 in the warm-up."""
         # Equation 6: zeta / (N (1 - eta)) = C, so zeta = C N (1 - eta); the setting `rate` is C.
         if block < self._config.warmup:
             return 1.0
@@ -151,7 +151,7 @@ class Bmuf(Distributed):
         return state
 
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
-        """Restore a checkpoint; with another number of workers the block starts over."""
+        """Restore a checkpoint; if the number of workers has changed, the block starts over."""
         super().load_state_dict(state, rank_states)
         if not state:
             self._begin()

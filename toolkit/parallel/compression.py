@@ -9,7 +9,7 @@ copying the gradient takes.
 
 A host that reads a value from a GPU waits until the GPU has computed it. So on a GPU a message has
 a fixed size (`encode_fixed`), which the host has chosen before. Its first word is the number of
-elements beyond the threshold, or -1 if a value is not finite; the others are those of `SPARSE`.
+elements beyond the threshold, or -1 if a value is not finite; the other words are as in `SPARSE`.
 Elements that do not fit, those with the highest indices, stay in the residual for the next step.
 """
 
@@ -29,7 +29,7 @@ MAX_SIZE = 1 << 31
 BLOCK = 64
 LARGEST = np.float32(np.finfo(np.float32).max)
 STEPS_BEHIND = 2
-"""Steps after which the host reads the numbers of elements; they have long been computed then."""
+"""Steps after which the host reads the numbers of elements, which the GPU has long computed."""
 MARGIN = 2.0
 """Capacity of a message, relative to the fullest message of the latest step with known counts."""
 MIN_ELEMENTS = 64  # smallest capacity of a message
@@ -286,8 +286,8 @@ class MessageCapacity:
         """Record how many elements were beyond the threshold in a step.
 
         Args:
-          numbers: the number of elements beyond the threshold of the fullest message of each
-            bucket, on the device, float32.
+          numbers: by bucket, the largest number of elements beyond the threshold that a worker
+            had; float32, on the device.
         """
         host = self._streams.buffer(len(numbers))
         host.copy_(numbers, non_blocking=True)

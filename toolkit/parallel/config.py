@@ -31,8 +31,8 @@ class GtcConfig(Settings):
     """tau: elements beyond +-tau are sent, as +-tau. 8 (C28) is for gradients summed over a
     minibatch's frames; 0 sends everything as it is, as `ssgd` does."""
     grad_scale: Literal["sum", "mean"] = "sum"
-    """Which gradients are compared with the threshold: of the loss summed over a worker's minibatch
-    (`sum`, the paper), or of its mean, for which a threshold of 8 / frames is equivalent."""
+    """Which gradients are compared with the threshold. `sum` (the paper): those of the loss summed
+    over a worker's minibatch. `mean`: those of its mean, where tau = 8 / frames is equivalent."""
     density: ShareBelowOne = 0.0
     """Share of the elements to be sent; the threshold is adapted step by step to reach it. 0: a
     fixed threshold (the paper)."""
@@ -59,15 +59,15 @@ class BmufConfig(Settings):
     paper uses at least 1 (C29). Without momentum, 1/N is plain averaging, and 1 would go N times as
     far as the mean of the workers."""
     nbm: Literal["seed", "nesterov"] = "nesterov"
-    """Nesterov's step: `seed`, as equation 5 has it, keeps the model that was moved ahead, and goes
-    (1 + eta) * N * C times as far as a worker would alone; `nesterov` keeps the two apart and goes
-    N * C times as far."""
+    """Nesterov's step. `seed`, as in equation 5: the model that was moved ahead becomes the global
+    model, which goes (1 + eta) * N * C times as far as a worker would alone. `nesterov`: the two
+    models are kept apart, and the global model goes N * C times as far."""
     warmup: NonNegativeInt = 0
     """Number of first blocks in which models are only averaged, without block momentum."""
     optimizer: Literal["keep", "reset", "average"] = "keep"
-    """The workers' optimizer states at the end of a block: each worker keeps its own, they are
-    reset (CNTK), or they are averaged, which sends as many bytes as the model again for each moment
-    of the optimizer."""
+    """What happens to the workers' optimizer states at the end of a block. `keep`: each worker
+    keeps its own. `reset` (CNTK): they are reset. `average`: they are averaged, which sends as many
+    bytes as the model again for each moment of the optimizer."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class ParallelConfig(Settings):
     may lag behind by any amount."""
 
     def check(self) -> None:
-        """Check that the method scales learning rates."""
+        """Refuse to scale the learning rates of `bmuf`."""
         if self.method == "bmuf" and self.rate_scaling != "none":
             raise ValueError("rate_scaling must be none for bmuf, whose workers train on their own")
 

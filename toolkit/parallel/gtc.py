@@ -39,7 +39,7 @@ class GtcState:
     """The residual gradient and the threshold of one worker.
 
     Args:
-      size: W, elements of the gradient.
+      size: W, number of elements of the gradient.
       config: threshold and its adaptation.
     """
 
@@ -73,8 +73,8 @@ class GtcState:
 class FixedMessages:
     """Messages of a fixed size for each bucket of gradients, for GPUs; an `Exchange`.
 
-    As soon as a bucket's gradients are complete, they are encoded, on a stream beside the backward
-    pass, and the messages of all workers are collected; they are decoded after the pass. A
+    As soon as a bucket's gradients are complete, they are encoded on a stream beside the backward
+    pass, and all workers' messages are collected. After the pass the messages are decoded. A
     threshold of 0 sends everything: the gradients are summed by an all-reduce.
 
     Args:
@@ -164,7 +164,7 @@ class FixedMessages:
             return gradient, exchange, self._streams.record()
 
     def _finish(self, index: int, exchanged: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum [B] of what all workers sent, and the number of elements of each: [N]."""
+        """Return the sum [B] of what all workers sent, and how many elements each selected: [N]."""
         size = self._sizes[index]
         if self._config.threshold:
             return decode_fixed(exchanged, self._tau, size)
@@ -182,10 +182,10 @@ class Exchange(Protocol):
 
         Args:
           loss: the loss whose gradients are exchanged.
-          weight: weight of this worker's batch.
+          weight: divisor of this worker's loss, such as its batch's frames.
 
         Returns:
-          The sum of the workers' weights; the mean share of the elements that a worker sent.
+          The sum of all workers' `weight`; the mean share of the elements that a worker sent.
         """
 
     def residual(self) -> Tensor:
@@ -242,9 +242,9 @@ class Gtc(Distributed):
     """Synchronous training with compressed gradients; all replicas stay bitwise equal.
 
     The threshold is compared with gradients summed over a worker's minibatch, or with their mean
-    (`grad_scale`). What all workers sent is summed. The sum is divided by the mean weight of a step
-    so far (frames of all workers), since a residual may stem from many batches; with means, it is
-    divided by the number of workers. Gradient clipping and the optimizer's step come after this.
+    (`grad_scale`). What all workers sent is summed. With means, this sum is divided by the number
+    of workers; else by the mean weight of the steps so far (frames of all workers), since a
+    residual may stem from many batches. Gradient clipping and the optimizer's step follow.
 
     On a GPU the messages of every bucket of gradients have a fixed size, and are exchanged during
     the backward pass (`FixedMessages`).

@@ -135,7 +135,7 @@ class Turns:
 class HostCopies:
     """Copies of tensors of P values between a device and the host, for one thread.
 
-    Only the thread that uses it waits for its copies. Two buffers take turns, so that a
+    Only the thread that uses this object waits for the copies. Two buffers take turns, so that a
     copy never overwrites what is still being sent.
 
     Args:

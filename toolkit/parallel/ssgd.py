@@ -19,7 +19,7 @@ class Buckets(Generic[Exchange]):
     """Gradients in buckets; a bucket's exchange begins as soon as the bucket is complete.
 
     Exchanges begin strictly from the first bucket to the last, in the same order on every worker.
-    The first buckets have the last layers, whose gradients are ready first.
+    The first buckets hold the gradients of the last layers, which are ready first.
 
     Args:
       parameters: the trainable parameters.
@@ -137,8 +137,8 @@ class Buckets(Generic[Exchange]):
 class Ssgd(Distributed):
     """Every step uses the gradient of the mean loss over the batches of all workers.
 
-    Gradients are all-reduced bucket by bucket, overlapping with the backward pass. Workers count by
-    the weights of their batches (frames), so that N workers equal one with N times the batch.
+    Gradients are all-reduced bucket by bucket, overlapping with the backward pass. A worker counts
+    by the weight of its batch (frames), so that N workers equal one with N times the batch.
     """
 
     has_equal_replicas = True

@@ -81,8 +81,8 @@ class Strategy:
         """End the training and all background work.
 
         Args:
-          failed: called after an exception. This rank then does not wait for the others, which may
-            have had none; they are notified when the process exits.
+          failed: whether this rank raised an exception. It then does not wait for the others, which
+            may have had none; they are notified when the process exits.
         """
 
     def batches(
@@ -183,11 +183,11 @@ class Strategy:
     def load_state_dict(self, state: dict[str, Any], rank_states: Sequence[dict[str, Any]]) -> None:
         """Restore a checkpoint, after `start`; model and optimizer are restored (collective).
 
-        A single process drops the state of several workers, beyond the weights, with a warning.
+        A single process warns, and drops what several workers have stored beyond the weights.
 
         Args:
-          state: what `state_dict` returned; empty if the checkpoint was written by a single
-            process, from whose weights the method starts as in a new training.
+          state: what `state_dict` returned; empty if a single process wrote the checkpoint: then
+            the method starts from the restored weights as in a new training.
           rank_states: if the world size is the checkpoint's, what this rank's `rank_state_dict`
             returned. If not, the states of the checkpoint's ranks i with i % world_size == rank:
             one, several or none. Empty states are left out.

@@ -254,7 +254,7 @@ class AsyncResult:
         self._workers, self._operation, self._tensor = workers, operation, tensor
 
     def wait(self) -> Tensor:
-        """Return the tensor; on a GPU, later operations there wait for it, else the caller does."""
+        """Return the tensor. On a GPU only later operations wait for it; on the CPU the caller."""
         with self._workers.exchange():
             self._operation.wait()
         return self._tensor

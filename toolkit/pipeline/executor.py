@@ -171,7 +171,7 @@ class Executor(ABC):
     def run(self, step: Step, partitions: Sequence[Partition], out: str) -> list[StepResult]:
         """Run a step over its partitions, except those that are done already.
 
-        Written below `out` are the step's objects in `_objects/`, `_done/` (a marker per partition,
+        Below `out` it writes the step's objects in `_objects/`, `_done/` (a marker per partition,
         which names its objects), `_failures.tsv` (partition, element, reason) and `_summary.json`.
 
         Args:
@@ -220,8 +220,8 @@ class Executor(ABC):
                     error,
                 )
             calls += store.counts
-        # 5. Write the summary, after failures too. If a damaged input was the reason, remove its
-        # marker, so that the step that made it makes it again in the next run.
+        # 5. Write the summary, after failures too. If the reason was a damaged input, remove the
+        # marker that names it, so that the next run makes this input again.
         write_summary(
             self.config.store,
             step,

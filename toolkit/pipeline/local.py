@@ -1,7 +1,7 @@
 """The local executor: worker processes on one machine, without Java.
 
-Both executors run every partition in such a process, so that a crash in native code, memory that
-runs out or a computation that never ends costs only that process and counts as a failed attempt.
+Both executors run every partition in such a process. So a crash in native code, a lack of memory or
+an endless computation costs only that process and counts as a failed attempt.
 """
 
 import contextlib
@@ -101,8 +101,8 @@ class WorkerProcess:
         """Wait for the job and return its outcome.
 
         A worker that is not `alive` afterwards must be replaced: it died, or its job failed. After
-        a failure the process is ended, since it may be broken, for instance by a CUDA error, so
-        that the next attempt would fail too.
+        a failure the process is ended: it may be broken, for instance by a CUDA error, and then the
+        next attempt would fail too.
         """
         try:
             answer = pickle.loads(self.connection.recv_bytes())

@@ -1,14 +1,14 @@
 """Markers of finished partitions: `_done/<partition id>.<digest of the work>.json`.
 
-A marker is created after its objects, and never replaced: of two attempts at the same work one
-creates it, and the other takes over its result. The outputs of a partition are those that its
+A marker is created after its objects, and never replaced: of two attempts at the same work, one
+creates it, and the other takes over that result. The outputs of a partition are those that its
 marker names, not those that a listing shows. A marker of another configuration or of other inputs,
 or one whose outputs are gone, is ignored. A reader that finds an output damaged has the marker
 removed, so that its partition is done again.
 
 Objects are named after their content, so that two attempts never write different bytes under one
-name: they may run at the same time, and their last bits may differ between kinds of processors. An
-object that a step writes as `<out>/<folder>/<name>` is stored as
+name. Attempts may run at the same time, and the last bits of their results may differ between kinds
+of processors. An object that a step writes as `<out>/<folder>/<name>` is stored as
 `<out>/_objects/<folder>/<digest>/<name>`.
 """
 

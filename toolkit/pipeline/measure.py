@@ -280,7 +280,7 @@ class _NoiseLake:
 
 
 def fetch_ratio() -> float:
-    """Return how many times faster audio is fetched from large objects than one by one.
+    """Return how many times faster audio comes from large objects than from one per utterance.
 
     Both times are for an hour of audio, one connection and the calls that extraction plans.
     """

@@ -87,7 +87,7 @@ class Plan:
     hours_per_file: float
     hours_per_shard: float
     aggregated: bool
-    """Like `hours_per_file` and `hours_per_shard`, the argument of `plan`."""
+    """This, `hours_per_file` and `hours_per_shard` are the arguments of `plan` with these names."""
 
     @property
     def seconds(self) -> float:
@@ -309,7 +309,7 @@ def nodes_for(days: float, reference: Plan, rates: Rates) -> int:
 
     Args:
       days: the limit.
-      reference: a plan of the run for any number of nodes.
+      reference: a plan of the run; its number of nodes does not matter.
       rates: the rates from which the plan was made.
 
     Raises:

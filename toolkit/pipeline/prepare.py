@@ -2,7 +2,7 @@
 
 The recipe's stages and `toolkit pipeline run` both call these functions, with any executor.
 Reading the lake is the expensive part, so extraction, shuffling and statistics are one pass over it
-(C22): shuffling needs only each file's new number, which is drawn beforehand, and statistics are
+(C22). Shuffling needs only each file's new number, which is drawn beforehand; statistics are
 accumulated while the shard is still on the worker's disk.
 """
 

@@ -200,7 +200,7 @@ def _task(contents: tuple[Any, ...], arrived: Any) -> Any:
     """Make the function for `mapPartitions`.
 
     It is pickled by value, and imports `toolkit` only after the shipped copy has been put on the
-    path; for the same reason the step is contained in it as bytes.
+    path; for the same reason the function contains the step as bytes.
     """
     payload = base64.b64encode(pickle.dumps(contents)).decode()
     archive = ARCHIVE

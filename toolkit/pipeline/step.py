@@ -171,8 +171,9 @@ class FusedStep:
     """Runs each step on the outputs of the step before it, for one partition at a time.
 
     The outputs of kept steps are written to `<out>/<step's name>/...`, with the same bytes as if
-    the steps had run one by one; all others stay in scratch. The result's `about` is the last
-    step's, with each step's `about` under the step's name. The failures of all steps are listed.
+    the steps had run one by one; all others stay in scratch. The result's `about` is that of the
+    last step, and has each step's `about` under the step's name. The failures of all steps are
+    listed.
 
     Args:
       steps: in order; each takes the outputs of the step before it as its inputs.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 INTERVAL = 0.5  # seconds
 
 excluded_pids: set[int] = set()
-"""Processes that are not counted, nor are their descendants: another watch measures them."""
+"""Neither these processes nor their descendants are counted: another watch measures them."""
 _resident = 0  # bytes, as of the last sample of a watch that is running
 
 

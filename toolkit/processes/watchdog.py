@@ -82,8 +82,8 @@ class StallDetector:
     """Follows the progress of every rank's main thread.
 
     From the first step of any rank until all ranks have met at the end of their steps, every rank
-    must take a step within `limit` or be waiting there for the others. A rank may be as slow as
-    `limit` allows in each step.
+    must take a step within `limit` or be waiting at that end for the others. A rank may be as slow
+    as `limit` allows in each step.
 
     Args:
       rank: rank of this process.

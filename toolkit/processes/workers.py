@@ -168,9 +168,10 @@ def worker_context() -> BaseContext:
     They are never forked from this process: threads that k2's search leaves behind do not survive a
     fork, nor does CUDA. On Linux they are forked from multiprocessing's server, which computes
     nothing. It starts at the first call and imports the modules of the project that this process
-    has imported, once instead of in each worker: a recipe's modules take some four seconds of
-    processor time. It keeps the environment variables and streams of that moment; `start_worker`
-    sets the current variables. Where the server cannot run, processes are spawned.
+    has imported. So they are imported once, rather than in each worker: a recipe's modules take
+    some four seconds of processor time. The server keeps the environment variables and streams of
+    that moment; `start_worker` sets the current variables. Where the server cannot run, processes
+    are spawned.
     """
     if sys.platform != "linux" or len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
         return multiprocessing.get_context("spawn")
@@ -226,11 +227,11 @@ def _working_directory(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def block_sigint() -> Iterator[None]:
-    """Block SIGINT, which Ctrl-C sends to all processes, in those that start in the `with` block.
+    """Block SIGINT (Ctrl-C sends it to all processes) in processes started in the `with` block.
 
     Their parent ends them. Otherwise Ctrl-C would end them with tracebacks while they import.
-    Worse, C code that calls back ignores exceptions: a worker could lose a piece of speech and
-    write the rest.
+    Worse, C code that calls back into Python ignores exceptions: a worker could lose a piece of
+    speech and write the rest.
     """
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -270,7 +271,7 @@ def freeze_imports() -> None:
 
     A recipe's imports make a quarter of a million objects. A full collection takes 0.2 s, and every
     process runs several before it ends. Workers share the memory of these objects with the process
-    from which they are forked, since nothing marks them any more.
+    from which they are forked, because the collector no longer marks them.
     """
     gc.freeze()
 

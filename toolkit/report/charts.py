@@ -12,7 +12,7 @@ from markupsafe import Markup
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 26.0, 30.0
 """Margins in units of the view box; a unit is a pixel at full size."""
 SHAPES = ("circle", "square", "triangle", "diamond")
-"""Shapes of markers, by which series or language models differ even without colours."""
+"""Shapes of markers, which tell series or language models apart even without colours."""
 MARKED = 60
 """Largest number of points of a series that is drawn with markers."""
 LETTER_WIDTH = 7.3

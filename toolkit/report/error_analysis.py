@@ -107,7 +107,7 @@ def worst_utterances(
 
     Args:
       run: the run, for word times.
-      errors: the split.
+      errors: the split with its decoded systems.
       number: number of utterances.
       budget: limits the size; audio players are left out first, then alignments.
       clip: returns the audio of an utterance, None where it cannot be read.
@@ -498,7 +498,7 @@ def _pairwise_note(systems: int, differences: Collection[Difference]) -> str:
 
 ALIGNMENT_DIR, ALIGNERS = "ali", ("sat", "lda_mllt", "tri", "mono")
 """Folder in which recipes keep the alignment of the training data, and the systems that may have
-made it: the last one that was trained."""
+made it. The first of these that the run has trained is the one."""
 WORD_BEGIN_SUFFIXES = ("_B", "_S")
 """Suffixes of the phones at the beginning of a word."""
 
@@ -513,7 +513,7 @@ def worst_alignments(
     """Return cards of the utterances whose alignments have the lowest likelihood per frame.
 
     Args:
-      run: the run.
+      run: the run that holds the alignment.
       splits: the splits of the run, including the one that is aligned.
       number: number of utterances.
       budget: limits the size of the page.

@@ -260,7 +260,7 @@ def figure(
     """Return a chart with title, legend and caption as HTML.
 
     Args:
-      chart: the chart.
+      chart: the line chart to draw.
       title: heading above the chart.
       caption: text below the chart.
       wide: whether the chart takes the page width instead of half of it; narrow screens get a

@@ -45,7 +45,7 @@ STAGE_BEGIN = re.compile(r"^\S+ == (\d+) (.*) \(--stage \d+\)$", re.MULTILINE)
 """The line that the stage log has at the beginning of a stage."""
 STATES = ("done", "stale", "partial", "failed")
 MAX_TRACEBACK = 4000
-"""Largest number of characters, from its end, of a traceback that are shown."""
+"""Largest number of characters shown of a traceback, taken from its end."""
 
 
 @dataclass(frozen=True)
@@ -555,8 +555,8 @@ def read_result_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result
         try:
             for row in read_results(path):
                 listed = rows.setdefault(row.key, row)
-                # The same result with one more error rate replaces it; another result of an older
-                # run does not.
+                # A row of results.json replaces the listed one if only the WER with unknown
+                # speakers differs; if more differs, it comes from an older run.
                 if replace(row, wer_unknown_speaker=None) == listed:
                     rows[row.key] = row
         except ResultsError as error:

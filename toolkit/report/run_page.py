@@ -95,7 +95,7 @@ CHOSEN_WEIGHT_FILES = ("tuned.json", "weights.json")
 
 
 def weight_grids(run: RunFolder) -> Markup:
-    """Return each system's grid of WER by the weights that were tuned on the development splits."""
+    """Return each system's development WER by decoding weights, such as the acoustic scale."""
     paths = run.find("decode/*/grid.tsv") + run.find("decode/*/*/grid.tsv")
     paths.sort(key=lambda path: path.stat().st_mtime)
     grids = [_weight_grid(run, path) for path in paths]

@@ -48,7 +48,7 @@ FRAMES = 64 * 32
 """Low-rate frames of a real minibatch: 64 chunks of 32 frames (C7); the 64 are assumed."""
 FRAME_SECONDS = 0.03
 SHAPING_MINIBATCHES = 360_000
-"""Length of training, chosen so that losses of accuracy are about as large as published."""
+"""Length of training, for which losses of accuracy are about as large as those published."""
 
 
 Kind = Literal["paper", "measured", "assumed", "fitted"]
@@ -74,7 +74,7 @@ def audio_hours(scenario: Scenario) -> float:
 
 
 def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[Input]:
-    """List the inputs of Table I: first those of the accuracies, then those of the times.
+    """List the inputs of Table I: first for the accuracies, then for the times.
 
     Args:
       scenario: the table's scenario.

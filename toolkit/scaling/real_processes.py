@@ -45,7 +45,7 @@ class Load:
     rounds: int = 1
     """Number of epochs of each kind, without and with the slow worker; medians are reported."""
     weights: int = 100_000
-    """Weights of the model."""
+    """Number of weights of the model."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ HEADING = "Seconds of an epoch of real processes on this machine, measured and p
 
 @dataclass(frozen=True)
 class Compared:
-    """Seconds of an epoch of one method and number of workers."""
+    """Seconds of an epoch with one method and one number of workers."""
 
     method: str
     workers: int
@@ -295,8 +295,8 @@ def note(load: Load) -> str:
 def predict(method: str, workers: int, load: Load, machine: Machine) -> tuple[float, float]:
     """Simulate an epoch without and with the slow worker.
 
-    Only two measurements of the machine are used: the time of epochs in which the processes
-    exchange nothing, and that of an all-reduce of the weights over all processes.
+    Only two measurements of the machine are used: the time of epochs without exchanges,
+    and the time of an all-reduce of the weights over all processes.
     """
     independent = machine.epochs[INDEPENDENT]
     size = 4.0 * load.weights

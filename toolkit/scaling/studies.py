@@ -166,8 +166,8 @@ PAPERS_TAU = 8.0
 REAL_BLOCK = 100
 """Minibatches per block of BMUF in the paper (C29)."""
 PAPERS_MINIBATCHES = 11_720
-"""Length of the paper's trainings, ten epochs of 1,000 h, in minibatches of the small task with
-blocks of 2."""
+"""Number of minibatches of the small task, with blocks of 2, that stand for the paper's trainings
+of ten epochs of 1,000 h."""
 SHORT = 2560
 """Minibatches of a simulation that only computes times."""
 LEARNERS = 16
@@ -331,14 +331,15 @@ ALONE_HOURS = 208.0
 IBM_PER_HOST = 8
 """GPUs per host (B4)."""
 IBM_WEIGHTS = 43_300_000
-"""6 bidirectional LSTM layers of 2 x 512 cells, 260 inputs, a layer of 256, 32,000 outputs."""
+"""Number of weights: 260 inputs, 6 bidirectional LSTM layers of 2 x 512 cells, a layer of 256,
+32,000 outputs."""
 IBM_MINIBATCHES = 16 * 2000 * 360_000 / (128 * 21)
 """16 epochs of 2,000 h (B4) in minibatches of 128 chunks of 21 frames."""
 
 
 IBM_HOST_RATE = IBM_PER_HOST * 4 * IBM_WEIGHTS / (11.5 * 3600 * 32 / IBM_MINIBATCHES)
 """Bytes of models per second that a host copies and averages: 4.5 GB/s. It is fitted so that a
-host's eight learners keep it busy for one step of the published 11.5 h with 32 GPUs."""
+host's eight learners keep it busy for one step, if 32 GPUs take the published 11.5 h."""
 
 
 def ibm(shares: Sequence[float]) -> list[tuple[Outcome, bool]]:
@@ -483,7 +484,7 @@ class Frontier(Settings):
                 report(f"seed {seed}: batch {batch}")
 
     def excess(self, trained: Sequence[Trained]) -> dict[tuple[str, int], float]:
-        """Return by (method, batch) the median over seeds of the loss by the baseline's loss."""
+        """Return by (method, batch) the loss divided by the baseline's, as a median over seeds."""
         baseline = "ssgd", self.smallest
         alone = {t.seed: t.outcome.loss for t in trained if (t.method, t.batch) == baseline}
         ratios_by_case: dict[tuple[str, int], list[float]] = {}
@@ -640,7 +641,7 @@ class TunedBatches:
     ) -> Trial:
         """Train once; learners with equal weights and states are simulated as one."""
         learners = 1 if method == "ssgd" else self.learners
-        learner_rate = rate / learners  # of one learner, which is multiplied by their number
+        learner_rate = rate / learners  # of one learner: `rate_at` multiplies by their number
         decay_epochs = self.epochs - self.warm_epochs
         scenario = Scenario(
             minibatches=self.epochs * task.frames * learners // batch,
@@ -677,7 +678,7 @@ class Later:
     """tau of GTC."""
 
     def scenario(self) -> Scenario:
-        """Describe the trainings: workers that are equally fast, 16 per host, with momentum."""
+        """Return the trainings' scenario: equally fast workers, 16 per host, with momentum."""
         return Scenario(
             minibatches=self.minibatches,
             stands_for=100 / self.block,

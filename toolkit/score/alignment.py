@@ -19,10 +19,10 @@ Pair = tuple[str | None, str | None]
 Weights = Literal["kaldi", "sclite"]
 """The costs that an alignment minimises, and how ties are broken:
 
-- kaldi: the number of errors. A cell of the table of costs takes the diagonal when it is strictly
-  the cheapest, otherwise the deletion when it is cheaper than the insertion, otherwise the
-  insertion, as in `compute-wer`. (Kaldi writes its alignment files with another function, which
-  breaks ties differently; here counts and alignment come from the same path.)
+- kaldi: the number of errors. As in `compute-wer`, a cell of the table of costs takes the diagonal
+  if it is strictly the cheapest move. Otherwise it takes the cheaper of deletion and insertion, and
+  on a tie the insertion. (Kaldi writes its alignment files with another function, which breaks ties
+  differently; here counts and alignment come from the same path.)
 - sclite: 4 for a substitution, 3 for a deletion or an insertion; ties go to the diagonal, then the
   insertion, then the deletion, as in NIST's sclite. More correct words are aligned at the price of
   more errors: the error rate can be higher, but never lower.
@@ -31,7 +31,7 @@ WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 
 CORRECT, SUBSTITUTION, DELETION, INSERTION, OPTIONAL_DELETION, OPTIONAL_INSERTION = range(6)
 """The steps of an alignment. The last two, which only `toolkit.score.nist.grammar` makes, are gaps
-at words that may be left out: they are correct, and both count as a word of the reference."""
+at words that may be left out: they are correct, and each counts as a word of the reference."""
 
 _COSTS = {"kaldi": (1, 1, False), "sclite": (4, 3, True)}
 _FIRST_MARGIN = 3
@@ -46,7 +46,8 @@ def align(ref: Sequence[str], hyp: Sequence[str], weights: Weights = "kaldi") ->
       weights: see `Weights`.
 
     Returns:
-      The pairs in order. Their first members without None are `ref`, their second members `hyp`.
+      The pairs in order. Without None, their first members are `ref` and their second members
+      `hyp`.
     """
     (steps,), _ = align_all([ref], [hyp], weights)
     return pairs_of(steps, ref, hyp)
@@ -55,8 +56,8 @@ def align(ref: Sequence[str], hyp: Sequence[str], weights: Weights = "kaldi") ->
 def pairs_of(steps: bytes, ref: Sequence[str], hyp: Sequence[str]) -> list[Pair]:
     """Return the pairs of an alignment from its steps.
 
-    The members of a correct pair are equal: where a fragment matched, or an optional word was left
-    out, both are the reference word, or the hypothesis word if there is no reference word.
+    The members of a correct pair are equal. Where a fragment matched, or an optional word was left
+    out, both are the reference word; if there is no reference word, both are the hypothesis word.
     """
     refs, hyps = iter(ref), iter(hyp)
     pairs: list[Pair] = []
@@ -362,7 +363,7 @@ def align_texts(
       refs: texts as they were read.
       hyps: texts as they were read.
       unit: what is compared, see `toolkit.score.wer.score`.
-      weights: weights of the alignment.
+      weights: the costs that alignments minimise, see `Weights`.
       normalise: applied to every text.
     """
     ref_texts = [single_spaced(normalise(text)) for text in refs]

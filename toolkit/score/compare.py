@@ -79,7 +79,7 @@ class Comparison:
 
     @cached_property
     def better_equal_worse(self) -> tuple[int, int, int]:
-        """Numbers of utterances in which the second system has fewer, as many and more errors."""
+        """Numbers of utterances with fewer, equally many and more errors of the second system."""
         # Both scores have the same references in the same order.
         utterance_pairs = zip(self.first.utterances, self.second.utterances, strict=True)
         signs = Counter(int(np.sign(b.errors - a.errors)) for a, b in utterance_pairs)

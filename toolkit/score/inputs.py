@@ -26,11 +26,12 @@ from toolkit.score.transcripts import (
 from toolkit.storage.lines import LISTED
 
 BY_ID = "id"
-"""Given in place of a file of speakers, takes the speakers from the ids; see `speaker_of_id`."""
+"""Given in place of a file of speakers: they are then taken from the ids; see `speaker_of_id`."""
 
 HARDLY_PLAIN = 10
-"""If at least this many lines have the same first words on both sides, all different, the words are
-taken for ids. In fewer lines without ids, a recogniser may well get all first words right."""
+"""If at least this many lines begin with the same word on both sides, and these words are all
+different, they are taken for ids. In fewer lines without ids, a recogniser may well get all first
+words right."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ def _note_faulty(refs: Transcripts) -> str:
 def _as_referenced(
     refs: Mapping[str, str], hyps: Mapping[str, str], folded: Callable[[str], str]
 ) -> tuple[Mapping[str, str], int]:
-    """Give hypotheses the reference ids that equal their own after `folded`, such as case folding.
+    """Give hypotheses the ids of references that equal theirs after `folded`, such as case folding.
 
     Returns:
       The hypotheses by their new ids, and how many ids have changed.

@@ -192,8 +192,8 @@ def results_table(results: Iterable[Result], title: str = "Results") -> "Table":
 def markdown_table(results: Iterable[Result]) -> str:
     """Return a Markdown table of WERs with their intervals.
 
-    It has a row per system and language model and a column per split, and a second column for
-    splits whose WER with speakers unknown was measured; the best WER of each split is in bold.
+    It has a row per system and language model, and a column per split. Splits whose WER with
+    unknown speakers was measured have a second column. The best WER of each split is in bold.
     """
     results = list(results)
     splits = list(dict.fromkeys(row.split for row in results))

@@ -193,7 +193,7 @@ class MatchedPairs:
 def matched_pairs(
     pairs: Iterable[tuple[Sequence[Pair], Sequence[Pair]]], sentences: Iterable[str] | None = None
 ) -> MatchedPairs:
-    """Test two systems on segments of speech whose errors are independent of their neighbours'.
+    """Test two systems on segments of speech that have independent errors.
 
     Gillick and Cox, "Some statistical issues in the comparison of speech recognition algorithms"
     (ICASSP 1989), as implemented by `sc_stats -t mapsswe` of NIST's SCTK: a segment is bounded by
@@ -201,7 +201,7 @@ def matched_pairs(
 
     Args:
       pairs: for each utterance its alignments by the first system and by the second.
-      sentences: for each utterance, the sentence of which it is a recording, if sentences occur
+      sentences: for each utterance, the sentence that it is a recording of, if sentences occur
         several times: such copies are equally difficult, so all copies of a sentence form one
         segment. By default all sentences differ.
     """

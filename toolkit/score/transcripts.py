@@ -415,8 +415,8 @@ def read_transcripts(
       has one per .json file.
     - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise icefall's if every line has its
       format, trn if every line ends in an id in parentheses, text if every line's first field has a
-      digit, `-` or `_`, and plain if no line's first field has. With `named`, never plain. (Two
-      files that are plain by this rule may still be text: see `toolkit.score.inputs`.)
+      digit, `-` or `_`, and plain if no line's first field has one of these. With `named`, never
+      plain. (Two files that are plain by this rule may still be text: see `toolkit.score.inputs`.)
 
     Blank lines are skipped in text, trn and icefall's files, comments (`;;`) in trn files.
 

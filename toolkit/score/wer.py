@@ -74,7 +74,7 @@ def _composed(text: str) -> str:
 
 
 def _helped(ref: str, hyp: str) -> bool:
-    """Return whether the rules `basic` change one of two words; if not, they were applied."""
+    """Return whether the rules `basic` change one of two words; not if they are already applied."""
     return len(ref) > _LONGEST or len(hyp) > _LONGEST or (basic(ref), basic(hyp)) != (ref, hyp)
 
 
@@ -105,7 +105,7 @@ class Score:
     skipped: tuple[str, ...] = ()
     """Ids of references left out because they have no hypothesis (mode "present")."""
     weights: Weights = "kaldi"
-    """Weights of the alignment."""
+    """Name of the costs that alignments minimise."""
     normaliser: str = "none"
     """Name of the normalisation of both texts."""
 
@@ -306,7 +306,7 @@ def score(
       unit: "word" for the word error rate, "char" for the character error rate.
       speakers: speaker by utterance id, for tables by speaker, and for intervals that account for
         the dependence of a speaker's utterances.
-      weights: weights of the alignment, see `toolkit.score.alignment.Weights`.
+      weights: the costs that alignments minimise, see `toolkit.score.alignment.Weights`.
       mode: how references without a hypothesis are scored, see `Missing`.
       normalise: applied to every reference and hypothesis.
       normaliser: name of that normalisation.

@@ -81,13 +81,13 @@ Result = TypeVar("Result")
 class Client:
     """The conversation with one client, from the greeting to the final words.
 
-    The next message is read when the one before has been recognised. A client that sends faster
+    The next message is read once the previous one has been recognised. A client that sends faster
     than the machine recognises is thus slowed down by TCP and loses nothing.
 
     Args:
       connection: the open WebSocket.
-      audio: the format of its samples.
-      stream: recognises its audio.
+      audio: the sample format that the client must use.
+      stream: recognises the client's audio.
       pool: the recognition threads; a client has at most one task in their queue, so that clients
         are served in turn.
       limits: limits for this client.

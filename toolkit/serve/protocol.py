@@ -69,7 +69,7 @@ class AudioFormat:
         """Check that a client's first message declares this format.
 
         Raises:
-          RefusedError: it does not.
+          RefusedError: the message declares another format or none.
         """
         declared = _of_type(message, "begin", {"rate": int, "format": str, "channels": int})
         client_format = AudioFormat(*(declared[name] for name in ("rate", "format", "channels")))
@@ -81,7 +81,7 @@ def check_end(message: str | bytes) -> None:
     """Check that a text message requests the end of the stream.
 
     Raises:
-      RefusedError: it does not.
+      RefusedError: the message is another one.
     """
     _of_type(message, "end", {})
 

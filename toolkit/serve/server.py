@@ -1,8 +1,8 @@
 """The server of live recognition: HTTP for its page, WebSockets for streams, and who may connect.
 
 Only pages of this server and the user's own programs may connect. If a page of another site makes
-the browser connect to this server, that site's address is in the header `Origin`, or, if a name
-server has given the site's name the address of this machine (DNS rebinding), in `Host`.
+the browser connect to this server, the header `Origin` has that site's address. The header `Host`
+has it if a name server has given the site's name the address of this machine (DNS rebinding).
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def refusal(hosts: Sequence[str], origins: Sequence[str], served: str) -> str | 
     """Return why a request is refused; None if it is not.
 
     `Host` must be an IP address, which no name server can redirect, or `localhost`, or the name
-    that is served; any port is allowed, since it may be forwarded. `Origin` must be that host.
+    that is served; any port is allowed, since it may be forwarded. `Origin` must name that host.
     Programs send no `Origin`; all browsers do when they open a WebSocket.
 
     Args:

@@ -40,8 +40,8 @@ class RecognisedPhonesConfig(Settings):
     """Number of paths drawn from each lattice in proportion to their posteriors."""
     alternatives: PositiveInt = 1
     """Largest number of word sequences to keep per utterance: those drawn most often. With 1, only
-    the likeliest words are kept, as if they were the transcript. With 8, the far-field demo's
-    student deletes more words and makes 21 % more errors."""
+    the likeliest words are kept, as if they were the transcript. With 8 instead, the far-field
+    demo's student deletes more words and makes 21 % more errors."""
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,9 @@ def train_student(
 ) -> dict[str, float]:
     """Train a student by scheduled learning (C10-C12), or continue what a killed run left in `out`.
 
-    The unlabelled data are read shard by shard. Every sub-epoch learns from the teacher's targets
-    of its shards, at the offset at which they were computed, and then from the labelled data, at an
-    offset that rotates from sub-epoch to sub-epoch.
+    The unlabelled data are read shard by shard. In every sub-epoch the student learns from the
+    teacher's targets of some shards, at the offset at which the targets were computed. Then it
+    learns from the labelled data, at an offset that rotates from sub-epoch to sub-epoch.
 
     Like `train_cross_entropy`, this leaves in `out` a model with priors (of the labelled data), for
     decoding and training on lattices. Its weights are those after the pass with the highest

@@ -3,7 +3,7 @@
 A frame is stored as k senone ids (uint16) and k logits (float16), best first, and the logarithm
 of the total probability of all other senones (float16). This takes 4k + 2 bytes: 82 for k = 20,
 whereas all 3,183 logits take 12,732 as float32. A softmax does not change when its logits are
-shifted, so the logits are stored as log posteriors: float16 is finest where the probabilities are
+shifted, so the logits are stored as log posteriors. Float16 is finest where the probabilities are
 large, and the stored probabilities and the tail sum to one.
 """
 

@@ -1,6 +1,6 @@
 """Evaluation of a teacher: calibration of its posteriors, and how many logits per frame suffice.
 
-The student learns from posteriors instead of transcripts with confidences, which is sound if the
+The student learns from posteriors instead of transcripts with confidences. This is sound if the
 posteriors are calibrated (C10): of the frames whose best senone has probability p, a share p must
 be correct. Only the k best logits of each frame are stored (C11).
 """
@@ -44,7 +44,7 @@ BINS = 15
 TEMPERATURES = tuple(2 ** (step / 12) for step in range(-24, 25))
 """Temperatures tried: 1/4 to 4, 6 % apart, including 1."""
 TOLERANCE = 0.01
-"""Relative change below which a change of the student's loss is negligible."""
+"""Changes of the student's loss that are relatively smaller than this are negligible."""
 HELD_OUT_EVERY = 3
 """Every third utterance is held out to measure the student's loss."""
 STEPS, FRAMES_PER_STEP = 300, 1024
@@ -244,7 +244,7 @@ class TemperatureSweep:
             self.reliability[number].add(confidence, correct)
 
     def summary(self) -> dict[str, float]:
-        """Return the results at temperature 1 and at that with the highest likelihood.
+        """Return the results at temperature 1 and at the temperature with the highest likelihood.
 
         The keys are those that `measure_calibration` returns.
         """

@@ -99,7 +99,7 @@ def run_command(recipe: Declaration, arguments: Sequence[str]) -> NoReturn:
         elif ranks.rank() > 0:
             import_modules(recipe.modules)
             follow_rank_zero(recipe.stages, directory, options)
-        # 4. A profile: the same command line again, under py-spy.
+        # 4. A flame graph: the same command line again, under py-spy.
         elif typed["profile_stage"] is not None:
             with _storage_errors(directory.root):
                 _profile(recipe, directory, options)

@@ -29,9 +29,9 @@ class Stage:
     """Called with the configuration before the first stage of any run that includes this one;
     raises a `ToolkitError` if the machine lacks what the stage needs."""
     when: str = ""
-    """The setting that enables the stage, such as `lstm` or `rooms.array_hours`, or a value of it,
-    such as `objective=ce`, or several with " or " between them. If it is not set, the stage does
-    nothing; empty: the stage is always enabled."""
+    """What enables the stage: a setting, such as `lstm` or `rooms.array_hours`; a value of a
+    setting, such as `objective=ce`; or several of these with " or " between them. If none is set,
+    the stage does nothing. Empty: the stage is always enabled."""
     background_when: str = ""
     """The settings, as in `when`, that let the stage run in the background, see
     `toolkit.stages.background`; empty: never."""

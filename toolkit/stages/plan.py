@@ -317,7 +317,7 @@ def _why(state: State) -> str:
 def _makers(reader: Marker | None, stages: Sequence[tuple[Stage, State]]) -> set[int]:
     """Return the stages that make an input of `reader`.
 
-    If no marker lists an input, these are all stages without a marker.
+    For an input that no marker lists, these are all stages without a marker.
     """
     markers = {stage.number: state.marker for stage, state in stages}
     # A stage without a marker may make any input that no other stage makes.

@@ -223,7 +223,7 @@ class Run:
 
         Returns:
           The path; None if there is no such output, if it was changed, if other code or packages
-          made it, if the stage was forced, and on ranks other than 0.
+          made it, if the stage was forced, or if this rank is not 0.
         """
         name = output.relative_to(self._directory.partial(self.stage)).as_posix()
         marker = self._planner.marker(self.stage)

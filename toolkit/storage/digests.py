@@ -239,7 +239,7 @@ def _verb(old: str | None, new: str | None) -> str:
 def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Yield (relative path, status) of the regular files below `folder`, sorted by path.
 
-    Links are followed, except those to a folder that contains them, which would never end.
+    Links are followed, except links to a folder that contains them: these would never end.
     """
     files = []
 

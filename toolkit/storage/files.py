@@ -20,8 +20,8 @@ from toolkit.errors import ToolkitError
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 """Names of temporary files: the name of the target file and a random number."""
 LONGEST_NAME = 240
-"""Number of bytes of a file's name that its temporary file's name keeps; 14 are added, and file
-systems allow 255."""
+"""Number of bytes of a file's name that are kept in the name of its temporary file; 14 are added,
+and file systems allow 255."""
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """Error numbers of file systems that do not support hard links."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -253,7 +253,7 @@ _Identity = tuple[int, int]
 def visible_files(folder: Path) -> list[Path]:
     """Return the files below a folder that are not hidden, at any depth, sorted.
 
-    Links to folders are followed, except those to a folder that contains them, which would never
+    Links to folders are followed, except links to a folder that contains them: these would never
     end.
     """
     files: list[Path] = []

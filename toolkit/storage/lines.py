@@ -38,7 +38,7 @@ LISTED = 10
 """Largest number of faulty lines that a message lists."""
 LONGEST_LINE = 120  # characters of a faulty line in a message
 _MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16's mark, with which it begins
+    (codecs.BOM_UTF32_LE, "utf-32"),  # first, because it begins with UTF-16's mark
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),

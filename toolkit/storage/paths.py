@@ -176,7 +176,7 @@ class PathAliases:
         return self.folders[match[1]] + name[len(match[1]) + 2 :]
 
     def relativize_in(self, text: str) -> str:
-        """Replace those paths in a message that lie in places by their aliases."""
+        """Replace the paths in a message that lie inside places by their aliases."""
         # The longest folders first, as others may contain them
         for place, folder in sorted(self.folders.items(), key=lambda item: -len(item[1])):
             named = f"{{{place}}}/".replace("\\", r"\\")

@@ -1,4 +1,4 @@
-"""Read files that may be damaged or foreign safely, with errors that name the file and reason.
+"""Safely read files that may be damaged or foreign; errors name the file and the reason.
 
 Readers check parsed data with `validated`, inside a `with reading(...)` block, which adds the name
 of the file to errors.

@@ -1,9 +1,9 @@
 """Batches of a corpus: shards in memory, the order of their utterances, rows, and prefetching.
 
-From a corpus to a batch: `ShardGroups` says which shards are in memory together in an epoch, a
+From a corpus to a batch: `ShardGroups` says which shards are in memory together in an epoch. A
 `BatchSampler` divides the utterances of such a group into rows (utterance, first frame, number of
-frames) and the rows into batches, and `collate` cuts a batch's rows out of the group. Every batch
-is a function of (seed, epoch), so that a killed training resumes with the next one.
+frames), and the rows into batches. `collate` cuts a batch's rows out of the group. Every batch is
+a function of (seed, epoch), so that a killed training resumes with the next batch.
 """
 
 import json
@@ -131,10 +131,10 @@ def micro_batches(batch: Any) -> tuple[Any, ...]:
 
 
 class AccumulatedBatches:
-    """A `BatchSource` with steps of `accumulate` batches of another one; the last may have fewer.
+    """A `BatchSource` whose steps join `accumulate` batches of `data`; the last may have fewer.
 
     Args:
-      data: the other source.
+      data: the source of the batches.
       accumulate: number of batches for one optimizer step.
     """
 
@@ -161,7 +161,7 @@ class ShardGroup:
     """The concatenated utterances of some shards, with frames stacked at one offset."""
 
     names: list[str]
-    """[U] utterance ids."""
+    """[U] ids of the U utterances."""
     inputs: Tensor
     """[sum of T', D] float16."""
     targets: Tensor
@@ -174,7 +174,7 @@ class ShardGroup:
     """Raw frame with which every utterance begins."""
 
     def make_batch(self, frame_rows: Tensor, **fields: Any) -> Batch:
-        """Make a batch from the targets in these rows [N, T] and the other fields as given."""
+        """Make a batch with the targets of these rows [N, T]; `fields` are its other fields."""
         return Batch(targets=self.targets[frame_rows].long(), **fields)
 
 
@@ -414,7 +414,7 @@ class UtteranceSampler:
         """Divide utterances into `count` batches with about equal numbers of frames."""
         rows = rng.permutation(cut_long_utterances(lengths, self._config.max_frames))
         rows = _at_least(rows, count)
-        # 1. Cut the shuffled rows into `count` runs, and these into buckets of consecutive runs.
+        # 1. Cut the shuffled rows into `count` runs, and group consecutive runs into buckets.
         batch_of_row = equal_parts(rows[:, 2], count)
         batches = []
         for bucket in np.array_split(np.arange(count), -(-count // BUCKET_BATCHES)):
@@ -434,8 +434,8 @@ class CorpusBatches:
     Epoch e begins with raw frame e % 3 of every utterance (C7). No batch spans two groups.
 
     Args:
-      groups: the shards.
-      sampler: sampler of the rows and batches of each group.
+      groups: the groups of shards in each epoch.
+      sampler: divides each group into rows and batches.
       seed: seed of the order within groups.
       first_epoch: number of earlier epochs, from which offset and order continue.
     """
@@ -558,13 +558,13 @@ def by_length(utterances: Iterable[Utterance]) -> list[Utterance]:
 def slices_within(lengths: Iterable[int], max_frames: int) -> list[slice]:
     """Divide rows into batches of at most `max_frames` frames including padding.
 
-    A batch ends where it is full or where a row longer than its first follows, so that runs of rows
-    sorted from long to short fill their batches within the limit. A row of more than `max_frames`
-    frames is a batch of its own.
+    A batch ends where it is full, or where a row follows that is longer than its first. So runs of
+    rows that are sorted from long to short fill their batches within the limit. A row of more than
+    `max_frames` frames is a batch of its own.
 
     Args:
       lengths: length of each row, above 0.
-      max_frames: the limit.
+      max_frames: maximum number of frames in a batch.
 
     Returns:
       The slice of rows of each batch, in order.

@@ -119,7 +119,10 @@ class Checkpoints:
 
 
 def selection_score(metrics: dict[str, float]) -> float:
-    """Return the score, higher is better: accuracy, else objective, else minus the loss, else 0."""
+    """Return the score that selects weights (the highest wins).
+
+    It is the accuracy, else the objective, else minus the loss, else 0.
+    """
     scores = (metrics.get(name) for name in ("accuracy", "objective"))
     return next((score for score in scores if score is not None), -metrics.get("loss", 0.0))
 
@@ -170,11 +173,11 @@ class EpochWeights:
         history: list[dict[str, float]],
         evaluate: Callable[[], dict[str, float]],
     ) -> tuple[str, dict[str, float]]:
-        """Load into `model` the weights of the best epoch or, if it scores no lower, the average.
+        """Load the best epoch's weights into `model`, or the average if that scores no lower.
 
         The average is over the weights of the last `average_epochs` epochs, in float64. Thus an
         epoch that lowered the score never decides the result. With `prefer_average`, the average
-        is taken if it scores no lower than the worst of these epochs.
+        is taken if it scores no lower than the worst of the averaged epochs.
 
         Args:
           model: gets the weights.
@@ -229,8 +232,8 @@ def update_batch_norm(
 
     Args:
       model: the model to change; it is in evaluation mode afterwards.
-      batches: training batches, of which no more than needed are read. Do not pass those of an
-        epoch that begins with the shortest utterances.
+      batches: training batches; no more than needed are read. Do not pass those of an epoch that
+        begins with the shortest utterances.
       device: device of the model.
       compute_loss: runs the model on a batch.
     """

@@ -93,8 +93,8 @@ class TrainerConfig(Settings):
     """Number of last epochs whose weights are averaged; the average is kept if it scores no lower
     than the best epoch. 1: no averaging."""
     prefer_average: bool = False
-    """Keep the average unless all of its epochs score better, even if some of them do: with few
-    held-out speakers, the best of many scores is partly due to chance."""
+    """Keep the average unless every averaged epoch scores better: with few held-out speakers, the
+    best of many scores is partly due to chance."""
     seed: NonNegativeInt = 0
     """Random seed of initial weights, data order and dropout."""
     checkpoint_seconds: NonNegative = field(default=300.0, metadata=NO_EFFECT_ON_RESULTS)
@@ -139,8 +139,8 @@ class CorpusTrainerConfig(TrainerConfig):
 
     valid_utterances: NonNegativeInt = 100
     """Number of training utterances held out for validation. With eight or more speakers, whole
-    speakers are held out: ten, or more until they have this many utterances, but at most an eighth
-    of all utterances. With fewer speakers, at most a tenth of the utterances is held out. The
+    speakers are held out: at least ten, with this many utterances in total, as far as an eighth of
+    all utterances allows. With fewer speakers, at most a tenth of the utterances is held out. The
     choice follows a checksum of the ids, so that every training holds out the same; augmented
     copies of held-out utterances are left out. 0: none. Not used when validation data is given."""
     valid_seed: NonNegativeInt = 0
@@ -227,8 +227,8 @@ class UtteranceMaskConfig(SpecAugmentConfig):
     time_width: NonNegativeInt = 15
     """Largest width of a time mask in frames of 10 ms; widths are drawn from 0 to this."""
     mel_bins: Annotated[int, Range(1, 10_000)] = 80
-    """Number of leading columns, the mel bins, to which frequency masks apply. Cepstra after them
-    (A1) are not masked by these, and reveal what is under the masks."""
+    """Number of leading columns, the mel bins, to which frequency masks apply. The cepstra after
+    them (A1) are not covered by frequency masks, and reveal what is under the masks."""
     cepstra: Share = 0.0
     """Probability that all cepstra of an utterance, the columns after `mel_bins`, are masked."""
     warp: Annotated[float, Range(0, below=1 / KNEE - 1)] = 0.0
@@ -424,7 +424,7 @@ class RecordConfig(Settings):
     per_file: PositiveInt = 64
     """Utterances per file (A7: 64), the unit of parallel work and of resuming."""
     max_seconds: Positive = 16.7
-    """Longer utterances are left out (A6: 16.7, which is 1,670 frames)."""
+    """Length in seconds above which an utterance is left out (A6: 16.7, which is 1,670 frames)."""
     window: PositiveInt = 11
     """Receptive field of the model's outputs in frames (A12: 11). An utterance with fewer outputs
     than CTC needs for its labels is left out."""
@@ -466,8 +466,8 @@ class StatesConfig(Settings):
     checkpoint_every: PositiveInt = 250
     """Iterations between two checkpoints; 250 (A22). One is also written at the end of every epoch,
     for the evaluation, and after `checkpoint_seconds` if that is earlier. Asynchronous methods
-    (`asgd`, `adpsgd`, `hadpsgd`) write checkpoints only at the ends of epochs, except with delay by
-    one."""
+    (`asgd`, `adpsgd`, `hadpsgd`) write checkpoints only at the ends of epochs, except with
+    the pattern `delayed`."""
     evaluator: EvaluatorKind = "swap"
     """Evaluator of an epoch (A22, A23). `swap`: this process, after swapping the training model on
     the device for the evaluation model. `in_place`: this process, with the training model itself.

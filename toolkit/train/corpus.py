@@ -60,8 +60,8 @@ class Utterance:
 class Corpus:
     """The utterances of some stores whose features and alignment have the same length.
 
-    Opening it reads all alignments once, to check them and to count the targets, unless the counts
-    are not needed.
+    Opening the corpus reads all alignments once, to check them and to count the targets, unless
+    `count_targets` is false.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Corpus:
           sources: pairs of a store of features and one of `Alignments`.
           normaliser: applied when an utterance is loaded.
           num_targets: C; alignments hold 0 ... C - 1. None: there are no frame targets; the second
-            stores then load `supervisions`, which have a number of `frames`.
+            store of each pair then loads `supervisions`, which have a number of `frames`.
           names: use only these utterances; None for all.
           excluded: utterances that are unusable for other reasons, id -> reason.
           count_targets: count the targets. If not, only `num_frames` of the alignments is read, and
@@ -219,7 +219,7 @@ def perturbed(
       raw: [T, F] features.
       state: statistics of the speaker's earlier utterances.
       kind: kind of the features.
-      config: the changes.
+      config: range of the volume, and share of the unknown speakers.
 
     Returns:
       The features [T, F], and the statistics, which are None for an unknown speaker.
@@ -241,13 +241,13 @@ class DataSplit:
     train: set[str]
     valid_names: set[str]
     speakers: tuple[str, ...]
-    """Speakers of whom no utterance is in `train`, in order; empty: only utterances are held out.
-    """
+    """Held-out speakers, in order; none of their utterances is in `train`. Empty: only utterances
+    are held out."""
     num_speakers: int
     """Number of all speakers, held out or not."""
 
     def describe(self) -> str:
-        """Return in words what is held out, and if no speakers are, why."""
+        """Describe what is held out; if it is only utterances of training speakers, say why."""
         number = len(self.valid_names)
         if not number:
             return "no utterances are held out"
@@ -345,7 +345,8 @@ def split_by_speaker(speakers: Mapping[str, str], number: int, seed: int = 0) ->
     """Hold out speakers where there are enough of them, else utterances.
 
     Speakers are taken in the order of a checksum of their ids until there are `ENOUGH_SPEAKERS` and
-    they have `number` utterances; one who would raise the share above `MAX_SHARE` is passed over.
+    they have `number` utterances. A speaker who would raise the share of held-out utterances above
+    `MAX_SHARE` is passed over.
 
     Args:
       speakers: speaker by utterance; augmented copies belong to the speakers of their originals.
@@ -371,7 +372,7 @@ def split_by_speaker(speakers: Mapping[str, str], number: int, seed: int = 0) ->
 def _choose_speakers(
     by_speaker: Mapping[str, list[str]], number: int, seed: int
 ) -> dict[str, set[str]]:
-    """Return the speakers to hold out, each with one utterance of every family."""
+    """Return the speakers to hold out, each with one utterance of every family of copies."""
     originals = {
         speaker: {members[0] for members in _families(names).values()}
         for speaker, names in by_speaker.items()
@@ -402,7 +403,8 @@ def split_held_out(names: Iterable[str], number: int, seed: int = 0) -> tuple[se
 
     Returns:
       The utterances to train on, and those to validate on, chosen by `select_held_out`: originals,
-      or one copy where the original is not among `names`. Other copies of these are in neither.
+      or one copy where the original is not among `names`. All other copies of the utterances to
+      validate on are in neither set.
     """
     families = _families(names)
     chosen = select_held_out(families, number, seed)

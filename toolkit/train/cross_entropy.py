@@ -42,7 +42,7 @@ def cross_entropy(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Ten
     """Compute the cross entropy between the targets and the model's softmax, in float32.
 
     See `Objective`. Sums: `weight`, the scored frames; `accuracy`, how many of them have the
-    highest logit at their target, so that its mean is the frame accuracy.
+    highest logit at their target. So the mean of `accuracy` is the frame accuracy.
     """
     logits, _ = model(batch.inputs, lengths=batch.lengths)
     logits = logits.flatten(0, 1).float()  # [N T, C]
@@ -154,8 +154,8 @@ def train_cross_entropy(
         an earlier training with another objective, by the function's name, is not reused.
 
     Returns:
-      `frame_accuracy` (0 to 1) of the model on held-out data at low rate (without any, that of the
-      last epoch on the training data), `loss` per frame of the last epoch on the training data,
+      `frame_accuracy` (0 to 1) of the model at low rate on held-out data (without held-out data:
+      the last epoch's on training data), `loss` per frame of the last epoch on training data,
       `frames_per_second` (low-rate, median over the epochs on chunks), `utterances`,
       `held_out_speakers` (0: the held-out data are utterances of training speakers, or given);
       with epochs on whole utterances also `frame_accuracy_chunks`, the accuracy before them.

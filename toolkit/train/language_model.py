@@ -146,7 +146,7 @@ class SentenceBatches:
     batches, which are read in random order. Both orders change with every epoch.
 
     Args:
-      sentences: the text.
+      sentences: the sentences of the text.
       words: words per batch, with sentence ends and padding; a longer sentence is its own batch.
       seed: seed of the order.
     """
@@ -213,10 +213,10 @@ def _cuts(lengths: np.ndarray, words: int) -> list[int]:
 class SampledSoftmaxLoss:
     """Minus the log-probability of the words, summed; `stats` holds `weight`, their number.
 
-    With more than `samples` words in the vocabulary the softmax is estimated in training: its
-    denominator is the word's own exponential plus an unbiased estimate of the sum over all others,
-    from words that are drawn once for the batch. The exponential of a drawn word is divided by how
-    often that word is expected among those drawn. Held-out text is always scored exactly.
+    If the vocabulary has more than `samples` words, the softmax is estimated in training. Its
+    denominator is the target's own exponential plus an unbiased estimate of the sum over all other
+    words, from words that are drawn once for the batch. The exponential of a drawn word is divided
+    by the number of times that it is expected to be drawn. Held-out text is always scored exactly.
 
     Args:
       counts: [V], how often each word is to be predicted in the text.

@@ -299,8 +299,8 @@ class LfmmiLoss:
 
     For batches of two views, the loss includes CR-CTC's consistency regularisation (Yao et al.
     2024): `consistency` times the divergence of the second head's outputs for each view from those
-    for the other view, which count as constants in the gradient. The second head takes the place of
-    CTC's outputs, as it has a distribution over the pdfs for each frame.
+    for the other view; the latter count as constants in the gradient. The second head takes the
+    place of CTC's outputs, as it has a distribution over the pdfs for each frame.
 
     `stats`: `weight`, the scored frames; `objective`, the criterion, boosted in training;
     `cross_entropy`; `divergence`, of batches of two views.
@@ -409,8 +409,8 @@ def train_lfmmi(
       progress: called from time to time with (steps done, steps in all).
 
     Returns:
-      `objective`, the criterion per frame of the model on held-out data (without any, that of the
-      last epoch on the training data, boosted), `frames_per_second`, `utterances`,
+      `objective`, the model's criterion per frame on held-out data (without held-out data: the last
+      epoch's on the training data, boosted), `frames_per_second`, `utterances`,
       `held_out_speakers`.
 
     Raises:

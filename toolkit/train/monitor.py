@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
-# Imported here, not when a training starts: it takes seconds, and the other ranks would wait.
+# Imported here, not when a training starts: the import takes seconds, and other ranks would wait.
 from torch.utils.tensorboard import SummaryWriter
 
 from toolkit.processes.bars import Bar
@@ -177,7 +177,7 @@ class EpochMonitor:
 def log_epoch(epochs: int, record: dict[str, float]) -> None:
     """Log an epoch's record in one line, and warn if much of its time was spent waiting for data.
 
-    The line omits `utterances`, the number per unit of the loss's weight.
+    The line omits `utterances`, the number of utterances per unit of the loss's weight.
     """
     omitted = ("epoch", "utterances")
     texts = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k not in omitted]

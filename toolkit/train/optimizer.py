@@ -117,7 +117,7 @@ def cosine_rate(step: int, total: int, initial: float, final: float, warmup: int
 def noam_rate(step: int, initial: float, warmup: int) -> float:
     """Return the learning rate of a step: linear warm-up, then the inverse square root of the step.
 
-    As in Vaswani et al. 2017, where the highest rate follows from the network's size.
+    As in Vaswani et al. 2017, except that there the highest rate follows from the network's size.
 
     Args:
       step: counted from 0.

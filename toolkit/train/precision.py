@@ -112,7 +112,7 @@ class Precision:
         return norm, not self._scaling or self._adapt(bool(torch.isfinite(norm)))
 
     def _adapt(self, finite: bool) -> bool:
-        """Change the loss scale after a step; return whether to take the step."""
+        """Change the loss scale if necessary; return whether to take the step."""
         # Overflow: halve and skip. Otherwise double after 2,000 steps in a row.
         if not finite and self._factor > MIN_SCALE:
             self._factor, self._since = max(MIN_SCALE, self._factor / 2), 0
@@ -148,7 +148,7 @@ class NonFiniteDetector:
         self._steps: deque[tuple[Tensor, torch.cuda.Event | None, Any]] = deque()
 
     def add(self, value: Tensor, batch: Any) -> None:
-        """Add a scalar of the step that was queued last, which is not finite if the step failed."""
+        """Add a scalar of the last queued step; the scalar is not finite if that step failed."""
         copied = None
         if self._is_gpu:
             host = torch.empty((), dtype=value.dtype, pin_memory=True)

@@ -3,7 +3,7 @@
 `log.jsonl` holds one JSON object per line: `event`, the name of its class below, and the fields of
 that class. The clock counts the seconds of training since the model was created. It excludes the
 time between a kill and the next start. It also excludes the work after the checkpoint from which
-that start resumes, since it is repeated; `Started` records the seconds that this work had taken.
+that start resumes, since this work is repeated; `Started` records the seconds that it had taken.
 """
 
 import json
@@ -100,7 +100,7 @@ class Saved(Event):
 
 @dataclass(frozen=True)
 class Swapped(Event):
-    """The model on the device was swapped for the other one (A22)."""
+    """The training model on the device was swapped for the evaluation model, or back (A22)."""
 
     step: int = 0
     epoch: int = 0
@@ -279,8 +279,8 @@ class RunLogWriter:
                 f"{self._path} is shorter than when the checkpoint beside it was written: restore "
                 "it, or remove the folder to train from scratch"
             )
-        # Find the last event before the kill: the work between the checkpoint and it is lost. The
-        # lines after the checkpoint are cut off below, so that a damaged one does no harm.
+        # Find the last event before the kill: the work from the checkpoint to this event is lost.
+        # The lines after the checkpoint are cut off below, so that a damaged line does no harm.
         last = seconds
         with suppress(TrainingError), reading(self._path, TrainingError, ADVICE):
             for number, line in enumerate(content[end:].split(b"\n")[:-1]):

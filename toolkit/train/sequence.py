@@ -53,7 +53,7 @@ class LatticeBatch(Batch):
     """Whole utterances with their lattices."""
 
     lattices: Sequence[Lattice] = ()
-    """One per row, in the host's memory even if the batch is on a GPU."""
+    """One lattice per row, in the host's memory even if the batch is on a GPU."""
 
 
 class LatticeBatches:
@@ -153,7 +153,7 @@ class UpsampledReferences:
         return self._references.ids
 
     def num_frames(self, name: str) -> int:
-        """Count an utterance's raw frames, or its reference's frames if these fit neither rate."""
+        """Count an utterance's raw frames; if the reference fits neither rate, count its frames."""
         frames, raw = self._references.num_frames(name), self._features.num_frames(name)
         return raw if frames == low_rate_length(raw) else frames
 

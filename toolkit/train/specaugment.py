@@ -115,13 +115,13 @@ def draw_masks(
     # Random rounding: floor(x + u) with u uniform in [0, 1) has the mean x.
     counts = np.floor(config.time_masks * seconds + rng.random(rows)).astype(int)
     number = np.arange(counts.max(initial=0))
-    # [N, M] a row with fewer masks than others has some of width 0.
+    # [N, M], M the largest number of masks of a row; a row with fewer has some of width 0.
     limits = np.where(number < counts[:, None], lengths[:, None], 0)
     return masked_bins, _bands(limits, config.time_width, frames, rng)
 
 
 def _bands(limits: np.ndarray, max_width: int, size: int, rng: np.random.Generator) -> torch.Tensor:
-    """Draw bands within [0, limit): [N, M] -> their union, [N, size] bool."""
+    """Draw M bands per row, each within [0, limit): limits [N, M] -> the union [N, size] bool."""
     # As in Park et al. 2019: a width from 0 to `max_width`, then a start from 0 to limit - width.
     width = np.minimum(rng.integers(0, max_width + 1, limits.shape), limits)
     start = np.floor(rng.random(limits.shape) * (limits - width + 1))
@@ -135,8 +135,8 @@ def warp_mel(inputs: Tensor, factors: Tensor, bins: int, edges: tuple[float, flo
     """Move the spectrum of each row along the frequency axis, as another vocal tract would.
 
     The paper computes the filters again; here the log energies are interpolated. A bin gets the
-    value at the new place of its centre, interpolated linearly between the two nearest centres;
-    beyond the first or last centre it gets that bin's value.
+    value at the new place of its centre, interpolated linearly between the two nearest centres. If
+    the new place lies beyond the first or last centre, the value is that of the first or last bin.
 
     Args:
       inputs: [N, T, D], of which the first `bins` columns are log energies of mel filters in order,
@@ -217,11 +217,11 @@ def view_divergence(log_probs: Tensor, lengths: Tensor) -> Tensor:
 
     Returns:
       The sum over rows and valid frames of KL(other view || row). Its gradient goes into the row
-      alone, as if the other view's outputs were labels.
+      alone, as if the other view's outputs were fixed targets.
     """
-    # Row n gets the outputs of row n + N, and the other way around; they count as labels.
-    labels = log_probs.detach().roll(len(log_probs) // 2, dims=0)
-    by_frame = (labels.exp() * (labels - log_probs)).sum(dim=2)  # KL(labels || row), [2 N, T]
+    # The targets of row n are the outputs of row n + N, and the other way around.
+    targets = log_probs.detach().roll(len(log_probs) // 2, dims=0)
+    by_frame = (targets.exp() * (targets - log_probs)).sum(dim=2)  # KL(targets || row), [2 N, T]
     frames = torch.arange(log_probs.shape[1], device=log_probs.device)
     valid = frames < to_device(lengths, log_probs.device)[:, None]
     return by_frame.masked_fill(~valid, 0).sum()

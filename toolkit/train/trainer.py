@@ -67,7 +67,7 @@ class FitResult:
 
 
 class Callback:
-    """Hooks of the training loop, called on every rank in the same order; here the defaults.
+    """Hooks of the training loop, called on every rank in the same order, and their defaults.
 
     By default a checkpoint is saved when it is due, and the objective is averaged over the held-out
     batches after every epoch.
@@ -146,12 +146,12 @@ def fit(
     epoch, TensorBoard events (`tensorboard/`).
 
     Several ranks share the training according to the strategy. Only rank 0 writes, except for the
-    ranks' own parts of checkpoints. A training can be resumed with another world size, from the
-    last checkpoint at the same position in the epoch; some batches may then be seen twice.
+    ranks' own parts of checkpoints. A training can be resumed with another world size: it goes on
+    at the last checkpoint's position in the epoch, and some batches may be seen twice.
 
     Args:
-      model: with its initial weights.
-      objective: the loss.
+      model: the model with its initial weights.
+      objective: computes the loss, see `Objective`.
       data: the training batches.
       config: optimizer, rates, epochs.
       out: folder of this training alone.
@@ -483,7 +483,7 @@ class Trainer:
         self._saved = monotonic()
         strategy = self.strategy
         rank_state = strategy.rank_state_dict()
-        # Which ranks have a state of their own: the names in the sum are those ranks.
+        # Which ranks have a state of their own: each of them adds its number as a name to the sum.
         with_state = {str(strategy.rank): torch.ones(())} if rank_state else {}
         ranks_with_state = sorted(map(int, strategy.sum_over_ranks(with_state)))
         position = self.epoch, strategy.position(self.step)
@@ -515,7 +515,7 @@ class Trainer:
         """Restore the newest checkpoint, if there is one.
 
         Raises:
-          TrainingError: it is damaged, or from a training with other settings.
+          TrainingError: the checkpoint is damaged, or from a training with other settings.
         """
         state = self._checkpoints.load_latest()
         if state is None:
@@ -542,7 +542,7 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self._precision.load_state_dict(state["precision"])
-        # With as many ranks as before, its own state; with fewer, the states of several old ranks.
+        # With as many ranks as before, load its own state; with fewer, those of several old ranks.
         old_ranks = range(strategy.rank, old_size, strategy.world_size)
         rank_states = [
             self._checkpoints.load_rank(*position, rank)

@@ -23,7 +23,7 @@ class Device:
     name: str
     memory_gib: float
     link: str
-    """Connection to the host, such as `PCIe 3 x16`: the maximum of device and board."""
+    """Connection to the host, such as `PCIe 3 x16`: the best that device and board both support."""
 
 
 MISSING = "the package nvidia-ml-py is missing: `pip install nvidia-ml-py`"

@@ -145,7 +145,7 @@ class Platform:
 
     @property
     def first(self) -> TrainingRun:
-        """The first training, which figures show that have only one training per platform."""
+        """The first training, the one shown in figures with only one training per platform."""
         return self.runs[0]
 
     def times(self, metric: str, target: float, epochs: int) -> list[float | None]:
@@ -157,7 +157,7 @@ class Platform:
         return typical(self.times(metric, target, epochs))
 
     def dawnbench(self, metric: str, target: float) -> float | None:
-        """Return the minutes by DAWNBench's rule, of the fastest run as in its entries."""
+        """Return the fastest run's minutes by DAWNBench's rule, as its entries do."""
         times = [first_epoch(*_lists(run.curve(metric)), target) for run in self.runs]
         reached = [time / 60 for time in times if time is not None]
         return min(reached, default=None)
@@ -244,7 +244,7 @@ def _own_name(run: TrainingRun) -> str:
 
 
 def recipe_folder(folder: Path) -> Path | None:
-    """Return a training's run directory: its folder or one of the three above; None if none is."""
+    """Return the training's run directory: `folder` or one of three above it; None if none fits."""
     folder = folder.resolve()
     for place in (folder, *list(folder.parents)[:3]):
         if any(re.fullmatch(r"\d+\.json", path.name) for path in place.glob("stages/*.json")):

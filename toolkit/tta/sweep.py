@@ -86,8 +86,8 @@ def stored_sweep(
 ) -> list[Row]:
     """Run `sweep`, storing each row as it is finished.
 
-    After an interruption it continues with the missing widths. If the split has changed, or `jobs`,
-    on which the seconds depend, it begins again.
+    After an interruption it continues with the missing widths. It begins again if the split has
+    changed, or the number of jobs, since the seconds depend on it.
 
     Args:
       decoder, log_probs, references, widths, jobs: see `sweep`.
@@ -130,7 +130,7 @@ class Task:
     def of_run(cls, run: Path, split: str | None, config: WordsConfig) -> "Task":
         """Read units, dictionary, language model and posteriors of a finished CTC run.
 
-        The weights are those tuned in the run, if there are any.
+        The language model weights are those tuned in the run, if there are any.
 
         Args:
           run: the run directory.

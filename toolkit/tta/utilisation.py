@@ -176,7 +176,7 @@ Phase = Literal["transfer", "compute", "update"]
 LEAST_SWING = 0.15
 """Smallest variation of the devices' mean utilisation with which phases are detected."""
 WAITING, WORKING = 0.25, 0.75
-"""A device below the first share while another is above the second waits for it."""
+"""A device waits if its utilisation is below the first share and another's above the second."""
 
 
 @dataclass(frozen=True)
@@ -213,8 +213,8 @@ def window(
 ) -> Window | None:
     """Select the interval of at most `length` seconds with the most samples (A36: 25).
 
-    Among intervals with as many samples, those with the least of `avoid` in them are taken, and of
-    these the middle one: the paper's trends are stable over time, but the first minutes of a
+    Among intervals with equally many samples, those that overlap least with `avoid` are taken, and
+    of these the middle one: the paper's trends are stable over time, but the first minutes of a
     training are not.
 
     Args:

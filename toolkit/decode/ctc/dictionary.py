@@ -22,8 +22,8 @@ class CtcDecodeError(ToolkitError):
 class Tree:
     """A prefix tree of the words' spellings.
 
-    Words are numbered in the order of their symbols, so that the words below a node are an
-    interval.
+    Words are numbered in the order of their symbols, so that the words below a node have
+    consecutive numbers.
     """
 
     nodes: np.ndarray
@@ -31,7 +31,7 @@ class Tree:
     letters: np.ndarray
     """The concatenated symbols of all words, int32."""
     begin: np.ndarray
-    """[W + 1] int32: where each word begins in `letters`."""
+    """[W + 1] int32 for W words: where each word begins in `letters`, then where the last ends."""
     between: tuple[int, ...]
     """The symbols that separate words; any number of them may begin or end a text."""
 
@@ -56,9 +56,9 @@ class Dictionary:
     def of(cls, words: Collection[str], units: Units, between: str = " ") -> "Dictionary":
         """Make a dictionary by spelling words in a model's output units.
 
-        If the units are characters, words have the separator between equal letters, as in training
-        texts (A16). If they are pieces, the units segment each word. Words with the same symbols
-        cannot be distinguished in decoding; the alphabetically first of them is kept.
+        If the units are characters, the separator stands between two equal letters, as in training
+        texts (A16). If the units are word pieces, they segment each word. Words with the same
+        symbols cannot be distinguished in decoding; the alphabetically first of them is kept.
 
         Args:
           words: the dictionary, such as the training words.
@@ -174,11 +174,11 @@ class Ngrams:
     """
 
     contexts: np.ndarray
-    """[S + 1] CONTEXT."""
+    """[S + 1] CONTEXT: S states, then an entry that marks the end of the last state's n-grams."""
     ngrams: np.ndarray
     """[E] NGRAM, sorted by context state, then by word."""
     words: np.ndarray
-    """[W + 1] WORD."""
+    """[W + 1] WORD: W words, then an entry that holds the last sum of shares (`unknown`)."""
     start: int = 0
     """The state after <s>."""
 
@@ -221,8 +221,8 @@ class Ngrams:
 
         ngrams = np.zeros(len(arcs.word), NGRAM)
         ngrams["word"], ngrams["target"], ngrams["logprob"] = arcs.word, target, arcs.logprob
-        # Sums over the words of the dictionary that are listed in a context: of P(w | context), and
-        # of P(w | back-off context), whose difference corrects a sum over a range of words.
+        # Running sums over the dictionary words that have an n-gram in a context: of P(w | context)
+        # and of P(w | back-off context). `mass` uses both to sum over a range of words.
         _, lower = arcs.read(arcs.below[arcs.source], arcs.word)
         of_words = arcs.word < len(words)
         ngrams["sum"] = _running_sums(np.exp(arcs.logprob) * of_words, first)
@@ -241,9 +241,9 @@ class Ngrams:
 class _Arcs:
     """N-grams as arcs between context states, sorted by state, then by last word.
 
-    State 0 is the empty context; state i + 1 is the context of the words of arc i, which exists if
-    longer n-grams begin with them. Every word has a unigram, an impossible one if the model lacks
-    the word; so arc w is the unigram of word w.
+    State 0 is the empty context; state i + 1 is the context that consists of the words of arc i, if
+    longer n-grams begin with these words. Every word has a unigram, an impossible one if the model
+    lacks the word; so arc w is the unigram of word w.
 
     Attributes:
       num_words: number of words, <UNK>, </s> and <s> included.
@@ -286,8 +286,8 @@ class _Arcs:
         """Look up one word in each state, with back-off.
 
         Returns:
-          The number of the n-gram that was found in the state, or in the first state of its
-          back-off chain that has one; and the log-probability, back-off weights included.
+          For each pair: the number of the n-gram, from the given state or else from the next state
+          of its back-off chain that has one; and the log-probability, back-off weights included.
         """
         keys = self.source * self.num_words + self.word
         ngram, logprob = np.full(len(words), -1), np.zeros(len(words))
@@ -305,7 +305,7 @@ class _Arcs:
 
 @njit(cache=True)
 def _running_sums(values: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return the cumulative sums [E] of values [E] within each group."""
+    """Return the cumulative sums [E] of values [E] within each group; first[g] begins group g."""
     sums = values.copy()
     for group in range(len(first) - 1):
         for i in range(first[group] + 1, first[group + 1]):

@@ -56,7 +56,7 @@ class EvaluationPlan:
     width: ListLength
     """Beam width of the search."""
     weight: LossPer
-    """Divisor of the loss."""
+    """Divisor of the loss, see `CtcTrainingConfig`."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """The search."""
     words: str = ""
@@ -146,7 +146,7 @@ def evaluate_run(
 
 
 def _training(run: Path) -> Path:
-    """Find the folder of a run's training; an unfinished training comes first."""
+    """Find the folder of a run's training; an unfinished training takes precedence."""
     for parent, pattern in ((RunDirectory(run).partials, "[0-9]*/*"), (run, "*")):
         trainings = [path for path in sorted(parent.glob(pattern)) if EvaluationFolder(path).plan()]
         if len(trainings) > 1:

@@ -42,7 +42,7 @@ def make_ctc_graph(
     Words that the language model lacks cannot be recognised.
 
     Args:
-      words: the dictionary.
+      words: the words of the dictionary.
       units: the model's output units.
       arpa: the language model.
       out: the folder that gets `words.txt` and, last, `graph.safetensors`.

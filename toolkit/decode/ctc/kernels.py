@@ -1,9 +1,10 @@
 """Compiled kernels (numba) for CTC searches and alignments, and the arrays that they use.
 
 A prefix is a node of a growing trie of hypotheses: it has a parent, a last symbol, a node of the
-dictionary's tree and the score of its finished words. In each frame a prefix is kept (by a blank or
-its last symbol; a space even after a blank) or extended by a symbol that the tree allows; all ways
-to the same prefix are summed. The best `width` candidates of a frame survive.
+dictionary's tree and the score of its finished words. In each frame a prefix is either kept (the
+frame is a blank or repeats the last symbol; a space may repeat even after a blank) or extended by a
+symbol that the tree allows. The probabilities of all ways to the same prefix are added. The best
+`width` candidates of a frame survive.
 
 Compiled code gets arrays only, no objects. Numba caches its machine code on disk by the types of
 the arguments: a changed field makes another type, whereas a renamed class would leave cache files
@@ -23,7 +24,7 @@ ROOT = 0
 """The root of a dictionary's tree."""
 NONE = -math.inf
 """Log-probability of an impossible event."""
-# Candidates are cut back to the beam whenever there are this many times its width.
+# Candidates are cut back to the beam width whenever their number is this many times the width.
 _ROOM = 5
 
 NODE = np.dtype(  # a node of a dictionary's tree
@@ -58,7 +59,7 @@ NGRAM = np.dtype(
 WORD = np.dtype(  # a word of the dictionary in the n-gram model
     [
         ("name", np.int32),  # its number there: its own, or that of <UNK>
-        ("unknown", np.float64),  # share of all unknown words that come before it
+        ("unknown", np.float64),  # sum of the shares of <UNK> that the words before it have
     ]
 )
 PREFIX = np.dtype(  # a hypothesis
@@ -100,7 +101,7 @@ SYMBOL = np.dtype(
     [
         ("in_beam", np.int64),  # clock of the last prefix whose extension by it is in the beam
         ("grows", np.bool_),  # whether prefixes may be extended by it in this frame
-        ("nth_growing", np.int32),  # in entry n: the n-th symbol by which they may be extended
+        ("nth_growing", np.int32),  # in entry n: the n-th symbol that may extend prefixes
         ("between", np.int32),  # in entry n: the n-th symbol that separates words
     ]
 )
@@ -264,13 +265,13 @@ def search(
     """Search the next frames; see `toolkit.decode.ctc.kernels` for the arrays.
 
     Args:
-      log_probs: [T, C] float32; consecutive calls give the same as one call with all frames.
+      log_probs: [T, C] float32; consecutive calls give the same result as one call with all frames.
       tree: [N] NODE: the dictionary.
       lm: [S + 1] CONTEXT, [E] NGRAM, [W + 1] WORD; not used in the mode NO_LM.
       beams: two [width] BEAM, empty before the first call; the last beam is left in
         beams[settings.frames % 2].
-      trie: [1 + all frames * width] PREFIX, empty before the first call; gets all prefixes, those
-        of the last beam with the score of a word that ends there.
+      trie: [1 + all frames * width] PREFIX, empty before the first call; gets all prefixes. Those
+        of the last beam also get the score of a word that ends there.
       table: a hash table of prefixes by parent and symbol, empty before the first call.
       candidates: an array of candidates, working memory.
       symbols: [C] SYMBOL with `between` filled in.
@@ -291,8 +292,8 @@ def search(
                 _extend(i, row, beam, tree, lm, trie, candidates, symbols, now)
         _select(candidates, now)
         _advance(beam, next_beam, trie, table, candidates, now)
-    # A text may end here: score the word that ends in each prefix of the last beam, or with
-    # `complete` the only word (high == low + 1) that can still end.
+    # A text may end here: score the word that ends in each prefix of the last beam or, with
+    # `complete`, the only word (high == low + 1) that the prefix can still become.
     last = beams[now.frames % 2]
     for i in range(now.size):
         prefix = trie[last[i].node]
@@ -316,7 +317,10 @@ def _add(a: float, b: float) -> float:
 
 @_inline
 def _choose_symbols(row: _Array, symbols: _Array, now: _Record) -> None:
-    """Select the symbols of a frame that may extend prefixes: flags, list and number."""
+    """Select the symbols of a frame that may extend prefixes.
+
+    Sets `grows` and `nth_growing` in `symbols`, and `num_growing` and `top` in `now`.
+    """
     count, num_kept, top, values = 0, 0, NONE, np.empty(len(row))
     # All possible symbols except the blank, which never extends a prefix.
     for symbol in range(len(row)):
@@ -351,7 +355,7 @@ def _keep(
     best, worst = NONE, math.inf
     for i in range(now.size):
         entry, prefix = beam[i], trie[beam[i].node]
-        # For a prefix l: p_blank(l, t) = p(l, t - 1) y_t(blank), in logs.
+        # For a prefix l, in logs: p_blank(l, t) = p(l, t - 1) y_t(blank), with y_t from `row`.
         blank, symbol = entry.total + row[now.blank], NONE
         # p_symbol(l, t) = p_symbol(l, t - 1) y_t(c), c the last symbol; repeated spaces are one
         # space, so that a space may continue after a blank.
@@ -525,7 +529,7 @@ def _select(candidates: _Array, now: _Record) -> None:
     """Keep the best `width` candidates in their order; ties go to earlier candidates."""
     if now.candidates <= now.width:
         return
-    # `cut` is the key of rank `width`; `equal` of the candidates with this key fit in.
+    # `cut` is the key of rank `width`; `equal` is how many candidates with this key still fit in.
     keys = candidates[: now.candidates].key
     cut = np.partition(keys, len(keys) - now.width)[len(keys) - now.width]
     num_kept, equal = 0, now.width - (keys > cut).sum()
@@ -621,8 +625,8 @@ def _step(contexts: _Array, ngrams: _Array, state: int, word: int) -> tuple[floa
 def mass(lm: _Lm, state: int, first: int, last: int) -> float:
     """Return the probability that the next word is among dictionary words first ... last - 1.
 
-    It is exact, at the cost of two binary searches per order: the back-off probability of the words
-    without an n-gram in a state is found from cumulative sums.
+    The result is exact. Cumulative sums give the back-off probability of the words that have no
+    n-gram in a state, at the cost of two binary searches per order.
     """
     contexts, ngrams, words = lm
     total, factor, begin = 0.0, 1.0, state
@@ -631,8 +635,8 @@ def mass(lm: _Lm, state: int, first: int, last: int) -> float:
         high = _lower_bound(contexts, ngrams, state, last)
         weight = math.exp(contexts[state].backoff)
         if low < high:
-            # For words with an n-gram in this state, its probabilities replace the weighted ones of
-            # the back-off state, which the next turn counts for all words.
+            # The next turn counts the weighted probabilities of the back-off state for all words.
+            # For words with an n-gram in this state, replace these by the n-gram's probabilities.
             state_mass, backoff_mass = ngrams[high - 1].sum, ngrams[high - 1].lower
             if low > contexts[state].first:
                 state_mass, backoff_mass = (
@@ -673,7 +677,7 @@ def advance_alignment(
 
     Args:
       rows: [t, C] float32 log-probabilities.
-      labels: [L].
+      labels: [L] the sequence, without blanks.
       blank: the blank's column.
       scores: [2 L + 1] path scores of blanks and labels in turn, changed in place.
       steps: [t, 2 L + 1], written: number of states by which the best path into each state has

@@ -56,7 +56,7 @@ class CtcScorer:
     """Scores recordings with a CTC network, including its normaliser and output units.
 
     Args:
-      bundle: the folder.
+      bundle: the bundle's folder.
       device: where the network computes.
       int8: whether it computes in 8 bits, see `toolkit.models.store`; only on the CPU.
 
@@ -83,7 +83,7 @@ class CtcScorer:
         self.subsampling = self.model.config.subsampling
         """Input frames per row of log-probabilities."""
         self.offset = (self.model.config.frames_needed - self.subsampling) / 2
-        """Input frames before the first frame that the first row stands for: the network's left
+        """Number of input frames before those that the first row stands for: the network's left
         context."""
 
     @property
@@ -164,7 +164,7 @@ class CtcScorer:
 
     def _windows(self, inputs: Tensor) -> Iterator[Tensor]:
         """Score overlapping windows."""
-        # In rows: windows of WINDOW frames, scored with CONTEXT frames on both sides.
+        # Windows of WINDOW frames, with CONTEXT frames on both sides; both counted in rows here.
         step, context = WINDOW // self.subsampling, CONTEXT // self.subsampling
         needed = self.model.config.frames_needed
         rows = (len(inputs) - needed) // self.subsampling + 1
@@ -287,8 +287,8 @@ class CtcRecogniser(Recogniser):
         """Return a text with the times and confidences of its words.
 
         Args:
-          text: the words.
-          log_probs: [T, C] in which they were recognised.
+          text: the recognised words.
+          log_probs: [T, C] in which the words were recognised.
         """
         words = split_words(text)
         try:
@@ -322,7 +322,7 @@ class CtcScoreStream:
 
     Args:
       scorer: scorer of a network with unidirectional LSTMs.
-      kind: of the features, see `FrontendConfig.kind`.
+      kind: kind of the features, see `FrontendConfig.kind`.
 
     Raises:
       BundleError: the network, or the normalisation of its features, needs the whole utterance.
@@ -406,7 +406,7 @@ class CtcAlignerFiles:
     needs_speakers: ClassVar[bool] = False
 
     def spoken(self, recording: Recording) -> tuple[list[str], str]:
-        """Normalise a recording's text by the units' policy; return words and removed text."""
+        """Normalise a recording's text by the units' text policy; return words and removed text."""
         return recording.spoken(_policy(self.bundle), unknown=False)
 
     def with_pronunciations(self, words: Collection[str]) -> "CtcAlignerFiles":
@@ -469,6 +469,6 @@ def _policy(bundle: Path) -> TextPolicy:
 
 
 def _guessed_policy(units: Units) -> TextPolicy:
-    """Return the text policy for units that name none: English if they are its 30 symbols (A16)."""
+    """Return the policy for units that name none: English for the 30 characters of A16."""
     english = units.kind == "characters" and units.symbols == Characters().symbols
     return TextPolicy(EnglishRules.id if english else LetterRules.id)

@@ -144,7 +144,7 @@ class BeamSearch:
     """Prefix beam search with a dictionary and a language model; threads may share it.
 
     Args:
-      tree: the dictionary.
+      tree: the prefix tree of the dictionary.
       ngrams: the language model; None in the mode `NO_LM`.
       options: settings of the search.
     """
@@ -240,7 +240,7 @@ class BeamSearch:
         With `complete`, a node in which no word ends gets the word below it if there is only one.
         """
         here = self._tree.nodes[place]
-        # A single word lies below the node; the root, of depth 0, is not an unfinished word.
+        # Whether a single word lies below the node; the root (depth 0) is no unfinished word.
         only = (here["depth"] > 0) & (here["high"] == here["low"] + 1) & self._options.complete
         return np.where((here["word"] < 0) & only, here["low"], here["word"])
 
@@ -261,7 +261,7 @@ class BeamSearch:
         return nodes.astype(np.int64) * len(self._tree.begin) + word + 1
 
     def _labels(self, trie: np.ndarray, node: int, word: int) -> list[int]:
-        """Return a prefix's labels; complete its unfinished word to `word`, or drop it if -1."""
+        """Return a prefix's labels; complete the unfinished word to `word`, or drop it for -1."""
         # From the last symbol back to the empty prefix, which is node 0.
         tree, path = self._tree, []
         while node > 0:
@@ -281,8 +281,8 @@ class BeamSearch:
 class PrefixDecoder(CtcDecoder):
     """Finds the most likely label sequences, summing the probabilities of all alignments.
 
-    Label sequences that differ only in repeated spaces count as one. Of other sequences with the
-    same text (with and without the separator of double letters), the best is kept.
+    Label sequences that differ only in repeated spaces count as one. If sequences have the same
+    text for another reason (with or without the separator of double letters), the best is kept.
 
     Args:
       units: the output units, in the order of the posteriors' columns.
@@ -373,7 +373,7 @@ class WordsDecoder(CtcDecoder):
       words: the dictionary's words, or the `Dictionary` of another decoder.
       lm: the n-grams; not needed in the mode `words`. Dictionary words that it lacks share the
         probability of its <UNK>.
-      config: the search.
+      config: settings of the search.
 
     Raises:
       CtcDecodeError: the mode needs a language model and none is given, or the units can write
@@ -436,7 +436,7 @@ class WordsDecoder(CtcDecoder):
 
         Args:
           utterances: see `decode`.
-          pairs: the weights.
+          pairs: the pairs of LM weight and word bonus.
           jobs: threads.
         """
         for pair in pairs:

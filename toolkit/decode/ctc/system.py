@@ -149,7 +149,7 @@ def _path(folder: Path, number: int) -> Path:
 
 @torch.inference_mode()
 def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
-    """Return each utterance's [T_n, C], computed in batches of similar lengths."""
+    """Compute each utterance's log-probabilities [T_n, C], in batches of similar lengths."""
     # Utterances of similar lengths share a batch, so that little is padded.
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     log_probs: dict[int, Tensor] = {}
@@ -162,8 +162,9 @@ def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
 
 logger = logging.getLogger(__name__)
 EXTENSIONS = 4
-"""How often a grid is extended if the best pair lies at its edge. On AN4 (CR-CTC, 581 words) the
-best pair of the original grid is a corner: weight 0.4 and bonus 2, with 37 errors."""
+"""Maximum number of times that a grid is extended while the best pair lies at its edge. On AN4
+(CR-CTC, 581 words) the best pair of the original grid is a corner: weight 0.4 and bonus 2, with 37
+errors."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def tune_words(
         hardly depends on the beam.
       log_probs: [T, C] of each utterance, by id.
       references: transcript by utterance id.
-      config: the grid.
+      config: the grid of weights to try.
       out: the folder that gets `grid.tsv` and, last, `tuned.json`; an existing `tuned.json` is
         returned without decoding.
       jobs: see `CtcDecoder.decode_many`.
@@ -252,7 +253,7 @@ def _first_grid(
 
     Args:
       search: settings with the decoder's own weight and bonus.
-      config: the grid.
+      config: the grid of weights to try.
       words: number of words in the references.
     """
     weight, bonus = search.lm_weight, search.word_bonus
@@ -384,7 +385,7 @@ def tune_beam(
         return scored.errors
 
     # The widest beam sets the number of errors. The narrowest beam with no more errors is taken:
-    # first the width, at the widest margin, then the margin.
+    # first its width, at the widest margin, then its margin.
     margin = config.margins[-1]
     width = widen(decoder.with_beam(config.widths[-1], margin), utterances, jobs)[-1].width
     most = errors(width, margin)
@@ -439,14 +440,14 @@ def decode_ctc(
       splits: the splits to decode, by name.
       tune_on: the splits on which the weights are tuned.
       units: the model's output units.
-      words: the dictionary.
+      words: the words of the dictionary.
       arpa: the language model over these words.
       lm: name of the language model in the results.
-      config: the searches.
-      out: the folder that gets `rows.json`, `graph/` and a folder per search: `tuned.json` where
-        weights are tuned, `widths.json` of the dictionary searches and, by split, hypotheses,
-        reports and `row.json`; also `unwritable.txt` with the words that the units cannot write,
-        if there are any.
+      config: settings of the searches and of their tuning.
+      out: the folder that gets `rows.json`, `graph/`, a folder per search and, if the units cannot
+        write some words, a list of these (`unwritable.txt`). The folder of a search has
+        `tuned.json` if its weights are tuned, `widths.json` if it is a beam search over dictionary
+        words and, by split, hypotheses, reports and `row.json`.
       jobs: threads, or processes for the search in a graph.
       command: the command line, for the results.
       progress: called with (decodes done, decodes).
@@ -475,7 +476,7 @@ def decode_ctc(
     references = {u: text for s in tune_on for u, text in splits[s].references.items()}
     for name, search in searches.items():
         if name.endswith(f"+{lm}"):
-            # Many weights are tried, with a narrow beam: they hardly depend on the beam.
+            # Many weights are tried, with a narrow beam: the best ones hardly depend on the beam.
             narrow = search
             if isinstance(search, WordsDecoder):
                 narrow = search.configured(replace(config.words, width=config.tune_width))

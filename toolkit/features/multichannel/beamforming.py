@@ -182,8 +182,9 @@ def stft(microphones: Tensor, config: BeamformingConfig) -> Tensor:
 def masks(spectra: Tensor, config: BeamformingConfig) -> tuple[Tensor, Tensor]:
     """Estimate which time-frequency bins hold speech, and which frames hold only noise.
 
-    The frames that are quietest, by their mean log power from a sixteenth to half of the band, are
-    noise. Power of a bin above `oversubtraction` times their mean power at its frequency is speech.
+    The quietest frames, by their mean log power from a sixteenth to half of the band, are noise.
+    The noise power at a frequency is `oversubtraction` times the mean power of these frames; the
+    power that a bin has above this is speech.
 
     Args:
       spectra: [M, F, T] complex.
@@ -209,9 +210,9 @@ def mvdr_weights(spectra: Tensor, speech: Tensor, noise: Tensor, loading: float)
     """Compute MVDR weights: minimal noise, the first microphone's speech undistorted.
 
     The speech's transfer to the microphones, relative to the first, is the principal eigenvector
-    of its covariance. This makes the covariance rank one; otherwise frequencies of many paths would
-    be attenuated. These are the weights of torchaudio's `mvdr_weights_rtf` for the transfer of its
-    `rtf_evd`.
+    of its covariance. This makes the covariance rank one; otherwise frequencies at which the speech
+    arrives over many paths would be attenuated. The weights equal those of torchaudio's
+    `mvdr_weights_rtf` with the transfer from `rtf_evd`.
 
     Args:
       spectra: [M, F, T] complex.
@@ -238,7 +239,7 @@ def _covariance(spectra: Tensor, weights: Tensor) -> Tensor:
 
     Args:
       spectra: [M, F, T] complex.
-      weights: [F, T], of any sum.
+      weights: [F, T]; they need not add up to 1.
     """
     channels = spectra.transpose(0, 1)  # [F, M, T]
     # R_f = sum_t w_ft x_ft x_ft^H / sum_t w_ft.
@@ -368,8 +369,8 @@ def enhance_utterance(
 ) -> Enhanced:
     """Cancel the echo of an utterance and form the beam.
 
-    The filters are estimated from the mixture alone. Where its components are known, the same
-    filters are applied to each of them, to measure the effect on speech, noise and echo.
+    The filters are estimated from the mixture alone. If the components of the mixture are known,
+    the same filters are applied to each, to measure the effect on speech, noise and echo.
 
     Args:
       microphones: float32[M, S].

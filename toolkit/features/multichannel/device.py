@@ -102,12 +102,12 @@ class DeviceFrontend:
 
     def _estimate(self, captured: np.ndarray, played: np.ndarray) -> np.ndarray:
         """Estimate the echo [B, block] in a block of all beams."""
-        # The newest spectrum is that of the block before and the newest block (overlap-save).
+        # The newest spectrum is that of the previous and the newest block (overlap-save).
         self._history[1:] = self._history[:-1]
         self._history[0] = fft.rfft(np.concatenate([self._played, played]))
         self._played = played
         power = float(np.mean(played**2))
-        # Before the filters start, only powers are measured; they set their initial uncertainty.
+        # Before the filters start, only powers are measured; these set the filters' uncertainty.
         if len(self._powers) < self._first:
             if power > PLAYING:
                 self._powers.append((np.mean(captured**2, axis=1), power))
@@ -184,7 +184,7 @@ FLOOR_RISE_DB = 6.0
 SPEECH_DB = 6.0
 """Power over the noise floor from which a block counts as speech, and the beam may change."""
 MARGIN_DB = 1.0
-"""Lead over the current beam with which a beam is chosen, so that the choice does not flicker."""
+"""Lead over the current beam that another beam needs to be chosen; it keeps the choice stable."""
 
 
 class BeamSelector:
@@ -198,7 +198,7 @@ class BeamSelector:
       beams: number of beams.
       block: samples per block.
       sampling_rate: in Hz.
-      config: thresholds.
+      config: the frequencies that are compared, and the smoothing.
     """
 
     def __init__(self, beams: int, block: int, sampling_rate: int, config: SelectionConfig) -> None:
@@ -281,8 +281,8 @@ def superdirective_weights(
 
     w = (G + m I)^-1 d / (d^H (G + m I)^-1 d), the MVDR beam for spherically isotropic noise of the
     coherence G (Bitzer and Simmer, 2001). The loading m is the smallest of `LOADINGS` for which the
-    gain over the microphones' own noise, |w^H d|^2 / w^H w, is at least `gain_db`, or the largest
-    loading if there is none. d is the steering vector.
+    gain over the microphones' own noise, |w^H d|^2 / w^H w, is at least `gain_db`. If no loading
+    reaches this gain, m is the largest one. d is the steering vector.
 
     Args:
       positions: [M, 3] in metres from the middle of the array.

@@ -222,7 +222,7 @@ class _Workers:
     def map(
         self, function: Callable[[ObjectStore, Item], Value], items: Sequence[Item], threads: int
     ) -> Iterator[Value]:
-        """Yield the results in order, computed up to `2 * threads` items ahead; 0: on demand."""
+        """Yield the results in order, computed `2 * threads` items ahead; if 0, on demand."""
         if threads == 0:
             for item in items:
                 yield function(self._store, item)

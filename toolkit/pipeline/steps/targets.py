@@ -27,7 +27,7 @@ from toolkit.storage.digests import file_digest
 from toolkit.train.batches import prefetched
 
 WINDOW = 256
-"""Utterances sorted by length together, so that batches have little padding."""
+"""Number of utterances that are sorted by length together, so that batches have little padding."""
 FIELD = "targets"
 
 

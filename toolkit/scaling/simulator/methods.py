@@ -131,7 +131,7 @@ def compressed(
 
 
 def _share(scenario: Scenario) -> float:
-    """Return the words of a message per element, in the shorter of the two formats."""
+    """Return a message's 32-bit words per element of the gradient, in the shorter format."""
     bitmap = 1 / PER_WORD if scenario.gtc.dense_fallback else 1.0
     return min(scenario.density, bitmap)
 
@@ -226,7 +226,7 @@ def train(
       run: the training.
       update: returns new weights from old ones, the minibatches' indices and the learning rate.
       exchange: returns seconds, bytes sent, and bytes between hosts of a step's communication.
-      outlasting: returns the seconds that a communication adds to a step, both given in seconds.
+      outlasting: returns the seconds that a communication adds to a step, from both durations.
       until: share of the data after which to stop.
 
     Returns:
@@ -556,7 +556,7 @@ class CorrectedState(GtcState):
     starts again from 0, so that old gradients have no further effect.
 
     Args:
-      size: P.
+      size: P, number of weights.
       config: configuration of the threshold.
     """
 

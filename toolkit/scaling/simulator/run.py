@@ -77,7 +77,7 @@ class Network(Settings):
         for host in range(self.hosts(workers)):
             first = host * self.per_host
             here = sizes[first : first + self.per_host]
-            # Each local message goes to all workers elsewhere, and the others to all workers here.
+            # Messages from here go to all workers elsewhere, those from elsewhere to all here.
             out = sum(here) * (workers - len(here))
             into = (total - sum(here)) * len(here)
             card = max(out, into) / (self.between * GIGABIT)
@@ -212,7 +212,7 @@ class StepTimes(Settings):
         """Return each worker's mean seconds: [N].
 
         These are the expected order statistics of N draws from a normal distribution, in random
-        order, so that the slowest of N workers is as slow as on average.
+        order. So the slowest worker is as slow as the slowest of N draws is on average.
         """
         if workers == 1:
             return np.array([self.seconds * self.slow.get(0, 1.0)])
@@ -240,7 +240,7 @@ class Scenario:
     final_rate: float = 0.004
     """Final learning rate; it decays exponentially with the share of the data seen (C7)."""
     max_rate: float = 1.1
-    """A method that takes one step for N minibatches uses N times the rate, but at most this."""
+    """Upper limit of the rate of methods whose steps take N minibatches and N times the rate."""
     warmup: float = 0.0
     """Share of the data over which the learning rate is warmed up."""
     decay_from: float = 0.0
@@ -253,11 +253,11 @@ class Scenario:
     times: StepTimes = StepTimes()
     """Computation times."""
     network: Network = Network()
-    """Network model."""
+    """Hosts, and the links between workers."""
     host_rate: float = 0.0
     """Bytes of models per second that a host's processors exchange with its GPUs and average. Every
-    learner of `adpsgd` needs that in every step, and a host serves one learner after the other. 0:
-    it takes no time."""
+    learner of `adpsgd` needs this work in every step, and a host serves one learner after the
+    other. 0: the work takes no time."""
     codec: float = 40e9
     """Bytes per second of `gtc`'s coding: of the encoded gradient and the decoded messages."""
     gtc: GtcConfig = GtcConfig()

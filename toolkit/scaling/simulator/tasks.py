@@ -298,7 +298,7 @@ class SequenceTask:
         self.frames = self._targets.numel()
         """Frames of an epoch."""
         self.sample_indices = EpochSampler(len(self._targets), seed)
-        """Called with the number of chunks before a minibatch and in it; returns its chunks."""
+        """Returns a minibatch's chunks from (number of chunks before it, number of its chunks)."""
 
     def reseeded(self, seed: int) -> "SequenceTask":
         """Return the same task with other initial weights and another order of the chunks."""
@@ -347,7 +347,7 @@ class _Lstm(nn.Module):
 
 
 def _chunks(frames: Frames) -> tuple[Tensor, Tensor]:
-    """Cut frames into chunks: [N, CHUNK, D] and [N, CHUNK]."""
+    """Cut frames into N chunks: features [N, CHUNK, D] and classes [N, CHUNK]."""
     whole = len(frames) // CHUNK * CHUNK
     inputs, targets = frames.inputs[:whole], frames.targets[:whole]
     return inputs.unflatten(0, (-1, CHUNK)), targets.unflatten(0, (-1, CHUNK))

@@ -326,8 +326,8 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
 
     Alternatives count as one word, whose middle is the latest of its words. Names of recordings and
     channels that differ only in case are the same. Unlike in sclite, recordings, segments and words
-    may be in any order, a recording without words in the CTM is not an error, and words that differ
-    in case are different.
+    may be in any order; a recording without words in the CTM is not an error; and words that differ
+    in case are different words.
 
     Args:
       segments: segments of the STM.

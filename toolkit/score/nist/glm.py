@@ -122,7 +122,7 @@ class Glm:
 
     @cached_property
     def _by_first(self) -> dict[str, list[Rule]]:
-        """The rules, in the case in which they are compared, by their source's first character."""
+        """Rules, in the case used for comparison, by the first character of their source."""
         rules: dict[str, list[Rule]] = {}
         for rule in self.rules:
             source, left_context, right_context = map(

@@ -9,10 +9,10 @@
 
 The rules are those of sclite, which reads references and hypotheses in the same way. Two texts are
 aligned as networks of words, by the best path through their alternatives. With the weights
-`sclite`, costs are sclite's, see `_COSTS`, and so are ties: arcs are visited in order of their
-beginnings, the first of several predecessors with the same cost wins, and of the three moves the
-diagonal wins, then the insertion. Costs are added in single precision, which decides ties between
-many empty alternatives.
+`sclite`, costs (see `_COSTS`) and the choice among ties are those of sclite. Arcs are visited in
+order of their beginnings. The first of several predecessors with the same cost wins; of the three
+moves, the diagonal wins, then the insertion. Costs are added in single precision, which decides
+ties between many empty alternatives.
 """
 
 import re
@@ -190,11 +190,11 @@ _COSTS = {"kaldi": (1.0, 1.0, 0.5, False), "sclite": (4.0, 3.0, 2.0, True)}
 _EMPTY, _NEVER = 0.001, 1e9
 """Cost of a gap at @, which is not aligned with anything, and a cost above that of any path."""
 _MOST = 10**6
-"""Largest number of pairs of successive arcs in a network, as two groups of a thousand alternatives
-in a row have."""
+"""Largest number of pairs of successive arcs in a network. Two groups of a thousand alternatives in
+a row have so many."""
 _MOST_PAIRS = 4 * 10**8
-"""Largest number of pairs of such pairs, as two texts of 20,000 words have, which take seconds and
-some GB."""
+"""Largest number of pairs of such pairs. Two texts of 20,000 words have so many; aligning them
+takes seconds and some GB."""
 
 
 @dataclass
@@ -391,7 +391,7 @@ def _equal(ref: Network, hyp: Network, grammar: Grammar) -> np.ndarray:
 
 
 def is_fragment(word: str, grammar: Grammar) -> bool:
-    """Return whether a hyphen marks a word as a fragment; if optional, only one at its end does."""
+    """Return whether a hyphen marks a word as a fragment; an optional word needs it at the end."""
     return word[:1] == "-" or word[-1:] == "-" or (grammar.is_optional(word) and word[-2] == "-")
 
 

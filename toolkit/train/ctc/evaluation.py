@@ -182,7 +182,7 @@ class EvaluationFolder:
         self._folder = Path(out) / FOLDER
 
     def submit(self, epoch: int, model: torch.nn.Module) -> None:
-        """Store a model for evaluation; it replaces one that an earlier start left."""
+        """Store a model for evaluation; replace one that an earlier start of the training left."""
         folder = self.model(epoch)
         # A model without its configuration, which is written last, counts as incomplete.
         (folder / CONFIG).unlink(missing_ok=True)
@@ -266,7 +266,7 @@ def evaluate_elsewhere(
     """
     folder, number = EvaluationFolder(out), 0
     while folder.plan() == plan:
-        # Read before the list of models: one submitted in between is then not missed at the end.
+        # Read before the list of models, so that a model submitted in between is not missed.
         finished = folder.is_finished()
         for epoch in folder.waiting():
             started = time.monotonic()
@@ -307,8 +307,8 @@ class BackgroundEvaluator:
         """Start evaluating.
 
         Args:
-          pending: the epoch whose result is still needed from an earlier start, or None. Models of
-            other epochs that it submitted are removed.
+          pending: the epoch whose result is still needed from an earlier start, or None. That
+            start's models of other epochs are removed.
         """
         self._folder.begin()
         for epoch in self._folder.waiting():

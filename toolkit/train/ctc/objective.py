@@ -17,9 +17,9 @@ class CtcLoss:
     instead of infinite, they do not count in the weight, and `stats` reports their number.
 
     For batches of two views, a and b, the loss includes CR-CTC's consistency regularisation (Yao et
-    al. 2024): `consistency` times the divergence of each view's outputs from the other view's,
-    which count as constants in the gradient (`view_divergence`). Each view has its own CTC loss L,
-    so that the mean over rows is the paper's
+    al. 2024): `consistency` times the divergence of each view's outputs from the other view's. The
+    other view's outputs count as constants in the gradient (`view_divergence`). Each view has its
+    own CTC loss L, so that the mean over rows is the paper's
     0.5 * (L_a + L_b) + consistency * 0.5 * (KL(b || a) + KL(a || b)).
 
     `stats`: `weight`; `utterances`, rows with an alignment; `excluded`, those without;

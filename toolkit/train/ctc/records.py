@@ -107,7 +107,7 @@ def write_file(path: Path, plan: str, records: Iterable[tuple[str, Record]]) -> 
     """Write a file of records atomically.
 
     Args:
-      path: the file.
+      path: the file to write.
       plan: identifier of the content, by which a later run recognises what it would write.
       records: utterance ids and their records; at least one.
     """
@@ -132,7 +132,7 @@ def read_index(path: Path) -> FileIndex:
     """Read the header of a file.
 
     Raises:
-      RecordError: it is not a record file, or is truncated.
+      RecordError: the file is not a record file, or is truncated.
     """
     with reading(path, RecordError, ADVICE, "not a record file"), open(path, "rb") as file:
         total = file.seek(0, 2)
@@ -284,7 +284,7 @@ def write_records(
     Args:
       features: a feature store.
       texts: transcripts by utterance; an augmented copy (see `toolkit.features.augment`) without
-        one gets its original's.
+        a transcript gets that of its original.
       units: output units of the labels.
       config: limits and file size.
       out: output folder.
@@ -292,9 +292,9 @@ def write_records(
       progress: called after every file with the numbers of utterances done and in total.
 
     Returns:
-      `utterances` and `hours` written, `kept_percent` (their share of all utterances, A6),
-      `too_long` and `excluded` (numbers of those left out for their length and for other reasons),
-      and `MB_per_hour` of the files.
+      `utterances` and `hours` written; `kept_percent`, their share of all utterances (A6);
+      `too_long` and `excluded`, the numbers of utterances left out for their length and for other
+      reasons; and `MB_per_hour` of the files.
 
     Raises:
       TrainingDataError: no utterance is left, or too many were left out.

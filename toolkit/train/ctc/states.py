@@ -120,7 +120,7 @@ class Machine:
     def after_epoch(self) -> Iterator[State]:
         """Visit `State.SAVING`, unless there is a checkpoint of this iteration.
 
-        There is one if a training resumes from it: this is then called before any iteration.
+        There is one if a training resumes from it; no iteration then precedes this call.
         """
         if self._saved != self.step:
             yield from self._visit(State.SAVING)

@@ -47,7 +47,7 @@ def train_ctc(
     Writes into `out`: the model (`config.json`, `model.safetensors`), `log.jsonl` (see
     `toolkit.train.runlog`), `history.json`, `evaluation/` with the result of each epoch,
     `headline.json` and TensorBoard events. The weights kept are those of the epoch with the lowest
-    CER, or the average of the last ones if that is better. Checkpoints are removed at the end.
+    CER, or the average of the last epochs if that is no worse. Checkpoints are removed at the end.
 
     Args:
       data: training batches.
@@ -66,9 +66,9 @@ def train_ctc(
         `config.specaugment.warp`.
 
     Returns:
-      `cer`, `wer` and `ser` in per cent of the kept weights, `loss` of the last epoch,
-      `examples_per_second` and `minutes` of the run log, see `RunLog`,
-      `excluded` (share of the examples of the last epoch that were too short for their labels).
+      `cer`, `wer` and `ser` of the kept weights in per cent; `loss` of the last epoch;
+      `examples_per_second` and `minutes` from the run log, see `RunLog`; `excluded`, the share of
+      the last epoch's examples that were too short for their labels.
 
     Raises:
       TrainingDataError: there is no held-out data.
