@@ -209,7 +209,7 @@ def write_all_records(run: Run) -> dict[str, float]:
 
 
 def training_plan(run: Run) -> TrainingPlan:
-    """Return the data and settings of the training, which repeated trainings need, too."""
+    """Return the data and settings of the training, which repeated training runs need, too."""
     evaluation, names = run.config.evaluation, ["units", "features/normaliser.json"]
     dictionary = {"words": "words.txt", "arpa": "lm/lm.arpa"}
     if evaluation.search == "prefixes":

@@ -278,7 +278,7 @@ def test_mismatched_parts_are_refused(tmp_path):
     path = folder / "normaliser.json"
     stats = GlobalStats.of(torch.ones(4, 7))
     Cmvn(stats.mean, stats).save(path)
-    with pytest.raises(BundleError, match="different trainings"):
+    with pytest.raises(BundleError, match="different training runs"):
         CtcRecogniser(folder)
 
 

@@ -363,7 +363,7 @@ EXCHANGES = [
         lambda p: edit_json(p, frontend={"num_mel_bins": 9}),
         "the front end has 9 values per frame",
     ),
-    ("ctc", "normaliser.json", lambda p: normaliser_of(7).save(p), "different trainings"),
+    ("ctc", "normaliser.json", lambda p: normaliser_of(7).save(p), "different training runs"),
     (
         "aligner",
         "",

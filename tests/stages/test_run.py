@@ -227,7 +227,7 @@ def test_declarations_that_contradict_are_refused(directory):
     run = run_of(directory)
     with pytest.raises(DeclarationError, match="which stage 6 makes later"):
         run.need("results.json")
-    with pytest.raises(DeclarationError, match=r"stage 1 makes too; .* --force 1"):
+    with pytest.raises(DeclarationError, match=r"and 1 both make .* --force 1"):
         run.make("data/more")
     run.need("mine")
     with pytest.raises(DeclarationError, match="which it also needs"):

@@ -154,4 +154,4 @@ class CorpusAlignConfig(Settings):
     max_failed: Share = 0.1
     """If more than this share of the utterances fails, the corpus counts as unusable."""
     rounds: NumEpochs = 0
-    """Rounds of realignment with the trained network, each followed by a new training (C4)."""
+    """Rounds of realignment with the trained network, each followed by a new training run (C4)."""

@@ -380,7 +380,7 @@ def _save_checkpoint(path: Path, system: GmmSystem, floor: Tensor, history: list
 
 
 def _load_checkpoint(path: Path, cepstra: Path) -> tuple[GmmSystem, Tensor, list]:
-    """Return the system, its variance floor and the history of an unfinished training."""
+    """Return the system, its variance floor and the history of an unfinished training run."""
     with reading(path, DamagedAlignmentsError, "remove it to train from the beginning"):
         tensors, about = read_tensors(path, {"floor": ("F32", 1)})
         history = validated(json.loads(about["history"]), [{str: float}])

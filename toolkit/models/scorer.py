@@ -122,7 +122,7 @@ class NeuralModel:
             raise ModelError(
                 f"{folder} is a model of {sizes[0]} inputs and {sizes[1]} targets, but "
                 f"{normaliser} and the priors are for {expected[0]} and {expected[1]}: they come "
-                "from different trainings"
+                "from different training runs"
             )
 
     def log_likelihoods(

@@ -71,7 +71,7 @@ class Strategy:
         self.optimizer: Optimizer
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Begin a training, with no state of an earlier one (collective).
+        """Begin a training run, with no state of an earlier one (collective).
 
         Rank 0's weights are broadcast. The other methods work on this model and optimizer.
         """
@@ -187,7 +187,7 @@ class Strategy:
 
         Args:
           state: what `state_dict` returned; empty if a single process wrote the checkpoint: then
-            the method starts from the restored weights as in a new training.
+            the method starts from the restored weights as in a new training run.
           rank_states: if the world size is the checkpoint's, what this rank's `rank_state_dict`
             returned. If not, the states of the checkpoint's ranks i with i % world_size == rank:
             one, several or none. Empty states are left out.

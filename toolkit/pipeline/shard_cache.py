@@ -2,8 +2,8 @@
 
 `shards.jsonl` names the objects of every shard with size and digest. An object is copied to the
 cache when it is opened or prefetched. The copy is named by the object's digest, so that all
-processes and trainings on a machine can share a cache. When the cache is full, the copies that were
-opened longest ago are removed; open files stay readable.
+processes and training runs on a machine can share a cache. When the cache is full, the copies that
+were opened longest ago are removed; open files stay readable.
 """
 
 import fcntl

@@ -103,7 +103,7 @@ class StallDetector:
         """Seconds that a step may take, from the latest status of any rank that takes steps."""
 
     def step(self, limit: float) -> None:
-        """Count a step of this rank, which promises the next one within `limit` seconds."""
+        """Count a step of this rank; the next one must follow within `limit` seconds."""
         self._change(steps=self._status["steps"] + 1, limit=limit)
 
     def wait(self, limit: float) -> None:

@@ -61,7 +61,7 @@ class Input:
     name: str
     value: str
     kind: Kind
-    """`paper`: published for these trainings; `measured`: on this machine; `assumed`: without a
+    """`paper`: published for these training runs; `measured`: on this machine; `assumed`: without a
     source for these machines; `fitted`: chosen to match published results, which the simulation
     then does not predict."""
     why: str
@@ -320,9 +320,9 @@ class Results:
         """Add Table I (C31), its inputs, and its dependence on them.
 
         Args:
-          outcomes: outcomes of the long trainings.
-          short: outcomes of the trainings as long as the paper's.
-          inputs: inputs of the long trainings.
+          outcomes: outcomes of the long training runs.
+          short: outcomes of the training runs as long as the paper's.
+          inputs: inputs of the long training runs.
           speedups: speed-ups with other inputs.
           accuracies: accuracies with other inputs.
         """
@@ -386,8 +386,8 @@ class Results:
         self._files["table1_inputs.csv"] = csv_text(rows)
         columns = {"name": "input", "value": "value", "kind": "kind", "why": SOURCE}
         note = (
-            "paper: published for these trainings. measured: on this machine. assumed: without a "
-            "source for these machines. fitted: chosen to match published results."
+            "paper: published for these training runs. measured: on this machine. assumed: without "
+            "a source for these machines. fitted: chosen to match published results."
         )
         return _table(
             "Inputs of the simulated Table I", columns, rows, note, texts=("value", "kind", "why")

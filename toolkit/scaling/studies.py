@@ -166,8 +166,8 @@ PAPERS_TAU = 8.0
 REAL_BLOCK = 100
 """Minibatches per block of BMUF in the paper (C29)."""
 PAPERS_MINIBATCHES = 11_720
-"""Number of minibatches of the small task, with blocks of 2, that stand for the paper's trainings
-of ten epochs of 1,000 h."""
+"""Number of minibatches of the small task, with blocks of 2, that stand for the paper's training
+runs of ten epochs of 1,000 h."""
 SHORT = 2560
 """Minibatches of a simulation that only computes times."""
 LEARNERS = 16
@@ -180,7 +180,7 @@ Report = Callable[[str], None]
 def table1_scenario(
     minibatches: int, block: int, threshold: float, shares: Sequence[float]
 ) -> Scenario:
-    """Return the scenario of Table I's trainings: hosts with 16 GPUs and 25 Gbit/s each (C25).
+    """Return the scenario of Table I's training runs: hosts with 16 GPUs and 25 Gbit/s each (C25).
 
     `toolkit.scaling.page` gives the source of each number. A minibatch of 64 chunks of 32 frames
     takes 0.3 TFLOP, which such a GPU computes in about 0.3 s. The spread of speeds is fitted to the
@@ -288,12 +288,13 @@ class Retrained:
 def accuracy_variations(
     scenario: Scenario, task: FrameTask, trained: Sequence[Outcome], report: Report
 ) -> list[Retrained]:
-    """Repeat trainings of Table I, with one input changed at a time, for their accuracies.
+    """Repeat training runs of Table I, with one input changed at a time, for their accuracies.
 
     Args:
       scenario: the table's scenario.
       task: the task to train on.
-      trained: the table's trainings, used where a training does not depend on the changed input.
+      trained: the table's training runs; they are not repeated if they do not depend on the
+        changed input.
       report: called with a line for each training.
     """
     outcomes_by_key = {(outcome.method, outcome.workers): outcome for outcome in trained}
@@ -441,7 +442,7 @@ class Frontier(Settings):
     """A batch is as good as the baseline if its held-out loss, the median over the seeds, is higher
     by at most this share."""
     seeds: int = 3
-    """Number of trainings of each kind, with different initial weights and data orders."""
+    """Number of training runs of each kind, with different initial weights and data orders."""
     methods: tuple[str, ...] = ("ssgd", "scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed")
     """Methods to compare."""
 
@@ -499,7 +500,7 @@ class Frontier(Settings):
         """Find each method's largest batch such that it and all smaller batches tried are good.
 
         Args:
-          trained: all trainings.
+          trained: all training runs.
           tolerance: see `Frontier.tolerance`, the default.
         """
         tolerance = self.tolerance if tolerance is None else tolerance
@@ -678,7 +679,7 @@ class Later:
     """tau of GTC."""
 
     def scenario(self) -> Scenario:
-        """Return the trainings' scenario: equally fast workers, 16 per host, with momentum."""
+        """Return the training runs' scenario: equally fast workers, 16 per host, with momentum."""
         return Scenario(
             minibatches=self.minibatches,
             stands_for=100 / self.block,

@@ -103,8 +103,8 @@ def train_student(
       TrainingError: the loss is not finite, or `out` holds a training with other settings.
     """
     out = Path(out)
-    # 1. A finished training is not repeated; an unfinished one continues with the same settings and
-    # initial weights only.
+    # 1. A finished training run is not repeated; an unfinished one continues with the same settings
+    # and initial weights only.
     digest = None if start is None else hashlib.sha256((start / WEIGHTS).read_bytes()).hexdigest()
     identity = training_identity(config, num_targets=num_targets, **{"initial weights": digest})
     headline = finished_headline(out, identity)

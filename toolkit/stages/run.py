@@ -201,8 +201,8 @@ class Run:
             for stage in self._other_stages:
                 if _made_by(stage, name):
                     raise DeclarationError(
-                        f"stage {self.stage} makes `{name}`, which stage {stage.number} makes too; "
-                        f"if it no longer does, run it again first: --force {stage.number}"
+                        f"stages {self.stage} and {stage.number} both make `{name}`; if stage "
+                        f"{stage.number} no longer makes it, first run --force {stage.number}"
                     )
             if any(overlap(name, needed) for needed in self._needed):
                 raise DeclarationError(f"stage {self.stage} makes `{name}`, which it also needs")

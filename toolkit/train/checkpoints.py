@@ -1,4 +1,4 @@
-"""The files of a training: checkpoints, weights of epochs, and the headline that marks its end.
+"""The files of a training run: checkpoints, weights of epochs, and the headline that marks its end.
 
 A checkpoint is nested dicts and lists of tensors and plain values in one safetensors file.
 """
@@ -74,7 +74,7 @@ class Checkpoints:
     def save(self, epoch: int, step: int, state: dict[str, Any]) -> None:
         """Write the state after `step` steps of `epoch`, then remove old checkpoints.
 
-        Checkpoints of later steps are removed, too: with more workers a training resumes from a
+        Checkpoints of later steps are removed, too: with more workers a training run resumes from a
         lower step number.
         """
         write_state(self._folder / f"{_stem(epoch, step)}.safetensors", state)
@@ -259,18 +259,18 @@ def update_batch_norm(
 
 
 def training_identity(config: TrainerConfig, **more: Any) -> dict[str, Any]:
-    """Return what a training depends on, its settings and `more`, as read back from JSON."""
+    """Return what a training run depends on, its settings and `more`, as read back from JSON."""
     return json.loads(json.dumps({**result_parameters(config), **more}))
 
 
 def changed_settings(stored: dict[str, Any], present: dict[str, Any]) -> list[str]:
-    """Return the names of what differs between two identities of trainings."""
+    """Return the names of what differs between two identities of training runs."""
     names = sorted(present.keys() | stored.keys())
     return [name for name in names if stored.get(name) != present.get(name)]
 
 
 def finished_headline(out: Path, identity: dict[str, Any]) -> dict[str, float] | None:
-    """Return the headline of a training that finished in `out` with this identity, else None.
+    """Return the headline of a training run that finished in `out` with this identity, else None.
 
     Also removes checkpoints that a kill during their removal left behind.
     """
@@ -288,7 +288,7 @@ def finished_headline(out: Path, identity: dict[str, Any]) -> dict[str, float] |
 def finish_training(
     out: Path, identity: dict[str, Any], headline: dict[str, float]
 ) -> dict[str, float]:
-    """Mark a training as finished, after its results are stored; return the headline.
+    """Mark a training run as finished, after its results are stored; return the headline.
 
     Removes the checkpoints of all its phases.
     """
@@ -300,7 +300,7 @@ def finish_training(
 
 
 def _remove_checkpoints(out: Path) -> None:
-    """Delete the checkpoints of a finished training."""
+    """Delete the checkpoints of a finished training run."""
     for path in out.rglob("checkpoints/*.safetensors"):
         path.unlink(missing_ok=True)
 

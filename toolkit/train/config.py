@@ -144,7 +144,7 @@ class CorpusTrainerConfig(TrainerConfig):
     choice follows a checksum of the ids, so that every training holds out the same; augmented
     copies of held-out utterances are left out. 0: none. Not used when validation data is given."""
     valid_seed: NonNegativeInt = 0
-    """Seed for the choice of what is held out; use the same in all trainings of a run."""
+    """Seed for the choice of what is held out; use the same for all networks of a run."""
     max_excluded: Share = 0.2
     """Largest share of unusable utterances; with more, training fails."""
     perturb: PerturbConfig = PerturbConfig()

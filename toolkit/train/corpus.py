@@ -286,7 +286,7 @@ def open_corpora(
     valid_excluded: Mapping[str, str] | None = None,
     count_targets: bool = True,
 ) -> Corpora:
-    """Open the stores of a training, hold out some utterances, and write `excluded.tsv`.
+    """Open the stores of a training run, hold out some utterances, and write `excluded.tsv`.
 
     Args:
       sources: pairs of stores, see `Corpus`.

@@ -15,7 +15,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
-# Imported here, not when a training starts: the import takes seconds, and other ranks would wait.
+# Imported here, not when a training run starts: the import takes seconds, for which the other ranks
+# would wait.
 from torch.utils.tensorboard import SummaryWriter
 
 from toolkit.processes.bars import Bar
@@ -37,7 +38,7 @@ STEPS_BETWEEN_EVENTS = 50
 def phase_progress(
     progress: Progress | None, num_steps: Sequence[int], phase: int
 ) -> Progress | None:
-    """Return the progress callback for one of several consecutive trainings (phases).
+    """Return the progress callback for one of several consecutive training runs (phases).
 
     Args:
       progress: called as progress(steps done, steps of all phases); None gives None.

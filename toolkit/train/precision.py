@@ -1,4 +1,4 @@
-"""Precision of a training: autocast, loss scaling for float16 (A20), and non-finite losses."""
+"""Precision of a training run: autocast, loss scaling for float16 (A20), and non-finite losses."""
 
 import logging
 import math
@@ -29,7 +29,7 @@ STEPS_BEHIND = 8
 
 
 class Precision:
-    """The number format of a training, and its loss scaling.
+    """The number format of a training run, and its loss scaling.
 
     With float16 the loss is multiplied by a factor, so that small gradients do not become 0. A step
     whose gradients overflow is skipped and the factor halved; after 2,000 steps without overflow it

@@ -1,4 +1,4 @@
-"""The event log of a training, from which time-to-accuracy results are computed (A26, A35).
+"""The event log of a training run, from which time-to-accuracy results are computed (A26, A35).
 
 `log.jsonl` holds one JSON object per line: `event`, the name of its class below, and the fields of
 that class. The clock counts the seconds of training since the model was created. It excludes the
@@ -244,8 +244,8 @@ class RunLogWriter:
     """Appends events with their time; thread-safe.
 
     Args:
-      path: the log; a new training starts it with `create`, a resumed one with `resume`. The clock
-        of this start runs from the construction on, so construct the model afterwards.
+      path: the log; a new training run starts it with `create`, a resumed one with `resume`. The
+        clock of this start runs from the construction on, so construct the model afterwards.
       clock: monotonic clock in seconds.
     """
 

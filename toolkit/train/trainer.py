@@ -54,7 +54,7 @@ divided by that of `weight`."""
 
 @dataclass(frozen=True)
 class FitResult:
-    """Result of a training, besides the weights in the model."""
+    """Result of a training run, besides the weights in the model."""
 
     history: list[dict[str, float]]
     """A record per epoch."""
@@ -146,8 +146,8 @@ def fit(
     epoch, TensorBoard events (`tensorboard/`).
 
     Several ranks share the training according to the strategy. Only rank 0 writes, except for the
-    ranks' own parts of checkpoints. A training can be resumed with another world size: it goes on
-    at the last checkpoint's position in the epoch, and some batches may be seen twice.
+    ranks' own parts of checkpoints. A training run can be resumed with another world size: it goes
+    on at the last checkpoint's position in the epoch, and some batches may be seen twice.
 
     Args:
       model: the model with its initial weights.
@@ -216,7 +216,7 @@ def fit(
 
 
 class Trainer:
-    """The state of a training, and its single step.
+    """The state of a training run, and its single step.
 
     `Trainer(...).train_step(batch)` works without `fit`. See `fit` for the arguments; by default
     one process trains.
@@ -613,7 +613,7 @@ def write_history(out: Path, history: list[dict[str, float]]) -> None:
 
 
 def joined_history(results: Iterable[FitResult]) -> list[dict[str, float]]:
-    """Join the histories of consecutive trainings of one model, with consecutive epoch numbers."""
+    """Join the histories of consecutive runs on one model, with consecutive epoch numbers."""
     history: list[dict[str, float]] = []
     for result in results:
         done = len(history)

@@ -1,1 +1,1 @@
-"""Time to accuracy of trainings: tables, figures and an HTML page (A26-A39)."""
+"""Time to accuracy of training runs: tables, figures and an HTML page (A26-A39)."""

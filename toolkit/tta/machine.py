@@ -1,4 +1,4 @@
-"""The machine of a training: processors, storage, devices (A28, A30), and its price (A29)."""
+"""The machine of a training run: processors, storage, devices (A28, A30), and its price (A29)."""
 
 import difflib
 import os
@@ -181,7 +181,7 @@ NO_DRIVER = "neither NVML nor the files of the driver amdgpu list the devices"
 
 
 class Accelerators:
-    """The devices that a training here would use.
+    """The devices that a training run here would use.
 
     NVML lists NVIDIA's devices and the driver's files list AMD's, both with utilisation. Other
     devices are known only to torch, if it is loaded, without utilisation.

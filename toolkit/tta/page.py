@@ -464,7 +464,7 @@ def _hardware_section(platforms: Sequence[Platform], config: TtaConfig) -> Secti
 
 
 def _equal_section(platforms: Sequence[Platform], config: TtaConfig) -> Section:
-    """Return the section on trainings with equal batches."""
+    """Return the section on training runs with equal batches."""
     batches = sorted({platform.first.log.created.batch for platform in platforms})
     of = f" of {batches[0]} utterances" if len(batches) == 1 and batches[0] else ""
     return Section(
@@ -502,6 +502,6 @@ def _footer(platforms: Sequence[Platform]) -> str:
         for platform in platforms
         for run in platform.runs
     }
-    commits_text = f" Code of the trainings: {', '.join(sorted(filter(None, commits)))}."
+    commits_text = f" Code of the training runs: {', '.join(sorted(filter(None, commits)))}."
     runs = sum(len(platform.runs) for platform in platforms)
     return f"Made by `toolkit tta` from {runs} run logs." + (commits_text if any(commits) else "")

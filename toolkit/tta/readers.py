@@ -307,7 +307,7 @@ def tune_readers(
     json_file: Path | None = None,
     progress: Callable[[str], None] = print,
 ) -> TuningResult:
-    """Tune readers and batch size by short trainings, and print a table.
+    """Tune readers and batch size by short training runs, and print a table.
 
     Args:
       records: folder of record files; None: synthetic records are made.

@@ -137,7 +137,7 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class Platform:
-    """A machine or setting, and its trainings."""
+    """A machine or setting, and its training runs."""
 
     name: str
     runs: tuple[TrainingRun, ...]
@@ -173,7 +173,7 @@ def _lists(curve: tuple[np.ndarray, np.ndarray]) -> tuple[list[float], list[floa
 
 
 def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Platform]:
-    """Read trainings and group them by platform.
+    """Read training runs and group them by platform.
 
     Args:
       runs: folders, or NAME=FOLDER. log.jsonl is in the folder or in exactly one of its subfolders.
@@ -233,7 +233,7 @@ def log_folder(folder: Path) -> Path:
         problem = (
             f"several of its folders have one: {names}" if inside else "none of its folders has one"
         )
-        raise BenchRunError(f"{folder} has no {RUN_LOG}, the log of a training; {problem}")
+        raise BenchRunError(f"{folder} has no {RUN_LOG}, the log of a training run; {problem}")
     return inside[0]
 
 

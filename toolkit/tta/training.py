@@ -58,7 +58,7 @@ class TrainingPlan:
 
     @classmethod
     def read(cls, training: Path) -> "TrainingPlan":
-        """Read the plan of a finished training.
+        """Read the plan of a finished training run.
 
         Raises:
           BenchRunError: there is no plan, or it cannot be read.
@@ -84,7 +84,7 @@ def train_by_plan(
     command: str,
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Train, or resume an interrupted training; see `train_ctc`.
+    """Train, or resume an interrupted training run; see `train_ctc`.
 
     Args:
       plan: data and settings of the training.
@@ -177,12 +177,12 @@ def repeated(
     command: str,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
-    """Repeat a finished training, with other seeds, until there are `runs` runs.
+    """Repeat a finished training run, with other seeds, until there are `runs` runs.
 
     Finished repeats are kept, and an interrupted one is resumed.
 
     Args:
-      run_folder: the folder of a training, or the run directory that contains it.
+      run_folder: the folder of a training run, or the run directory that contains it.
       runs: number of runs, the given one included.
       device, jobs, command: see `train_by_plan`.
       tell: called with a line of progress.

@@ -41,7 +41,7 @@ class SearchFiles:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """Data and settings for evaluating a training; paths are relative to the run directory."""
+    """Data and settings for evaluating a training run; paths are relative to the run directory."""
 
     units: str
     """Folder of the output units."""
@@ -146,12 +146,12 @@ def evaluate_run(
 
 
 def _training(run: Path) -> Path:
-    """Find the folder of a run's training; an unfinished training takes precedence."""
+    """Find the folder of a run's training; an unfinished training run takes precedence."""
     for parent, pattern in ((RunDirectory(run).partials, "[0-9]*/*"), (run, "*")):
         trainings = [path for path in sorted(parent.glob(pattern)) if EvaluationFolder(path).plan()]
         if len(trainings) > 1:
             names = ", ".join(map(str, trainings))
-            raise TrainingError(f"{run} holds several trainings to evaluate: {names}")
+            raise TrainingError(f"{run} holds several training runs to evaluate: {names}")
         if trainings:
             return trainings[0]
     raise TrainingError(

@@ -76,7 +76,7 @@ class CtcScorer:
             raise BundleError(
                 f"{bundle / MODEL} has {config.input_dim} inputs and {config.output_dim} outputs, "
                 f"but {bundle / NORMALISER} and {bundle / UNITS} are for {sizes[0]} and "
-                f"{sizes[1]}: they come from different trainings; {ADVICE}"
+                f"{sizes[1]}: they come from different training runs; {ADVICE}"
             )
         if int8:
             self.model = quantize_int8(self.model)

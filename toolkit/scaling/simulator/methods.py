@@ -578,7 +578,7 @@ class CorrectedState(GtcState):
 def simulate(
     method: str, workers: int, scenario: Scenario, task: Task | None, points: int = 1
 ) -> Outcome:
-    """Simulate a training.
+    """Simulate a training run.
 
     Args:
       method: `ssgd`, `scpsgd`, `gtc`, `bmuf`, `asgd`, `hadpsgd`, `hadpsgd random`, `adpsgd`,

@@ -225,7 +225,7 @@ class StepTimes(Settings):
 
 @dataclass(frozen=True)
 class Scenario:
-    """Parameters that all simulated trainings share."""
+    """Parameters that all simulated training runs share."""
 
     minibatches: int = 360_000
     """Minibatches of all workers together, the same for any number of workers."""

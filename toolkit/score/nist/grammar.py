@@ -299,7 +299,7 @@ class Aligned:
 
 
 def align_networks(ref: Network, hyp: Network, grammar: Grammar, weights: Weights) -> Aligned:
-    """Align the words of two networks; A arcs in the reference, B in the hypothesis.
+    """Align the words of a reference network with those of a hypothesis network.
 
     Raises:
       GrammarError: they are so large that alignment would take minutes, or GB of memory.

@@ -171,7 +171,7 @@ def rows(log_probs: Tensor, lengths: Tensor) -> list[Tensor]:
 
 
 class EvaluationFolder:
-    """Models to evaluate and their results, in the folder `evaluation/` of a training.
+    """Models to evaluate and their results, in the folder `evaluation/` of a training run.
 
     `epoch-0003/` is a model (see `toolkit.models.store`), complete once it has its configuration;
     `epoch-0003.json` is its result, after which the training removes the model. `finished` marks
@@ -250,7 +250,7 @@ def evaluate_elsewhere(
     plan: str | None = None,
     on_result: Callable[[int, dict[str, float]], None] | None = None,
 ) -> int:
-    """Evaluate the epochs of a training that runs in another process or on another machine.
+    """Evaluate the epochs of a training run that runs in another process or on another machine.
 
     Args:
       out: the training's folder; it need not exist yet.
@@ -284,7 +284,7 @@ def evaluate_elsewhere(
 
 
 class BackgroundEvaluator:
-    """Evaluates in the background of a training: `resident`, `process` or `elsewhere`.
+    """Evaluates in the background of a training run: `resident`, `process` or `elsewhere`.
 
     Args:
       kind: see `StatesConfig.evaluator`.

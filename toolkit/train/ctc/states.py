@@ -44,11 +44,11 @@ SHOWN = 4
 """Number of utterances of a batch that are recognised in `State.SENTENCES`."""
 BackgroundLogging = Callable[[Callable[[Event], None]], AbstractContextManager[None]]
 """Called with the function that writes an event; returns a context that logs events, such as
-utilisation, in the background of a training."""
+utilisation, in the background of a training run."""
 
 
 class State(Enum):
-    """State of a training; the names are the paper's."""
+    """State of a training run; the names are the paper's."""
 
     TRAINING = "Training"
     SENTENCES = "Generating Sentences"
@@ -120,7 +120,7 @@ class Machine:
     def after_epoch(self) -> Iterator[State]:
         """Visit `State.SAVING`, unless there is a checkpoint of this iteration.
 
-        There is one if a training resumes from it; no iteration then precedes this call.
+        There is one if a training run resumes from it; no iteration then precedes this call.
         """
         if self._saved != self.step:
             yield from self._visit(State.SAVING)

@@ -126,6 +126,6 @@ def train_ctc(
 
 
 def _times(out: Path) -> dict[str, float]:
-    """Return `examples_per_second` and `minutes` of a training, from its log."""
+    """Return `examples_per_second` and `minutes` of a training run, from its log."""
     log = read_run_log(out)
     return {"examples_per_second": log.examples_per_second, "minutes": log.seconds / 60}
