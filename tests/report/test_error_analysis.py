@@ -194,7 +194,7 @@ def test_one_system_makes_no_table_and_many_make_one_of_the_best(systems):
     assert pairwise_tests_table(split_of(systems[:1])) == ""
     many = [decode(f"s{n}", n / 40, n) for n in range(MAX_SYSTEMS + 2)]
     html = pairwise_tests_table(split_of(many))
-    assert f"The best {MAX_SYSTEMS} of {MAX_SYSTEMS + 2} systems" in html
+    assert f"Only the best {MAX_SYSTEMS} of {MAX_SYSTEMS + 2} systems" in html
     order = [system.name for system in sorted(many, key=lambda system: system.score.errors)]
     rows = re.findall(r'<th scope="row">\d+\. (\w+)</th>', html)
     assert rows == order[:MAX_SYSTEMS]
