@@ -116,6 +116,9 @@ def without_speech(number: int = 200, seconds: float = 4.0) -> Iterator[tuple[st
         samples[rng.integers(0, size, rng.integers(1, 20))] = 1
         return samples
 
+    def hum() -> np.ndarray:
+        return np.sum([np.sin(2 * np.pi * 50 * k * time) / k for k in (1, 2, 3, 5)], axis=0)
+
     def chord() -> np.ndarray:
         notes = 220 * 2 ** (rng.choice([0, 3, 4, 7, 10, 12], 3, replace=False) / 12)
         harmonics = [np.sin(2 * np.pi * n * k * time) / k for n in notes for k in (1, 2, 3, 4)]
@@ -124,8 +127,8 @@ def without_speech(number: int = 200, seconds: float = 4.0) -> Iterator[tuple[st
     kinds: dict[str, Callable[[], np.ndarray]] = {
         "zeros": lambda: np.zeros(size),
         "constant": lambda: np.ones(size),
-        "one-bit": lambda: rng.integers(0, 2, size) / 2**15,
-        "hum": lambda: sum(np.sin(2 * np.pi * 50 * k * time) / k for k in (1, 2, 3, 5)),
+        "bit": lambda: rng.integers(0, 2, size) / 2**15,
+        "hum": hum,
         "tone": lambda: np.sin(2 * np.pi * rng.uniform(100, 3000) * time),
         "clicks": clicks,
         "beeps": beeps,
@@ -137,7 +140,7 @@ def without_speech(number: int = 200, seconds: float = 4.0) -> Iterator[tuple[st
     for index in range(number):
         kind = list(kinds)[index % len(kinds)]
         samples = kinds[kind]()
-        if kind not in ("zeros", "one-bit"):
+        if kind not in ("zeros", "bit"):
             level = 10 ** (rng.uniform(-60, -10) / 20)
             samples = samples * level / max(np.abs(samples).max(), 1e-9)
         yield f"{kind}-{index:03d}", samples.astype(np.float32)
