@@ -30,10 +30,13 @@ RATE = 16000
 """Sampling rate of the altered recordings, in Hz."""
 LEAD_IN_DB = -60.0
 """Level of a quiet lead-in, in dB below full scale."""
-GATE_BELOW = 0.03
+GATE_BELOW = 0.1
 """Threshold of the noise gate, relative to the recording's peak."""
 GATE_SECONDS = 0.05
 """Length of the pieces that the gate passes or mutes."""
+
+FADE_SECONDS = 0.2
+"""Duration of a fade."""
 
 Alteration = Callable[[np.ndarray, float], np.ndarray]
 """(samples [S], seconds at which a pause between words is widest) -> samples."""
@@ -61,10 +64,12 @@ def gate(samples: np.ndarray, pause: float) -> np.ndarray:
 
 
 def fade(samples: np.ndarray, pause: float) -> np.ndarray:
-    """Fade from and to zeros over a second of the recording's first and last samples."""
-    ramp = np.linspace(0, 1, RATE, dtype=samples.dtype)
-    before, after = np.resize(samples[:1600], RATE), np.resize(samples[-1600:], RATE)
-    return np.concatenate([before * ramp, samples, after * ramp[::-1]])
+    """Fade in over the first and out over the last `FADE_SECONDS`."""
+    size = min(round(FADE_SECONDS * RATE), len(samples))
+    faded = samples.copy()
+    faded[:size] *= np.linspace(0, 1, size, dtype=samples.dtype)
+    faded[len(faded) - size :] *= np.linspace(1, 0, size, dtype=samples.dtype)
+    return faded
 
 
 def lead_in(samples: np.ndarray, pause: float) -> np.ndarray:

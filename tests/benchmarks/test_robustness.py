@@ -45,7 +45,7 @@ def test_levels_and_edges():
     assert np.array_equal(quiet[RATE:], SPEECH)
     faded = fade(SPEECH, 0.0)
     assert faded[0] == faded[-1] == 0
-    assert np.array_equal(faded[RATE:-RATE], SPEECH)
+    assert np.array_equal(faded[3200:-3200], SPEECH[3200:-3200])
     assert all(alter(SPEECH, 1.5).dtype == np.float32 for alter in ALTERATIONS.values())
 
 
