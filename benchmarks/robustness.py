@@ -199,11 +199,11 @@ def measure(model: Path, data: Path, limit: int | None = None) -> Iterator[str]:
         f" {pooled / len(ALTERATIONS) / clean.errors:6.2f}" if clean.errors else ""
     )
     empty = recognise(model, dict(without_speech()))
-    heard = {name: len(t.text.split()) for name, t in empty.items() if t.text}
-    kinds = sorted({name.partition("-")[0] for name in heard})
+    insertions = {name: len(t.text.split()) for name, t in empty.items() if t.text}
+    kinds = sorted({name.partition("-")[0] for name in insertions})
     yield (
-        f"without speech: {sum(heard.values())} words in {len(heard)} of {len(empty)} recordings"
-        + (f" ({', '.join(kinds)})" if kinds else "")
+        f"without speech: {sum(insertions.values())} words in {len(insertions)} of {len(empty)}"
+        " recordings" + (f" ({', '.join(kinds)})" if kinds else "")
     )
 
 

@@ -170,8 +170,8 @@ def _problem(value: Any, annotation: Any) -> str | None:
             return None
         options = [f"{option!r}" for option in arguments]
         choices = " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
-        given = quoted(value) if isinstance(value, str) else _short(value)
-        return f"is {given} but must be {choices}"
+        text = quoted(value) if isinstance(value, str) else _short(value)
+        return f"is {text} but must be {choices}"
     if _is_union(annotation):
         # One of the members must accept the value; members of other types are ignored.
         members = [member for member in arguments if _is_instance(value, member)]

@@ -147,9 +147,10 @@ def _cuts(path: Path) -> Iterator[tuple[str, MonoCut | ManifestError]]:
             recordings[validated(item, {"id": str}, "it")["id"]] = item
     problem = "not a cut" if recordings_path is None else "cannot be read"
     for place, item in _items(path):
+        if isinstance(item, ManifestError):
+            yield place, item
+            continue
         try:
-            if isinstance(item, ManifestError):
-                raise item
             with reading(place, ManifestError, ADVICE, problem):
                 if recordings_path is not None:
                     item = _cut_of_supervision(item, recordings, recordings_path)

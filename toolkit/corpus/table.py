@@ -224,11 +224,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         elif len(cells) != len(header):
             misfits.append(
                 f"{where}: {len(cells)} fields, but the first line names {len(header)} columns;"
-                + (
-                    " a text may not have tabs"
-                    if delimiter == "\t"
-                    else f" put a text with {_NAMES[delimiter]} in quotation marks"
-                )
+                f" {_ADVICE[delimiter]}"
             )
             fault = (BAD_LINE, misfits[-1])
         yield Row(line, values, fault)
@@ -285,7 +281,12 @@ _LONGEST_LINE = 100_000
 """Characters of a faulty line that are read, below the csv module's limit for a field."""
 _EXAMPLE = "audio,text,speaker"
 _PART = re.compile(r"\w[\w.-]*")
-_NAMES = {",": "commas", ";": "semicolons"}
+_ADVICE = {
+    "\t": "a text may not have tabs",
+    ",": "put a text with commas in quotation marks",
+    ";": "put a text with semicolons in quotation marks",
+}
+"""What to do about a line with too many or too few fields, by delimiter."""
 
 
 def _decode(path: Path, counts: LineCounts) -> str:

@@ -108,11 +108,12 @@ class Segmenter:
             segments += self._take(0)
         return segments
 
-    def _take(self, kept: int) -> list[Segment]:
+    def _take(self, trailing_frames: int) -> list[Segment]:
         """Remove frames from the start of the buffer; return the segment among them, if any.
 
         Args:
-          kept: frames to keep at the end if the buffer has no speech; 0 at the end of a recording.
+          trailing_frames: frames to keep at the end if the buffer has no speech; 0 at the end of a
+            recording.
         """
         speech = self._speech()  # [T]
         if bool(self._silence[0].isnan()):
@@ -124,7 +125,7 @@ class Segmenter:
         # Without speech, drop all frames but the last ones, in which the next segment may begin.
         loud = np.flatnonzero(speech >= self._config.threshold)
         if not len(loud):
-            return self._cut(len(speech) - kept, None)
+            return self._cut(len(speech) - trailing_frames, None)
         # Drop a pause at the start, then take what fits into a segment.
         begin = max(0, int(loud[0]) - self._margin)
         if begin > self._pause:

@@ -523,9 +523,9 @@ class TextPolicy:
         # Apply the rules to the text between the marks of unknown words.
         counts = TextCounts() if counts is None else counts
         unknown = f" {UNKNOWN} "
-        first, *others = self.without_tags(text, counts, " ", unknown).split(unknown)
-        words = self.words(first, counts)
-        for piece in others:
+        first_piece, *later_pieces = self.without_tags(text, counts, " ", unknown).split(unknown)
+        words = self.words(first_piece, counts)
+        for piece in later_pieces:
             words += [UNKNOWN, *self.words(piece, counts)]
         return words
 

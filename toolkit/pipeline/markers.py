@@ -259,11 +259,11 @@ def rebuild_damaged(store: ObjectStore, hint: str = REBUILD_HINT) -> Iterator[No
         raise DamagedObjectError(f"{error}; {hint}", error.path) from None
 
 
-def _path(out: str, partition: str, work: str, numeric: Mapping[str, str] | None) -> str:
-    """Return the path of a marker, which depends on its `work` and numeric environment."""
+def _path(out: str, partition: str, digest_of_work: str, numeric: Mapping[str, str] | None) -> str:
+    """Return the path of a marker, which depends on its work and numeric environment."""
     variables = None if numeric is None else dict(numeric)
     # 64 bits of the digest are enough to distinguish the markers of one partition.
-    key = digest_bytes(json.dumps([work, variables], sort_keys=True).encode())[:16]
+    key = digest_bytes(json.dumps([digest_of_work, variables], sort_keys=True).encode())[:16]
     return f"{out}/{FOLDER}/{partition}.{key}.json"
 
 

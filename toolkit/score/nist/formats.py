@@ -399,12 +399,12 @@ def _assign_words(
         yield segment, " ".join(word.text for word in words[first:at])
 
 
-def _id(segment: StmSegment, taken: dict[str, str]) -> str:
-    """Return an utterance id for a segment, from recording, channel and times, not yet `taken`."""
+def _id(segment: StmSegment, texts_by_id: Mapping[str, str]) -> str:
+    """Return an id for a segment, from recording, channel and times, that has no text yet."""
     start, end = round(1000 * segment.start), round(1000 * segment.end)
     id = f"{segment.recording}-{segment.channel}_{start:07d}-{end:07d}"
     copy = 2
-    while id in taken:  # speakers who talk at once in one channel
+    while id in texts_by_id:  # speakers who talk at once in one channel
         id = f"{segment.recording}-{segment.channel}_{start:07d}-{end:07d}#{copy}"
         copy += 1
     return id
