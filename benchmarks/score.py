@@ -114,8 +114,8 @@ def benchmark(utterances: int = 100_000, repeats: int = 3) -> Table:
         Case(_BASELINE, lambda: run_jiwer("wer")),
         Case("toolkit, words", lambda: run("kaldi", "word", "kaldi")),
         Case("toolkit, words, sclite's weights", lambda: run("sclite", "word", "sclite")),
-        Case("jiwer, characters", lambda: run_jiwer("cer")),
-        Case("toolkit, characters", lambda: run("char", "char", "kaldi")),
+        Case("jiwer, characters and spaces", lambda: run_jiwer("cer")),
+        Case("toolkit, characters and spaces", lambda: run("char", "char-with-spaces", "kaldi")),
     ]
     if sclite():
         cases.append(Case("sclite, words", sctk))

@@ -60,7 +60,7 @@ def test_score_prints_kaldis_lines(files):
 def test_score_in_characters_with_alignments(files):
     target = files / "errors.txt"
     arguments = ["--ref", files / "ref", "--hyp", files / "ref", "--alignments", target]
-    result = run("score", *arguments, "--unit", "char", "--format", "text")
+    result = run("score", *arguments, "--unit", "char-with-spaces", "--format", "text")
     assert result.stdout.startswith("%CER 0.00 [ 0 / 21, 0 ins, 0 del, 0 sub ]\n")
     assert result.stderr == ""
     assert "u1 0/11: the␣cat␣sat" in target.read_text()

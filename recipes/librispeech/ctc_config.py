@@ -119,10 +119,10 @@ class Config:
     def __post_init__(self) -> None:
         check_fields(self)  # not inherited from `Settings`: its method `check` is a section here
         if not self.sweep:
-            raise ValueError("sweep is empty: give at least one beam width")
+            raise ValueError("`sweep` is empty: give at least one beam width")
         if self.neural and self.decode.words.mode == "words":
             raise ValueError(
-                "neural needs n-grams, and decode.words.mode=words has none: set another mode"
+                "`neural` needs n-grams, and `decode.words.mode=words` has none: set another mode"
             )
         # Records leave out utterances with fewer output frames than labels: they must count frames
         # as the network does.

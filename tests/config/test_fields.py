@@ -155,20 +155,20 @@ class NetworkConfig(Settings):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"layers": 0}, "layers is 0 but must be at least 1"),
-        ({"hidden": 10**10}, "hidden is 10000000000 but must be from 1 to 65,536"),
-        ({"hidden": 10**400}, "hidden is an integer of over 63 bits but must be from 1 to 65,536"),
-        ({"dropout": 1.0}, "dropout is 1.0 but must be at least 0 and below 1"),
-        ({"shares": (0.5, 1.0)}, "shares has a value that is 1.0 but must be above 0 and below 1"),
-        ({"span": (0.0, 11.0)}, "span has a value that is 11.0 but must be at most 10"),
-        ({"beam": 0.0}, "beam is 0.0 but must be above 0"),
-        ({"average": 1.5}, "average is 1.5 but must be from 0 to 1"),
-        ({"kind": "gru"}, "kind is 'gru' but must be 'lstm' or 'blstm'"),
-        ({"scale": float("nan")}, "scale is nan but must be a number"),
-        ({"shares": (float("nan"),)}, "shares has a value that is nan but must be a number"),
-        ({"offset": float("inf")}, "offset is inf but must be finite"),
-        ({"offset": -float("inf")}, "offset is -inf but must be finite"),
-        ({"seed": 2**63}, "seed is an integer of over 63 bits but must be at most 9,223,"),
+        ({"layers": 0}, "`layers` is 0 but must be at least 1"),
+        ({"hidden": 10**10}, "`hidden` is 10000000000 but must be from 1 to 65,536"),
+        ({"hidden": 10**400}, "`hidden` is an integer of over 63 bits but must be from 1 to 65,"),
+        ({"dropout": 1.0}, "`dropout` is 1.0 but must be at least 0 and below 1"),
+        ({"shares": (0.5, 1.0)}, "`shares` has a value that is 1.0 but must be above 0 and below"),
+        ({"span": (0.0, 11.0)}, "`span` has a value that is 11.0 but must be at most 10"),
+        ({"beam": 0.0}, "`beam` is 0.0 but must be above 0"),
+        ({"average": 1.5}, "`average` is 1.5 but must be from 0 to 1"),
+        ({"kind": "gru"}, "`kind` is 'gru' but must be 'lstm' or 'blstm'"),
+        ({"scale": float("nan")}, "`scale` is nan but must be a number"),
+        ({"shares": (float("nan"),)}, "`shares` has a value that is nan but must be a number"),
+        ({"offset": float("inf")}, "`offset` is inf but must be finite"),
+        ({"offset": -float("inf")}, "`offset` is -inf but must be finite"),
+        ({"seed": 2**63}, "`seed` is an integer of over 63 bits but must be at most 9,223,"),
         ({"kind": "blstm", "layers": 5}, "a blstm has at most 4 layers"),
     ],
 )
@@ -186,7 +186,7 @@ def test_settings_out_of_range_are_refused_wherever_they_come_from(values, messa
 
 
 def test_a_choice_beside_a_number_is_named():
-    with pytest.raises(ValueError, match="average is 'none' but must be 'auto'"):
+    with pytest.raises(ValueError, match="`average` is 'none' but must be 'auto'"):
         NetworkConfig(average="none")
 
 
@@ -199,5 +199,5 @@ def test_ranges_of_a_class_without_checks_hold_in_a_bundle():
     class Layer:
         size: LayerSize
 
-    with pytest.raises(ValueError, match="size is 0 but must be from 1 to 65,536"):
+    with pytest.raises(ValueError, match="`size` is 0 but must be from 1 to 65,536"):
         from_plain(Layer, {"size": 0})

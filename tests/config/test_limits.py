@@ -59,7 +59,7 @@ def test_any_integer_fits_into_63_bits(tmp_path):
     [(FrontendConfig, "num_mel_bins"), (LstmConfig, "hidden"), (LstmConfig, "output_dim")],
 )
 def test_limits_hold_in_bundles_too(kind, name):
-    with pytest.raises(ValueError, match=f"{name} is {HUGE} but must be"):
+    with pytest.raises(ValueError, match=f"`{name}` is {HUGE} but must be"):
         from_plain(kind, {name: HUGE})
 
 

@@ -98,7 +98,7 @@ def test_an_unknown_key_names_the_nearest_known_one(override, hint):
         ("ce.epochs=four", "`ce.epochs` expects int, not 'four'"),
         ("ce=4", r"`ce` expects a section \(set its fields: epochs, rate, chunks\)"),
         ("ce.epochs", "is not of the form key=value"),
-        ("ce.rate=NaN", "`ce.rate`: rate is nan but must be a number"),
+        ("ce.rate=NaN", "`ce.rate`: `rate` is nan but must be a number"),
     ],
 )
 def test_a_value_of_the_wrong_type_names_key_and_type(override, message):
@@ -135,7 +135,7 @@ def test_yaml_changes_fields_and_its_paths_start_from_its_folder(tmp_path):
         ("ce: {epochs: 010}", "`010` is not decimal in YAML"),
         ("ce: {epochs: 1:30}", "`1:30` is not decimal in YAML"),
         ("ce: {rate: -1:30.5}", "`-1:30.5` is not decimal in YAML"),
-        ("ce: {rate: .nan}", "`ce.rate`: rate is nan but must be a number"),
+        ("ce: {rate: .nan}", "`ce.rate`: `rate` is nan but must be a number"),
     ],
 )
 def test_faults_in_yaml_name_file_and_key(tmp_path, text, message):

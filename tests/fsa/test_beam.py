@@ -9,7 +9,7 @@ from toolkit.fsa.config import MAX_ACTIVE, Beam
 @pytest.mark.parametrize("name", ["search", "output"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
 def test_beams_are_numbers_above_zero(name, value):
-    with pytest.raises(ValueError, match=f"{name} is .* but must be (above 0|a number)"):
+    with pytest.raises(ValueError, match=f"`{name}` is .* but must be (above 0|a number)"):
         Beam(**{name: value})
 
 

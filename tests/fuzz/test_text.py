@@ -261,7 +261,7 @@ READERS = {
             for words in read_transcripts(folder / "hyp.trn").texts.values()
             if words
         ],
-        names=("u: ", "all 1 references are empty"),
+        names=("u: ",),
     ),
     "scored-ctm": Reader(
         text(

@@ -120,7 +120,7 @@ def test_tags_are_kept_dropped_or_noise_by_setting():
     noise = replace(ENGLISH, tags="noise")
     assert noise.transcript("go [laughter] home <s>") == "GO <UNK> HOME"
     assert noise.words(noise.transcript("go [laughter] home")) == ["GO", "HOME"]
-    with pytest.raises(ValueError, match="tags is 'burn' but must be 'drop', 'noise' or 'keep'"):
+    with pytest.raises(ValueError, match="`tags` is 'burn' but must be 'drop', 'noise' or 'keep'"):
         LangConfig(tags="burn")
 
 
@@ -334,7 +334,7 @@ def test_clitics_of_transcripts_that_new_corpora_split():
 
 
 def test_settings_of_clitics_belong_to_rules_that_have_them(tmp_path):
-    with pytest.raises(ValueError, match="split_clitics needs the normaliser english-upper-3 or"):
+    with pytest.raises(ValueError, match="`split_clitics` needs the normaliser english-upper-3 or"):
         LangConfig(normaliser="english-upper-2", split_clitics=True)
     prepare_lang(french(tmp_path), {"train": {"u": "je"}}, None, tmp_path / "lang")
     path = tmp_path / "lang/lang.json"
@@ -566,6 +566,8 @@ def test_broken_files_name_the_line(tmp_path):
         ("हिन्दी में।", "हिन्दी में"),
         ("მე ვსვამ წყალს.", "მე ვსვამ წყალს"),
         ("Zwi\u00adschen\u200b x", "ZWISCHEN X"),
+        ("ខ្ញុំ\u200bស្រលាញ់", "ខ្ញុំ ស្រលាញ់"),  # the zero-width space separates words
+        ("می\u200cروم", "میروم"),  # the non-joiner does not
         ("ʼn", "N"),
         ("a\u0149b", "A'NB"),
         ("", ""),

@@ -32,7 +32,7 @@ def test_the_output_names_the_normaliser_and_dropped_words(files):
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0] == "%WER 28.57 [ 2 / 7, 0 ins, 2 del, 0 sub ] [PARTIAL]"
-    assert lines[3].startswith("Normaliser: basic-4 without <UNK> mapped by x.glm (sha256 ")
+    assert lines[3].startswith("Normaliser: basic-5 without <UNK> mapped by x.glm (sha256 ")
     assert lines[3].endswith("; alignment weights: kaldi")
 
 

@@ -128,7 +128,7 @@ def test_p_values_of_equal_systems_are_uniform():
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (score(REFS, FIRST), score(REFS, SECOND, "char"), "the other in characters"),
+        (score(REFS, FIRST), score(REFS, SECOND, "char"), "in the unit word, the other in char"),
         (score(REFS, FIRST), score({"u1": "the cat"}, SECOND), "3 utterances .* 1 for the other"),
         (score(REFS, FIRST), score({**REFS, "u3": "aloud"}, SECOND), "different references: 'u3'"),
         (score(REFS, FIRST), score(REFS, SECOND, "word", SPEAKERS), "different references: 'u1'"),

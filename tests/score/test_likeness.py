@@ -1,5 +1,6 @@
 import pytest
 
+from toolkit.score.normalise import basic
 from toolkit.score.wer import score
 
 
@@ -22,6 +23,15 @@ def test_unicode_white_space_is_part_of_a_word_and_gets_a_remark(space):
     assert (result.ref_units, result.errors) == (2, 2)
     assert "1 utterances with errors have white space inside words" in result.remarks()[0]
     assert remarks(ref, ref) == []
+
+
+@pytest.mark.parametrize(
+    ("ref", "hyp"),
+    [("10,000", "10000"), ("U.S.A.", "USA"), ("e-mail", "email"), ("3.5", "35")],
+)
+def test_no_remark_advises_rules_that_keep_the_words_apart(ref, hyp):
+    assert remarks(ref, hyp) == []
+    assert score({"u": ref}, {"u": hyp}, normalise=basic).errors > 0
 
 
 def test_a_difference_only_in_case_gets_a_remark():

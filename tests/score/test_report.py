@@ -16,7 +16,8 @@ def section(title):
 def test_alignments_are_inline():
     assert inline(RESULT.utterances[0]) == "the (cat->hat) sat (->down)"
     assert inline(score({"u": "a b c d"}, {"u": "x d"}).utterances[0]) == "(a b c->x) d"
-    assert inline(score({"u": "a b"}, {"u": "a  c"}, "char").utterances[0], "char") == "a␣(b->c)"
+    (spaced,) = score({"u": "a b"}, {"u": "a  c"}, "char-with-spaces").utterances
+    assert inline(spaced, "char-with-spaces") == "a␣(b->c)"
 
 
 def test_each_utterance_has_a_line_and_missing_ones_say_so():

@@ -45,10 +45,16 @@ def test_channels_and_recordings_are_separate():
 
 
 def test_segments_to_ignore_take_their_words_with_them():
-    segments = [segment(0, 1), segment(1, 2, "ignore_time_segment_in_scoring"), segment(2, 3)]
-    sides = assign(segments, [word(0.1, "a"), word(1.1, "b"), word(2.1, "c")])
-    assert list(sides.hyps.values()) == ["a", "c"]
-    assert sides.ignored == 1
+    for mark in ("ignore_time_segment_in_scoring", "IGNORETIMESEGMENTINSCORING"):
+        segments = [segment(0, 1), segment(1, 2, mark), segment(2, 3)]
+        sides = assign(segments, [word(0.1, "a"), word(1.1, "b"), word(2.1, "c")])
+        assert list(sides.hyps.values()) == ["a", "c"]
+        assert (sides.ignored, sides.overlapping) == (1, 0)
+
+
+def test_segments_that_overlap_in_a_channel_are_counted():
+    segments = [segment(0, 3), segment(1, 2), segment(2.5, 4), segment(4, 5)]
+    assert assign(segments, []).overlapping == 2
 
 
 def test_segments_of_the_same_times_have_different_ids():

@@ -39,8 +39,12 @@ WORDS = st.lists(WORD, max_size=5).map(" ".join)
     ],
 )
 def test_optional_words_have_no_wrong_characters(ref, hyp, errors, characters):
-    result = score({"u": ref}, {"u": hyp}, unit="char", aligner=nist_aligner(MARKS))
+    result = score({"u": ref}, {"u": hyp}, unit="char-with-spaces", aligner=nist_aligner(MARKS))
     assert (result.errors, result.ref_units) == (errors, characters)
+    without_spaces = score({"u": ref}, {"u": hyp}, unit="char", aligner=nist_aligner(MARKS))
+    spoken = result.utterances[0].ref_text
+    assert without_spaces.ref_units <= characters - spoken.count(" ")
+    assert without_spaces.errors <= errors
 
 
 @given(WORDS, WORDS, st.sampled_from(WEIGHTS))
@@ -48,7 +52,8 @@ def test_characters_are_those_of_the_words_without_parentheses(ref, hyp, weights
     assume(ref)
     align = nist_aligner(Grammar(optional=True))
     (path,) = align(["u"], [ref], [hyp], "word", weights, str).steps
-    (ref_text,), (hyp_text,), (steps,), _ = align(["u"], [ref], [hyp], "char", weights, str)
+    aligned = align(["u"], [ref], [hyp], "char-with-spaces", weights, str)
+    (ref_text,), (hyp_text,), (steps,), _ = aligned
     assert (ref_text, hyp_text) == tuple(t.replace("(", "").replace(")", "") for t in (ref, hyp))
     gaps = (INSERTION, OPTIONAL_INSERTION), (DELETION, OPTIONAL_DELETION)
     assert [sum(s not in gap for s in steps) for gap in gaps] == [len(ref_text), len(hyp_text)]

@@ -75,12 +75,38 @@ def test_rates_equal_jiwers(pairs):
     hyps = {str(n): hyp for n, (_, hyp) in enumerate(pairs)}
     sides = list(refs.values()), list(hyps.values())
     assert score(refs, hyps).percent == pytest.approx(100 * jiwer.wer(*sides))
-    assert score(refs, hyps, "char").percent == pytest.approx(100 * jiwer.cer(*sides))
+    assert score(refs, hyps, "char-with-spaces").percent == pytest.approx(100 * jiwer.cer(*sides))
 
 
-def test_character_line_is_named_cer_and_counts_the_space():
-    line = score({"u": "a b"}, {"u": "a  c"}, "char").summary().splitlines()[0]
-    assert line == "%CER 33.33 [ 1 / 3, 0 ins, 0 del, 1 sub ]"
+@pytest.mark.parametrize(("unit", "units"), [("char", 2), ("char-with-spaces", 3)])
+def test_character_line_is_named_cer(unit, units):
+    line = score({"u": "a b"}, {"u": "a  c"}, unit).summary().splitlines()[0]
+    assert line == f"%CER {100 / units:.2f} [ 1 / {units}, 0 ins, 0 del, 1 sub ]"
+
+
+@pytest.mark.parametrize(
+    ("ref", "hyp", "unit", "errors", "units"),
+    [
+        # The same characters in other words, as segmenters of Chinese and Japanese write them.
+        ("今天 天气 很好", "今天天气 很 好", "char", 0, 6),
+        ("今天 天气 很好", "今天天气 很 好", "char-with-spaces", 2, 8),
+        ("今天 天气 很好", "今天天 很 好", "char", 1, 6),
+        ("東京タワー へ 行く", "東京 タワー へ行く", "char", 0, 8),
+        ("ฉันรัก คุณ", "ฉัน รักคุณ", "char", 0, 9),
+        ("ខ្ញុំ ស្រលាញ់", "ខ្ញុំស្រលាញ់", "char", 0, 12),
+        ("می روم", "میروم", "char", 0, 5),
+        ("a <UNK> b", "a b", "char", 1, 3),
+        ("a <UNK> b", "a <UNK> c", "mixed", 1, 3),
+        ("我 想 check 一下 email", "我想 check一下 mail", "mixed", 1, 6),
+        ("我 想 check 一下 email", "我想 check一下 mail", "char", 1, 14),
+        ("ใช้ app นี้", "ใช้app นี้", "mixed", 0, 7),
+        ("ein café 好", "ein cafe 好", "mixed", 1, 3),
+    ],
+)
+def test_characters_and_mixed_units_as_counted_by_hand(ref, hyp, unit, errors, units):
+    result = score({"u": ref}, {"u": hyp}, unit)
+    assert (result.errors, result.ref_units) == (errors, units)
+    assert result.summary().startswith("%MER" if unit == "mixed" else "%CER")
 
 
 def test_case_differences_get_a_remark():
@@ -93,13 +119,21 @@ def test_case_differences_get_a_remark():
     ("refs", "hyps", "message"),
     [
         ({}, {"u": "a"}, "reference set is empty"),
-        ({"u": " "}, {"u": "a"}, "all 1 references are empty"),
         ({"u": "a"}, {"v": "a"}, "no utterance id in common"),
     ],
 )
 def test_unscorable_texts_are_an_error(refs, hyps, message):
     with pytest.raises(ToolkitError, match=message):
         score(refs, hyps)
+
+
+@pytest.mark.parametrize("hyp", ["", "a b"])
+def test_empty_references_are_scored_like_jiwer(hyp):
+    result = score({"u": " ", "v": ""}, {"u": hyp, "v": ""})
+    assert result.percent == 100 * jiwer.wer(["", ""], [hyp, ""])
+    assert result.summary(interval=True).startswith(f"%WER {result.percent:.2f} [")
+    assert "all 2 references are empty" in result.remarks()[0]
+    assert result.interval is None
 
 
 def test_nothing_decoded_is_all_deletions():

@@ -62,7 +62,7 @@ def test_the_rate_can_be_constant():
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, float("nan")])
 def test_momentum_that_forgets_nothing_is_refused(momentum):
     with pytest.raises(
-        ValueError, match=r"momentum is .* but must be (a number|at least 0 and below 1)"
+        ValueError, match=r"`momentum` is .* but must be (a number|at least 0 and below 1)"
     ):
         TrainerConfig(optimizer="sgd", momentum=momentum)
 

@@ -61,7 +61,7 @@ def test_noam_falls_with_the_inverse_square_root_of_the_step():
     rates = rates_of("noam", warmup_steps=3)
     assert rates[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
     assert rates[15] == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="needs warmup_steps"):
+    with pytest.raises(ValueError, match="needs `warmup_steps`"):
         TrainerConfig(schedule="noam")
     with pytest.raises(ValueError, match="schedule is 'step'"):
         TrainerConfig(schedule="step")
@@ -85,5 +85,5 @@ def test_adamw_decays_only_matrices():
 
 @pytest.mark.parametrize("changes", [{}, {"optimizer": "adamw", "weight_decay": -0.1}])
 def test_weight_decay_that_no_optimizer_applies_is_refused(changes):
-    with pytest.raises(ValueError, match="weight_decay is"):
+    with pytest.raises(ValueError, match="`weight_decay` is"):
         TrainerConfig(**{"weight_decay": 0.1, **changes})

@@ -22,7 +22,7 @@ def test_a_descriptor_marks_one_value_on_each_axis(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (TEXT.replace("continuous", "loud"), "utterances is 'loud' but must be 'isolated'"),
+        (TEXT.replace("continuous", "loud"), "`utterances` is 'loud' but must be 'isolated'"),
         (TEXT + "nose: low\n", "unknown key `nose`; did you mean `noise`"),
         ("name: x\n", "missing"),
         ("words", "expected `key: value`"),

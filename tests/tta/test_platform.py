@@ -32,7 +32,7 @@ def test_prices_are_read_from_yaml_and_json(tmp_path):
     [
         ("name: a\ntotl: 3\n", "unknown key `totl`; did you mean `total`"),
         ("name: a\ntotal: cheap\n", "'total' is not float (at least 0) or none"),
-        ("name: a\ntotal: -1\n", "total is -1.0 but must be at least 0"),
+        ("name: a\ntotal: -1\n", "`total` is -1.0 but must be at least 0"),
         ("total: 3\n", "name"),
         ("just words\n", "expected `name: ...`"),
         ("name: [\n", "not plain YAML"),

@@ -86,7 +86,8 @@ class EmConfig(Settings):
         """Check that the last Gaussian split lies within the iterations."""
         if self.grow_until > self.iterations:
             raise ValueError(
-                f"grow_until is {self.grow_until} but must be at most iterations, {self.iterations}"
+                f"`grow_until` is {self.grow_until} but must be at most `iterations`, "
+                f"{self.iterations}"
             )
 
 

@@ -59,10 +59,7 @@ class AlignmentStore(ShardStore[Tensor]):
         if utterance in self:
             return super()._path(utterance)
         if not any(self._folder.glob(field_file("ali", None))):
-            raise MissingAlignmentError(
-                f"{self._folder} has no ali.*.tar; align again "
-                "(ali.*.safetensors of earlier versions are not read)"
-            )
+            raise MissingAlignmentError(f"{self._folder} has no ali.*.tar; align again")
         raise MissingAlignmentError(
             f"{utterance} has no alignment in {self._folder}; table.tsv there says why"
         )

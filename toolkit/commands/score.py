@@ -29,10 +29,12 @@ _TYPED = click.core.ParameterSource.COMMANDLINE
 _METHOD = (
     click.option(
         "--unit",
-        type=click.Choice(["word", "char"]),
+        type=click.Choice(["word", "char", "char-with-spaces", "mixed"]),
         default="word",
         show_default=True,
-        help="Score words (WER) or characters, including spaces (CER).",
+        help="Score words (WER), characters (CER), characters and the spaces between words, or, "
+        "for code-switched speech, the characters of Chinese, Japanese, Thai and the like and the "
+        "words of other scripts (MER: mixed).",
     ),
     click.option(
         "--format",

@@ -7,7 +7,7 @@ class TreeConfig(Settings):
     smoothing: Share = 0.1
     kind: Literal["full", "tied"] = "full"
 
-TreeConfig(smoothing=2)    # ValueError: smoothing is 2 but must be from 0 to 1
+TreeConfig(smoothing=2)    # ValueError: `smoothing` is 2 but must be from 0 to 1
 ```
 
 Text comes from the command line, plain data from YAML and JSON. The upper limits of sizes are far
@@ -140,7 +140,7 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
       ValueError: the value or an item of it is out of range, not among the choices, or NaN.
     """
     if isinstance(value, float) and math.isnan(value):
-        raise ValueError(f"{name} is nan but must be a number")
+        raise ValueError(f"`{name}` is nan but must be a number")
     _refuse_problem(name, value, annotation)
 
 
@@ -148,7 +148,7 @@ def _refuse_problem(name: str, value: Any, annotation: Any) -> None:
     """Raise a ValueError that names the field if a value violates its annotation."""
     problem = _problem(value, annotation)
     if problem is not None:
-        raise ValueError(f"{name} {problem}")
+        raise ValueError(f"`{name}` {problem}")
 
 
 def _problem(value: Any, annotation: Any) -> str | None:

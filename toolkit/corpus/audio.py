@@ -483,7 +483,7 @@ def _with_length(content: BinaryIO, length: int) -> BinaryIO:
     """
     head = content.read(LATEST)
     if MAGIC not in head:
-        raise soundfile.SoundFileRuntimeError("its header does not hold its length")
+        raise soundfile.SoundFileRuntimeError("it has no FLAC header")
     # STREAMINFO has the number in 36 bits, after the magic, the block's header and 13 bytes. The
     # upper four bits of the first byte belong to the sample size.
     position = head.index(MAGIC) + 21

@@ -119,7 +119,7 @@ def _no_reader(name: str) -> str:
     names = reader_names()
     near = difflib.get_close_matches(name, names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"name must be one of {', '.join(names)}, the readers in local/, not {name!r}{hint}"
+    return f"`name` must be one of {', '.join(names)}, the readers in local/, not {name!r}{hint}"
 
 
 @dataclass(frozen=True)
@@ -146,4 +146,4 @@ class CheckConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError for an empty alphabet."""
         if not self.alphabet:
-            raise ValueError("alphabet must not be empty")
+            raise ValueError("`alphabet` must not be empty")

@@ -80,7 +80,7 @@ class NeuralRescoringConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError for an empty grid."""
         if not self.weights:
-            raise ValueError("weights needs at least one value")
+            raise ValueError("`weights` needs at least one value")
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class SegmentConfig(Settings):
         """Raise a ValueError if the shortest segment is longer than the longest."""
         if not self.shortest < self.longest:
             raise ValueError(
-                f"shortest is {self.shortest} but must be below longest, which is {self.longest}"
+                f"`shortest` is {self.shortest} but must be below `longest`, {self.longest}"
             )
 
 

@@ -59,22 +59,22 @@ class FrontendConfig(Settings):
         """Raise a ValueError if settings contradict each other."""
         max_ceps = 13 if self.kind == "plp" else self.mel_bins  # PLP: linear prediction of order 12
         if self.kind != "fbank" and self.num_ceps > max_ceps:
-            raise ValueError(f"num_ceps is {self.num_ceps} but must be at most {max_ceps}")
+            raise ValueError(f"`num_ceps` is {self.num_ceps} but must be at most {max_ceps}")
         if not 0 < self.frame_shift_ms <= self.frame_length_ms <= 1000:
             raise ValueError(
-                f"frame_shift_ms is {self.frame_shift_ms:g} and frame_length_ms "
+                f"`frame_shift_ms` is {self.frame_shift_ms:g} and `frame_length_ms` "
                 f"{self.frame_length_ms:g}, but they must be above 0, the shift at most the length,"
                 " and the length at most 1000"
             )
         nyquist = self.sampling_rate / 2
         if not 0 <= self.low_freq < self.upper_edge <= nyquist:
             raise ValueError(
-                f"low_freq is {self.low_freq:g} and high_freq {self.high_freq:g} but must be "
+                f"`low_freq` is {self.low_freq:g} and `high_freq` {self.high_freq:g} but must be "
                 f"0 <= low_freq < high_freq <= {nyquist:g} Hz"
             )
         if self._has_empty_filter(self.upper_edge):
             raise ValueError(
-                f"num_mel_bins is {self.mel_bins}, too many for windows of "
+                f"`num_mel_bins` is {self.mel_bins}, too many for windows of "
                 f"{self.frame_length_ms:g} ms: a filter would contain no bin of the FFT"
             )
 
@@ -153,13 +153,13 @@ class AugmentConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if len(set(self.speeds)) < len(self.speeds):
-            raise ValueError(f"speeds are {self.speeds}, must differ from each other")
+            raise ValueError(f"`speeds` are {self.speeds} but must differ from each other")
         if 1 in self.speeds and not self.degrades:
             raise ValueError("speed 1 without noise or rooms would copy the originals")
         if self.degrades and not self.speeds:
             raise ValueError("noise and rooms need speeds; use (1.0,) for copies at the same speed")
         if len(self.snr) != 2 or self.snr[0] > self.snr[1]:
-            raise ValueError(f"snr is {self.snr} but must be the lowest and the highest in dB")
+            raise ValueError(f"`snr` is {self.snr} but must be the lowest and the highest in dB")
 
     @property
     def degrades(self) -> bool:
@@ -190,7 +190,9 @@ class EchoConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if self.taps % self.block:
-            raise ValueError(f"taps is {self.taps} but must be a multiple of block, {self.block}")
+            raise ValueError(
+                f"`taps` is {self.taps} but must be a multiple of `block`, {self.block}"
+            )
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ class BeamformingConfig(Settings):
         """Raise a ValueError if settings contradict each other."""
         if self.shift > self.window // 2:
             raise ValueError(
-                f"shift is {self.shift} but must be at most half of window, {self.window}"
+                f"`shift` is {self.shift} but must be at most half of `window`, {self.window}"
             )
 
 
@@ -246,7 +248,8 @@ class SelectionConfig(Settings):
         """Raise a ValueError if settings contradict each other."""
         if not 0 <= self.band_hertz[0] < self.band_hertz[1]:
             raise ValueError(
-                f"band_hertz is {self.band_hertz} but must be the lowest and the highest frequency"
+                f"`band_hertz` is {self.band_hertz} but must be the lowest and the highest "
+                "frequency"
             )
 
 
@@ -266,7 +269,7 @@ class BeamsConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if self.taps % 2 == 0:
-            raise ValueError(f"taps is {self.taps} but must be odd")
+            raise ValueError(f"`taps` is {self.taps} but must be odd")
 
     @property
     def delay(self) -> int:

@@ -43,6 +43,7 @@ from toolkit.processes.devices import one_thread
 from toolkit.processes.workers import map_in_processes, map_in_threads
 from toolkit.storage.files import link_or_copy, write_atomically
 from toolkit.storage.paths import PathAliases, places_of
+from toolkit.storage.reading import NATURAL, read_json
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -54,6 +55,16 @@ KALDI = "Kaldi"
 """Engine of imported features in markers and manifests."""
 MARKERS = "done"
 FAILED = "failed.tsv"
+MARKER_FIELDS = {
+    "plan": str,
+    "engine": str,
+    "bytes": [NATURAL],
+    "utterances": NATURAL,
+    "frames": NATURAL,
+    "failed": [[str]],
+    "short": NATURAL,
+}
+"""Contents of a shard's marker; see `_write_shard`."""
 
 
 class ExtractError(ToolkitError):
@@ -153,8 +164,8 @@ def extract(
     lost = {name for name, _ in failed}
     failed_cuts = [cut for plan in plans for cut in plan.cuts if cut.id in lost]
     write_cuts(failed_cuts, out / FAILED_CUTS)
-    # Utterances that are too short do not count as failures; older versions' markers lack `short`.
-    counted = len(failed) - sum(marker.get("short", 0) for marker in markers.values())
+    # Utterances that are too short do not count as failures.
+    counted = len(failed) - sum(marker["short"] for marker in markers.values())
     if counted > config.max_failed_share * total or len(failed) == total:
         raise ExtractError(
             f"{len(failed)} of {total} utterances failed, more than max_failed_share = "
@@ -173,8 +184,8 @@ def extract(
         )
     # 5. The manifest comes last: it marks the features as finished.
     done_shards = [markers[i] for i in sorted(markers)]
-    # Several engines if a run was resumed in another environment; none in older versions' markers.
-    engines = sorted({marker["engine"] for marker in done_shards if "engine" in marker})
+    # There are several engines if a run was resumed in another environment.
+    engines = sorted({marker["engine"] for marker in done_shards})
     write_manifest(out, features, done_shards, len(failed), ", ".join(engines))
     num_seconds = sum(cut.duration for plan in plans for cut in plan.cuts if cut.id not in lost)
     headline = {
@@ -258,10 +269,10 @@ def _marker_path(out: Path, index: int) -> Path:
 def _finished(out: Path, plan: _Plan) -> dict | None:
     """Read a shard's marker; None unless the shard is complete and matches the plan."""
     try:
-        marker = json.loads(_marker_path(out, plan.index).read_text(encoding="utf-8"))
+        marker = read_json(_marker_path(out, plan.index), MARKER_FIELDS)
         tar_size = features_path(out / SHARDS, plan.index).stat().st_size
         cuts_size = cuts_path(out / SHARDS, plan.index).stat().st_size
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     same = marker["plan"] == plan.digest and marker["bytes"] == [cuts_size, tar_size]
     return marker if same else None
@@ -276,7 +287,7 @@ def _link_previous(previous: Path, out: Path, plans: list[_Plan], engine: str) -
     for plan in plans:
         marker = None if _finished(out, plan) else _finished(previous, plan)
         degraded = any(map(_is_degraded, plan.cuts))
-        if marker is not None and marker.get("engine") == engine and not degraded:
+        if marker is not None and marker["engine"] == engine and not degraded:
             names = [cuts_path, features_path]
             pairs = [(f(previous / SHARDS, plan.index), f(out / SHARDS, plan.index)) for f in names]
             pairs.append((_marker_path(previous, plan.index), _marker_path(out, plan.index)))

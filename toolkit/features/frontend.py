@@ -168,7 +168,7 @@ def _scaled(samples: Tensor) -> Tensor:
 def kaldifeat_computer(
     config: FrontendConfig, device: torch.device | str = "cpu"
 ) -> "kaldifeat.OfflineFeature":
-    """Return kaldifeat's feature computer; for `fbank_mfcc`, that of the log-mel values."""
+    """Return kaldifeat's feature computer, which for `fbank_mfcc` computes log-mel values."""
     import kaldifeat
 
     options = {

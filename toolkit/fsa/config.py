@@ -36,11 +36,13 @@ class Beam(Settings):
         """Raise a ValueError if settings contradict each other."""
         if math.isinf(self.search):
             raise ValueError(
-                "search is infinite, but max_active can narrow only a finite beam; use e.g. 100"
+                "the beam `search` is infinite, but `max_active` can narrow only a finite beam; "
+                "use e.g. 100"
             )
         if not self.min_active < self.max_active:
             raise ValueError(
-                f"min_active is {self.min_active} but must be below max_active ({self.max_active})"
+                f"`min_active` is {self.min_active} but must be below `max_active`, "
+                f"{self.max_active}"
             )
 
     def widened(self, factor: float) -> "Beam":
@@ -57,7 +59,7 @@ class Beam(Settings):
         """
         factors = tuple(factors)
         if not all(0 < factor < math.inf for factor in factors):
-            raise ValueError(f"retries are {factors} but must be positive factors")
+            raise ValueError(f"`retries` are {factors} but must be positive factors")
         return [self, *(self.widened(factor) for factor in factors)]
 
 

@@ -150,7 +150,7 @@ def lfmmi(
     leak: float,
     boost: float = 0.0,
 ) -> LfmmiValue:
-    """Compute the LF-MMI criterion and its gradient: numerator minus denominator posteriors.
+    """Compute the LF-MMI criterion; its gradient is numerator minus denominator posteriors.
 
     The numerators are summed in float64, the denominator in the precision of the scores.
 

@@ -78,17 +78,18 @@ class LangConfig(Settings):
         return self.words if isinstance(self.words, Path) else None
 
     def check(self) -> None:
-        """Raise a ValueError if settings contradict each other."""
+        """Store "cmudict" as None; raise a ValueError if settings contradict each other."""
         if self.lexicon == "cmudict":
-            object.__setattr__(self, "lexicon", None)  # as in runs of earlier versions
+            # Both names of the same lexicon have one value, so that stages see no change.
+            object.__setattr__(self, "lexicon", None)
         if self.split_clitics and self.normaliser not in SPLITS_CLITICS:
             raise ValueError(
-                f"split_clitics needs the normaliser {' or '.join(SPLITS_CLITICS)}, not "
+                f"`split_clitics` needs the normaliser {' or '.join(SPLITS_CLITICS)}, not "
                 f"{self.normaliser!r}"
             )
         if self.words == "lexicon" and self.lexicon == "graphemes":
             raise ValueError(
-                "words=lexicon needs a lexicon with a list of words, which graphemes does not have"
+                "`words=lexicon` needs a lexicon with a list of words, which `graphemes` is not"
             )
 
 
@@ -120,7 +121,7 @@ class NgramConfig(Settings):
         """Raise a ValueError for decreasing cutoffs, or cutoffs that drop words."""
         counts = self.min_counts
         if not counts or counts[0] != 1 or list(counts) != sorted(counts):
-            raise ValueError(f"min_counts is {counts}, but must start with 1 and not decrease")
+            raise ValueError(f"`min_counts` is {counts}, but must start with 1 and not decrease")
 
 
 @dataclass(frozen=True)

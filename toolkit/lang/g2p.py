@@ -467,7 +467,7 @@ class G2p:
                 for name, values in arrays.items()
                 if name.startswith(_BACKWARD)
             }
-            # Models of earlier versions have only the forward direction.
+            # A model may have the forward direction only.
             second = cls(*_parts(backward)) if backward else None
             return cls(*_parts(arrays), second)
 

@@ -18,6 +18,8 @@ from toolkit.storage.lines import single_spaced, split_words
 
 TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR"}
 QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")
+ZERO_WIDTH_SPACE = "\u200b"
+"""Separates words in Khmer, Thai and other scripts without visible spaces."""
 
 
 # Letters of ordinary Georgian (Mkhedruli) have no case. Python's upper() turns them into capitals
@@ -298,8 +300,9 @@ class LetterRules(EnglishRules):
     """Turns text into words of letters and marks (Unicode categories L, M) in upper case.
 
     Accents are kept and composed (NFC). Punctuation separates words; apostrophes inside words are
-    kept. Invisible format characters are dropped, and every other character (digits, symbols) is
-    removed and counted in `removed`. Normalising twice changes nothing.
+    kept. The zero-width space separates words, as in Khmer and Thai; other invisible format
+    characters, such as Persian's non-joiner, are dropped. Every other character (digits, symbols)
+    is removed and counted in `removed`. Normalising twice changes nothing.
     """
 
     id = "letters-upper-1"
@@ -318,7 +321,7 @@ class LetterRules(EnglishRules):
             kind = unicodedata.category(character)
             if character == "'" or kind[0] in "LM" or place in inside:
                 characters.append(character)
-            elif kind[0] in "PZ" or character.isspace():
+            elif kind[0] in "PZ" or character.isspace() or character == ZERO_WIDTH_SPACE:
                 characters.append(" ")
             elif kind == "Cf":
                 continue

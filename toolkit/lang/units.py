@@ -369,7 +369,7 @@ def load_units(folder: Path) -> Units:
         policy = _read_policy(description.get("policy"))
     if kind == Characters.kind:
         try:
-            # Units of earlier versions have no policy, and the default separator.
+            # Units without a policy have the default separator.
             named = policy is not None and len(symbols) > 2 and len(symbols[-2]) == 1
             separator = symbols[-2] if named else SEPARATOR
             units: Units = Characters(symbols[1:-2], policy, separator)

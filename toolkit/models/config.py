@@ -81,14 +81,16 @@ class TdnnfConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if strides or sizes do not fit each other."""
         if self.input_dim % LOW_RATE_FACTOR:
-            raise ValueError(f"input_dim is {self.input_dim} but must be a multiple of 3")
+            raise ValueError(f"`input_dim` is {self.input_dim} but must be a multiple of 3")
         if not self.strides or list(self.strides[: self.at_full_rate]) != [1] * self.at_full_rate:
-            raise ValueError(f"strides are {self.strides}; those of 1 must come first")
+            raise ValueError(f"`strides` are {self.strides}; those of 1 must come first")
         for stride in self.strides[self.at_full_rate :]:
             if stride % LOW_RATE_FACTOR:
                 raise ValueError(f"a stride is {stride} but must be 1 or a multiple of 3")
         if self.bottleneck > self.hidden:
-            raise ValueError(f"bottleneck is {self.bottleneck} but must be at most {self.hidden}")
+            raise ValueError(
+                f"`bottleneck` is {self.bottleneck} but must be at most `hidden`, {self.hidden}"
+            )
 
     @property
     def layers(self) -> int:
@@ -148,7 +150,7 @@ class CtcConfig(Settings):
         if not len(self.channels) == len(self.kernels) == len(self.strides) > 0:
             raise ValueError("channels, kernels and strides need one value each per convolution")
         if any(s > k for s, k in zip(self.strides, self.kernels, strict=True)):
-            raise ValueError(f"strides are {self.strides} but must not exceed the kernel sizes")
+            raise ValueError(f"`strides` are {self.strides} but must not exceed the kernel sizes")
 
     @property
     def frames_needed(self) -> int:

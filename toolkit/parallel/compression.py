@@ -236,7 +236,7 @@ def decode_fixed(messages: Tensor, threshold: Tensor, size: int) -> tuple[Tensor
     Args:
       messages: [N, C + 1] int32.
       threshold: tau, a scalar on the same device.
-      size: W.
+      size: W, the number of gradient elements.
 
     Returns:
       [W] float32, the same on every worker; nan if a worker's gradient was not finite. And [N], the
@@ -245,7 +245,7 @@ def decode_fixed(messages: Tensor, threshold: Tensor, size: int) -> tuple[Tensor
     numbers, words = messages[:, 0], messages[:, 1:]
     places = torch.arange(words.shape[1], device=messages.device)
     is_used = places < numbers[:, None]  # [N, C]; the rest of a message is padding
-    words = words.long() & (2 * MAX_SIZE - 1)  # as unsigned: an index may set the sign bit
+    words = words.long() & (2 * MAX_SIZE - 1)  # read as uint32: an index may fill the sign bit
     index = (words >> 1) * is_used
     signs = (1.0 - 2.0 * (words & 1)) * is_used  # the lowest bit is 1 for -tau
     total = torch.zeros(size, device=messages.device)

@@ -130,7 +130,7 @@ class ParallelConfig(Settings):
     def check(self) -> None:
         """Refuse to scale the learning rates of `bmuf`."""
         if self.method == "bmuf" and self.rate_scaling != "none":
-            raise ValueError("rate_scaling must be none for bmuf, whose workers train on their own")
+            raise ValueError("`rate_scaling` must be none for bmuf, whose workers train alone")
 
     def rate_factor(self, workers: int) -> float:
         """Return the factor by which learning rates are multiplied for this many workers."""

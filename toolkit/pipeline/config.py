@@ -139,8 +139,8 @@ class SelectConfig(Settings):
         """Refuse an empty range of durations."""
         if self.min_duration >= self.max_duration:
             raise ValueError(
-                f"min_duration is {self.min_duration:g}; it must be below max_duration, which is"
-                f" {self.max_duration:g}"
+                f"`min_duration` is {self.min_duration:g} but must be below `max_duration`, "
+                f"{self.max_duration:g}"
             )
 
 
@@ -187,7 +187,7 @@ class TargetsSection(Settings):
     def check(self) -> None:
         """Refuse offsets that are used twice, or none."""
         if not self.offsets or len(set(self.offsets)) < len(self.offsets):
-            raise ValueError(f"offsets are {self.offsets}; give at least one, without duplicates")
+            raise ValueError(f"`offsets` are {self.offsets}; give at least one, without duplicates")
 
 
 @dataclass(frozen=True)
@@ -247,9 +247,9 @@ class RunPlan(Settings):
         """Refuse unknown devices, and targets without features."""
         if not DEVICE.fullmatch(self.device):
             raise ValueError(
-                f"device is {self.device!r}; it must be cpu, cuda or one GPU, such as cuda:1"
+                f"`device` is {self.device!r}; it must be cpu, cuda or one GPU, such as cuda:1"
             )
         if not self.steps or self.steps[0] != "features" or len(set(self.steps)) < len(self.steps):
             raise ValueError(
-                f"steps are {list(self.steps)}; they must be features, or features and targets"
+                f"`steps` are {list(self.steps)}; they must be features, or features and targets"
             )

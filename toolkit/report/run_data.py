@@ -470,8 +470,7 @@ class Decode:
 def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
     """Read and score all hypotheses, in the order in which they were written.
 
-    Utterances without a line from any system are not scored, as in the recipe's results. In runs of
-    earlier versions these are the utterances without features.
+    Utterances without a line from any system are not scored, as in the recipe's results.
     """
     # 1. Read the hypotheses of each system and split. Those of finished stages come first.
     splits_by_name = {split.name: split for split in splits}

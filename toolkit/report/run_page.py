@@ -505,7 +505,7 @@ class _RunPage:
     def _factors(self) -> Section:
         return Section(
             "factors",
-            "What errors go with",
+            "Conditions of errors",
             "Word error rates of groups of utterances by duration, speaking rate and, if the "
             "manifest contains it, signal-to-noise ratio.",
             self._parts(*(lambda e=errors: factor_figures(e) for errors in self._errors)),

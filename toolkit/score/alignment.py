@@ -1,5 +1,6 @@
 """Edit-distance alignment of hypotheses with references, and the score of an utterance."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -241,7 +242,41 @@ def _fill(
     return cost[num_ref - num_hyp - low]
 
 
-Unit = Literal["word", "char"]
+Unit = Literal["word", "char", "char-with-spaces", "mixed"]
+"""What is compared:
+
+- word: words, for the word error rate (WER).
+- char: the characters of the words without the spaces between them, for the character error rate
+  (CER), as in sclite -c and in Kaldi's recipes for Chinese.
+- char-with-spaces: all characters of a text, as in jiwer, and in the benchmark's CER (A25).
+- mixed: characters of scripts without spaces between words, such as Chinese or Thai, and words of
+  all others, for the mixed error rate (MER) of code-switched speech. It equals sclite -c NOASCII,
+  except that words with accents are words, too.
+
+In `char` and `mixed`, a word in angle brackets such as <UNK> is one unit.
+"""
+UNITS: tuple[Unit, ...] = get_args(Unit)
+RATE_NAMES: dict[Unit, str] = {
+    "word": "WER",
+    "char": "CER",
+    "char-with-spaces": "CER",
+    "mixed": "MER",
+}
+"""Name of the error rate in each unit."""
+UNIT_NAMES: dict[Unit, str] = {
+    "word": "word",
+    "char": "char",
+    "char-with-spaces": "char",
+    "mixed": "token",
+}
+"""Name of a unit in tables."""
+_UNSPACED = (
+    r"\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao; Tibetan; Burmese; Khmer
+    r"\u3005-\u3007\u3040-\u30ff\u3100-\u312f\u31f0-\u31ff\uff66-\uff9f"  # kana, bopomofo
+    r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
+)
+_MIXED = re.compile(f"[{_UNSPACED}]|[^{_UNSPACED}]+")
+"""A unit of `mixed` within a word."""
 
 
 @dataclass(frozen=True)
@@ -320,10 +355,14 @@ class UtteranceScore:
 
 
 def units_of(text: str, unit: Unit) -> Sequence[str]:
-    """Split a text whose words are separated by single spaces into words or characters."""
-    if unit == "char":
+    """Split a text whose words are separated by single spaces into units; see `Unit`."""
+    if unit == "char-with-spaces":
         return list(text)
-    return text.split(" ") if text else []
+    words = text.split(" ") if text else []
+    if unit == "word":
+        return words
+    split = list if unit == "char" else _MIXED.findall
+    return [part for w in words for part in ([w] if w[0] == "<" and w[-1] == ">" else split(w))]
 
 
 class AlignedTexts(NamedTuple):
@@ -376,7 +415,7 @@ def align_spaced_texts(
     refs: Sequence[str], hyps: Sequence[str], unit: Unit, weights: Weights
 ) -> list[bytes]:
     """Return the steps of N alignments of texts whose words are separated by single spaces."""
-    if unit == "char":  # `align_all` takes a text as a sequence of characters
+    if unit == "char-with-spaces":  # `align_all` takes a text as a sequence of characters
         return align_all(refs, hyps, weights)[0]
-    ref_words, hyp_words = ([units_of(text, unit) for text in texts] for texts in (refs, hyps))
-    return align_all(ref_words, hyp_words, weights)[0]
+    ref_units, hyp_units = ([units_of(text, unit) for text in texts] for texts in (refs, hyps))
+    return align_all(ref_units, hyp_units, weights)[0]

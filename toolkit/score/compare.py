@@ -9,6 +9,7 @@ from math import isfinite
 import numpy as np
 
 from toolkit.score import significance
+from toolkit.score.alignment import RATE_NAMES
 from toolkit.score.significance import (
     MANY_SEGMENTS,
     Interval,
@@ -130,7 +131,9 @@ def compare(first: Score, second: Score) -> Comparison:
         took different alternatives of a reference is no error.
     """
     if first.unit != second.unit:
-        raise ScoreError("one system was scored in words, the other in characters")
+        raise ScoreError(
+            f"one system was scored in the unit {first.unit}, the other in {second.unit}"
+        )
     if (first.weights, first.normaliser) != (second.weights, second.normaliser):
         raise ScoreError(
             f"one system was scored with weights {first.weights} and normaliser "
@@ -223,7 +226,7 @@ def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator
     """
     first, second = names
     c = comparison
-    name = "%WER" if c.first.unit == "word" else "%CER"
+    name = f"%{RATE_NAMES[c.first.unit]}"
     relative = f" ({c.relative:+.1f} % relative)" if c.relative is not None else ""
     interval = f" {c.interval}" if c.interval else ""
     yield f"{name} of {second} minus {first}: {c.difference:+.2f}{relative}{interval}"
@@ -242,7 +245,7 @@ def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator
         )
     better, equal, worse = c.better_equal_worse
     yield f"Utterances: {second} better in {better}, worse in {worse}, as many errors in {equal}"
-    unit = c.first.unit if c.first.unit == "word" else "character"
+    unit = {"word": "word", "mixed": "token"}.get(c.first.unit, "character")
     words = [word for word in c.words() if word.difference]
     for title, chosen in (
         ("FEWER", [word for word in words if word.difference < 0]),

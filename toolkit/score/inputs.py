@@ -197,6 +197,11 @@ class InputReader:
         notes = [f"Read {ref} as stm, {hyp} as ctm; {len(by_segment.refs)} segments."]
         if by_segment.ignored:
             notes.append(f"Note: {by_segment.ignored} segments are marked as not to be scored.")
+        if by_segment.overlapping:
+            notes.append(
+                f"Note: {by_segment.overlapping} segments overlap an earlier one of their channel. "
+                "As in sclite, words there are assigned by time, whoever said them."
+            )
         notes += [
             f"Note: {words} words recognised in {channel} are not scored: {ref} has no segment "
             "there."

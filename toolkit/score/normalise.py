@@ -16,9 +16,9 @@ from toolkit.storage.reading import quoted
 Rules = Literal["none", "case", "basic", "english"]
 RULES: tuple[Rules, ...] = get_args(Rules)
 
-_UNSEEN = re.compile(r"[\u00ad\u061c\u200d-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
-"""Characters without a glyph that separate nothing: soft hyphens, joiners, marks of direction. (The
-zero-width space and the non-joiner stand between the parts of Thai and Persian words.)"""
+_UNSEEN = re.compile(r"[\u00ad\u061c\u200c-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
+"""Characters without a glyph that separate nothing: soft hyphens, joiners and non-joiners, marks of
+direction. The zero-width space separates words."""
 _MAPPING = re.compile(r"(.+?)\s*=>\s*(.*)")
 _CONTEXT = re.compile(r"\s*/\s*\[\s*\]\s*__\s*\[\s*\]\s*$")
 
@@ -72,7 +72,7 @@ class ScoringFilter:
 
     def _named(self, drop: Sequence[str]) -> str:
         """Return the name of the normalisation, with the versions of its rules."""
-        versions = {"none": "none", "case": "case-1", "basic": "basic-4"}
+        versions = {"none": "none", "case": "case-1", "basic": "basic-5"}
         name = versions.get(self._rules, f"{self._policy.id}+tags-1")
         if drop:
             name += f" without {' '.join(sorted(set(drop)))}"

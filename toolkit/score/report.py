@@ -14,7 +14,9 @@ from toolkit.score.alignment import (
     INSERTION,
     OPTIONAL_DELETION,
     OPTIONAL_INSERTION,
+    RATE_NAMES,
     SUBSTITUTION,
+    UNIT_NAMES,
     Pair,
     UtteranceScore,
 )
@@ -67,7 +69,7 @@ def report_lines(score: Score) -> Iterator[str]:
 
 def inline(utterance: UtteranceScore, unit: str = "word") -> str:
     """Return an alignment on one line, such as `THE (CAT->HAT) SAT (->DOWN)`."""
-    between = " " if unit == "word" else ""
+    between = " " if unit in ("word", "mixed") else ""
     parts = []
     for correct, run in groupby(
         map(_visible, utterance.pairs), key=lambda pair: pair[0] == pair[1]
@@ -98,7 +100,7 @@ def _speakers(score: Score) -> Iterator[str]:
     speakers = score.by_speaker()
     if not speakers:
         return
-    name, unit = ("WER", "words") if score.unit == "word" else ("CER", "chars")
+    name, unit = RATE_NAMES[score.unit], f"{UNIT_NAMES[score.unit]}s"
     yield ""
     yield "EACH SPEAKER"
     yield f" %{name}  errors   {unit}    ins    del    sub  wrong utterances  speaker"
@@ -124,11 +126,9 @@ def _units(pairs: list[Pair], unit: str) -> Iterator[str]:
             substituted[ref] += 1
             recognised_for_another[hyp] += 1
     yield ""
-    yield f"EACH {'WORD' if unit == 'word' else 'CHARACTER'}"
-    yield (
-        "errors  correct  substituted  deleted  recognised for another  inserted  "
-        + ("word" if unit == "word" else "character")
-    )
+    name = {"word": "word", "mixed": "token"}.get(unit, "character")
+    yield f"EACH {name.upper()}"
+    yield (f"errors  correct  substituted  deleted  recognised for another  inserted  {name}")
     counters = (correct, substituted, deleted, recognised_for_another, inserted)
     names = sorted(set().union(*counters))
     rows = [(sum(c[name] for c in counters[1:]), name) for name in names]
@@ -156,7 +156,7 @@ def speaker_lines(score: Score) -> Iterator[str]:
     """
     speakers = score.by_speaker()
     width = max([7, *map(len, speakers)])
-    unit = "words" if score.unit == "word" else "chars"
+    unit = f"{UNIT_NAMES[score.unit]}s"
     counts = "".join(f"{name:>7}" for name in ("#corr", "#sub", "#del", "#ins", "#err"))
     rates = "".join(f"{'%' + name:>7}" for name in _PERCENT)
     yield f"{'speaker':<{width}}  sentences  {unit:>6}{counts}{rates}"
@@ -213,7 +213,7 @@ def kaldi_speaker_lines(score: Score) -> Iterator[str]:
 
 def utterance_lines(score: Score) -> Iterator[str]:
     """Yield tab-separated counts by utterance after a header; `-` for unknown speakers."""
-    unit = "words" if score.unit == "word" else "chars"
+    unit = f"{UNIT_NAMES[score.unit]}s"
     yield "\t".join(
         ("utterance", "speaker", unit, "correct", "sub", "del", "ins", "errors", "percent", "note")
     )

@@ -36,7 +36,7 @@ class Result:
     wer: float
     """Word error rate in percent, two decimals."""
     cer: float
-    """Character error rate in percent, two decimals; spaces count as characters."""
+    """Character error rate in percent, two decimals; spaces do not count."""
     insertions: int
     """Number of inserted words (`ins` in the file)."""
     deletions: int

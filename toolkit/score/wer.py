@@ -12,7 +12,16 @@ import numpy as np
 from toolkit.errors import ToolkitError
 from toolkit.processes.memory import gc_disabled
 from toolkit.score import significance
-from toolkit.score.alignment import Aligner, Unit, UtteranceScore, Weights, align_texts
+from toolkit.score.alignment import (
+    RATE_NAMES,
+    UNIT_NAMES,
+    UNITS,
+    Aligner,
+    Unit,
+    UtteranceScore,
+    Weights,
+    align_texts,
+)
 from toolkit.score.normalise import basic
 from toolkit.score.significance import Interval
 from toolkit.storage.lines import has_other_space
@@ -35,7 +44,7 @@ def orthography_notes(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
             "at no-break spaces and the like (--normalise basic splits there)"
         )
     composed = [u for u in wrong if _composed(u.ref_text) == _composed(u.hyp_text)]
-    characters = bool(wrong) and wrong[0].unit == "char"
+    characters = bool(wrong) and UNIT_NAMES[wrong[0].unit] == "char"
     pairs = [] if characters else [pair for u in wrong for pair in _substitutions(u)]
     alike = sum(_composed(ref) == _composed(hyp) for ref, hyp in pairs)
     advice = "bring both texts into one form, such as NFC (--normalise basic does)"
@@ -49,7 +58,7 @@ def orthography_notes(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
             f"{alike} of {len(pairs)} substitutions differ only in Unicode's normal form (composed "
             f"or decomposed letters): {advice}"
         )
-    alike = sum(_bare(ref) == _bare(hyp) and _helped(ref, hyp) for ref, hyp in pairs)
+    alike = sum(_is_mended(ref, hyp) for ref, hyp in pairs)
     if alike > _NOTABLE * len(pairs):
         yield (
             f"{alike} of {len(pairs)} substitutions differ only in case or punctuation: normalise "
@@ -73,15 +82,18 @@ def _composed(text: str) -> str:
     return " ".join(w if len(w) > _LONGEST else unicodedata.normalize("NFC", w) for w in words)
 
 
-def _helped(ref: str, hyp: str) -> bool:
-    """Return whether the rules `basic` change one of two words; not if they are already applied."""
-    return len(ref) > _LONGEST or len(hyp) > _LONGEST or (basic(ref), basic(hyp)) != (ref, hyp)
+def _is_mended(ref: str, hyp: str) -> bool:
+    """Return whether the rules `basic` make two different words equal.
+
+    They do not help with `10,000` and `10000`, since they write `10 000`.
+    """
+    return len(ref) <= _LONGEST and len(hyp) <= _LONGEST and _basic(ref) == _basic(hyp)
 
 
 @lru_cache(maxsize=1 << 16)
-def _bare(word: str) -> str:
-    """Return the letters and digits of a word, without case."""
-    return "".join(c for c in word.casefold() if c.isalnum())
+def _basic(word: str) -> str:
+    """Apply the rules `basic` to a word."""
+    return basic(word)
 
 
 Missing = Literal["all", "present", "strict"]
@@ -136,7 +148,8 @@ class Score:
 
     @property
     def percent(self) -> float:
-        """Errors per 100 reference units; may exceed 100. Without any unit the divisor is 1."""
+        """Errors per 100 reference units; may exceed 100. Without any unit the divisor is 1, as in
+        jiwer."""
         return 100.0 * self.errors / max(1, self.ref_units)
 
     @property
@@ -192,7 +205,7 @@ class Score:
 
     @cached_property
     def interval(self) -> Interval | None:
-        """The confidence interval of `percent`; None for a single utterance.
+        """The confidence interval of `percent`; None for one utterance or without any unit.
 
         It does not depend on the order of the utterances or on the state of any random generator.
         """
@@ -200,7 +213,7 @@ class Score:
             [utterance.errors for utterance in self.utterances],
             [utterance.ref_units for utterance in self.utterances],
         )
-        if len(blocks) < 2:
+        if len(blocks) < 2 or not self.ref_units:
             return None
         rates = significance.percent(*significance.resample(blocks).T)
         return significance.interval_of(rates, self.resampled, len(blocks))
@@ -208,7 +221,8 @@ class Score:
     def interval_remarks(self) -> list[str]:
         """Return how the interval was computed, and warnings about its validity."""
         if self.interval is None:
-            return ["one utterance alone has no confidence interval"]
+            few = "one utterance alone has" if self.ref_units else "empty references have"
+            return [f"{few} no confidence interval"]
         units = self.interval.units
         remarks = [
             f"the interval is that of {significance.REPLICATES} bootstrap resamples of "
@@ -224,7 +238,7 @@ class Score:
             remarks.append(
                 f"{units} {self.resampled}s are few: expect the interval to be too narrow"
             )
-        if not self.errors:
+        if self.ref_units and not self.errors:
             remarks.append(
                 "without any error the bootstrap finds no variance: if errors were independent, "
                 # The rule of three: no event in n trials bounds its probability by 3 / n.
@@ -236,16 +250,15 @@ class Score:
     def summary(self, interval: bool = False) -> str:
         """Return the three lines of Kaldi's `compute-wer --mode=all`, byte for byte.
 
-        The first line begins with `%CER` when the unit is the character, and has `[PARTIAL]` after
+        The first line begins with the name of the rate, such as `%CER`, and has `[PARTIAL]` after
         the counts when hypotheses are missing. With `interval` it ends in the confidence interval.
         """
-        name = "%WER" if self.unit == "word" else "%CER"
         # The format of compute-wer, which scripts parse.
         partial = " [PARTIAL]" if self.missing else ""
         between = f" {self.interval}" if interval and self.interval else ""
         wrong, number = self.wrong_utterances, len(self.utterances)
         return (
-            f"{name} {_kaldi_percent(self.errors, self.ref_units)} "
+            f"%{RATE_NAMES[self.unit]} {_kaldi_percent(self.errors, self.ref_units)} "
             f"[ {self.errors} / {self.ref_units}, {self.insertions} ins, "
             f"{self.deletions} del, {self.substitutions} sub ]{partial}{between}\n"
             f"%SER {_kaldi_percent(wrong, number)} [ {wrong} / {number} ]\n"
@@ -275,7 +288,11 @@ class Score:
                 f"{subject} no reference and {scored}, first {self.unmatched_hypotheses[0]}"
             )
         silent = [u for u in self.utterances if not u.ref_text and u.hyp_text]
-        if silent:
+        if not self.ref_units:
+            remarks.append(
+                f"all {len(self.utterances)} references are empty: each insertion counts as 100 %"
+            )
+        elif silent:
             remarks.append(
                 f"{len(silent)} references are empty but have a hypothesis, all words of which are "
                 f"insertions, first {silent[0].id}"
@@ -298,12 +315,10 @@ def score(
 ) -> Score:
     """Score hypotheses against references.
 
-    The characters of a text include the single spaces between its words (as in jiwer).
-
     Args:
       refs: transcript by utterance id.
       hyps: hypothesis by utterance id.
-      unit: "word" for the word error rate, "char" for the character error rate.
+      unit: what is compared, see `toolkit.score.alignment.Unit`.
       speakers: speaker by utterance id, for tables by speaker, and for intervals that account for
         the dependence of a speaker's utterances.
       weights: the costs that alignments minimise, see `toolkit.score.alignment.Weights`.
@@ -315,12 +330,11 @@ def score(
       aligner: aligns the texts; by default it takes words as they are.
 
     Raises:
-      ScoreError: there is no reference, no word in any reference or no common id; an utterance has
-        no speaker; in mode "strict", an utterance has no hypothesis; or two texts are too long for
-        the memory.
+      ScoreError: there is no reference or no common id; an utterance has no speaker; in mode
+        "strict", an utterance has no hypothesis; or two texts are too long for the memory.
     """
-    if unit not in ("word", "char"):
-        raise ValueError(f'unit must be "word" or "char", not {unit!r}')
+    if unit not in UNITS:
+        raise ValueError(f"unit must be one of {', '.join(UNITS)}, not {unit!r}")
     _check_ids(refs, hyps, speakers, mode)
     ids = [utterance for utterance in refs if mode == "all" or utterance in hyps]
     ref_given = [refs[utterance] for utterance in ids]
@@ -336,11 +350,6 @@ def score(
             f"({len(ref_given[longest]):,}): split the utterance, or score a CTM against an STM of "
             "its segments"
         ) from error
-    if not any(aligned.refs):
-        raise ScoreError(
-            f"all {len(ids)} references are empty (first: {ids[0]}): "
-            "an error rate needs at least one reference word"
-        )
     return Score(
         unit=unit,
         utterances=tuple(
@@ -430,7 +439,7 @@ def _kaldi_percent(errors: int, total: int) -> str:
     # compute-wer.cc divides `BaseFloat` values; double precision may round the last digit
     # differently.
     single = struct.Struct("f")
-    errors, total = (single.unpack(single.pack(n))[0] for n in (errors, total))
+    errors, total = (single.unpack(single.pack(n))[0] for n in (errors, max(1, total)))
     return f"{single.unpack(single.pack(100.0 * errors / total))[0]:.2f}"
 
 
@@ -464,7 +473,7 @@ def error_rates(refs: Mapping[str, str], hyps: Mapping[str, str]) -> ErrorRates:
     Raises:
       ScoreError: as for `score`, or the two word error rates differ.
     """
-    words, characters = score(refs, hyps), score(refs, hyps, unit="char")
+    words, characters = score(refs, hyps), score(refs, hyps, unit="char-with-spaces")
     wer = jiwer_percent(refs, hyps)
     if abs(wer - words.percent) > 1e-6:
         raise ScoreError(

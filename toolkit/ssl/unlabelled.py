@@ -222,7 +222,7 @@ class Selection:
     utterances: np.ndarray
     """[S] number of selected utterances of every shard."""
     data: str = ""
-    """Digest of the shards; empty in files of earlier versions, and if all is selected."""
+    """Digest of the shards; empty if all is selected."""
 
     def takes(self, example: Example) -> bool:
         """Return whether an utterance is selected."""

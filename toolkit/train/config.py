@@ -106,11 +106,11 @@ class TrainerConfig(Settings):
         """Check the settings that only some optimizers and schedules use."""
         if self.weight_decay and (self.optimizer != "adamw" or self.parallel.method == "asgd"):
             raise ValueError(
-                f"weight_decay is {self.weight_decay}, which needs optimizer=adamw and a "
+                f"`weight_decay` is {self.weight_decay}, which needs optimizer=adamw and a "
                 "parallel.method other than asgd"
             )
         if self.schedule == "noam" and not self.warmup_steps:
-            raise ValueError("schedule is 'noam', which needs warmup_steps above 0")
+            raise ValueError("`schedule` is 'noam', which needs `warmup_steps` above 0")
 
     def rates(self) -> tuple[float, float]:
         """Return the learning rates after the warm-up and at the last step."""
@@ -238,7 +238,7 @@ class UtteranceMaskConfig(SpecAugmentConfig):
     def check(self) -> None:
         """Check that there are bins to warp."""
         if self.warp and self.mel_bins < 2:
-            raise ValueError("warp needs at least 2 mel_bins")
+            raise ValueError("`warp` needs at least 2 `mel_bins`")
 
     @property
     def active(self) -> bool:
@@ -376,8 +376,8 @@ def check_views(consistency: float, masks: SpecAugmentConfig) -> None:
     """Raise a ValueError if the two views that should agree would be identical."""
     if consistency and not masks.active:
         raise ValueError(
-            f"consistency is {consistency}, which needs masks (specaugment): without them the two "
-            "views are identical"
+            f"`consistency` is {consistency}, which needs masks (`specaugment`): without them the "
+            "two views are identical"
         )
 
 

@@ -148,7 +148,7 @@ class NonFiniteDetector:
         self._steps: deque[tuple[Tensor, torch.cuda.Event | None, Any]] = deque()
 
     def add(self, value: Tensor, batch: Any) -> None:
-        """Add a scalar of the last queued step; the scalar is not finite if that step failed."""
+        """Queue a scalar of the latest step for the check; NaN or infinity means that it failed."""
         copied = None
         if self._is_gpu:
             host = torch.empty((), dtype=value.dtype, pin_memory=True)

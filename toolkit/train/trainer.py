@@ -369,13 +369,13 @@ class Trainer:
             if not self.strategy.applies_constraints:
                 constrain(self.model, self.steps_done())
         self._require_finite()
-        # Queue the check for NaN and infinity, without waiting for the device. The gradient norm is
-        # that of all batches together: a non-finite one is attributed to the last batch.
+        # Queue this step's check for NaN and infinity, without waiting for the device. The gradient
+        # norm belongs to all batches together; if it is not finite, the last batch is named.
         *earlier, (last_batch, last_loss) = zip(micro_batches(batch), losses, strict=True)
         for micro_batch, loss in earlier:
             self._detector.add(loss, micro_batch)
         self._detector.add(last_loss + (norm if is_finite else 0), last_batch)
-        # The norm before clipping, 0 for a step that float16 skipped, weighted as the loss is.
+        # The norm before clipping (0 for a step that float16 skipped), weighted like the loss.
         norm = norm.detach().to(last_loss.device) if is_finite else 0.0
         stats = {"loss": sum(losses[1:], losses[0]), **stats}
         accumulate(self._sums, stats | {"gradient_norm": norm * stats["weight"]})

@@ -197,8 +197,8 @@ def _place(entry: CtmEntry) -> str:
     return f"{entry.utterance} {entry.channel} at {entry.start:g} s"
 
 
-IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
-"""Text of a segment that is not scored; words recognised in it are ignored."""
+IGNORED = ("IGNORE_TIME_SEGMENT_IN_SCORING", "IGNORETIMESEGMENTINSCORING")
+"""Texts of a segment that is not scored; words recognised in it are ignored."""
 
 
 class TrnError(ToolkitError):
@@ -314,6 +314,9 @@ class SegmentTranscripts:
     are not scored."""
     ignored: int
     """Number of segments that are marked as not to be scored."""
+    overlapping: int
+    """Number of segments that begin before the end of an earlier one in their channel. The words of
+    two speakers who talk at once are assigned by time alone."""
 
 
 def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> SegmentTranscripts:
@@ -345,25 +348,25 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
     recognised: dict[tuple[str, str], list[TimedWord]] = {}
     for word in timed_words(words):
         recognised.setdefault(_folded(word.recording, word.channel), []).append(word)
-    transcripts = SegmentTranscripts({}, {}, {}, _unscored_channels(by_channel, recognised), 0)
-    ignored = 0
+    refs: dict[str, str] = {}
+    hyps: dict[str, str] = {}
+    speakers: dict[str, str] = {}
+    ignored = overlapping = 0
     for channel in sorted(by_channel):
         channel_segments = sorted(by_channel[channel], key=lambda segment: segment.start)
+        latest_end = 0.0
         for segment, text in _assign_words(channel_segments, recognised.get(channel, [])):
-            if IGNORED in segment.text.upper():
+            if any(mark in segment.text.upper() for mark in IGNORED):
                 ignored += 1
                 continue
-            id = _id(segment, transcripts.refs)
-            transcripts.refs[id], transcripts.speakers[id] = segment.text, segment.speaker
+            overlapping += round(1e6 * segment.start) < round(1e6 * latest_end)
+            latest_end = max(latest_end, segment.end)
+            id = _id(segment, refs)
+            refs[id], speakers[id] = segment.text, segment.speaker
             if channel in recognised:
-                transcripts.hyps[id] = text
-    return SegmentTranscripts(
-        transcripts.refs,
-        transcripts.hyps,
-        transcripts.speakers,
-        transcripts.unscored_channels,
-        ignored,
-    )
+                hyps[id] = text
+    unscored = _unscored_channels(by_channel, recognised)
+    return SegmentTranscripts(refs, hyps, speakers, unscored, ignored, overlapping)
 
 
 def _folded(recording: str, channel: str) -> tuple[str, str]:

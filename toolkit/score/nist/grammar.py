@@ -38,6 +38,7 @@ from toolkit.score.alignment import (
     Weights,
     align_all,
     align_spaced_texts,
+    units_of,
 )
 from toolkit.storage.lines import WHITE_SPACE, single_spaced, split_words
 from toolkit.storage.reading import quoted
@@ -506,7 +507,7 @@ def _align_marked_texts(
             ref_texts[n], hyp_texts[n] = " ".join(best.ref), " ".join(best.hyp)
             steps[n] = best.steps
         else:
-            ref_texts[n], hyp_texts[n], steps[n] = _by_characters(best, grammar, weights)
+            ref_texts[n], hyp_texts[n], steps[n] = _by_units(best, grammar, unit, weights)
     without_choice = [n for n in range(len(refs)) if n not in steps]
     aligned = align_spaced_texts(
         [ref_texts[n] for n in without_choice],
@@ -519,19 +520,23 @@ def _align_marked_texts(
     return AlignedTexts(ref_texts, hyp_texts, in_order, list(map(grammar.marks, refs)))
 
 
-def _by_characters(best: Aligned, grammar: Grammar, weights: Weights) -> tuple[str, str, bytes]:
-    """Align the characters of the best path; return the two texts and the steps.
+def _by_units(
+    best: Aligned, grammar: Grammar, unit: Unit, weights: Weights
+) -> tuple[str, str, bytes]:
+    """Align the characters or mixed units of the best path; return the two texts and the steps.
 
     The parentheses of optional words do not count as characters. If such a word was left out, all
-    its characters and the space beside it are left out.
+    its characters are left out and, where spaces count, the space beside it.
     """
     steps = best.steps
     is_left_out = [
         s == OPTIONAL_DELETION for s in steps if s not in (INSERTION, OPTIONAL_INSERTION)
     ]
-    ref, spoken_ref, ref_gaps = _without([grammar.spoken(word) for word in best.ref], is_left_out)
+    ref_words = [grammar.spoken(word) for word in best.ref]
+    ref, spoken_ref, ref_gaps = _without(ref_words, is_left_out, unit)
     is_left_out = [s == OPTIONAL_INSERTION for s in steps if s not in (DELETION, OPTIONAL_DELETION)]
-    hyp, spoken_hyp, hyp_gaps = _without([grammar.spoken(word) for word in best.hyp], is_left_out)
+    hyp_words = [grammar.spoken(word) for word in best.hyp]
+    hyp, spoken_hyp, hyp_gaps = _without(hyp_words, is_left_out, unit)
     (aligned,), _ = align_all([spoken_ref], [spoken_hyp], weights)
     # Put the characters of left-out words back, as optional steps at their places.
     with_gaps = bytearray()
@@ -546,20 +551,23 @@ def _by_characters(best: Aligned, grammar: Grammar, weights: Weights) -> tuple[s
     return ref, hyp, bytes(with_gaps)
 
 
-def _without(words: Sequence[str], left_out: Sequence[bool]) -> tuple[str, str, dict[int, int]]:
-    """Return the full text, the text without the words left out, and the gaps' lengths by place."""
-    spoken = " ".join(word for word, out in zip(words, left_out, strict=True) if not out)
+def _without(
+    words: Sequence[str], left_out: Sequence[bool], unit: Unit
+) -> tuple[str, Sequence[str], dict[int, int]]:
+    """Return the full text, the units of the words not left out, and the gaps' lengths by place."""
+    spoken = units_of(" ".join(w for w, out in zip(words, left_out, strict=True) if not out), unit)
+    space = int(unit == "char-with-spaces")
     gaps: dict[int, int] = {}
     at = 0
     for word, out in zip(words, left_out, strict=True):
+        size = len(units_of(word, unit)) + space
         if out:
-            # The word's characters and one space.
             place = min(at, len(spoken))
-            gaps[place] = gaps.get(place, 0) + len(word) + 1
+            gaps[place] = gaps.get(place, 0) + size
         else:
-            at += len(word) + 1
+            at += size
     if gaps and not spoken:
-        gaps[0] -= 1  # one space fewer than words
+        gaps[0] -= space  # one space fewer than words
     return " ".join(words), spoken, gaps
 
 
