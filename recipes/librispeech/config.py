@@ -101,6 +101,8 @@ class Config(HybridConfig):
     bundle: System | None = None
     """The system to bundle, used for known and unknown speakers alike. None: for each of the two,
     the system with the fewest errors on the development splits."""
+    detect_speech: bool = True
+    """Add a speech detector to bundles: an utterance without speech then has no words."""
     nbest: NbestConfig = NbestConfig()
     """N-best lists, confidences and word lattices of the systems that are combined."""
     neural: bool = False

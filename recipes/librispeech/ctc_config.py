@@ -88,6 +88,8 @@ class Config:
     """Rescoring with the LSTM language model."""
     bundle: BeamTuneConfig = BeamTuneConfig()
     """The beams that are tried for the bundle of `toolkit transcribe`."""
+    detect_speech: bool = True
+    """Add a speech detector to the bundle: an utterance without speech then has no words."""
     dataset: Dataset | None = None
     """Description of the corpus and its difficulty, for the time-to-accuracy page (A4)."""
     sweep: tuple[ListLength, ...] = (64, 128, 256, 512, 1024, 2048, 4096)

@@ -1,6 +1,7 @@
 """The bundles for `toolkit transcribe` and `toolkit align`."""
 
 import logging
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from recipes.steps.data import (
+    cuts,
     has_kaldi_features,
     lang_config,
     list_results,
@@ -36,14 +38,18 @@ from toolkit.decode.bundle import (
 )
 from toolkit.decode.recogniser import recognise_alone
 from toolkit.decode.rescore import WEIGHTS
+from toolkit.decode.speech import DETECTOR, SpeechDetectorError, train_speech_detector
 from toolkit.decode.stream import can_stream
 from toolkit.errors import ToolkitError
+from toolkit.features.config import FrontendConfig
+from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.shards import FeatureStore
 from toolkit.kaldi.dict_lang import read_lexicon
 from toolkit.lang.lang import Lang
 from toolkit.lang.prepare import source_dictionary
 from toolkit.models.scorer import NeuralModel
 from toolkit.models.store import CONFIG
+from toolkit.processes.devices import one_thread
 from toolkit.processes.workers import shared_workers
 from toolkit.score.results import Result, read_results
 from toolkit.score.wer import Score, score
@@ -64,6 +70,9 @@ FEATURES = {
     "lda_mllt_features": "LDA + MLLT features",
     "fmllr_features": "speaker-adapted features",
 }
+
+DETECTOR_UTTERANCES, DETECTOR_SECONDS = 300, 10
+"""Training utterances from which a speech detector is trained, and seconds of each."""
 
 UnknownSpeakerWer = dict[tuple[str, str, str], float]
 """WER in percent with every utterance recognised alone, by (system, split, language model)."""
@@ -155,6 +164,8 @@ def write_bundles(
     measured = []
     for candidate in chosen:
         _write(run, candidate, out / candidate.system.name)
+        frontend = run.config.fbank if candidate.system.by_utterance else run.config.cepstra
+        write_detector(run, frontend.frontend, out / candidate.system.name)
         measured.append(_measure(run, candidate, out / candidate.system.name))
     unknown = measured[0]
     if run.config.bundle is None:
@@ -184,6 +195,34 @@ def write_bundles(
         for result in measured
         for split, wer in result.wer_unknown_speaker.items()
     }
+
+
+def write_detector(run: Run, frontend: FrontendConfig, bundle: Path) -> None:
+    """Train a speech detector on some of the training speech, and put it into a bundle.
+
+    Args:
+      run: the run of the stage.
+      frontend: the front end of the bundle's features.
+      bundle: the folder of the system.
+    """
+    if not run.config.detect_speech:
+        return
+    # Evenly spaced in the manifest, so that there are many speakers among them.
+    speech = cuts(run, splits(run).train)
+    speech = speech[:: math.ceil(len(speech) / DETECTOR_UTTERANCES)]
+    samples = [
+        load_cut_audio(cut, frontend.sampling_rate)[: DETECTOR_SECONDS * frontend.sampling_rate]
+        for cut in speech
+    ]
+    try:
+        with one_thread():
+            detector, headline = train_speech_detector([s.numpy() for s in samples], frontend)
+    except SpeechDetectorError as error:
+        logger.warning("%s: no speech detector: %s", bundle.name, error)
+        return
+    detector.save(bundle / DETECTOR)
+    figures = ", ".join(f"{name} {value:.1f}" for name, value in headline.items())
+    logger.info("%s: speech detector: %s", bundle.name, figures)
 
 
 def decoded_systems(run: Run, chain_senones: str) -> list[DecodedSystem]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from recipes.steps.bundle import write_detector
 from recipes.steps.data import (
     check_audio,
     copies,
@@ -446,6 +447,7 @@ def write_bundle(run: Run) -> dict[str, float]:
         neural,
     )
     write_ctc_bundle(files, search, run.config.features.frontend, out / NAME, fast)
+    write_detector(run, run.config.features.frontend, out / NAME)
     card = _card(run, out / NAME, best, {row.split: row.wer for row in rows if row.lm == best})
     write_card(out / NAME, card)
     roles: list[Role] = ["speaker_known", "speaker_unknown"]

@@ -219,10 +219,11 @@ def stream(monkeypatch, audio, tmp_path):
     class Stream:
         def __init__(self, details):
             self.num_pieces, self.details, self.has_sound = 0, details, False
+            self.has_speech = False
 
         def push(self, samples):
             self.num_pieces += 1
-            self.has_sound = self.has_sound or bool(samples.any())
+            self.has_sound = self.has_speech = self.has_sound or bool(samples.any())
             return streams.StreamResult(
                 f"PIECE {self.num_pieces}", None, 0.0, self.num_pieces / 10, 0.05
             )

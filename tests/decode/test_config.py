@@ -9,12 +9,12 @@ from toolkit.fsa.config import Beam
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"scales": ()}, "scales and penalties need at least one value each"),
+        ({"scales": ()}, "`scales` and `penalties` need at least one value each"),
         ({"acoustic_scale": 0.0}, "`acoustic_scale` is 0.0 but must be above 0"),
         ({"scales": (0.1, math.inf)}, "`scales` are .* but must be finite"),
         ({"penalties": (math.nan,)}, "`penalties` has a value that is nan but must be a number"),
         ({"retries": (2.0, 0.0)}, r"`retries` are \(2.0, 0.0\) but must be positive"),
-        ({"retries": (math.nan,)}, "retries has a value that is nan"),
+        ({"retries": (math.nan,)}, "`retries` has a value that is nan"),
         ({"retries": (math.inf,)}, "positive factors"),
     ],
 )

@@ -5,11 +5,14 @@ import logging
 import pytest
 import soundfile
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolkit.decode.recogniser import NetworkRecogniser
 from toolkit.decode.sources import Inputs
 from toolkit.decode.transcribe import transcribe
 from toolkit.decode.words import PENALTY, SilenceGate, silence_pdfs
+from toolkit.features.silence import SilentSpans
 from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.phone_sets import RootGroup
 from toolkit.hmm.senones import Senones
@@ -19,26 +22,81 @@ from toolkit.hmm.tree_growing import TreeStatistics, build_tree
 ZEROS = torch.zeros(16000)
 
 
-def test_the_gate_lowers_all_but_silence_in_silent_rows_alone():
+def test_the_gate_lowers_all_but_silence_at_the_edges_of_silence():
     silent = torch.tensor([True, False, False])
     features = torch.full((60, 4), -15.9)
-    features[:9] = 10.0  # three rows of sound, then 20 frames of silence that may hold a word
-    scores = torch.randn(20, 3)
-    whole = SilenceGate("fbank", silent, 3, 1)
-    whole.push(features)
-    gated = whole(scores)
-    first = 10  # the row of the frames 30, 31, 32: more than 20 after the sound
-    assert torch.equal(gated[:first], scores[:first])
-    assert torch.equal(gated[:, 0], scores[:, 0])
-    expected = scores[first:, 1:].minimum(scores[first:, :1]) - PENALTY
-    assert torch.equal(gated[first:, 1:], expected)
-    # Rows that come later than their frames, in pieces.
-    stream = SilenceGate("fbank", silent, 3, 1)
-    rows = []
-    for begin in range(0, 60, 15):
-        stream.push(features[begin : begin + 15])
-        ready = range(max(0, begin // 3 - 2), 20 if begin == 45 else (begin + 15) // 3 - 2)
-        rows.append(stream(scores[list(ready)]))
+    features[:10] = 10.0  # then 20 frames of silence that may hold a word
+    gate, scores = SilenceGate("fbank", silent, 3, 0), torch.randn(20, 3)
+    assert len(gate.push_utterance(features)) == 30
+    gated = gate(scores[:10])
+    # Frames 30 and on are silent, hence rows 10 and on.
+    assert torch.equal(gated[:10], scores[:10])
+    assert torch.equal(gated[10:], torch.tensor([[0.0, -PENALTY, -PENALTY]]).expand(10, 3))
+    # The row of frames 27 to 29 is silent with frame 30 in its middle, as for wide rows.
+    gate = SilenceGate("fbank", silent, 3, 3)
+    gate.push_utterance(features)
+    edge = gate(scores[:10])[9]
+    assert edge[0] == scores[9, 0]
+    assert torch.equal(edge[1:], scores[9, 1:].minimum(scores[9, :1]) - PENALTY)
+
+
+class LookingAhead:
+    """Scores a row of three frames by their first value, once `lookahead` later rows are known."""
+
+    def __init__(self, lookahead):
+        self.lookahead, self.frames = lookahead, torch.zeros(0, 4)
+
+    def push(self, frames):
+        self.frames = torch.cat([self.frames, frames])
+        ready = max(0, len(self.frames) // 3 - self.lookahead)
+        return self.take(ready)
+
+    def finish(self):
+        return self.take(-(-len(self.frames) // 3))
+
+    def take(self, rows):
+        taken, self.frames = self.frames[: 3 * rows : 3], self.frames[3 * rows :]
+        return taken[:, :3]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 130), st.booleans()), min_size=1, max_size=6),
+    st.integers(0, 4),
+    st.lists(st.integers(1, 50), min_size=1, max_size=9),
+)
+def test_long_silence_is_left_out_of_what_the_model_scores(runs, lookahead, sizes):
+    """Whatever the pieces, rows of the model stay in place, and the others are silence."""
+    frames = [torch.full((n, 4), -15.9) if zeros else torch.randn(n, 4) + 9 for n, zeros in runs]
+    features, outputs = torch.cat(frames), torch.tensor([True, False, False])
+    num_rows = -(-len(features) // 3)
+    whole = SilenceGate("fbank", outputs, 3, 1, lookahead)
+    scored = whole.push_utterance(features)
+    gated = whole(scored[::3, :3])
+    assert len(gated) == num_rows
+    is_silent = SilentSpans("fbank").push(features)
+    for row, first in enumerate(features[::3, :3]):
+        frames = is_silent[3 * row : 3 * row + 3]
+        added = torch.equal(gated[row], torch.tensor([0.0, -PENALTY, -PENALTY]))
+        assert added == (len(frames) == 3 and bool(frames.all()))
+        if not added and not frames[min(1, len(frames) - 1)]:
+            assert torch.equal(gated[row], first)
+    # Of each silence at most 20 frames, an incomplete row and the lookahead are scored.
+    num_zeros = sum(n for n, zeros in runs if zeros)
+    assert len(scored) <= len(features) - num_zeros + len(runs) * (20 + 5 + 3 * lookahead)
+    # In pieces.
+    stream, model = SilenceGate("fbank", outputs, 3, 1, lookahead), LookingAhead(lookahead)
+    rows, begin = [], 0
+    for size in [*sizes, len(features)]:
+        rows.append(stream(model.push(stream.push(features[begin : begin + size]))))
+        begin += size
+        complete = min(begin, len(features)) // 3
+        # Rows wait only for the lookahead, and those before a long silence not for its end.
+        assert sum(map(len, rows)) >= complete - lookahead
+        silent_rows = is_silent[: 3 * complete].view(-1, 3).all(dim=1)
+        if complete > lookahead and silent_rows[-lookahead - 1 :].all():
+            assert sum(map(len, rows)) == complete
+    rows.append(stream(model.push(stream.finish())))
+    rows.append(stream(model.finish()))
     assert torch.equal(torch.cat(rows), gated)
 
 

@@ -77,7 +77,7 @@ def test_weights_are_read_as_they_were_written(tmp_path):
     weights.save(tmp_path / "w.json")
     assert RescoringWeights.load(tmp_path / "w.json") == weights
     (tmp_path / "w.json").write_text('{"neural": 2.0, "acoustic_scale": 1.0, "word_penalty": 0.0}')
-    with pytest.raises(WeightsError, match=r"w\.json.*neural is 2"):
+    with pytest.raises(WeightsError, match=r"w\.json.*`neural` is 2"):
         RescoringWeights.load(tmp_path / "w.json")
 
 

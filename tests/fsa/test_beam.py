@@ -14,9 +14,9 @@ def test_beams_are_numbers_above_zero(name, value):
 
 
 def test_a_search_without_a_beam_is_refused():
-    with pytest.raises(ValueError, match="search is infinite"):
+    with pytest.raises(ValueError, match="`search` is infinite"):
         Beam(search=math.inf)
-    with pytest.raises(ValueError, match="search is infinite"):
+    with pytest.raises(ValueError, match="`search` is infinite"):
         AlignConfig(beam=math.inf)
 
 

@@ -7,6 +7,8 @@ import torch
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
+from toolkit.decode.speech import SpeechDetector
+from toolkit.features.config import FrontendConfig
 from toolkit.features.gmm_features import GmmFrontend
 from toolkit.features.normalise import Cmvn, GlobalStats
 from toolkit.hmm.gmm import Gmm
@@ -30,6 +32,7 @@ from toolkit.train.runlog import Created, Evaluated, RunLogWriter, Sentences, St
 ARPA = "\\data\\\nngram 1=3\nngram 2=2\n\n\\1-grams:\n-1\t<s>\t-0.3\n-1\t</s>\n-0.5\tA\t-0.2\n\n"
 ARPA += "\\2-grams:\n-0.2\t<s> A\n-0.3\tA </s>\n\n\\end\\\n"
 WORDS = {"AB": [("A", "B")], "A": [("A",)], "BA": [("B", "A")], "ABBA": [("A", "B", "A")]}
+FRONTEND, SOUND = FrontendConfig(num_mel_bins=3), torch.linspace(0, 9, 90).reshape(30, 3)
 TOPOLOGY = Topology(("SIL", "SPN", "A", "B"), silence_states=3)
 
 
@@ -106,6 +109,10 @@ READERS = {
     ),
     "ctc-model": Reader(ctc_model, load_model),
     "priors": Reader(lambda f: save_priors(f, torch.tensor([3, 0, 5])), load_log_priors),
+    "speech-detector": Reader(
+        lambda f: SpeechDetector(FRONTEND).save(f / "speech.safetensors"),
+        lambda f: SpeechDetector.load(f / "speech.safetensors", FRONTEND).score(SOUND),
+    ),
     "gmm": Reader(
         gaussians, lambda f: Gmm.load(f / "gmm.safetensors").log_likelihoods(torch.zeros(2, 2))
     ),

@@ -9,11 +9,11 @@ from toolkit.lang.config import LangConfig, NgramConfig
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (LangConfig, {"vocabulary_size": -1}, "vocabulary_size is -1"),
-        (LangConfig, {"max_unknown": 1.5}, "max_unknown is 1.5"),
-        (LangConfig, {"normaliser": "german"}, "normaliser is 'german'"),
-        (NgramConfig, {"order": 0}, "order is 0"),
-        (NgramConfig, {"prune": -1e-9}, "prune is -1e-09"),
+        (LangConfig, {"vocabulary_size": -1}, "`vocabulary_size` is -1"),
+        (LangConfig, {"max_unknown": 1.5}, "`max_unknown` is 1.5"),
+        (LangConfig, {"normaliser": "german"}, "`normaliser` is 'german'"),
+        (NgramConfig, {"order": 0}, "`order` is 0"),
+        (NgramConfig, {"prune": -1e-9}, "`prune` is -1e-09"),
         (NgramConfig, {"min_counts": (2,)}, "must start with 1"),
         (NgramConfig, {"min_counts": (1, 3, 2)}, "not decrease"),
         (NgramConfig, {"min_counts": ()}, "must start with 1"),

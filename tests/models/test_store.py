@@ -59,7 +59,7 @@ def edit(folder, change):
             "kind 'transformer'; known kinds are lstm, blstm, ctc",
         ),
         (lambda d: d["config"].update(heads=4), "no lstm configuration.*heads"),
-        (lambda d: d["config"].update(layers=0), "layers is 0"),
+        (lambda d: d["config"].update(layers=0), "`layers` is 0"),
         (lambda d: d.pop("config"), "no lstm configuration"),
     ],
 )

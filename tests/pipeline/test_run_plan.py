@@ -205,7 +205,7 @@ def test_a_plan_on_s3_gives_the_same_digests(place, s3):
         ({"jobs": 0}, ConfigError, "jobs"),
         ({"laek": "x"}, ConfigError, "laek"),
         ({"device": "gpu"}, ConfigError, "device"),
-        ({"targets": {"k": 0}}, ConfigError, "k is 0"),
+        ({"targets": {"k": 0}}, ConfigError, "`k` is 0"),
         ({"targets": {"offsets": [0, 3]}}, ConfigError, "offsets"),
     ],
 )

@@ -40,6 +40,6 @@ def test_a_difference_only_in_case_gets_a_remark():
 
 
 def test_rules_already_applied_are_not_recommended():
-    (remark,) = remarks("It's late", "its late")
+    (remark,) = remarks("It's late", "it's late")
     assert "--normalise basic" in remark
     assert remarks("it's late", "its late") == []

@@ -37,7 +37,7 @@ def test_file_has_the_agreed_fields(tmp_path):
             "split": "dev",
             "lm": "3gram",
             "wer": 66.67,
-            "cer": 54.55,
+            "cer": 55.56,
             "ins": 1,
             "del": 0,
             "sub": 1,

@@ -26,7 +26,7 @@ def test_different_views_allow_any_consistency_weight(weight):
 @pytest.mark.parametrize("config", [LfmmiConfig, CtcTrainingConfig])
 def test_equal_views_need_weight_zero(config):
     assert config().consistency == 0
-    with pytest.raises(ValueError, match=r"consistency is 0\.2"):
+    with pytest.raises(ValueError, match=r"`consistency` is 0\.2"):
         config(consistency=0.2)
-    with pytest.raises(ValueError, match="consistency is -1"):
+    with pytest.raises(ValueError, match="`consistency` is -1"):
         config(consistency=-1.0)

@@ -63,7 +63,7 @@ def test_noam_falls_with_the_inverse_square_root_of_the_step():
     assert rates[15] == pytest.approx(0.5)
     with pytest.raises(ValueError, match="needs `warmup_steps`"):
         TrainerConfig(schedule="noam")
-    with pytest.raises(ValueError, match="schedule is 'step'"):
+    with pytest.raises(ValueError, match="`schedule` is 'step'"):
         TrainerConfig(schedule="step")
 
 

@@ -50,7 +50,7 @@ def test_the_typical_run_is_the_median(times, middle):
 
 @pytest.mark.parametrize("values", [{"epochs": 0}, {"cer": (-1.0,)}, {"wer": (float("nan"),)}])
 def test_impossible_targets_are_refused(values):
-    with pytest.raises(ValueError, match=r"(epochs|cer|wer) .*must be"):
+    with pytest.raises(ValueError, match=r"`(epochs|cer|wer)` .*must be"):
         TtaConfig(**values)
 
 

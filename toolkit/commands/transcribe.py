@@ -336,7 +336,7 @@ def _stream(
     from toolkit.decode.config import EndpointConfig
     from toolkit.decode.recogniser import load_recogniser
     from toolkit.decode.stream import Latency, recognise_stream
-    from toolkit.decode.transcribe import NO_SOUND
+    from toolkit.decode.transcribe import NO_SOUND, NO_SPEECH
     from toolkit.features.audio import AudioError
     from toolkit.features.frontend import FrontendError
 
@@ -352,8 +352,9 @@ def _stream(
             for result in recognise_stream(blocks, stream, perf_counter, latency):
                 _show(source.name, result, form)
             click.echo(f"{source.called}: {latency.summary()}", err=True)
-            if not stream.has_sound:
-                click.echo(f"Warning: {NO_SOUND}" % source.called, err=True)
+            if not stream.has_speech:
+                reason = NO_SPEECH if stream.has_sound else NO_SOUND
+                click.echo(f"Warning: {reason}" % source.called, err=True)
         except AudioError as error:
             faults.append(str(error))
         except FrontendError as error:

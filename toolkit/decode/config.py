@@ -48,10 +48,10 @@ class DecodeConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError for a grid that is empty or has infinite values."""
         if not self.scales or not self.penalties:
-            raise ValueError("scales and penalties need at least one value each")
+            raise ValueError("`scales` and `penalties` need at least one value each")
         for name in ("scales", "penalties"):
             if not all(map(math.isfinite, getattr(self, name))):
-                raise ValueError(f"{name} are {getattr(self, name)} but must be finite")
+                raise ValueError(f"`{name}` are {getattr(self, name)} but must be finite")
         self.beams()  # checks `retries`
 
     def beams(self) -> list[Beam]:
@@ -161,7 +161,7 @@ class WordsConfig(Settings):
         """Raise a ValueError for infinite weights."""
         for name in ("lm_weight", "word_bonus"):
             if not math.isfinite(getattr(self, name)):
-                raise ValueError(f"{name} is {getattr(self, name)} but must be finite")
+                raise ValueError(f"`{name}` is {getattr(self, name)} but must be finite")
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class BeamTuneConfig(Settings):
         for name in ("widths", "margins"):
             values = getattr(self, name)
             if not values or list(values) != sorted(set(values)):
-                raise ValueError(f"{name} are {values}, must ascend")
+                raise ValueError(f"`{name}` are {values} but must ascend")
 
 
 @dataclass(frozen=True)

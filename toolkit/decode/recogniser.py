@@ -38,6 +38,7 @@ from toolkit.decode.ctc.recogniser import CtcRecogniser
 from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.rescore import Rescorer
 from toolkit.decode.search import Decoder, NeuralPass
+from toolkit.decode.speech import load_detector
 from toolkit.decode.stream import (
     NetworkScoreStream,
     Recogniser,
@@ -50,7 +51,6 @@ from toolkit.features.frontend import Frontend
 from toolkit.features.gmm_features import load_transforms
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.shards import SHARDS, CmnState, FeatureStore, write_manifest, write_shard
-from toolkit.features.silence import counted_frames
 from toolkit.fsa.config import RescoreLimits
 from toolkit.fsa.fst import Fst, load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
@@ -160,6 +160,7 @@ class NetworkRecogniser(Recogniser):
             )
         self.frontend_config = settings.frontend
         self.frontend = Frontend(self.frontend_config)
+        self.detector = load_detector(self._bundle, self.frontend_config)
         normaliser = self._bundle / NORMALISER
         self.model = NeuralModel(self._bundle / MODEL, normaliser, device)
         inputs = len(self.model.normaliser.prior_mean)
@@ -195,8 +196,14 @@ class NetworkRecogniser(Recogniser):
 
     def _silence_gate(self) -> SilenceGate:
         """Return the gate that keeps words out of an utterance's digital silence."""
-        middle = LOW_RATE_FACTOR // 2
-        return SilenceGate(self.frontend_config.kind, self._silence_pdfs, LOW_RATE_FACTOR, middle)
+        config = self.model.model.config
+        return SilenceGate(
+            self.frontend_config.kind,
+            self._silence_pdfs,
+            LOW_RATE_FACTOR,
+            LOW_RATE_FACTOR // 2,
+            keep=max(getattr(config, name, 0) for name in ("lookahead", "context")),
+        )
 
     @cached_property
     def _senones(self) -> Senones:
@@ -211,24 +218,26 @@ class NetworkRecogniser(Recogniser):
         Returns:
           Log-likelihoods [ceil(T / 3), P].
         """
-        scores = self.model.log_likelihoods(features, state)
-        return self._silence_gate().gate_utterance(features, scores)
+        gate = self._silence_gate()
+        return gate(self.model.log_likelihoods(gate.push_utterance(features), state))
 
     def recognise_batch(
         self, utterances: Sequence[Utterance], details: bool = False
     ) -> list[DecodedUtterance]:
         """Recognise several utterances; see `Recogniser.recognise_batch`."""
-        kind = self.frontend_config.kind
-        has_sound = [bool(counted_frames(features, kind).any()) for features, _ in utterances]
-        # Utterances of digital silence alone have no words and are not scored.
-        sounding = list(compress(utterances, has_sound))
-        scored = iter(self.model.batch_log_likelihoods(sounding) if sounding else ())
+        # Utterances without speech have no words and are not scored.
+        has_speech = [self.has_speech(features) for features, _ in utterances]
+        gates = [self._silence_gate() for _ in utterances]
+        speech = [
+            (gate.push_utterance(features), state)
+            for gate, (features, state) in compress(zip(gates, utterances, strict=True), has_speech)
+        ]
+        scored = iter(self.model.batch_log_likelihoods(speech) if speech else ())
         aligner = self.word_aligner if details else None
         results = []
-        for (features, _), sound in zip(utterances, has_sound, strict=True):
-            if sound:
-                scores = self._silence_gate().gate_utterance(features, next(scored))
-                result = self.decoder.search(scores)
+        for gate, is_speech in zip(gates, has_speech, strict=True):
+            if is_speech:
+                result = self.decoder.search(gate(next(scored)))
                 results.append(self.decoder.best(result, self.weights, aligner))
             else:
                 results.append(DecodedUtterance("", () if details else None))
@@ -245,6 +254,7 @@ class NetworkRecogniser(Recogniser):
             lambda: self.decoder.start(self.weights, aligner),
             lambda scores: self.silence(scores) > 0.5,
             self._silence_gate(),
+            self.detector,
             self.frame_shift,
             ONSET_ROWS,
         )
@@ -282,6 +292,7 @@ class SpeakerRecogniser(Recogniser):
             raise BundleError(f"{bundle} recognises by utterance, not by speaker")
         self.frontend_config = self._settings.frontend
         self.frontend = Frontend(self.frontend_config)
+        self.detector = load_detector(self._bundle, self.frontend_config)
         self._gmm = self._load_gmm(self._bundle / GMM)
         self._first_gmm = (
             self._load_gmm(self._bundle / FIRST_PASS / GMM) if self._settings.first_pass else None
@@ -324,6 +335,11 @@ class SpeakerRecogniser(Recogniser):
         return senones
 
     @cached_property
+    def _silence_pdfs(self) -> Tensor:
+        """Which pdfs of the last pass are those of silence: [P] bool."""
+        return silence_pdfs(self._senones)
+
+    @cached_property
     def _first_graph(self) -> Fst:
         """The decoding graph of the first pass."""
         path = self._bundle / FIRST_PASS / GRAPH
@@ -356,34 +372,37 @@ class SpeakerRecogniser(Recogniser):
           utterances: the cepstra [T, F] of each, in order of time, not normalised.
 
         Yields:
-          The position of each utterance with sound, and its log-likelihoods [T, P], gated so that
+          The position of each utterance with speech, and its log-likelihoods [T, P], gated so that
           digital silence gets no words.
         """
-        kind = self.frontend_config.kind
-        sounding = {
-            f"{i:06d}": x for i, x in enumerate(utterances) if counted_frames(x, kind).any()
-        }
-        if not sounding:
+        factor = LOW_RATE_FACTOR if self._network else 1
+        gates: dict[str, SilenceGate] = {}
+        spoken: dict[str, Tensor] = {}
+        for number, cepstra in enumerate(utterances):
+            if self.has_speech(cepstra):
+                gate = SilenceGate(
+                    self.frontend_config.kind, self._silence_pdfs, factor, factor // 2
+                )
+                name = f"{number:06d}"
+                gates[name], spoken[name] = gate, gate.push_utterance(cepstra)
+        if not spoken:
             return
         config, shift = self.frontend_config, self.frontend_config.frame_shift_ms / 1000
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             # The recipes' functions read feature stores, so the features are stored. Recipe and
             # bundle thus use the same float16 values and means, and recognise the same words.
-            stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in sounding.items()]
+            stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in spoken.items()]
             written, frames = write_shard(folder / CEPSTRA / SHARDS, 0, stored, config)
             write_manifest(folder / CEPSTRA, config, [{"utterances": written, "frames": frames}])
             system = self._gmm.on(folder / CEPSTRA)
             # With fewer frames every transform is the identity, so the first pass is not needed.
-            if sum(map(len, utterances)) >= MIN_FRAMES:
+            if sum(map(len, spoken.values())) >= MIN_FRAMES:
                 with hide_progress_bars():
                     system = self._adapted(system, folder)
             scored = self._network_scores(system, folder) if self._network else _gmm_scores(system)
-            factor = LOW_RATE_FACTOR if self._network else 1
-            silent = silence_pdfs(self._senones)
             for name, scores in scored:
-                gate = SilenceGate(kind, silent, factor, factor // 2)
-                yield int(name), gate.gate_utterance(sounding[name], scores)
+                yield int(name), gates[name](scores)
 
     def _adapted(self, system: GmmSystem, folder: Path) -> GmmSystem:
         """Return the system adapted to the speaker from the words of a first pass.
@@ -397,11 +416,9 @@ class SpeakerRecogniser(Recogniser):
         scale = first.weights.acoustic_scale
         beams = first.beam.with_retries(first.retries)
         hypotheses = {}
-        kind, silent = self.frontend_config.kind, silence_pdfs(independent.senones)
         # First pass: the alignment of the speaker-independent system's words gives the statistics.
         for name, scores in _gmm_scores(independent):
-            cepstra = independent.features.store.load(name)
-            scores = SilenceGate(kind, silent, 1).gate_utterance(cepstra, scores) * scale
+            scores = scores * scale
             lattice, _ = search_with_retries(scores, self._first_graph, beams)
             best = lattice and ScoredLattice.of(lattice, scores, scale).best_words(first.weights)
             hypotheses[name] = self.decoder.text(best or []).split()

@@ -14,6 +14,7 @@ from torch import Tensor
 from toolkit.decode.bundle import BundleError
 from toolkit.decode.config import EndpointConfig
 from toolkit.decode.decoded import DecodedUtterance
+from toolkit.decode.speech import SpeechDetector, SpeechStream
 from toolkit.decode.words import SilenceGate
 from toolkit.features.config import FrontendConfig
 from toolkit.features.frontend import Frontend
@@ -35,6 +36,8 @@ class Recogniser(ABC):
     """The front end of the features."""
     frontend: Frontend
     """Computes the features."""
+    detector: SpeechDetector | None
+    """Tells speech from other sounds; None if the bundle has no speech detector."""
     by_speaker: bool = False
     """Whether features are normalised, and models adapted, by all utterances of a speaker."""
 
@@ -66,6 +69,12 @@ class Recogniser(ABC):
         """Recognise one utterance, see `Utterance` and `recognise_batch`."""
         (utterance,) = self.recognise_batch([(features, state)], details)
         return utterance
+
+    def has_speech(self, features: Tensor) -> bool:
+        """Return whether anybody speaks in an utterance of features [T, F]; otherwise no words."""
+        if self.detector is not None:
+            return self.detector.has_speech(features)
+        return bool(counted_frames(features, self.frontend_config.kind).any())
 
     def recognise(self, samples: Tensor) -> str:
         """Return the words in samples [S]: mono, at `sampling_rate`, in [-1, 1]."""
@@ -106,7 +115,8 @@ class Recogniser(ABC):
           BundleError: see `stream`.
         """
         stream = self.stream(endpoint, details=True)
-        stream.push(torch.zeros(self.sampling_rate))
+        # Noise: digital silence would not reach the network.
+        stream.push(0.1 * torch.randn(self.sampling_rate, generator=torch.Generator()))
         stream.finish()
 
 
@@ -257,6 +267,8 @@ class StreamParts:
     """Returns which rows of scores [T, P] are silence, [T] bool."""
     gate: SilenceGate
     """Keeps words out of digital silence."""
+    detector: SpeechDetector | None
+    """Tells speech from other sounds; None: every utterance counts as speech."""
     frame_shift: float
     """Seconds between two rows of scores."""
     onset_rows: int
@@ -278,6 +290,8 @@ class RecogniserStream:
         self._parts, self._endpoint = parts, endpoint
         self._frontend = StreamingFrontend(parts.frontend)
         self._start_s, self._num_frames = 0.0, 0
+        self.has_speech = False
+        """Whether somebody has spoken in one of the utterances that have ended."""
         self._begin_utterance()
 
     def _begin_utterance(self) -> None:
@@ -288,6 +302,8 @@ class RecogniserStream:
         self._num_frames = 0  # of this utterance
         self._activity = SpeechActivity(self._parts.onset_rows)
         self._parts.gate.begin_utterance()
+        detector = self._parts.detector
+        self._speech = None if detector is None else SpeechStream(detector)
 
     @property
     def has_sound(self) -> bool:
@@ -299,7 +315,9 @@ class RecogniserStream:
         self._take_features(self._frontend.push(samples))
         if self._has_ended():
             return self._end_utterance()
-        text = self._search.partial_text(self._onset_s is not None)
+        text = ""
+        if self._speech is None or self._speech.has_speech:
+            text = self._search.partial_text(self._onset_s is not None)
         return StreamResult(text, None, self._start_s, self._frontend.seconds, self._onset_s)
 
     def finish(self) -> StreamResult:
@@ -314,8 +332,9 @@ class RecogniserStream:
     def _take_features(self, features: Tensor) -> None:
         """Score the next features and search the scores."""
         self._num_frames += len(features)
-        self._parts.gate.push(features)
-        self._take_scores(self._parts.scores.push(features))
+        if self._speech is not None:
+            self._speech.push(features)
+        self._take_scores(self._parts.scores.push(self._parts.gate.push(features)))
 
     def _take_scores(self, scores: Tensor) -> None:
         """Search the next rows of scores."""
@@ -342,9 +361,14 @@ class RecogniserStream:
 
     def _end_utterance(self) -> StreamResult:
         """End the current utterance and return its result."""
-        # The rows that the network has held back for its look-ahead.
+        # The rows that the gate and the network have held back.
+        self._take_scores(self._parts.scores.push(self._parts.gate.finish()))
         self._take_scores(self._parts.scores.end_utterance())
         utterance, start_s, onset_s = self._search.finish(), self._start_s, self._onset_s
+        is_speech = self.has_sound if self._speech is None else self._speech.finish()
+        if not is_speech:
+            utterance = DecodedUtterance("", None if utterance.words is None else ())
+        self.has_speech = self.has_speech or is_speech
         self._begin_utterance()
         placed = utterance.placed(start_s, self._start_s)
         return StreamResult(placed.text, placed, start_s, self._start_s, onset_s)

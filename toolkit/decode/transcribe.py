@@ -193,6 +193,7 @@ logger = logging.getLogger(__name__)
 BLOCK = 20.0
 """Seconds of audio that are read, and scored for silence, at a time."""
 NO_SOUND = "%s: nothing but digital silence, so it has no words"
+NO_SPEECH = "%s: nobody speaks, so it has no words"
 
 
 def transcribe(
@@ -322,18 +323,19 @@ def _read_segments(
         source = sources[number]
         mean = empty if source.speaker is None else means.get(source.speaker, empty)
         blocks = source.blocks(recogniser.sampling_rate, BLOCK)
-        has_sound = False
+        has_sound = has_speech = False
         try:
             for segment in _segments(recogniser, blocks, config):
                 yield _SourceSegment(segment.start, segment.features, number, mean)
                 counted = counted_frames(segment.features, kind)
                 has_sound = has_sound or bool(counted.any())
+                has_speech = has_speech or recogniser.has_speech(segment.features)
                 mean = mean.after(segment.features, counted)
         except (AudioError, FrontendError) as error:
             yield _End(number, error)
         else:
-            if not has_sound:
-                logger.warning(NO_SOUND, source.called)
+            if not has_speech:
+                logger.warning(NO_SPEECH if has_sound else NO_SOUND, source.called)
             yield _End(number)
             if source.speaker is not None:
                 means[source.speaker] = mean

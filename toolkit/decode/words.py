@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -344,52 +345,100 @@ def silence_pdfs(senones: Senones) -> Tensor:
 
 
 class SilenceGate:
-    """Keeps words out of the digital silence of an utterance or stream.
+    """Keeps words out of the digital silence of an utterance or stream, and its effects small.
 
-    In the spans that `toolkit.features.silence.SilentSpans` finds, the scores of all outputs but
-    those of silence are lowered to `PENALTY` below the best of silence. The gate must get features
-    before the rows of scores that a model computes from them; the pieces may have any length.
+    Rows of scores in the spans that `toolkit.features.silence.SilentSpans` finds are replaced by
+    rows of silence. Of a long span the model gets only the first `keep` rows, so that its state
+    does not depend on the length of the silence, and nothing of a span at the start of an
+    utterance. In a row at the edge of a span, the scores of all outputs but those of silence are
+    lowered to `PENALTY` below the best of silence.
+
+    The gate must get features before the rows of scores that a model computes from them; the pieces
+    may have any length.
 
     Args:
       kind: the kind of the raw features, see `FrontendConfig.kind`.
       silence: [P] bool, which outputs are silence.
       factor: frames from one row of scores to the next.
       offset: number of the middle frame among those that the first row covers.
+      keep: the model's lookahead in rows: it needs so much silence to finish the rows before it.
     """
 
-    def __init__(self, kind: str, silence: Tensor, factor: int, offset: int = 0) -> None:
+    def __init__(
+        self, kind: str, silence: Tensor, factor: int, offset: int = 0, keep: int = 0
+    ) -> None:
         self._spans, self._silence_outputs = SilentSpans(kind), silence
-        self._factor, self._offset = factor, offset
+        self._factor, self._offset, self._keep = factor, offset, keep
+        self._waiting: Tensor | None = None  # frames [t, F] of a row that is not complete
         self.begin_utterance()
-
-    def gate_utterance(self, features: Tensor, scores: Tensor) -> Tensor:
-        """Gate an utterance's unscaled scores [T', P], computed from `features` [T, F]."""
-        self.push(features)
-        return self(scores)
 
     def begin_utterance(self) -> None:
         """Start a new utterance; a span of digital silence may continue into it."""
         self._silent_frames = torch.zeros(0, dtype=torch.bool)  # of the utterance so far
+        self._is_silent: list[bool] = []  # by complete row
+        self._is_used: deque[bool] = deque()  # by row that the model has yet to score
+        self._silent_rows = self._keep  # at the end; the start counts as a long silence
         self._row = 0
+        self.finish()
 
-    def push(self, features: Tensor) -> None:
-        """Take the utterance's next raw features [T, F]."""
+    def push(self, features: Tensor) -> Tensor:
+        """Take the utterance's next raw features [T, F]; return those that the model scores."""
         self._silent_frames = torch.cat([self._silent_frames, self._spans.push(features)])
+        waiting = features if self._waiting is None else torch.cat([self._waiting, features])
+        num_rows = len(waiting) // self._factor
+        begin, size = len(self._is_silent) * self._factor, num_rows * self._factor
+        silent = self._silent_frames[begin : begin + size].view(num_rows, self._factor).all(dim=1)
+        scored = []
+        for is_silent in silent.tolist():
+            scored.append(not is_silent or self._silent_rows < self._keep)
+            if scored[-1]:
+                self._is_used.append(not is_silent)
+            self._silent_rows = self._silent_rows + 1 if is_silent else 0
+        self._is_silent += silent.tolist()
+        self._waiting = waiting[size:]
+        frames = torch.tensor(scored, dtype=torch.bool).repeat_interleave(self._factor)
+        return waiting[:size][frames]
+
+    def finish(self) -> Tensor:
+        """Return the remaining frames, which are less than a row."""
+        if self._waiting is None:
+            return torch.zeros(0, 0)
+        remaining, self._waiting = self._waiting, self._waiting[:0]
+        return remaining
+
+    def push_utterance(self, features: Tensor) -> Tensor:
+        """Take a whole utterance [T, F]; return the features that the model scores."""
+        return torch.cat([self.push(features), self.finish()])
 
     def __call__(self, scores: Tensor) -> Tensor:
-        """Gate the next rows [T', P] of unscaled scores."""
-        rows = torch.arange(self._row, self._row + len(scores))
-        self._row += len(scores)
+        """Take the model's next unscaled scores [t, P]; return the rows [T', P] that are known."""
+        # 1. Put rows of silence between those of the model. The last row may be incomplete.
+        used = [not self._is_used or self._is_used.popleft() for _ in range(len(scores))]
+        scores = scores[torch.tensor(used, dtype=torch.bool)]
+        added: list[bool] = []
+        num_taken = 0
+        while True:
+            row = self._row + len(added)
+            is_silent = row < len(self._is_silent) and self._is_silent[row]
+            if not is_silent and num_taken == len(scores):
+                break
+            added.append(is_silent)
+            num_taken += not is_silent
+        rows = torch.arange(self._row, self._row + len(added))
+        self._row += len(added)
         if not self._silent_frames.any():
             return scores
-        # A row counts as silent if the middle one of its frames is.
+        is_added = torch.tensor(added, dtype=torch.bool)
+        gated = scores.new_full((len(added), scores.shape[1]), -PENALTY)
+        gated[:, self._silence_outputs] = 0.0
+        gated[~is_added] = scores
+        # 2. A row of the model counts as silent if the middle one of its frames is.
         middle = (rows * self._factor + self._offset).clamp(max=len(self._silent_frames) - 1)
-        silent = self._silent_frames[middle]
-        gated = scores.clone()
-        best = scores[silent][:, self._silence_outputs].amax(dim=1, keepdim=True)
+        silent = self._silent_frames[middle] & ~is_added
+        best = gated[silent][:, self._silence_outputs].amax(dim=1, keepdim=True)
         # Lower all outputs but silence to at least PENALTY below the best of silence.
-        lowered = torch.minimum(scores[silent], best) - PENALTY
-        gated[silent] = torch.where(self._silence_outputs, scores[silent], lowered)
+        lowered = torch.minimum(gated[silent], best) - PENALTY
+        gated[silent] = torch.where(self._silence_outputs, gated[silent], lowered)
         return gated
 
 

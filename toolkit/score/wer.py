@@ -58,7 +58,7 @@ def orthography_notes(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
             f"{alike} of {len(pairs)} substitutions differ only in Unicode's normal form (composed "
             f"or decomposed letters): {advice}"
         )
-    alike = sum(_is_mended(ref, hyp) for ref, hyp in pairs)
+    alike = sum(_composed(ref) != _composed(hyp) and _is_mended(ref, hyp) for ref, hyp in pairs)
     if alike > _NOTABLE * len(pairs):
         yield (
             f"{alike} of {len(pairs)} substitutions differ only in case or punctuation: normalise "

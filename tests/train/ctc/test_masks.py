@@ -107,9 +107,9 @@ def test_masks_are_the_same_with_and_without_a_warp():
 
 def test_impossible_configurations_are_refused():
     for name, value in [("mel_bins", 0), ("cepstra", 1.1), ("warp", 0.25), ("warp", -0.1)]:
-        with pytest.raises(ValueError, match=f"{name} is"):
+        with pytest.raises(ValueError, match=f"`{name}` is"):
             UtteranceMaskConfig(**{name: value})
-    with pytest.raises(ValueError, match="at least 2 mel_bins"):
+    with pytest.raises(ValueError, match="at least 2 `mel_bins`"):
         UtteranceMaskConfig(warp=0.1, mel_bins=1)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import compress
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,6 +31,7 @@ from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.search import CtcHypothesis, WordsDecoder
 from toolkit.decode.decoded import DecodedUtterance
 from toolkit.decode.rescore import CtcRescorer, Rescorer, missing_words
+from toolkit.decode.speech import load_detector
 from toolkit.decode.stream import Recogniser, RecogniserStream, StreamParts, Utterance
 from toolkit.decode.words import CtcWordAligner, SilenceGate
 from toolkit.features.frontend import Frontend
@@ -198,6 +200,7 @@ class CtcRecogniser(Recogniser):
             self.settings = replace(self.settings, search=self.settings.fast, rescored=False)
         self.frontend_config = self.settings.frontend
         self.frontend = Frontend(self.frontend_config)
+        self.detector = load_detector(self._bundle, self.frontend_config)
         self.scorer = CtcScorer(self._bundle, device, int8)
         inputs = len(self.scorer.normaliser.prior_mean)
         check_frontend(
@@ -265,12 +268,18 @@ class CtcRecogniser(Recogniser):
     ) -> list[DecodedUtterance]:
         """Recognise several utterances; see `Recogniser.recognise_batch`."""
         results = []
-        scored = self.scorer.batch_log_probs(utterances)
-        for (features, _), log_probs in zip(utterances, scored, strict=True):
-            if not counted_frames(features, self.frontend_config.kind).any():
+        gates = [self._silence_gate() for _ in utterances]
+        has_speech = [self.has_speech(features) for features, _ in utterances]
+        speech = [
+            (gate.push_utterance(features), state)
+            for gate, (features, state) in compress(zip(gates, utterances, strict=True), has_speech)
+        ]
+        scored = iter(self.scorer.batch_log_probs(speech) if speech else ())
+        for gate, is_speech in zip(gates, has_speech, strict=True):
+            if not is_speech:
                 results.append(DecodedUtterance("", () if details else None))
                 continue
-            log_probs = self._silence_gate().gate_utterance(features, log_probs)
+            log_probs = gate(next(scored))
             text = self.best_text(self.decoder.decode(log_probs)) if len(log_probs) else ""
             results.append(self.with_words(text, log_probs) if details else DecodedUtterance(text))
         return results
@@ -281,7 +290,13 @@ class CtcRecogniser(Recogniser):
         # In digital silence only the blank is possible.
         blank = torch.arange(units.size) == units.blank
         middle = int(self.scorer.offset + self.scorer.subsampling / 2)
-        return SilenceGate(self.frontend_config.kind, blank, self.scorer.subsampling, middle)
+        return SilenceGate(
+            self.frontend_config.kind,
+            blank,
+            self.scorer.subsampling,
+            middle,
+            keep=2,  # more than the convolutions look ahead
+        )
 
     def with_words(self, text: str, log_probs: Tensor) -> DecodedUtterance:
         """Return a text with the times and confidences of its words.
@@ -311,6 +326,7 @@ class CtcRecogniser(Recogniser):
             lambda: CtcSearchStream(self, details),
             lambda log_probs: torch.isin(log_probs.argmax(dim=1), torch.tensor(silent)),
             self._silence_gate(),
+            self.detector,
             self.frame_shift,
             onset_rows=1,
         )
