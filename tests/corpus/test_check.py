@@ -1,12 +1,15 @@
 """The check of a corpus."""
 
 import json
+from itertools import groupby
 
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 
-from toolkit.corpus.check import CorpusError, check, decode, read_audio_info
+from toolkit.corpus.check import CorpusError, Runs, check, decode, read_audio_info
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.corpus.findings import FINDING_KINDS
 from toolkit.corpus.manifest import (
@@ -152,6 +155,29 @@ def test_every_fault_is_named_once(corpus, audio, tmp_path):
         section = corpus.text[corpus.text.index(f" {kind}: ") :].split("\n\n")[0]
         assert f"  train  {id}  " in section
         assert FINDING_KINDS[kind].fix in section
+
+
+def test_padding_and_clipping_are_warnings(corpus, tmp_path):
+    noise = 0.1 * np.random.default_rng(0).standard_normal(48000)
+    padded, clipped, peaks = noise.copy(), (20 * noise).clip(-1, 1), noise.copy()
+    padded[30000:36000] = 0
+    peaks[::500] = 1
+    for name, samples in {"padded": padded, "clipped": clipped, "peaks": peaks}.items():
+        soundfile.write(tmp_path / f"{name}.wav", samples, 16000)
+        corpus.add("train", name, path=tmp_path / f"{name}.wav")
+    kinds = {(kind, id) for kind, _, id in corpus.kinds()}
+    assert kinds == {("digital-silence", "padded"), ("clipped-audio", "clipped")}
+    assert "padded.wav: 12 % of the samples" in corpus.text
+    assert corpus.left("train") == ["padded", "clipped", "peaks"]
+
+
+@given(st.lists(st.booleans(), max_size=60), st.integers(1, 5), st.integers(1, 20))
+def test_runs_are_counted_across_blocks(mask, least, size):
+    runs = Runs(least)
+    for begin in range(0, len(mask), size):
+        runs.add(np.array(mask[begin : begin + size]))
+    lengths = [len(list(run)) for is_in, run in groupby(mask) if is_in]
+    assert runs.total == sum(length for length in lengths if length >= least)
 
 
 def test_test_splits_keep_what_can_be_decoded_and_scored(corpus, tmp_path):

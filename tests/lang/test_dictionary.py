@@ -85,7 +85,7 @@ def test_an_integer_that_is_a_phone_elsewhere_is_a_phone(tmp_path, caplog):
     dictionary = read(tmp_path, f"{KNOWN}uit 9 y t\nin b 9\n")
     assert dictionary.lexicon["UIT"] == [("9", "y", "t")]
     assert dictionary.probabilities is None
-    assert "the integer 9 in column 2: read as phones" in caplog.text
+    assert "the integer 9 in column 2: these integers are read as phones" in caplog.text
     digits = "".join(f"w{number} {number} {number % 3} {number}\n" for number in range(9))
     assert read(tmp_path, digits).lexicon["W7"] == [("7", "1", "7")]
 

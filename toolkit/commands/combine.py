@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     "weights",
     type=Number(0, 1),
     multiple=True,
-    help="Weight of each system, in the order of SYSTEMS; the sum is 1. Default: equal weights.",
+    help="Weight of each system, in the order of SYSTEMS. The weights must sum to 1. Default: "
+    "equal weights.",
 )
 @click.option(
     "--rule",

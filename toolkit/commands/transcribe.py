@@ -72,8 +72,8 @@ ON_A_GPU = 16
     "--endpoint",
     type=Number(0.1),
     help="Length of the silence that ends an utterance of a stream, in seconds. With --format text "
-    "each utterance is a line with the id of the recording, so lines cannot be scored: use "
-    "--format json for scoring.",
+    "each utterance is a line that begins with the id of its recording. Such ids are repeated: for "
+    "scoring, use --format json.",
 )
 @click.option(
     "--device",

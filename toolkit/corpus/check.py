@@ -56,6 +56,39 @@ from toolkit.storage.reading import regular
 
 FILES_PER_TASK = 16
 BLOCK = 1 << 18
+ZEROS_SECONDS, MOST_ZEROS = 0.2, 0.1
+"""Length of a span of zeros that counts as digital silence; share of them that is reported."""
+FULL_SCALE, CLIPPED_RUN, MOST_CLIPPED = 32700, 3, 0.001
+"""16-bit magnitude, and consecutive samples of it, that count as clipped; share that is reported.
+A single sample at full scale may be a peak."""
+
+
+class Runs:
+    """Counts the samples in runs of a property that are long enough, block by block.
+
+    Args:
+      least: length of the shortest run that counts.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._open = self._total = 0  # length of the run at the end; samples of finished runs
+
+    def add(self, mask: np.ndarray) -> None:
+        """Take the next samples: [S] bool, whether each has the property."""
+        # Starts and ends of runs alternate; the run at the end of the last block comes first.
+        edges = np.flatnonzero(np.diff(mask, prepend=self._open > 0, append=False))
+        if self._open:
+            edges = np.concatenate([[-self._open], edges])
+        lengths = np.diff(edges.reshape(-1, 2)).ravel()
+        self._open = int(lengths[-1]) if len(mask) and mask[-1] else 0
+        finished = lengths[:-1] if self._open else lengths
+        self._total += int(finished[finished >= self._least].sum())
+
+    @property
+    def total(self) -> int:
+        """Number of samples in runs that are long enough."""
+        return self._total + (self._open if self._open >= self._least else 0)
 
 
 @dataclass(frozen=True)
@@ -90,6 +123,15 @@ class AudioInfo:
     """What is wrong with float samples, if they look scaled to integers."""
     open_end: bool = False
     """Whether the end of an Ogg file is not marked."""
+    zeros: int = 0
+    """Samples of the mean of all channels in spans of digital silence."""
+    clipped: int = 0
+    """Samples that are clipped, in any channel."""
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the samples that could be decoded."""
+        return self.decoded / self.sampling_rate if self.sampling_rate else 0.0
 
 
 def read_audio_info(
@@ -122,12 +164,14 @@ def decode(path: str) -> AudioInfo:
     content: FileDigest | None = None
     bad: tuple[int, int] | None = None
     scale = SampleScale()
+    zeros, clipped = Runs(1), Runs(CLIPPED_RUN)
     end = ""
     try:
         content = file_digest(regular(path))  # first: the decoder then finds the file in memory
         with open_audio(path, in_order=True) as file:
             rate, channels = file.samplerate, file.channels
             sounding = np.zeros(channels, bool)
+            zeros = Runs(round(ZEROS_SECONDS * rate))
             declared = file.frames + missing_samples(path, file)
             # Floats are rounded below, because libsndfile does not scale them to integers.
             kind = "float32" if file.subtype in FLOATS else "int16"
@@ -140,7 +184,10 @@ def decode(path: str) -> AudioInfo:
                     scale.add(block.mean(axis=1))
                     block = _int16(block)
                 decoded += len(block)
-                silent = silent and not np.any(block.sum(axis=1, dtype=np.int64))
+                mute = block.sum(axis=1, dtype=np.int64) == 0
+                silent = silent and bool(mute.all())
+                zeros.add(mute)
+                clipped.add((abs(block.astype(np.int32)) >= FULL_SCALE).any(axis=1))
                 if not sounding.all():
                     sounding |= np.any(block, axis=0)
                 digest.update(block.tobytes())
@@ -165,6 +212,8 @@ def decode(path: str) -> AudioInfo:
         rate_fault(rate) if rate else "",
         scale.fault,
         end == "open",
+        zeros.total,
+        clipped.total,
     )
 
 
@@ -279,6 +328,12 @@ class SplitChecker:
         elif channel is not None and info.silent_channels[channel]:
             channel_text = f"channel {channel + 1} of " if info.channels > 1 else ""
             faults.append(("silent-audio", f"{channel_text}{path}"))
+        elif info.zeros > MOST_ZEROS * info.decoded and cut.duration > 0.99 * info.seconds:
+            share = 100 * info.zeros / info.decoded
+            faults.append(("digital-silence", f"{path}: {share:.0f} % of the samples"))
+        if info.clipped > MOST_CLIPPED * info.decoded:
+            share = 100 * info.clipped / info.decoded
+            faults.append(("clipped-audio", f"{path}: {share:.1f} % of the samples"))
         if info.sampling_rate != config.sampling_rate:
             faults.append(("other-rate", f"{path}: {info.sampling_rate} Hz"))
         if info.channels > 1 and channel is None:

@@ -152,6 +152,19 @@ FINDING_KINDS: dict[str, FindingKind] = {
         "all samples are zero, or channels cancel each other in their mean",
         "record it again, keep one channel, or delete it",
     ),
+    "digital-silence": FindingKind(
+        WARNING,
+        "none",
+        "more than a tenth of the recording is digital silence: zeros for 0.2 s or longer, as from "
+        "padding, a muted microphone or a noise gate",
+        "cut padding off; what is left is ignored in means, and recognised as silence",
+    ),
+    "clipped-audio": FindingKind(
+        WARNING,
+        "none",
+        "more than 0.1 % of the samples are clipped: three or more in a row at full scale",
+        "record at a lower level, or get the recording before its level was raised",
+    ),
     "duplicate-recording": FindingKind(
         WARNING,
         "none",

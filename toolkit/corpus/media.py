@@ -543,7 +543,7 @@ def _adts_length(head: bytes) -> int:
 
 
 def _tag_length(head: bytes) -> int:
-    """Return the length of ID3, ID3v1 or APE tags before the first frame or after the last."""
+    """Return the length of the ID3v2, ID3v1 or APE tag that a file's part begins with."""
     if head.startswith(b"ID3"):
         a, b, c, d = head[6:10]  # 7 bits each
         return 10 + (a << 21 | b << 14 | c << 7 | d) + (10 if head[5] & 0x10 else 0)

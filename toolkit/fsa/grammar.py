@@ -50,7 +50,7 @@ def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
     if set(np.unique(fst.words).tolist()) <= symbols:
         word = max({*model.vocabulary} - {START, END, UNKNOWN}, default="")
         raise GrammarError(
-            f"{arpa}: no n-gram can be used, because none of its words, such as {word!r}, is in "
+            f"{arpa}: none of its words, such as {word!r}, is in "
             f"{'the lexicon' if is_table else words_table}: use the same spelling in both"
         )
     return fst

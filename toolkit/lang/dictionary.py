@@ -321,8 +321,8 @@ def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) ->
         for entry in candidates:
             entry.columns = column + 1
         logger.info(
-            "%s %d: read as probabilities, because %d of %d lines have a number there, and these "
-            "integers are phones in no line",
+            "%s %d: these integers are read as probabilities, because %d of %d lines have a number "
+            "there, and they are phones in no line",
             where,
             column + 2,
             numeric,
@@ -330,7 +330,9 @@ def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) ->
         )
     elif tokens <= phones and not certain and (tokens - {"0", "1"} or numeric < len(entries) / 2):
         logger.info(
-            "%s %d: read as phones, because they occur as phones elsewhere", where, column + 2
+            "%s %d: these integers are read as phones, because they are phones in other lines",
+            where,
+            column + 2,
         )
         for entry in candidates:
             entry.leading = column

@@ -72,7 +72,7 @@ class Glm:
         if rule or comment[:1].isalnum():
             raise GlmError(
                 f"{path}:{rule_lines[0][0]}: the first word of a rules file is its comment mark, "
-                f"but {quoted(comment)} is not one: put a line ;; above it"
+                f"but {quoted(comment)} is not one: put a line with `;;` above it"
             )
         rules, settings = [], {"CASE_SENSITIVE": "T", "COPY_NO_HIT": "T"}
         for number, line in rule_lines[1:]:

@@ -419,7 +419,7 @@ def _with_accuracy(result: dict[str, float]) -> dict[str, float]:
 
 
 def _move(model: nn.Module, optimizer: Optimizer, device: torch.device) -> None:
-    """Move a model and its optimizer state; the gradients are dropped."""
+    """Move a model and its optimizer's state to a device, and drop the gradients."""
     optimizer.zero_grad(set_to_none=True)
     model.to(device)
     fused = any(group.get("fused") for group in optimizer.param_groups)
