@@ -77,7 +77,7 @@ def test_an_integer_in_nearly_all_lines_is_a_probability(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     dictionary = read(tmp_path, "a 1 A a1\nb 1 B\nb 0.5 B C\n")
     assert shares(dictionary) == {"A": [1.0], "B": [1.0, 0.5]}
-    assert "2 pronunciations have the integer 1 in column 2: these integers are read as prob" in caplog.text
+    assert "2 pronunciations have the integer 1 in column 2: these" in caplog.text
 
 
 def test_an_integer_that_is_a_phone_elsewhere_is_a_phone(tmp_path, caplog):
