@@ -62,10 +62,12 @@ def write(
     units=UNITS,
     words=WORDS,
     sentences=SENTENCES,
+    kernel=5,
+    stride=3,
 ):
     """Write the bundle of an untrained network with confident outputs."""
     torch.manual_seed(3)
-    config = CtcConfig(inputs, units.size, (6,), (5,), (3,), lstm_layers=2, hidden=8)
+    config = CtcConfig(inputs, units.size, (6,), (kernel,), (stride,), lstm_layers=2, hidden=8)
     config = CtcConfig(**{**vars(config), "bidirectional": bidirectional})
     model = CtcModel(config)
     with torch.no_grad():
@@ -129,6 +131,17 @@ def bidirectional_bundle(tmp_path_factory):
 def test_digital_silence_alone_has_no_words(request, form, seconds):
     recogniser = CtcRecogniser(request.getfixturevalue(form))
     assert recogniser.recognise(torch.zeros(int(16000 * seconds))) == ""
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(5, 3), (11, 2), (11, 4)])
+def test_an_utterance_of_a_stream_ends_in_digital_silence(tmp_path, kernel, stride):
+    recogniser = CtcRecogniser(write(tmp_path, kernel=kernel, stride=stride))
+    samples = torch.cat([noise(1.5, 1), torch.zeros(16000 * 6)])
+    stream = recogniser.stream(EndpointConfig(silence=0.5))
+    results = [stream.push(piece) for piece in samples.split(1600)]
+    ends = [result.end for result in results if result.final is not None]
+    assert ends
+    assert 1.5 < ends[0] < 2.6
 
 
 def test_no_word_lies_in_digital_silence(bundle):

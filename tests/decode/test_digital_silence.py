@@ -26,14 +26,14 @@ def test_the_gate_lowers_all_but_silence_at_the_edges_of_silence():
     silent = torch.tensor([True, False, False])
     features = torch.full((60, 4), -15.9)
     features[:10] = 10.0  # then 20 frames of silence that may hold a word
-    gate, scores = SilenceGate("fbank", silent, 3, 0), torch.randn(20, 3)
+    gate, scores = SilenceGate("fbank", silent, 3, 0, keep=0), torch.randn(20, 3)
     assert len(gate.push_utterance(features)) == 30
     gated = gate(scores[:10])
     # Frames 30 and on are silent, hence rows 10 and on.
     assert torch.equal(gated[:10], scores[:10])
     assert torch.equal(gated[10:], torch.tensor([[0.0, -PENALTY, -PENALTY]]).expand(10, 3))
     # The row of frames 27 to 29 is silent with frame 30 in its middle, as for wide rows.
-    gate = SilenceGate("fbank", silent, 3, 3)
+    gate = SilenceGate("fbank", silent, 3, 3, keep=0)
     gate.push_utterance(features)
     edge = gate(scores[:10])[9]
     assert edge[0] == scores[9, 0]

@@ -125,6 +125,13 @@ def test_p_values_of_equal_systems_are_uniform():
     assert sum(p <= 0.5 for p in values) >= 50 - 5 * 4 - 3
 
 
+def test_systems_on_empty_references_have_no_interval():
+    refs = {"u1": "", "u2": ""}
+    result = compare(score(refs, {"u1": "x y", "u2": ""}), score(refs, {"u1": "x", "u2": ""}))
+    assert (result.difference, result.interval) == (-100.0, None)
+    assert list(comparison_lines(result, ("A", "B")))
+
+
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [

@@ -108,9 +108,9 @@ def test_the_settings_of_a_glm_are_applied(glm):
     ("rules", "text", "message"),
     [
         (";;\nA B\n", "", "x.glm:2: no => in the rule 'A B'"),
-        ("cat => feline\n", "", "x.glm:1: .* put a line ;; above it"),
-        ("[A] => [B]\n[C] => [D]\n", "", "x.glm:1: .* put a line ;; above it"),
-        ("r1 A 0.1 0.2 word\n", "", "x.glm:1: .* put a line ;; above it"),
+        ("cat => feline\n", "", "x.glm:1: .* put a line with `;;` above it"),
+        ("[A] => [B]\n[C] => [D]\n", "", "x.glm:1: .* put a line with `;;` above it"),
+        ("r1 A 0.1 0.2 word\n", "", "x.glm:1: .* put a line with `;;` above it"),
         (";;\n* NAME\n", "", "x.glm:2: a setting without a value"),
         ("", "", "there is no rule"),
         (RULES, "(a", "do not match"),

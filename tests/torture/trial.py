@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -119,6 +120,8 @@ class Trial:
         if fault.kind == "limit":  # from the beginning on, perhaps before that of the stage
             struck = struck or status == fault.status
         expected = (0, fault.status) if struck else (0,)
+        # After its last stage the command handles no signals: SIGTERM ends it like any process.
+        expected += (-signal.SIGTERM,) if struck and fault.kind == "term" else ()
         if status not in expected:
             raise FailedTrialError(f"exit status {status}, not one of {expected}, with {fault}")
         return status, struck and self.began and status == fault.status

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from itertools import compress
 from pathlib import Path
 
 from lhotse import MonoCut, Recording
@@ -138,6 +137,18 @@ def load_word_aligner(
     )
 
 
+def network_gate(kind: str, silence: Tensor, model: NeuralModel) -> SilenceGate:
+    """Return the gate for a network's scores.
+
+    Args:
+      kind: the kind of the raw features, see `FrontendConfig.kind`.
+      silence: [P] bool, which pdfs are silence.
+      model: the network, which looks ahead by `lookahead` rows (an LSTM) or `context` (a TDNN-F).
+    """
+    keep = max(getattr(model.model.config, name, 0) for name in ("lookahead", "context"))
+    return SilenceGate(kind, silence, LOW_RATE_FACTOR, LOW_RATE_FACTOR // 2, keep)
+
+
 class NetworkRecogniser(Recogniser):
     """Recognises utterances with a bundle written by `write_network_bundle`.
 
@@ -194,16 +205,9 @@ class NetworkRecogniser(Recogniser):
         """Which pdfs are those of silence: [P] bool."""
         return silence_pdfs(self._senones)
 
-    def _silence_gate(self) -> SilenceGate:
+    def silence_gate(self) -> SilenceGate:
         """Return the gate that keeps words out of an utterance's digital silence."""
-        config = self.model.model.config
-        return SilenceGate(
-            self.frontend_config.kind,
-            self._silence_pdfs,
-            LOW_RATE_FACTOR,
-            LOW_RATE_FACTOR // 2,
-            keep=max(getattr(config, name, 0) for name in ("lookahead", "context")),
-        )
+        return network_gate(self.frontend_config.kind, self._silence_pdfs, self.model)
 
     @cached_property
     def _senones(self) -> Senones:
@@ -218,29 +222,21 @@ class NetworkRecogniser(Recogniser):
         Returns:
           Log-likelihoods [ceil(T / 3), P].
         """
-        gate = self._silence_gate()
+        gate = self.silence_gate()
         return gate(self.model.log_likelihoods(gate.push_utterance(features), state))
 
     def recognise_batch(
         self, utterances: Sequence[Utterance], details: bool = False
     ) -> list[DecodedUtterance]:
         """Recognise several utterances; see `Recogniser.recognise_batch`."""
-        # Utterances without speech have no words and are not scored.
-        has_speech = [self.has_speech(features) for features, _ in utterances]
-        gates = [self._silence_gate() for _ in utterances]
-        speech = [
-            (gate.push_utterance(features), state)
-            for gate, (features, state) in compress(zip(gates, utterances, strict=True), has_speech)
-        ]
-        scored = iter(self.model.batch_log_likelihoods(speech) if speech else ())
         aligner = self.word_aligner if details else None
         results = []
-        for gate, is_speech in zip(gates, has_speech, strict=True):
-            if is_speech:
-                result = self.decoder.search(gate(next(scored)))
-                results.append(self.decoder.best(result, self.weights, aligner))
-            else:
+        for scores in self.gated_scores(utterances, self.model.batch_log_likelihoods):
+            if scores is None:
                 results.append(DecodedUtterance("", () if details else None))
+            else:
+                result = self.decoder.search(scores)
+                results.append(self.decoder.best(result, self.weights, aligner))
         return results
 
     def stream(
@@ -253,7 +249,7 @@ class NetworkRecogniser(Recogniser):
             NetworkScoreStream(self.model),
             lambda: self.decoder.start(self.weights, aligner),
             lambda scores: self.silence(scores) > 0.5,
-            self._silence_gate(),
+            self.silence_gate(),
             self.detector,
             self.frame_shift,
             ONSET_ROWS,
@@ -339,6 +335,13 @@ class SpeakerRecogniser(Recogniser):
         """Which pdfs of the last pass are those of silence: [P] bool."""
         return silence_pdfs(self._senones)
 
+    def silence_gate(self) -> SilenceGate:
+        """Return the gate that keeps words out of an utterance's digital silence."""
+        kind = self.frontend_config.kind
+        if self._network:
+            return network_gate(kind, self._silence_pdfs, self._network)
+        return SilenceGate(kind, self._silence_pdfs, factor=1, offset=0, keep=0)
+
     @cached_property
     def _first_graph(self) -> Fst:
         """The decoding graph of the first pass."""
@@ -375,15 +378,11 @@ class SpeakerRecogniser(Recogniser):
           The position of each utterance with speech, and its log-likelihoods [T, P], gated so that
           digital silence gets no words.
         """
-        factor = LOW_RATE_FACTOR if self._network else 1
         gates: dict[str, SilenceGate] = {}
         spoken: dict[str, Tensor] = {}
         for number, cepstra in enumerate(utterances):
             if self.has_speech(cepstra):
-                gate = SilenceGate(
-                    self.frontend_config.kind, self._silence_pdfs, factor, factor // 2
-                )
-                name = f"{number:06d}"
+                name, gate = f"{number:06d}", self.silence_gate()
                 gates[name], spoken[name] = gate, gate.push_utterance(cepstra)
         if not spoken:
             return
@@ -391,7 +390,8 @@ class SpeakerRecogniser(Recogniser):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             # The recipes' functions read feature stores, so the features are stored. Recipe and
-            # bundle thus use the same float16 values and means, and recognise the same words.
+            # bundle thus use the same float16 values and means, and recognise the same words,
+            # unless there is digital silence, which only bundles leave out.
             stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in spoken.items()]
             written, frames = write_shard(folder / CEPSTRA / SHARDS, 0, stored, config)
             write_manifest(folder / CEPSTRA, config, [{"utterances": written, "frames": frames}])

@@ -31,13 +31,10 @@ from toolkit.storage.reading import read_tensors, reading
 DETECTOR = "speech.safetensors"
 """Name of the detector's file in a bundle."""
 
-# Windows, in frames of 10 ms that are not digital silence.
-FIRST_WINDOW = 50
-"""Length of the first window of an utterance."""
-WINDOW = 100
-"""Length of all later windows but the second; the windows begin with the utterance until then."""
-STEP = 25
-"""Frames from the end of a window to that of the next one."""
+# Windows, in frames that are not digital silence.
+FIRST_WINDOW, STEP, WINDOW = 50, 25, 100
+"""The first windows hold the first 50, 75 and 100 frames of the utterance. Later windows have 100
+frames, too, and end 25 frames after the one before. One more window ends with the utterance."""
 LEAST_FRAMES = 20
 """Frames in which a word can be heard; an utterance with fewer has no speech."""
 
@@ -55,6 +52,8 @@ COPIES = 1
 STEPS, BATCH, RATE, WEIGHT_DECAY = 1000, 32, 3e-3, 1e-3
 """Steps of AdamW; windows of speech, and as many of sounds, in a step; initial learning rate, which
 falls like a cosine; weight decay."""
+FASTEST = 1.25
+"""Highest speed of the degraded copies; the lowest is its inverse."""
 LOUD_SHARE = 0.4
 """Share of a window's frames that must be louder than the median of its utterance, so that the
 window has speech and not a pause."""
@@ -116,7 +115,8 @@ class SpeechDetector(nn.Module):
     def has_speech(self, features: Tensor) -> bool:
         """Return whether anybody speaks in an utterance of features [T, F] before normalisation."""
         stream = SpeechStream(self)
-        stream.push(features)
+        for block in features.split(WINDOW):  # speech is usually found in the first
+            stream.push(block)
         return stream.finish()
 
     def save(self, path: Path) -> None:
@@ -237,9 +237,12 @@ def train_speech_detector(
       SpeechDetectorError: fewer than five utterances are long enough.
     """
     rng, frontend = np.random.default_rng(0), Frontend(config)
-    # 1. Features of the speech and its degraded copies, and of the sounds.
+    # 1. Features of the speech and its degraded copies, and of the sounds. An utterance must be
+    # long enough at any speed.
+    least_ms = LEAST_FRAMES * config.frame_shift_ms + config.frame_length_ms
+    least = FASTEST * config.sampling_rate * least_ms / 1000
     spoken = []
-    for samples in speech:
+    for samples in (samples for samples in speech if len(samples) >= least):
         copies = [_recording(samples, samples, frontend)]
         for _ in range(COPIES):
             faster = _other_speed(rng, samples)
@@ -316,7 +319,7 @@ def _other_speed(rng: Rng, samples: np.ndarray) -> np.ndarray:
     """Return half of the utterances at 0.8 to 1.25 times their speed, as voices of other size."""
     if rng.random() < 0.5:
         return samples
-    places = np.arange(0, len(samples) - 1, rng.uniform(0.8, 1.25))
+    places = np.arange(0, len(samples) - 1, rng.uniform(1 / FASTEST, FASTEST))
     return np.interp(places, np.arange(len(samples)), samples).astype(np.float32)
 
 

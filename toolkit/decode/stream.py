@@ -46,6 +46,10 @@ class Recogniser(ABC):
         """The sampling rate in Hz of the samples to recognise."""
         return self.frontend_config.sampling_rate
 
+    @abstractmethod
+    def silence_gate(self) -> SilenceGate:
+        """Return a gate that keeps words out of an utterance's digital silence."""
+
     @property
     @abstractmethod
     def word_aligner(self) -> Any:
@@ -75,6 +79,25 @@ class Recogniser(ABC):
         if self.detector is not None:
             return self.detector.has_speech(features)
         return bool(counted_frames(features, self.frontend_config.kind).any())
+
+    def gated_scores(
+        self, utterances: Sequence[Utterance], score: Callable[[list[Utterance]], list[Tensor]]
+    ) -> Iterator[Tensor | None]:
+        """Yield the gated scores [T', P] of each utterance; None if nobody speaks in it.
+
+        Args:
+          utterances: see `Utterance`.
+          score: returns the model's unscaled scores of utterances in one batch.
+        """
+        gates = [self.silence_gate() if self.has_speech(x) else None for x, _ in utterances]
+        speech = [
+            (gate.push_utterance(features), state)
+            for gate, (features, state) in zip(gates, utterances, strict=True)
+            if gate is not None
+        ]
+        scores = iter(score(speech) if speech else ())
+        for gate in gates:
+            yield None if gate is None else gate(next(scores))
 
     def recognise(self, samples: Tensor) -> str:
         """Return the words in samples [S]: mono, at `sampling_rate`, in [-1, 1]."""
@@ -115,8 +138,9 @@ class Recogniser(ABC):
           BundleError: see `stream`.
         """
         stream = self.stream(endpoint, details=True)
-        # Noise: digital silence would not reach the network.
+        # Noise, because digital silence would not reach the network.
         stream.push(0.1 * torch.randn(self.sampling_rate, generator=torch.Generator()))
+        stream.partial_text()
         stream.finish()
 
 
@@ -268,7 +292,7 @@ class StreamParts:
     gate: SilenceGate
     """Keeps words out of digital silence."""
     detector: SpeechDetector | None
-    """Tells speech from other sounds; None: every utterance counts as speech."""
+    """Tells speech from other sounds; None: all but digital silence counts as speech."""
     frame_shift: float
     """Seconds between two rows of scores."""
     onset_rows: int
@@ -315,10 +339,13 @@ class RecogniserStream:
         self._take_features(self._frontend.push(samples))
         if self._has_ended():
             return self._end_utterance()
-        text = ""
-        if self._speech is None or self._speech.has_speech:
-            text = self._search.partial_text(self._onset_s is not None)
+        is_speech = self._speech is None or self._speech.has_speech
+        text = self.partial_text() if is_speech else ""
         return StreamResult(text, None, self._start_s, self._frontend.seconds, self._onset_s)
+
+    def partial_text(self) -> str:
+        """Return the words of the current utterance so far, whether or not it has speech."""
+        return self._search.partial_text(self._onset_s is not None)
 
     def finish(self) -> StreamResult:
         """End the stream and return the result of its last utterance.

@@ -193,7 +193,7 @@ logger = logging.getLogger(__name__)
 BLOCK = 20.0
 """Seconds of audio that are read, and scored for silence, at a time."""
 NO_SOUND = "%s: nothing but digital silence, so it has no words"
-NO_SPEECH = "%s: nobody speaks, so it has no words"
+NO_SPEECH = "%s: no speech was found, so it has no words"
 
 
 def transcribe(

@@ -345,13 +345,12 @@ def silence_pdfs(senones: Senones) -> Tensor:
 
 
 class SilenceGate:
-    """Keeps words out of the digital silence of an utterance or stream, and its effects small.
+    """Keeps words out of the digital silence of an utterance or stream.
 
-    Rows of scores in the spans that `toolkit.features.silence.SilentSpans` finds are replaced by
-    rows of silence. Of a long span the model gets only the first `keep` rows, so that its state
-    does not depend on the length of the silence, and nothing of a span at the start of an
-    utterance. In a row at the edge of a span, the scores of all outputs but those of silence are
-    lowered to `PENALTY` below the best of silence.
+    In the spans that `toolkit.features.silence.SilentSpans` finds, the scores of all outputs but
+    those of silence are lowered to `PENALTY` below the best of silence. If `keep` is set, the model
+    does not get whole rows of silence, except the first `keep` of a span that follows sound, and
+    the gate makes their scores. So the model's state does not depend on the length of a silence.
 
     The gate must get features before the rows of scores that a model computes from them; the pieces
     may have any length.
@@ -361,11 +360,13 @@ class SilenceGate:
       silence: [P] bool, which outputs are silence.
       factor: frames from one row of scores to the next.
       offset: number of the middle frame among those that the first row covers.
-      keep: the model's lookahead in rows: it needs so much silence to finish the rows before it.
+      keep: at least the model's lookahead, in rows: until it has them, a stream cannot finish the
+        rows before the silence. None: the model gets all frames, as it must if its rows share
+        frames.
     """
 
     def __init__(
-        self, kind: str, silence: Tensor, factor: int, offset: int = 0, keep: int = 0
+        self, kind: str, silence: Tensor, factor: int, offset: int, keep: int | None
     ) -> None:
         self._spans, self._silence_outputs = SilentSpans(kind), silence
         self._factor, self._offset, self._keep = factor, offset, keep
@@ -377,13 +378,16 @@ class SilenceGate:
         self._silent_frames = torch.zeros(0, dtype=torch.bool)  # of the utterance so far
         self._is_silent: list[bool] = []  # by complete row
         self._is_used: deque[bool] = deque()  # by row that the model has yet to score
-        self._silent_rows = self._keep  # at the end; the start counts as a long silence
+        self._silent_rows = self._keep or 0  # at the end; the start counts as a long silence
         self._row = 0
         self.finish()
 
     def push(self, features: Tensor) -> Tensor:
         """Take the utterance's next raw features [T, F]; return those that the model scores."""
         self._silent_frames = torch.cat([self._silent_frames, self._spans.push(features)])
+        if self._keep is None:
+            self._waiting = features[:0]
+            return features
         waiting = features if self._waiting is None else torch.cat([self._waiting, features])
         num_rows = len(waiting) // self._factor
         begin, size = len(self._is_silent) * self._factor, num_rows * self._factor

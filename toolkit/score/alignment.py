@@ -250,8 +250,8 @@ Unit = Literal["word", "char", "char-with-spaces", "mixed"]
   (CER), as in sclite -c and in Kaldi's recipes for Chinese.
 - char-with-spaces: all characters of a text, as in jiwer, and in the benchmark's CER (A25).
 - mixed: characters of scripts without spaces between words, such as Chinese or Thai, and words of
-  all others, for the mixed error rate (MER) of code-switched speech. It equals sclite -c NOASCII,
-  except that words with accents are words, too.
+  all others, for the mixed error rate (MER) of code-switched speech. For Chinese with English it
+  equals sclite -c NOASCII, which splits all words that are not ASCII.
 
 In `char` and `mixed`, a word in angle brackets such as <UNK> is one unit.
 """
@@ -265,18 +265,24 @@ RATE_NAMES: dict[Unit, str] = {
 """Name of the error rate in each unit."""
 UNIT_NAMES: dict[Unit, str] = {
     "word": "word",
-    "char": "char",
-    "char-with-spaces": "char",
+    "char": "character",
+    "char-with-spaces": "character",
     "mixed": "token",
 }
-"""Name of a unit in tables."""
+"""Name of a unit."""
+SHORT_NAMES = {"word": "words", "character": "chars", "token": "tokens"}
+"""Names of units at the head of columns."""
 _UNSPACED = (
     r"\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao; Tibetan; Burmese; Khmer
+    r"\u1980-\u19df\u1a20-\u1aaf\ua9e0-\ua9ff\uaa60-\uaa7f"  # New Tai Lue, Tai Tham; Burmese
     r"\u3005-\u3007\u3040-\u30ff\u3100-\u312f\u31f0-\u31ff\uff66-\uff9f"  # kana, bopomofo
     r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
 )
-_MIXED = re.compile(f"[{_UNSPACED}]|[^{_UNSPACED}]+")
+_VARIATION = r"\ufe00-\ufe0f\U000e0100-\U000e01ef"
+"""Variation selectors, which belong to the character before them."""
+_MIXED = re.compile(f"[{_UNSPACED}][{_VARIATION}]*|[^{_UNSPACED}]+")
 """A unit of `mixed` within a word."""
+_IN_BRACKETS = re.compile(r"<[^<>]+>")
 
 
 @dataclass(frozen=True)
@@ -362,7 +368,7 @@ def units_of(text: str, unit: Unit) -> Sequence[str]:
     if unit == "word":
         return words
     split = list if unit == "char" else _MIXED.findall
-    return [part for w in words for part in ([w] if w[0] == "<" and w[-1] == ">" else split(w))]
+    return [part for w in words for part in ([w] if _IN_BRACKETS.fullmatch(w) else split(w))]
 
 
 class AlignedTexts(NamedTuple):

@@ -9,7 +9,7 @@ from math import isfinite
 import numpy as np
 
 from toolkit.score import significance
-from toolkit.score.alignment import RATE_NAMES
+from toolkit.score.alignment import RATE_NAMES, UNIT_NAMES
 from toolkit.score.significance import (
     MANY_SEGMENTS,
     Interval,
@@ -167,7 +167,7 @@ def compare(first: Score, second: Score) -> Comparison:
     # P(errors_second < errors_first) + P(equal) / 2: Bisani and Ney's probability of improvement.
     fewer, equal = (errors_second < errors_first).mean(), (errors_second == errors_first).mean()
     interval = None
-    if len(blocks) > 1:
+    if len(blocks) > 1 and first.ref_units and second.ref_units:
         if (units == units_second).all():
             rates = significance.percent(errors_second - errors_first, units)
         else:  # each system has taken its own alternatives of the references
@@ -245,7 +245,7 @@ def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator
         )
     better, equal, worse = c.better_equal_worse
     yield f"Utterances: {second} better in {better}, worse in {worse}, as many errors in {equal}"
-    unit = {"word": "word", "mixed": "token"}.get(c.first.unit, "character")
+    unit = UNIT_NAMES[c.first.unit]
     words = [word for word in c.words() if word.difference]
     for title, chosen in (
         ("FEWER", [word for word in words if word.difference < 0]),

@@ -35,8 +35,9 @@ class ScoringFilter:
     - none: words are compared as they are, as in Kaldi's compute-wer;
     - case: lower case, as in sclite without `-s`;
     - basic: case folded (ß is ss), without tags (see `toolkit.corpus.tags`), without punctuation
-      and symbols except apostrophes inside words, and without soft hyphens, joiners and marks of
-      direction, in Unicode's compatibility form (NFKC); for any language;
+      and symbols except apostrophes inside words, and without soft hyphens, joiners, non-joiners
+      and marks of direction, in Unicode's compatibility form (NFKC); the zero-width space separates
+      words; for any language;
     - english: those of the toolkit's own lexicon and language models (see
       `toolkit.lang.text_policy.TextPolicy`): A to Z and the apostrophe are kept, hyphens separate
       words, and all else, tags and words with digits included, is removed and counted.

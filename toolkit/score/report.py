@@ -15,9 +15,11 @@ from toolkit.score.alignment import (
     OPTIONAL_DELETION,
     OPTIONAL_INSERTION,
     RATE_NAMES,
+    SHORT_NAMES,
     SUBSTITUTION,
     UNIT_NAMES,
     Pair,
+    Unit,
     UtteranceScore,
 )
 from toolkit.score.wer import Score
@@ -67,7 +69,7 @@ def report_lines(score: Score) -> Iterator[str]:
         yield f"{utterance.id}{absent} {counts}: {inline(utterance, score.unit)}".rstrip()
 
 
-def inline(utterance: UtteranceScore, unit: str = "word") -> str:
+def inline(utterance: UtteranceScore, unit: Unit = "word") -> str:
     """Return an alignment on one line, such as `THE (CAT->HAT) SAT (->DOWN)`."""
     between = " " if unit in ("word", "mixed") else ""
     parts = []
@@ -100,7 +102,7 @@ def _speakers(score: Score) -> Iterator[str]:
     speakers = score.by_speaker()
     if not speakers:
         return
-    name, unit = RATE_NAMES[score.unit], f"{UNIT_NAMES[score.unit]}s"
+    name, unit = RATE_NAMES[score.unit], SHORT_NAMES[UNIT_NAMES[score.unit]]
     yield ""
     yield "EACH SPEAKER"
     yield f" %{name}  errors   {unit}    ins    del    sub  wrong utterances  speaker"
@@ -112,7 +114,7 @@ def _speakers(score: Score) -> Iterator[str]:
         )
 
 
-def _units(pairs: list[Pair], unit: str) -> Iterator[str]:
+def _units(pairs: list[Pair], unit: Unit) -> Iterator[str]:
     """Yield the counts of each word or character, those with the most errors first."""
     correct, substituted, deleted, recognised_for_another, inserted = (Counter() for _ in range(5))
     for ref, hyp in map(_visible, pairs):
@@ -126,9 +128,9 @@ def _units(pairs: list[Pair], unit: str) -> Iterator[str]:
             substituted[ref] += 1
             recognised_for_another[hyp] += 1
     yield ""
-    name = {"word": "word", "mixed": "token"}.get(unit, "character")
+    name = UNIT_NAMES[unit]
     yield f"EACH {name.upper()}"
-    yield (f"errors  correct  substituted  deleted  recognised for another  inserted  {name}")
+    yield f"errors  correct  substituted  deleted  recognised for another  inserted  {name}"
     counters = (correct, substituted, deleted, recognised_for_another, inserted)
     names = sorted(set().union(*counters))
     rows = [(sum(c[name] for c in counters[1:]), name) for name in names]
@@ -156,7 +158,7 @@ def speaker_lines(score: Score) -> Iterator[str]:
     """
     speakers = score.by_speaker()
     width = max([7, *map(len, speakers)])
-    unit = f"{UNIT_NAMES[score.unit]}s"
+    unit = SHORT_NAMES[UNIT_NAMES[score.unit]]
     counts = "".join(f"{name:>7}" for name in ("#corr", "#sub", "#del", "#ins", "#err"))
     rates = "".join(f"{'%' + name:>7}" for name in _PERCENT)
     yield f"{'speaker':<{width}}  sentences  {unit:>6}{counts}{rates}"
@@ -213,7 +215,7 @@ def kaldi_speaker_lines(score: Score) -> Iterator[str]:
 
 def utterance_lines(score: Score) -> Iterator[str]:
     """Yield tab-separated counts by utterance after a header; `-` for unknown speakers."""
-    unit = f"{UNIT_NAMES[score.unit]}s"
+    unit = SHORT_NAMES[UNIT_NAMES[score.unit]]
     yield "\t".join(
         ("utterance", "speaker", unit, "correct", "sub", "del", "ins", "errors", "percent", "note")
     )

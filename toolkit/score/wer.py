@@ -44,7 +44,7 @@ def orthography_notes(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
             "at no-break spaces and the like (--normalise basic splits there)"
         )
     composed = [u for u in wrong if _composed(u.ref_text) == _composed(u.hyp_text)]
-    characters = bool(wrong) and UNIT_NAMES[wrong[0].unit] == "char"
+    characters = bool(wrong) and UNIT_NAMES[wrong[0].unit] == "character"
     pairs = [] if characters else [pair for u in wrong for pair in _substitutions(u)]
     alike = sum(_composed(ref) == _composed(hyp) for ref, hyp in pairs)
     advice = "bring both texts into one form, such as NFC (--normalise basic does)"
@@ -289,9 +289,9 @@ class Score:
             )
         silent = [u for u in self.utterances if not u.ref_text and u.hyp_text]
         if not self.ref_units:
-            remarks.append(
-                f"all {len(self.utterances)} references are empty: each insertion counts as 100 %"
-            )
+            number = len(self.utterances)
+            them = "the only reference is" if number == 1 else f"all {number} references are"
+            remarks.append(f"{them} empty: each insertion counts as 100 %")
         elif silent:
             remarks.append(
                 f"{len(silent)} references are empty but have a hypothesis, all words of which are "

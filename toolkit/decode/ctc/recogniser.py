@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import compress
 from pathlib import Path
 from typing import ClassVar
 
@@ -268,35 +267,22 @@ class CtcRecogniser(Recogniser):
     ) -> list[DecodedUtterance]:
         """Recognise several utterances; see `Recogniser.recognise_batch`."""
         results = []
-        gates = [self._silence_gate() for _ in utterances]
-        has_speech = [self.has_speech(features) for features, _ in utterances]
-        speech = [
-            (gate.push_utterance(features), state)
-            for gate, (features, state) in compress(zip(gates, utterances, strict=True), has_speech)
-        ]
-        scored = iter(self.scorer.batch_log_probs(speech) if speech else ())
-        for gate, is_speech in zip(gates, has_speech, strict=True):
-            if not is_speech:
+        for log_probs in self.gated_scores(utterances, self.scorer.batch_log_probs):
+            if log_probs is None:
                 results.append(DecodedUtterance("", () if details else None))
                 continue
-            log_probs = gate(next(scored))
             text = self.best_text(self.decoder.decode(log_probs)) if len(log_probs) else ""
             results.append(self.with_words(text, log_probs) if details else DecodedUtterance(text))
         return results
 
-    def _silence_gate(self) -> SilenceGate:
+    def silence_gate(self) -> SilenceGate:
         """Return the gate that keeps words out of an utterance's digital silence."""
         units = self.scorer.units
         # In digital silence only the blank is possible.
         blank = torch.arange(units.size) == units.blank
         middle = int(self.scorer.offset + self.scorer.subsampling / 2)
-        return SilenceGate(
-            self.frontend_config.kind,
-            blank,
-            self.scorer.subsampling,
-            middle,
-            keep=2,  # more than the convolutions look ahead
-        )
+        kind, factor = self.frontend_config.kind, self.scorer.subsampling
+        return SilenceGate(kind, blank, factor, middle, keep=None)
 
     def with_words(self, text: str, log_probs: Tensor) -> DecodedUtterance:
         """Return a text with the times and confidences of its words.
@@ -325,7 +311,7 @@ class CtcRecogniser(Recogniser):
             CtcScoreStream(self.scorer, self.frontend_config.kind),
             lambda: CtcSearchStream(self, details),
             lambda log_probs: torch.isin(log_probs.argmax(dim=1), torch.tensor(silent)),
-            self._silence_gate(),
+            self.silence_gate(),
             self.detector,
             self.frame_shift,
             onset_rows=1,

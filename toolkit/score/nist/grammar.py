@@ -464,7 +464,7 @@ def nist_aligner(grammar: Grammar) -> Aligner:
     """Return an aligner that chooses alternatives, fragments and optional words as sclite does.
 
     Alternatives and optional words are chosen by an alignment of words, even if characters are
-    compared afterwards: see `_by_characters`. The normalisation is applied to the words between
+    compared afterwards: see `_by_units`. The normalisation is applied to the words between
     marks.
 
     Args:
