@@ -4,6 +4,7 @@ import logging
 import math
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +42,7 @@ from toolkit.decode.rescore import WEIGHTS
 from toolkit.decode.speech import DETECTOR, SpeechDetectorError, train_speech_detector
 from toolkit.decode.stream import can_stream
 from toolkit.errors import ToolkitError
+from toolkit.features.audio import AudioError
 from toolkit.features.config import FrontendConfig
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.shards import FeatureStore
@@ -210,13 +212,14 @@ def write_detector(run: Run, frontend: FrontendConfig, bundle: Path) -> None:
     # Evenly spaced in the manifest, so that there are many speakers among them.
     speech = cuts(run, splits(run).train)
     speech = speech[:: math.ceil(len(speech) / DETECTOR_UTTERANCES)]
-    samples = [
-        load_cut_audio(cut, frontend.sampling_rate)[: DETECTOR_SECONDS * frontend.sampling_rate]
-        for cut in speech
-    ]
+    size = DETECTOR_SECONDS * frontend.sampling_rate
+    samples = []
+    for cut in speech:
+        with suppress(AudioError):  # the extraction of features has listed it
+            samples.append(load_cut_audio(cut, frontend.sampling_rate)[:size].numpy())
     try:
         with one_thread():
-            detector, headline = train_speech_detector([s.numpy() for s in samples], frontend)
+            detector, headline = train_speech_detector(samples, frontend)
     except SpeechDetectorError as error:
         logger.warning("%s: no speech detector: %s", bundle.name, error)
         return
