@@ -351,6 +351,7 @@ class SilenceGate:
     those of silence are lowered to `PENALTY` below the best of silence. If `keep` is set, the model
     does not get whole rows of silence, except the first `keep` of a span that follows sound, and
     the gate makes their scores. So the model's state does not depend on the length of a silence.
+    If an utterance begins with silence, its rows are counted from its first sound.
 
     The gate must get features before the rows of scores that a model computes from them; the pieces
     may have any length.
@@ -378,7 +379,9 @@ class SilenceGate:
         self._silent_frames = torch.zeros(0, dtype=torch.bool)  # of the utterance so far
         self._is_silent: list[bool] = []  # by complete row
         self._is_used: deque[bool] = deque()  # by row that the model has yet to score
-        self._silent_rows = self._keep or 0  # at the end; the start counts as a long silence
+        self._silent_rows = 0  # at the end
+        self._has_sound = False
+        self._skipped = 0  # frames of silence before the first sound that are no whole row
         self._row = 0
         self.finish()
 
@@ -389,8 +392,10 @@ class SilenceGate:
             self._waiting = features[:0]
             return features
         waiting = features if self._waiting is None else torch.cat([self._waiting, features])
+        if not self._has_sound:
+            waiting = self._without_silence_at_start(waiting)
         num_rows = len(waiting) // self._factor
-        begin, size = len(self._is_silent) * self._factor, num_rows * self._factor
+        begin, size = len(self._is_silent) * self._factor + self._skipped, num_rows * self._factor
         silent = self._silent_frames[begin : begin + size].view(num_rows, self._factor).all(dim=1)
         scored = []
         for is_silent in silent.tolist():
@@ -402,6 +407,18 @@ class SilenceGate:
         self._waiting = waiting[size:]
         frames = torch.tensor(scored, dtype=torch.bool).repeat_interleave(self._factor)
         return waiting[:size][frames]
+
+    def _without_silence_at_start(self, frames: Tensor) -> Tensor:
+        """Return the last frames [T, F] so far from the first sound on; without sound, the last."""
+        silent = self._silent_frames[len(self._silent_frames) - len(frames) :]
+        num_silent = int(silent.to(torch.int8).cumprod(0).sum())
+        num_rows, rest = divmod(num_silent, self._factor)
+        self._is_silent += [True] * num_rows
+        self._has_sound = num_silent < len(frames)
+        if self._has_sound:
+            self._skipped = rest
+            return frames[num_silent:]
+        return frames[num_silent - rest :]
 
     def finish(self) -> Tensor:
         """Return the remaining frames, which are less than a row."""
@@ -437,7 +454,8 @@ class SilenceGate:
         gated[:, self._silence_outputs] = 0.0
         gated[~is_added] = scores
         # 2. A row of the model counts as silent if the middle one of its frames is.
-        middle = (rows * self._factor + self._offset).clamp(max=len(self._silent_frames) - 1)
+        middle = rows * self._factor + self._skipped + self._offset
+        middle = middle.clamp(max=len(self._silent_frames) - 1)
         silent = self._silent_frames[middle] & ~is_added
         best = gated[silent][:, self._silence_outputs].amax(dim=1, keepdim=True)
         # Lower all outputs but silence to at least PENALTY below the best of silence.
