@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from local.synthetic.config import SyntheticConfig
 from recipes.steps.settings import (
+    ANY_VOLUME_AND_SPEAKER,
     SEVEN_SPEEDS,
     SHORT_MONO,
     SMALL_LSTM_LM,
@@ -164,7 +165,8 @@ class Config(HybridConfig):
 def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
     """Return the settings of a three-layer LSTM that one core can train in minutes."""
     model = LstmConfig(hidden=hidden, layers=3, dropout=0.2)
-    return small_network(model, epochs, ChunkConfig(chunks_per_batch=32))
+    network = small_network(model, epochs, ChunkConfig(chunks_per_batch=32))
+    return replace(network, perturb=ANY_VOLUME_AND_SPEAKER)
 
 
 def _small_shards(kind: str) -> ExtractConfig:
@@ -196,7 +198,7 @@ def _small_systems(
         "senones": TreeConfig(max_leaves=senones),
         # Left biphones, as in Kaldi's chain recipes.
         "chain_tree": TreeConfig(max_leaves=biphones, context=("left",)),
-        "lfmmi": lattice_free(hours, chain_epochs),
+        "lfmmi": replace(lattice_free(hours, chain_epochs), perturb=ANY_VOLUME_AND_SPEAKER),
         "blstm": small_network(
             blstm, epochs=6, chunks=replace(BIDIRECTIONAL_CHUNKS, chunks_per_batch=32)
         ),
@@ -317,7 +319,9 @@ def full() -> Config:
         lda_mllt=LdaMlltConfig(TreeConfig(max_leaves=5000), EmConfig(gaussians=100_000)),
         sat=SatConfig(TreeConfig(max_leaves=7000), EmConfig(gaussians=150_000)),
         align=CorpusAlignConfig(rounds=2),
-        ce=CrossEntropyConfig(whole_utterances=WholeUtteranceConfig(epochs=2)),
+        ce=CrossEntropyConfig(
+            whole_utterances=WholeUtteranceConfig(epochs=2), perturb=ANY_VOLUME_AND_SPEAKER
+        ),
     )
 
 

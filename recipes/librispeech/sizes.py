@@ -6,12 +6,17 @@ from itertools import pairwise
 from typing import Any
 
 from recipes.librispeech.config import BIDIRECTIONAL_CHUNKS, Config
-from recipes.steps.settings import SMALL_SEQUENCE, lattice_free
+from recipes.steps.settings import ANY_VOLUME_AND_SPEAKER, SMALL_SEQUENCE, lattice_free
 from toolkit.align.config import EmConfig, LdaMlltConfig, MonophoneConfig, SatConfig, TriphoneConfig
 from toolkit.features.config import AugmentConfig, ExtractConfig, FrontendConfig
 from toolkit.hmm.config import TreeConfig
 from toolkit.models.config import BlstmConfig, LstmConfig
-from toolkit.train.config import ChunkConfig, CrossEntropyConfig, WholeUtteranceConfig
+from toolkit.train.config import (
+    ChunkConfig,
+    CrossEntropyConfig,
+    PerturbConfig,
+    WholeUtteranceConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,7 @@ def _networks(size: Sizes) -> dict[str, Any]:
         ),
         chunks=ChunkConfig(chunks_per_batch=batch),
         whole_utterances=WholeUtteranceConfig(epochs=2),
+        perturb=ANY_VOLUME_AND_SPEAKER,
     )
     blstm = BlstmConfig(  # as in `mini`, four fifths of the LSTM's cells in each direction
         hidden=32 * round(size.hidden / 40), layers=layers, dropout=0.3 if small else 0.0
@@ -136,11 +142,14 @@ def _networks(size: Sizes) -> dict[str, Any]:
     return {
         "ce": ce,
         "blstm": replace(
-            ce, model=blstm, chunks=replace(BIDIRECTIONAL_CHUNKS, chunks_per_batch=batch)
+            ce,
+            model=blstm,
+            chunks=replace(BIDIRECTIONAL_CHUNKS, chunks_per_batch=batch),
+            perturb=PerturbConfig(),
         ),
         "sequence": replace(SMALL_SEQUENCE, threads=1 if small else None),
         "chain": True,
-        "lfmmi": lattice_free(size.hours, 2 * ce.epochs),
+        "lfmmi": replace(lattice_free(size.hours, 2 * ce.epochs), perturb=ANY_VOLUME_AND_SPEAKER),
     }
 
 

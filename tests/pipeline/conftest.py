@@ -57,6 +57,17 @@ def make_partitions(tmp_path):
 KEY, SECRET = "testing", "very-secret-testing"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def credentials():
+    """Credentials of the tests' S3 servers, before Spark starts: its executors inherit them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.delenv("AWS_PROFILE", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session", params=["moto", "ceph"])
 def s3_server(request):
     """An S3 server behind the proxy, as long as the tests run: moto's, and Ceph's if installed."""
@@ -66,13 +77,7 @@ def s3_server(request):
     server, port = _ceph() if request.param == "ceph" else _moto()
     proxy = FaultyS3(port)
     proxy.server = server
-    patch = pytest.MonkeyPatch()
-    patch.setenv("AWS_ACCESS_KEY_ID", KEY)
-    patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    patch.delenv("AWS_PROFILE", raising=False)
     yield proxy
-    patch.undo()
     proxy.shutdown()
     server.stop()
 
