@@ -48,6 +48,6 @@ def test_gradients_of_earlier_batches_count_by_the_weight_of_all():
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, math.nan, math.inf, 1e20])
 def test_a_timeout_that_torch_cannot_count_is_refused(timeout):
-    with pytest.raises(ValueError, match="timeout is"):
+    with pytest.raises(ValueError, match="`timeout` is"):
         ParallelConfig(timeout=timeout)
     assert timedelta(seconds=ParallelConfig(timeout=LONGEST).timeout).days > 10000
