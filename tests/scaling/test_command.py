@@ -249,8 +249,8 @@ def test_the_command_writes_the_requested_studies(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--first", "1", "--largest", "4"], "first is 1"),  # its half more is 1 again
-        (["--first", "15"], "first is 15"),
+        (["--first", "1", "--largest", "4"], "`first` is 1"),  # its half more is 1 again
+        (["--first", "15"], "`first` is 15"),
         (["--first", "24", "--largest", "23"], "largest is 23"),
         (["--epochs", "0"], "epochs"),
     ],
