@@ -412,13 +412,13 @@ class SilenceGate:
         """Return the last frames [T, F] so far from the first sound on; without sound, the last."""
         silent = self._silent_frames[len(self._silent_frames) - len(frames) :]
         num_silent = int(silent.to(torch.int8).cumprod(0).sum())
-        num_rows, rest = divmod(num_silent, self._factor)
+        num_rows, num_left = divmod(num_silent, self._factor)
         self._is_silent += [True] * num_rows
         self._has_sound = num_silent < len(frames)
         if self._has_sound:
-            self._skipped = rest
+            self._skipped = num_left
             return frames[num_silent:]
-        return frames[num_silent - rest :]
+        return frames[num_silent - num_left :]
 
     def finish(self) -> Tensor:
         """Return the remaining frames, which are less than a row."""
