@@ -55,8 +55,8 @@ class LookingAhead:
         return self.take(-(-len(self.frames) // 3))
 
     def take(self, rows):
-        taken, self.frames = self.frames[: 3 * rows : 3], self.frames[3 * rows :]
-        return taken[:, :3]
+        first_frames, self.frames = self.frames[: 3 * rows : 3], self.frames[3 * rows :]
+        return first_frames[:, :3]
 
 
 @given(

@@ -187,7 +187,8 @@ def decode(path: str) -> AudioInfo:
                 mute = block.sum(axis=1, dtype=np.int64) == 0
                 silent = silent and bool(mute.all())
                 zeros.add(mute)
-                clipped.add((abs(block.astype(np.int32)) >= FULL_SCALE).any(axis=1))
+                is_full = (block >= FULL_SCALE) | (block <= -FULL_SCALE)
+                clipped.add(is_full.any(axis=1))
                 if not sounding.all():
                     sounding |= np.any(block, axis=0)
                 digest.update(block.tobytes())

@@ -270,7 +270,12 @@ UNIT_NAMES: dict[Unit, str] = {
     "mixed": "token",
 }
 """Name of a unit."""
-SHORT_NAMES = {"word": "words", "character": "chars", "token": "tokens"}
+SHORT_NAMES: dict[Unit, str] = {
+    "word": "words",
+    "char": "chars",
+    "char-with-spaces": "chars",
+    "mixed": "tokens",
+}
 """Names of units at the head of columns."""
 _UNSPACED = (
     r"\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao; Tibetan; Burmese; Khmer

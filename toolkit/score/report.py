@@ -102,7 +102,7 @@ def _speakers(score: Score) -> Iterator[str]:
     speakers = score.by_speaker()
     if not speakers:
         return
-    name, unit = RATE_NAMES[score.unit], SHORT_NAMES[UNIT_NAMES[score.unit]]
+    name, unit = RATE_NAMES[score.unit], SHORT_NAMES[score.unit]
     yield ""
     yield "EACH SPEAKER"
     yield f" %{name}  errors   {unit}    ins    del    sub  wrong utterances  speaker"
@@ -158,7 +158,7 @@ def speaker_lines(score: Score) -> Iterator[str]:
     """
     speakers = score.by_speaker()
     width = max([7, *map(len, speakers)])
-    unit = SHORT_NAMES[UNIT_NAMES[score.unit]]
+    unit = SHORT_NAMES[score.unit]
     counts = "".join(f"{name:>7}" for name in ("#corr", "#sub", "#del", "#ins", "#err"))
     rates = "".join(f"{'%' + name:>7}" for name in _PERCENT)
     yield f"{'speaker':<{width}}  sentences  {unit:>6}{counts}{rates}"
@@ -215,7 +215,7 @@ def kaldi_speaker_lines(score: Score) -> Iterator[str]:
 
 def utterance_lines(score: Score) -> Iterator[str]:
     """Yield tab-separated counts by utterance after a header; `-` for unknown speakers."""
-    unit = SHORT_NAMES[UNIT_NAMES[score.unit]]
+    unit = SHORT_NAMES[score.unit]
     yield "\t".join(
         ("utterance", "speaker", unit, "correct", "sub", "del", "ins", "errors", "percent", "note")
     )
